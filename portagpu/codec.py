@@ -29,8 +29,11 @@ class DocumentError(PortagpuError, ValueError):
 
 def encode(value: Any) -> Any:
     """``value`` as JSON; a dataclass is an object with a key for each field."""
+    if value is None or type(value) in (str, int, float, bool):
+        return value
     if dataclasses.is_dataclass(value):
-        return {each.name: encode(getattr(value, each.name)) for each in dataclasses.fields(value)}
+        kind: Any = type(value)
+        return {name: encode(getattr(value, name)) for name in _field_names(kind)}
     if isinstance(value, Mapping):
         return {key: encode(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -63,13 +66,23 @@ def decode(kind: Callable[..., _T], document: object, where: str) -> _T:
 
 
 @functools.cache
+def _field_names(kind: Any) -> tuple[str, ...]:
+    return tuple(each.name for each in dataclasses.fields(kind))
+
+
+@functools.cache
+def _origin_and_arguments(kind: Any) -> tuple[Any, tuple[Any, ...]]:
+    return typing.get_origin(kind), typing.get_args(kind)
+
+
+@functools.cache
 def _field_types(kind: Any) -> dict[str, Any]:
     # modules import it for type checkers alone
     return typing.get_type_hints(kind, localns={"Mapping": Mapping})
 
 
 def _decode_value(value: Any, kind: Any, where: str) -> Any:
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    origin, arguments = _origin_and_arguments(kind)
     if kind is Any:
         return value
     if origin is types.UnionType:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from portagpu.objects import Stream as StreamType
     from portagpu.precision import Precision
     from portagpu.readings import Findings
+    from portagpu.readings.source import Source
     from portagpu.sizing import Sizing
     from portagpu.storage import DirectStorage
     from portagpu.target import Target
@@ -444,6 +445,16 @@ class Plugin(ABC):
         from portagpu.readings import Findings
 
         return Findings(kind=self.name)
+
+    def sampler(self) -> Source | None:
+        """What reads this machine's devices again and again; None where there is nothing to read.
+
+        Since contract 1.4. The function that it names runs in a child process, which opens the
+        management library at its first call. It is asked up to ten times a second, so that it reads
+        what changes and what names a device, and nothing else. What :meth:`probe` says of errors
+        and of addresses holds for it.
+        """
+        return None
 
     def toolchain(self) -> Toolchain | None:
         """How this vendor's code is built and read, without torch; None for what builds none.

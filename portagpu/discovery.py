@@ -22,6 +22,7 @@ from portagpu.foreign import (
     start_call,
 )
 from portagpu.readings.model import Findings
+from portagpu.readings.source import Source
 from portagpu.text import did_you_mean, one_line
 from portagpu.vendors import vendors
 
@@ -245,6 +246,21 @@ def probes(limit_s: float | None = None) -> dict[str, Findings]:
             value = Findings(kind=name, problems=(f"the probe of the backend {name!r} {failure}",))
         found[name] = value or Findings(kind=name)
     return found
+
+
+def samplers() -> tuple[Source, ...]:
+    """What reads the devices of every candidate again and again, for a stream; without the CPU's.
+
+    A candidate that cannot be loaded, fails or has nothing to read is left out.
+    """
+    found: list[Source] = []
+    for name in candidates():
+        with contextlib.suppress(BackendNotFound):
+            each = plugin(name)
+            value, _ = call_with_limit(each.sampler, f"the sampler of the backend {name!r}")
+            if isinstance(value, Source):
+                found.append(value)
+    return tuple(found)
 
 
 def statuses() -> dict[str, Status]:

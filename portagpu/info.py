@@ -88,7 +88,7 @@ def collect(
         "visible": visible,
         "libraries": dict(machine.libraries()),
         "torch": dataclasses.asdict(build) if build is not None else None,
-        "gpus": [dataclasses.asdict(gpu) for gpu in gpus],
+        "gpus": [_gpu_document(gpu) for gpu in gpus],
         "events": [dataclasses.asdict(event) for event in inventory.events],
         "versions": dict(inventory.versions),
         "sources": list(inventory.kinds),
@@ -104,6 +104,13 @@ def collect(
             *declaration_problems(),
         ],
     }
+
+
+def _gpu_document(gpu: Gpu) -> dict[str, Any]:
+    """The GPU without its processes, of which the number stays: they are a user's."""
+    document = dataclasses.asdict(gpu)
+    del document["state"]["process_list"]
+    return document
 
 
 def devices(host: Host, gpus: Sequence[Gpu]) -> tuple[SchedulableDevice, ...]:

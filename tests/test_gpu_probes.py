@@ -81,15 +81,24 @@ PYNVML = """
     def nvmlDeviceGetRetiredPages(gpu, cause): raise NVMLError("Not Supported")
     def nvmlDeviceGetTemperature(gpu, sensor): return 28
     def nvmlDeviceGetTemperatureThreshold(gpu, kind): return {0: 92, 1: 89}[kind]
+    # nvml.h: the memory's temperature is an unsigned int (1), counters are unsigned long long (3)
+    FIELDS = {82: (1, 38), 74: (3, 2_500_000_000), 270: (3, 0)}
     def nvmlDeviceGetFieldValues(gpu, fields):
-        assert fields == [82]
-        return [Struct(nvmlReturn=0, value=Struct(uiVal=38))]
+        def value(field):
+            if field not in FIELDS: return Struct(nvmlReturn=3)
+            kind, number = FIELDS[field]
+            held = {["", "uiVal", "", "ullVal"][kind]: number}
+            return Struct(nvmlReturn=0, valueType=kind, value=Struct(**held))
+        return [value(field) for field in fields]
+    def nvmlDeviceGetTotalEnergyConsumption(gpu): return 1234567
+    def nvmlDeviceGetNumFans(gpu): return 0
     def nvmlDeviceGetPowerUsage(gpu): return 77670
     def nvmlDeviceGetEnforcedPowerLimit(gpu): return 700000
     def nvmlDeviceGetClockInfo(gpu, kind): return {1: 345, 2: 3201}[kind]
     def nvmlDeviceGetMaxClockInfo(gpu, kind): return {1: 1980, 2: 3201}[kind]
-    def nvmlDeviceGetUtilizationRates(gpu): return Struct(gpu=0, memory=0)
-    def nvmlDeviceGetComputeRunningProcesses(gpu): return []
+    def nvmlDeviceGetUtilizationRates(gpu): return Struct(gpu=0, memory=7)
+    def nvmlDeviceGetComputeRunningProcesses(gpu):
+        return [Struct(pid=4711, usedGpuMemory=5 << 20), Struct(pid=4712, usedGpuMemory=None)]
     def nvmlDeviceGetCurrentClocksEventReasons(gpu): return 0x1 | 0x40
 """
 H200_IDLE = {
@@ -301,10 +310,31 @@ def test_amdsmi_says_all_that_it_knows_of_a_gpu(stand_in, tmp_path):
         generation=5, width=16, device_generation=5, device_width=16, replays=0
     )
     assert (near.memory.ecc_enabled, near.memory.corrected) == (True, 2)
-    assert near.memory.retired_pages == {"bad": 0}
+    assert (near.memory.retired_pages, near.memory.pending) == (
+        {"retired": 0, "unreservable": 0},
+        False,
+    )
     assert near.state.temperatures_c == {"hotspot": 41, "mem": 35}, "N/A is absent"
     assert near.state.limits_c == {"slowdown": 110, "shutdown": 110, "memory-slowdown": 110}
     assert (near.state.power_w, near.state.power_limit_w) == (137, 750.0)
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [
+        (
+            "{'active_prochot_thrm': False, 'active_ppt_pwr': True, 'active_vr_thrm': 'N/A'}",
+            ("ppt",),
+        ),
+        ("{'active_prochot_thrm': False, 'active_ppt_pwr': False}", ()),
+        ("{'active_prochot_thrm': 'N/A', 'acc_ppt_pwr': 5}", None),
+        ("{}", None),
+    ],
+)
+def test_what_slows_a_gpu_of_amd_is_stated_or_unknown(stand_in, tmp_path, stated, expected):
+    stand_in("amdsmi", amdsmi_changed(f"def amdsmi_get_violation_status(gpu): return {stated}"))
+    (found,) = RocmPlugin(here(tmp_path, "rocm")).probe().readings
+    assert found.state.throttling == expected
 
 
 def test_amdsmi_readings_are_of_the_gpu_at_that_address(stand_in):
@@ -381,6 +411,36 @@ def test_pyrsmi_answers_where_amdsmi_does_not(stand_in, tmp_path, broken, reason
     assert reason in problem
     assert "\n" not in problem
     assert rocm_readings() == {"power_w": 137.0}, "not the second of pyrsmi's GPUs"
+
+
+PYRSMI_STATE = """
+    class Struct:
+        def __init__(self, **values): self.__dict__.update(values)
+    # rocml.py: MT/s, counters, and -1 for an error; 255 is the fastest fan
+    def smi_get_device_utilization(index): return 97
+    def smi_get_device_memory_busy(index): return [65535, 12][index]
+    def smi_get_device_memory_used(index): return 5 << 30
+    def smi_get_device_fan_speed(index): return [-1, 51][index]
+    def smi_get_device_fan_rpms(index): return [-1, 1200][index]
+    def smi_get_device_pci_replay_counter(index): return [-1, 3][index]
+    def smi_get_device_pcie_bandwidth(index):
+        if index == 0: return -1
+        return Struct(pcie_static=Struct(max_pcie_width=16, max_pcie_speed=32000),
+                      pcie_metric=Struct(pcie_width=8, pcie_speed=16000))
+"""
+
+
+def test_pyrsmi_says_more_than_name_memory_and_power(stand_in, tmp_path):
+    stand_in("amdsmi", "raise KeyError('libamd_smi.so')")
+    stand_in("pyrsmi.rocml", textwrap.dedent(PYRSMI) + textwrap.dedent(PYRSMI_STATE))
+    gpus = (amd_gpu(0, pci="0000:c6:00.0"), amd_gpu(1, pci="0000:05:00.0"))
+    far, near = RocmPlugin(tree(tmp_path, *gpus)).probe().readings
+    assert (near.state.utilization_percent, near.state.memory_utilization_percent) == (97, 12)
+    assert (near.state.memory_used_bytes, near.state.fan_rpm) == (5 << 30, 1200)
+    assert near.state.fan_percent == 20
+    assert near.pcie == Pcie(generation=4, width=8, device_generation=5, device_width=16, replays=3)
+    assert far.state.memory_utilization_percent is None, "65535 is the library's N/A"
+    assert (far.state.fan_percent, far.state.fan_rpm, far.pcie) == (None, None, Pcie())
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from portagpu.host.tree import Tree
 from portagpu.info import collect, devices
 from portagpu.inventory import Gpu
 from portagpu.inventory.sources import Live, Machine
-from portagpu.readings import Findings, GpuPart, Reading
+from portagpu.readings import Findings, GpuPart, GpuState, Process, Reading
 from portagpu.torchbuild import TorchBuild
 from portagpu.units import size
 from tests.gpu_trees import amd_gpu, machine, nvidia_gpu
@@ -481,6 +481,14 @@ class Recorded(Machine):
 
     def backends(self) -> dict[str, Status]:
         return {"cuda": Status(True, "recorded")}
+
+
+def test_no_process_is_in_the_document(tmp_path: Path) -> None:
+    state = GpuState(processes=1, process_list=(Process(pid=47110815, memory_bytes=47110815),))
+    reading = Reading(source="a", vendor="nvidia", pci="0000:04:00.0", state=state)
+    document = collect(machine=Recorded(tmp_path, Findings(kind="a", readings=(reading,))))
+    assert len(document["devices"]) == 1
+    assert "47110815" not in json.dumps(document)
 
 
 def test_any_machine_gives_the_document_of_its_own_words(tmp_path: Path) -> None:

@@ -19,7 +19,15 @@ from portagpu.host.limits import _CGROUP_WORDS
 from portagpu.inventory.sources import Live
 from portagpu.inventory.tools import CommandOutput
 from portagpu.readings.document import to_document
-from portagpu.readings.model import Event, Findings, FormatError, GpuPart, GpuState, Reading
+from portagpu.readings.model import (
+    Event,
+    Findings,
+    FormatError,
+    GpuPart,
+    GpuState,
+    Process,
+    Reading,
+)
 from portagpu.recordings import record as record_module
 from portagpu.recordings.anonymous import Anonymizer, identities
 from portagpu.recordings.record import record
@@ -290,7 +298,10 @@ def library_findings() -> Findings:
         name="NVIDIA H200",
         parts=(GpuPart(index=0, uuid="MIG-aaaaaaaa-bbbb-5ccc-8ddd-eeeeeeeeeeee"),),
         firmware={"vbios": "10.11.12.13"},
-        state=GpuState(processes=3),
+        state=GpuState(
+            processes=3, process_list=(Process(pid=47110815, memory_bytes=47110815 << 10),)
+        ),
+        missing={f"power_w {text}": text for _, text, _ in ANYWHERE},
         extra={f"note {text}": text for _, text, _ in ANYWHERE} | {"serial": SERIALS[3][1]},
     )
     event = Event(source="x", vendor="nvidia", code="Xid 31", line=ANYWHERE[0][1])
@@ -431,7 +442,7 @@ SAVED: Final = sorted(
     for path in folder.rglob("*")
     if path.is_file() and path.name not in (*PROMPTS, EXPECTED) and path.stat().st_size < 1 << 20
 )
-CHANGED: Final = re.compile(r"\.(?:processes|line)\Z|serial\Z|guid\Z")
+CHANGED: Final = re.compile(r"\.(?:processes|process_list|line)\Z|serial\Z|guid\Z")
 """What is taken out of readings, and lines of logs with their processes."""
 
 

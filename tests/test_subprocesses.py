@@ -13,7 +13,7 @@ import pytest
 
 import portagpu
 from portagpu.errors import PortagpuError
-from portagpu.subprocesses import Channel, Subprocess, call, run_program
+from portagpu.subprocesses import Channel, Subprocess, call, run_program, start_caller
 from tests.processes import descendants
 
 if TYPE_CHECKING:
@@ -222,6 +222,27 @@ def test_a_call_returns_raises_or_hangs() -> None:
         "os ended with status 3: it said nothing",
     )
     assert call("time", "sleep", (600,), limit_s=1) == (None, "time did not answer within 1 s")
+
+
+def test_a_caller_keeps_what_it_loaded_from_call_to_call() -> None:
+    caller, problem = start_caller()
+    assert caller is not None, problem
+    for number in (1, 2):
+        caller.begin("os", "getpid")
+        pid, problem = caller.wait(60)
+        assert (problem, caller.waits) == ("", False)
+        assert pid in descendants(os.getpid()), f"call {number} was in another process"
+    caller.begin("os", "listdir", ("/nowhere",))
+    assert "No such file" in caller.wait(60)[1]
+    caller.begin("time", "sleep", (0.2,))
+    with pytest.raises(TimeoutError):
+        caller.wait(0.0)
+    assert caller.waits
+    assert caller.wait(60) == (None, ""), "a call that was waited for in vain is lost"
+    caller.begin("os", "_exit", (3,))
+    assert caller.wait(60) == (None, "os ended with status 3: it said nothing")
+    caller.close()
+    assert caller.has_left()
 
 
 def test_a_call_whose_answer_is_none_of_its_own_is_a_problem(

@@ -6,15 +6,18 @@ Units and meanings: nvml.h. Values that the driver, the GPU or the module lacks 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from functools import cache
 from typing import Any, Final
 
 from portagpu.distributions import install
 from portagpu.formats import pci_address
-from portagpu.readings import Findings, GpuPart, GpuState, Memory, Pcie, Reading
+from portagpu.readings import Findings, GpuPart, GpuState, Link, Memory, Pcie, Process, Reading
 from portagpu.readings.document import to_document
 from portagpu.readings.library import Library, integer, number, open_library, text
 from portagpu.readings.model import without_none
 from portagpu.text import error_line
+from portagpu_cuda.gpu_links import field_values, nvlinks
 
 _CORRECTED, _UNCORRECTED = 0, 1  # NVML_MEMORY_ERROR_TYPE_*
 _VOLATILE, _AGGREGATE = 0, 1  # NVML_VOLATILE_ECC, NVML_AGGREGATE_ECC
@@ -33,6 +36,17 @@ _SLOWING: Final = {
     "hw_thermal_slowdown": 0x40,
     "hw_power_brake_slowdown": 0x80,
 }
+# NVML_FI_DEV_CLOCKS_EVENT_REASON_*, in nanoseconds; the first two of every driver, the others of
+# those since 570
+_SLOWED_NS: Final = {
+    "sw_power_cap": 74,
+    "sync_boost": 76,
+    "sw_thermal_slowdown": 269,
+    "hw_thermal_slowdown": 270,
+    "hw_power_brake_slowdown": 271,
+}
+_LIBRARY: Final = ("pynvml", "nvmlInit", install("cuda"))
+_kept_library: Final = cache(open_library)
 
 
 def mig_profile(name: str) -> str | None:
@@ -46,12 +60,28 @@ def probe(only: str | None = None) -> dict[str, Any]:
 
     A module, library, driver or GPU that does not answer is a problem.
     """
-    module, problem = open_library("pynvml", "nvmlInit", install("cuda"))
-    if problem:
-        problems = (f"NVML does not answer: its Python module pynvml {problem}",)
-        return to_document(Findings(kind="nvml", problems=problems))
-    nvml, readings, failed = Library(module), [], []
-    for index in range(nvml.integer("nvmlDeviceGetCount") or 0):
+    module, problem = open_library(*_LIBRARY)
+    return to_document(_findings(module, only) if not problem else _no_answer(problem))
+
+
+def sample() -> dict[str, Any]:
+    """The values of all GPUs that change, as JSON; NVML stays open for the next call."""
+    module, problem = _kept_library(*_LIBRARY)
+    return to_document(_findings(module, changing=True) if not problem else _no_answer(problem))
+
+
+def _no_answer(problem: str) -> Findings:
+    problems = (f"NVML does not answer: its Python module pynvml {problem}",)
+    return Findings(kind="nvml", problems=problems)
+
+
+def _findings(module: Any, only: str | None = None, *, changing: bool = False) -> Findings:
+    nvml, failed = Library(module), []
+    readings: list[Reading] = []
+    links: list[Link] = []
+    if nvml.integer("nvmlDeviceGetCount") is None:
+        failed.append("NVML does not say how many GPUs there are")
+    for index in range(nvml.count("nvmlDeviceGetCount")):
         try:
             handle = module.nvmlDeviceGetHandleByIndex(index)
             place = module.nvmlDeviceGetPciInfo(handle)
@@ -59,15 +89,18 @@ def probe(only: str | None = None) -> dict[str, Any]:
             failed.append(f"NVML cannot read its GPU {index}: {error_line(error)}")
             continue
         pci = pci_address(text(place.busId))
-        if only in (None, pci):
-            readings.append(_reading(nvml, handle, index, pci, place))
-    return to_document(
-        Findings(
-            kind="nvml",
-            readings=tuple(readings),
-            versions=_versions(nvml),
-            problems=tuple(failed),
-        )
+        if only not in (None, pci):
+            continue
+        reading = _changing_values(nvml, handle, index, pci)
+        readings.append(reading if changing else _whole(reading, nvml, handle, place))
+        if changing:  # the graph of links is the tools', which say more of a link's other end
+            links += nvlinks(nvml, handle, index, pci)
+    return Findings(
+        kind="nvml",
+        readings=tuple(readings),
+        links=tuple(links),
+        versions={} if changing else _versions(nvml),
+        problems=tuple(failed),
     )
 
 
@@ -83,12 +116,9 @@ def _versions(nvml: Library) -> dict[str, str]:
     )
 
 
-def _reading(nvml: Library, handle: Any, index: int, pci: str | None, place: Any) -> Reading:
-    capability = nvml("nvmlDeviceGetCudaComputeCapability", handle)
+def _changing_values(nvml: Library, handle: Any, index: int, pci: str | None) -> Reading:
+    """What names the GPU, and the values that change while the machine runs."""
     memory = nvml("nvmlDeviceGetMemoryInfo", handle)
-    mig = nvml("nvmlDeviceGetMigMode", handle)
-    ids, subsystem = integer(place.pciDeviceId), integer(getattr(place, "pciSubSystemId", None))
-    bios = nvml.text("nvmlDeviceGetVbiosVersion", handle)
     return Reading(
         source="nvml",
         vendor="nvidia",
@@ -96,31 +126,56 @@ def _reading(nvml: Library, handle: Any, index: int, pci: str | None, place: Any
         pci=pci,
         uuid=nvml.text("nvmlDeviceGetUUID", handle),
         name=nvml.text("nvmlDeviceGetName", handle),
+        memory_bytes=integer(getattr(memory, "total", None)),
+        pcie=Pcie(
+            generation=nvml.integer("nvmlDeviceGetCurrPcieLinkGeneration", handle),
+            width=nvml.integer("nvmlDeviceGetCurrPcieLinkWidth", handle),
+            replays=nvml.integer("nvmlDeviceGetPcieReplayCounter", handle),
+        ),
+        memory=_memory_errors(nvml, handle),
+        state=_state(nvml, handle, integer(getattr(memory, "used", None))),
+    )
+
+
+def _whole(reading: Reading, nvml: Library, handle: Any, place: Any) -> Reading:
+    """The reading with what stays as it is."""
+    capability = nvml.integers("nvmlDeviceGetCudaComputeCapability", 2, handle)
+    mig = nvml.integers("nvmlDeviceGetMigMode", 2, handle)
+    ids, subsystem = integer(place.pciDeviceId), integer(getattr(place, "pciSubSystemId", None))
+    bios = nvml.text("nvmlDeviceGetVbiosVersion", handle)
+    limits = {
+        name: nvml.number("nvmlDeviceGetTemperatureThreshold", handle, kind)
+        for name, kind in _THRESHOLDS.items()
+    }
+    return replace(
+        reading,
         arch=f"sm_{capability[0]}{capability[1]}" if capability else None,
         # the vendor's id is in the lower half
         device_id=ids >> 16 if ids else None,
         subsystem_id=subsystem >> 16 if subsystem else None,
-        memory_bytes=integer(getattr(memory, "total", None)),
         firmware=without_none({"vbios": bios}),
         mig_enabled=bool(mig[0]) if mig else None,
         parts=_slices(nvml, handle) if mig and mig[0] else (),
-        pcie=Pcie(
-            generation=nvml.integer("nvmlDeviceGetCurrPcieLinkGeneration", handle),
-            width=nvml.integer("nvmlDeviceGetCurrPcieLinkWidth", handle),
+        pcie=replace(
+            reading.pcie,
             max_generation=nvml.integer("nvmlDeviceGetMaxPcieLinkGeneration", handle),
             # of GPUs in narrow slots it is the GPU's, whatever its documentation says
             device_width=nvml.integer("nvmlDeviceGetMaxPcieLinkWidth", handle),
             device_generation=nvml.integer("nvmlDeviceGetGpuMaxPcieLinkGeneration", handle),
-            replays=nvml.integer("nvmlDeviceGetPcieReplayCounter", handle),
         ),
-        memory=_memory(nvml, handle),
-        state=_state(nvml, handle, integer(getattr(memory, "used", None))),
+        memory=_whole_memory(reading.memory, nvml, handle),
+        state=replace(
+            reading.state,
+            limits_c=without_none(limits),
+            max_clock_mhz=nvml.number("nvmlDeviceGetMaxClockInfo", handle, _SM_CLOCK),
+            max_memory_clock_mhz=nvml.number("nvmlDeviceGetMaxClockInfo", handle, _MEMORY_CLOCK),
+        ),
     )
 
 
 def _slices(nvml: Library, handle: Any) -> tuple[GpuPart, ...]:
     parts = []
-    for index in range(nvml.integer("nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
+    for index in range(nvml.count("nvmlDeviceGetMaxMigDeviceCount", handle)):
         part = nvml("nvmlDeviceGetMigDeviceHandleByIndex", handle, index)
         if part is None:
             continue
@@ -138,69 +193,90 @@ def _slices(nvml: Library, handle: Any) -> tuple[GpuPart, ...]:
     return tuple(parts)
 
 
-def _memory(nvml: Library, handle: Any) -> Memory:
+def _memory_errors(nvml: Library, handle: Any) -> Memory:
+    """Counts of errors and of rows that were replaced."""
+
     def errors(kind: int, counter: int) -> int | None:
         return nvml.integer("nvmlDeviceGetTotalEccErrors", handle, kind, counter)
 
-    mode = nvml("nvmlDeviceGetEccMode", handle)
-    pages = {name: nvml("nvmlDeviceGetRetiredPages", handle, n) for name, n in _CAUSES.items()}
-    rows = nvml("nvmlDeviceGetRemappedRows", handle)
-    pending = without_none(
-        {
-            "page": nvml.number("nvmlDeviceGetRetiredPagesPendingStatus", handle),
-            "row": rows[2] if rows else None,
-        }
-    )
+    rows = nvml.integers("nvmlDeviceGetRemappedRows", 4, handle)
     return Memory(
-        ecc_enabled=bool(mode[0]) if mode else None,
         corrected=errors(_CORRECTED, _VOLATILE),
         uncorrected=errors(_UNCORRECTED, _VOLATILE),
         corrected_total=errors(_CORRECTED, _AGGREGATE),
         uncorrected_total=errors(_UNCORRECTED, _AGGREGATE),
-        retired_pages={name: len(found) for name, found in without_none(pages).items()},
         remapped_rows={"correctable": rows[0], "uncorrectable": rows[1]} if rows else {},
-        pending=any(pending.values()) if pending else None,
+        pending=bool(rows[2]) if rows else None,
         remap_failed=bool(rows[3]) if rows else None,
+    )
+
+
+def _whole_memory(errors: Memory, nvml: Library, handle: Any) -> Memory:
+    mode = nvml.integers("nvmlDeviceGetEccMode", 2, handle)
+    pages = {name: nvml("nvmlDeviceGetRetiredPages", handle, n) for name, n in _CAUSES.items()}
+    page = nvml.number("nvmlDeviceGetRetiredPagesPendingStatus", handle)
+    pending = [bool(each) for each in (page, errors.pending) if each is not None]
+    return replace(
+        errors,
+        ecc_enabled=bool(mode[0]) if mode else None,
+        retired_pages={
+            name: len(found) for name, found in pages.items() if isinstance(found, list)
+        },
+        pending=any(pending) if pending else None,
     )
 
 
 def _state(nvml: Library, handle: Any, used: int | None) -> GpuState:
     power = nvml.number("nvmlDeviceGetPowerUsage", handle)
     limit = nvml.number("nvmlDeviceGetEnforcedPowerLimit", handle)
+    energy = nvml.number("nvmlDeviceGetTotalEnergyConsumption", handle)
     sensor = nvml.number("nvmlDeviceGetTemperatureV", handle, _GPU_SENSOR)
     if sensor is None:  # the versioned call is newer, the other one is being withdrawn
         sensor = nvml.number("nvmlDeviceGetTemperature", handle, _GPU_SENSOR)
-    processes = nvml("nvmlDeviceGetComputeRunningProcesses", handle)
     reasons = nvml.integer("nvmlDeviceGetCurrentClocksEventReasons", handle)
     if reasons is None:  # its name up to driver 535
         reasons = nvml.integer("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
-    limits = {
-        name: nvml.number("nvmlDeviceGetTemperatureThreshold", handle, kind)
-        for name, kind in _THRESHOLDS.items()
-    }
+    busy = nvml("nvmlDeviceGetUtilizationRates", handle)
+    fields = field_values(nvml, handle, (_MEMORY_TEMPERATURE, *_SLOWED_NS.values()))
+    slowed = {name: fields.get(number) for name, number in _SLOWED_NS.items()}
+    processes = _processes(nvml, handle)
     return GpuState(
-        temperatures_c=without_none({"gpu": sensor, "memory": _memory_temperature(nvml, handle)}),
-        limits_c=without_none(limits),
+        temperatures_c=without_none(
+            # GPUs without a sensor of the memory answer 0
+            {"gpu": sensor, "memory": fields.get(_MEMORY_TEMPERATURE) or None}
+        ),
         power_w=power / 1000 if power is not None else None,
         power_limit_w=limit / 1000 if limit is not None else None,
+        energy_j=energy / 1000 if energy is not None else None,
         clock_mhz=nvml.number("nvmlDeviceGetClockInfo", handle, _SM_CLOCK),
-        max_clock_mhz=nvml.number("nvmlDeviceGetMaxClockInfo", handle, _SM_CLOCK),
         memory_clock_mhz=nvml.number("nvmlDeviceGetClockInfo", handle, _MEMORY_CLOCK),
-        max_memory_clock_mhz=nvml.number("nvmlDeviceGetMaxClockInfo", handle, _MEMORY_CLOCK),
-        utilization_percent=number(
-            getattr(nvml("nvmlDeviceGetUtilizationRates", handle), "gpu", None)
-        ),
+        utilization_percent=number(getattr(busy, "gpu", None)),
+        memory_utilization_percent=number(getattr(busy, "memory", None)),
         memory_used_bytes=used,
+        fan_percent=_fan_percent(nvml, handle),
+        fan_rpm=nvml.number("nvmlDeviceGetFanSpeedRPM", handle),
         throttling=None
         if reasons is None
         else tuple(name for name, bit in _SLOWING.items() if reasons & bit),
+        throttled_s={name: ns / 1e9 for name, ns in without_none(slowed).items()},
         processes=len(processes) if processes is not None else None,
+        process_list=processes,
     )
 
 
-def _memory_temperature(nvml: Library, handle: Any) -> Any:
-    fields = nvml("nvmlDeviceGetFieldValues", handle, [_MEMORY_TEMPERATURE])
-    if not fields or getattr(fields[0], "nvmlReturn", 1) != 0:
+def _fan_percent(nvml: Library, handle: Any) -> Any:
+    """The fastest fan's speed; None for a GPU that the machine's fans cool."""
+    fans = range(nvml.count("nvmlDeviceGetNumFans", handle))
+    speeds = [nvml.number("nvmlDeviceGetFanSpeed_v2", handle, fan) for fan in fans]
+    return max((speed for speed in speeds if speed is not None), default=None)
+
+
+def _processes(nvml: Library, handle: Any) -> tuple[Process, ...] | None:
+    found = nvml("nvmlDeviceGetComputeRunningProcesses", handle)
+    if not isinstance(found, list):
         return None
-    # GPUs without such a sensor answer 0
-    return number(getattr(getattr(fields[0], "value", None), "uiVal", None)) or None
+    return tuple(
+        Process(pid=pid, memory_bytes=integer(getattr(each, "usedGpuMemory", None)))
+        for each in found
+        if (pid := integer(getattr(each, "pid", None))) is not None
+    )

@@ -13,6 +13,7 @@ from portagpu.contract import Plugin, Status
 from portagpu.errors import BackendNotFound
 from portagpu.host import Tree, visibility
 from portagpu.readings.probe import probe, telemetry_of
+from portagpu.readings.source import Source
 from portagpu.subprocesses import call
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ class TorchGpuPlugin(Plugin):
     identity: ClassVar[str]
     """The module whose ``device_uuid(properties)`` spells torch's UUID as the vendor does."""
     prober: ClassVar[str]
-    """The module whose ``probe(only)`` returns findings as JSON; it runs in a child process."""
+    """The module whose ``probe(only)`` returns findings as JSON, and ``sample()`` those values that
+    change; it runs in a child process."""
     library: ClassVar[str]
     """The name of the vendor's management library, for messages."""
     start_s = (
@@ -129,6 +131,15 @@ class TorchGpuPlugin(Plugin):
             return super().probe()
         addresses = {gpu.pci for gpu in gpus if gpu.pci is not None}
         return probe(self.prober, self.library, addresses)
+
+    def sampler(self) -> Source | None:
+        """The management library, where the machine shows a GPU of this vendor."""
+        from portagpu.host import gpus_on_machine
+
+        count = sum(gpu.vendor == self.need.vendor for gpu in gpus_on_machine(self.root))
+        if not self.may_be_here(count):
+            return None
+        return Source(name=self.library, module=self.prober)
 
     def _ask_torch(self) -> tuple[list[Place], str]:
         """PCI address and UUID of every visible device, from a child process, cached for the masks.

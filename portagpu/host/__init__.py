@@ -16,12 +16,14 @@ from portagpu.host.cpu import Cache, Cpu, NumaNode, read_cpu, read_machine
 from portagpu.host.gpus import Partition, PciGpu, gpus_on_machine, pci_of_uuid
 from portagpu.host.limits import UNLIMITED, Limits, Ulimits, read_limits
 from portagpu.host.memory import Memory, read_memory
+from portagpu.host.power import Energy, read_energy, read_power
 from portagpu.host.sensors import (
     Clocks,
     Sensors,
     Temperature,
     Throttling,
     read_clocks,
+    read_cpu_temperatures,
     read_sensors,
     read_temperatures,
     read_throttling,
@@ -39,6 +41,7 @@ __all__ = [
     "CgroupLimits",
     "Clocks",
     "Cpu",
+    "Energy",
     "Host",
     "Kernel",
     "Limits",
@@ -55,9 +58,12 @@ __all__ = [
     "pci_of_uuid",
     "read_clocks",
     "read_cpu",
+    "read_cpu_temperatures",
+    "read_energy",
     "read_host",
     "read_limits",
     "read_memory",
+    "read_power",
     "read_sensors",
     "read_temperatures",
     "read_throttling",

@@ -9,11 +9,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from portagpu.host.tree import MOST_CPUS, Tree, to_float
 
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
 _CPUS: Final = "sys/devices/system/cpu"
+_CPU_CHIPS: Final = frozenset({"coretemp", "k8temp", "k10temp", "zenpower", "via_cputemp"})
+"""Names of the hwmon drivers for CPUs (Linux ``drivers/hwmon``; zenpower is not the kernel's)."""
+_CPU_ZONES: Final = frozenset({"x86_pkg_temp", "cpu-thermal", "cpu_thermal"})
+"""Types of thermal zones of CPUs (Linux ``drivers/thermal``, and device trees)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +89,16 @@ def read_temperatures(tree: Tree) -> tuple[Temperature, ...]:
     return (*_zones(tree), *_chips(tree))
 
 
+def read_cpu_temperatures(tree: Tree) -> tuple[Temperature, ...]:
+    """The temperatures of the CPU's packages and dies, without those of single cores."""
+    found = [each for each in _chips(tree, _CPU_CHIPS) if not _is_core(each)]
+    return tuple(found) or tuple(each for each in _zones(tree) if each.label in _CPU_ZONES)
+
+
+def _is_core(sensor: Temperature) -> bool:
+    return re.search(r"\bCore \d+$", sensor.label or "") is not None
+
+
 def read_throttling(tree: Tree) -> Throttling:
     """Thermal throttle counters; None where the kernel has none for this CPU."""
     cores: dict[str, int] = {}
@@ -118,11 +135,14 @@ def _zones(tree: Tree) -> list[Temperature]:
     return found
 
 
-def _chips(tree: Tree) -> list[Temperature]:
+def _chips(tree: Tree, names: Collection[str] = ()) -> list[Temperature]:
+    """The sensors of the chips of those names, empty for all."""
     found: list[Temperature] = []
     base = "sys/class/hwmon"
     for chip in tree.names(base, r"hwmon\d+"):
         name = tree.text(f"{base}/{chip}/name")
+        if names and name not in names:
+            continue
         for file in tree.names(f"{base}/{chip}", r"temp\d+_input"):
             sensor = file.removesuffix("_input")
             value = tree.integer(f"{base}/{chip}/{file}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from portagpu.arch import base_name
@@ -11,6 +11,7 @@ from portagpu.errors import TargetError
 from portagpu.host.gpus import sum_if_known
 from portagpu.inventory.gpu import Gpu
 from portagpu.inventory.names import PCI_ID, product_name
+from portagpu.readings.first_known import first_known
 from portagpu.readings.model import GpuPart, Reading
 from portagpu.target import identify
 from portagpu.target.table import normalise
@@ -24,7 +25,7 @@ _T = TypeVar("_T")
 # Sources state one memory with and without what the driver keeps for itself: by 0.6 % on an H100
 # (81559 MiB by nvidia-smi, 85018279936 B by torch).
 _MEMORY_TOLERANCE: Final = 0.02
-_SOURCE_FIELDS: Final = ("source", "vendor", "index", "pci", "extra")
+_SOURCE_FIELDS: Final = ("source", "vendor", "index", "pci", "extra", "missing")
 _WHOLE: Final = (None, "SPX")
 _FAULT_COUNTS: Final = (
     "corrected", "uncorrected", "corrected_total", "uncorrected_total", "by_block",
@@ -53,7 +54,7 @@ def merge_readings(
     by_number = {number: _whole_gpu(each, memory) for number, each in readings.items()}
     each = list(by_number.values())
     values: dict[str, Any] = {
-        field.name: (_worst_value if field.name in _HEALTH_FIELDS else _first_known)(
+        field.name: (_worst_value if field.name in _HEALTH_FIELDS else first_known)(
             [getattr(reading, field.name) for reading in each]
         )
         for field in fields(Reading)
@@ -116,7 +117,7 @@ def _merge_repeats(readings: Sequence[Reading]) -> Reading:
         name: _worst_value([getattr(reading, name) for reading in readings])
         for name in _HEALTH_FIELDS
     }
-    return replace(_first_known(readings), **worst) if len(readings) > 1 else readings[0]
+    return replace(first_known(readings), **worst) if len(readings) > 1 else readings[0]
 
 
 def _own_memory(part: int | None, whole: int | None) -> int | None:
@@ -130,7 +131,7 @@ def _worst_value(values: Sequence[Any]) -> Any:
     Two outputs of one GPU may lie hours apart. An error in one of them counts, whatever the other
     says.
     """
-    found = _first_known(values)
+    found = first_known(values)
     changed: dict[str, Any] = {}
     for name in _FAULT_COUNTS:
         stated = [v for each in values if (v := getattr(each, name, None)) is not None]
@@ -160,23 +161,6 @@ def _first_true(values: Sequence[Any], name: str) -> Any:
     return next((said for each in values if (said := getattr(each, name, None))), None)
 
 
-def _first_known(values: Sequence[Any]) -> Any:
-    """The first known value; mappings and groups of values are merged key by key."""
-    kind: Any = next((value for value in values if value is not None), None)
-    if isinstance(kind, Mapping):
-        joined: dict[Any, Any] = {}
-        for value in values:
-            for key, item in value.items():
-                joined.setdefault(key, item)
-        return joined
-    if not is_dataclass(kind) or isinstance(kind, type) or len(values) == 1:
-        return kind
-    names = [field.name for field in fields(kind)]
-    return replace(
-        kind, **{name: _first_known([getattr(v, name) for v in values]) for name in names}
-    )
-
-
 def _runtime_uuid(readings: Sequence[Reading]) -> str | None:
     """The UUID in the form of the vendor's runtime, else any."""
     known = [reading.uuid for reading in readings if reading.uuid is not None]
@@ -194,9 +178,9 @@ def _parts(found: Sequence[tuple[GpuPart, ...]]) -> tuple[GpuPart, ...]:
     for parts in found:
         own = {part.index: part for part in parts}
         if None not in numbers and len(own) == len(parts) and own.keys() <= numbers:
-            joined = [_first_known([part, own.get(part.index, part)]) for part in joined]
+            joined = [first_known([part, own.get(part.index, part)]) for part in joined]
         elif len(parts) == len(joined):
-            joined = [_first_known(pair) for pair in zip(joined, parts, strict=True)]
+            joined = [first_known(pair) for pair in zip(joined, parts, strict=True)]
     return tuple(joined)
 
 

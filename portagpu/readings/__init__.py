@@ -13,6 +13,7 @@ from portagpu.readings.model import (
     Memory,
     Node,
     Pcie,
+    Process,
     Reading,
 )
 
@@ -27,5 +28,6 @@ __all__ = [
     "Memory",
     "Node",
     "Pcie",
+    "Process",
     "Reading",
 ]

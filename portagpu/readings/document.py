@@ -30,6 +30,8 @@ def from_document(document: object) -> Findings:
 
 def _plausible(value: Any, where: str) -> Any:
     """``value`` without numbers that no machine has; raises for text that is not one line."""
+    if value is None:
+        return None
     if isinstance(value, dict):
         if not all(isinstance(key, str) and key.isprintable() for key in value):
             raise DocumentError(f"{where}: must be a table of texts")

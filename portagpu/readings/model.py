@@ -9,12 +9,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _T = TypeVar("_T")
+
+NO_VENDOR: Final = ""
+"""The ``vendor`` of a CPU's reading."""
+CPU: Final = "cpu"
+"""The ``key`` of a CPU's reading: all sockets of a machine are one device."""
 
 
 def without_none(values: Mapping[str, _T | None]) -> dict[str, _T]:
@@ -54,6 +59,8 @@ class Pcie:
     device_width: int | None = None
     replays: int | None = None
     """Packets that were sent again since the counter started."""
+    errors: Mapping[str, int] = field(default_factory=dict)
+    """Further counters of errors, by the source's own name in lower case ("nak_received")."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +90,17 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """A process that uses a device. Anonymised recordings have none."""
+
+    pid: int
+    memory_bytes: int | None = None
+    """Of the device's memory; None where the source does not state it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuState:
-    """A GPU's values that change while the machine runs.
+    """A device's values that change while the machine runs; a CPU has them too.
 
     Temperatures are in degrees Celsius by the sensor's name in the vendor's own tool, in lower case
     ("gpu", "memory", "edge", "junction"); ``limits_c`` by what happens there ("shutdown",
@@ -101,9 +117,27 @@ class GpuState:
     memory_clock_mhz: float | None = None
     max_memory_clock_mhz: float | None = None
     utilization_percent: float | None = None
+    """Of the source's last period, the part of time in which the device computed, 0 to 100."""
+    memory_utilization_percent: float | None = None
+    """Of that period, the part of time in which the memory controller read or wrote, 0 to 100."""
     memory_used_bytes: int | None = None
+    energy_j: float | None = None
+    """Energy that a counter has summed, which began at some earlier time: compare two readings."""
+    fan_percent: float | None = None
+    """The fans' speed, of the highest; the fastest of several. It may be above 100."""
+    fan_rpm: float | None = None
+    """The fans' speed in turns a minute; the fastest of several."""
     throttling: tuple[str, ...] | None = None
+    throttled_s: Mapping[str, float] = field(default_factory=dict)
+    """Seconds in which a reason slowed the clocks, by reason, since the counter began."""
+    throttled_ticks: Mapping[str, int] = field(default_factory=dict)
+    """Periods of the source's own clock in which a reason slowed the clocks, by reason. Their part
+    of time is their increase over that of ``ticks``."""
+    ticks: int | None = None
+    """Periods of the source's own clock, for ``throttled_ticks``."""
     processes: int | None = None
+    """How many processes use the device, as far as this process may see them."""
+    process_list: tuple[Process, ...] | None = None
     margin_c: float | None = None
     """Degrees until the GPU slows its clocks, where it states no limit; negative once it does."""
     recovery: str | None = None
@@ -153,12 +187,22 @@ class Reading(Properties):
     """One GPU as one source reports it.
 
     ``index`` is the source's own order, which differs between sources. ``extra`` holds values that
-    only this source has, as text.
+    only this source has, as text. ``missing`` says why a value is not there, by the field's name
+    ("power_w"), where the source knows the reason.
     """
 
     source: str
     index: int | None = None
     extra: Mapping[str, str] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str | None:
+        """The device's PCI address, else its UUID; "cpu" for the CPU, None where nothing names it.
+
+        An index is none: it changes between sources, and between two readings of one.
+        """
+        return self.pci or self.uuid or (CPU if self.vendor == NO_VENDOR else None)
 
 
 class Node(StrEnum):
@@ -214,6 +258,8 @@ class Link:
     hops: int | None = None
     up: bool | None = None
     peer_access: bool | None = None
+    errors: Mapping[str, int] = field(default_factory=dict)
+    """Counters of errors since the driver was loaded, by the source's name ("crc_flit_error")."""
     extra: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -30,6 +30,10 @@ _PLAUSIBLE: Final = {
     "power_w": (0.001, 1e4),
     "power_limit_w": (1.0, 1e4),
     "utilization_percent": (0.0, 100.0),
+    "memory_utilization_percent": (0.0, 100.0),
+    "energy_j": (0.0, 1e15),
+    "fan_percent": (0.0, 200.0),
+    "fan_rpm": (0.0, 1e5),
     "memory_used_bytes": (0.0, float(1 << 44)),
 }
 _MEMORY_BYTES: Final = (float(1 << 20), float(1 << 44))
@@ -50,7 +54,7 @@ def probe(
     document, problem = call(module, "probe", (only,), limit_s=_LIMIT_S)
     if not problem:
         try:
-            return _plausible_findings(from_document(document), library, addresses)
+            return plausible_findings(from_document(document), library, addresses)
         except FormatError as error:
             problem = str(error)
     return Findings(kind=library, problems=(f"{library} does not answer: {problem}",))
@@ -81,7 +85,10 @@ def _uuids(reading: Reading) -> set[str]:
     return {uuid for uuid in (reading.uuid, *(p.uuid for p in reading.parts)) if uuid is not None}
 
 
-def _plausible_findings(findings: Findings, library: str, addresses: Collection[str]) -> Findings:
+def plausible_findings(
+    findings: Findings, library: str, addresses: Collection[str] = ()
+) -> Findings:
+    """``findings`` without values that no device has, and without GPUs that PCI does not show."""
     strange = [r for r in findings.readings if addresses and r.pci not in (None, *addresses)]
     problems = list(findings.problems)
     if strange:
@@ -112,12 +119,15 @@ def _plausible_reading(reading: Reading) -> Reading:
 
 
 def _plausible_state(state: GpuState) -> GpuState:
-    values = {name: getattr(state, name) for name in _PLAUSIBLE}
+    values: dict[str, Any] = {
+        name: value if _is_within(value := getattr(state, name), bounds) else None
+        for name, bounds in _PLAUSIBLE.items()
+    }
     return replace(
         state,
         temperatures_c=_plausible_degrees(state.temperatures_c),
         limits_c=_plausible_degrees(state.limits_c),
-        **{n: value if _is_within(value, _PLAUSIBLE[n]) else None for n, value in values.items()},
+        **values,
     )
 
 
@@ -126,7 +136,7 @@ def _plausible_degrees(found: Mapping[str, float]) -> dict[str, float]:
 
 
 def _plausible_pcie(link: Pcie) -> Pcie:
-    values = {}
+    values: dict[str, Any] = {}
     for name in ("", "max_", "device_"):
         generation, width = getattr(link, f"{name}generation"), getattr(link, f"{name}width")
         values[f"{name}generation"] = generation if generation in range(1, 8) else None

@@ -97,7 +97,8 @@ def _link_errors(topology: Topology, fabric: Sequence[LinkGroup]) -> Iterator[Ju
         for link in link_group.statements:
             vendor = next((r.vendor for r in _readings(topology, link_group)), "")
             rules = health_terms()["link_errors"].get(vendor, {})
-            counts = {name: int(link.extra[name]) for name in rules if name in link.extra}
+            stated: dict[str, str | int] = {**link.extra, **link.errors}
+            counts = {name: int(stated[name]) for name in rules if name in stated}
             counted = counted or bool(counts)
             for name, count in counts.items():
                 if not count:

@@ -1,8 +1,9 @@
-"""The child of :func:`portagpu.subprocesses.call`: it answers one request."""
+"""The child of :class:`portagpu.subprocesses.Caller`: it answers one request after the other."""
 
 from __future__ import annotations
 
 import importlib
+from typing import Any
 
 from portagpu.subprocesses.channel import parent_channel
 from portagpu.text import error_line
@@ -10,14 +11,16 @@ from portagpu.text import error_line
 
 def main() -> None:
     channel = parent_channel()
-    request = channel.receive()
-    if request is None:
-        return
+    while (request := channel.receive()) is not None:
+        channel.send(_answer(request))
+
+
+def _answer(request: dict[str, Any]) -> dict[str, Any]:
     try:
         function = getattr(importlib.import_module(request["module"]), request["function"])
-        channel.send({"value": function(*request["arguments"])})
+        return {"value": function(*request["arguments"])}
     except Exception as error:  # noqa: BLE001 - whatever a library raises is the answer
-        channel.send({"raised": error_line(error)})
+        return {"raised": error_line(error)}
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ leads a session of its own, which ends with it.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -45,6 +46,8 @@ _CHUNK: Final = 1 << 20
 _EXIT_LIMIT_S: Final = 5.0
 """How long a child may take to exit after its channel ended."""
 _TRACE_S: Final = 0.3
+_MOST_PRINTED: Final = 1 << 20
+"""Bytes of output that are kept of a child that answers and goes on."""
 _FATAL: Final = "Fatal Python error: "
 
 
@@ -167,6 +170,8 @@ class Subprocess:
         given = {name: value for name, value in given.items() if not name.startswith(leave_out)}
         # in memory, because a disk may be full
         self._output = os.memfd_create("portagpu-printed")
+        # so that it begins again at the beginning where its output was thrown away
+        fcntl.fcntl(self._output, fcntl.F_SETFL, os.O_APPEND)
         self._mark = new_mark()
         theirs, ours = Channel(*os.pipe()), Channel(*os.pipe())
         theirs.writer, ours.writer = ours.writer, theirs.writer
@@ -237,14 +242,21 @@ class Subprocess:
         except TimeoutError:
             self.kill()
             return None, f"did not answer within {limit_s:g} s"
-        if answer is not None:
-            return answer, ""
+        return (None, self.why_no_answer()) if answer is None else (answer, "")
+
+    def why_no_answer(self) -> str:
+        """What happened to a child whose channel ended, as the rest of a sentence; it is ended."""
         how = self.how_it_ended()
         if self._broke:
-            return None, how
+            return how
         if self._process.returncode == 0:
-            return None, "gave no answer"
-        return None, f"{how}: {excerpt(self.last_line()) or 'it said nothing'}"
+            return "gave no answer"
+        return f"{how}: {excerpt(self.last_line()) or 'it said nothing'}"
+
+    def forget_output(self) -> None:
+        """Throw away what the child printed, where that has become much."""
+        if os.fstat(self._output).st_size > _MOST_PRINTED:
+            os.ftruncate(self._output, 0)
 
     @property
     def running(self) -> bool:
@@ -288,8 +300,8 @@ class Subprocess:
         size = os.fstat(self._output).st_size
         return os.pread(self._output, size - start, start).decode(errors="replace")
 
-    def kill(self) -> None:
-        """End the child and what it started; one blocked in the kernel is left behind.
+    def kill(self, limit_s: float = _EXIT_LIMIT_S) -> None:
+        """End the child and what it started; one blocked in the kernel is left after ``limit_s``.
 
         Its own children of this class end with their channels. They are woken to notice that.
         """
@@ -304,7 +316,11 @@ class Subprocess:
         # so does the session, of which a child that ended by itself may have left processes
         end_marked(self._mark, self.pid)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_EXIT_LIMIT_S)
+            self._process.wait(limit_s)
+
+    def has_left(self) -> bool:
+        """Whether the child has ended; after :meth:`kill` it may be blocked in the kernel."""
+        return self._process.poll() is not None
 
     def abandon(self, limit_s: float) -> None:
         """End the child and what it started, and wait ``limit_s`` at most for that.
