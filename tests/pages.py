@@ -27,6 +27,8 @@ from portagpu.errors import PortagpuError
 from portagpu.files import write_atomic
 from portagpu.kernels.cpp.sources import KERNELS
 from portagpu.matrix.committed import read_committed
+from portagpu.monitor.metrics import METRICS, OWN_METRICS
+from portagpu.monitor.sample import described
 from portagpu.precision import FORMATS
 from portagpu.results import advice
 from portagpu.results.actions import Action
@@ -37,6 +39,7 @@ from portagpu.suite.cases import AREAS
 from portagpu.target import load_targets
 from tests.benchmarks import cost_models
 from tests.health_page import health_page
+from tests.monitor_dashboard import dashboard_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -309,12 +312,39 @@ def _escaped(text: str) -> str:
     return text.replace("|", "\\|").replace("*", "\\*").replace("_", "\\_")
 
 
+def monitor_metrics_table() -> str:
+    """docs/monitor.md: the metrics of devices."""
+    rows = [
+        (
+            f"`{each.series}`",
+            f"`{each.convention}`" if each.convention else "",
+            each.kind,
+            ", ".join(f"`{label}`" for label in each.labels),
+            each.about,
+        )
+        for each in METRICS
+    ]
+    return _table(("metric", "OpenTelemetry", "type", "own labels", "says"), rows)
+
+
+def monitor_own_metrics_table() -> str:
+    """docs/monitor.md: the metrics of the monitor itself."""
+    rows = [(f"`{name}`", kind, about) for name, (kind, about) in OWN_METRICS.items()]
+    return _table(("metric", "type", "says"), rows)
+
+
+def monitor_sample_table() -> str:
+    """docs/monitor.md: the keys of a sample."""
+    return _table(("key", "says"), ((f"`{key}`", about) for key, about in described().items()))
+
+
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "docs/cases.md": lambda: cases_page(list_cases(), traps()),
     "docs/faults.md": faults_page,
     "docs/health-expectations.md": health_page,
     "docs/when-it-fails.md": advice_page,
     "docs/result.schema.json": lambda: f"{json.dumps(json_schema(), indent=2)}\n",
+    "portagpu/monitor/grafana.json": dashboard_page,
     "matrix/contents.toml": contents,
     **{
         str(path.relative_to(ROOT)): partial(cost_models.known_errors, vendor)
@@ -330,6 +360,9 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "fp8": fp8_table,
     "matrix": lambda: f"{matrix.markdown(_matrix())}\n",
     "matrix-summary": lambda: f"{matrix.summary(_matrix())}\n",
+    "monitor-metrics": monitor_metrics_table,
+    "monitor-own-metrics": monitor_own_metrics_table,
+    "monitor-sample": monitor_sample_table,
     "recorded": recorded_table,
     "searches": searches_table,
 }

@@ -25,6 +25,10 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
         "portagpu.cli.record:record",
         "Save this machine's description to replay it elsewhere.",
     ),
+    "monitor": (
+        "portagpu.cli.monitor:monitor",
+        "Watch all devices: on the terminal, as JSON lines, for Prometheus; finds stalled jobs.",
+    ),
     "bringup": (
         "portagpu.cli.bringup:bringup",
         "Run the ordered bring-up checks on this machine and print one verdict.",

@@ -1,0 +1,220 @@
+"""``portagpu monitor``: readings of all devices to the terminal, JSON lines and Prometheus."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from portagpu.cli._common import (
+    STDOUT,
+    SizeType,
+    check_finite,
+    check_outputs,
+    live_console,
+    text_stream,
+)
+from portagpu.monitor import (
+    LONGEST_S,
+    SHORTEST_S,
+    Endpoint,
+    EndpointError,
+    JsonLines,
+    MonitorOptions,
+    parse_address,
+)
+from portagpu.monitor.lines import ReaderGone
+from portagpu.monitor.stall import AFTER_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from portagpu.monitor.sample import Round
+
+
+class _Address(click.ParamType):  # type: ignore[type-arg]
+    """[HOST:]PORT."""
+
+    name = "address"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int]:
+        """(host, port); raises BadParameter for any other text."""
+        try:
+            return parse_address(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+@click.command()
+@click.option(
+    "--interval",
+    "interval_s",
+    metavar="SECONDS",
+    type=click.FloatRange(min=SHORTEST_S, max=LONGEST_S),
+    default=1.0,
+    show_default=True,
+    callback=check_finite,
+    help=f"From one look at the devices to the next, at least {SHORTEST_S:g}.",
+)
+@click.option(
+    "--duration",
+    "duration_s",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0, min_open=True),
+    callback=check_finite,
+    help="End after that long.",
+)
+@click.option("--count", type=click.IntRange(min=1), help="End after that many looks.")
+@click.option(
+    "--json",
+    "json_to",
+    metavar="FILE|-",
+    help="Append each sample and event to FILE as a line of JSON; '-' is standard output.",
+)
+@click.option(
+    "--max-bytes",
+    metavar="SIZE",
+    type=SizeType(),
+    help="Rename the --json file to FILE.1 before it grows larger; 64M is 64 MiB.",
+)
+@click.option(
+    "--serve",
+    metavar="[HOST:]PORT",
+    type=_Address(),
+    help="Serve Prometheus metrics at http://HOST:PORT/metrics. HOST is by default 127.0.0.1.",
+)
+@click.option(
+    "--stall-after",
+    "stall_after_s",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0, min_open=True),
+    default=AFTER_S,
+    show_default=True,
+    callback=check_finite,
+    help="Report a busy device at nearly idle power after that long.",
+)
+@click.option(
+    "--dashboard",
+    metavar="FILE",
+    help="Write the Grafana dashboard of these metrics to FILE, and do nothing else.",
+)
+def monitor(
+    json_to: str | None,
+    max_bytes: int | None,
+    serve: tuple[str, int] | None,
+    dashboard: str | None,
+    **asked: Any,
+) -> int:
+    """Watch utilisation, memory, power, heat, clocks and errors of all devices, GPUs and the CPU.
+
+    A terminal shows a table. Without a terminal, --json and --serve there is a line for each
+    sample. Events are lines too: a stalled job, new errors, a device that is gone or back. Ends
+    with --count or --duration, else with Ctrl-C. Exit codes: 0 at its end, 2 for wrong usage, 3 if
+    --serve lacks its package, 130 if interrupted.
+    """
+    from portagpu.monitor import monitor as engine
+
+    if dashboard is not None:
+        return _write_dashboard(dashboard)
+    if max_bytes is not None and json_to in (None, STDOUT):
+        raise click.UsageError("--max-bytes is the size of a file: add --json FILE")
+    if max_bytes == 0:
+        raise click.UsageError("--max-bytes is 0: no sample would fit")
+    _check_appendable(json_to)
+    options = MonitorOptions(**asked)
+    with contextlib.ExitStack() as stack:
+        outputs, say = _terminal_outputs(stack, options, json_to, serves=serve is not None)
+        lines = JsonLines(json_to, say, max_bytes) if json_to is not None else None
+        if lines is not None:
+            stack.callback(lines.close)
+            outputs.append(lines.write)
+        if serve is not None:
+            endpoint = stack.enter_context(_endpoint(serve, options, lines))
+            outputs.append(endpoint.write)
+            say(f"metrics: {endpoint.url}")
+        engine(options, outputs)
+    return 0
+
+
+def _endpoint(
+    address: tuple[str, int], options: MonitorOptions, lines: JsonLines | None
+) -> Endpoint:
+    host, port = address
+    try:
+        return Endpoint(
+            port,
+            host,
+            stale_s=options.stale_s,
+            dropped=lambda: lines.dropped if lines is not None else 0,
+        )
+    except EndpointError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _check_appendable(path: str | None) -> None:
+    """Raise UsageError for a file that lines cannot be added to, before the monitor starts."""
+    if path is None or path == STDOUT:
+        return
+    if not Path(path).exists() or Path(path).is_dir():
+        check_outputs(path)
+    elif not os.access(path, os.W_OK):
+        raise click.UsageError(f"cannot write {path}: Permission denied")
+
+
+def _terminal_outputs(
+    stack: contextlib.ExitStack, options: MonitorOptions, json_to: str | None, *, serves: bool
+) -> tuple[list[Callable[[Round], None]], Callable[[str], None]]:
+    """The outputs for people, and what says one line to them."""
+    from portagpu.cli._monitor_view import Lines, LiveTable, say_events
+
+    stream = text_stream(json_to)
+    console = live_console(stream)
+    if console is not None:
+        title = f"every {options.interval_s:g} s"
+        table = stack.enter_context(LiveTable(console, title, options.stale_s))
+        return [table.write, lambda each: say_events(each, table.say)], table.say
+
+    def say(text: str) -> None:
+        # where standard error is full or closed, there is nobody to tell
+        with contextlib.suppress(OSError):
+            click.echo(f"portagpu: {text}", err=True)
+
+    outputs: list[Callable[[Round], None]] = [lambda each: say_events(each, say)]
+    if json_to is None and not serves:
+        outputs += [Lines(stream).write, _end_with_reader()]
+    return outputs, say
+
+
+def _end_with_reader() -> Callable[[Round], None]:
+    """An output that ends the monitor once the reader of standard output is gone.
+
+    The command line puts /dev/null in place of a pipe that its reader has closed.
+    """
+    before = os.fstat(1)
+
+    def check(_: Round) -> None:
+        sys.stdout.flush()
+        now = os.fstat(1)
+        if (now.st_dev, now.st_ino) != (before.st_dev, before.st_ino):
+            raise ReaderGone
+
+    return check
+
+
+def _write_dashboard(path: str) -> int:
+    from portagpu.files import write_atomic
+    from portagpu.monitor.dashboard import dashboard
+
+    check_outputs(path)
+    if path == STDOUT:
+        click.echo(dashboard(), nl=False)
+    else:
+        write_atomic(path, dashboard())
+        click.echo(f"{path}: import it in Grafana, under Dashboards, New, Import")
+    return 0
