@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).resolve().parents[1]
 CHILD_LIMIT_S: Final = 120
 
+# workers share the cores, and a thread of torch that waits for another worker's core spins;
+# torch is not imported yet, and what a test starts inherits it
+if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
+    share = max(1, len(os.sched_getaffinity(0)) // int(workers))
+    os.environ.setdefault("OMP_NUM_THREADS", str(share))
+
 # last, so that `from tests.x import y` works and the installed package is still the one under test
 sys.path.append(str(ROOT))
 

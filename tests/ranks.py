@@ -31,6 +31,12 @@ def environment(rank, name):
     return {key: os.environ.get(key) for key in ("RANK", "LOCAL_RANK", "WORLD_SIZE", name)}
 
 
+def threads(rank):
+    import torch
+
+    return torch.get_num_threads()
+
+
 def steps(rank, count):
     for number in range(count):
         rank.step(f"step {number}", number=number)

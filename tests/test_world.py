@@ -110,6 +110,13 @@ def test_ranks_reduce_over_their_group(ranks, world):
     assert outcome.values == [world * (world + 1) / 2] * world, outcome.sentence
 
 
+@pytest.mark.parametrize("world", [1, 2])
+def test_ranks_have_no_more_threads_than_they_may(world):
+    with Ranks(environment={"OMP_NUM_THREADS": "1"}) as ranks:
+        outcome = ranks.run(at("threads"), world, group=False)
+    assert outcome.values == [1] * world, outcome.sentence
+
+
 def test_ranks_get_arguments_and_environment():
     with Ranks(environment={"MY_VARIABLE": "mine"}) as ranks:
         outcome = ranks.run(at("environment"), 2, arguments={"name": "MY_VARIABLE"}, group=False)

@@ -173,7 +173,9 @@ def _run_function(request: dict[str, Any], outputs: RankOutputs) -> None:
     os.environ.update({"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)})
     if world > 1:
         # ranks that share the cores must not each start a thread for every core
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world))
+        share = max(1, len(os.sched_getaffinity(0)) // world)
+        # which is fewer than that where OMP_NUM_THREADS says so
+        torch.set_num_threads(min(share, torch.get_num_threads()))
     if request["backend"]:
         # the rank's default too: what it calls without a handle must not end up elsewhere
         os.environ[VARIABLE] = request["backend"]
