@@ -117,6 +117,12 @@ def test_ranks_have_no_more_threads_than_they_may(world):
     assert outcome.values == [1] * world, outcome.sentence
 
 
+def test_what_ranks_imported_the_next_ones_have():
+    with Ranks() as ranks:
+        found = [ranks.run(at("begins_with_the_compiler"), 2, backend="cpu") for _ in range(2)]
+    assert [each.values for each in found] == [[False, False], [True, True]]
+
+
 def test_ranks_get_arguments_and_environment():
     with Ranks(environment={"MY_VARIABLE": "mine"}) as ranks:
         outcome = ranks.run(at("environment"), 2, arguments={"name": "MY_VARIABLE"}, group=False)
