@@ -42,6 +42,13 @@ def pytest_report_header() -> str:
     return f"portagpu: {portagpu.__version__} from {Path(portagpu.__file__).parent}"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have workers begin with the files of slow tests, so that none is left over for the end."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        slow = {each.path for each in items if each.get_closest_marker("slow")}
+        items.sort(key=lambda each: each.path not in slow)
+
+
 @pytest.fixture(autouse=True)
 def _no_backend_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A user's own choice of backend must not change what the tests see."""

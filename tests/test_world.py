@@ -21,7 +21,7 @@ from portagpu.errors import PortagpuError
 from portagpu.subprocesses.start import python_environment
 from portagpu.world import Ranks, RankState
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 RANKS = str(Path(__file__).with_name("ranks.py"))
 
