@@ -33,6 +33,7 @@ LIMIT_S: Final = 900
 
 
 @pytest.mark.slow
+@pytest.mark.growth
 def test_no_text_keeps_a_pattern_busy(child: Callable[..., Child]) -> None:
     names = [name for name in MODULES if not name.endswith("__main__")]
     ended = child("-m", "tests.regex_growth", *names, path=[ROOT], limit_s=LIMIT_S)
