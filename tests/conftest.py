@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).resolve().parents[1]
 CHILD_LIMIT_S: Final = 120
 
+# workers share the cores, and a thread of torch that waits for another worker's core spins;
+# torch is not imported yet, and what a test starts inherits it
+if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
+    share = max(1, len(os.sched_getaffinity(0)) // int(workers))
+    os.environ.setdefault("OMP_NUM_THREADS", str(share))
+
 # last, so that `from tests.x import y` works and the installed package is still the one under test
 sys.path.append(str(ROOT))
 
@@ -34,6 +40,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_report_header() -> str:
     """Say which portagpu is tested: a checkout's or an installed wheel's."""
     return f"portagpu: {portagpu.__version__} from {Path(portagpu.__file__).parent}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have workers begin with the files of slow tests, so that none is left over for the end."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        slow = {each.path for each in items if each.get_closest_marker("slow")}
+        items.sort(key=lambda each: each.path not in slow)
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 import signal
 import subprocess
@@ -29,6 +30,18 @@ def reduce(rank):
 
 def environment(rank, name):
     return {key: os.environ.get(key) for key in ("RANK", "LOCAL_RANK", "WORLD_SIZE", name)}
+
+
+def threads(rank):
+    import torch
+
+    return torch.get_num_threads()
+
+
+def begins_with_the_compiler(rank):
+    begins = "torch._dynamo" in sys.modules
+    importlib.import_module("torch._dynamo")
+    return begins
 
 
 def steps(rank, count):

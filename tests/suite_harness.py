@@ -168,10 +168,12 @@ def run(
     name: str,
     tmp_path: Path | None = None,
     fault: tuple[str, str] = ("", ""),
+    programs: int = 800,
 ) -> Result:
     """The result of that case on ``gpu``, judged as the suite judges it.
 
-    ``fault`` is the table and the name of the fault that the device has.
+    ``fault`` is the table and the name of the fault that the device has, and ``programs`` how many
+    random programs a case runs at most.
     """
     case = everything()[name]
     observed: list[str] = []
@@ -186,7 +188,9 @@ def run(
             area = case.listed.search
             beside = area == "memory" and (fault[0] or type(gpu) is CpuBackend)
             given["search"] = (
-                partial(search_there, area, *fault) if beside else partial(search_here, gpu, area)
+                partial(search_there, area, *fault)
+                if beside
+                else partial(search_here, gpu, area, programs)
             )
         if "comm" in wanted:
             given["comm"] = comm_of(gpu)

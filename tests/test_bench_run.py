@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 from portagpu import bench
 from portagpu.bench import Effort, MeasuredDevice, load, load_ranks

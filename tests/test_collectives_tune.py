@@ -40,7 +40,7 @@ from tests.test_collectives_verify import running_with, wait_until
 if TYPE_CHECKING:
     from portagpu.results.run import Result
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 FAULTS = Path(__file__).with_name("tune_faults.py")
 LIMIT_S = 200

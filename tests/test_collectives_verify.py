@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from portagpu.results.run import Result
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 FAULTS = Path(__file__).with_name("commbench_faults.py")
 LIMIT_S = 100

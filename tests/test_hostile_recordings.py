@@ -406,6 +406,8 @@ def test_mutated_trees_are_the_same_every_time(tmp_path: Path) -> None:
     assert fuzz_trees.mutation(first, 5, 1) != fuzz_trees.mutation(first, 6, 1)
 
 
+@pytest.mark.slow
+@pytest.mark.growth
 @pytest.mark.parametrize("module", format_modules())
 def test_no_reader_takes_more_than_linear_time(module: str) -> None:
     count, found = growth_formats.growth(module, 1 << 16, 1)

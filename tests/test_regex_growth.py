@@ -32,6 +32,8 @@ LIMIT_S: Final = 900
 """Cubic time at 16,000 characters is hours; all texts together take about a minute."""
 
 
+@pytest.mark.slow
+@pytest.mark.growth
 def test_no_text_keeps_a_pattern_busy(child: Callable[..., Child]) -> None:
     names = [name for name in MODULES if not name.endswith("__main__")]
     ended = child("-m", "tests.regex_growth", *names, path=[ROOT], limit_s=LIMIT_S)

@@ -58,6 +58,7 @@ def test_fine(gpu): pass
 """
 
 
+@pytest.mark.slow
 @needs_torch
 @pytest.mark.parametrize(
     ("what", "alone", "whole", "said"),

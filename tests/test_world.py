@@ -21,7 +21,7 @@ from portagpu.errors import PortagpuError
 from portagpu.subprocesses.start import python_environment
 from portagpu.world import Ranks, RankState
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 RANKS = str(Path(__file__).with_name("ranks.py"))
 
@@ -108,6 +108,19 @@ def test_every_rank_returns_its_value_in_order(ranks, world):
 def test_ranks_reduce_over_their_group(ranks, world):
     outcome = ranks.run(at("reduce"), world, timeout_s=60)
     assert outcome.values == [world * (world + 1) / 2] * world, outcome.sentence
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_ranks_have_no_more_threads_than_they_may(world):
+    with Ranks(environment={"OMP_NUM_THREADS": "1"}) as ranks:
+        outcome = ranks.run(at("threads"), world, group=False)
+    assert outcome.values == [1] * world, outcome.sentence
+
+
+def test_what_ranks_imported_the_next_ones_have():
+    with Ranks() as ranks:
+        found = [ranks.run(at("begins_with_the_compiler"), 2, backend="cpu") for _ in range(2)]
+    assert [each.values for each in found] == [[False, False], [True, True]]
 
 
 def test_ranks_get_arguments_and_environment():

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 C10D: Final = "distributed_c10d"
 """The file of torch's collectives. A rank that stops in it may be waiting for another."""
+COMPILER: Final = "torch._dynamo"
+"""What torch imports with the first optimiser or DDP of a process, in about a second."""
 WAYS: Final = "/portagpu/collectives/ways.py"
 """The file that waits for torch's collectives, whose own ``wait`` has no frame."""
 
@@ -131,7 +133,7 @@ def run_rank(request: dict[str, Any], outputs: RankOutputs, server: int, control
         faulthandler.register(signal.SIGUSR1, file=trace, all_threads=False)
         faulthandler.enable(file=trace, all_threads=False)
         _run_function(request, outputs)
-        outputs.channel.send({"done": True})
+        outputs.channel.send({"done": True, "compiler": COMPILER in sys.modules})
         code = 0
     except BaseException as error:  # noqa: BLE001 - whatever a rank raises is its outcome
         with contextlib.suppress(Exception):
@@ -173,7 +175,9 @@ def _run_function(request: dict[str, Any], outputs: RankOutputs) -> None:
     os.environ.update({"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)})
     if world > 1:
         # ranks that share the cores must not each start a thread for every core
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world))
+        share = max(1, len(os.sched_getaffinity(0)) // world)
+        # which is fewer than that where OMP_NUM_THREADS says so
+        torch.set_num_threads(min(share, torch.get_num_threads()))
     if request["backend"]:
         # the rank's default too: what it calls without a handle must not end up elsewhere
         os.environ[VARIABLE] = request["backend"]

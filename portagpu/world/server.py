@@ -36,7 +36,7 @@ from portagpu.subprocesses.end import (
     wake_at_parents_end,
 )
 from portagpu.text import error_line
-from portagpu.world.rank import C10D, WAYS, RankOutputs, load_function, run_rank
+from portagpu.world.rank import C10D, COMPILER, WAYS, RankOutputs, load_function, run_rank
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,6 +91,8 @@ class _World:
         self.lost = frozenset(request["lost"])
         self.client = os.getppid()
         self.abandoned = False
+        self.compiler = False
+        """Whether a rank imported torch's compiler."""
         self.heard_s = 0.0
         """When a rank last announced a step or that it is alive."""
 
@@ -204,6 +206,7 @@ class _World:
             child.returned, child.value = True, message["value"]
         elif "done" in message:
             child.state = "done"
+            self.compiler |= bool(message.get("compiler"))
         else:
             raise BrokenMessage(message)
 
@@ -362,6 +365,7 @@ def main() -> int:
         return 1
     # what a rank's own children leave behind becomes this process's, which ends it
     adopt_orphans()
+    wanted: set[str] = set()
     while True:
         try:
             request = control.receive(_IDLE_S)
@@ -370,13 +374,15 @@ def main() -> int:
             if os.getppid() != client:
                 return 0
             continue
-        if request is None or not _serve(request, control):
+        if request is None or not _serve(request, control, wanted):
             return 0
 
 
-def _prepare(name: str | None, function: str) -> float:
+def _prepare(name: str | None, function: str, wanted: set[str]) -> float:
     """Import what every rank needs, also the module of ``function`` if it is one of this package.
 
+    On a device that ranks share (a CPU) also the modules that are ``wanted``: nobody has seen that
+    no build of torch opens a GPU by them, which a fork would break.
     Return the seconds that the backend's start may take.
 
     The ranks report what is wrong.
@@ -386,19 +392,27 @@ def _prepare(name: str | None, function: str) -> float:
         found = plugin(resolve(name))
         start_s = max(0.0, float(found.start_s))
         found.prepare()
+        if found.shared:
+            for module in wanted:
+                importlib.import_module(module)
     with contextlib.suppress(Exception):
         if function.startswith("portagpu."):
             load_function(function)
     return start_s
 
 
-def _serve(request: dict[str, Any], control: Channel) -> bool:
-    """Run one world and reply; False when the client is gone."""
-    request["start_s"] = _prepare(request["backend"], request["function"])
+def _serve(request: dict[str, Any], control: Channel, wanted: set[str]) -> bool:
+    """Run one world and reply; False when the client is gone.
+
+    ``wanted`` gets the modules that its ranks should not each have had to import.
+    """
+    request["start_s"] = _prepare(request["backend"], request["function"], wanted)
     try:
         control.send({"start_s": request["start_s"]})
         world = _World(request, control)
         outcome = world.run()
+        if world.compiler:
+            wanted.add(COMPILER)
         if not world.abandoned:
             control.send(outcome)
     except BrokenPipeError:
