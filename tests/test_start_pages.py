@@ -1,0 +1,77 @@
+"""The first pages of the book: what they show of a command is what it prints.
+
+In a ``console`` block, a line after ``$`` is run in a folder that has the project's samples;
+``...`` stands for any lines, and numbers of seconds may differ. ``sh`` blocks are for machines
+that are not here.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+PAGES = sorted((ROOT / "docs").glob("start-*.md"))
+ELSEWHERE = ("portagpu bringup --out bringup",)
+"""README has it too, and tests/test_packaging_readme.py runs it."""
+
+
+def commands(text: str) -> list[tuple[str, list[str]]]:
+    """(command, the lines that are shown of it) of all ``console`` blocks."""
+    found = []
+    for block in re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, *lines = part.splitlines()
+            found.append((command, [line for line in lines if line and line != "..."]))
+    return found
+
+
+SHOWN = [
+    pytest.param(command, lines, id=f"{page.stem}-{number}")
+    for page in PAGES
+    for number, (command, lines) in enumerate(commands(page.read_text("utf-8")))
+    if command not in ELSEWHERE
+]
+
+
+def timeless(line: str) -> str:
+    return re.sub(r"\d+\.\d+ s\b", "# s", line)
+
+
+@pytest.mark.parametrize(("command", "lines"), SHOWN)
+def test_a_command_prints_what_is_shown(command: str, lines: list[str], tmp_path: Path) -> None:
+    program, *words = shlex.split(command)
+    assert program == "portagpu"
+    if "--replay" not in words:
+        pytest.importorskip("torch")
+    (tmp_path / "tests").symlink_to(ROOT / "tests")
+    ended = subprocess.run(
+        [Path(sys.executable).with_name("portagpu"), *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    printed = [timeless(line) for line in ended.stdout.splitlines()]
+    rest = iter(printed)
+    for line in lines:
+        assert timeless(line) in rest, f"{line!r} is not printed, or not there:\n{ended.stdout}"
+
+
+def test_each_page_says_what_was_not_run() -> None:
+    assert [page.stem for page in PAGES] == [
+        "start-amd",
+        "start-laptop",
+        "start-nvidia",
+        "start-slurm",
+    ]
+    for page in PAGES:
+        said = re.search(r"^> \*\*Not run", page.read_text("utf-8"), re.MULTILINE)
+        assert bool(said) == (page.stem != "start-laptop")
