@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.cli import VERBS
+from tests.command_words import assert_taken
 from tests.conftest import ROOT
 
 yaml = pytest.importorskip("yaml")
@@ -216,7 +216,7 @@ def test_a_job_is_one_pod_a_node_and_no_failure_stops_another(name: str) -> None
 def test_a_job_s_command_is_one_of_ours_and_counts_its_gpus(name: str) -> None:
     found = container(name)
     words = [*found["command"], *found["args"]]
-    assert_is_our_command(words)
+    assert_taken(words)
     gpus = next(
         found["resources"]["limits"][key] for key in found["resources"]["limits"] if "gpu" in key
     )
@@ -226,20 +226,6 @@ def test_a_job_s_command_is_one_of_ours_and_counts_its_gpus(name: str) -> None:
     assert mount["name"] == "results"
     named = {each["name"] for each in found["env"]}
     assert set(re.findall(r"\$\((\w+)\)", folder)) <= named
-
-
-def assert_is_our_command(words: list[str]) -> None:
-    """Click takes these words, up to where the verb would begin its work."""
-    import click
-
-    from portagpu.cli._group import app
-
-    assert words[0].rpartition("/")[2] == "portagpu"
-    if words[1] not in VERBS:
-        pytest.skip(f"there is no portagpu {words[1]} in this version")
-    command = app.get_command(click.Context(app), words[1])
-    assert command is not None
-    command.make_context(words[1], [*words[2:]])
 
 
 def configuration() -> dict[str, Any]:
@@ -297,7 +283,7 @@ def test_the_plugin_ends_before_the_detector_ends_it() -> None:
     limit = float(rule["args"][rule["args"].index("--limit") + 1])
     assert limit < seconds(rule["timeout"]), "the detector's message would say only that it waited"
     assert found["pluginConfig"]["max_output_length"] == 80
-    assert_is_our_command([rule["path"], *rule["args"]])
+    assert_taken([rule["path"], *rule["args"]])
 
 
 @pytest.mark.parametrize("name", DAEMONS)

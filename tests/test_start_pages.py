@@ -2,7 +2,7 @@
 
 In a ``console`` block, a line after ``$`` is run in a folder that has the project's samples;
 ``...`` stands for any lines, and numbers of seconds may differ. ``sh`` blocks are for machines
-that are not here.
+that are not here: their words are read as the command line reads them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.command_words import assert_taken
 from tests.conftest import ROOT
 
 PAGES = sorted((ROOT / "docs").glob("start-*.md"))
@@ -38,6 +39,23 @@ SHOWN = [
     for number, (command, lines) in enumerate(commands(page.read_text("utf-8")))
     if command not in ELSEWHERE
 ]
+
+
+ELSEWHERE_TOO = [
+    pytest.param(line, id=f"{page.stem}-{number}")
+    for page in PAGES
+    for block in re.findall(r"^```sh\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    for number, line in enumerate(block.replace("\\\n", "").splitlines())
+    if "portagpu " in line
+]
+
+
+@pytest.mark.parametrize("line", ELSEWHERE_TOO)
+def test_a_command_for_another_machine_has_the_words_of_ours(line: str, tmp_path: Path) -> None:
+    words = shlex.split(line, comments=True)
+    if words[0] == "srun":
+        words = shlex.split(words[-1])
+    assert_taken([word.replace("/shared", str(tmp_path)) for word in words])
 
 
 def timeless(line: str) -> str:

@@ -51,6 +51,8 @@ html_css_files = ["book.css"]
 html_extra_path = ["start"]
 html_copy_source = False
 html_show_sphinx = False
+# a browser lets no page that is a file read another one
+html_show_search_summary = False
 html_theme_options = {"navigation_with_keys": True, "top_of_page_buttons": []}
 
 
