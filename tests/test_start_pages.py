@@ -46,7 +46,7 @@ ELSEWHERE_TOO = [
     for page in PAGES
     for block in re.findall(r"^```sh\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     for number, line in enumerate(block.replace("\\\n", "").splitlines())
-    if "portagpu " in line
+    if line.startswith(("portagpu ", "srun "))
 ]
 
 

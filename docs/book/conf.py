@@ -36,6 +36,7 @@ source_suffix = {".md": "markdown"}
 
 myst_heading_anchors = 4
 smartquotes = False
+highlight_language = "none"
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
@@ -50,6 +51,7 @@ html_static_path = ["static"]
 html_css_files = ["book.css"]
 html_extra_path = ["start"]
 html_copy_source = False
+html_show_copyright = False
 html_show_sphinx = False
 # a browser lets no page that is a file read another one
 html_show_search_summary = False
