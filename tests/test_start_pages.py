@@ -18,6 +18,7 @@ import pytest
 from tests.command_words import assert_taken
 from tests.conftest import ROOT
 
+SLURM = ROOT / "docs/start-slurm.md"
 PAGES = sorted((ROOT / "docs").glob("start-*.md"))
 ELSEWHERE = ("portagpu bringup --out bringup",)
 """README has it too, and tests/test_packaging_readme.py runs it."""
@@ -36,6 +37,7 @@ def commands(text: str) -> list[tuple[str, list[str]]]:
 SHOWN = [
     pytest.param(command, lines, id=f"{page.stem}-{number}")
     for page in PAGES
+    if page != SLURM
     for number, (command, lines) in enumerate(commands(page.read_text("utf-8")))
     if command not in ELSEWHERE
 ]
@@ -69,18 +71,37 @@ def test_a_command_prints_what_is_shown(command: str, lines: list[str], tmp_path
     if "--replay" not in words:
         pytest.importorskip("torch")
     (tmp_path / "tests").symlink_to(ROOT / "tests")
+    assert_printed(command, lines, tmp_path)
+
+
+@pytest.mark.torch
+def test_a_fleet_prints_what_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a cluster of Slurm's own programs, whose nodes are all this machine."""
+    pytest.importorskip("torch")
+    slurm = pytest.importorskip("tests.slurm_cluster")
+    shown = commands(SLURM.read_text("utf-8"))
+    assert len(shown) == 2
+    with slurm.running() as cluster:
+        monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
+        monkeypatch.setenv("PYTHONPATH", ":".join(filter(None, sys.path)))
+        for command, lines in shown:
+            assert_printed(command, lines, cluster.shared)
+
+
+def assert_printed(command: str, lines: list[str], folder: Path) -> None:
+    """Run a command of a page in a folder, and compare what it prints with the page's lines."""
     ended = subprocess.run(
-        [Path(sys.executable).with_name("portagpu"), *words],
-        cwd=tmp_path,
+        [Path(sys.executable).with_name("portagpu"), *shlex.split(command)[1:]],
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
-    printed = [timeless(line) for line in ended.stdout.splitlines()]
-    rest = iter(printed)
+    said = f"{ended.stdout}\n{ended.stderr}"
+    rest = iter([timeless(line) for line in ended.stdout.splitlines()])
     for line in lines:
-        assert timeless(line) in rest, f"{line!r} is not printed, or not there:\n{ended.stdout}"
+        assert timeless(line) in rest, f"{line!r} is not printed, or not there:\n{said}"
 
 
 def test_each_page_says_what_was_not_run() -> None:
