@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import re
 import xml.etree.ElementTree as ET
 from collections import Counter
@@ -30,12 +30,10 @@ PICTURES = ("docs/images/flow.svg", "docs/images/layers.svg")
 
 @pytest.fixture(scope="module")
 def book() -> Any:
-    spec = importlib.util.spec_from_file_location("book", BOOK / "book.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    with pytest.MonkeyPatch.context() as patch:
+        # its parts stand beside it
+        patch.syspath_prepend(str(BOOK))
+        return importlib.import_module("book")
 
 
 def test_every_page_has_one_place_in_the_navigation(book: Any) -> None:
@@ -51,11 +49,11 @@ def test_every_page_has_one_place_in_the_navigation(book: Any) -> None:
     assert max(placed.values()) == 1
 
 
-def test_a_page_that_is_not_written_yet_is_left_out(book: Any, tmp_path: Path) -> None:
-    book_of = importlib.util.module_from_spec(book.__spec__)
-    book.__spec__.loader.exec_module(book_of)
-    book_of.ROOT = tmp_path
-    assert not any(book_of.groups().values())
+def test_a_page_that_is_not_written_yet_is_left_out(
+    book: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(book, "ROOT", tmp_path)
+    assert not any(book.groups().values())
 
 
 def test_a_link_to_a_folder_leads_to_its_readme(book: Any, tmp_path: Path) -> None:
@@ -74,6 +72,21 @@ def test_a_mark_becomes_its_part(book: Any, tmp_path: Path) -> None:
     assert "/docs/bringup\n" in filled
     with pytest.raises(KeyError, match="nothing"):
         book.fill("<!-- book: nothing -->", tmp_path)
+
+
+def test_every_fact_and_every_source_has_its_place(book: Any) -> None:
+    from portagpu.target import load_targets
+
+    sources = book.sources()
+    text = "".join(map(book.facts, ("nvidia", "amd", "cpu")))
+    for target in load_targets().values():
+        part = text.partition(f"\n## {target.id}\n")[2] or text.partition(f"## {target.id}\n")[2]
+        part = part.partition("\n## ")[0]
+        rows = re.findall(r"^\| `([\w./-]+)` \|", part, re.MULTILINE)
+        assert rows[: len(target.facts)] == sorted(target.facts)
+        assert rows[len(target.facts) :] == [each.metric for each in target.all_expectations]
+    for name in set(re.findall(r"sources\.md#([\w-]+)", text)):
+        assert re.search(rf"^## {name}$", sources, re.MULTILINE | re.IGNORECASE), name
 
 
 def test_the_reference_has_every_public_name_once(book: Any) -> None:

@@ -10,6 +10,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from facts import facts, sources
+
 import portagpu
 
 if TYPE_CHECKING:
@@ -18,8 +20,8 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).resolve().parents[2]
 LINK: Final = re.compile(r"(?<!!)\[([^]\n]+)\]\(([^)#:\s]+)\)")
 """A link to a file or a folder of the repository."""
-MARK: Final = re.compile(r"^<!-- book: ([\w-]+) -->$", re.MULTILINE)
-"""Stands in a page for a part of ``PARTS``. On GitHub it is not seen."""
+MARK: Final = re.compile(r"^<!-- book: (\w+)((?: [\w-]+)*) -->$", re.MULTILINE)
+"""Stands in a page for a part of ``PARTS``, with its arguments. On GitHub it is not seen."""
 _SUBMODULES: Final = "portagpu"
 """Under this key, ``portagpu._HOME`` has modules and not names of a module."""
 _CONTRACT: Final = ("portagpu.contract", "portagpu.optional")
@@ -108,10 +110,12 @@ def _fence(directive: str, *lines: str) -> str:
     return "\n".join([f"```{{{directive}}}", *lines, "```", ""])
 
 
-PARTS: Final[Mapping[str, Callable[[], str]]] = {
+PARTS: Final[Mapping[str, Callable[..., str]]] = {
     "navigation": navigation,
     "names": names,
     "contract": contract,
+    "facts": facts,
+    "sources": sources,
 }
 
 
@@ -122,7 +126,7 @@ def fill(text: str, folder: Path) -> str:
     the folder's README; where there is none, its text stands alone.
     """
     text = LINK.sub(lambda found: _without_folder(found, folder), text)
-    return MARK.sub(lambda found: PARTS[found[1]](), text)
+    return MARK.sub(lambda found: PARTS[found[1]](*found[2].split()), text)
 
 
 def _without_folder(link: re.Match[str], folder: Path) -> str:
