@@ -38,8 +38,11 @@ from portagpu.suite.case_ids import base_id, retired_cases
 from portagpu.suite.cases import AREAS
 from portagpu.target import load_targets
 from tests.benchmarks import cost_models
+from tests.cli_page import cli_page
 from tests.health_page import health_page
+from tests.layers_picture import layers_picture
 from tests.monitor_dashboard import dashboard_page
+from tests.not_shown_page import not_shown_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -340,8 +343,11 @@ def monitor_sample_table() -> str:
 
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "docs/cases.md": lambda: cases_page(list_cases(), traps()),
+    "docs/cli.md": cli_page,
     "docs/faults.md": faults_page,
     "docs/health-expectations.md": health_page,
+    "docs/images/layers.svg": layers_picture,
+    "docs/not-shown.md": lambda: not_shown_page(_matrix()),
     "docs/when-it-fails.md": advice_page,
     "docs/result.schema.json": lambda: f"{json.dumps(json_schema(), indent=2)}\n",
     "portagpu/monitor/grafana.json": dashboard_page,

@@ -26,6 +26,7 @@ PAGES: Final = sorted(
     [
         *ROOT.glob("*.md"),
         *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "docs/book").glob("*.md"),
         *(ROOT / "examples").rglob("*.md"),
         ROOT / "tests" / "formats" / "README.md",
     ]

@@ -94,8 +94,8 @@ def listed(output: str) -> dict[str, str]:
     return {name.strip(): description.strip() for name, description in pairs}
 
 
-def test_plain_tox_runs_lint_and_cpu(tox: Callable[..., Child]) -> None:
-    assert tox("list", "-d", "-q", "--no-desc").ok().split() == ["lint", "cpu"]
+def test_plain_tox_runs_lint_the_book_and_cpu(tox: Callable[..., Child]) -> None:
+    assert tox("list", "-d", "-q", "--no-desc").ok().split() == ["lint", "docs", "cpu"]
 
 
 def test_every_target_has_every_suite(tox: Callable[..., Child]) -> None:
@@ -103,7 +103,7 @@ def test_every_target_has_every_suite(tox: Callable[..., Child]) -> None:
     for target in TARGETS:
         for suite in SUITES:
             assert found.get(f"{target}-{suite}"), f"no {target}-{suite}, or no description of it"
-    plain = {"lint", "cpu", "cuda-build", "py311", "py312", "py313"}
+    plain = {"lint", "docs", "cpu", "cuda-build", "py311", "py312", "py313"}
     assert len(found) == len(plain) + len(TARGETS) * len(SUITES), sorted(found)
 
 
