@@ -48,12 +48,18 @@ extern "C" __global__ void facts(unsigned long long* out) {{
 """
 
 
+MISSING = {}
+"""Architecture -> why nothing that is installed builds for it: a process finds that out once."""
+
+
 def built(source, arch):
     """The kernels, or a skipped test where nothing that is installed builds for it."""
-    try:
-        return compile_source(source, arch)
-    except MissingDependency as error:
-        pytest.skip(str(error))
+    if arch not in MISSING:
+        try:
+            return compile_source(source, arch)
+        except MissingDependency as error:
+            MISSING[arch] = str(error)
+    pytest.skip(MISSING[arch])
 
 
 @functools.cache

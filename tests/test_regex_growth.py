@@ -44,6 +44,7 @@ def test_no_text_keeps_a_pattern_busy(child: Callable[..., Child]) -> None:
     assert found["hidden"] == [], "a pattern inside a function is not found by this test"
 
 
+@pytest.mark.growth
 @pytest.mark.parametrize(
     ("pattern", "length"),
     [

@@ -381,8 +381,8 @@ def main() -> int:
 def _prepare(name: str | None, function: str, wanted: set[str]) -> float:
     """Import what every rank needs, also the module of ``function`` if it is one of this package.
 
-    On a device that ranks share (a CPU) also the modules that are ``wanted``: nobody has seen that
-    no build of torch opens a GPU by them, which a fork would break.
+    On a device that ranks share (a CPU) import also the modules that are ``wanted``. A GPU's ranks
+    import them themselves: should one open the device, a forked process could not use it.
     Return the seconds that the backend's start may take.
 
     The ranks report what is wrong.
