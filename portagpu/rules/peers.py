@@ -6,7 +6,7 @@ import math
 import operator
 from collections import Counter
 from dataclasses import dataclass
-from statistics import median
+from statistics import NormalDist, median
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from portagpu.results.expectations import within
@@ -23,6 +23,20 @@ DEVIATIONS: Final = 3.5
 """Iglewicz and Hoaglin, "How to Detect and Handle Outliers" (1993): the modified z-score of 3.5."""
 RELATIVE: Final = 0.05
 """Smaller differences are ignored, however well the others agree."""
+FALSE_ALARMS: Final = 0.05
+"""The chance that any of many comparisons blames a value that normal noise made."""
+
+
+def deviations_for(comparisons: int) -> float:
+    """How many standard deviations make an outlier where so many values are compared.
+
+    With 3.5 one normal value in 2,149 is an outlier, which is hundreds in a fleet. So it is the
+    limit that the largest of all values exceeds with a chance of at most ``FALSE_ALARMS``
+    (Bonferroni), and never less than ``DEVIATIONS``: 4.4 for 5,000 values, 5.4 for a million.
+    """
+    if comparisons < 1:
+        return DEVIATIONS
+    return max(DEVIATIONS, -NormalDist().inv_cdf(FALSE_ALARMS / 2 / comparisons))
 
 
 class Majority(NamedTuple):
