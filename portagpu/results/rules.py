@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from math import isfinite
 from typing import Any, Final, TypeAlias
 
 from portagpu.errors import ResultError
@@ -165,6 +166,17 @@ def each(rule: Rule) -> Rule:
     return Rule(check, {"type": "array", "items": rule.schema})
 
 
+def _numbers_or_gaps(value: object, path: str) -> None:
+    # a curve has hundreds: most are told without a call for each
+    if type(value) is list and all(type(each) is float and isfinite(each) for each in value):
+        return
+    each(or_null(number))(value, path)
+
+
+numbers_or_gaps: Final = Rule(_numbers_or_gaps, each(or_null(number)).schema)
+"""A list of finite numbers, and of null where one is missing."""
+
+
 def one_of(*allowed: str) -> Rule:
     """One of these texts."""
 
@@ -251,7 +263,9 @@ def keys(
             rule(document[key], prefix + key)
         elif key not in optional:
             raise ResultError(f"{prefix}{key}: is missing")
-    for key in () if others else document:
+    if others or document.keys() == rules.keys():
+        return
+    for key in document:
         if key not in rules:
             raise ResultError(f"{prefix}{key}: is no key of this document")
 
