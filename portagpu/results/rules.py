@@ -149,7 +149,7 @@ def or_null(rule: Rule) -> Rule:
 
     def check(value: object, path: str) -> None:
         if value is not None:
-            rule(value, path)
+            rule.check(value, path)
 
     return Rule(check, {"anyOf": [rule.schema, {"type": "null"}]})
 
@@ -161,7 +161,7 @@ def each(rule: Rule) -> Rule:
         if not isinstance(value, list):
             raise refuse(path, "a list", value)
         for index, item in enumerate(value):
-            rule(item, f"{path}[{index}]")
+            rule.check(item, f"{path}[{index}]")
 
     return Rule(check, {"type": "array", "items": rule.schema})
 
@@ -206,7 +206,7 @@ def values_of(rule: Rule) -> Rule:
 
     def check(value: object, path: str) -> None:
         for key, item in mapping(value, path).items():
-            rule(item, f"{path}.{key}")
+            rule.check(item, f"{path}.{key}")
 
     return Rule(check, {"type": "object", "additionalProperties": rule.schema})
 
@@ -239,9 +239,9 @@ def object_of(
 
 
 def mapping(value: object, path: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise refuse(path, "an object", value)
-    return value
+    if type(value) is dict or isinstance(value, Mapping):
+        return value
+    raise refuse(path, "an object", value)
 
 
 def keys(
@@ -260,7 +260,7 @@ def keys(
     prefix = f"{path}." if path else ""
     for key, rule in rules.items():
         if key in document:
-            rule(document[key], prefix + key)
+            rule.check(document[key], prefix + key)
         elif key not in optional:
             raise ResultError(f"{prefix}{key}: is missing")
     if others or document.keys() == rules.keys():
