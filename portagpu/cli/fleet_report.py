@@ -18,12 +18,11 @@ from portagpu.cli._common import (
 from portagpu.cli._tables import VERDICT, first_few, print_table
 from portagpu.errors import ResultError
 from portagpu.text import one_line, shortened
-from portagpu.units import count, quantity
+from portagpu.units import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from portagpu.fleet.measures import Unlike
     from portagpu.fleet.report import FleetReport
 
 _MOST: Final = 12
@@ -83,6 +82,8 @@ def _groups(found: FleetReport) -> Iterator[tuple[str, ...]]:
 
 
 def _lines(found: FleetReport) -> Iterator[str]:
+    from portagpu.fleet.measures import by_node
+
     if (more := len(found.alike) - _MOST) > 0:
         yield f"and {count(more, 'reason')} more"
     for unread in found.unread[:_MOST]:
@@ -91,38 +92,27 @@ def _lines(found: FleetReport) -> Iterator[str]:
         yield f"and {count(more, 'file')} more"
     for slow in found.slow[:_MOST]:
         yield one_line(slow.sentence)
-    worse = found.worse
-    for unlike in worse[:_MOST]:
-        yield _outlier(unlike)
+    worse = by_node(found.worse)
+    for node, unlike in list(worse.items())[:_MOST]:
+        yield f"{_name(node)}: {one_line(first_few((each.short for each in unlike), 2))}"
     if (more := len(worse) - _MOST) > 0:
-        yield f"and {count(more, 'outlier')} more"
+        yield f"and {count(more, 'node')} more that are unlike their peers"
     for each in found.differing:
         nodes = sum(len(group.nodes) for group in each.groups)
-        most = f"most have {each.usual}" if each.decided else "without a majority"
+        usual = f"{each.usual or 'none'} on {count(each.votes, 'node')}"
+        most = usual if each.decided else f"{usual}, no majority"
         names = first_few((_name(n) for group in each.groups for n in group.nodes), _NAMED)
-        yield f"{one_line(each.component)}: {count(nodes, 'node')} differ, {most}: {names}"
+        yield f"{_name(each.component)} of {_name(each.hardware)}: {most}; it differs on {count(nodes, 'node')}: {names}"
         for group in each.groups:
-            for effect in group.effects:
-                side = "below" if effect.relative < 0 else "above"
-                yield (
-                    f"  those with {group.version}: {effect.measure} is "
-                    f"{abs(effect.relative):.1%} {side} those with {each.usual}"
-                )
+            far = sorted(group.effects, key=lambda effect: -abs(effect.relative))
+            if far:
+                measures = first_few((f"{e.measure} {e.relative:+.1%}" for e in far), 3)
+                yield f"  with {one_line(group.version or 'none')}: {one_line(measures)}"
     counted = ", ".join(f"{number} {what}" for what, number in found.counts.items())
-    named = len({(each.node, each.device) for each in worse})
     yield (
-        f"{found.verdict}: {count(len(found.nodes), 'node')}: {counted}; "
-        f"{named} unlike their peers for the worse in {found.limits.comparisons:,} comparisons"
+        f"{found.verdict}: {count(len(found.nodes), 'node')}: {counted}; {len(worse)} worse than "
+        f"their peers, in {found.limits.comparisons:,} comparisons"
     )
-
-
-def _outlier(each: Unlike) -> str:
-    where = _name(" ".join(filter(None, (each.node, each.device))))
-    if each.value is None or each.median is None:
-        return f"{where}: {one_line(each.measure)} gave no number"
-    values = quantity(each.value, each.unit, like=each.median), quantity(each.median, each.unit)
-    far = f" ({each.relative:+.0%})" if each.relative is not None else ""
-    return f"{where}: {one_line(each.measure)} is {values[0]}, its peers {values[1]}{far}"
 
 
 def _name(text: str) -> str:

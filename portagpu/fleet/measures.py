@@ -38,7 +38,7 @@ _LEAST_MEASURES: Final = 3
 """Fewer measures have no level: one of them would decide it."""
 _NOISIER: Final = 1.0
 """A device with less than twice the spread of its peers is not noisy."""
-NOISE_UNIT: Final = "ratio of spreads"
+NOISE_UNIT: Final = "1"
 """More is worse, and less is not better: it says nothing of speed."""
 
 Peer = str
@@ -49,7 +49,7 @@ Peer = str
 class Unlike:
     """A value of a node that is unlike its peers.
 
-    ``among`` is MEASURE, LEVEL, NOISE or PAIR. ``relative`` is its signed distance from ``median``
+    ``among`` is MEASURE, LEVEL, NOISE, "pair" or "number of devices". ``relative`` is its signed distance from ``median``
     as a fraction, None where no number holds that; ``value`` is None where it failed without a
     number. ``worse`` is None where the unit does not say which side is.
     """
@@ -66,6 +66,35 @@ class Unlike:
     relative: float | None
     worse: bool | None
     peers: int
+
+    @property
+    def sentence(self) -> str:
+        """ "gemm/bf16 on gpu:0 is 96 TFLOPS, its peers 120 TFLOPS (-20%)", without the node."""
+        device = f" on {self.device}" if self.device else ""
+        if self.value is None or self.median is None:
+            return f"{self.measure}{device} gave no number"
+        far = "" if self.relative is None else f"{self.relative:+.0%}"
+        if self.among in (LEVEL, NOISE):
+            return f"{self.measure}{device} is {far or 'far'} from its peers"
+        value = units.quantity(self.value, self.unit, like=self.median)
+        peers = units.quantity(self.median, self.unit)
+        return f"{self.measure}{device} is {value}, its peers {peers}{far and f' ({far})'}"
+
+    @property
+    def short(self) -> str:
+        """ "gemm/bf16 on gpu:0 -20%"."""
+        device = f" on {self.device}" if self.device else ""
+        if self.value is None:
+            return f"{self.measure}{device} without a number"
+        return f"{self.measure}{device}{'' if self.relative is None else f' {self.relative:+.0%}'}"
+
+
+def by_node(unlike: Iterable[Unlike]) -> dict[str, list[Unlike]]:
+    """Node -> what is unlike there, in the order that is given."""
+    found: dict[str, list[Unlike]] = {}
+    for each in unlike:
+        found.setdefault(each.node, []).append(each)
+    return found
 
 
 @dataclass(slots=True)
@@ -199,7 +228,7 @@ def _levels(hardware: str, tables: Iterable[Table]) -> Iterator[Table]:
         values = {
             peer: median(each) for peer, each in ratios.items() if len(each) >= _LEAST_MEASURES
         }
-        name = f"{family}: the level of {len(own)} measures"
+        name = f"{family} (the level of {len(own)} measures)"
         yield Table(hardware, MeasureId(family, ""), name, "ratio", own[0].whose, values)
 
 
@@ -214,5 +243,5 @@ def _noise(hardware: str, tables: Iterable[Table]) -> Table:
         for peer, spread in table.spreads.items():
             ratios.setdefault(peer, []).append(spread / middle)
     values = {peer: median(each) for peer, each in ratios.items() if len(each) >= _LEAST_MEASURES}
-    name = "noise: the spread of its own samples"
+    name = "noise (the spread of its own samples)"
     return Table(hardware, MeasureId("noise", ""), name, NOISE_UNIT, whose, values)

@@ -167,6 +167,8 @@ def judge(fleet: Fleet) -> FleetReport:
     limits = measures.Limits.of(tables, more=sum(len(table.values) for table in joint))
     unlike = measures.compare(tables, limits)
     slow = pairs.judge(fleet.joint, joint, limits)
+    different = versions.differing(fleet.nodes, tables, limits)
+    unlike += versions.with_fewer_devices(different)
     gates = dict.fromkeys(gate for node in nodes for gate in node.gates)
     return FleetReport(
         records=tuple(fleet.records),
@@ -175,7 +177,7 @@ def judge(fleet: Fleet) -> FleetReport:
         alike=tuple(_alike(nodes)),
         unlike=tuple(sorted(unlike, key=_gravity)),
         slow=tuple(slow),
-        differing=tuple(versions.differing(fleet.nodes, tables, limits)),
+        differing=tuple(different),
         distributions=tuple(distributions_of([*tables, *joint])),
         unread=tuple(fleet.unread),
         joint=len(fleet.joint),

@@ -8,11 +8,12 @@ from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from portagpu import units
+from portagpu.fleet.measures import Unlike
 from portagpu.rules.peers import MIN_PEERS, NORMAL, majority
 from portagpu.stats import mad
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from portagpu.fleet.measures import Limits, Table
     from portagpu.fleet.nodes import NodeRun
@@ -82,6 +83,31 @@ def differing(
             if len(set(versions.values())) > 1:
                 found.append(_differing(hardware, name, versions, by_node, limits))
     return found
+
+
+def with_fewer_devices(differing: Iterable[Differing]) -> Iterator[Unlike]:
+    """The nodes that have fewer devices than most nodes of their target."""
+    for each in differing:
+        if each.component != DEVICES or not each.decided or each.usual is None:
+            continue
+        usual = int(each.usual)
+        for group in each.groups:
+            own = int(group.version or 0)
+            for node in group.nodes if own < usual else ():
+                yield Unlike(
+                    among=DEVICES,
+                    hardware=each.hardware,
+                    node=node,
+                    device=None,
+                    measure=DEVICES,
+                    unit="1",
+                    value=own,
+                    median=usual,
+                    mad=None,
+                    relative=(own - usual) / usual,
+                    worse=True,
+                    peers=each.votes,
+                )
 
 
 def _differing(

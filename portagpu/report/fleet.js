@@ -12,7 +12,7 @@ globalThis.rowsOfNodes = ({ element, badge, inBatches, again }) => {
       entry.judged = data.verdicts[verdict];
       entry.gates = [...gates].map((digit) => data.verdicts[digit]);
       entry.unlike = data.texts[unlike];
-      entry.peers = entry.unlike ? "unlike its peers" : "";
+      entry.peers = entry.unlike ? "unlike its peers" : "like its peers";
       entry.action = data.texts[action];
       entry.gate = data.texts[gate];
       entry.reason = data.texts[reason];

@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from portagpu import units
 from portagpu.report.markup import Markup, tag
 from portagpu.report.parts import section
 from portagpu.results.verdicts import FAILING, Verdict
@@ -100,7 +99,7 @@ def _told(found: Sequence[str]) -> str:
     unknown = found.count(Verdict.INCONCLUSIVE.lower())
     none = found.count(NONE)
     parts = [
-        f"{failed:,} of {units.count(len(found), 'node')}" if failed else "none failed",
+        f"{failed:,} of {len(found):,} failed" if failed else "none failed",
         f"{unknown:,} not judged" if unknown else "",
         f"{none:,} without a result" if none else "",
     ]

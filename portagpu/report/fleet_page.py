@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu import units
 from portagpu.files import write_atomic
+from portagpu.fleet.measures import by_node
 from portagpu.report.controls import filter_controls, fleet_script
 from portagpu.report.fleet_charts import distributions_section
 from portagpu.report.fleet_map import gate_titles, map_section
@@ -20,6 +20,7 @@ from portagpu.report.fleet_tables import (
 from portagpu.report.markup import Markup, json_block, page, shown_text, tag
 from portagpu.report.parts import MEANING, badge, icon, meanings, section, shapes
 from portagpu.report.sections import contents
+from portagpu.results.actions import Action
 from portagpu.results.verdicts import Verdict
 from portagpu.text import shortened
 
@@ -42,7 +43,8 @@ def write_fleet_page(report: FleetReport, path: str | os.PathLike[str]) -> Path:
 
 def render(report: FleetReport) -> str:
     """``report`` as an HTML document; all text from results is escaped."""
-    title = f"portagpu fleet: {units.count(len(report.nodes), 'node')}"
+    nodes = len(report.nodes)
+    title = f"portagpu fleet: {nodes:,} {'node' if nodes == 1 else 'nodes'}"
     parts = (
         ("Map", map_section(report)),
         ("Reasons", reasons_section(report)),
@@ -81,9 +83,9 @@ def _banner(report: FleetReport, title: str) -> Markup:
         f"{sum(node.verdict is None for node in report.nodes):,} without a result",
     ]
     if report.joint:
-        said.append(f"{len(report.slow):,} slow in {units.count(report.joint, 'pair or group')}")
+        said.append(f"{len(report.slow):,} slow in {report.joint:,} results of pairs and groups")
     if report.unread:
-        said.append(f"{units.count(len(report.unread), 'file')} not read")
+        said.append(f"{len(report.unread):,} files not read")
     return tag(
         "header",
         tag("p", "; ".join(about), class_="about"),
@@ -135,14 +137,10 @@ def _data(report: FleetReport, titles: list[str]) -> dict[str, Any]:
     def place(text: str) -> int:
         return texts.setdefault(shown_text(text), len(texts))
 
-    unlike: dict[str, list[str]] = {}
-    for each in report.worse:
-        device = f" on {each.device}" if each.device else ""
-        far = "" if each.relative is None else f" {each.relative:+.0%}"
-        unlike.setdefault(each.node, []).append(f"{each.measure}{device}{far}")
+    unlike = by_node(report.worse)
     rows = []
     for node in report.nodes:
-        own = unlike.get(node.name, ())
+        own = [each.short for each in unlike.get(node.name, ())]
         more = f" and {len(own) - _MOST} more" if len(own) > _MOST else ""
         digits = (node.gates.get(gate) for gate in report.gates)
         rows.append(
@@ -153,7 +151,7 @@ def _data(report: FleetReport, titles: list[str]) -> dict[str, Any]:
                 verdicts.index(node.verdict) if node.verdict is not None else -1,
                 "".join("." if each is None else str(verdicts.index(each)) for each in digits),
                 place(", ".join(own[:_MOST]) + more),
-                place(node.action),
+                place("" if node.action == Action.NONE else node.action),
                 place(node.gate),
                 place(shortened(node.reason, 300)),
             ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from portagpu import units
+from portagpu.fleet.measures import by_node
 from portagpu.report.markup import Child, Markup, shown_text, tag
 from portagpu.report.overview import fragment
 from portagpu.report.parts import badge, code_marked, section, table_box, wrapped_id
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
 _MOST: Final = 60
 """Rows of a table; the JSON has all."""
-_NAMED: Final = 12
+_NAMED: Final = 8
+_EACH: Final = 3
+"""Outliers of one node that are not folded."""
 
 
 def reasons_section(report: FleetReport) -> Markup | None:
@@ -73,7 +76,7 @@ def slow_section(report: FleetReport) -> Markup | None:
         )
         for each in report.slow[:_MOST]
     ]
-    of = units.count(report.joint, "result")
+    of = f"{report.joint:,} results"
     head = ("Nodes", "What", "Slow pairs", "Why")
     caption = f"What {of} of pairs and groups of nodes say"
     if not rows:
@@ -82,30 +85,30 @@ def slow_section(report: FleetReport) -> Markup | None:
 
 
 def outliers_section(report: FleetReport) -> Markup | None:
-    """Nodes and devices that measure worse than their peers, then other outliers; None if none."""
-    groups: dict[tuple[str, str | None, bool], list[Unlike]] = {}
-    for each in report.unlike:
-        groups.setdefault((each.node, each.device, bool(each.worse)), []).append(each)
+    """Nodes that measure worse than their peers, then other outliers; None if there is none."""
+    groups = [("worse", *each) for each in by_node(report.worse).items()]
+    others = (each for each in report.unlike if not each.worse)
+    groups += [("other", *each) for each in by_node(others).items()]
     rows = [
         tag(
             "tr",
-            tag("th", _name(node), _soft(device and f"on {shortened(device)}"), scope="row"),
-            tag("td", "worse" if worse else "other", data_label="Side"),
-            tag("td", *(tag("div", _in_words(each)) for each in own[:4]), _more(len(own) - 4)),
-            class_="bad" if worse else None,
+            tag("th", _name(node), scope="row"),
+            tag("td", side, data_label="Side"),
+            tag("td", *(tag("div", each.sentence) for each in own[:_EACH]), _rest(own)),
+            class_="bad" if side == "worse" else None,
         )
-        for (node, device, worse), own in list(groups.items())[:_MOST]
+        for side, node, own in groups[:_MOST]
     ]
-    caption = "Devices and nodes unlike their peers, the farthest first"
-    return _section("Outliers", ("Where", "Side", "Measures"), rows, caption, len(groups))
+    caption = "Nodes unlike their peers, the farthest first"
+    return _section("Outliers", ("Node", "Side", "Measures"), rows, caption, len(groups))
 
 
-def _in_words(each: Unlike) -> str:
-    if each.value is None or each.median is None:
-        return f"{each.measure}: no number"
-    value = units.quantity(each.value, each.unit, like=each.median)
-    far = "" if each.relative is None else f" ({each.relative:+.0%})"
-    return f"{each.measure}: {value}, median {units.quantity(each.median, each.unit)}{far}"
+def _rest(unlike: Sequence[Unlike]) -> Markup | None:
+    rest = unlike[_EACH:]
+    if not rest:
+        return None
+    summary = tag("summary", f"{len(rest):,} more", class_="soft")
+    return tag("details", summary, *(tag("div", each.sentence, class_="soft") for each in rest))
 
 
 def differing_section(report: FleetReport) -> Markup | None:
