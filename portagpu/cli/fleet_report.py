@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from portagpu.cli._common import (
+    check_kept,
     check_outputs,
     json_option,
     print_lines,
@@ -48,13 +49,16 @@ def report(places: tuple[Path, ...], out: Path | None, json_to: str | None) -> i
     is slower than its peers, 3 if a node or a file could not be judged.
     """
     from portagpu.cli._run_output import usage_errors
+    from portagpu.fleet.gather import gather
     from portagpu.fleet.record import FleetRecordError
-    from portagpu.fleet.report import report as engine
+    from portagpu.fleet.report import judge
     from portagpu.results.verdicts import exit_code
 
     check_outputs(out, json_to)
     with usage_errors(ResultError, FleetRecordError):
-        found = engine(places)
+        fleet = gather(places)
+    check_kept(fleet.files, out, json_to)
+    found = judge(fleet)
     if out is not None:
         from portagpu.report.fleet_page import write_fleet_page
 
@@ -90,6 +94,9 @@ def _lines(found: FleetReport) -> Iterator[str]:
         yield f"not read: {one_line(str(unread.path))}: {one_line(unread.reason)}"
     if (more := len(found.unread) - _MOST) > 0:
         yield f"and {count(more, 'file')} more"
+    if several := sum(each.earlier > 0 for each in found.nodes):
+        has = "has" if several == 1 else "have"
+        yield f"{count(several, 'node')} {has} several results: the newest of each gate counts"
     for slow in found.slow[:_MOST]:
         yield one_line(slow.sentence)
     worse = by_node(found.worse)
@@ -102,7 +109,8 @@ def _lines(found: FleetReport) -> Iterator[str]:
         usual = f"{each.usual or 'none'} on {count(each.votes, 'node')}"
         most = usual if each.decided else f"{usual}, no majority"
         names = first_few((_name(n) for group in each.groups for n in group.nodes), _NAMED)
-        yield f"{_name(each.component)} of {_name(each.hardware)}: {most}; it differs on {count(nodes, 'node')}: {names}"
+        what = f"{_name(each.component)} of {_name(each.hardware)}"
+        yield f"{what}: {most}; it differs on {count(nodes, 'node')}: {names}"
         for group in each.groups:
             far = sorted(group.effects, key=lambda effect: -abs(effect.relative))
             if far:

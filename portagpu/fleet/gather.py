@@ -41,20 +41,25 @@ class Joint:
 
 @dataclass(slots=True)
 class Fleet:
-    """The runs of each node, the oldest first, and what else the files and records say."""
+    """The runs of each node, the oldest first, and what else the files and records say.
+
+    ``missing_joint`` has pairs and groups without a result. ``files`` are all that were read.
+    """
 
     nodes: dict[str, list[NodeRun]] = field(default_factory=dict)
     joint: list[Joint] = field(default_factory=list)
     missing: list[Missing] = field(default_factory=list)
+    missing_joint: list[tuple[tuple[str, ...], Missing]] = field(default_factory=list)
     unread: list[Unread] = field(default_factory=list)
     records: list[FleetRecord] = field(default_factory=list)
+    files: list[Path] = field(default_factory=list)
 
 
 def gather(places: Sequence[Path], processes: int = 0) -> Fleet:
     """Read what ``places`` hold: folders of fleet runs, and files and folders of results.
 
     A file that cannot be used is told in ``unread`` or as a node's state; the others are used.
-    Raises ResultError where there is nothing at all, and FleetRecordError for a damaged record.
+    Raises ResultError where none can be used, and FleetRecordError for a damaged record.
     """
     fleet = Fleet()
     steps: dict[Path, tuple[FleetRecord, Step]] = {}
@@ -67,7 +72,7 @@ def gather(places: Sequence[Path], processes: int = 0) -> Fleet:
             steps |= {path: (record, step) for path, step in _steps_of(folder, record, fleet)}
         if not folders:
             files += (path for path, _ in find_files([place]))
-    paths = list(dict.fromkeys([*steps, *files]))
+    paths = fleet.files = list(dict.fromkeys([*steps, *files]))
     runs: dict[str, Path] = {}
     for path, found in zip(paths, read_nodes(paths, processes), strict=True):
         step = steps[path][1] if path in steps else None
@@ -87,10 +92,13 @@ def gather(places: Sequence[Path], processes: int = 0) -> Fleet:
     for own in fleet.nodes.values():
         own.sort(key=lambda each: (each.started, each.run))
     _add_missing(fleet)
-    if not (fleet.nodes or fleet.joint or fleet.missing or fleet.unread):
-        named = ", ".join(one_line(str(place)) for place in places)
-        raise ResultError(f"{named}: no file is a result, and there is no {FILE} of a fleet run")
-    return fleet
+    if fleet.nodes or fleet.joint or fleet.missing:
+        return fleet
+    if fleet.unread:
+        first = fleet.unread[0]
+        raise ResultError(f"{one_line(str(first.path))}: {first.reason}")
+    named = ", ".join(one_line(str(place)) for place in places)
+    raise ResultError(f"{named}: no file is a result, and there is no {FILE} of a fleet run")
 
 
 def _records_in(place: Path) -> list[Path]:
@@ -124,6 +132,10 @@ def _add_missing(fleet: Fleet) -> None:
     known = {each.node: each for each in fleet.missing}
     together = {node for joint in fleet.joint for node in joint.nodes}
     for record in fleet.records:
+        for step in record.steps:
+            if len(step.nodes) > 1 and step.result is None and step.state is StepState.LOST:
+                reason = step.reason or _WITHOUT_REASON[step.state]
+                fleet.missing_joint.append((step.nodes, Missing(step.id, step.state, reason)))
         last: Mapping[str, Step] = {
             node: step for step in record.steps for node in step.nodes if step.result is None
         }

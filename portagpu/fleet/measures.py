@@ -49,9 +49,9 @@ Peer = str
 class Unlike:
     """A value of a node that is unlike its peers.
 
-    ``among`` is MEASURE, LEVEL, NOISE, "pair" or "number of devices". ``relative`` is its signed distance from ``median``
-    as a fraction, None where no number holds that; ``value`` is None where it failed without a
-    number. ``worse`` is None where the unit does not say which side is.
+    ``among`` is MEASURE, LEVEL, NOISE, "pair" or "number of devices". ``relative`` is its signed
+    distance from ``median`` as a fraction, None where no number holds that; ``value`` is None where
+    it failed without a number. ``worse`` is None where the unit does not say which side is.
     """
 
     among: str
@@ -73,12 +73,14 @@ class Unlike:
         device = f" on {self.device}" if self.device else ""
         if self.value is None or self.median is None:
             return f"{self.measure}{device} gave no number"
-        far = "" if self.relative is None else f"{self.relative:+.0%}"
         if self.among in (LEVEL, NOISE):
-            return f"{self.measure}{device} is {far or 'far'} from its peers"
+            far = "far" if self.relative is None else f"{self.relative:+.0%}"
+            return f"{self.measure}{device} is {far} from its peers"
         value = units.quantity(self.value, self.unit, like=self.median)
         peers = units.quantity(self.median, self.unit)
-        return f"{self.measure}{device} is {value}, its peers {peers}{far and f' ({far})'}"
+        counted = self.relative is None or self.unit == "1"
+        far = "" if counted else f" ({self.relative:+.0%})"
+        return f"{self.measure}{device} is {value}, its peers {peers}{far}"
 
     @property
     def short(self) -> str:

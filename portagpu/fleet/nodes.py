@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
     from portagpu.results.run import Result, Run
 
+_LARGEST: Final = 1e200
+"""No measure is larger, and sums of those that are have no number."""
 _SHARE: Final = 16
 """Files for which one more process is worth its start."""
 
@@ -186,4 +189,6 @@ def _measured(run: Run) -> Iterator[Measured]:
     for result in run.results:
         if (what := measure_of(result)) is None or (value := peer_value([result])) is None:
             continue
+        if abs(value) > _LARGEST:
+            value = math.nan
         yield Measured(MeasureId(*what), result.device, value, result.unit, result.spread)

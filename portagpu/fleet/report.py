@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.codec import encode
 from portagpu.fleet import measures, pairs, versions
 from portagpu.fleet.distributions import Distribution, distributions_of
-from portagpu.fleet.gather import Fleet, gather
+from portagpu.fleet.gather import Fleet, Joint, gather
 from portagpu.results.actions import Action
 from portagpu.results.verdicts import FAILING, Verdict, fold
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from portagpu.fleet.measures import Limits, Unlike
@@ -87,7 +87,10 @@ class Alike:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetReport:
-    """What a fleet's results say together."""
+    """What a fleet's results say together.
+
+    ``joint`` and ``missing_joint`` are the numbers of pairs and groups with and without a result.
+    """
 
     records: tuple[FleetRecord, ...]
     nodes: tuple[Node, ...]
@@ -99,6 +102,7 @@ class FleetReport:
     distributions: tuple[Distribution, ...]
     unread: tuple[Unread, ...]
     joint: int
+    missing_joint: int
     limits: Limits
 
     @property
@@ -107,7 +111,7 @@ class FleetReport:
         known, else the fold of all nodes."""
         if any(node.failed for node in self.nodes) or self.worse or self.slow:
             return Verdict.FAIL
-        if self.unread or any(node.verdict is None for node in self.nodes):
+        if self.unread or self.missing_joint or any(node.verdict is None for node in self.nodes):
             return Verdict.INCONCLUSIVE
         return fold(node.verdict for node in self.nodes if node.verdict is not None)
 
@@ -174,13 +178,14 @@ def judge(fleet: Fleet) -> FleetReport:
         records=tuple(fleet.records),
         nodes=tuple(nodes),
         gates=tuple(gates),
-        alike=tuple(_alike(nodes)),
+        alike=tuple(_alike([*nodes, *_missing_together(fleet)])),
         unlike=tuple(sorted(unlike, key=_gravity)),
         slow=tuple(slow),
         differing=tuple(different),
         distributions=tuple(distributions_of([*tables, *joint])),
         unread=tuple(fleet.unread),
         joint=len(fleet.joint),
+        missing_joint=len(fleet.missing_joint),
         limits=limits,
     )
 
@@ -199,6 +204,7 @@ def _nodes(fleet: Fleet) -> list[Node]:
         if len(step.nodes) == 1 and step.action
     }
     found = [_done(name, runs, actions.get(name) or "") for name, runs in fleet.nodes.items()]
+    found += _only_together(fleet)
     found += [
         Node(
             name=each.node,
@@ -212,6 +218,39 @@ def _nodes(fleet: Fleet) -> list[Node]:
         for each in fleet.missing
     ]
     return sorted(found, key=lambda node: natural(node.name))
+
+
+def _only_together(fleet: Fleet) -> Iterator[Node]:
+    """The nodes that have results with others alone: a pair that fails is told of both."""
+    own: dict[str, list[Joint]] = {}
+    for joint in fleet.joint:
+        for node in joint.nodes:
+            if node not in fleet.nodes:
+                own.setdefault(node, []).append(joint)
+    for name, results in own.items():
+        gates: dict[Gate, Verdict] = {}
+        for joint in results:
+            for gate, verdict in joint.run.gates.items():
+                both = [each for each in (gates.get(gate), verdict) if each is not None]
+                gates[gate] = fold(both) if len(set(both)) > 1 else verdict
+        told = next((each for each in results if each.run.verdict in FAILING), results[-1])
+        failure = told.run.failure
+        others = ", ".join(each for each in told.nodes if each != name)
+        yield Node(
+            name=name,
+            hardware=told.run.hardware,
+            state=DONE,
+            verdict=fold(each.run.verdict for each in results),
+            gate=failure.gate if failure else "",
+            check=failure.check if failure else "",
+            reason=f"with {others}: {failure.reason}" if failure else "",
+            action=failure.action if failure else Action.NONE,
+            next_step=failure.next_step if failure else "",
+            gates=gates,
+            started=told.run.started,
+            file=str(told.run.path),
+            earlier=len(results) - 1,
+        )
 
 
 def natural(name: str) -> list[tuple[int, str]]:
@@ -252,6 +291,19 @@ def _done(name: str, runs: Sequence[NodeRun], action: str) -> Node:
 def _still_fails(run: NodeRun, gates: Mapping[Gate, Verdict]) -> bool:
     failure = run.failure
     return failure is not None and gates.get((failure.suite, failure.gate)) in FAILING
+
+
+def _missing_together(fleet: Fleet) -> Iterator[Node]:
+    """Pairs and groups without a result, as if they were nodes."""
+    for nodes, missing in fleet.missing_joint:
+        yield Node(
+            name=pairs.JOINT.join(nodes),
+            hardware="",
+            state=missing.state,
+            verdict=None,
+            reason=missing.reason,
+            gates={},
+        )
 
 
 def _alike(nodes: Sequence[Node]) -> list[Alike]:

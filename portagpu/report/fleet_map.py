@@ -35,7 +35,10 @@ def map_section(report: FleetReport) -> Markup:
         _class(Verdict.FAIL if node.name in worse else Verdict.PASS if node.gates else None)
         for node in report.nodes
     ]
-    pictures = [_picture("all gates", whole, None), _picture("like its peers", compared, None)]
+    pictures = [
+        _picture("all gates", whole, None),
+        _picture("like its peers", compared, None, "unlike"),
+    ]
     for at, (gate, title) in enumerate(zip(report.gates, gate_titles(report.gates), strict=True)):
         found = [_class(node.gates.get(gate)) for node in report.nodes]
         pictures.append(_picture(title, found, at))
@@ -68,7 +71,7 @@ def _class(verdict: Verdict | None) -> str:
     return NONE if verdict is None else str(verdict).lower()
 
 
-def _picture(title: str, found: Sequence[str], gate: int | None) -> Markup:
+def _picture(title: str, found: Sequence[str], gate: int | None, bad: str = "failed") -> Markup:
     columns = max(_LEAST, math.ceil(math.sqrt(len(found) * _SHAPE)))
     rows = max(1, math.ceil(len(found) / columns))
     paths = [
@@ -79,7 +82,7 @@ def _picture(title: str, found: Sequence[str], gate: int | None) -> Markup:
         lines = "".join(f"M{x} 0V{rows}" for x in range(1, columns))
         lines += "".join(f"M0 {y}H{columns}" for y in range(1, rows))
         paths.append(tag("path", d=lines, class_="lines"))
-    told = _told(found)
+    told = _told(found, bad)
     svg = tag(
         "svg",
         *paths,
@@ -93,13 +96,13 @@ def _picture(title: str, found: Sequence[str], gate: int | None) -> Markup:
     return tag("figure", caption, svg, class_="card")
 
 
-def _told(found: Sequence[str]) -> str:
-    """ "3 failed, 1 without a result"; "none failed" otherwise."""
+def _told(found: Sequence[str], bad: str) -> str:
+    """ "3 of 90 failed, 1 without a result"; "none failed" otherwise."""
     failed = sum(each.upper() in FAILING for each in found)
     unknown = found.count(Verdict.INCONCLUSIVE.lower())
     none = found.count(NONE)
     parts = [
-        f"{failed:,} of {len(found):,} failed" if failed else "none failed",
+        f"{failed:,} of {len(found):,} {bad}" if failed else f"none {bad}",
         f"{unknown:,} not judged" if unknown else "",
         f"{none:,} without a result" if none else "",
     ]

@@ -84,6 +84,10 @@ def _banner(report: FleetReport, title: str) -> Markup:
     ]
     if report.joint:
         said.append(f"{len(report.slow):,} slow in {report.joint:,} results of pairs and groups")
+    if report.missing_joint:
+        said.append(f"{report.missing_joint:,} pairs and groups without a result")
+    if several := sum(node.earlier > 0 for node in report.nodes):
+        said.append(f"{several:,} with several results, of which the newest of each gate counts")
     if report.unread:
         said.append(f"{len(report.unread):,} files not read")
     return tag(

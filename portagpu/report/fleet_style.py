@@ -26,8 +26,8 @@ i.cell { display: inline-block; width: 13px; height: 13px; border-radius: 2px; m
 .maps { display: grid; gap: 12px; margin: 12px 0 6px;
   grid-template-columns: repeat(auto-fill, minmax(min(100%, 240px), 1fr)); }
 .maps figure { padding: 10px 12px 12px; min-width: 0; }
-.maps figcaption { display: flex; justify-content: space-between; gap: 12px; font-size: 13px;
-  margin-bottom: 6px; }
+.maps figcaption { font-size: 13px; margin-bottom: 6px; }
+.maps figcaption .soft { display: block; font-size: 12.5px; }
 .maps svg { display: block; width: 100%; height: auto; cursor: pointer;
   shape-rendering: crispEdges; }
 .names { min-width: 9em; } .names > div { font-weight: 400; max-width: 22em; overflow: hidden;
