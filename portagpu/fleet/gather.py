@@ -136,8 +136,12 @@ def _add_missing(fleet: Fleet) -> None:
             if len(step.nodes) > 1 and step.result is None and step.state is StepState.LOST:
                 reason = step.reason or _WITHOUT_REASON[step.state]
                 fleet.missing_joint.append((step.nodes, Missing(step.id, step.state, reason)))
+        # a node's own step says more of it than those with others
         last: Mapping[str, Step] = {
-            node: step for step in record.steps for node in step.nodes if step.result is None
+            node: step
+            for step in sorted(record.steps, key=lambda step: -len(step.nodes))
+            for node in step.nodes
+            if step.result is None
         }
         for node in record.nodes:
             if node in known:

@@ -10,7 +10,7 @@ Nodes of one target are peers, and none of another. Five comparisons use the rul
 - the nodes with one version against all (:mod:`portagpu.fleet.versions`).
 
 Where so much is compared, normal noise alone exceeds 3.5 deviations, so the limit grows with the
-number of comparisons (``deviations_for``).
+number of comparisons, and a little more with few peers (``deviations_for``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 from portagpu import units
 from portagpu.bench.fleet import peer_name
 from portagpu.fleet.nodes import MeasureId
-from portagpu.rules.peers import compare_peers, deviations_for
+from portagpu.rules.peers import RELATIVE, compare_peers, deviations_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -145,20 +145,28 @@ def tables_of(nodes: Mapping[str, list[NodeRun]]) -> list[Table]:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How far a value may be from its peers: the deviations follow from ``comparisons``."""
+    """How far a value may be from its peers, which follows from the number of comparisons."""
 
     comparisons: int
-    deviations: float
 
     @classmethod
     def of(cls, tables: Iterable[Table], more: int = 0) -> Limits:
         """For every value of ``tables``, their levels and noise, and so many more."""
         tables = list(tables)
         peers = {(table.hardware, peer) for table in tables for peer in table.values}
-        families = {(table.hardware, table.what.family) for table in tables}
+        families = {table.what.family for table in tables}
         values = sum(len(table.values) for table in tables)
-        count = values + len(peers) * (len({family for _, family in families}) + 1) + more
-        return cls(count, deviations_for(count))
+        return cls(values + len(peers) * (len(families) + 1) + more)
+
+    @property
+    def deviations(self) -> float:
+        """Of so many peers that their MAD is certain."""
+        return deviations_for(self.comparisons)
+
+    def compare(self, values: Mapping[str, float], relative: float = RELATIVE) -> Peers:
+        """The one rule (``compare_peers``) with the deviations for these peers."""
+        limit = deviations_for(self.comparisons, len(values))
+        return compare_peers(values, deviations=limit, relative=relative)
 
 
 def compare(tables: Iterable[Table], limits: Limits) -> list[Unlike]:
@@ -166,15 +174,15 @@ def compare(tables: Iterable[Table], limits: Limits) -> list[Unlike]:
     found: list[Unlike] = []
     by_hardware: dict[str, list[Table]] = {}
     for table in tables:
-        table.compared = compare_peers(table.values, deviations=limits.deviations)
+        table.compared = limits.compare(table.values)
         found += outliers_of(table, table.compared, MEASURE)
         by_hardware.setdefault(table.hardware, []).append(table)
     for hardware, own in by_hardware.items():
         for level in _levels(hardware, own):
-            compared = compare_peers(level.values, deviations=limits.deviations)
+            compared = limits.compare(level.values)
             found += outliers_of(level, compared, LEVEL)
         noise = _noise(hardware, own)
-        compared = compare_peers(noise.values, deviations=limits.deviations, relative=_NOISIER)
+        compared = limits.compare(noise.values, _NOISIER)
         found += (
             each
             for each in outliers_of(noise, compared, NOISE)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from portagpu.fleet.measures import Table, outliers_of
-from portagpu.rules.peers import compare_peers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -75,7 +74,7 @@ def judge(joint: Sequence[Joint], tables: Iterable[Table], limits: Limits) -> li
     """The links and nodes that are slow, the farthest first."""
     evidence: dict[str, list[Unlike]] = {}
     for table in tables:
-        table.compared = compare_peers(table.values, deviations=limits.deviations)
+        table.compared = limits.compare(table.values)
         for found in outliers_of(table, table.compared, PAIR):
             if found.worse:
                 evidence.setdefault(found.node, []).append(found)

@@ -249,7 +249,7 @@ def _only_together(fleet: Fleet) -> Iterator[Node]:
             gates=gates,
             started=told.run.started,
             file=str(told.run.path),
-            earlier=len(results) - 1,
+            earlier=0,
         )
 
 
