@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from portagpu.rules.peers import Outlier
 
 AREA: Final = "peers"
+_SHAPE: Final = json.JSONEncoder(sort_keys=True)
 _RATES: Final = frozenset({"ranks/gemm", "sustained/gemm"})
 """What bring-up measures beside the metrics, and what devices that are alike agree in."""
 
@@ -79,7 +80,7 @@ def measure_of(result: Result) -> tuple[str, str] | None:
     """
     if metric_of(result) is None or result.verdict is Verdict.SKIP:
         return None
-    return result.id, json.dumps(result.shape, sort_keys=True)
+    return result.id, _SHAPE.encode(result.shape)
 
 
 def peer_name(host: str, device: str | None) -> str:

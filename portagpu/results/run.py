@@ -109,8 +109,9 @@ class Result:
     def _set(self, document: dict[str, Any]) -> None:
         document["verdict"] = _VERDICTS[document["verdict"]]
         document["evidence"] = tuple(_EVIDENCE[badge] for badge in document["evidence"])
+        put = object.__setattr__
         for key, value in document.items():
-            object.__setattr__(self, key, value)
+            put(self, key, value)
 
     @property
     def failed(self) -> bool:
@@ -470,7 +471,8 @@ def parse_json(data: bytes) -> Fresh:
     digits = data.translate(_DIGITS)
     huge = _HUGE.search(digits) or _LONGEST in digits
     # half a surrogate has no other form in UTF-8
-    return Fresh(document, not (constants or huge or b"\\ud" in data or b"\\uD" in data))
+    half = b"\\u" in data and (b"\\ud" in data or b"\\uD" in data)
+    return Fresh(document, not (constants or huge or half))
 
 
 def _plural(count: int, noun: str) -> str:
