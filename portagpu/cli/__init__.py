@@ -69,6 +69,10 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
         "portagpu.cli.matrix:matrix",
         "Show and run the matrix of all targets, compare runs, and keep their history.",
     ),
+    "fleet": (
+        "portagpu.cli.fleet:fleet",
+        "Check many nodes through Slurm, and say what they show together.",
+    ),
     "report": (
         "portagpu.cli.report:report",
         "Write HTML reports from result files.",

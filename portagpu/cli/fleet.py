@@ -1,0 +1,26 @@
+"""``portagpu fleet``: verbs about many nodes, each with a module of its own."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from portagpu.cli._group import VerbGroup
+
+_VERBS: Final[dict[str, tuple[str, str]]] = {
+    "run": (
+        "portagpu.cli.fleet_run:run",
+        "Run bring-up, conformance, benchmarks or collectives on many nodes through Slurm.",
+    ),
+    "status": (
+        "portagpu.cli.fleet_status:status",
+        "Show how far a fleet run is, and which nodes failed.",
+    ),
+}
+"""As ``portagpu.cli.VERBS``."""
+
+
+@click.group(cls=VerbGroup, verbs=_VERBS, subcommand_metavar="VERB ...")
+def fleet() -> None:
+    """Check many nodes through Slurm, and say what they show together."""

@@ -1,0 +1,387 @@
+"""Runs the steps of a fleet through Slurm, and keeps the record of them.
+
+Each step is one job, pinned to its nodes: the tasks of a job array cannot be pinned, and would meet
+some nodes twice and others never. The record always says what is left to do. Whoever ends this
+process loses nothing: jobs go on, and the next run of the same command finds them.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from portagpu.errors import PortagpuError
+from portagpu.files import check_writable
+from portagpu.fleet import collect, slurm
+from portagpu.fleet.lock import locked
+from portagpu.fleet.record import (
+    FILE,
+    FleetRecord,
+    Step,
+    StepState,
+    read_record,
+    write_record,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from portagpu.fleet.slurm import Job, Node
+
+WHATS: Final = ("bringup", "conform", "bench", "collectives")
+SCRIPT: Final = Path(__file__).resolve().parent / "step.sh"
+LIVE: Final = (StepState.SUBMITTED, StepState.RUNNING)
+_ENDS: Final = (StepState.DONE, StepState.LOST)
+
+
+class FleetUsageError(PortagpuError, ValueError):
+    """The fleet cannot be run as it was asked for; the message says what to change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetOptions:
+    """What to run, and where.
+
+    ``nodes`` is a list as Slurm writes it, or "all" for those of the partition. ``arguments`` are
+    added to the command on each node, ``program`` begins it. ``gres`` is None for each node's own
+    GPUs and "" for none. At most ``at_once`` steps are in Slurm's queue. A step that waits there
+    for ``queue_limit_s`` is cancelled, and a job may run for ``minutes``. ``settle_s`` is how long
+    a result may take to appear after its job's end; ``answer_limit_s`` how long Slurm may be away.
+    """
+
+    what: str
+    nodes: str
+    folder: Path
+    program: Sequence[str]
+    arguments: Sequence[str] = ()
+    minutes: int = 60
+    partition: str | None = None
+    account: str | None = None
+    gres: str | None = None
+    exclusive: bool = True
+    sbatch: Sequence[str] = ()
+    at_once: int = 64
+    queue_limit_s: float | None = None
+    settle_s: float = 60.0
+    answer_limit_s: float = 600.0
+    poll_s: float = 5.0
+
+
+class FleetProgress:
+    """What a run reports; override the methods of interest."""
+
+    def begin(self, record: FleetRecord) -> None:
+        """The run begins, or goes on; ``record`` is where it stands."""
+
+    def changed(self, step: Step, record: FleetRecord) -> None:
+        """``step`` is further than it was."""
+
+    def note(self, text: str) -> None:
+        """Something that the operator should know, in one line."""
+
+    def end(self) -> None:
+        """The run is over or was interrupted."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetOutcome:
+    """The record at the end; ``interrupted`` by Ctrl-C, with jobs that may go on."""
+
+    record: FleetRecord
+    interrupted: bool = False
+
+
+def run(options: FleetOptions, progress: FleetProgress | None = None) -> FleetOutcome:
+    """Run what is left of the fleet's steps. Nothing is submitted before everything was checked.
+
+    Raises FleetUsageError, SlurmError, MissingDependency, FleetBusy and OutputError. The record is
+    whole at any time, and jobs that were submitted go on without this process.
+    """
+    heard = progress or FleetProgress()
+    version = slurm.version()
+    nodes = slurm.nodes()
+    names = _chosen_nodes(options, nodes)
+    gres = _gres(options, names, nodes)
+    with locked(options.folder):
+        runner = _Runner(options, heard, gres, _begun(options, names, gres, version))
+        heard.begin(runner.record)
+        try:
+            runner.run(nodes)
+        except KeyboardInterrupt:
+            return FleetOutcome(runner.record, interrupted=True)
+        finally:
+            heard.end()
+        return FleetOutcome(runner.record)
+
+
+def job_name(record: FleetRecord) -> str:
+    """The name of all jobs of a run."""
+    return f"portagpu-{record.id}"
+
+
+def _chosen_nodes(options: FleetOptions, nodes: Mapping[str, Node]) -> tuple[str, ...]:
+    """The names of the nodes; raises FleetUsageError for those that cannot be used together."""
+    if options.what not in WHATS:
+        raise FleetUsageError(f"fleet run knows {', '.join(WHATS)}, not {options.what!r}")
+    partition = options.partition
+    if partition is not None and partition not in (known := slurm.partitions()):
+        there = ", ".join(known) or "none"
+        raise FleetUsageError(f"Slurm has no partition {partition!r}; there are: {there}")
+    partition = partition or slurm.default_partition()
+    if partition is None:
+        raise FleetUsageError("this cluster has no default partition: name one with --partition")
+    if options.nodes == "all":
+        names = tuple(name for name, node in nodes.items() if partition in node.partitions)
+        if not names:
+            raise FleetUsageError(f"the partition {partition} has no nodes")
+        return names
+    names = slurm.expand(options.nodes)
+    _refuse("Slurm does not know", [name for name in names if name not in nodes])
+    others = [name for name in names if partition not in nodes[name].partitions]
+    _refuse(f"not in the partition {partition}:", others)
+    return names
+
+
+def _refuse(why: str, names: Sequence[str]) -> None:
+    if names:
+        shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+        raise FleetUsageError(f"{why} {shown}")
+
+
+def _gres(options: FleetOptions, names: Iterable[str], nodes: Mapping[str, Node]) -> str:
+    """What each node is asked for; raises FleetUsageError where that is not the same for all."""
+    if options.gres is not None:
+        return options.gres
+    kinds: dict[str, list[str]] = {}
+    for name in names:
+        kinds.setdefault(nodes[name].gpus, []).append(name)
+    if len(kinds) > 1:
+        told = "; ".join(f"{kind or 'no GPU'}: {', '.join(of[:4])}" for kind, of in kinds.items())
+        raise FleetUsageError(
+            f"the nodes have different GPUs ({told}): run a fleet for each kind, each in its folder"
+        )
+    return next(iter(kinds))
+
+
+def _begun(options: FleetOptions, names: tuple[str, ...], gres: str, version: str) -> FleetRecord:
+    """The record in the folder, if it is of this run; else a new one, which is written."""
+    asked = {"version": version, "gres": gres, "partition": options.partition or ""}
+    scheduler = {key: value for key, value in asked.items() if value}
+    if (options.folder / FILE).exists():
+        record = read_record(options.folder)
+        wanted = (options.what, tuple(options.arguments), frozenset(names))
+        if (record.what, record.arguments, frozenset(record.nodes)) != wanted:
+            words = " ".join([record.what, *record.arguments])
+            raise FleetUsageError(
+                f"{options.folder} holds another fleet run ({words} on {len(record.nodes)} nodes): "
+                "repeat its command to go on with it, or name another folder"
+            )
+        record = replace(record, scheduler=scheduler)
+    else:
+        now = datetime.now(UTC)
+        check_writable(options.folder / FILE)
+        record = FleetRecord(
+            id=f"{now:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}",
+            what=options.what,
+            arguments=tuple(options.arguments),
+            started=f"{now:%Y-%m-%dT%H:%M:%SZ}",
+            nodes=names,
+            scheduler=scheduler,
+            steps=tuple(Step(id=name, nodes=(name,)) for name in names),
+        )
+    write_record(options.folder, record)
+    return record
+
+
+@dataclass(slots=True)
+class _Runner:
+    """The steps on their way; ``since`` is when each was submitted or seen to end."""
+
+    options: FleetOptions
+    progress: FleetProgress
+    gres: str
+    record: FleetRecord
+    since: dict[str, float] = field(default_factory=dict)
+    silent_since: float | None = None
+
+    def run(self, nodes: Mapping[str, Node]) -> None:
+        self._begin_again()
+        jobs: Mapping[str, Job] = slurm.jobs(job_name(self.record))
+        while True:
+            self._adopt(jobs)
+            self._follow(jobs, nodes)
+            self._submit(nodes)
+            if all(step.state in _ENDS for step in self.record.steps):
+                return
+            time.sleep(self.options.poll_s)
+            jobs, nodes = self._seen(jobs, nodes)
+
+    def _begin_again(self) -> None:
+        """Steps that were lost are tried again."""
+        again = [
+            replace(step, state=StepState.WAITING, reason="")
+            for step in self.record.steps
+            if step.state is StepState.LOST
+        ]
+        self._put(again)
+
+    def _adopt(self, jobs: Mapping[str, Job]) -> None:
+        """Find jobs that were submitted without their number being kept.
+
+        The process of this run was ended just then, or did not get Slurm's answer.
+        """
+        waiting = {step.id: step for step in self.record.steps if step.state is StepState.WAITING}
+        live = {job.comment: job for job in jobs.values() if not job.ended}
+        found = [
+            replace(step, state=StepState.SUBMITTED, job=live[name].id, attempts=step.attempts + 1)
+            for name, step in waiting.items()
+            if name in live and live[name].id != step.job
+        ]
+        self._put(found)
+
+    def _seen(
+        self, jobs: Mapping[str, Job], nodes: Mapping[str, Node]
+    ) -> tuple[Mapping[str, Job], Mapping[str, Node]]:
+        """The jobs and nodes now; what was seen last where Slurm is away for a while."""
+        try:
+            seen = slurm.jobs(job_name(self.record)), slurm.nodes()
+        except slurm.SlurmError as error:
+            now = time.monotonic()
+            if self.silent_since is None:
+                self.silent_since = now
+                self.progress.note(f"{error}; waiting for Slurm")
+            if now - self.silent_since > self.options.answer_limit_s:
+                raise
+            return jobs, nodes
+        self.silent_since = None
+        return seen
+
+    def _follow(self, jobs: Mapping[str, Job], nodes: Mapping[str, Node]) -> None:
+        """See how far each step is that was submitted."""
+        followed = [step for step in self.record.steps if step.state in LIVE and step.job]
+        further = [self._further(step, jobs.get(step.job or ""), nodes) for step in followed]
+        self._put([now for now, step in zip(further, followed, strict=True) if now != step])
+
+    def _further(self, step: Step, job: Job | None, nodes: Mapping[str, Node]) -> Step:
+        folder = self.options.folder / step.id
+        number = step.job or ""
+        # a job whose node does not let go of it, or that Slurm has forgotten, may have its result
+        over = job is None or job.ended or job.state == "COMPLETING"
+        if over and collect.came_to_its_end(folder, number):
+            return collect.collected(folder, step)
+        if job is None or job.ended:
+            return self._late(step, job)
+        broken = [nodes[name] for name in step.nodes if name in nodes and not nodes[name].usable]
+        if job.state == "PENDING" and (why := self._why_never(step, job, broken)):
+            slurm.cancel([number])
+            return collect.lost(step, why)
+        if job.runs and step.state is StepState.SUBMITTED:
+            return replace(step, state=StepState.RUNNING)
+        if job.state == "PENDING" and step.state is StepState.RUNNING:
+            reason = "Slurm took it back into its queue"
+            return replace(step, state=StepState.SUBMITTED, reason=reason)
+        return step
+
+    def _why_never(self, step: Step, job: Job, broken: Sequence[Node]) -> str:
+        """Why there is no point in waiting for a job in the queue; empty where there is."""
+        if broken:
+            again = " while the step ran" if step.reason or step.state is StepState.RUNNING else ""
+            return "; ".join(f"{node.why_unusable}{again}" for node in broken)
+        if job.hopeless:
+            return f"Slurm would let the job wait for ever: {job.reason}"
+        limit = self.options.queue_limit_s
+        waited = time.monotonic() - self.since.setdefault(step.id, time.monotonic())
+        if limit is not None and waited > limit and step.state is StepState.SUBMITTED:
+            return f"not begun within {limit:g} s in the queue: {job.reason or 'no reason given'}"
+        return ""
+
+    def _late(self, step: Step, job: Job | None) -> Step:
+        """A job that is over and left no end: wait for a shared folder, unless it was stopped."""
+        state = "gone" if job is None else job.state
+        if job is not None and state not in ("COMPLETED", "FAILED"):
+            return collect.lost(step, f"Slurm ended the job: {state}{_because(job)}")
+        key = f"{step.id}/ended"
+        waited = time.monotonic() - self.since.setdefault(key, time.monotonic())
+        if waited < self.options.settle_s:
+            return step
+        return collect.lost(
+            step,
+            f"the job is {state} and left no result within {self.options.settle_s:g} s: is "
+            f"{self.options.folder} shared with the node, writable there, and not full?",
+        )
+
+    def _submit(self, nodes: Mapping[str, Node]) -> None:
+        """Submit steps in their order, as many as may be in the queue at once."""
+        if self.silent_since is not None:
+            return
+        live = sum(step.state in LIVE for step in self.record.steps)
+        changed: list[Step] = []
+        try:
+            for step in self.record.steps:
+                if live >= self.options.at_once:
+                    return
+                if step.state is not StepState.WAITING:
+                    continue
+                broken = [each for name in step.nodes if not (each := nodes[name]).usable]
+                if broken:
+                    why = "; ".join(node.why_unusable for node in broken)
+                    changed.append(collect.lost(step, f"not submitted: {why}"))
+                    continue
+                changed.append(self._submitted(step))
+                live += 1
+        except slurm.SlurmError as error:
+            # a limit of jobs in the queue ends when those that are there do
+            if not live:
+                raise
+            self.progress.note(f"{error}; trying again later")
+        finally:
+            self._put(changed)
+
+    def _submitted(self, step: Step) -> Step:
+        options, folder = self.options, self.options.folder / step.id
+        folder.mkdir(parents=True, exist_ok=True)
+        number = slurm.submit(
+            SCRIPT,
+            slurm.Request(
+                name=job_name(self.record),
+                comment=step.id,
+                nodes=step.nodes,
+                folder=folder,
+                words=[str(folder), *self._command(folder)],
+                minutes=options.minutes,
+                gres=self.gres,
+                partition=options.partition,
+                account=options.account,
+                exclusive=options.exclusive,
+                options=options.sbatch,
+            ),
+        )
+        self.since[step.id] = time.monotonic()
+        self.since.pop(f"{step.id}/ended", None)
+        return replace(
+            step, state=StepState.SUBMITTED, job=number, attempts=step.attempts + 1, reason=""
+        )
+
+    def _command(self, folder: Path) -> list[str]:
+        options = self.options
+        return [*options.program, options.what, *options.arguments, "--out", str(folder)]
+
+    def _put(self, steps: Sequence[Step]) -> None:
+        """Put further states of steps into the record, and tell of them."""
+        if not steps:
+            return
+        new = {step.id: step for step in steps}
+        self.record = replace(
+            self.record, steps=tuple(new.get(step.id, step) for step in self.record.steps)
+        )
+        write_record(self.options.folder, self.record)
+        for step in steps:
+            self.progress.changed(step, self.record)
+
+
+def _because(job: Job) -> str:
+    return "" if job.reason in ("", "None") else f" ({job.reason})"
