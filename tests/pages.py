@@ -29,6 +29,7 @@ from portagpu.kernels.cpp.sources import KERNELS
 from portagpu.matrix.committed import read_committed
 from portagpu.precision import FORMATS
 from portagpu.results import advice
+from portagpu.results.actions import Action
 from portagpu.results.schema import json_schema
 from portagpu.suite import list_cases
 from portagpu.suite.case_ids import base_id, retired_cases
@@ -77,6 +78,15 @@ Every id that a result can have, how grave its failure is, what it means and wha
 headline is its gravest failure, and its failures stand at its end in this order:
 
 """
+
+_ACTIONS: Final = """\
+Each failure asks for an action, which programs read (`portagpu.results.actions`). An error of a
+log or a tool's answer has the action that its vendor's document states (`extra.action` of the
+result, and `extra.action_source`); other checks have the one that stands here. A second word in
+brackets is the action of an UNVERIFIED result. PASS, SKIP and INCONCLUSIVE ask for nothing.
+
+"""
+_ADVICE_COLUMNS: Final = ("check", "severity", "action", "means", "do")
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,14 +192,17 @@ def advice_page() -> str:
         f"\n{same}`*` stands for anything. An error of a log is as grave as\n",
         "its vendor says of its code. A check that broke (ERROR) is the last, unless\n",
         "the device cannot be opened.\n",
+        f"\n{_ACTIONS}",
+        _table(("action", "what an operator does"), [(f"`{each}`", each.means) for each in Action]),
     ]
     suites: dict[str, list[tuple[str, ...]]] = {}
     for check in advice.checks():
         ids = ", ".join(f"`{each}`" for each in check.ids)
-        row = (ids, check.severity.title, check.means, check.do)
+        unusual = f" (`{check.unverified}`)" if check.unverified != Action.NONE else ""
+        row = (ids, check.severity.title, f"`{check.action}`{unusual}", check.means, check.do)
         suites.setdefault(check.suite, []).append(row)
     for suite, rows in suites.items():
-        parts.append(f"\n## {suite}\n\n{_table(('check', 'severity', 'means', 'do'), rows)}")
+        parts.append(f"\n## {suite}\n\n{_table(_ADVICE_COLUMNS, rows)}")
     return "".join(parts)
 
 

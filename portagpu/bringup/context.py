@@ -136,7 +136,6 @@ class Context:
 
     def judgement_result(self, found: Judgement) -> Result:
         """A judgement of the inventory as a result of this gate."""
-        named = {"severity": found.severity} if found.severity is not None else {}
         return self.result(
             found.name,
             found.verdict,
@@ -145,7 +144,7 @@ class Context:
             value=found.value,
             unit=found.unit,
             expected=found.expected,
-            extra=named,
+            extra=found.extra,
         )
 
     def failure(self, name: str, outcome: WorldOutcome, device: str | None = None) -> Result:

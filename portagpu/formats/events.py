@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from portagpu.codec import decode
 from portagpu.formats import pci_address
 from portagpu.readings.model import Event
+from portagpu.results.actions import Action
 from portagpu.vendors import leave_out_table, tables
 
 if TYPE_CHECKING:
@@ -40,10 +41,11 @@ _TIMES: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Todo:
-    """What to do about an event."""
+    """What to do about an event, in words and for programs."""
 
     action: str | None = None
     fatal: bool | None = None
+    todo: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,7 @@ class _EventLine:
     meaning: str | None = None
     action: str | None = None
     fatal: bool | None = None
+    todo: str | None = None
     codes: str | None = None
     source: str | None = None
 
@@ -156,8 +159,15 @@ def _vendor_table(vendor: str, file: _File) -> Table:
         _code(each.code, dict.fromkeys(pattern.groupindex, ""))
         if each.codes is not None and each.codes not in file.codes:
             raise ValueError(f"there are no codes {each.codes!r}")
+        if each.source is not None and each.source not in file.sources:
+            raise ValueError(f"there is no source {each.source!r}")
         return _Rule(pattern, vendor, each, file)
 
+    stated = [each.todo for each in file.event]
+    stated += [each.todo for each in (*file.actions.values(), *file.recovery.values())]
+    for todo in stated:
+        if todo is not None and todo not in set(Action):
+            raise ValueError(f"todo is one of {', '.join(Action)}, not {todo!r}")
     return Table(
         keywords={vendor: tuple(word.lower() for word in file.worth)},
         process_codes=frozenset(file.of_processes),
@@ -209,7 +219,7 @@ def _event(line: str, rules: Table, source: str, vendors: Collection[str]) -> Ev
         groups = {key: value for key, value in match.groupdict().items() if value is not None}
         if groups.get("count", "1").strip("0") == "":
             return None  # the driver also reports that there are none
-        meaning, action, fatal = _meaning(rule, groups)
+        meaning, todo = _meaning(rule, groups)
         return Event(
             source=source,
             vendor=rule.vendor,
@@ -217,8 +227,10 @@ def _event(line: str, rules: Table, source: str, vendors: Collection[str]) -> Ev
             pci=pci_address(groups.get("pci")),
             time=_time(line),
             meaning=meaning,
-            action=action,
-            fatal=fatal,
+            action=todo.action,
+            fatal=todo.fatal,
+            todo=todo.todo,
+            reference=rule.file.sources.get(rule.event.source or ""),
             line=line.strip(),
         )
     return None
@@ -228,25 +240,30 @@ def _code(form: str, groups: Mapping[str, str]) -> str:
     return form.format(**{"number": "", "block": "", **groups})
 
 
-def _meaning(rule: _Rule, groups: dict[str, str]) -> tuple[str | None, str | None, bool | None]:
-    """(meaning, action, fatal) of a line; its own words take precedence over the tables."""
+def _meaning(rule: _Rule, groups: dict[str, str]) -> tuple[str | None, _Todo]:
+    """What a line means and asks for; its own words take precedence over the tables."""
     event, file = rule.event, rule.file
-    meaning, action, fatal = event.meaning, event.action, event.fatal
+    meaning, found = event.meaning, _Todo(action=event.action, fatal=event.fatal, todo=event.todo)
     if event.codes is not None:
         number = _table_key(groups["number"], 10)
         meaning, bucket = file.codes[event.codes].get(number, (None, ""))
         if number in map(str, file.unused.get(event.codes, ())):
             meaning = "not used by the vendor's current GPUs"
-        todo = file.actions.get(bucket, _Todo())
-        action, fatal = todo.action, todo.fatal
+        found = file.actions.get(bucket, _Todo())
     if "recovery" in groups:
-        todo = file.recovery.get(_table_key(groups["recovery"], 16), _Todo())
-        action = todo.action if todo.action is not None else action
-        fatal = todo.fatal if todo.fatal is not None else fatal
+        stated = file.recovery.get(_table_key(groups["recovery"], 16), _Todo())
+        found = _Todo(
+            action=found.action if stated.action is None else stated.action,
+            fatal=found.fatal if stated.fatal is None else stated.fatal,
+            todo=found.todo if stated.todo is None else stated.todo,
+        )
     if "severity" in groups:
         severity = groups["severity"].lower()
-        fatal = "fatal" in severity and "non" not in severity
-    return meaning, action, fatal
+        found = replace(found, fatal="fatal" in severity and "non" not in severity)
+    if found.fatal and (found.todo is None or "severity" in groups):
+        # that is what the word says: the GPU needs a reset or replacement
+        found = replace(found, todo=max(Action(found.todo or Action.RESET), Action.RESET))
+    return meaning, found
 
 
 def _table_key(text: str, base: int) -> str:

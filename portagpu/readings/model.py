@@ -223,7 +223,8 @@ class Event:
 
     ``code`` is "Xid 79" or the driver's own word; ``meaning`` and ``action`` are the vendor's
     documentation in a few words, None for a code that it does not list; ``fatal`` where the vendor
-    says that the GPU needs a reset or replacement.
+    says that the GPU needs a reset or replacement. ``todo`` is ``action`` for programs
+    (``portagpu.results.actions``), and ``reference`` the document that both are from.
     """
 
     source: str
@@ -234,6 +235,8 @@ class Event:
     meaning: str | None = None
     action: str | None = None
     fatal: bool | None = None
+    todo: str | None = None
+    reference: str | None = None
     line: str = ""
 
 

@@ -23,22 +23,31 @@ _TABLE: Final = Path(__file__).resolve().parent / "advice.toml"
 
 @dataclass(frozen=True, slots=True)
 class Severity:
-    """How severe a failure is; ``rank`` 0 is the most severe."""
+    """How severe a failure is; ``rank`` 0 is the most severe.
+
+    ``action`` is what its checks ask for that state none (``portagpu.results.actions``).
+    """
 
     id: str
     title: str
     rank: int
+    action: str
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The advice for results of ``suite`` whose id matches one of ``ids`` (* is a wildcard)."""
+    """The advice for results of ``suite`` whose id matches one of ``ids`` (* is a wildcard).
+
+    ``action`` is that of a failure, and ``unverified`` that of an UNVERIFIED result.
+    """
 
     suite: str
     ids: tuple[str, ...]
     severity: Severity
     means: str
     do: str
+    action: str
+    unverified: str
 
 
 @cache
@@ -50,7 +59,10 @@ def _table() -> Mapping[str, Any]:
 def severities() -> Mapping[str, Severity]:
     """Every severity by its id, the most severe first."""
     entries = _table()["severity"]
-    return {each["id"]: Severity(each["id"], each["title"], n) for n, each in enumerate(entries)}
+    return {
+        each["id"]: Severity(each["id"], each["title"], n, each["action"])
+        for n, each in enumerate(entries)
+    }
 
 
 @cache
@@ -63,6 +75,8 @@ def checks() -> tuple[Check, ...]:
             severities()[each["severity"]],
             each["means"],
             each["do"],
+            each.get("action", severities()[each["severity"]].action),
+            each.get("unverified", "none"),
         )
         for each in _table()["check"]
     )
@@ -77,7 +91,7 @@ def same_gates() -> Mapping[str, str]:
 @cache
 def find_check(suite: str, identifier: str) -> Check | None:
     """The check for a result id; None if the table has none."""
-    name = re.sub(r"\[.*", "", identifier)
+    name, suite = re.sub(r"\[.*", "", identifier), own_suite(suite)
     gate, slash, rest = name.partition("/")
     if suite == "bringup":
         name = f"{same_gates().get(gate, gate)}{slash}{rest}"
@@ -85,6 +99,12 @@ def find_check(suite: str, identifier: str) -> Check | None:
     exact = next((each for each in own if name in each.ids), None)
     fitting = (each for each in own if any(fnmatchcase(name, wanted) for wanted in each.ids))
     return exact or next(fitting, None)
+
+
+def own_suite(suite: str) -> str:
+    """The suite whose advice ``suite`` has: its own, or that of another."""
+    same: Mapping[str, str] = _table()["same_suite"]
+    return same.get(suite, suite)
 
 
 def check_of(result: Result) -> Check | None:

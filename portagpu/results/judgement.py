@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from portagpu.results.actions import Action
 from portagpu.results.advice import severities
 from portagpu.results.expectations import exactly, expected_in_words, value_in_words
 from portagpu.results.verdicts import Verdict, fold
@@ -34,6 +35,20 @@ class Judgement:
     """The culprit's address or name; None where all are well."""
     severity: str | None = None
     """One of ``portagpu.results.advice``; None where it is that of the check."""
+    action: Action | None = None
+    """What to do; None where it is that of the check."""
+    action_source: str | None = None
+    """The document that ``action`` is from."""
+
+    @property
+    def extra(self) -> dict[str, str]:
+        """What it says for itself, and not by its check, as the ``extra`` of a result."""
+        own = {
+            "severity": self.severity,
+            "action": self.action,
+            "action_source": self.action_source,
+        }
+        return {key: str(value) for key, value in own.items() if value is not None}
 
 
 def combine(judgements: Iterable[Judgement]) -> list[Judgement]:
@@ -59,7 +74,18 @@ def _join_worst(group: list[Judgement]) -> Judgement:
     reasons = dict.fromkeys(each.reason for each in members)
     named = [each.severity for each in members if each.severity is not None]
     gravest = min(named, key=lambda name: severities()[name].rank, default=None)
-    joined = replace(members[0], reason="; ".join(reasons), severity=gravest)
+    asking = max(
+        (each for each in members if each.action is not None),
+        key=lambda each: each.action or Action.NONE,
+        default=members[0],
+    )
+    joined = replace(
+        members[0],
+        reason="; ".join(reasons),
+        severity=gravest,
+        action=asking.action,
+        action_source=asking.action_source,
+    )
     return joined if len(members) == 1 else _with_all_values(joined, members)
 
 

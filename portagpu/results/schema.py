@@ -9,6 +9,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from portagpu.errors import ResultError
+from portagpu.results.actions import Action
 from portagpu.results.rules import (
     Json,
     Rule,
@@ -159,6 +160,8 @@ curve: Final = object_of(
 )
 
 _EXTRA: Final[Mapping[str, Rule]] = {
+    "action": one_of(*Action),
+    "action_source": name,
     "curve": curve,
     "curves": each(curve),
     "figures": each(figure),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.readings.model import GpuState, Memory
+from portagpu.results.actions import Action
 from portagpu.results.expectations import at_least, at_most, exactly
 from portagpu.results.judgement import Judgement
 from portagpu.results.verdicts import Verdict
@@ -215,7 +216,7 @@ def retired_pages(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judge
         return Judgement(Verdict.FAIL, reason, count, "1", expected)
     if retired.get(_UNRESERVED):
         reason = f"{retired[_UNRESERVED]} bad pages could not be taken out of use: reset the GPU"
-        return Judgement(Verdict.UNVERIFIED, reason, count, "1")
+        return Judgement(Verdict.UNVERIFIED, reason, count, "1", action=Action.RESET)
     if count >= limits.get("notice", math.inf):
         return Judgement(
             Verdict.UNVERIFIED, f"{count} pages are retired ({causes}): watch it", count, "1"

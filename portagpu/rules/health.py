@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.formats.host.kernel_log import KIND
 from portagpu.inventory.products import product_target
+from portagpu.results.actions import Action
 from portagpu.results.advice import severity_of_event
 from portagpu.results.expectations import exactly
 from portagpu.results.judgement import Judgement
@@ -182,6 +183,7 @@ def _events(inventory: Inventory) -> Iterator[Judgement]:
             words.append(f", last at {last.time}")
         words.append(f": {told.action or 'the vendor states no action'}")
         reason = "".join(words)
+        asking = max(events, key=lambda each: Action(each.todo or Action.NONE))
         yield Judgement(
             Verdict.FAIL if fatal else Verdict.UNVERIFIED,
             f"{pci}: {reason}" if pci else reason,
@@ -191,4 +193,6 @@ def _events(inventory: Inventory) -> Iterator[Judgement]:
             name="events",
             device=pci,
             severity=severity_of_event(code, told.meaning) if fatal else None,
+            action=Action(asking.todo) if asking.todo is not None else None,
+            action_source=asking.reference if asking.todo is not None else None,
         )

@@ -1,0 +1,97 @@
+"""What an operator does about a result, for programs: none, monitor, reset, isolate or replace.
+
+The action of a check is data (``advice.toml``). An event of a log or a tool's answer has that of
+its vendor's table (``todo``), with the vendor's document as its source.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from portagpu.results import advice
+from portagpu.results.verdicts import FAILING, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from portagpu.results.run import Result
+
+
+class Action(StrEnum):
+    """What to do, in order of gravity: ``Action.MONITOR < Action.RESET``, and ``max`` is the worst.
+
+    The order is how much is taken out of use, and not how bad the fault is.
+    """
+
+    NONE = "none"
+    MONITOR = "monitor"
+    RESET = "reset"
+    ISOLATE = "isolate"
+    REPLACE = "replace"
+
+    @property
+    def means(self) -> str:
+        """What an operator does, in one sentence."""
+        return _MEANINGS[self]
+
+    @property
+    def gravity(self) -> int:
+        """0 for none, 4 for replace."""
+        return list(Action).index(self)
+
+    def __lt__(self, other: str) -> bool:
+        return self.gravity < Action(other).gravity
+
+    def __le__(self, other: str) -> bool:
+        return self.gravity <= Action(other).gravity
+
+    def __gt__(self, other: str) -> bool:
+        return self.gravity > Action(other).gravity
+
+    def __ge__(self, other: str) -> bool:
+        return self.gravity >= Action(other).gravity
+
+
+_MEANINGS: Final = {
+    Action.NONE: "Nothing: the device may be used, and nothing is to be watched.",
+    Action.MONITOR: "Use it, and watch whether the finding returns or grows.",
+    Action.RESET: "Reset the device, or load its driver anew, as soon as no job uses it.",
+    Action.ISOLATE: "Start no job on the node until somebody has mended it: restart it, reseat a "
+    "part, set it as it should be.",
+    Action.REPLACE: "Start no job on the node, and have the part replaced.",
+}
+OWN_SOURCE: Final = "docs/when-it-fails.md"
+"""The source of a check's action: this project's own advice."""
+
+
+def action_of(result: Result) -> Action:
+    """The action of ``result``: its own (``extra.action``), or that of its check and verdict.
+
+    A failure has the action of its check, one that broke (ERROR) that of the severity "broken". An
+    UNVERIFIED result has what its check states for it, or none. PASS, SKIP and INCONCLUSIVE have
+    none: nothing was found.
+    """
+    own = result.extra.get("action")
+    if isinstance(own, str) and own in set(Action):
+        return Action(own)
+    check = advice.check_of(result)
+    if result.verdict is Verdict.UNVERIFIED:
+        return Action(check.unverified) if check is not None else Action.NONE
+    if result.verdict not in FAILING:
+        return Action.NONE
+    severity = advice.severity_of(result)
+    if check is None or severity is advice.severities()["broken"]:
+        return Action(severity.action)
+    return Action(check.action)
+
+
+def action_source(result: Result) -> str:
+    """Where the action of ``result`` is from: a vendor's document, or this project's advice."""
+    own = result.extra.get("action_source")
+    return own if isinstance(own, str) and own else OWN_SOURCE
+
+
+def worst_action(results: Iterable[Result]) -> Action:
+    """The gravest action of ``results``; none if there are none."""
+    return max(map(action_of, results), default=Action.NONE)
