@@ -10,13 +10,12 @@ from portagpu.bundle.files import read_file
 from portagpu.errors import ResultError
 from portagpu.files import read_bounded
 from portagpu.fleet.record import Step, StepState
+from portagpu.results.actions import worst_action
 from portagpu.results.verdicts import Verdict
 from portagpu.text import excerpt, one_line
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from portagpu.results.run import Run
 
 ENDED: Final = "ended"
 """The file in which ``step.sh`` writes the job's number and the command's exit code."""
@@ -57,18 +56,13 @@ def collected(folder: Path, step: Step) -> Step:
         verdict=str(run.verdict),
         gate=failure.area if failure else None,
         reason="" if run.verdict is Verdict.PASS else one_line(run.why),
-        action=_action(run),
+        action=str(worst_action(run.results)),
     )
 
 
 def lost(step: Step, reason: str) -> Step:
     """``step`` without a result, and why."""
     return replace(step, state=StepState.LOST, reason=excerpt(one_line(reason), 300))
-
-
-def _action(run: Run) -> str | None:
-    """The gravest action that a failure of the run calls for."""
-    return None
 
 
 def _why_no_result(folder: Path, error: ResultError) -> str:

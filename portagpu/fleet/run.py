@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 WHATS: Final = ("bringup", "conform", "bench", "collectives")
 SCRIPT: Final = Path(__file__).resolve().parent / "step.sh"
 LIVE: Final = (StepState.SUBMITTED, StepState.RUNNING)
+MOST_ATTEMPTS: Final = 5
+"""How often a step is submitted whose job other jobs preempt."""
+_BY_ITSELF: Final = ("COMPLETED", "FAILED")
+"""States of a job whose command ended by itself, with whatever exit code."""
 _ENDS: Final = (StepState.DONE, StepState.LOST)
 
 
@@ -272,10 +276,12 @@ class _Runner:
         # a job whose node does not let go of it, or that Slurm has forgotten, may have its result
         over = job is None or job.ended or job.state == "COMPLETING"
         if over and collect.came_to_its_end(folder, number):
-            return collect.collected(folder, step)
-        if job is None or job.ended:
+            found = collect.collected(folder, step)
+            if found.state is StepState.DONE or job is None or job.state in _BY_ITSELF:
+                return found
+        if job is None or over:
             return self._late(step, job)
-        broken = [nodes[name] for name in step.nodes if name in nodes and not nodes[name].usable]
+        broken = self._broken(step, nodes)
         if job.state == "PENDING" and (why := self._why_never(step, job, broken)):
             slurm.cancel([number])
             return collect.lost(step, why)
@@ -285,6 +291,18 @@ class _Runner:
             reason = "Slurm took it back into its queue"
             return replace(step, state=StepState.SUBMITTED, reason=reason)
         return step
+
+    def _broken(self, step: Step, nodes: Mapping[str, Node]) -> list[Node]:
+        """The nodes of a step that will run nothing; one that is unknown has a while to answer."""
+        found = []
+        now = time.monotonic()
+        for node in (nodes[name] for name in step.nodes if name in nodes):
+            silent = now - self.since.setdefault(f"{node.name}/unknown", now)
+            if not node.unknown:
+                del self.since[f"{node.name}/unknown"]
+            if not node.usable or (node.unknown and silent > self.options.settle_s):
+                found.append(node)
+        return found
 
     def _why_never(self, step: Step, job: Job, broken: Sequence[Node]) -> str:
         """Why there is no point in waiting for a job in the queue; empty where there is."""
@@ -302,7 +320,9 @@ class _Runner:
     def _late(self, step: Step, job: Job | None) -> Step:
         """A job that is over and left no end: wait for a shared folder, unless it was stopped."""
         state = "gone" if job is None else job.state
-        if job is not None and state not in ("COMPLETED", "FAILED"):
+        if state == "PREEMPTED" and step.attempts < MOST_ATTEMPTS:
+            return replace(step, state=StepState.WAITING, reason="preempted; it begins anew")
+        if job is not None and job.ended and state not in _BY_ITSELF:
             return collect.lost(step, f"Slurm ended the job: {state}{_because(job)}")
         key = f"{step.id}/ended"
         waited = time.monotonic() - self.since.setdefault(key, time.monotonic())
@@ -326,10 +346,11 @@ class _Runner:
                     return
                 if step.state is not StepState.WAITING:
                     continue
-                broken = [each for name in step.nodes if not (each := nodes[name]).usable]
-                if broken:
+                if broken := self._broken(step, nodes):
                     why = "; ".join(node.why_unusable for node in broken)
                     changed.append(collect.lost(step, f"not submitted: {why}"))
+                    continue
+                if any(nodes[name].unknown for name in step.nodes):
                     continue
                 changed.append(self._submitted(step))
                 live += 1

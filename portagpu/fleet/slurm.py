@@ -85,6 +85,11 @@ class Node:
         return not self.state.startswith(_UNUSABLE)
 
     @property
+    def unknown(self) -> bool:
+        """Whether it has not answered since the controller began: it may be about to, or gone."""
+        return self.state.startswith("unk")
+
+    @property
     def drained(self) -> bool:
         return self.state.startswith(("drain", "drng"))
 
@@ -197,7 +202,8 @@ def expand(names: str) -> tuple[str, ...]:
 def submit(script: Path, request: Request) -> str:
     """Submit ``script`` with the words of ``request`` as its arguments; returns the job's number.
 
-    The words reach the script as they are: no shell reads them.
+    The words reach the script as they are: no shell reads them. Slurm does not requeue the job:
+    Slurm 22.05 loses count of a node's GPUs when it requeues a job whose node died.
     """
     asked = {
         "--job-name": request.name,
@@ -214,7 +220,7 @@ def submit(script: Path, request: Request) -> str:
     said = _ask(
         "sbatch",
         "--parsable",
-        "--requeue",
+        "--no-requeue",
         "--open-mode=append",
         *(["--exclusive"] if request.exclusive else []),
         *(f"{option}={value}" for option, value in asked.items() if value),
