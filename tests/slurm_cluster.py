@@ -159,6 +159,18 @@ class Cluster:
         ended = [name for name, each in self._daemons.items() if each.poll() is not None]
         return (self.folder / f"{ended[0]}.out").read_text(errors="replace") if ended else ""
 
+    @contextlib.contextmanager
+    def configured(self, lines: str) -> Iterator[None]:
+        """Further lines of slurm.conf for a while."""
+        before = self.conf.read_text()
+        try:
+            self.conf.write_text(before + lines)
+            self.ask("scontrol", "reconfigure")
+            yield
+        finally:
+            self.conf.write_text(before)
+            self.ask("scontrol", "reconfigure")
+
     def log(self) -> str:
         """The end of the controller's log."""
         log = self.folder / "slurmctld.log"

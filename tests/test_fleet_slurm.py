@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from portagpu.fleet import slurm
+from portagpu.fleet.drain import resume
 from portagpu.fleet.lock import FleetBusy
 from portagpu.fleet.record import FleetRecord, Step, StepState, read_record
 from portagpu.fleet.run import FleetOptions, FleetProgress, FleetUsageError, job_name, run
@@ -320,6 +321,56 @@ def test_a_folder_that_nodes_do_not_see(
     record = run(options, Watch(StepState.RUNNING, unmount)).record
     assert "is " + str(options.folder) in record.steps[0].reason
     assert "shared with the node" in record.steps[0].reason
+
+
+def test_only_what_the_run_drained_is_resumed(
+    fleet: Callable[..., FleetOptions], cluster: Cluster
+) -> None:
+    options = fleet("m[1-3]", "fail=m1", drain=True)
+    cluster.ask("scontrol", "update", "NodeName=m2", "State=DRAIN", "Reason=disk: ask Ann")
+    record = run(options).record
+    assert list(record.drained) == ["m1"]
+    assert cluster.state("m1").startswith("drain")
+    reason = cluster.ask("sinfo", "-h", "-n", "m1", "-p", "amd", "-o", "%E")
+    assert reason == record.drained["m1"]
+    assert reason.startswith(f"portagpu fleet {record.id}: isolate: links/active")
+    # m2 and m4 are others' business, also where they are named
+    told = {each.node: each.told for each in resume(options.folder, ["m1", "m2", "m4"])}
+    assert told == {
+        "m1": "resumed",
+        "m2": "left alone: this run did not drain it",
+        "m4": "left alone: this run did not drain it",
+    }
+    cluster.wait_for("m1", "idle")
+    assert cluster.state("m2") == "drained"
+    assert read_record(options.folder).drained == {}
+
+
+def test_a_reason_that_somebody_changed_keeps_the_node_drained(
+    fleet: Callable[..., FleetOptions], cluster: Cluster
+) -> None:
+    options = fleet("m1", "fail=m1", drain=True)
+    run(options)
+    cluster.ask("scontrol", "update", "NodeName=m1", "State=DRAIN", "Reason=ours now")
+    (outcome,) = resume(options.folder)
+    assert (outcome.done, outcome.told) == (False, "left alone: its reason is now 'ours now'")
+    assert cluster.state("m1").startswith("drain")
+
+
+def test_nothing_is_drained_that_is_not_in_use(
+    fleet: Callable[..., FleetOptions], cluster: Cluster
+) -> None:
+    options = fleet("m1", "fail=m1", "sleep=1", drain=True)
+
+    def by_hand(*_: object) -> None:
+        cluster.ask("scontrol", "update", "NodeName=m1", "State=DRAIN", "Reason=by hand")
+
+    watch = Watch(StepState.RUNNING, by_hand)
+    record = run(options, watch).record
+    assert record.drained == {}
+    assert record.steps[0].verdict == "FAIL"
+    assert "m1 left alone: Slurm has m1 as" in watch.notes[0]
+    assert cluster.ask("sinfo", "-h", "-n", "m1", "-p", "amd", "-o", "%E") == "by hand"
 
 
 def test_no_process_is_left() -> None:

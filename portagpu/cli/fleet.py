@@ -17,6 +17,14 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
         "portagpu.cli.fleet_status:status",
         "Show how far a fleet run is, and which nodes failed.",
     ),
+    "resume": (
+        "portagpu.cli.fleet_resume:resume",
+        "Resume the nodes that a fleet run drained, and no others.",
+    ),
+    "scripts": (
+        "portagpu.cli.fleet_scripts:scripts",
+        "Write a prolog, an epilog and a HealthCheckProgram for Slurm.",
+    ),
 }
 """As ``portagpu.cli.VERBS``."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
@@ -11,6 +10,7 @@ import click
 
 from portagpu.cli._common import check_finite, live_console, print_lines
 from portagpu.cli._errors import FAILED, INTERRUPTED
+from portagpu.cli._fleet_options import program_option, program_words
 from portagpu.cli._run_output import usage_errors
 
 if TYPE_CHECKING:
@@ -89,16 +89,18 @@ _WHATS: Final = ("bringup", "conform", "bench", "collectives")
     help="How often to ask Slurm.",
 )
 @click.option("--shared", is_flag=True, help="Let other jobs run on the nodes meanwhile.")
-@click.option(
-    "--program",
-    metavar="WORDS",
-    help="How a node calls portagpu: a path, or words in quotes. Default: as this one was.",
-)
+@program_option
 @click.option(
     "--sbatch",
     multiple=True,
     metavar="OPTION",
     help="A further option of sbatch, such as --sbatch=--reservation=acceptance; may be repeated.",
+)
+@click.option(
+    "--drain",
+    is_flag=True,
+    help="Drain nodes with a finding whose action is isolate or replace, with it as the reason. "
+    "Default: nothing is drained.",
 )
 @click.option(
     "--history",
@@ -122,6 +124,7 @@ def run(
     shared: bool,
     program: str | None,
     sbatch: tuple[str, ...],
+    drain: bool,
     place: str | None,
 ) -> int:
     """Run WHAT on every node through Slurm, one job each, and collect the results in one folder.
@@ -140,7 +143,7 @@ def run(
         what=what,
         nodes=nodes,
         folder=out.absolute(),
-        program=_program(program),
+        program=program_words(program),
         arguments=arguments,
         minutes=minutes,
         partition=partition,
@@ -148,6 +151,7 @@ def run(
         gres="" if gres == "none" else gres,
         exclusive=not shared,
         sbatch=sbatch,
+        drain=drain,
         at_once=at_once,
         queue_limit_s=None if queue_minutes is None else 60 * queue_minutes,
         settle_s=settle_s,
@@ -164,18 +168,6 @@ def run(
         print_lines([f"interrupted: jobs go on, and scancel --name={name} ends them"], sys.stdout)
         return INTERRUPTED
     return code_of(outcome.record) if stored else max(FAILED, code_of(outcome.record))
-
-
-def _program(words: str | None) -> list[str]:
-    if words is None:
-        return [sys.executable, "-P", "-m", "portagpu"]
-    try:
-        given = shlex.split(words)
-    except ValueError as error:
-        raise click.UsageError(f"--program {words!r} is no command: {error}") from error
-    if not given:
-        raise click.UsageError("--program is empty: give a path, or words in quotes")
-    return given
 
 
 def _import(place: str, folder: Path, record: FleetRecord) -> bool:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from portagpu.errors import PortagpuError
 from portagpu.files import check_writable
 from portagpu.fleet import collect, slurm
+from portagpu.fleet.drain import drain, to_drain
 from portagpu.fleet.lock import locked
 from portagpu.fleet.record import (
     FILE,
@@ -51,7 +52,8 @@ class FleetOptions:
     """What to run, and where.
 
     ``nodes`` is a list as Slurm writes it, or "all" for those of the partition. ``arguments`` are
-    added to the command on each node, ``program`` begins it. ``gres`` is None for each node's own
+    added to the command on each node, ``program`` begins it. ``drain`` takes nodes out of use whose
+    result asks for it. ``gres`` is None for each node's own
     GPUs and "" for none. At most ``at_once`` steps are in Slurm's queue. A step that waits there
     for ``queue_limit_s`` is cancelled, and a job may run for ``minutes``. ``settle_s`` is how long
     a result may take to appear after its job's end; ``answer_limit_s`` how long Slurm may be away.
@@ -68,6 +70,7 @@ class FleetOptions:
     gres: str | None = None
     exclusive: bool = True
     sbatch: Sequence[str] = ()
+    drain: bool = False
     at_once: int = 64
     queue_limit_s: float | None = None
     settle_s: float = 60.0
@@ -211,6 +214,8 @@ class _Runner:
     record: FleetRecord
     since: dict[str, float] = field(default_factory=dict)
     silent_since: float | None = None
+    tried: set[str] = field(default_factory=set)
+    """The nodes that this was to drain, whatever became of that."""
 
     def run(self, nodes: Mapping[str, Node]) -> None:
         self._begin_again()
@@ -269,6 +274,16 @@ class _Runner:
         followed = [step for step in self.record.steps if step.state in LIVE and step.job]
         further = [self._further(step, jobs.get(step.job or ""), nodes) for step in followed]
         self._put([now for now, step in zip(further, followed, strict=True) if now != step])
+        if self.options.drain:
+            self._drain()
+
+    def _drain(self) -> None:
+        wanted = to_drain(self.record, self.record.steps)
+        fresh = {name: why for name, why in wanted.items() if name not in self.tried}
+        self.tried |= set(fresh)
+        self.record, outcomes = drain(self.options.folder, self.record, fresh)
+        for each in outcomes:
+            self.progress.note(f"{each.node} {each.told}")
 
     def _further(self, step: Step, job: Job | None, nodes: Mapping[str, Node]) -> Step:
         folder = self.options.folder / step.id
