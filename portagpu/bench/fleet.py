@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from portagpu.results.run import Run
+    from portagpu.rules.peers import Outlier
 
 AREA: Final = "peers"
 _RATES: Final = frozenset({"ranks/gemm", "sustained/gemm"})
@@ -71,6 +72,21 @@ def metric_of(result: Result) -> str | None:
     return metric if metric in _metrics() else None
 
 
+def measure_of(result: Result) -> tuple[str, str] | None:
+    """The id and the shape of a measure that peers are compared by; None for another result.
+
+    Other sizes are other measures: a quick run beside a full one.
+    """
+    if metric_of(result) is None or result.verdict is Verdict.SKIP:
+        return None
+    return result.id, json.dumps(result.shape, sort_keys=True)
+
+
+def peer_name(host: str, device: str | None) -> str:
+    """ "node-1 cuda:0"; the host alone for a measure of all devices."""
+    return " ".join(part for part in (host, device) if part)
+
+
 @cache
 def _metrics() -> frozenset[str]:
     return _RATES.union(metrics())
@@ -80,25 +96,25 @@ def _measures(runs: Sequence[Run]) -> Iterator[Result]:
     by_measure: dict[tuple[str, str], dict[str, list[Result]]] = {}
     for run in runs:
         for result in run.results:
-            if metric_of(result) is not None and result.verdict is not Verdict.SKIP:
-                # other sizes are other measures: a quick run beside a full one
-                key = result.id, json.dumps(result.shape, sort_keys=True)
-                peer = " ".join(part for part in (run.info.host, result.device) if part)
+            if (key := measure_of(result)) is not None:
+                peer = peer_name(run.info.host, result.device)
                 by_measure.setdefault(key, {}).setdefault(peer, []).append(result)
     shapes = Counter(name for name, _ in by_measure)
     for (name, shape), results in by_measure.items():
         values = {
-            peer: value for peer, own in results.items() if (value := _value(own)) is not None
+            peer: value for peer, own in results.items() if (value := peer_value(own)) is not None
         }
         if values or any(each.value is not None for own in results.values() for each in own):
             shown = f"{AREA}/{name}" + (f" {shape}" if shapes[name] > 1 else "")
             compared = compare_peers(values)
+            unlike = {each.name: each for each in compared.outliers}
             yield from (
-                _result(shown, peer, own, values, compared) for peer, own in results.items()
+                _result(shown, peer, own, values, compared, unlike.get(peer))
+                for peer, own in results.items()
             )
 
 
-def _value(results: Sequence[Result]) -> float | None:
+def peer_value(results: Sequence[Result]) -> float | None:
     """The median of a peer's runs; NaN where it failed without a number, None where not judged."""
     judged = [each for each in results if each.verdict is not Verdict.INCONCLUSIVE]
     values = [float(each.value) for each in judged if isinstance(each.value, int | float)]
@@ -108,11 +124,15 @@ def _value(results: Sequence[Result]) -> float | None:
 
 
 def _result(
-    shown: str, peer: str, own: Sequence[Result], values: dict[str, float], compared: Peers
+    shown: str,
+    peer: str,
+    own: Sequence[Result],
+    values: dict[str, float],
+    compared: Peers,
+    outlier: Outlier | None,
 ) -> Result:
     value = values.get(peer)
     unit = next((each.unit for each in own if each.unit is not None), None)
-    outlier = next((each for each in compared.outliers if each.name == peer), None)
     verdict, reason = Verdict.PASS, f"like its {len(values) - 1} peers"
     if value is None:
         reasons = dict.fromkeys(each.reason for each in own if each.reason)

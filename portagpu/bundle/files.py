@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -27,19 +29,22 @@ _WHOLE: Final = "result.json"
 _OURS: Final = ("portagpu.result/", "portagpu.bundle/")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Document:
     """A run as it stood in its file.
 
-    ``data`` is the file byte for byte, ``schema`` says whether it is a result or a bundle, and
-    ``digest`` is the SHA-256 of its canonical form, which does not depend on line breaks.
+    ``data`` is the file byte for byte, and ``schema`` says whether it is a result or a bundle.
     """
 
     run: Run
     data: bytes
     schema: str
-    digest: str
     path: Path
+
+    @cached_property
+    def digest(self) -> str:
+        """The SHA-256 of its canonical form, which does not depend on line breaks."""
+        return sha256(json.loads(self.data))
 
     @property
     def is_bundle(self) -> bool:
@@ -111,10 +116,10 @@ def parse(data: bytes, path: Path) -> Document:
 
     Raises ResultError, BundleError for a bundle that is not valid, and OtherDocument.
     """
-    raw = parse_json(data)
+    raw, fresh = parse_json(data)
     schema = raw.get("schema") if isinstance(raw, dict) else None
     if schema == BUNDLE:
-        result = check.parse(data)["result"]
+        result, fresh = check.parse(data)["result"], False
     elif schema == RESULT:
         result = raw
     elif isinstance(schema, str) and schema.startswith(_OURS):
@@ -123,7 +128,7 @@ def parse(data: bytes, path: Path) -> Document:
         )
     else:
         raise OtherDocument("is no result, as --json and --out write it, and no bundle")
-    return Document(Run.from_json(result), data, schema, sha256(raw), path)
+    return Document(Run.from_json(result, fresh=fresh), data, schema, path)
 
 
 def _inside(place: Path, known: Mapping[Path, Document]) -> Iterator[tuple[Path, Document]]:

@@ -25,6 +25,10 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
         "portagpu.cli.fleet_scripts:scripts",
         "Write a prolog, an epilog and a HealthCheckProgram for Slurm.",
     ),
+    "report": (
+        "portagpu.cli.fleet_report:report",
+        "Write one HTML page of a whole fleet: who failed, who is unlike the others, and in what.",
+    ),
 }
 """As ``portagpu.cli.VERBS``."""
 

@@ -63,11 +63,16 @@
       entry.text = [id, entry.device, entry.reason, entry.found].join("\n").toLowerCase();
       return entry;
     });
-    const body = document.querySelector("#checks tbody");
-    const more = document.querySelector("#checks .more");
+    return { entries, show: inBatches("#checks", rowOf) };
+  };
+
+  // rows that are made when they are shown, the first ones of all that match
+  const inBatches = (section, make) => {
+    const body = document.querySelector(`${section} tbody`);
+    const more = document.querySelector(`${section} .more`);
     let left = [];
     const add = () => {
-      body.append(...left.splice(0, BATCH).map(rowOf));
+      body.append(...left.splice(0, BATCH).map(make));
       more.hidden = !left.length;
       more.textContent = `Show ${number(Math.min(BATCH, left.length))} more`;
     };
@@ -76,13 +81,12 @@
       add();
       body.rows[before].focus();
     });
-    const show = (matches) => {
+    return (matches) => {
       body.replaceChildren();
       left = [...matches];
       add();
       return body.rows.length;
     };
-    return { entries, show };
   };
 
   const element = (name, text, className) => {
@@ -120,7 +124,9 @@
   };
 
   const source = document.getElementById("DATA");
-  const { entries, show } = source ? rowsOfData(source) : rowsOfPage();
+  const rows = () => (source ? rowsOfData(source) : rowsOfPage());
+  const tools = { element, badge, inBatches, number, again: () => apply() };
+  const { entries, show } = globalThis.rowsOfNodes ? rowsOfNodes(tools) : rows();
 
   // lists with nothing to choose, and that of runs where each is of another target
   const needless = new Set();
@@ -149,7 +155,7 @@
     const shown = show(matches, whole);
     const first = shown < matches.length ? `, the first ${number(shown)} are shown` : "";
     const of = whole ? "" : `${number(matches.length)} of `;
-    status.textContent = `${of}${number(entries.length)} results${first}`;
+    status.textContent = `${of}${number(entries.length)} ${controls.dataset.noun}${first}`;
   };
 
   const remember = () => {
@@ -170,7 +176,7 @@
     search.value = state.get("q") ?? "";
     apply();
     if (chosen) {
-      const heading = document.querySelector("#checks h2");
+      const heading = controls.closest("section").querySelector("h2");
       heading.tabIndex = -1;
       heading.focus({ preventScroll: true });
       heading.scrollIntoView();

@@ -7,13 +7,14 @@ UNVERIFIED becomes ERROR, because a measure without a number judged nothing.
 from __future__ import annotations
 
 import json
+import math
 import platform
 import time
 import uuid
 from collections import Counter
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 from portagpu._version import __version__
 from portagpu.errors import ResultError
@@ -25,7 +26,7 @@ from portagpu.results.schema import (
     RESULT_RULES,
     RUN_RULES,
     SCHEMA,
-    check_document,
+    check_form,
     check_result,
 )
 from portagpu.results.verdicts import (
@@ -101,6 +102,9 @@ class Result:
         raw = {f.name: getattr(self, f.name) for f in fields(self)}
         document = _plain_result(raw, self.id if isinstance(self.id, str) else "result")
         check_result(document, str(document["id"] or "result"))
+        self._set(document)
+
+    def _set(self, document: dict[str, Any]) -> None:
         document["verdict"] = Verdict(document["verdict"])
         document["evidence"] = tuple(Evidence(badge) for badge in document["evidence"])
         for key, value in document.items():
@@ -120,7 +124,25 @@ class Result:
     def from_json(cls, document: object, path: str = "result") -> Result:
         """The result that an object of the schema describes; raises ResultError naming the key."""
         check_result(document, path)
-        return cls(**mapping(document, path))
+        return cls.of_checked(mapping(document, path), path)
+
+    @classmethod
+    def of_checked(cls, document: Mapping[str, Any], path: str, *, fresh: bool = False) -> Result:
+        """The result of an object that ``check_result`` has accepted; ``fresh`` as ``Fresh`` says.
+
+        It is checked again only where its text had to be changed.
+        """
+        if fresh:
+            own = _printable(dict(document))
+        else:
+            own = _plain_result(
+                {**document, "extra": plain(document["extra"], f"{path}.extra")}, path
+            )
+        if own != document:
+            check_result(own, path)
+        made = object.__new__(cls)
+        made._set(own)
+        return made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,36 +313,39 @@ class Run:
         """The document of the schema ``portagpu.result/1``."""
         return {
             "schema": SCHEMA,
-            "verdict": str(self.verdict),
-            "counts": {str(verdict): count for verdict, count in self.counts.items()},
-            "first_failed": self.first_failed,
-            "culprit": self.culprit,
+            **self._conclusions(),
             "run": self.info.to_json(),
             "results": [result.to_json() for result in self.results],
         }
 
     @classmethod
-    def from_json(cls, document: object) -> Run:
-        """The run that ``document`` describes.
+    def from_json(cls, document: object, *, fresh: bool = False) -> Run:
+        """The run that ``document`` describes, which is kept and not copied if it is ``fresh``.
 
         Raises ResultError with the path of a key that is missing, unknown, of another type, or
         contradicts the results.
         """
         try:
-            check_document(document)
+            check_form(document)
             whole = mapping(document, "document")
             run = cls(RunInfo(**whole["run"]))
             for index, result in enumerate(whole["results"]):
-                run.add(Result.from_json(result, f"results[{index}]"))
+                run.add(Result.of_checked(result, f"results[{index}]", fresh=fresh))
         except RecursionError:
             raise ResultError("document: is nested too deeply") from None
-        computed = run.to_json()
-        for key in ("verdict", "counts", "first_failed", "culprit"):
-            if whole[key] != computed[key]:
-                raise ResultError(
-                    f"{key}: is {whole[key]!r}, but the results give {computed[key]!r}"
-                )
+        for key, computed in run._conclusions().items():
+            if whole[key] != computed:
+                raise ResultError(f"{key}: is {whole[key]!r}, but the results give {computed!r}")
         return run
+
+    def _conclusions(self) -> dict[str, Any]:
+        """The keys of a document that follow from its results."""
+        return {
+            "verdict": str(self.verdict),
+            "counts": {str(verdict): count for verdict, count in self.counts.items()},
+            "first_failed": self.first_failed,
+            "culprit": self.culprit,
+        }
 
     def to_text(self, *, ascii_only: bool = False) -> str:
         """The document as JSON text, with one line per result."""
@@ -398,23 +423,44 @@ def read_json(path: str | os.PathLike[str]) -> Run:
     ``portagpu.bundle.files`` reads bundles and folders too.
     """
     try:
-        return Run.from_json(parse_json(read_bounded(path, LARGEST_BYTES + 1)))
+        document, fresh = parse_json(read_bounded(path, LARGEST_BYTES + 1))
+        return Run.from_json(document, fresh=fresh)
     except OSError as error:
         raise ResultError(f"{path}: cannot be read: {error.strerror or error}") from error
     except ResultError as error:
         raise ResultError(f"{path}: {error}") from error
 
 
-def parse_json(data: bytes) -> Any:
-    """The JSON of a file, not yet checked; raises ResultError."""
+class Fresh(NamedTuple):
+    """JSON that was just parsed, not yet checked.
+
+    Where it is ``fresh``, it is in the form that ``plain`` gives: all of its numbers are finite,
+    and no text has a lone surrogate. Nobody else holds it, so that a run may keep parts of it.
+    """
+
+    document: Any
+    fresh: bool
+
+
+def parse_json(data: bytes) -> Fresh:
+    """The JSON of a file; raises ResultError."""
     if len(data) > LARGEST_BYTES:
         raise ResultError(f"is larger than {LARGEST_BYTES >> 20} MiB")
+    fresh = all(escape not in data for escape in (b"\\ud", b"\\uD"))
+
+    def number(text: str) -> float:
+        nonlocal fresh
+        value = float(text)
+        fresh = fresh and math.isfinite(value)
+        return value
+
     try:
-        return json.loads(data.decode())
+        document = json.loads(data.decode(), parse_float=number, parse_constant=number)
     except RecursionError:
         raise ResultError("is nested too deeply") from None
     except ValueError as error:
         raise ResultError(f"is not JSON, or was cut off: {error}") from error
+    return Fresh(document, fresh)
 
 
 def _plural(count: int, noun: str) -> str:
@@ -435,7 +481,11 @@ def _plain_result(raw: dict[str, Any], path: str) -> dict[str, Any]:
         if raw["verdict"] in _UNJUDGED_NUMBER:
             raw["verdict"] = Verdict.ERROR
     extra = plain(raw.pop("extra"), f"{path}.extra", gaps=True)
-    document = dict(mapping(plain(raw, path), path))
+    return _printable({**mapping(plain(raw, path), path), "extra": extra})
+
+
+def _printable(document: dict[str, Any]) -> dict[str, Any]:
+    """``document`` with its texts changed to what a terminal can show."""
     for key in ("id", "device", "value"):
         if isinstance(document[key], str):
             document[key] = printable(document[key]) or None
@@ -451,4 +501,4 @@ def _plain_result(raw: dict[str, Any], path: str) -> dict[str, Any]:
             document[key] = "\n".join(
                 line if line.isprintable() else printable(line) for line in lines
             )
-    return {**document, "extra": extra}
+    return document

@@ -24,6 +24,7 @@ from portagpu.results.rules import (
     name,
     not_negative,
     number,
+    numbers_or_gaps,
     object_of,
     one_of,
     or_null,
@@ -145,8 +146,8 @@ def _as_many(value: object, path: str) -> None:
 
 curve: Final = object_of(
     {
-        "x": each(or_null(number)),
-        "y": each(or_null(number)),
+        "x": numbers_or_gaps,
+        "y": numbers_or_gaps,
         "x_label": name,
         "y_label": name,
         "x_unit": name,
@@ -165,10 +166,10 @@ _EXTRA: Final[Mapping[str, Rule]] = {
     "curve": curve,
     "curves": each(curve),
     "figures": each(figure),
-    "samples": each(or_null(number)),
+    "samples": numbers_or_gaps,
 }
-extra: Final = object_of(_EXTRA, frozenset(_EXTRA), others=True, further=plain)
-"""Any object in JSON's types; these keys have a fixed form."""
+extra: Final = object_of(_EXTRA, frozenset(_EXTRA), others=True)
+"""Any object in JSON's types, which ``plain`` checks; these keys have a fixed form."""
 
 RUN_RULES: Final[Mapping[str, Rule]] = {
     "id": name,
@@ -271,9 +272,19 @@ DOCUMENT_RULES: Final[Mapping[str, Rule]] = {
 }
 
 
-def check_document(value: object) -> None:
-    """Check the form of a document; ``Run.from_json`` checks its verdict against its results."""
+def check_form(value: object) -> None:
+    """Check the form of a document, without the values of ``extra`` that have no form of their own.
+
+    ``Run.from_json`` checks those, and the verdict against the results.
+    """
     keys(mapping(value, "document"), "", DOCUMENT_RULES)
+
+
+def check_document(value: object) -> None:
+    """Check the form of a document, and that JSON can hold every ``extra``."""
+    check_form(value)
+    for index, result in enumerate(mapping(value, "document")["results"]):
+        plain(result["extra"], f"results[{index}].extra")
 
 
 def json_schema() -> dict[str, Json]:

@@ -6,7 +6,7 @@ import math
 import operator
 from collections import Counter
 from dataclasses import dataclass
-from statistics import median
+from statistics import NormalDist, median
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from portagpu.results.expectations import within
@@ -23,6 +23,28 @@ DEVIATIONS: Final = 3.5
 """Iglewicz and Hoaglin, "How to Detect and Handle Outliers" (1993): the modified z-score of 3.5."""
 RELATIVE: Final = 0.05
 """Smaller differences are ignored, however well the others agree."""
+FALSE_ALARMS: Final = 0.05
+"""The chance that any of many comparisons blames a value that normal noise made."""
+_EFFICIENCY: Final = 0.37
+"""Of the MAD as an estimate of the standard deviation of normal values."""
+
+
+def deviations_for(comparisons: int, peers: int | None = None) -> float:
+    """How many standard deviations make an outlier where so many values are compared.
+
+    With 3.5 one normal value in 2,149 is an outlier, which is hundreds in a fleet. So it is the
+    limit that the largest of all values exceeds with a chance of ``FALSE_ALARMS`` (Bonferroni), and
+    never less than ``DEVIATIONS``: 4.4 for 5,000 values, 5.5 for a million.
+
+    The MAD of a few ``peers`` is itself uncertain, as the standard deviation of 0.37 times as many
+    would be (Rousseeuw and Croux, 1993). The limit is then that of Student's t, by the first term
+    of its expansion (Abramowitz and Stegun, 26.7.5): 6.2 for 40 peers in 10,000 comparisons.
+    """
+    if comparisons < 1:
+        return DEVIATIONS
+    normal = -NormalDist().inv_cdf(FALSE_ALARMS / 2 / comparisons)
+    freedom = math.inf if peers is None else _EFFICIENCY * max(peers, MIN_PEERS)
+    return max(DEVIATIONS, normal + (normal**3 + normal) / (4 * freedom))
 
 
 class Majority(NamedTuple):

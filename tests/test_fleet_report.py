@@ -1,0 +1,307 @@
+"""``portagpu fleet report``: files of many nodes, good and bad, to a page and a document."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from portagpu.cli import main
+from portagpu.errors import ResultError
+from portagpu.fleet.gather import DAMAGED, gather
+from portagpu.fleet.nodes import read_nodes
+from portagpu.fleet.record import FleetRecord, FleetRecordError, Step, StepState, write_record
+from portagpu.fleet.report import SCHEMA, report
+from portagpu.report.fleet_page import render
+from portagpu.results.run import Result, Run, parse_json
+from portagpu.results.verdicts import Verdict
+from tests.chromium import PROGRAM, WHY_NOT
+from tests.chromium import Page as Browser
+from tests.fleet_simulation import simulate, write_files
+from tests.history_samples import measure, run
+from tests.html_page import Page, section
+from tests.result_samples import gate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+HOSTILE = "</script><script>window.broken = 1</script><img src=x onerror='window.broken = 1'>"
+
+
+def node(
+    folder: Path, name: str, value: float = 100.0, *more: Result, number: int = 0, **fields: Any
+) -> Path:
+    """The result file of a node."""
+    made = run(number, [gate("links", "a"), measure("memory/copy", value), *more], host=name)
+    made.info = type(made.info)(**{**made.info.to_json(), **fields})
+    path = folder / f"{len(list(folder.glob('*')))}.json"
+    return made.write_json(path)
+
+
+def failed(reason: str, **fields: Any) -> Result:
+    return gate("links", "width", Verdict.FAIL, reason=reason, **fields)
+
+
+def test_nodes_that_fail_are_grouped_by_what_they_say(tmp_path: Path) -> None:
+    for number in range(6):
+        more = (
+            [failed(f"slot {number} has {number} lanes, and 16 are wanted")] if number < 4 else []
+        )
+        node(tmp_path, f"node-{number}", 100.0, *more)
+    found = report([tmp_path])
+    (alike,) = found.alike
+    assert alike.nodes == ("node-0", "node-1", "node-2", "node-3")
+    assert (alike.gate, alike.check, alike.verdict) == ("links", "links/width", Verdict.FAIL)
+    assert found.counts == {"FAIL": 4, "PASS": 2}
+    assert found.verdict is Verdict.FAIL
+
+
+def test_of_two_results_of_a_node_the_newest_of_each_gate_counts(tmp_path: Path) -> None:
+    node(tmp_path, "healed", 50.0, failed("down"), number=1)
+    node(tmp_path, "healed", 100.0, gate("links", "width"), number=2)
+    node(tmp_path, "ill", 100.0, failed("down"), number=1)
+    run(2, [measure("memory/copy", 100.0)], host="ill").write_json(tmp_path / "bench.json")
+    found = {each.name: each for each in report([tmp_path]).nodes}
+    assert found["healed"].verdict is Verdict.PASS
+    assert found["ill"].verdict is Verdict.FAIL, "a benchmark says nothing of a link"
+    assert (found["ill"].gate, found["ill"].reason, found["ill"].earlier) == ("links", "down", 1)
+
+
+def test_what_cannot_be_read_is_named_and_the_others_are_used(tmp_path: Path) -> None:
+    paths = [node(tmp_path, f"node-{number}", 100.0) for number in range(40)]
+    whole = json.loads(paths[1].read_text())
+    bad = {
+        "cut.json": paths[1].read_text()[:200],
+        "empty.json": "",
+        "newer.json": json.dumps({**whole, "schema": "portagpu.result/2"}),
+        "again.json": paths[1].read_text(),
+        "nan.json": paths[2].read_text().replace("100.0", "NaN"),
+        "huge.json": paths[2].read_text().replace("100.0", "1e999"),
+        "claims.json": json.dumps({**whole, "verdict": "FAIL"}),
+    }
+    for name, text in bad.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "other.json").write_text('{"schema": "of something else"}')
+    (tmp_path / "folder.json").mkdir()
+    for processes in (1, 2):
+        found = gather([tmp_path], processes)
+        assert len(found.nodes) == 40
+        assert {each.path.name for each in found.unread} == set(bad)
+        assert all(each.reason and "\n" not in each.reason for each in found.unread)
+    told = report([tmp_path])
+    assert told.verdict is Verdict.INCONCLUSIVE
+    assert "cut.json" in section(render(told), "Files not read")
+
+
+def test_nothing_to_read_is_one_clear_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "other.json").write_text("{}")
+    for place in (tmp_path, tmp_path / "missing", tmp_path / "other.json"):
+        assert main(["fleet", "report", str(place)]) == 2
+        said = capfd.readouterr()
+        assert said.out == ""
+        assert said.err.count("\n") == 1
+        assert str(place) in said.err
+
+
+def test_names_of_any_form_are_shown_and_escaped(tmp_path: Path) -> None:
+    names = ["n" * 300, "<b>bold</b> & 'quoted'", "名前", "a  b", HOSTILE]
+    for name in names:
+        node(tmp_path, name, 100.0, failed(HOSTILE))
+    found = report([tmp_path])
+    text = render(found)
+    tags = [name for name, _ in Page(text).tags]
+    assert "img" not in tags
+    assert tags.count("script") == 2, "the nodes and the page's own script"
+    assert {each["name"] for each in found.to_json()["nodes"]} == set(names)
+    assert "&lt;b&gt;bold&lt;/b&gt;" in text
+
+
+def record(folder: Path, *steps: Step, nodes: tuple[str, ...]) -> None:
+    write_record(
+        folder,
+        FleetRecord(
+            id="r", what="bringup", started="2026-01-01T00:00:00Z", nodes=nodes, steps=steps
+        ),
+    )
+
+
+def test_a_record_says_why_a_node_has_no_result(tmp_path: Path) -> None:
+    for name in ("a", "b", "c", "pair"):
+        (tmp_path / name).mkdir()
+    node(tmp_path / "a", "a.cluster.local").rename(tmp_path / "a" / "result.json")
+    node(tmp_path / "pair", "p", number=5).rename(tmp_path / "pair" / "result.json")
+    (tmp_path / "b" / "result.json").write_text("{")
+    done = StepState.DONE
+    record(
+        tmp_path,
+        Step(id="a", nodes=("a",), state=done, result="a/result.json"),
+        Step(id="b", nodes=("b",), state=done, result="b/result.json", action="isolate"),
+        Step(id="c", nodes=("c",), state=StepState.LOST, reason="the node died"),
+        Step(id="out", nodes=("d",), state=done, result="../elsewhere/result.json"),
+        Step(id="pair", nodes=("a", "e"), state=done, result="pair/result.json"),
+        Step(id="pair-2", nodes=("a", "c"), state=StepState.LOST, reason="nobody answered"),
+        nodes=("a", "b", "c", "d", "e", "f"),
+    )
+    found = report([tmp_path])
+    states = {each.name: (each.state, each.verdict) for each in found.nodes}
+    assert states["a"] == ("done", Verdict.PASS), "a host may have a longer name than its node"
+    assert states["b"] == (DAMAGED, None)
+    assert states["c"] == (StepState.LOST, None)
+    assert states["d"] == (DAMAGED, None)
+    assert states["e"] == ("done", Verdict.PASS), "it has a result with another"
+    assert states["f"] == (StepState.WAITING, None)
+    assert {each.nodes: each.reason for each in found.alike}["a + c",] == "nobody answered"
+    assert next(each.reason for each in found.nodes if each.name == "c") == "the node died"
+    assert {each.path.parent.name for each in found.unread} == {"b", "elsewhere"}
+
+
+def test_a_damaged_record_is_an_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "fleet.json").write_text("{")
+    with pytest.raises(FleetRecordError, match="cannot be read"):
+        gather([tmp_path])
+    assert main(["fleet", "report", str(tmp_path)]) == 2
+    assert "fleet.json" in capfd.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of 60 nodes with faults, as a fleet run leaves them."""
+    folder = tmp_path_factory.mktemp("fleet")
+    write_files(simulate(60, 4), folder)
+    return folder
+
+
+def test_the_command_writes_page_document_and_text(
+    fleet: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out, document = tmp_path / "fleet.html", tmp_path / "fleet-report.json"
+    assert main(["fleet", "report", str(fleet), "--out", str(out), "--json", str(document)]) == 1
+    said = capfd.readouterr().out
+    assert "the node died: NODE_FAIL" in said
+    assert "550.1 on" in said
+    assert re.search(r"FAIL: 60 nodes: .* worse than their peers", said)
+    found = json.loads(document.read_text())
+    assert found["schema"] == SCHEMA
+    assert len(found["nodes"]) == 60
+    assert all(len(each["gates"]) == len(found["gates"]) for each in found["nodes"])
+    assert found["verdict"] == "FAIL"
+    page = Page(out.read_text("utf-8"))
+    for each in found["alike"]:
+        assert each["nodes"][0] in page.text
+        assert each["reason"] in page.text
+    for each in found["outliers"]:
+        assert each["node"] in page.text
+
+
+def test_the_page_keeps_what_it_reads(fleet: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    place = next(fleet.glob("node-*/result.json"))
+    before = place.read_bytes()
+    assert main(["fleet", "report", str(fleet), "--out", str(place)]) == 2
+    assert place.read_bytes() == before
+    assert "is read too" in capfd.readouterr().err
+
+
+def test_several_processes_read_what_one_does(fleet: Path) -> None:
+    paths = sorted(fleet.glob("*/result.json"))
+    assert len(paths) > 100
+    assert list(read_nodes(paths, 1)) == list(read_nodes(paths, 3))
+
+
+def test_every_picture_has_every_node_once(fleet: Path) -> None:
+    found = report([fleet])
+    pictures = re.findall("<svg [^>]*data-columns.*?</svg>", render(found))
+    assert len(pictures) == 2 + len(found.gates)
+    for picture in pictures:
+        cells = [
+            (int(x) + offset, int(y))
+            for x, y, width in re.findall(r"M(\d+) (\d+)h(\d+)v1h-\d+z", picture)
+            for offset in range(int(width))
+        ]
+        assert len(cells) == len(set(cells)) == len(found.nodes)
+
+
+# how files are read
+
+
+@pytest.mark.parametrize("text", ["plain", "µs × 2", "\\ud800 alone", "\x1b[31m red", " "])
+def test_a_file_read_once_is_as_one_that_is_checked_and_copied(tmp_path: Path, text: str) -> None:
+    made = node(tmp_path, "n", 100.0, gate("links", "b", reason="@"))
+    data = made.read_text("utf-8").replace('"@"', json.dumps(text)).encode()
+    document, _ = parse_json(data)
+    assert Run.from_json(document, fresh=parse_json(data).fresh) == Run.from_json(document)
+
+
+@pytest.mark.parametrize("number", ["NaN", "1e999", "-Infinity"])
+def test_a_number_that_is_not_finite_is_refused_wherever_it_is(tmp_path: Path, number: str) -> None:
+    made = node(tmp_path, "n", 100.0, gate("links", "b", extra={"deep": [{"x": 123456.5}]}))
+    made.write_text(made.read_text().replace("123456.5", number))
+    with pytest.raises(ResultError, match=r"results\[2\]\.extra\.deep\[0\]\.x: must be finite"):
+        Run.from_json(*parse_json(made.read_bytes())[:1], fresh=parse_json(made.read_bytes()).fresh)
+
+
+# in a browser
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory, fleet: Path) -> Iterator[Browser]:
+    if PROGRAM is None:
+        pytest.skip(WHY_NOT)
+    place = tmp_path_factory.mktemp("page") / "fleet.html"
+    place.write_text(render(report([fleet])), "utf-8")
+    with Browser(tmp_path_factory.mktemp("profile")) as page:
+        page.open(place)
+        yield page
+        assert page.said == [], "the console has errors"
+        assert len(page.requests) == 1, "something besides the page was asked for"
+
+
+def rows(page: Browser) -> list[str]:
+    names = "[...document.querySelectorAll('#nodes tbody tr')].map(row => row.cells[0].textContent)"
+    return page.run(names)  # type: ignore[no-any-return]
+
+
+def test_nodes_are_sorted_and_filtered(browser: Browser, fleet: Path) -> None:
+    found = {each.name: each for each in report([fleet]).nodes}
+    first = rows(browser)
+    assert len(first) == 60
+    assert found[first[0]].verdict is Verdict.FAIL
+    browser.run("document.querySelector('#nodes thead button[value=node]').click()")
+    assert rows(browser) == list(found)
+    marked = "document.querySelector('#nodes [aria-sort=ascending]').textContent"
+    assert browser.run(marked) == "Node"
+    browser.run(
+        "(() => { const list = document.querySelector('select[name=verdict]');"
+        " list.value = 'FAIL'; list.dispatchEvent(new Event('change')); })()"
+    )
+    assert rows(browser) == [name for name, each in found.items() if each.failed]
+    status = browser.run("document.querySelector('.filter [role=status]').textContent")
+    assert status == f"{len(rows(browser))} of 60 nodes"
+    browser.run("document.querySelector('.filter button').click()")
+
+
+def test_the_map_names_the_node_under_the_pointer_and_leads_to_it(browser: Browser) -> None:
+    event = (
+        "(() => {{ const map = document.querySelector('#map svg');"
+        " const box = map.getBoundingClientRect(), step = box.width / map.dataset.columns;"
+        " map.dispatchEvent(new MouseEvent('{0}',"
+        " {{clientX: box.left + 2.5 * step, clientY: box.top + 0.5 * step}})); }})()"
+    )
+    browser.run(event.format("pointermove"))
+    said = browser.run("document.querySelector('#map [role=status]').textContent")
+    assert said.startswith("node-00002: ")
+    browser.run(event.format("click"))
+    browser.settle()
+    assert rows(browser) == ["node-00002"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_a_phone_in_both_colours(browser: Browser, scheme: str) -> None:
+    browser.prefer(scheme)
+    browser.resize(360, 800)
+    assert browser.run("document.documentElement.scrollWidth") <= 360
+    browser.resize(1200, 900)
