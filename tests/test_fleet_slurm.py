@@ -17,6 +17,7 @@ from portagpu.fleet.drain import resume
 from portagpu.fleet.lock import FleetBusy
 from portagpu.fleet.record import FleetRecord, Step, StepState, read_record
 from portagpu.fleet.run import FleetOptions, FleetProgress, FleetUsageError, job_name, run
+from portagpu.fleet.slow import slow_of
 from tests import slurm_cluster
 
 if TYPE_CHECKING:
@@ -371,6 +372,59 @@ def test_nothing_is_drained_that_is_not_in_use(
     assert record.steps[0].verdict == "FAIL"
     assert "m1 left alone: Slurm has m1 as" in watch.notes[0]
     assert cluster.ask("sinfo", "-h", "-n", "m1", "-p", "amd", "-o", "%E") == "by hand"
+
+
+def test_rounds_of_pairs_find_the_slow_node_and_the_slow_link(
+    fleet: Callable[..., FleetOptions], cluster: Cluster
+) -> None:
+    options = fleet(
+        "m[1-4],h[1-2]", "slow=h2", "slow=m1+m3", what="collectives", partition="all", gres="",
+        rounds=5, group=3, ranks_per_node=2,
+    )  # fmt: skip
+    record = run(options).record
+    pairs = [step for step in record.steps if len(step.nodes) == 2]
+    assert len(pairs) == 15
+    assert [step.id for step in record.steps[15:]] == ["group-0", "group-1"]
+    assert {step.verdict for step in record.steps} == {"PASS"}
+    found = {(each.what, each.nodes) for each in slow_of(options.folder)}
+    assert found == {("node", ("h2",)), ("link", ("m1", "m3"))}
+
+
+@pytest.mark.torch
+def test_two_nodes_run_a_collective_together(
+    fleet: Callable[..., FleetOptions], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real ranks, over Gloo: srun starts them, and they meet through Slurm's variables."""
+    pytest.importorskip("torch")
+    # both nodes are this machine, and m1 is no name that it knows
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    options = fleet(
+        "m[1-2]", what="collectives", gres="", ranks_per_node=1,
+        program=[sys.executable, "-P", "-m", "portagpu"],
+    )  # fmt: skip
+    (step,) = run(options).record.steps
+    assert step.verdict == "PASS", (step, (options.folder / step.id / "job.log").read_text())
+    result = json.loads((options.folder / "m1+m2/result.json").read_text())
+    checked, *timed = result["results"]
+    assert (checked["value"], checked["shape"]["ranks"]) == (0, 2)
+    assert [each["id"] for each in timed] == [
+        "collectives/all_reduce[2-1MiB]",
+        "collectives/all_reduce[2-64MiB]",
+    ]
+    assert all(each["value"] > 0 for each in timed)
+
+
+@pytest.mark.torch
+def test_a_real_bringup_of_two_nodes(fleet: Callable[..., FleetOptions]) -> None:
+    pytest.importorskip("torch")
+    options = fleet(
+        "m[1-2]", "--only", "environment", program=[sys.executable, "-P", "-m", "portagpu"]
+    )
+    record = run(options).record
+    assert {step.state for step in record.steps} == {StepState.DONE}
+    for step in record.steps:
+        made = sorted(path.name for path in (options.folder / step.id).iterdir())
+        assert made == ["ended", "job.log", "junit.xml", "report.html", "result.json"]
 
 
 def test_no_process_is_left() -> None:

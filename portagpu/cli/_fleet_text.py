@@ -12,6 +12,9 @@ from portagpu.text import shortened
 from portagpu.units import count
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     from portagpu.fleet.record import FleetRecord, Step
 
 _LONGEST: Final = 300
@@ -44,26 +47,44 @@ def counts_line(record: FleetRecord) -> str:
     return ", ".join([f"{done} ({told})" if told else done, *others])
 
 
-def verdict_of(record: FleetRecord) -> Verdict:
-    """The fold of all steps; one that is not done leaves it INCONCLUSIVE at best."""
-    return fold(
+def verdict_of(record: FleetRecord, slow: Sequence[str] = ()) -> Verdict:
+    """The fold of all steps; one that is not done leaves it INCONCLUSIVE at best.
+
+    A node or link that is slow among its peers is a FAIL.
+    """
+    verdicts = [
         Verdict(step.verdict)
         if step.state is StepState.DONE and step.verdict
         else Verdict.INCONCLUSIVE
         for step in record.steps
-    )
+    ]
+    return fold([*verdicts, *(Verdict.FAIL for _ in slow)])
 
 
-def closing_lines(record: FleetRecord, folder: object) -> list[str]:
+def slow_sentences(record: FleetRecord, folder: Path) -> list[str]:
+    """The slow nodes and links that rounds of pairs show; empty for another run."""
+    if record.what != "collectives":
+        return []
+    from portagpu.fleet.slow import slow_of
+
+    return [each.sentence for each in slow_of(folder)]
+
+
+def closing_lines(record: FleetRecord, folder: object, slow: Sequence[str] = ()) -> list[str]:
     """The nodes that are not as they should be, the verdict, and how to go on."""
     bad = [step for step in record.steps if step.verdict != Verdict.PASS]
     lines = [step_line(step) for step in bad if step.state in (StepState.DONE, StepState.LOST)]
+    lines += [f"SLOW  {each}" for each in slow]
     open_ = sum(step.state is not StepState.DONE for step in record.steps)
     go_on = "; repeat the command to go on with the others" if open_ else ""
     place = shlex.quote(str(folder))
     head = ["", *lines, ""] if lines else [""]
-    return [*head, f"{verdict_of(record)}: {counts_line(record)}; results are in {place}{go_on}"]
+    return [
+        *head,
+        f"{verdict_of(record, slow)}: {counts_line(record)}; results are in {place}{go_on}",
+    ]
 
 
-def code_of(record: FleetRecord) -> int:
-    return exit_code(verdict_of(record))
+def code_of(record: FleetRecord, slow: Sequence[str] = ()) -> int:
+    """The exit code of :func:`verdict_of`."""
+    return exit_code(verdict_of(record, slow))

@@ -21,6 +21,10 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
         "portagpu.cli.fleet_resume:resume",
         "Resume the nodes that a fleet run drained, and no others.",
     ),
+    "rank": (
+        "portagpu.cli.fleet_rank:rank",
+        "Be one rank of a pair or group of nodes; fleet run calls this.",
+    ),
     "scripts": (
         "portagpu.cli.fleet_scripts:scripts",
         "Write a prolog, an epilog and a HealthCheckProgram for Slurm.",

@@ -103,6 +103,26 @@ _WHATS: Final = ("bringup", "conform", "bench", "collectives")
     "Default: nothing is drained.",
 )
 @click.option(
+    "--rounds",
+    type=click.IntRange(1, 10_000),
+    default=4,
+    show_default=True,
+    metavar="N",
+    help="Of collectives: each node meets N others, one after the other.",
+)
+@click.option(
+    "--group",
+    type=click.IntRange(3, 10_000),
+    metavar="N",
+    help="Of collectives: then groups of N nodes.",
+)
+@click.option(
+    "--ranks-per-node",
+    type=click.IntRange(1, 1024),
+    metavar="N",
+    help="Of collectives. Default: one for each GPU.",
+)
+@click.option(
     "--history",
     "place",
     metavar="FILE|URL",
@@ -125,16 +145,22 @@ def run(
     program: str | None,
     sbatch: tuple[str, ...],
     drain: bool,
+    rounds: int,
+    group: int | None,
+    ranks_per_node: int | None,
     place: str | None,
 ) -> int:
     """Run WHAT on every node through Slurm, one job each, and collect the results in one folder.
+
+    collectives runs an all_reduce on pairs of nodes in rounds, which tell a slow node from a slow
+    link; the others run the command of that name on each node.
 
     ARGUMENTs after -- go to the command on each node, such as -- --quick. The same command on the
     same folder goes on with what is not done: after Ctrl-C, a lost node or a lost login. Exit
     codes: 0 if every node is PASS, 1 after FAIL or ERROR, 3 if a node has no result, 130 if
     interrupted; jobs then go on.
     """
-    from portagpu.cli._fleet_text import closing_lines, code_of
+    from portagpu.cli._fleet_text import closing_lines, code_of, slow_sentences
     from portagpu.fleet.run import FleetOptions, FleetUsageError
     from portagpu.fleet.run import run as run_fleet
     from portagpu.fleet.slurm import UnknownNodes
@@ -152,6 +178,9 @@ def run(
         exclusive=not shared,
         sbatch=sbatch,
         drain=drain,
+        rounds=rounds,
+        group=group,
+        ranks_per_node=ranks_per_node,
         at_once=at_once,
         queue_limit_s=None if queue_minutes is None else 60 * queue_minutes,
         settle_s=settle_s,
@@ -159,7 +188,8 @@ def run(
     )
     with usage_errors(FleetUsageError, UnknownNodes):
         outcome = run_fleet(options, _view(sys.stdout))
-    print_lines(closing_lines(outcome.record, out), sys.stdout)
+    slow = slow_sentences(outcome.record, options.folder)
+    print_lines(closing_lines(outcome.record, out, slow), sys.stdout)
     stored = True if place is None else _import(place, options.folder, outcome.record)
     if outcome.interrupted:
         from portagpu.fleet.run import job_name
@@ -167,7 +197,7 @@ def run(
         name = job_name(outcome.record)
         print_lines([f"interrupted: jobs go on, and scancel --name={name} ends them"], sys.stdout)
         return INTERRUPTED
-    return code_of(outcome.record) if stored else max(FAILED, code_of(outcome.record))
+    return code_of(outcome.record, slow) if stored else FAILED
 
 
 def _import(place: str, folder: Path, record: FleetRecord) -> bool:

@@ -17,7 +17,7 @@ def status(folder: Path, json_to: str | None) -> int:
 
     Exit codes: 0 if every node is PASS, 1 after FAIL or ERROR, 3 if a node has no result yet.
     """
-    from portagpu.cli._fleet_text import closing_lines, code_of
+    from portagpu.cli._fleet_text import closing_lines, code_of, slow_sentences
     from portagpu.codec import encode
     from portagpu.fleet.record import read_record
 
@@ -25,5 +25,6 @@ def status(folder: Path, json_to: str | None) -> int:
     write_json(encode(record), json_to)
     words = " ".join([record.what, *record.arguments])
     head = f"{words} on {len(record.nodes)} nodes, begun {record.started}"
-    print_lines([head, *closing_lines(record, folder)], text_stream(json_to))
-    return code_of(record)
+    slow = slow_sentences(record, folder)
+    print_lines([head, *closing_lines(record, folder, slow)], text_stream(json_to))
+    return code_of(record, slow)

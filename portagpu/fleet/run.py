@@ -7,6 +7,7 @@ process loses nothing: jobs go on, and the next run of the same command finds th
 
 from __future__ import annotations
 
+import re
 import time
 import uuid
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,7 @@ from portagpu.fleet.record import (
     read_record,
     write_record,
 )
+from portagpu.fleet.steps import joint_steps, single_steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -57,6 +59,8 @@ class FleetOptions:
     GPUs and "" for none. At most ``at_once`` steps are in Slurm's queue. A step that waits there
     for ``queue_limit_s`` is cancelled, and a job may run for ``minutes``. ``settle_s`` is how long
     a result may take to appear after its job's end; ``answer_limit_s`` how long Slurm may be away.
+    Collectives run in ``rounds`` of pairs, then in groups of ``group`` nodes if that is given, with
+    ``ranks_per_node`` ranks, by default one for each GPU.
     """
 
     what: str
@@ -71,6 +75,9 @@ class FleetOptions:
     exclusive: bool = True
     sbatch: Sequence[str] = ()
     drain: bool = False
+    rounds: int = 4
+    group: int | None = None
+    ranks_per_node: int | None = None
     at_once: int = 64
     queue_limit_s: float | None = None
     settle_s: float = 60.0
@@ -176,12 +183,13 @@ def _gres(options: FleetOptions, names: Iterable[str], nodes: Mapping[str, Node]
 
 def _begun(options: FleetOptions, names: tuple[str, ...], gres: str, version: str) -> FleetRecord:
     """The record in the folder, if it is of this run; else a new one, which is written."""
+    steps = _steps(options, names)
     asked = {"version": version, "gres": gres, "partition": options.partition or ""}
     scheduler = {key: value for key, value in asked.items() if value}
     if (options.folder / FILE).exists():
         record = read_record(options.folder)
-        wanted = (options.what, tuple(options.arguments), frozenset(names))
-        if (record.what, record.arguments, frozenset(record.nodes)) != wanted:
+        wanted = (options.what, tuple(options.arguments), {step.id for step in steps})
+        if (record.what, record.arguments, {step.id for step in record.steps}) != wanted:
             words = " ".join([record.what, *record.arguments])
             raise FleetUsageError(
                 f"{options.folder} holds another fleet run ({words} on {len(record.nodes)} nodes): "
@@ -198,10 +206,21 @@ def _begun(options: FleetOptions, names: tuple[str, ...], gres: str, version: st
             started=f"{now:%Y-%m-%dT%H:%M:%SZ}",
             nodes=names,
             scheduler=scheduler,
-            steps=tuple(Step(id=name, nodes=(name,)) for name in names),
+            steps=steps,
         )
     write_record(options.folder, record)
     return record
+
+
+def _steps(options: FleetOptions, names: tuple[str, ...]) -> tuple[Step, ...]:
+    """Raises FleetUsageError where there are too few nodes to run anything together."""
+    if options.what != "collectives":
+        return single_steps(names)
+    if len(names) < max(2, options.group or 2):
+        raise FleetUsageError(
+            f"collectives need at least {max(2, options.group or 2)} nodes, not {len(names)}"
+        )
+    return joint_steps(names, options.rounds, options.group)
 
 
 @dataclass(slots=True)
@@ -354,6 +373,7 @@ class _Runner:
         if self.silent_since is not None:
             return
         live = sum(step.state in LIVE for step in self.record.steps)
+        busy = {name for step in self.record.steps if step.state in LIVE for name in step.nodes}
         changed: list[Step] = []
         try:
             for step in self.record.steps:
@@ -366,6 +386,11 @@ class _Runner:
                     changed.append(collect.lost(step, f"not submitted: {why}"))
                     continue
                 if any(nodes[name].unknown for name in step.nodes):
+                    continue
+                waits = not busy.isdisjoint(step.nodes)
+                # also those that wait: rounds keep their order on every node
+                busy.update(step.nodes)
+                if waits:
                     continue
                 changed.append(self._submitted(step))
                 live += 1
@@ -387,12 +412,13 @@ class _Runner:
                 comment=step.id,
                 nodes=step.nodes,
                 folder=folder,
-                words=[str(folder), *self._command(folder)],
+                words=[str(folder), *self._command(step, folder)],
                 minutes=options.minutes,
                 gres=self.gres,
                 partition=options.partition,
                 account=options.account,
                 exclusive=options.exclusive,
+                tasks_per_node=self._ranks_per_node() if len(step.nodes) > 1 else None,
                 options=options.sbatch,
             ),
         )
@@ -402,9 +428,30 @@ class _Runner:
             step, state=StepState.SUBMITTED, job=number, attempts=step.attempts + 1, reason=""
         )
 
-    def _command(self, folder: Path) -> list[str]:
-        options = self.options
-        return [*options.program, options.what, *options.arguments, "--out", str(folder)]
+    def _command(self, step: Step, folder: Path) -> list[str]:
+        options, end = self.options, ["--out", str(folder)]
+        if options.what != "collectives":
+            return [*options.program, options.what, *options.arguments, *end]
+        ranks = self._ranks_per_node()
+        return [
+            "srun",
+            f"--nodes={len(step.nodes)}",
+            f"--ntasks={ranks * len(step.nodes)}",
+            f"--ntasks-per-node={ranks}",
+            "--kill-on-bad-exit=1",
+            # a rank chooses its cores by its GPU
+            "--cpu-bind=none",
+            *options.program,
+            "fleet",
+            "rank",
+            *options.arguments,
+            *end,
+        ]
+
+    def _ranks_per_node(self) -> int:
+        """As it was asked for, or one for each GPU that a node is asked for; at least one."""
+        counts = re.findall(r"gpu(?::[^:,]+)?:(\d+)(?:,|$)", self.gres)
+        return self.options.ranks_per_node or sum(map(int, counts)) or 1
 
     def _put(self, steps: Sequence[Step]) -> None:
         """Put further states of steps into the record, and tell of them."""

@@ -142,6 +142,7 @@ class Request:
     partition: str | None = None
     account: str | None = None
     exclusive: bool = True
+    tasks_per_node: int | None = None
     options: Sequence[str] = field(default_factory=tuple)
 
 
@@ -214,6 +215,7 @@ def submit(script: Path, request: Request) -> str:
         "--gres": request.gres,
         "--partition": request.partition or "",
         "--account": request.account or "",
+        "--ntasks-per-node": str(request.tasks_per_node or ""),
         "--chdir": str(request.folder),
         "--output": _pattern(request.folder / "job.log"),
     }
