@@ -14,8 +14,9 @@ import pytest
 from portagpu import cli
 from portagpu.fleet import collect, slurm
 from portagpu.fleet import run as fleet_run
+from portagpu.fleet.begin import FleetOptions
 from portagpu.fleet.record import FleetRecord, Step, StepState, read_record, write_record
-from portagpu.fleet.run import FleetOptions, FleetProgress
+from portagpu.fleet.run import FleetProgress
 from portagpu.fleet.steps import joint_steps, pair_rounds
 from tests.result_samples import passing
 

@@ -161,7 +161,7 @@ def run(
     interrupted; jobs then go on.
     """
     from portagpu.cli._fleet_text import closing_lines, code_of, slow_sentences
-    from portagpu.fleet.run import FleetOptions, FleetUsageError
+    from portagpu.fleet.begin import FleetOptions, FleetUsageError
     from portagpu.fleet.run import run as run_fleet
     from portagpu.fleet.slurm import UnknownNodes
 

@@ -17,6 +17,8 @@ from portagpu.text import excerpt, one_line
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from portagpu.results.run import RunInfo
+
 ENDED: Final = "ended"
 """The file in which ``step.sh`` writes the job's number and the command's exit code."""
 RESULT: Final = "result.json"
@@ -36,28 +38,28 @@ def came_to_its_end(folder: Path, job: str) -> bool:
         return False
 
 
-def collected(folder: Path, step: Step) -> Step:
-    """``step`` with what its result says: DONE, or LOST with the reason.
+def collected(folder: Path, step: Step) -> tuple[Step, RunInfo | None]:
+    """``step`` with what its result says, DONE or LOST with the reason; and what ran there.
 
     ``folder`` is that of the step, whose command came to its end.
     """
-    name = f"{step.id}/{RESULT}"
     try:
         run = read_file(folder / RESULT).run
     except ResultError as error:
-        return lost(step, _why_no_result(folder, error))
+        return lost(step, _why_no_result(folder, error)), None
     if run.info.interrupted:
-        return lost(step, f"the command was stopped before its end: {one_line(run.why)}")
+        return lost(step, f"the command was stopped before its end: {one_line(run.why)}"), None
     failure = run.first_failure
-    return replace(
+    done = replace(
         step,
         state=StepState.DONE,
-        result=name,
+        result=f"{step.id}/{RESULT}",
         verdict=str(run.verdict),
         gate=failure.area if failure else None,
         reason="" if run.verdict is Verdict.PASS else one_line(run.why),
         action=str(worst_action(run.results)),
     )
+    return done, run.info
 
 
 def lost(step: Step, reason: str) -> Step:

@@ -61,9 +61,10 @@ def drain(
     outcomes = []
     nodes = slurm.nodes() if wanted else {}
     for name, reason in wanted.items():
-        node = nodes[name]
-        if not node.usable:
-            outcomes.append(Outcome(name, False, f"left alone: {node.why_unusable}"))
+        node = nodes.get(name)
+        if node is None or not node.usable:
+            why = node.why_unusable if node else "Slurm does not know it any more"
+            outcomes.append(Outcome(name, False, f"left alone: {why}"))
             continue
         before = record
         record = replace(record, drained={**record.drained, name: reason})

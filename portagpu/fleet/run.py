@@ -9,33 +9,24 @@ from __future__ import annotations
 
 import re
 import time
-import uuid
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from portagpu.errors import PortagpuError
-from portagpu.files import check_writable
+from portagpu.errors import OutputError
 from portagpu.fleet import collect, slurm
+from portagpu.fleet.begin import begun_record, chosen_nodes, gres_of
 from portagpu.fleet.drain import drain, to_drain
 from portagpu.fleet.lock import locked
-from portagpu.fleet.record import (
-    FILE,
-    FleetRecord,
-    Step,
-    StepState,
-    read_record,
-    write_record,
-)
-from portagpu.fleet.steps import joint_steps, single_steps
+from portagpu.fleet.record import FleetRecord, Step, StepState, write_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
+    from portagpu.fleet.begin import FleetOptions
     from portagpu.fleet.slurm import Job, Node
+    from portagpu.results.run import RunInfo
 
-WHATS: Final = ("bringup", "conform", "bench", "collectives")
 SCRIPT: Final = Path(__file__).resolve().parent / "step.sh"
 LIVE: Final = (StepState.SUBMITTED, StepState.RUNNING)
 MOST_ATTEMPTS: Final = 5
@@ -43,46 +34,6 @@ MOST_ATTEMPTS: Final = 5
 _BY_ITSELF: Final = ("COMPLETED", "FAILED")
 """States of a job whose command ended by itself, with whatever exit code."""
 _ENDS: Final = (StepState.DONE, StepState.LOST)
-
-
-class FleetUsageError(PortagpuError, ValueError):
-    """The fleet cannot be run as it was asked for; the message says what to change."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetOptions:
-    """What to run, and where.
-
-    ``nodes`` is a list as Slurm writes it, or "all" for those of the partition. ``arguments`` are
-    added to the command on each node, ``program`` begins it. ``drain`` takes nodes out of use whose
-    result asks for it. ``gres`` is None for each node's own
-    GPUs and "" for none. At most ``at_once`` steps are in Slurm's queue. A step that waits there
-    for ``queue_limit_s`` is cancelled, and a job may run for ``minutes``. ``settle_s`` is how long
-    a result may take to appear after its job's end; ``answer_limit_s`` how long Slurm may be away.
-    Collectives run in ``rounds`` of pairs, then in groups of ``group`` nodes if that is given, with
-    ``ranks_per_node`` ranks, by default one for each GPU.
-    """
-
-    what: str
-    nodes: str
-    folder: Path
-    program: Sequence[str]
-    arguments: Sequence[str] = ()
-    minutes: int = 60
-    partition: str | None = None
-    account: str | None = None
-    gres: str | None = None
-    exclusive: bool = True
-    sbatch: Sequence[str] = ()
-    drain: bool = False
-    rounds: int = 4
-    group: int | None = None
-    ranks_per_node: int | None = None
-    at_once: int = 64
-    queue_limit_s: float | None = None
-    settle_s: float = 60.0
-    answer_limit_s: float = 600.0
-    poll_s: float = 5.0
 
 
 class FleetProgress:
@@ -118,10 +69,10 @@ def run(options: FleetOptions, progress: FleetProgress | None = None) -> FleetOu
     heard = progress or FleetProgress()
     version = slurm.version()
     nodes = slurm.nodes()
-    names = _chosen_nodes(options, nodes)
-    gres = _gres(options, names, nodes)
+    names = chosen_nodes(options, nodes)
+    gres = gres_of(options, names, nodes)
     with locked(options.folder):
-        runner = _Runner(options, heard, gres, _begun(options, names, gres, version))
+        runner = _Runner(options, heard, gres, begun_record(options, names, gres, version))
         heard.begin(runner.record)
         try:
             runner.run(nodes)
@@ -137,92 +88,6 @@ def job_name(record: FleetRecord) -> str:
     return f"portagpu-{record.id}"
 
 
-def _chosen_nodes(options: FleetOptions, nodes: Mapping[str, Node]) -> tuple[str, ...]:
-    """The names of the nodes; raises FleetUsageError for those that cannot be used together."""
-    if options.what not in WHATS:
-        raise FleetUsageError(f"fleet run knows {', '.join(WHATS)}, not {options.what!r}")
-    partition = options.partition
-    if partition is not None and partition not in (known := slurm.partitions()):
-        there = ", ".join(known) or "none"
-        raise FleetUsageError(f"Slurm has no partition {partition!r}; there are: {there}")
-    partition = partition or slurm.default_partition()
-    if partition is None:
-        raise FleetUsageError("this cluster has no default partition: name one with --partition")
-    if options.nodes == "all":
-        names = tuple(name for name, node in nodes.items() if partition in node.partitions)
-        if not names:
-            raise FleetUsageError(f"the partition {partition} has no nodes")
-        return names
-    names = slurm.expand(options.nodes)
-    _refuse("Slurm does not know", [name for name in names if name not in nodes])
-    others = [name for name in names if partition not in nodes[name].partitions]
-    _refuse(f"not in the partition {partition}:", others)
-    return names
-
-
-def _refuse(why: str, names: Sequence[str]) -> None:
-    if names:
-        shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-        raise FleetUsageError(f"{why} {shown}")
-
-
-def _gres(options: FleetOptions, names: Iterable[str], nodes: Mapping[str, Node]) -> str:
-    """What each node is asked for; raises FleetUsageError where that is not the same for all."""
-    if options.gres is not None:
-        return options.gres
-    kinds: dict[str, list[str]] = {}
-    for name in names:
-        kinds.setdefault(nodes[name].gpus, []).append(name)
-    if len(kinds) > 1:
-        told = "; ".join(f"{kind or 'no GPU'}: {', '.join(of[:4])}" for kind, of in kinds.items())
-        raise FleetUsageError(
-            f"the nodes have different GPUs ({told}): run a fleet for each kind, each in its folder"
-        )
-    return next(iter(kinds))
-
-
-def _begun(options: FleetOptions, names: tuple[str, ...], gres: str, version: str) -> FleetRecord:
-    """The record in the folder, if it is of this run; else a new one, which is written."""
-    steps = _steps(options, names)
-    asked = {"version": version, "gres": gres, "partition": options.partition or ""}
-    scheduler = {key: value for key, value in asked.items() if value}
-    if (options.folder / FILE).exists():
-        record = read_record(options.folder)
-        wanted = (options.what, tuple(options.arguments), {step.id for step in steps})
-        if (record.what, record.arguments, {step.id for step in record.steps}) != wanted:
-            words = " ".join([record.what, *record.arguments])
-            raise FleetUsageError(
-                f"{options.folder} holds another fleet run ({words} on {len(record.nodes)} nodes): "
-                "repeat its command to go on with it, or name another folder"
-            )
-        record = replace(record, scheduler=scheduler)
-    else:
-        now = datetime.now(UTC)
-        check_writable(options.folder / FILE)
-        record = FleetRecord(
-            id=f"{now:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}",
-            what=options.what,
-            arguments=tuple(options.arguments),
-            started=f"{now:%Y-%m-%dT%H:%M:%SZ}",
-            nodes=names,
-            scheduler=scheduler,
-            steps=steps,
-        )
-    write_record(options.folder, record)
-    return record
-
-
-def _steps(options: FleetOptions, names: tuple[str, ...]) -> tuple[Step, ...]:
-    """Raises FleetUsageError where there are too few nodes to run anything together."""
-    if options.what != "collectives":
-        return single_steps(names)
-    if len(names) < max(2, options.group or 2):
-        raise FleetUsageError(
-            f"collectives need at least {max(2, options.group or 2)} nodes, not {len(names)}"
-        )
-    return joint_steps(names, options.rounds, options.group)
-
-
 @dataclass(slots=True)
 class _Runner:
     """The steps on their way; ``since`` is when each was submitted or seen to end."""
@@ -235,6 +100,8 @@ class _Runner:
     silent_since: float | None = None
     tried: set[str] = field(default_factory=set)
     """The nodes that this was to drain, whatever became of that."""
+    seen: dict[str, tuple[str, str]] = field(default_factory=dict)
+    told: set[tuple[str, str]] = field(default_factory=set)
 
     def run(self, nodes: Mapping[str, Node]) -> None:
         self._begin_again()
@@ -310,14 +177,20 @@ class _Runner:
         # a job whose node does not let go of it, or that Slurm has forgotten, may have its result
         over = job is None or job.ended or job.state == "COMPLETING"
         if over and collect.came_to_its_end(folder, number):
-            found = collect.collected(folder, step)
+            found, info = collect.collected(folder, step)
+            if info is not None:
+                self._compare(step, info)
             if found.state is StepState.DONE or job is None or job.state in _BY_ITSELF:
                 return found
         if job is None or over:
             return self._late(step, job)
         broken = self._broken(step, nodes)
         if job.state == "PENDING" and (why := self._why_never(step, job, broken)):
-            slurm.cancel([number])
+            try:
+                slurm.cancel([number])
+            except slurm.SlurmError:
+                # it began or ended just now, or Slurm is busy: the next look tells
+                return step
             return collect.lost(step, why)
         if job.runs and step.state is StepState.SUBMITTED:
             return replace(step, state=StepState.RUNNING)
@@ -330,13 +203,28 @@ class _Runner:
         """The nodes of a step that will run nothing; one that is unknown has a while to answer."""
         found = []
         now = time.monotonic()
-        for node in (nodes[name] for name in step.nodes if name in nodes):
+        for name in step.nodes:
+            node = nodes.get(name) or slurm.Node(name, "invalid", frozenset(), "", "not in Slurm")
             silent = now - self.since.setdefault(f"{node.name}/unknown", now)
             if not node.unknown:
                 del self.since[f"{node.name}/unknown"]
             if not node.usable or (node.unknown and silent > self.options.settle_s):
                 found.append(node)
         return found
+
+    def _compare(self, step: Step, info: RunInfo) -> None:
+        """Tell once of each thing in which a node is unlike the first one."""
+        of = "+".join(step.nodes)
+        for what, value in (
+            ("target", info.target or "none that is known"),
+            ("portagpu", info.versions.get("portagpu") or "unknown"),
+        ):
+            first, usual = self.seen.setdefault(what, (of, value))
+            if value != usual and (what, value) not in self.told:
+                self.told.add((what, value))
+                self.progress.note(
+                    f"{of} has {what} {value}, and {first} {usual}: compare them with care"
+                )
 
     def _why_never(self, step: Step, job: Job, broken: Sequence[Node]) -> str:
         """Why there is no point in waiting for a job in the queue; empty where there is."""
@@ -360,6 +248,12 @@ class _Runner:
             return collect.lost(step, f"Slurm ended the job: {state}{_because(job)}")
         key = f"{step.id}/ended"
         waited = time.monotonic() - self.since.setdefault(key, time.monotonic())
+        if job is not None and not job.ended:
+            # its node clears up, or does not answer, which Slurm notices after minutes
+            limit = self.options.answer_limit_s
+            if waited < limit:
+                return step
+            return collect.lost(step, f"the job has been {state} for {limit:g} s without a result")
         if waited < self.options.settle_s:
             return step
         return collect.lost(
@@ -404,7 +298,12 @@ class _Runner:
 
     def _submitted(self, step: Step) -> Step:
         options, folder = self.options, self.options.folder / step.id
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(
+                f"cannot make {folder}: {error.strerror}; repeat the command when that is mended"
+            ) from error
         number = slurm.submit(
             SCRIPT,
             slurm.Request(

@@ -27,7 +27,7 @@ LIMIT_S: Final = 60.0
 """Of one call; a busy controller takes seconds."""
 NODE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}")
 _NODE_LIST: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,\[\]-]*")
-_KEPT: Final = frozenset({"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_CONF_SERVER"})
+_KEPT: Final = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"})
 _NOT_OURS: Final = ("SLURM", "SQUEUE_", "SINFO_", "SCONTROL_", "SBATCH_ARRAY", "SBATCH_WAIT")
 """Variables that would make another question of this one: filters, and the job that this is in."""
 _UNUSABLE: Final = ("down", "drain", "fail", "inval", "error", "future", "powered_down", "drng")
@@ -247,7 +247,7 @@ def jobs(name: str) -> dict[str, Job]:
 
 
 def cancel(numbers: Iterable[str]) -> None:
-    """Cancel jobs; one that ended is no error."""
+    """Cancel jobs. Raises SlurmError also for one that ended meanwhile."""
     given = list(numbers)
     if given:
         _ask("scancel", *given)
