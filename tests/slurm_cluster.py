@@ -58,7 +58,7 @@ MessageTimeout=2
 KillWait=1
 ReturnToService=1
 SchedulerType=sched/builtin
-SchedulerParameters=sched_interval=1,batch_sched_delay=1
+SchedulerParameters=sched_interval=1,batch_sched_delay=0
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 GresTypes=gpu
