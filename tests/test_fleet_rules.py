@@ -195,6 +195,18 @@ def test_one_round_cannot_tell_a_link_from_a_node() -> None:
     assert "another round tells" in found[0].sentence
 
 
+def test_a_group_is_told_where_no_pair_in_it_is_slow() -> None:
+    rounds = rounds_of(3)
+    link = rounds[1][0]
+    others = [name for name in NAMES if name not in link]
+    groups: list[tuple[str, ...]] = [(*link, *others[:2]), tuple(others[2:6]), tuple(others[6:])]
+    rounds += [groups, *([tuple(NAMES[n : n + 4])] for n in range(8))]
+    slow = {link: 0.6, groups[0]: 0.6, groups[1]: 0.5}
+    found = judge(Fleet(joint=joints(rounds, slow))).slow
+    assert {each.nodes for each in found} == {link, groups[1]}
+    assert "are slow together" in found[0].sentence
+
+
 def test_two_slow_nodes_that_met_are_both_named() -> None:
     rounds = rounds_of(4)
     one, two = rounds[0][0]

@@ -1,7 +1,8 @@
 """The slow link or the slow node, from collectives of pairs and groups in rounds.
 
 A pair that is slow alone has a slow link, or one of its nodes is slow. Rounds tell them apart: a
-node is slow in most of its pairs, a link in one pair of each node. Groups are judged alike.
+node is slow in most of its pairs, a link in one pair of each node. Groups are judged alike, and a
+group in which a node or a pair is slow is not told again.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ class Slow:
         much = f"{worst.measure} {far} from the median of all pairs"
         if self.what == NODE:
             return f"{named} is slow in {self.slow} of its {self.pairs} pairs: {much}"
+        if len(self.nodes) > 2:
+            return f"{named} are slow together, and none of their own pairs is: {much}"
         if self.what == LINK:
             return f"the link of {named} is slow, and they are not slow with others: {much}"
         return f"the link of {named} is slow, or one of them, which another round tells: {much}"
@@ -101,9 +104,11 @@ def judge(joint: Sequence[Joint], tables: Iterable[Table], limits: Limits) -> li
         )
         for node in sorted(guilty)
     ]
-    for pair, unlike in evidence.items():
+    for pair, unlike in sorted(evidence.items(), key=lambda entry: len(members[entry[0]])):
         nodes = members[pair]
-        if guilty.isdisjoint(nodes):
+        # a group is slow for a pair in it that is
+        explained = any(set(other.nodes) <= set(nodes) for other in named)
+        if not explained and guilty.isdisjoint(nodes):
             known = all(pairs[node] > 1 for node in nodes)
             least = min(pairs[node] for node in nodes)
             named.append(

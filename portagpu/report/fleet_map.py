@@ -24,6 +24,8 @@ _GRID: Final = 1500
 NONE: Final = "none"
 """The class of a node without a result."""
 LEGEND: Final = (*(str(verdict).lower() for verdict in Verdict), NONE)
+_BELOW: Final = ("skip", "pass", "unverified", NONE, "inconclusive", "error", "fail")
+"""The graver is drawn over the others, and in a large fleet a little larger than its cell."""
 
 
 def map_section(report: FleetReport) -> Markup:
@@ -56,7 +58,7 @@ def map_section(report: FleetReport) -> Markup:
         "Map",
         tag("p", note, class_="soft"),
         tag("ul", *legend, class_="legend"),
-        tag("div", *pictures, class_="maps"),
+        tag("div", *pictures, class_="maps large" if len(report.nodes) > _GRID else "maps"),
         tag("p", role="status", aria_live="off", class_="soft"),
     )
 
@@ -76,7 +78,8 @@ def _picture(title: str, found: Sequence[str], gate: int | None, bad: str = "fai
     rows = max(1, math.ceil(len(found) / columns))
     paths = [
         tag("path", d=_runs(found, kind, columns), class_=f"cell {kind}")
-        for kind in dict.fromkeys(found)
+        for kind in _BELOW
+        if kind in found
     ]
     if len(found) <= _GRID:
         lines = "".join(f"M{x} 0V{rows}" for x in range(1, columns))
@@ -91,6 +94,7 @@ def _picture(title: str, found: Sequence[str], gate: int | None, bad: str = "fai
         aria_label=f"{title}: {told}",
         data_columns=columns,
         data_gate=gate,
+        class_="many" if len(found) > _GRID else None,
     )
     caption = tag("figcaption", tag("b", title), tag("span", told, class_="soft"))
     return tag("figure", caption, svg, class_="card")

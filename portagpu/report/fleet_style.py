@@ -25,6 +25,8 @@ i.cell { display: inline-block; width: 13px; height: 13px; border-radius: 2px; m
 .badge.none { --tone: var(--soft); }
 .maps { display: grid; gap: 12px; margin: 12px 0 6px;
   grid-template-columns: repeat(auto-fill, minmax(min(100%, 240px), 1fr)); }
+.maps.large { grid-template-columns: repeat(auto-fill, minmax(min(100%, 330px), 1fr)); }
+.many .cell:is(.fail, .error, .inconclusive, .none) { stroke: var(--cell); stroke-width: .7; }
 .maps figure { padding: 10px 12px 12px; min-width: 0; }
 .maps figcaption { font-size: 13px; margin-bottom: 6px; }
 .maps figcaption .soft { display: block; font-size: 12.5px; }

@@ -26,10 +26,14 @@ Check: TypeAlias = Callable[[object, str], object]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """``check(value, path)`` raises ResultError; ``schema`` is the same as JSON Schema."""
+    """``check(value, path)`` raises ResultError; ``schema`` is the same as JSON Schema.
+
+    A ``nullable`` rule accepts None, which is then not checked: most keys of a result have it.
+    """
 
     check: Check
     schema: dict[str, Json] = field(default_factory=dict)
+    nullable: bool = False
 
     def __call__(self, value: object, path: str) -> None:
         self.check(value, path)
@@ -151,7 +155,7 @@ def or_null(rule: Rule) -> Rule:
         if value is not None:
             rule.check(value, path)
 
-    return Rule(check, {"anyOf": [rule.schema, {"type": "null"}]})
+    return Rule(check, {"anyOf": [rule.schema, {"type": "null"}]}, nullable=True)
 
 
 def each(rule: Rule) -> Rule:
@@ -260,7 +264,9 @@ def keys(
     prefix = f"{path}." if path else ""
     for key, rule in rules.items():
         if key in document:
-            rule.check(document[key], prefix + key)
+            value = document[key]
+            if value is not None or not rule.nullable:
+                rule.check(value, prefix + key)
         elif key not in optional:
             raise ResultError(f"{prefix}{key}: is missing")
     if others or document.keys() == rules.keys():

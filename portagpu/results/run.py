@@ -7,8 +7,8 @@ UNVERIFIED becomes ERROR, because a measure without a number judged nothing.
 from __future__ import annotations
 
 import json
-import math
 import platform
+import re
 import time
 import uuid
 from collections import Counter
@@ -61,6 +61,8 @@ __all__ = [
     "verdict_of",
 ]
 
+_VERDICTS: Final = {str(each): each for each in Verdict}
+_EVIDENCE: Final = {str(each): each for each in Evidence}
 _UNJUDGED_NUMBER = frozenset({Verdict.PASS, Verdict.UNVERIFIED})
 
 
@@ -105,8 +107,8 @@ class Result:
         self._set(document)
 
     def _set(self, document: dict[str, Any]) -> None:
-        document["verdict"] = Verdict(document["verdict"])
-        document["evidence"] = tuple(Evidence(badge) for badge in document["evidence"])
+        document["verdict"] = _VERDICTS[document["verdict"]]
+        document["evidence"] = tuple(_EVIDENCE[badge] for badge in document["evidence"])
         for key, value in document.items():
             object.__setattr__(self, key, value)
 
@@ -436,31 +438,39 @@ class Fresh(NamedTuple):
 
     Where it is ``fresh``, it is in the form that ``plain`` gives: all of its numbers are finite,
     and no text has a lone surrogate. Nobody else holds it, so that a run may keep parts of it.
+    Another document may be so too: its text only looks as if it might not.
     """
 
     document: Any
     fresh: bool
 
 
+_DIGITS: Final = bytes.maketrans(b"123456789E", b"000000000e")
+_HUGE: Final = re.compile(rb"0e\+?000")
+"""A number that may be too large, with every digit as 0; few other texts have that form."""
+_LONGEST: Final = b"0" * 309
+
+
 def parse_json(data: bytes) -> Fresh:
     """The JSON of a file; raises ResultError."""
     if len(data) > LARGEST_BYTES:
         raise ResultError(f"is larger than {LARGEST_BYTES >> 20} MiB")
-    fresh = all(escape not in data for escape in (b"\\ud", b"\\uD"))
+    constants: list[str] = []
 
-    def number(text: str) -> float:
-        nonlocal fresh
-        value = float(text)
-        fresh = fresh and math.isfinite(value)
-        return value
+    def constant(word: str) -> float:
+        constants.append(word)
+        return float(word)
 
     try:
-        document = json.loads(data.decode(), parse_float=number, parse_constant=number)
+        document = json.loads(data.decode(), parse_constant=constant)
     except RecursionError:
         raise ResultError("is nested too deeply") from None
     except ValueError as error:
         raise ResultError(f"is not JSON, or was cut off: {error}") from error
-    return Fresh(document, fresh)
+    digits = data.translate(_DIGITS)
+    huge = _HUGE.search(digits) or _LONGEST in digits
+    # half a surrogate has no other form in UTF-8
+    return Fresh(document, not (constants or huge or b"\\ud" in data or b"\\uD" in data))
 
 
 def _plural(count: int, noun: str) -> str:
@@ -495,9 +505,10 @@ def _printable(document: dict[str, Any]) -> dict[str, Any]:
             key: printable(text) if isinstance(text, str) else text for key, text in wanted.items()
         }
     for key in ("reason", "does_not_show"):
-        if isinstance(document[key], str):
+        text = document[key]
+        if isinstance(text, str) and not text.isprintable():
             # text of a device or of another package may hold control sequences of terminals
-            lines = document[key].split("\n")
+            lines = text.split("\n")
             document[key] = "\n".join(
                 line if line.isprintable() else printable(line) for line in lines
             )
