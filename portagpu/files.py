@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 
-def read_bounded(path: str | os.PathLike[str], most: int, *, follow: bool = True) -> bytes:
-    """The first ``most`` bytes of a regular file; it never waits.
+def read_bounded(
+    path: str | os.PathLike[str], most: int, *, follow: bool = True, last: bool = False
+) -> bytes:
+    """The first ``most`` bytes of a regular file, or its last ones; it never waits.
 
     Raises OSError for what cannot be read, for a pipe, device or folder, and without ``follow``
     for a symbolic link.
@@ -36,6 +38,8 @@ def read_bounded(path: str | os.PathLike[str], most: int, *, follow: bool = True
             raise OSError(errno.EINVAL, "is no regular file")
         # open() of a folder's descriptor would raise without closing it
         with open(descriptor, "rb", closefd=False) as stream:
+            if last:
+                stream.seek(max(0, os.fstat(descriptor).st_size - most))
             data: bytes | None = stream.read(most)
             if data is None:  # one of the kernel's that has nothing to say yet
                 raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))

@@ -356,6 +356,7 @@ INTERRUPTED = {
     "info": ("portagpu.info.collect", ()),
     "record": ("portagpu.recordings.record.record", ("folder",)),
     "bringup": ("portagpu.bringup.checks.environment.read_host", ()),
+    "health": ("portagpu.health.watchdog.health_within", ()),
     "conform": ("portagpu.suite.conform", ()),
     "bench": ("portagpu.bench.run", ()),
     "compile": ("portagpu.compile.compile_kernels", ("--all",)),

@@ -50,6 +50,7 @@ VERBS: Final = (
     ("info", "--replay", "."),
     ("record", "OUT"),
     ("bringup", "--replay", "."),
+    ("health", "--gate", "npd", "--log", "dmesg"),
     ("conform", "--list"),
     *(
         pytest.param(("compile", "--arch", arch, "--no-cache"), marks=needs_triton)

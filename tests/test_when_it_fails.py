@@ -144,6 +144,8 @@ def ids() -> Iterator[tuple[str, str]]:
     yield from (("performance", name) for name in FURTHER_IDS)
     yield from (("conformance", each.id) for each in list_cases())
     yield from (("conformance", f"suite/{name}") for name in SUITE)
+    yield from (("health", f"health/{name}") for name in first_words("health/engine.py", "result"))
+    yield "health", "health/time"
     yield "compile", "kernels/softmax"
     yield from (("collectives", f"collectives/doctor/{name}") for name in known_findings())
     yield from (("trace", f"trace/diagnose/{name}") for name in diagnose.known_findings())

@@ -53,6 +53,8 @@ class Context:
     """The machine whose files and devices are read: this one, or a recording."""
     origins: Sequence[Origin] = ()
     """The replayed recordings; empty if this machine is judged."""
+    suite: str = "bringup"
+    """The suite of its results: "health" judges with gates of this one."""
     unusable: str = ""
     """Why no backend can be used; empty if one can."""
     from_files: bool = False
@@ -116,7 +118,7 @@ class Context:
                 fields["extra"] = {**fields.get("extra", {}), "recordings": of}
         return Result(
             id=f"{self.gate.id}/{name}",
-            suite="bringup",
+            suite=self.suite,
             area=self.gate.id,
             verdict=verdict,
             reason=reason,
@@ -160,7 +162,7 @@ class Context:
         """A result of another suite as one of this gate: its id stays, ``extra`` has its suite."""
         return replace(
             result,
-            suite="bringup",
+            suite=self.suite,
             area=self.gate.id,
             extra={**result.extra, "suite": result.suite, "area": result.area},
         )

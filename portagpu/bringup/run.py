@@ -167,7 +167,7 @@ def _run_gates(
             unusable[gate.id] = unusable[blocker]
         elif verdict_of(found) in _FAILED or (gate.id in absent and gate.opens_devices):
             unusable[gate.id] = gate.id
-        _describe(run, context)
+        describe(run, context)
         duration_s = time.monotonic() - context.started_s
         taken = {**run.info.area_duration_s, gate.id: round(duration_s, 3)}
         run.info = replace(run.info, area_duration_s=taken)
@@ -232,7 +232,7 @@ def _close_interrupted(pending: Sequence[Gate], context: Context, run: Run) -> N
         run.add(context.result("interrupted", Verdict.INCONCLUSIVE, reason))
 
 
-def _describe(run: Run, context: Context) -> None:
+def describe(run: Run, context: Context) -> None:
     """Put the devices, versions and target into the run's record."""
     devices = [
         {

@@ -29,6 +29,10 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
         "portagpu.cli.bringup:bringup",
         "Run the ordered bring-up checks on this machine and print one verdict.",
     ),
+    "health": (
+        "portagpu.cli.health:health",
+        "Judge this node once, with an action for each finding; for people and schedulers.",
+    ),
     "conform": (
         "portagpu.cli.conform:conform",
         "Run the conformance suite: does the device do what its backend claims?",

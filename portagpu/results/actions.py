@@ -6,6 +6,7 @@ its vendor's table (``todo``), with the vendor's document as its source.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -90,6 +91,15 @@ def action_source(result: Result) -> str:
     """Where the action of ``result`` is from: a vendor's document, or this project's advice."""
     own = result.extra.get("action_source")
     return own if isinstance(own, str) and own else OWN_SOURCE
+
+
+def with_action(result: Result) -> Result:
+    """``result`` with its action and the source written into it, if it asks for one or failed."""
+    action = action_of(result)
+    if action is Action.NONE and not result.failed:
+        return result
+    stated = {"action": str(action), "action_source": action_source(result)}
+    return replace(result, extra={**result.extra, **stated})
 
 
 def worst_action(results: Iterable[Result]) -> Action:

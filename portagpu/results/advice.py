@@ -90,21 +90,19 @@ def same_gates() -> Mapping[str, str]:
 
 @cache
 def find_check(suite: str, identifier: str) -> Check | None:
-    """The check for a result id; None if the table has none."""
-    name, suite = re.sub(r"\[.*", "", identifier), own_suite(suite)
+    """The check for a result id; None if the table has none.
+
+    A suite that judges with another's checks has its own and those.
+    """
+    name = re.sub(r"\[.*", "", identifier)
     gate, slash, rest = name.partition("/")
-    if suite == "bringup":
+    suites = {suite, _table()["same_suite"].get(suite, suite)}
+    if "bringup" in suites:
         name = f"{same_gates().get(gate, gate)}{slash}{rest}"
-    own = [each for each in checks() if each.suite == suite]
+    own = [each for each in checks() if each.suite in suites]
     exact = next((each for each in own if name in each.ids), None)
     fitting = (each for each in own if any(fnmatchcase(name, wanted) for wanted in each.ids))
     return exact or next(fitting, None)
-
-
-def own_suite(suite: str) -> str:
-    """The suite whose advice ``suite`` has: its own, or that of another."""
-    same: Mapping[str, str] = _table()["same_suite"]
-    return same.get(suite, suite)
 
 
 def check_of(result: Result) -> Check | None:

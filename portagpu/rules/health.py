@@ -99,7 +99,7 @@ def _answers(able: Sequence[Gpu], silent: Sequence[Gpu]) -> Iterator[Judgement]:
         seen = device_answers(gpu)
         if seen is not None and seen.verdict is not Verdict.PASS:
             bad += 1
-            reason = f"{gpu_key(gpu)} {seen.reason}"
+            reason = f"{gpu_key(gpu)}: {seen.reason}"
             yield replace(seen, name="answers", device=gpu_key(gpu), reason=reason)
     if silent:
         reason = f"no source states any value of the health of {_and_more(silent)}"

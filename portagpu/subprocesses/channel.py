@@ -306,6 +306,27 @@ class Subprocess:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_EXIT_LIMIT_S)
 
+    def abandon(self, limit_s: float) -> None:
+        """End the child and what it started, and wait ``limit_s`` at most for that.
+
+        Finding what it started reads the memory of processes, which may block where one of them
+        waits in a driver: a process of its own does it. Only for a process of one thread.
+        """
+        kill_group(self.pid)
+        helper = os.fork()
+        if helper == 0:
+            try:
+                end_marked(self._mark, self.pid)
+            finally:
+                os._exit(0)
+        self._killed = True
+        deadline = time.monotonic() + limit_s
+        ended = False
+        while not (ended and self._process.poll() is not None) and time.monotonic() < deadline:
+            ended = ended or os.waitpid(helper, os.WNOHANG)[0] != 0
+            time.sleep(0.005)
+        self._close_files()
+
     def close(self, limit_s: float = 0.0) -> None:
         """Close the channel, so that the child ends, and kill it after ``limit_s``."""
         self.channel.close()

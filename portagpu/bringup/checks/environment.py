@@ -35,8 +35,8 @@ def check(context: Context) -> Iterator[Result]:
     A recording of hardware has no software; the output of one tool has nothing about the host.
     """
     if context.from_files:
-        yield _recording(context)
-    yield from _declarations(context)
+        yield recording(context)
+    yield from declarations(context)
     if context.machine.software_known:
         yield _python(context)
         torch = _torch(context)
@@ -50,7 +50,7 @@ def check(context: Context) -> Iterator[Result]:
         yield _untested_gpus(context)
 
 
-def _recording(context: Context) -> Result:
+def recording(context: Context) -> Result:
     """List what was read of a recording, or of a machine without a backend, and what was not."""
     inventory = context.machine.inventory()
     extra = {"sources": list(inventory.kinds), "problems": list(inventory.problems)}
@@ -63,7 +63,7 @@ def _recording(context: Context) -> Result:
     return context.result("recording", Verdict.PASS, f"{what}: {listed}", extra=extra)
 
 
-def _declarations(context: Context) -> Iterator[Result]:
+def declarations(context: Context) -> Iterator[Result]:
     """INCONCLUSIVE if what a distribution declares cannot be used; nothing otherwise."""
     problems = declaration_problems()
     if problems:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from portagpu.formats import pci_address
 from portagpu.host.edac import read_memory_controllers
 from portagpu.host.sensors import read_sensors
+from portagpu.inventory.gpu import Inventory
 from portagpu.results.judgement import Judgement, combine
 from portagpu.results.run import Verdict
 from portagpu.rules.health import judge_health
@@ -30,11 +31,24 @@ def check(context: Context) -> Iterator[Result]:
         yield context.judgement_result(each)
 
 
-def _judgements(context: Context) -> Iterator[Judgement]:
+def check_host(context: Context) -> Iterator[Result]:
+    """The host and the kernel's log alone, which no library of a vendor can hold up."""
+    log = context.machine.log()
+    events = () if log is None else log.events
+    logged = Inventory(events=events, kinds=() if log is None else (log.kind,))
+    for each in combine([*_host(context), *judge_health(logged)]):
+        yield context.judgement_result(each)
+
+
+def _host(context: Context) -> Iterator[Judgement]:
     tree = context.machine.tree
     host = judge_host(read_memory_controllers(tree), read_sensors(tree))
     # in a recording, SKIP would mean "not recorded" and not "this kernel has no such counter"
     yield from (each for each in host if not context.origins or each.verdict is not Verdict.SKIP)
+
+
+def _judgements(context: Context) -> Iterator[Judgement]:
+    yield from _host(context)
     if context.from_files or not context.shared:
         yield from _gpus(context)
     else:

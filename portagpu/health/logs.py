@@ -1,0 +1,166 @@
+"""The kernel's log for a judgement: of the journal or of a file, bounded, and since a time."""
+
+from __future__ import annotations
+
+import platform
+import re
+import time
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+from portagpu.files import read_bounded
+from portagpu.formats.cleaning import decode_text
+from portagpu.formats.events import table
+from portagpu.formats.host import kernel_log
+from portagpu.inventory.tools import kernel_log_output
+from portagpu.readings.model import Findings, FormatError
+from portagpu.text import excerpt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from portagpu.readings.model import Event
+
+LARGEST_BYTES: Final = 16 << 20
+"""Of a log's file, from its end: 100 000 lines and more."""
+MOST_LINES: Final = 20_000
+"""Of those that may be events, the last ones: a driver in trouble repeats itself all day."""
+_JOURNAL: Final = b"LPKSHHRH"
+"""The first bytes of the journal's own files (systemd, JOURNAL_FILE_FORMAT)."""
+_HOST: Final = re.compile(
+    r"^(?:[A-Z][a-z]{2} [ \d]\d [\d:.]{8,15}|\d{4}-\d\d-\d\dT\S{8,30}) (?P<host>[\w.-]{1,253}) "
+    r"(?:kernel|nv-fabricmanager)\b",
+    re.MULTILINE,
+)
+_SLACK_S: Final = 5.0
+"""The clock of the log and that of the boot time are not the same."""
+_DAY_S: Final = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class KernelLog:
+    """What a log says of errors; ``problem`` is why it was not read, ``cut`` what was left out."""
+
+    findings: Findings | None = None
+    problem: str = ""
+    cut: str = ""
+
+
+def journal(limit_s: float) -> KernelLog:
+    """The log of this machine's kernel since its start, by journalctl or dmesg."""
+    output = kernel_log_output(limit_s)
+    if output.problem:
+        return KernelLog(problem=output.problem)
+    return _parsed(output.text)
+
+
+def log_file(path: Path | str, *, of_this_machine: bool) -> KernelLog:
+    """The log in a file: its last 16 MiB. Of another machine it is refused, and so is no log."""
+    try:
+        data = read_bounded(path, LARGEST_BYTES + 1, last=True)
+    except OSError as error:
+        return KernelLog(problem=f"{path}: cannot be read: {error.strerror or error}")
+    cut = ""
+    if len(data) > LARGEST_BYTES:
+        data = data.partition(b"\n")[2]
+        cut = f"{path}: only its last {LARGEST_BYTES >> 20} MiB were read"
+    if data.startswith(_JOURNAL):
+        reason = f"{path}: is the journal's own file: give what `journalctl -k --file FILE` prints"
+        return KernelLog(problem=reason)
+    text = decode_text(data)
+    hosts = {match["host"].partition(".")[0] for match in _HOST.finditer(text)}
+    here = platform.node().partition(".")[0]
+    if of_this_machine and hosts and here not in hosts:
+        shown = excerpt(min(hosts), 60)
+        reason = f"{path}: is the log of {shown}, and not of this machine: judge it with --replay"
+        return KernelLog(problem=reason)
+    found = _parsed(text)
+    left_out = "; ".join(filter(None, (cut, found.cut)))
+    return replace(found, problem=found.problem and f"{path}: {found.problem}", cut=left_out)
+
+
+def _parsed(text: str) -> KernelLog:
+    kept, cut = _last_lines(text)
+    try:
+        found = kernel_log.parse(kept)
+    except FormatError as error:
+        return KernelLog(problem=str(error))
+    # a container sees the log of its host, whose GPUs are not all its own
+    return KernelLog(Findings(kind=found.kind, events=found.events), cut=cut)
+
+
+def _last_lines(text: str) -> tuple[str, str]:
+    """(the text, "") or (its last lines that may be events, what was left out)."""
+    if text.count("\n") <= MOST_LINES:
+        return text, ""
+    words = [word for each in table("kernel_log").keywords.values() for word in each]
+    worth = [line for line in text.splitlines() if any(map(line.lower().__contains__, words))]
+    if len(worth) <= MOST_LINES:
+        return text, ""
+    cut = f"only the last {MOST_LINES} lines of drivers and errors were read, of {len(worth)}"
+    return "\n".join(worth[-MOST_LINES:]), cut
+
+
+def cutoff_s(since: str) -> float | None:
+    """The time after which events count, in seconds since 1970; None for all of them.
+
+    ``since`` is "all", "boot" or a number of seconds before now. Raises ValueError for others.
+    """
+    if since == "all":
+        return None
+    if since == "boot":
+        return boot_s() - _SLACK_S
+    seconds = float(since)
+    if not seconds > 0:
+        raise ValueError("a number of seconds above 0")
+    return time.time() - seconds
+
+
+def boot_s() -> float:
+    """When this machine's kernel started, in seconds since 1970."""
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def events_since(events: Iterable[Event], cutoff: float | None) -> tuple[Event, ...]:
+    """The events that are not older; one whose time nobody can tell is kept."""
+    if cutoff is None:
+        return tuple(events)
+    boot, now = boot_s(), time.time()
+    kept = []
+    for event in events:
+        at = None if event.time is None else _instant_s(event.time, boot, now)
+        if at is None or at >= cutoff:
+            kept.append(event)
+    return tuple(kept)
+
+
+def _instant_s(text: str, boot: float, now: float) -> float | None:
+    """When a line says that it was written; seconds without a date count from this boot."""
+    try:
+        return boot + float(text)
+    except ValueError:
+        pass
+    try:
+        # without a zone it is this machine's, as journalctl and dmesg print it
+        return datetime.fromisoformat(text.replace(",", ".")).timestamp()
+    except ValueError:
+        pass
+    for form, whole in (
+        ("%a %b %d %H:%M:%S %Y", text),
+        ("%b %d %H:%M:%S %Y", f"{text} {_year(now)}"),
+    ):
+        try:
+            found = datetime.strptime(whole, form).timestamp()
+        except ValueError:
+            continue
+        if found > now + _DAY_S:
+            # syslog writes no year: December's lines, read in January
+            return datetime.strptime(f"{text} {_year(now) - 1}", form).timestamp()
+        return found
+    return None
+
+
+def _year(now: float) -> int:
+    return datetime.fromtimestamp(now).astimezone().year
