@@ -391,8 +391,8 @@ def test_an_end_of_another_job_is_none(tmp_path: Path) -> None:
 def test_the_history_has_the_results(
     client: Callable[[str, str], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("sqlalchemy")
-    pytest.importorskip("numpy")
+    for name in ("alembic", "numpy", "sqlalchemy"):
+        pytest.importorskip(name)
     client("sinfo", SINFO)
     client("scontrol", "echo n1")
     folder = tmp_path / "f"

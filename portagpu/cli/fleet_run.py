@@ -235,15 +235,23 @@ def _view(stream: TextIO) -> Any:
 
         def changed(self, step: Step, record: FleetRecord) -> None:
             if step.state in (StepState.DONE, StepState.LOST):
-                print_lines([step_line(step)], stream)
+                self._say(step_line(step), stream)
             self._show(record)
 
         def note(self, text: str) -> None:
-            print_lines([f"portagpu: {text}"], sys.stderr)
+            self._say(f"portagpu: {text}", sys.stderr)
 
         def end(self) -> None:
             if self._status is not None:
                 self._status.stop()
+
+        def _say(self, line: str, to: TextIO) -> None:
+            # the last line of the terminal is the status
+            if self._status is not None:
+                self._status.stop()
+            print_lines([line], to)
+            if self._status is not None:
+                self._status.start()
 
         def _show(self, record: FleetRecord) -> None:
             if self._status is not None:
