@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -289,6 +290,39 @@ def test_slurm_that_is_away_is_waited_for(
     client("squeue", "echo 'squeue: error: away' >&2; exit 1")
     with pytest.raises(slurm.SlurmError, match="away"):
         fleet_run.run(options(tmp_path / "f", answer_limit_s=0.1))
+
+
+def test_nodes_of_several_targets_and_versions_are_told(
+    client: Callable[[str, str], None], tmp_path: Path
+) -> None:
+    """Slurm says "gpu:8" of both, so that only the results show that the nodes differ."""
+    client("sinfo", SINFO.replace("n2|drained", "n2|idle"))
+    client("scontrol", "echo n1; echo n2")
+    for name, target, version in (("n1", "cpu-x86-64", "0.1.0"), ("n2", "cpu-aarch64", "0.2.0")):
+        run = passing()
+        run.info = replace(
+            run.info, id=name, target=target, versions={**run.info.versions, "portagpu": version}
+        )
+        run.write_json(tmp_path / f"{name}.json")
+    client(
+        "sbatch",
+        "for word; do case $word in --comment=*) node=${word#*=} ;; esac; done; "
+        f"cp {tmp_path}/$node.json {tmp_path}/f/$node/result.json; "
+        f"echo ${{node#n}} 0 > {tmp_path}/f/$node/ended; echo ${{node#n}}",
+    )
+    client("squeue", "echo '1|COMPLETED|n1|None'; echo '2|COMPLETED|n2|None'")
+    notes: list[str] = []
+
+    class Heard(FleetProgress):
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    record = fleet_run.run(options(tmp_path / "f", nodes="n1,n2"), Heard()).record
+    assert [step.verdict for step in record.steps] == ["PASS", "PASS"]
+    assert notes == [
+        "n2 has target cpu-aarch64, and n1 cpu-x86-64: compare them with care",
+        "n2 has portagpu 0.2.0, and n1 0.1.0: compare them with care",
+    ]
 
 
 def a_record(folder: Path, *steps: Step) -> None:

@@ -64,14 +64,14 @@ def collected(folder: Path, step: Step) -> tuple[Step, RunInfo | None]:
 
 def lost(step: Step, reason: str) -> Step:
     """``step`` without a result, and why."""
-    return replace(step, state=StepState.LOST, reason=excerpt(one_line(reason), 300))
+    return replace(step, state=StepState.LOST, reason=excerpt(one_line(reason), 400))
 
 
 def _why_no_result(folder: Path, error: ResultError) -> str:
     """Why there is no result although the command came to its end."""
     code = _exit_code(folder)
     if code in _NO_PROGRAM or not (folder / RESULT).exists():
-        said = _last_line(folder / "job.log")
+        said = last_line(folder / "job.log")
         return f"the command left no result and exit code {code}: {said or 'it said nothing'}"
     return str(error).removeprefix(f"{folder}/")
 
@@ -88,7 +88,7 @@ def _ended(folder: Path) -> list[str]:
     return read_bounded(folder / ENDED, 100).decode("ascii", "replace").split()
 
 
-def _last_line(log: Path) -> str:
+def last_line(log: Path) -> str:
     """The last line of a log, of which only the end is read; empty where there is none."""
     try:
         with log.open("rb") as stream:

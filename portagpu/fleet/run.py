@@ -256,10 +256,12 @@ class _Runner:
             return collect.lost(step, f"the job has been {state} for {limit:g} s without a result")
         if waited < self.options.settle_s:
             return step
+        said = collect.last_line(self.options.folder / step.id / "job.log")
         return collect.lost(
             step,
             f"the job is {state} and left no result within {self.options.settle_s:g} s: is "
-            f"{self.options.folder} shared with the node, writable there, and not full?",
+            f"{self.options.folder} shared with the node, writable there, and not full?"
+            + (f" The log ends: {said}" if said else ""),
         )
 
     def _submit(self, nodes: Mapping[str, Node]) -> None:
