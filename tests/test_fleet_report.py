@@ -225,6 +225,17 @@ def test_every_picture_has_every_node_once(fleet: Path) -> None:
         assert len(cells) == len(set(cells)) == len(found.nodes)
 
 
+def test_a_page_has_no_more_gates_than_can_be_seen(tmp_path: Path) -> None:
+    more = [gate(f"area-{number}", "a") for number in range(70)]
+    for number in range(3):
+        node(tmp_path, f"node-{number}", 100.0, *more)
+    found = report([tmp_path])
+    text = render(found)
+    assert len(found.to_json()["gates"]) == 72
+    assert len(re.findall("<svg [^>]*data-columns", text)) == 62
+    assert "12 more gates are in the JSON" in text
+
+
 # how files are read
 
 

@@ -21,6 +21,8 @@ _LEAST: Final = 16
 """Columns; fewer nodes have larger cells otherwise than those of other fleets."""
 _GRID: Final = 1500
 """With more nodes the lines between them would hide them."""
+MOST_GATES: Final = 60
+"""Gates and areas that the page has; the JSON has all."""
 NONE: Final = "none"
 """The class of a node without a result."""
 LEGEND: Final = (*(str(verdict).lower() for verdict in Verdict), NONE)
@@ -41,7 +43,8 @@ def map_section(report: FleetReport) -> Markup:
         _picture("all gates", whole, None),
         _picture("like its peers", compared, None, "unlike"),
     ]
-    for at, (gate, title) in enumerate(zip(report.gates, gate_titles(report.gates), strict=True)):
+    gates = report.gates[:MOST_GATES]
+    for at, (gate, title) in enumerate(zip(gates, gate_titles(gates), strict=True)):
         found = [_class(node.gates.get(gate)) for node in report.nodes]
         pictures.append(_picture(title, found, at))
     there = {each for node in report.nodes for each in map(_class, node.gates.values())}
@@ -54,6 +57,8 @@ def map_section(report: FleetReport) -> Markup:
     note = (
         "Each cell is a node, by name from left to right and down, in every picture at one place."
     )
+    if (more := len(report.gates) - MOST_GATES) > 0:
+        note += f" {more:,} more gates are in the JSON."
     return section(
         "Map",
         tag("p", note, class_="soft"),

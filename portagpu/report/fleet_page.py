@@ -8,7 +8,7 @@ from portagpu.files import write_atomic
 from portagpu.fleet.measures import by_node
 from portagpu.report.controls import filter_controls, fleet_script
 from portagpu.report.fleet_charts import distributions_section
-from portagpu.report.fleet_map import gate_titles, map_section
+from portagpu.report.fleet_map import MOST_GATES, gate_titles, map_section
 from portagpu.report.fleet_style import CSS
 from portagpu.report.fleet_tables import (
     differing_section,
@@ -102,7 +102,7 @@ def _banner(report: FleetReport, title: str) -> Markup:
 
 def _nodes_section(report: FleetReport) -> Markup:
     """The table that the script fills, and its data."""
-    titles = gate_titles(report.gates)
+    titles = gate_titles(report.gates[:MOST_GATES])
     head = [_sorted_by("node", "Node"), _sorted_by("verdict", "Verdict")]
     head += [_sorted_by(str(at), title, class_="turned") for at, title in enumerate(titles)]
     head += [tag("th", name, scope="col") for name in ("Action", "Reason")]
@@ -146,7 +146,7 @@ def _data(report: FleetReport, titles: list[str]) -> dict[str, Any]:
     for node in report.nodes:
         own = [each.short for each in unlike.get(node.name, ())]
         more = f" and {len(own) - _MOST} more" if len(own) > _MOST else ""
-        digits = (node.gates.get(gate) for gate in report.gates)
+        digits = (node.gates.get(gate) for gate in report.gates[:MOST_GATES])
         rows.append(
             [
                 shown_text(shortened(node.name)),

@@ -66,10 +66,14 @@ def majority(
     It is decided by more than half of at least three values.
     """
     counts = Counter(values)
-    alike = {
-        value: sum(count for other, count in counts.items() if same(value, other))
-        for value in counts
-    }
+    alike = counts
+    if same is not operator.eq:
+        alike = Counter(
+            {
+                value: sum(count for other, count in counts.items() if same(value, other))
+                for value in counts
+            }
+        )
     usual = max(alike, key=lambda value: alike[value])
     return Majority(usual, alike[usual], len(values) > 2 and 2 * alike[usual] > len(values))
 
