@@ -152,27 +152,35 @@ def test_a_job_whose_number_was_not_kept_is_found(fleet: Callable[..., FleetOpti
 
 
 def test_a_preempted_step_begins_anew(fleet: Callable[..., FleetOptions], cluster: Cluster) -> None:
-    options = fleet("m1", "sleep=20")
+    options = fleet("m1", "sleep=60")
 
-    def later(*_: object) -> None:
-        cluster.ask("sbatch", "-p", "urgent", "-w", "m1", "--exclusive", "--wrap=sleep 0.2")
-        threading.Timer(3, (options.folder / "go").touch).start()
+    class Preempt(FleetProgress):
+        def changed(self, step: Step, record: FleetRecord) -> None:
+            if step.state is StepState.RUNNING and step.attempts == 1:
+                words = ("-p", "urgent", "-w", "m1", "--exclusive", "-o", "/dev/null")
+                cluster.ask("sbatch", *words, "--wrap=sleep 0.2")
+            elif step.state is StepState.WAITING:
+                assert step.reason == "preempted; it begins anew"
+                (options.folder / "go").touch()
 
-    record = run(options, Watch(StepState.RUNNING, later)).record
-    assert record.steps[0].verdict == "PASS"
-    assert record.steps[0].attempts == 2
+    (step,) = run(options, Preempt()).record.steps
+    assert (step.verdict, step.attempts) == ("PASS", 2)
 
 
 def test_a_cancelled_step_is_lost_and_tried_again(
     fleet: Callable[..., FleetOptions], cluster: Cluster
 ) -> None:
-    options = fleet("m[1-2]", "sleep=3")
-    cancel = Watch(StepState.RUNNING, lambda step, _: cluster.ask("scancel", step.job or ""))
-    record = run(options, cancel).record
+    options = fleet("m[1-2]", "sleep=60")
+
+    def cancel(step: Step, record: FleetRecord) -> None:
+        cluster.ask("scancel", step.job or "")
+        cluster.wait_for(step.id, "idle")
+        (options.folder / "go").touch()
+
+    record = run(options, Watch(StepState.RUNNING, cancel)).record
     (lost,) = [step for step in record.steps if step.state is StepState.LOST]
     # either of the two ends is seen first: the stand-in does not catch the signal
     assert "CANCELLED" in lost.reason or "stopped" in lost.reason
-    (options.folder / "go").touch()
     again = run(options).record
     assert [step.verdict for step in again.steps] == ["PASS", "PASS"]
     assert steps_of(again)[lost.id].attempts == 2
@@ -181,10 +189,11 @@ def test_a_cancelled_step_is_lost_and_tried_again(
 def test_a_node_that_dies_is_lost_and_the_others_are_not(
     fleet: Callable[..., FleetOptions], cluster: Cluster
 ) -> None:
-    options = fleet("m[1-2]", "sleep=2")
+    options = fleet("m[1-2]", "sleep=60")
 
     def crash(step: Step, record: FleetRecord) -> None:
         cluster.crash(step.id)
+        (options.folder / "go").touch()
 
     record = run(options, Watch(StepState.RUNNING, crash)).record
     (lost,) = [step for step in record.steps if step.state is StepState.LOST]
@@ -210,9 +219,9 @@ def test_a_queue_limit_gives_up_on_a_busy_node(
     fleet: Callable[..., FleetOptions], cluster: Cluster
 ) -> None:
     cluster.ask("sbatch", "-w", "m2", "--exclusive", "--wrap=sleep 60")
-    record = run(fleet("m[1-2]", queue_limit_s=4.0)).record
+    record = run(fleet("m[1-2]", queue_limit_s=6.0)).record
     assert steps_of(record)["m1"].verdict == "PASS"
-    assert "not begun within 4 s in the queue" in steps_of(record)["m2"].reason
+    assert "not begun within 6 s in the queue" in steps_of(record)["m2"].reason
     assert all(job.ended for job in slurm.jobs(job_name(record)).values())
 
 
@@ -221,7 +230,7 @@ def test_a_full_spool_is_a_lost_step(fleet: Callable[..., FleetOptions], cluster
     moved = spool.rename(spool.with_name("away"))
     spool.write_text("a file where a folder should be takes no script, even of root")
     try:
-        record = run(fleet("m[3-4]", queue_limit_s=8.0)).record
+        record = run(fleet("m[3-4]", queue_limit_s=20.0)).record
     finally:
         spool.unlink()
         moved.rename(spool)
@@ -320,11 +329,12 @@ def test_a_controller_that_is_restarted(
 def test_a_folder_that_nodes_do_not_see(
     fleet: Callable[..., FleetOptions], tmp_path: Path, cluster: Cluster
 ) -> None:
-    options = fleet("m1", "sleep=1")
+    options = fleet("m1", "sleep=60")
 
     def unmount(step: Step, record: FleetRecord) -> None:
         # the job's own folder goes away before it writes: nothing of it ever appears
         (options.folder / "m1").rename(tmp_path / "elsewhere")
+        (options.folder / "go").touch()
 
     record = run(options, Watch(StepState.RUNNING, unmount)).record
     assert "is " + str(options.folder) in record.steps[0].reason
@@ -369,10 +379,11 @@ def test_a_reason_that_somebody_changed_keeps_the_node_drained(
 def test_nothing_is_drained_that_is_not_in_use(
     fleet: Callable[..., FleetOptions], cluster: Cluster
 ) -> None:
-    options = fleet("m1", "fail=m1", "sleep=1", drain=True)
+    options = fleet("m1", "fail=m1", "sleep=60", drain=True)
 
     def by_hand(*_: object) -> None:
         cluster.ask("scontrol", "update", "NodeName=m1", "State=DRAIN", "Reason=by hand")
+        (options.folder / "go").touch()
 
     watch = Watch(StepState.RUNNING, by_hand)
     record = run(options, watch).record
