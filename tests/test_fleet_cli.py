@@ -422,6 +422,22 @@ def test_an_end_of_another_job_is_none(tmp_path: Path) -> None:
     assert not collect.came_to_its_end(tmp_path / "nowhere", "7")
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", ""),
+        ("\n\n", ""),
+        ("one\ntwo\n\n", "two"),
+        ("portagpu: rank 1 did not come\nsrun: error: n1: task 0: Exited\n", "rank 1 did not come"),
+        ("x" * 9000 + "\nportagpu: \x1b[31mlast\n", "[31mlast"),
+    ],
+)
+def test_the_reason_in_a_log(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text(text)
+    assert collect.last_line(tmp_path / "job.log") == said
+    assert collect.last_line(tmp_path / "nowhere") == ""
+
+
 def test_the_history_has_the_results(
     client: Callable[[str, str], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -89,11 +89,16 @@ def _ended(folder: Path) -> list[str]:
 
 
 def last_line(log: Path) -> str:
-    """The last line of a log, of which only the end is read; empty where there is none."""
+    """The last line of a log that portagpu wrote, or else the last of all; empty without a log.
+
+    srun and Slurm add their own lines after the reason. Only the end of the log is read.
+    """
     try:
         with log.open("rb") as stream:
             stream.seek(max(0, log.stat().st_size - 4096))
             lines = stream.read().decode("utf-8", "replace").split("\n")
     except OSError:
         return ""
-    return excerpt(next((line for line in reversed(lines) if line.strip()), ""))
+    said = [line for line in reversed(lines) if line.strip()]
+    own = next((line for line in said if line.startswith("portagpu: ")), "")
+    return excerpt((own or next(iter(said), "")).removeprefix("portagpu: "))
