@@ -377,7 +377,7 @@ INTERRUPTED = {
     "port": ("portagpu.cli.port_lint.require_libcst", ("lint", ".")),
     "profile": ("portagpu.profile.make_plan", ("--", "true")),
     "targets": ("portagpu.target.load_targets", ()),
-    "fleet": ("portagpu.fleet.gather.gather", ("report", ".")),
+    "fleet": ("portagpu.fleet.slurm.version", ("run", "bringup", "--nodes", "n", "--out", "x")),
     "report": ("portagpu.bundle.files.read_files", ("result.json",)),
     "matrix": ("portagpu.bundle.files.read_files", ("report", ".", "--out", "page.html")),
 }

@@ -1,0 +1,90 @@
+"""Shared by the verbs of ``portagpu fleet``: steps in words, and the verdict of all of them."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from portagpu.fleet.record import StepState
+from portagpu.results.verdicts import Verdict, exit_code, fold
+from portagpu.text import shortened
+from portagpu.units import count
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from portagpu.fleet.record import FleetRecord, Step
+
+_LONGEST: Final = 300
+_HEADS: Final = {
+    StepState.WAITING: "not submitted",
+    StepState.SUBMITTED: "in the queue",
+    StepState.RUNNING: "running",
+    StepState.LOST: "LOST",
+}
+
+
+def step_line(step: Step) -> str:
+    """ "node-7  FAIL  links: links/active: 3 of 8 links are up; action: isolate"."""
+    said = step.verdict if step.state is StepState.DONE and step.verdict else _HEADS[step.state]
+    gate = f"gate {step.gate}: " if step.gate else ""
+    action = f"; action: {step.action}" if step.action not in (None, "none") else ""
+    told = shortened(f"{gate}{step.reason}", _LONGEST)
+    return f"{'+'.join(step.nodes)}  {said}" + (f"  {told}{action}" if told or action else "")
+
+
+def counts_line(record: FleetRecord) -> str:
+    """ "61 of 64 done (60 PASS, 1 FAIL), 2 running, 1 lost"."""
+    states = Counter(step.state for step in record.steps)
+    verdicts = Counter(step.verdict for step in record.steps if step.state is StepState.DONE)
+    told = ", ".join(f"{verdicts[each]} {each}" for each in Verdict if verdicts[each])
+    others = [
+        f"{states[state]} {words.lower()}" for state, words in _HEADS.items() if states[state]
+    ]
+    done = f"{states[StepState.DONE]} of {count(len(record.steps), 'step')} done"
+    return ", ".join([f"{done} ({told})" if told else done, *others])
+
+
+def verdict_of(record: FleetRecord, slow: Sequence[str] = ()) -> Verdict:
+    """The fold of all steps; one that is not done leaves it INCONCLUSIVE at best.
+
+    A node or link that is slow among its peers is a FAIL.
+    """
+    verdicts = [
+        Verdict(step.verdict)
+        if step.state is StepState.DONE and step.verdict
+        else Verdict.INCONCLUSIVE
+        for step in record.steps
+    ]
+    return fold([*verdicts, *(Verdict.FAIL for _ in slow)])
+
+
+def slow_sentences(record: FleetRecord, folder: Path) -> list[str]:
+    """The slow nodes and links that rounds of pairs show; empty for another run."""
+    if record.what != "collectives":
+        return []
+    from portagpu.fleet.slow import slow_of
+
+    return [each.sentence for each in slow_of(folder)]
+
+
+def closing_lines(record: FleetRecord, folder: object, slow: Sequence[str] = ()) -> list[str]:
+    """The nodes that are not as they should be, the verdict, and how to go on."""
+    bad = [step for step in record.steps if step.verdict != Verdict.PASS]
+    lines = [step_line(step) for step in bad if step.state in (StepState.DONE, StepState.LOST)]
+    lines += [f"SLOW  {each}" for each in slow]
+    open_ = sum(step.state is not StepState.DONE for step in record.steps)
+    go_on = "; repeat the command to go on with the others" if open_ else ""
+    place = shlex.quote(str(folder))
+    head = ["", *lines, ""] if lines else [""]
+    return [
+        *head,
+        f"{verdict_of(record, slow)}: {counts_line(record)}; results are in {place}{go_on}",
+    ]
+
+
+def code_of(record: FleetRecord, slow: Sequence[str] = ()) -> int:
+    """The exit code of :func:`verdict_of`."""
+    return exit_code(verdict_of(record, slow))

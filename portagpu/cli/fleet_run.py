@@ -1,0 +1,260 @@
+"""``portagpu fleet run``: steps on many nodes through Slurm."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+import click
+
+from portagpu.cli._common import check_finite, live_console, print_lines
+from portagpu.cli._errors import FAILED, INTERRUPTED
+from portagpu.cli._fleet_options import program_option, program_words
+from portagpu.cli._run_output import usage_errors
+
+if TYPE_CHECKING:
+    from portagpu.fleet.record import FleetRecord, Step
+
+_WHATS: Final = ("bringup", "conform", "bench", "collectives")
+
+
+@click.command(context_settings={"ignore_unknown_options": False})
+@click.argument("what", type=click.Choice(_WHATS))
+@click.argument("arguments", nargs=-1, metavar="[-- ARGUMENT...]")
+@click.option(
+    "--nodes",
+    required=True,
+    metavar="LIST",
+    help="The nodes, as Slurm writes them: gpu[01-08],gpu12; or 'all' of the partition.",
+)
+@click.option(
+    "-o",
+    "--out",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="The folder of the record and all results; it must be shared with the nodes.",
+)
+@click.option("--partition", metavar="NAME", help="Slurm's partition. Default: the cluster's.")
+@click.option("--account", metavar="NAME", help="Slurm's account. Default: yours.")
+@click.option(
+    "--gres",
+    metavar="GRES",
+    help="What to ask of each node, such as gpu:8; 'none' for nothing. Default: all its GPUs.",
+)
+@click.option(
+    "--time",
+    "minutes",
+    type=click.IntRange(1, 100_000),
+    default=60,
+    show_default=True,
+    metavar="MINUTES",
+    help="Time limit of each job.",
+)
+@click.option(
+    "--at-once",
+    type=click.IntRange(1, 10_000),
+    default=64,
+    show_default=True,
+    metavar="N",
+    help="How many jobs may be in the queue at once.",
+)
+@click.option(
+    "--queue-limit",
+    "queue_minutes",
+    type=click.FloatRange(0, 100_000),
+    callback=check_finite,
+    metavar="MINUTES",
+    help="Give up on a node that did not begin by then. Default: wait.",
+)
+@click.option(
+    "--settle",
+    "settle_s",
+    type=click.FloatRange(0, 3600),
+    default=60.0,
+    show_default=True,
+    callback=check_finite,
+    metavar="SECONDS",
+    help="How long a result may take to appear in the shared folder after its job ended.",
+)
+@click.option(
+    "--poll",
+    "poll_s",
+    type=click.FloatRange(0.1, 600),
+    default=5.0,
+    show_default=True,
+    callback=check_finite,
+    metavar="SECONDS",
+    help="How often to ask Slurm.",
+)
+@click.option("--shared", is_flag=True, help="Let other jobs run on the nodes meanwhile.")
+@program_option
+@click.option(
+    "--sbatch",
+    multiple=True,
+    metavar="OPTION",
+    help="A further option of sbatch, such as --sbatch=--reservation=acceptance; may be repeated.",
+)
+@click.option(
+    "--drain",
+    is_flag=True,
+    help="Drain nodes with a finding whose action is isolate or replace, with it as the reason. "
+    "Default: nothing is drained.",
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(1, 10_000),
+    default=4,
+    show_default=True,
+    metavar="N",
+    help="Of collectives: each node meets N others, one after the other.",
+)
+@click.option(
+    "--group",
+    type=click.IntRange(3, 10_000),
+    metavar="N",
+    help="Of collectives: then groups of N nodes.",
+)
+@click.option(
+    "--ranks-per-node",
+    type=click.IntRange(1, 1024),
+    metavar="N",
+    help="Of collectives. Default: one for each GPU.",
+)
+@click.option(
+    "--history",
+    "place",
+    metavar="FILE|URL",
+    help="Also import the results into this store (portagpu matrix history).",
+)
+def run(
+    what: str,
+    arguments: tuple[str, ...],
+    nodes: str,
+    out: Path,
+    partition: str | None,
+    account: str | None,
+    gres: str | None,
+    minutes: int,
+    at_once: int,
+    queue_minutes: float | None,
+    settle_s: float,
+    poll_s: float,
+    shared: bool,
+    program: str | None,
+    sbatch: tuple[str, ...],
+    drain: bool,
+    rounds: int,
+    group: int | None,
+    ranks_per_node: int | None,
+    place: str | None,
+) -> int:
+    """Run WHAT on every node through Slurm, one job each, and collect the results in one folder.
+
+    collectives runs an all_reduce on pairs of nodes in rounds, which tell a slow node from a slow
+    link; the others run the command of that name on each node.
+
+    ARGUMENTs after -- go to the command on each node, such as -- --quick. The same command on the
+    same folder goes on with what is not done: after Ctrl-C, a lost node or a lost login. Exit
+    codes: 0 if every node is PASS, 1 after FAIL or ERROR, 3 if a node has no result, 130 if
+    interrupted; jobs then go on.
+    """
+    from portagpu.cli._fleet_text import closing_lines, code_of, slow_sentences
+    from portagpu.fleet.begin import FleetOptions, FleetUsageError
+    from portagpu.fleet.run import run as run_fleet
+    from portagpu.fleet.slurm import UnknownNodes
+
+    options = FleetOptions(
+        what=what,
+        nodes=nodes,
+        folder=out.absolute(),
+        program=program_words(program),
+        arguments=arguments,
+        minutes=minutes,
+        partition=partition,
+        account=account,
+        gres="" if gres == "none" else gres,
+        exclusive=not shared,
+        sbatch=sbatch,
+        drain=drain,
+        rounds=rounds,
+        group=group,
+        ranks_per_node=ranks_per_node,
+        at_once=at_once,
+        queue_limit_s=None if queue_minutes is None else 60 * queue_minutes,
+        settle_s=settle_s,
+        poll_s=poll_s,
+    )
+    with usage_errors(FleetUsageError, UnknownNodes):
+        outcome = run_fleet(options, _view(sys.stdout))
+    slow = slow_sentences(outcome.record, options.folder)
+    print_lines(closing_lines(outcome.record, out, slow), sys.stdout)
+    stored = True if place is None else _import(place, options.folder, outcome.record)
+    if outcome.interrupted:
+        from portagpu.fleet.run import job_name
+
+        name = job_name(outcome.record)
+        print_lines([f"interrupted: jobs go on, and scancel --name={name} ends them"], sys.stdout)
+        return INTERRUPTED
+    return code_of(outcome.record, slow) if stored else FAILED
+
+
+def _import(place: str, folder: Path, record: FleetRecord) -> bool:
+    """Import the results that were read; False where one was refused."""
+    from portagpu.cli._history import open_for
+    from portagpu.history.importing import Outcome, import_files
+
+    files = [folder / step.result for step in record.steps if step.result is not None]
+    if not files:
+        return True
+    refused = 0
+    with open_for(place, create=True) as store:
+        for each in import_files(store, files):
+            if each.outcome is Outcome.REFUSED:
+                refused += 1
+                print_lines([f"not in the history: {each.why}"], sys.stderr)
+    return not refused
+
+
+def _view(stream: TextIO) -> Any:
+    """Prints each step that ended; on a terminal the last line says how far all are."""
+    from portagpu.cli._fleet_text import counts_line, step_line
+    from portagpu.fleet.record import StepState
+    from portagpu.fleet.run import FleetProgress
+
+    class View(FleetProgress):
+        def __init__(self) -> None:
+            console = live_console(stream)
+            self._status: Any = None if console is None else console.status("asking Slurm")
+
+        def begin(self, record: FleetRecord) -> None:
+            if self._status is not None:
+                self._status.start()
+            self._show(record)
+
+        def changed(self, step: Step, record: FleetRecord) -> None:
+            if step.state in (StepState.DONE, StepState.LOST):
+                self._say(step_line(step), stream)
+            self._show(record)
+
+        def note(self, text: str) -> None:
+            self._say(f"portagpu: {text}", sys.stderr)
+
+        def end(self) -> None:
+            if self._status is not None:
+                self._status.stop()
+
+        def _say(self, line: str, to: TextIO) -> None:
+            # the last line of the terminal is the status
+            if self._status is not None:
+                self._status.stop()
+            print_lines([line], to)
+            if self._status is not None:
+                self._status.start()
+
+        def _show(self, record: FleetRecord) -> None:
+            if self._status is not None:
+                self._status.update(counts_line(record))
+
+    return View()
