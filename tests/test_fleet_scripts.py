@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,8 @@ FAULT = "portagpu health: isolate: links/active on gpu:3: 17 of 18 links are up 
 
 def check(folder: Path) -> list[str]:
     """Stands for portagpu: a fault where a file says so, "$" and quotes to be kept from shells."""
-    code = f'read code < "$0/$SLURMD_NODENAME" || exit 0; echo "{FAULT}"; exit "$code"'
+    well = 'echo "portagpu health: no finding"; exit 0'
+    code = f'read code < "$0/$SLURMD_NODENAME" || {{ {well}; }}; echo "{FAULT}"; exit "$code"'
     return ["/bin/sh", "-c", code, str(folder)]
 
 
@@ -54,6 +56,12 @@ def test_only_a_fault_fails_the_prolog(
     )  # fmt: skip
     assert ended.returncode == ends_with
     assert ended.stdout == b""
+
+
+@pytest.mark.parametrize("name", ["prolog.sh", "epilog.sh"])
+def test_a_program_that_is_gone_is_no_fault_of_the_node(name: str, tmp_path: Path) -> None:
+    write_scripts(tmp_path, [sys.executable, "-m", "portagpu_that_is_gone"], [])
+    assert subprocess.run([tmp_path / name], env={}, timeout=20, check=False).returncode == 0
 
 
 @pytest.mark.parametrize("name", ["prolog.sh", "epilog.sh"])

@@ -13,6 +13,8 @@ own=$folder/drained-$node
 said=$(timeout -k 2 52 @COMMAND@ 2>/dev/null)
 code=$?
 [ "$code" -eq 0 ] || [ "$code" -eq 1 ] || exit 0
+# a Python that cannot find portagpu exits with 1 too
+printf '%s\n' "$said" | grep -q '^portagpu health: ' || exit 0
 
 # a line for each partition of the node; the reason stands last
 now=$(timeout -k 1 5 sinfo -a -h -N -n "$node" -o '%T|%E' | head -n 1)
