@@ -249,18 +249,18 @@ def probes(limit_s: float | None = None) -> dict[str, Findings]:
 
 
 def samplers() -> tuple[Source, ...]:
-    """What reads the devices of every candidate again and again, for a stream; without the CPU's.
+    """What reads the devices of every candidate again and again, for a stream; GPUs come first.
 
     A candidate that cannot be loaded, fails or has nothing to read is left out.
     """
-    found: list[Source] = []
+    found: list[tuple[bool, Source]] = []
     for name in candidates():
         with contextlib.suppress(BackendNotFound):
             each = plugin(name)
             value, _ = call_with_limit(each.sampler, f"the sampler of the backend {name!r}")
             if isinstance(value, Source):
-                found.append(value)
-    return tuple(found)
+                found.append((each.shared, value))
+    return tuple(source for _, source in sorted(found, key=lambda pair: pair[0]))
 
 
 def statuses() -> dict[str, Status]:

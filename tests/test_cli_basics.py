@@ -355,7 +355,7 @@ def test_forced_colour_is_in_a_pipe_too_and_moves_no_cursor(
 INTERRUPTED = {
     "info": ("portagpu.info.collect", ()),
     "record": ("portagpu.recordings.record.record", ("folder",)),
-    "monitor": ("portagpu.monitor.run.machine_sources", ()),
+    "monitor": ("portagpu.monitor.run.samplers", ()),
     "bringup": ("portagpu.bringup.checks.environment.read_host", ()),
     "health": ("portagpu.health.watchdog.health_within", ()),
     "conform": ("portagpu.suite.conform", ()),

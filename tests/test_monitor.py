@@ -305,7 +305,7 @@ def devices(library: Callable[[str], Library], monkeypatch: pytest.MonkeyPatch) 
     """The verb's machine has the GPUs of one made-up library, and nothing else."""
     one = library("lib_verb")
     one.obey((0, 1), power_w=100.0, power_limit_w=700.0, utilization_percent=50.0)
-    monkeypatch.setattr("portagpu.monitor.run.machine_sources", lambda: (one.source,))
+    monkeypatch.setattr("portagpu.monitor.run.samplers", lambda: (one.source,))
     return one
 
 

@@ -423,7 +423,11 @@ def test_the_samplers_are_those_of_every_plugin_that_answers(monkeypatch):
     monkeypatch.setattr(
         discovery,
         "plugin",
-        lambda name: SimpleNamespace(sampler=answers[name]) if name in answers else unknown(name),
+        lambda name: (
+            SimpleNamespace(sampler=answers[name], shared=False)
+            if name in answers
+            else unknown(name)
+        ),
     )
     assert discovery.samplers() == (source,)
 

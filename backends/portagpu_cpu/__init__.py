@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from portagpu.contract import Backend
+    from portagpu.readings.source import Source
 
 
 class CpuPlugin(Plugin):
@@ -74,6 +75,12 @@ class CpuPlugin(Plugin):
         if any(count is not None for count in counts):
             found["throttle_count"] = float(sum(count or 0 for count in counts))
         return found
+
+    def sampler(self) -> Source:
+        """The host's files, and psutil where it is installed."""
+        from portagpu.readings.cpu import SOURCE
+
+        return SOURCE
 
 
 PLUGIN: Final = CpuPlugin()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from portagpu.readings.stream import Stream
 from portagpu.suite import NotClaimed, NotHere, case
 
 
@@ -63,3 +64,28 @@ def test_probe_knows_the_device(backend):
         for name in ("memory_bytes", "unit_count", "device_id"):
             assert getattr(reading, name) != 0, f"{name} of {reading.pci} is 0: unknown is None"
         assert reading.name != "", f"the name of {reading.pci} is empty: unknown is None"
+
+
+@case(
+    "telemetry/sampler-knows-the-device",
+    spec="What reads the machine again and again shows this device in each sample, under one key, "
+    "or says in a sentence why it does not.",
+    covers=("Plugin.sampler",),
+    traps=("T04",),
+)
+def test_sampler_knows_the_device(backend):
+    source = backend.plugin.sampler()
+    if source is None:
+        raise NotClaimed("nothing reads this device again and again")
+    with Stream([source]) as stream:
+        samples = [stream.read(60.0), stream.read(60.0)]
+    for sample in samples:
+        assert all(problem.text.strip() for problem in sample.problems), "a problem has no words"
+        if not sample.readings:
+            raise NotHere(sample.problems[0].text)
+        addresses = [reading.pci for reading in sample.readings]
+        assert backend.pci is None or backend.pci in addresses, (
+            f"{backend.pci} is not among {addresses}"
+        )
+    first, second = ({reading.key for reading in sample.readings} for sample in samples)
+    assert first == second, f"the devices were {sorted(first)}, and then {sorted(second)}"

@@ -14,7 +14,6 @@ from portagpu.monitor.run import (
     SHORTEST_S,
     MonitorOptions,
     Watched,
-    machine_sources,
     monitor,
 )
 from portagpu.monitor.sample import Event, Happening, Round, Sample
@@ -31,7 +30,6 @@ __all__ = [
     "Round",
     "Sample",
     "Watched",
-    "machine_sources",
     "monitor",
     "parse_address",
 ]

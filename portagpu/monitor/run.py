@@ -21,7 +21,6 @@ from portagpu.monitor.lines import ReaderGone
 from portagpu.monitor.sample import Round, Sample
 from portagpu.monitor.stall import AFTER_S
 from portagpu.monitor.tracker import GRACE_S, Tracker
-from portagpu.readings.cpu import SOURCE as CPU_SOURCE
 from portagpu.readings.model import NO_VENDOR
 from portagpu.readings.stream import Stream
 from portagpu.target import named_product
@@ -81,7 +80,7 @@ def monitor(
     tracker = Tracker(options.stall_after_s, options.stale_s, _target_limit)
     host = platform.node()
     looks = number = 0
-    with Stream(machine_sources() if sources is None else sources) as stream:
+    with Stream(samplers() if sources is None else sources) as stream:
         wait_s, start = _OPENING_S, None
         while True:
             look = stream.read(wait_s)
@@ -115,11 +114,6 @@ def monitor(
             sleep(max(0.0, due - passed))
             wait_s = min(0.9 * options.interval_s, _LONGEST_WAIT_S)
     return Watched(looks, number - looks)
-
-
-def machine_sources() -> tuple[Source, ...]:
-    """What reads this machine: every vendor's library for GPUs that are here, and the CPU."""
-    return (*samplers(), CPU_SOURCE)
 
 
 def to_samples(readings: Iterable[Reading], links: Iterable[Link] = ()) -> list[Sample]:

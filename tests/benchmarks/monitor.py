@@ -32,7 +32,7 @@ _MONITOR = """
     from portagpu.monitor import run
     from portagpu.readings.stream import Source
     from portagpu.readings.cpu import SOURCE
-    run.machine_sources = lambda: (Source(name="NVML", module="portagpu_cuda.gpus"), SOURCE)
+    run.samplers = lambda: (Source(name="NVML", module="portagpu_cuda.gpus"), SOURCE)
     sys.exit(cli.main(sys.argv[1:]))
 """
 _MANY = """
