@@ -139,14 +139,19 @@ def test_a_record_says_why_a_node_has_no_result(tmp_path: Path) -> None:
     done = StepState.DONE
     record(
         tmp_path,
-        Step(id="a", nodes=("a",), state=done, result="a/result.json"),
-        Step(id="b", nodes=("b",), state=done, result="b/result.json", action="isolate"),
+        Step(id="a", nodes=("a",), state=done, verdict="PASS", result="a/result.json"),
+        Step(
+            id="b", nodes=("b",), state=done, verdict="FAIL", result="b/result.json",
+            action="isolate",
+        ),
         Step(id="c", nodes=("c",), state=StepState.LOST, reason="the node died"),
-        Step(id="out", nodes=("d",), state=done, result="../elsewhere/result.json"),
-        Step(id="pair", nodes=("a", "e"), state=done, result="pair/result.json"),
+        Step(
+            id="out", nodes=("d",), state=done, verdict="PASS", result="../elsewhere/result.json"
+        ),
+        Step(id="pair", nodes=("a", "e"), state=done, verdict="PASS", result="pair/result.json"),
         Step(id="pair-2", nodes=("a", "c"), state=StepState.LOST, reason="nobody answered"),
         nodes=("a", "b", "c", "d", "e", "f"),
-    )
+    )  # fmt: skip
     found = report([tmp_path])
     states = {each.name: (each.state, each.verdict) for each in found.nodes}
     assert states["a"] == ("done", Verdict.PASS), "a host may have a longer name than its node"
@@ -158,6 +163,33 @@ def test_a_record_says_why_a_node_has_no_result(tmp_path: Path) -> None:
     assert {each.nodes: each.reason for each in found.alike}["a + c",] == "nobody answered"
     assert next(each.reason for each in found.nodes if each.name == "c") == "the node died"
     assert {each.path.parent.name for each in found.unread} == {"b", "elsewhere"}
+
+
+def test_a_node_that_was_lost_after_its_results_is_no_pass(tmp_path: Path) -> None:
+    places = [tmp_path / name for name in ("before", "results/lost", "results/loose")]
+    for place in places:
+        place.mkdir(parents=True)
+    before, lost, loose = places
+    for name in ("well", "dead"):
+        node(before, name, started="2025-12-31T00:00:00Z", id=name)
+    node(before, "ill", 100.0, failed("down"), started="2025-12-31T00:00:00Z", id="ill")
+    node(before, "healed", started="2026-01-02T00:00:00Z", id="healed")
+    node(loose, "other", 100.0, failed("down"), id="other")
+    steps = [
+        Step(id=name, nodes=(name,), state=StepState.LOST, reason="the node died")
+        for name in ("dead", "ill", "healed")
+    ]
+    record(lost, *steps, nodes=("dead", "ill", "healed"))
+    # the record is not in the folder that is named, but below one in it
+    found = report([before, tmp_path / "results"])
+    assert {each.name: (each.state, each.verdict) for each in found.nodes} == {
+        "well": ("done", Verdict.PASS),
+        "dead": ("lost", None),
+        "ill": ("done", Verdict.FAIL),
+        "healed": ("done", Verdict.PASS),
+        "other": ("done", Verdict.FAIL),
+    }
+    assert next(each.reason for each in found.nodes if each.name == "dead") == "the node died"
 
 
 def test_a_damaged_record_is_an_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
