@@ -115,8 +115,9 @@ def begun_record(
     scheduler = {key: value for key, value in asked.items() if value}
     if (options.folder / FILE).exists():
         record = read_record(options.folder)
-        wanted = (options.what, tuple(options.arguments), {step.id for step in steps})
-        if (record.what, record.arguments, {step.id for step in record.steps}) != wanted:
+        wanted = (options.what, tuple(options.arguments), {(step.id, step.nodes) for step in steps})
+        own = {(step.id, step.nodes) for step in record.steps}
+        if (record.what, record.arguments, own) != wanted:
             words = " ".join([record.what, *record.arguments])
             raise FleetUsageError(
                 f"{options.folder} holds another fleet run ({words} on {len(record.nodes)} nodes): "
