@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -194,10 +195,19 @@ def test_a_node_that_was_lost_after_its_results_is_no_pass(tmp_path: Path) -> No
 
 def test_a_damaged_record_is_an_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "fleet.json").write_text("{")
-    with pytest.raises(FleetRecordError, match="cannot be read"):
+    with pytest.raises(FleetRecordError, match="is not JSON"):
         gather([tmp_path])
     assert main(["fleet", "report", str(tmp_path)]) == 2
     assert "fleet.json" in capfd.readouterr().err
+    (tmp_path / "fleet.json").unlink()
+    os.mkfifo(tmp_path / "fleet.json")
+    with pytest.raises(FleetRecordError, match="is no regular file"):
+        gather([tmp_path])
+
+
+def test_a_path_that_is_too_long_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["fleet", "report", "x" * 300]) == 2
+    assert "cannot be read: File name too long" in capfd.readouterr().err
 
 
 @pytest.fixture(scope="module")
@@ -231,11 +241,13 @@ def test_the_command_writes_page_document_and_text(
 
 
 def test_the_page_keeps_what_it_reads(fleet: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    place = next(fleet.glob("node-*/result.json"))
-    before = place.read_bytes()
-    assert main(["fleet", "report", str(fleet), "--out", str(place)]) == 2
-    assert place.read_bytes() == before
-    assert "is read too" in capfd.readouterr().err
+    for place in (next(fleet.glob("node-*/result.json")), fleet / "fleet.json"):
+        before = place.read_bytes()
+        for words in (("report", "--out"), ("report", "--json"), ("status", "--json")):
+            if words[0] == "report" or place.name == "fleet.json":
+                assert main(["fleet", words[0], str(fleet), words[1], str(place)]) == 2
+                assert place.read_bytes() == before
+                assert "is read too" in capfd.readouterr().err
 
 
 def test_several_processes_read_what_one_does(fleet: Path) -> None:

@@ -44,7 +44,8 @@ class Joint:
 class Fleet:
     """The runs of each node, the oldest first, and what else the files and records say.
 
-    ``missing_joint`` has pairs and groups without a result. ``files`` are all that were read.
+    ``missing_joint`` has pairs and groups without a result. ``files`` are all that were read,
+    also records.
     """
 
     nodes: dict[str, list[NodeRun]] = field(default_factory=dict)
@@ -70,9 +71,11 @@ def gather(places: Sequence[Path], processes: int = 0) -> Fleet:
         files += others
         for folder in folders:
             record = read_record(folder)
+            fleet.files.append(folder / FILE)
             fleet.records.append(record)
             steps |= {path: (record, step) for path, step in _steps_of(folder, record, fleet)}
-    paths = fleet.files = list(dict.fromkeys([*steps, *files]))
+    paths = list(dict.fromkeys([*steps, *files]))
+    fleet.files += paths
     runs: dict[str, Path] = {}
     for path, found in zip(paths, read_nodes(paths, processes), strict=True):
         step = steps[path][1] if path in steps else None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.codec import DocumentError, decode, encode
 from portagpu.errors import PortagpuError
-from portagpu.files import write_atomic
+from portagpu.files import read_bounded, write_atomic
 from portagpu.results.actions import Action
 from portagpu.results.verdicts import Verdict
 from portagpu.text import excerpt
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = "portagpu.fleet/1"
 FILE: Final = "fleet.json"
+_LARGEST_BYTES: Final = 256 << 20
+"""Of a record; a step takes some 500."""
 
 
 class FleetRecordError(PortagpuError, ValueError):
@@ -94,11 +96,13 @@ def read_record(folder: Path) -> FleetRecord:
     """The record in ``folder``. Raises FleetRecordError."""
     path = folder / FILE
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(read_bounded(path, _LARGEST_BYTES))
     except FileNotFoundError:
         raise FleetRecordError(f"{folder} has no {FILE}: it is no folder of a fleet run") from None
-    except (OSError, ValueError) as error:
-        raise FleetRecordError(f"{path} cannot be read: {error}") from error
+    except OSError as error:
+        raise FleetRecordError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise FleetRecordError(f"{path} is not JSON, or was cut off: {error}") from error
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise FleetRecordError(f"{path} is no {SCHEMA}: another version wrote it, or it is damaged")
     try:
