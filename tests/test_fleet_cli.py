@@ -384,6 +384,20 @@ def test_status_tells_the_record(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert json.loads(target.read_text())["steps"][1]["action"] == "isolate"
 
 
+def test_too_few_nodes_to_find_a_slow_one_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for count, told in ((4, True), (5, False)):
+        names = tuple(f"n{number}" for number in range(count))
+        record = FleetRecord(
+            id="x", what="collectives", started="2026-11-24T02:00:00Z", nodes=names,
+            steps=joint_steps(names, 4),
+        )  # fmt: skip
+        write_record(tmp_path, record)
+        _, out, _ = portagpu("fleet", "status", tmp_path, capsys=capsys)
+        assert ("4 nodes: a slow node or link cannot be told among fewer than 5" in out) is told
+
+
 def test_resume_without_slurm_leaves_the_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -191,6 +191,11 @@ def test_a_node_that_was_lost_after_its_results_is_no_pass(tmp_path: Path) -> No
         "other": ("done", Verdict.FAIL),
     }
     assert next(each.reason for each in found.nodes if each.name == "dead") == "the node died"
+    (lost / "fleet.json").write_text("{")
+    found = report([before, tmp_path / "results"])
+    assert [each.path for each in found.unread] == [lost / "fleet.json"]
+    assert found.unread[0].reason.startswith("is not JSON")
+    assert {each.name for each in found.nodes} == {"well", "dead", "ill", "healed", "other"}
 
 
 def test_a_damaged_record_is_an_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from portagpu.bundle.files import find_files
 from portagpu.errors import ResultError
 from portagpu.fleet.nodes import NodeRun, Unread, read_nodes
-from portagpu.fleet.record import FILE, FleetRecord, StepState, read_record
+from portagpu.fleet.record import FILE, FleetRecord, FleetRecordError, StepState, read_record
 from portagpu.text import one_line
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def gather(places: Sequence[Path], processes: int = 0) -> Fleet:
     """Read what ``places`` hold: folders of fleet runs, and files and folders of results.
 
     A file that cannot be used is told in ``unread`` or as a node's state; the others are used.
-    Raises ResultError where none can be used, and FleetRecordError for a damaged record.
+    Raises ResultError where none can be used, and FleetRecordError for a damaged record in a place.
     """
     fleet = Fleet()
     steps: dict[Path, tuple[FleetRecord, Step]] = {}
@@ -70,8 +70,15 @@ def gather(places: Sequence[Path], processes: int = 0) -> Fleet:
         folders, others = _found_in(place)
         files += others
         for folder in folders:
-            record = read_record(folder)
             fleet.files.append(folder / FILE)
+            try:
+                record = read_record(folder)
+            except FleetRecordError as error:
+                if folder == place:
+                    raise
+                reason = one_line(str(error)).removeprefix(f"{one_line(str(folder / FILE))} ")
+                fleet.unread.append(Unread(folder / FILE, reason))
+                continue
             fleet.records.append(record)
             steps |= {path: (record, step) for path, step in _steps_of(folder, record, fleet)}
     paths = list(dict.fromkeys([*steps, *files]))
