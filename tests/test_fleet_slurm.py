@@ -289,7 +289,7 @@ def test_what_cannot_be_run_is_refused_before_anything_is_written(
 
 def test_another_run_does_not_go_on_in_the_folder(fleet: Callable[..., FleetOptions]) -> None:
     run(fleet("m1"))
-    with pytest.raises(FleetUsageError, match=r"holds another fleet run \(bringup on 1 nodes\)"):
+    with pytest.raises(FleetUsageError, match=r"holds another fleet run \(bringup on 1 node\)"):
         run(fleet("m1", "--quick"))
 
 
