@@ -352,13 +352,13 @@ def write_files(made: Simulated, folder: Path) -> None:
     ]
     for name, (run,) in made.fleet.nodes.items():
         _write(folder / name / "result.json", document_of(run, whole))
-        steps.append(_step(name, (name,), 0))
+        steps.append(_step(name, (name,), 0, run))
     for number, each in enumerate(made.fleet.joint):
         name = f"pair-{number}"
         run = replace(each.run, host=name, hardware="example-a")
         only = [r for r in whole["results"] if r["id"].startswith(("collectives/", "identity/"))]
         _write(folder / name / "result.json", document_of(run, {**whole, "results": only}))
-        steps.append(_step(name, each.nodes, each.round))
+        steps.append(_step(name, each.nodes, each.round, run))
     write_record(
         folder,
         FleetRecord(
@@ -371,9 +371,10 @@ def write_files(made: Simulated, folder: Path) -> None:
     )
 
 
-def _step(name: str, nodes: tuple[str, ...], number: int) -> Step:
+def _step(name: str, nodes: tuple[str, ...], number: int, run: NodeRun) -> Step:
     state, file = StepState.DONE, f"{name}/result.json"
-    return Step(id=name, nodes=nodes, round=number, state=state, result=file)
+    verdict = str(run.verdict)
+    return Step(id=name, nodes=nodes, round=number, state=state, result=file, verdict=verdict)
 
 
 def _write(path: Path, document: dict[str, Any]) -> None:

@@ -193,7 +193,28 @@ def test_a_damaged_record_is_one_line(
 ) -> None:
     client("sinfo", SINFO)
     client("scontrol", "echo n1")
-    for text in ("", "[]", "{", '{"schema": "portagpu.fleet/9"}'):
+    good = {"state": "done", "verdict": "PASS", "result": "n1/result.json"}
+    steps = [
+        [good, good],
+        [good | {"nodes": ["n2"]}],
+        [good | {"nodes": []}],
+        [good | {"verdict": "BANANA"}],
+        [good | {"verdict": None}],
+        [good | {"result": None}],
+        [good | {"result": "a\0b"}],
+        [good | {"action": "explode"}],
+    ]
+    damaged = [
+        json.dumps(
+            {
+                "schema": "portagpu.fleet/1", "id": "x", "what": "bringup", "nodes": ["n1"],
+                "started": "2026-11-24T02:00:00Z",
+                "steps": [{"id": "n1", "nodes": ["n1"], **step} for step in each],
+            }
+        )
+        for each in steps
+    ]  # fmt: skip
+    for text in ("", "[]", "{", '{"schema": "portagpu.fleet/9"}', *damaged):
         (tmp_path / "fleet.json").write_text(text)
         for words in (
             ("run", "bringup", "--nodes", "n1", "--out", tmp_path),
@@ -337,10 +358,13 @@ def a_record(folder: Path, *steps: Step) -> None:
 def test_status_tells_the_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a_record(
         tmp_path,
-        Step(id="a", nodes=("a",), state=StepState.DONE, verdict="PASS"),
+        Step(
+            id="a", nodes=("a",), state=StepState.DONE, verdict="PASS", result="a/result.json"
+        ),
         Step(
             id="b", nodes=("b",), state=StepState.DONE, verdict="FAIL", gate="links",
             reason="links/active on gpu:3: 17 of 18 links are up", action="isolate",
+            result="b/result.json",
         ),
         Step(id="c", nodes=("c",), state=StepState.LOST, reason="Slurm ended the job: NODE_FAIL"),
         Step(id="d", nodes=("d",), state=StepState.RUNNING),
@@ -358,6 +382,20 @@ def test_status_tells_the_record(tmp_path: Path, capsys: pytest.CaptureFixture[s
         f"FAIL: {counts}; results are in {tmp_path}; repeat the command to go on with the others",
     ]
     assert json.loads(target.read_text())["steps"][1]["action"] == "isolate"
+
+
+def test_too_few_nodes_to_find_a_slow_one_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for count, told in ((4, True), (5, False)):
+        names = tuple(f"n{number}" for number in range(count))
+        record = FleetRecord(
+            id="x", what="collectives", started="2026-11-24T02:00:00Z", nodes=names,
+            steps=joint_steps(names, 4),
+        )  # fmt: skip
+        write_record(tmp_path, record)
+        _, out, _ = portagpu("fleet", "status", tmp_path, capsys=capsys)
+        assert ("4 nodes: a slow node or link cannot be told among fewer than 5" in out) is told
 
 
 def test_resume_without_slurm_leaves_the_record(
@@ -390,7 +428,15 @@ def test_resume_leaves_a_node_that_is_not_just_drained(
 
 @pytest.mark.parametrize(
     "text",
-    ["links: 3 of 8", "a\nb\tc", "\x1b[31mred", "say \"no\" 'now' `x` a|b\\c", "ä€", "x" * 4000],
+    [
+        "links: 3 of 8",
+        "a\nb\tc",
+        "\x1b[31mred",
+        "say \"no\" 'now' `x` a|b\\c",
+        "ä€",
+        "x" * 4000,
+        "x " * 4000,
+    ],
 )
 def test_a_reason_is_one_that_slurm_gives_back(text: str) -> None:
     made = slurm.reason_text(text)
@@ -413,6 +459,17 @@ def test_in_all_rounds_every_two_nodes_meet_once(count: int) -> None:
     steps = joint_steps(names, 3, 4)
     assert len({step.id for step in steps}) == len(steps)
     assert all(len(step.nodes) in (2, 4) for step in steps)
+
+
+def test_a_command_that_was_killed_after_its_result_is_no_pass(tmp_path: Path) -> None:
+    (tmp_path / "n1").mkdir()
+    step = Step(id="n1", nodes=("n1",), job="7")
+    passing().write_json(tmp_path / "n1" / "result.json")
+    for code, state in ((0, StepState.DONE), (139, StepState.LOST)):
+        (tmp_path / "n1" / "ended").write_text(f"7 {code}\n")
+        found, _ = collect.collected(tmp_path / "n1", step)
+        assert found.state is state
+    assert found.reason == "signal 11 ended the command after it wrote a result without a failure"
 
 
 def test_an_end_of_another_job_is_none(tmp_path: Path) -> None:

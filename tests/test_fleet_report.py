@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -139,14 +140,19 @@ def test_a_record_says_why_a_node_has_no_result(tmp_path: Path) -> None:
     done = StepState.DONE
     record(
         tmp_path,
-        Step(id="a", nodes=("a",), state=done, result="a/result.json"),
-        Step(id="b", nodes=("b",), state=done, result="b/result.json", action="isolate"),
+        Step(id="a", nodes=("a",), state=done, verdict="PASS", result="a/result.json"),
+        Step(
+            id="b", nodes=("b",), state=done, verdict="FAIL", result="b/result.json",
+            action="isolate",
+        ),
         Step(id="c", nodes=("c",), state=StepState.LOST, reason="the node died"),
-        Step(id="out", nodes=("d",), state=done, result="../elsewhere/result.json"),
-        Step(id="pair", nodes=("a", "e"), state=done, result="pair/result.json"),
+        Step(
+            id="out", nodes=("d",), state=done, verdict="PASS", result="../elsewhere/result.json"
+        ),
+        Step(id="pair", nodes=("a", "e"), state=done, verdict="PASS", result="pair/result.json"),
         Step(id="pair-2", nodes=("a", "c"), state=StepState.LOST, reason="nobody answered"),
         nodes=("a", "b", "c", "d", "e", "f"),
-    )
+    )  # fmt: skip
     found = report([tmp_path])
     states = {each.name: (each.state, each.verdict) for each in found.nodes}
     assert states["a"] == ("done", Verdict.PASS), "a host may have a longer name than its node"
@@ -160,12 +166,53 @@ def test_a_record_says_why_a_node_has_no_result(tmp_path: Path) -> None:
     assert {each.path.parent.name for each in found.unread} == {"b", "elsewhere"}
 
 
+def test_a_node_that_was_lost_after_its_results_is_no_pass(tmp_path: Path) -> None:
+    places = [tmp_path / name for name in ("before", "results/lost", "results/loose")]
+    for place in places:
+        place.mkdir(parents=True)
+    before, lost, loose = places
+    for name in ("well", "dead"):
+        node(before, name, started="2025-12-31T00:00:00Z", id=name)
+    node(before, "ill", 100.0, failed("down"), started="2025-12-31T00:00:00Z", id="ill")
+    node(before, "healed", started="2026-01-02T00:00:00Z", id="healed")
+    node(loose, "other", 100.0, failed("down"), id="other")
+    steps = [
+        Step(id=name, nodes=(name,), state=StepState.LOST, reason="the node died")
+        for name in ("dead", "ill", "healed")
+    ]
+    record(lost, *steps, nodes=("dead", "ill", "healed"))
+    # the record is not in the folder that is named, but below one in it
+    found = report([before, tmp_path / "results"])
+    assert {each.name: (each.state, each.verdict) for each in found.nodes} == {
+        "well": ("done", Verdict.PASS),
+        "dead": ("lost", None),
+        "ill": ("done", Verdict.FAIL),
+        "healed": ("done", Verdict.PASS),
+        "other": ("done", Verdict.FAIL),
+    }
+    assert next(each.reason for each in found.nodes if each.name == "dead") == "the node died"
+    (lost / "fleet.json").write_text("{")
+    found = report([before, tmp_path / "results"])
+    assert [each.path for each in found.unread] == [lost / "fleet.json"]
+    assert found.unread[0].reason.startswith("is not JSON")
+    assert {each.name for each in found.nodes} == {"well", "dead", "ill", "healed", "other"}
+
+
 def test_a_damaged_record_is_an_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "fleet.json").write_text("{")
-    with pytest.raises(FleetRecordError, match="cannot be read"):
+    with pytest.raises(FleetRecordError, match="is not JSON"):
         gather([tmp_path])
     assert main(["fleet", "report", str(tmp_path)]) == 2
     assert "fleet.json" in capfd.readouterr().err
+    (tmp_path / "fleet.json").unlink()
+    os.mkfifo(tmp_path / "fleet.json")
+    with pytest.raises(FleetRecordError, match="is no regular file"):
+        gather([tmp_path])
+
+
+def test_a_path_that_is_too_long_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["fleet", "report", "x" * 300]) == 2
+    assert "cannot be read: File name too long" in capfd.readouterr().err
 
 
 @pytest.fixture(scope="module")
@@ -199,11 +246,13 @@ def test_the_command_writes_page_document_and_text(
 
 
 def test_the_page_keeps_what_it_reads(fleet: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    place = next(fleet.glob("node-*/result.json"))
-    before = place.read_bytes()
-    assert main(["fleet", "report", str(fleet), "--out", str(place)]) == 2
-    assert place.read_bytes() == before
-    assert "is read too" in capfd.readouterr().err
+    for place in (next(fleet.glob("node-*/result.json")), fleet / "fleet.json"):
+        before = place.read_bytes()
+        for words in (("report", "--out"), ("report", "--json"), ("status", "--json")):
+            if words[0] == "report" or place.name == "fleet.json":
+                assert main(["fleet", words[0], str(fleet), words[1], str(place)]) == 2
+                assert place.read_bytes() == before
+                assert "is read too" in capfd.readouterr().err
 
 
 def test_several_processes_read_what_one_does(fleet: Path) -> None:

@@ -289,7 +289,7 @@ def test_what_cannot_be_run_is_refused_before_anything_is_written(
 
 def test_another_run_does_not_go_on_in_the_folder(fleet: Callable[..., FleetOptions]) -> None:
     run(fleet("m1"))
-    with pytest.raises(FleetUsageError, match=r"holds another fleet run \(bringup on 1 nodes\)"):
+    with pytest.raises(FleetUsageError, match=r"holds another fleet run \(bringup on 1 node\)"):
         run(fleet("m1", "--quick"))
 
 
@@ -361,7 +361,19 @@ def test_only_what_the_run_drained_is_resumed(
     }
     cluster.wait_for("m1", "idle")
     assert cluster.state("m2") == "drained"
-    assert read_record(options.folder).drained == {}
+    # the old finding does not drain it again
+    assert run(options).record.drained == {"m1": ""}
+    assert cluster.state("m1") == "idle"
+    (again,) = resume(options.folder, ["m1"])
+    assert (again.done, again.told) == (False, "left alone: it was resumed before")
+
+
+def test_no_other_node_is_tested_in_place_of_one(fleet: Callable[..., FleetOptions]) -> None:
+    options = fleet("m[1-2]", "fail=m3", sbatch=["--nodelist=m3"])
+    assert [step.verdict for step in run(options).record.steps] == ["PASS", "PASS"]
+    for name in ("m1", "m2"):
+        result = json.loads((options.folder / name / "result.json").read_text())
+        assert result["run"]["host"] == name
 
 
 def test_a_reason_that_somebody_changed_keeps_the_node_drained(

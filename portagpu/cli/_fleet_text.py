@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from portagpu.fleet.record import FleetRecord, Step
 
 _LONGEST: Final = 300
+_COMPARABLE: Final = 5
+"""So many nodes, and a slow one is in fewer than half of all pairs: the median is without it."""
 _HEADS: Final = {
     StepState.WAITING: "not submitted",
     StepState.SUBMITTED: "in the queue",
@@ -75,6 +77,9 @@ def closing_lines(record: FleetRecord, folder: object, slow: Sequence[str] = ())
     bad = [step for step in record.steps if step.verdict != Verdict.PASS]
     lines = [step_line(step) for step in bad if step.state in (StepState.DONE, StepState.LOST)]
     lines += [f"SLOW  {each}" for each in slow]
+    if record.what == "collectives" and len(record.nodes) < _COMPARABLE:
+        few = count(len(record.nodes), "node")
+        lines.append(f"{few}: a slow node or link cannot be told among fewer than {_COMPARABLE}")
     open_ = sum(step.state is not StepState.DONE for step in record.steps)
     go_on = "; repeat the command to go on with the others" if open_ else ""
     place = shlex.quote(str(folder))

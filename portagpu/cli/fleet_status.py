@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from portagpu.cli._common import json_option, print_lines, text_stream, write_json
+from portagpu.cli._common import check_kept, json_option, print_lines, text_stream, write_json
 
 
 @click.command()
@@ -19,12 +19,14 @@ def status(folder: Path, json_to: str | None) -> int:
     """
     from portagpu.cli._fleet_text import closing_lines, code_of, slow_sentences
     from portagpu.codec import encode
-    from portagpu.fleet.record import read_record
+    from portagpu.fleet.record import FILE, read_record
+    from portagpu.units import count
 
+    check_kept([folder / FILE], json_to)
     record = read_record(folder)
     write_json(encode(record), json_to)
     words = " ".join([record.what, *record.arguments])
-    head = f"{words} on {len(record.nodes)} nodes, begun {record.started}"
+    head = f"{words} on {count(len(record.nodes), 'node')}, begun {record.started}"
     slow = slow_sentences(record, folder)
     print_lines([head, *closing_lines(record, folder, slow)], text_stream(json_to))
     return code_of(record, slow)

@@ -12,6 +12,7 @@ from portagpu.files import check_writable
 from portagpu.fleet import slurm
 from portagpu.fleet.record import FILE, FleetRecord, Step, read_record, write_record
 from portagpu.fleet.steps import joint_steps, single_steps
+from portagpu.units import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -115,11 +116,13 @@ def begun_record(
     scheduler = {key: value for key, value in asked.items() if value}
     if (options.folder / FILE).exists():
         record = read_record(options.folder)
-        wanted = (options.what, tuple(options.arguments), {step.id for step in steps})
-        if (record.what, record.arguments, {step.id for step in record.steps}) != wanted:
+        wanted = (options.what, tuple(options.arguments), {(step.id, step.nodes) for step in steps})
+        own = {(step.id, step.nodes) for step in record.steps}
+        if (record.what, record.arguments, own) != wanted:
             words = " ".join([record.what, *record.arguments])
+            on = count(len(record.nodes), "node")
             raise FleetUsageError(
-                f"{options.folder} holds another fleet run ({words} on {len(record.nodes)} nodes): "
+                f"{options.folder} holds another fleet run ({words} on {on}): "
                 "repeat its command to go on with it, or name another folder"
             )
         record = replace(record, scheduler=scheduler)

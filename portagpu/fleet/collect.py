@@ -11,7 +11,7 @@ from portagpu.errors import ResultError
 from portagpu.files import read_bounded
 from portagpu.fleet.record import Step, StepState
 from portagpu.results.actions import worst_action
-from portagpu.results.verdicts import Verdict
+from portagpu.results.verdicts import FAILING, Verdict
 from portagpu.text import excerpt, one_line
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ ENDED: Final = "ended"
 RESULT: Final = "result.json"
 _NO_PROGRAM: Final = (126, 127)
 """A shell's exit codes for a command that cannot be run, and one that is not there."""
+_SIGNAL: Final = 128
+"""A shell's exit code for a command that a signal ended is above this by the signal's number."""
 
 
 def came_to_its_end(folder: Path, job: str) -> bool:
@@ -49,6 +51,11 @@ def collected(folder: Path, step: Step) -> tuple[Step, RunInfo | None]:
         return lost(step, _why_no_result(folder, error)), None
     if run.info.interrupted:
         return lost(step, f"the command was stopped before its end: {one_line(run.why)}"), None
+    code = _exit_code(folder) or 0
+    if code > _SIGNAL and run.verdict not in FAILING:
+        number = code - _SIGNAL
+        why = f"signal {number} ended the command after it wrote a result without a failure"
+        return lost(step, why), None
     failure = run.first_failure
     done = replace(
         step,

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 LEAST: Final = Action.ISOLATE
 """The mildest action for which a node is drained: start no job on it."""
+RESUMED: Final = ""
+"""The reason in the record of a node that was drained and resumed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +93,13 @@ def resume(folder: Path, names: Collection[str] = ()) -> list[Outcome]:
     with locked(folder):
         record = read_record(folder)
         nodes = slurm.nodes()
-        for name in names or tuple(record.drained):
+        ours = [name for name, reason in record.drained.items() if reason != RESUMED]
+        for name in names or ours:
             outcome = _resume(name, record.drained.get(name), nodes.get(name))
             outcomes.append(outcome)
             if outcome.done:
-                left = {node: why for node, why in record.drained.items() if node != name}
-                record = replace(record, drained=left)
+                # it stays in the record, so that the old finding does not drain it again
+                record = replace(record, drained={**record.drained, name: RESUMED})
                 write_record(folder, record)
     return outcomes
 
@@ -104,6 +107,8 @@ def resume(folder: Path, names: Collection[str] = ()) -> list[Outcome]:
 def _resume(name: str, reason: str | None, node: Node | None) -> Outcome:
     if reason is None:
         return Outcome(name, False, "left alone: this run did not drain it")
+    if reason == RESUMED:
+        return Outcome(name, False, "left alone: it was resumed before")
     if node is None:
         return Outcome(name, False, "left alone: Slurm does not know it any more")
     if not node.drained:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from portagpu.bundle.files import find_files
 from portagpu.errors import ResultError
 from portagpu.fleet.nodes import NodeRun, Unread, read_nodes
-from portagpu.fleet.record import FILE, FleetRecord, StepState, read_record
+from portagpu.fleet.record import FILE, FleetRecord, FleetRecordError, StepState, read_record
 from portagpu.text import one_line
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ class Joint:
 class Fleet:
     """The runs of each node, the oldest first, and what else the files and records say.
 
-    ``missing_joint`` has pairs and groups without a result. ``files`` are all that were read.
+    ``missing_joint`` has pairs and groups without a result. ``files`` are all that were read,
+    also records.
     """
 
     nodes: dict[str, list[NodeRun]] = field(default_factory=dict)
@@ -59,20 +61,28 @@ def gather(places: Sequence[Path], processes: int = 0) -> Fleet:
     """Read what ``places`` hold: folders of fleet runs, and files and folders of results.
 
     A file that cannot be used is told in ``unread`` or as a node's state; the others are used.
-    Raises ResultError where none can be used, and FleetRecordError for a damaged record.
+    Raises ResultError where none can be used, and FleetRecordError for a damaged record in a place.
     """
     fleet = Fleet()
     steps: dict[Path, tuple[FleetRecord, Step]] = {}
     files: list[Path] = []
     for place in places:
-        folders = _records_in(place)
+        folders, others = _found_in(place)
+        files += others
         for folder in folders:
-            record = read_record(folder)
+            fleet.files.append(folder / FILE)
+            try:
+                record = read_record(folder)
+            except FleetRecordError as error:
+                if folder == place:
+                    raise
+                reason = one_line(str(error)).removeprefix(f"{one_line(str(folder / FILE))} ")
+                fleet.unread.append(Unread(folder / FILE, reason))
+                continue
             fleet.records.append(record)
             steps |= {path: (record, step) for path, step in _steps_of(folder, record, fleet)}
-        if not folders:
-            files += (path for path, _ in find_files([place]))
-    paths = fleet.files = list(dict.fromkeys([*steps, *files]))
+    paths = list(dict.fromkeys([*steps, *files]))
+    fleet.files += paths
     runs: dict[str, Path] = {}
     for path, found in zip(paths, read_nodes(paths, processes), strict=True):
         step = steps[path][1] if path in steps else None
@@ -101,11 +111,13 @@ def gather(places: Sequence[Path], processes: int = 0) -> Fleet:
     raise ResultError(f"{named}: no file is a result, and there is no {FILE} of a fleet run")
 
 
-def _records_in(place: Path) -> list[Path]:
-    """The folders of fleet runs: ``place`` itself, or folders in it."""
-    if (place / FILE).exists():
-        return [place]
-    return sorted(path.parent for path in place.glob(f"*/{FILE}")) if place.is_dir() else []
+def _found_in(place: Path) -> tuple[list[Path], list[Path]]:
+    """The folders of fleet runs, ``place`` itself or folders below it, and the files elsewhere."""
+    if os.path.exists(place / FILE):  # noqa: PTH110 - a name may be too long for Path.exists
+        return [place], []
+    files = [path for path, _ in find_files([place])]
+    folders = {path.parent for path in files if path.name == FILE and path != place}
+    return sorted(folders), [path for path in files if folders.isdisjoint(path.parents)]
 
 
 def _steps_of(folder: Path, record: FleetRecord, fleet: Fleet) -> Iterable[tuple[Path, Step]]:
@@ -128,9 +140,17 @@ def _cannot_be_read(fleet: Fleet, unread: Unread, step: Step | None) -> None:
 
 
 def _add_missing(fleet: Fleet) -> None:
-    """The nodes of the records without a result, each with the state of its last step."""
+    """The nodes of the records without a result, each with the state of its last step.
+
+    A node with older results is one too: since then it gave none.
+    """
     known = {each.node: each for each in fleet.missing}
-    together = {node for joint in fleet.joint for node in joint.nodes}
+    newest: dict[str, str] = {}
+    for host, run in [
+        *((host, run) for host, runs in fleet.nodes.items() for run in runs),
+        *((node, joint.run) for joint in fleet.joint for node in joint.nodes),
+    ]:
+        newest[host] = max(run.started, newest.get(host, ""))
     for record in fleet.records:
         for step in record.steps:
             if len(step.nodes) > 1 and step.result is None and step.state is StepState.LOST:
@@ -143,8 +163,9 @@ def _add_missing(fleet: Fleet) -> None:
             for node in step.nodes
             if step.result is None
         }
+        done = {node for step in record.steps if step.result is not None for node in step.nodes}
         for node in record.nodes:
-            if node in known:
+            if node in known or node in done or record.started < newest.get(node, ""):
                 continue
             if node in last:
                 step = last[node]
@@ -153,9 +174,7 @@ def _add_missing(fleet: Fleet) -> None:
             else:
                 known[node] = Missing(node, StepState.WAITING, "no step of the run is for it")
     fleet.missing = [
-        each
-        for each in known.values()
-        if each.node not in fleet.nodes and each.node not in together
+        each for each in known.values() if each.state != DAMAGED or each.node not in newest
     ]
 
 

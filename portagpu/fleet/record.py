@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.codec import DocumentError, decode, encode
 from portagpu.errors import PortagpuError
-from portagpu.files import write_atomic
+from portagpu.files import read_bounded, write_atomic
+from portagpu.results.actions import Action
+from portagpu.results.verdicts import Verdict
+from portagpu.text import excerpt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = "portagpu.fleet/1"
 FILE: Final = "fleet.json"
+_LARGEST_BYTES: Final = 256 << 20
+"""Of a record; a step takes some 500."""
 
 
 class FleetRecordError(PortagpuError, ValueError):
@@ -72,7 +77,8 @@ class FleetRecord:
 
     ``arguments`` are those of the portagpu command on each node. ``started`` is RFC 3339 with its
     zone. ``scheduler`` has what the scheduler was asked for ("partition", "gres", "version").
-    ``drained`` maps the nodes that this run drained to the reason that it gave.
+    ``drained`` maps the nodes that this run drained to the reason that it gave, empty once it has
+    resumed them.
     """
 
     id: str
@@ -90,17 +96,39 @@ def read_record(folder: Path) -> FleetRecord:
     """The record in ``folder``. Raises FleetRecordError."""
     path = folder / FILE
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(read_bounded(path, _LARGEST_BYTES))
     except FileNotFoundError:
         raise FleetRecordError(f"{folder} has no {FILE}: it is no folder of a fleet run") from None
-    except (OSError, ValueError) as error:
-        raise FleetRecordError(f"{path} cannot be read: {error}") from error
+    except OSError as error:
+        raise FleetRecordError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise FleetRecordError(f"{path} is not JSON, or was cut off: {error}") from error
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise FleetRecordError(f"{path} is no {SCHEMA}: another version wrote it, or it is damaged")
     try:
-        return decode(FleetRecord, document, FILE)
+        record = decode(FleetRecord, document, FILE)
     except DocumentError as error:
         raise FleetRecordError(f"{path}: {error}") from error
+    if damage := _damage(record):
+        raise FleetRecordError(f"{path} is damaged: {damage}")
+    return record
+
+
+def _damage(record: FleetRecord) -> str:
+    """What cannot be in a record that this version wrote; empty for a whole one."""
+    if len({step.id for step in record.steps}) < len(record.steps):
+        return "two steps have one id"
+    for step in record.steps:
+        name = excerpt(step.id)
+        if not step.nodes or not set(record.nodes).issuperset(step.nodes):
+            return f"the step {name} has other nodes than the run"
+        if step.verdict not in {None, *Verdict} or step.action not in {None, *Action}:
+            return f"the step {name} has a verdict or an action that there is not"
+        if step.state is StepState.DONE and (step.verdict is None or not step.result):
+            return f"the step {name} is done without a result"
+        if "\0" in (step.result or ""):
+            return f"the step {name} has a result that is no name of a file"
+    return ""
 
 
 def write_record(folder: Path, record: FleetRecord) -> None:

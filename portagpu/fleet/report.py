@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.codec import encode
 from portagpu.fleet import measures, pairs, versions
 from portagpu.fleet.distributions import Distribution, distributions_of
-from portagpu.fleet.gather import Fleet, Joint, gather
+from portagpu.fleet.gather import Fleet, Joint, Missing, gather
 from portagpu.results.actions import Action
 from portagpu.results.verdicts import FAILING, Verdict, fold
 
@@ -205,6 +205,13 @@ def _nodes(fleet: Fleet) -> list[Node]:
     }
     found = [_done(name, runs, actions.get(name) or "") for name, runs in fleet.nodes.items()]
     found += _only_together(fleet)
+    # a failure of an older run is graver than no result
+    missing = {each.node: each for each in fleet.missing}
+    found = [
+        node if node.failed or node.name not in missing else _without(node, missing[node.name])
+        for node in found
+    ]
+    known = {node.name for node in found}
     found += [
         Node(
             name=each.node,
@@ -216,8 +223,17 @@ def _nodes(fleet: Fleet) -> list[Node]:
             gates={},
         )
         for each in fleet.missing
+        if each.node not in known
     ]
     return sorted(found, key=lambda node: natural(node.name))
+
+
+def _without(node: Node, missing: Missing) -> Node:
+    """A node whose newest run gave no result."""
+    return replace(
+        node, state=missing.state, verdict=None, gate="", check="", device=None,
+        reason=missing.reason, next_step="",
+    )  # fmt: skip
 
 
 def _only_together(fleet: Fleet) -> Iterator[Node]:

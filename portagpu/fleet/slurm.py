@@ -221,12 +221,13 @@ def submit(script: Path, request: Request) -> str:
     }
     said = _ask(
         "sbatch",
+        # of an option given twice the last counts: no other node is tested in place of this one
+        *request.options,
         "--parsable",
         "--no-requeue",
         "--open-mode=append",
         *(["--exclusive"] if request.exclusive else []),
         *(f"{option}={value}" for option, value in asked.items() if value),
-        *request.options,
         str(script),
         *request.words,
     )
@@ -265,7 +266,9 @@ def resume(name: str) -> None:
 
 def reason_text(text: str) -> str:
     """``text`` as a reason that Slurm gives back unchanged: one line, no quotes, not too long."""
-    return one_line(re.sub(r"""["'`\\|]""", " ", text.encode("ascii", "replace").decode()))[:180]
+    return one_line(re.sub(r"""["'`\\|]""", " ", text.encode("ascii", "replace").decode()))[
+        :180
+    ].strip()
 
 
 def _pattern(path: Path) -> str:
