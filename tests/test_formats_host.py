@@ -31,6 +31,8 @@ LOG_LINES = [
     # (line, code, address, fatal)
     ("[   12.345678] NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.",
      "Xid 79", "0000:3b:00.0", True),
+    ("NVRM: nvAssertOkFailedNoLog: Assertion failed: GPU lost from the bus [NV_ERR_GPU_IS_LOST]",
+     "fallen off the bus", None, True),
     ("kernel: NVRM: Xid (0000:3b:00): 13, Graphics SM Warp Exception", "Xid 13",
      "0000:3b:00.0", False),
     ("NVRM: Xid (PCI:0000:3b:00): 145, RLW_REMAP Nonfatal XC0 i0 Link 00 (0x4)", "Xid 145",
