@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.files import read_bounded
 from portagpu.formats.cleaning import decode_text
-from portagpu.formats.events import table
+from portagpu.formats.events import TIMES, table
 from portagpu.formats.host import kernel_log
-from portagpu.inventory.tools import kernel_log_output
+from portagpu.inventory.tools import LOG_LINES, kernel_log_output
 from portagpu.readings.model import Findings, FormatError
 from portagpu.text import excerpt
 
@@ -29,6 +29,7 @@ MOST_LINES: Final = 20_000
 """Of those that may be events, the last ones: a driver in trouble repeats itself all day."""
 _JOURNAL: Final = b"LPKSHHRH"
 """The first bytes of the journal's own files (systemd, JOURNAL_FILE_FORMAT)."""
+_LONG_NUMBERS: Final = re.compile(r"0x[0-9a-fA-F]+|\d{6,}")
 _HOST: Final = re.compile(
     r"^(?:[A-Z][a-z]{2} [ \d]\d [\d:.]{8,15}|\d{4}-\d\d-\d\dT\S{8,30}) (?P<host>[\w.-]{1,253}) "
     r"(?:kernel|nv-fabricmanager)\b",
@@ -53,7 +54,11 @@ def journal(limit_s: float) -> KernelLog:
     output = kernel_log_output(limit_s)
     if output.problem:
         return KernelLog(problem=output.problem)
-    return _parsed(output.text)
+    found = _parsed(output.text)
+    if output.text.count("\n") < LOG_LINES:
+        return found
+    cut = f"only the last {LOG_LINES} lines of the journal were read"
+    return replace(found, cut="; ".join(filter(None, (cut, found.cut))))
 
 
 def log_file(path: Path | str, *, of_this_machine: bool) -> KernelLog:
@@ -99,8 +104,19 @@ def _last_lines(text: str) -> tuple[str, str]:
     worth = [line for line in text.splitlines() if any(map(line.lower().__contains__, words))]
     if len(worth) <= MOST_LINES:
         return text, ""
-    cut = f"only the last {MOST_LINES} lines of drivers and errors were read, of {len(worth)}"
-    return "\n".join(worth[-MOST_LINES:]), cut
+    # what a driver said before it began to repeat itself may be the fault: one line of each kind
+    older = list({_kind(line): line for line in worth[:-MOST_LINES]}.values())[:MOST_LINES]
+    cut = (
+        f"only the last {MOST_LINES} lines of drivers and errors were read, of {len(worth)}, and "
+        "one of each kind before them"
+    )
+    return "\n".join([*older, *worth[-MOST_LINES:]]), cut
+
+
+def _kind(line: str) -> str:
+    """The line without its time and long numbers; those of a code and an address are short."""
+    time = TIMES.match(line)
+    return _LONG_NUMBERS.sub("", line[time.end() :] if time is not None else line)
 
 
 def cutoff_s(since: str) -> float | None:
