@@ -325,6 +325,22 @@ def iso(seconds_ago: float) -> str:
     return datetime.fromtimestamp(time.time() - seconds_ago, UTC).isoformat(timespec="seconds")
 
 
+def test_a_collectors_log_is_judged_by_the_lines_of_this_machine(
+    tmp_path: Path, node: Callable[..., Run]
+) -> None:
+    host, other = f"{platform.node()}.example", "elsewhere"
+    for owner, code in ((other, None), (host, "Xid 79"), ("localhost", "Xid 79")):
+        lines = f"{iso(2)} {owner} kernel: {LOST}{iso(1)} {host} kernel: {CRASH}"
+        (tmp_path / "log").write_text(f"{lines}{iso(1)} {other} kernel: {LOST}")
+        run = node(log=str(tmp_path / "log"))
+        reasons = [each.reason for each in found(run, "health/events") if each.failed]
+        assert [code in each for each in reasons] == [True] * (code is not None)
+        assert (
+            "lines of other hosts were left out, as of elsewhere"
+            in found(run, "health/log")[0].reason
+        )
+
+
 def test_events_of_an_earlier_boot_do_not_count(tmp_path: Path, node: Callable[..., Run]) -> None:
     host = platform.node()
     before = time.time() - logs.boot_s() + 3600

@@ -32,8 +32,7 @@ _JOURNAL: Final = b"LPKSHHRH"
 _LONG_NUMBERS: Final = re.compile(r"0x[0-9a-fA-F]+|\d{6,}")
 _HOST: Final = re.compile(
     r"^(?:[A-Z][a-z]{2} [ \d]\d [\d:.]{8,15}|\d{4}-\d\d-\d\dT\S{8,30}) (?P<host>[\w.-]{1,253}) "
-    r"(?:kernel|nv-fabricmanager)\b",
-    re.MULTILINE,
+    r"(?:kernel|nv-fabricmanager)\b"
 )
 _SLACK_S: Final = 5.0
 """The clock of the log and that of the boot time are not the same."""
@@ -75,15 +74,26 @@ def log_file(path: Path | str, *, of_this_machine: bool) -> KernelLog:
         reason = f"{path}: is the journal's own file: give what `journalctl -k --file FILE` prints"
         return KernelLog(problem=reason)
     text = decode_text(data)
-    hosts = {match["host"].partition(".")[0] for match in _HOST.finditer(text)}
+    hosts = {host for line in text.splitlines() if (host := _host(line))}
     here = platform.node().partition(".")[0]
     if of_this_machine and hosts and here not in hosts:
         shown = excerpt(min(hosts), 60)
         reason = f"{path}: is the log of {shown}, and not of this machine: judge it with --replay"
         return KernelLog(problem=reason)
+    others = ""
+    if of_this_machine and (foreign := hosts - {here, "localhost"}):
+        # a collector's file has the lines of many machines
+        text = "\n".join(line for line in text.splitlines() if _host(line) not in foreign)
+        others = f"{path}: lines of other hosts were left out, as of {excerpt(min(foreign), 60)}"
     found = _parsed(text)
-    left_out = "; ".join(filter(None, (cut, found.cut)))
+    left_out = "; ".join(filter(None, (cut, others, found.cut)))
     return replace(found, problem=found.problem and f"{path}: {found.problem}", cut=left_out)
+
+
+def _host(line: str) -> str:
+    """The short name of the host that wrote the line; "" where it does not say."""
+    match = _HOST.match(line)
+    return match["host"].partition(".")[0] if match is not None else ""
 
 
 def _parsed(text: str) -> KernelLog:
