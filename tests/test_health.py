@@ -341,6 +341,18 @@ def test_a_collectors_log_is_judged_by_the_lines_of_this_machine(
         )
 
 
+def test_a_systems_log_that_begins_with_many_lines_of_programs_is_read(
+    tmp_path: Path, node: Callable[..., Run]
+) -> None:
+    host = platform.node()
+    programs = "".join(
+        f"{iso(9)} {host} slurmd[{n}]: launched a task of a job\n" for n in range(900)
+    )
+    (tmp_path / "log").write_text(f"{programs}{iso(1)} {host} kernel: {LOST}")
+    (event,) = found(node(log=str(tmp_path / "log")), "health/events")
+    assert action_of(event) is Action.ISOLATE
+
+
 def test_events_of_an_earlier_boot_do_not_count(tmp_path: Path, node: Callable[..., Run]) -> None:
     host = platform.node()
     before = time.time() - logs.boot_s() + 3600
