@@ -348,6 +348,12 @@ def test_a_systems_log_that_begins_with_many_lines_of_programs_is_read(
     programs = "".join(
         f"{iso(9)} {host} slurmd[{n}]: launched a task of a job\n" for n in range(900)
     )
+    (tmp_path / "log").write_text(f"{programs}{iso(1)} {host} kernel: {CRASH}")
+    assert not found(node(log=str(tmp_path / "log")), "health/events")[0].failed
+    # anybody may say this, and it is no line of the kernel's
+    spoken = f"{iso(1)} {host} joe: {LOST}{iso(1)} {host} joe[7]: {LOST}"
+    (tmp_path / "log").write_text(f"{programs}{spoken}{iso(1)} {host} kernel: {CRASH}")
+    assert not found(node(log=str(tmp_path / "log")), "health/events")[0].failed
     (tmp_path / "log").write_text(f"{programs}{iso(1)} {host} kernel: {LOST}")
     (event,) = found(node(log=str(tmp_path / "log")), "health/events")
     assert action_of(event) is Action.ISOLATE

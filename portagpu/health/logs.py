@@ -32,8 +32,10 @@ _JOURNAL: Final = b"LPKSHHRH"
 _LONG_NUMBERS: Final = re.compile(r"0x[0-9a-fA-F]+|\d{6,}")
 _HOST: Final = re.compile(
     r"^(?:[A-Z][a-z]{2} [ \d]\d [\d:.]{8,15}|\d{4}-\d\d-\d\dT\S{8,30}) (?P<host>[\w.-]{1,253}) "
-    r"(?:kernel|nv-fabricmanager)\b"
+    r"(?P<program>[\w./-]{1,100})(?=[\[:])"
 )
+_PROGRAMS: Final = ("kernel", "nv-fabricmanager")
+"""Whose lines count: anybody may write to a system's log, in whatever words."""
 _SLACK_S: Final = 5.0
 """The clock of the log and that of the boot time are not the same."""
 _DAY_S: Final = 86_400.0
@@ -74,18 +76,23 @@ def log_file(path: Path | str, *, of_this_machine: bool) -> KernelLog:
         reason = f"{path}: is the journal's own file: give what `journalctl -k --file FILE` prints"
         return KernelLog(problem=reason)
     text = decode_text(data)
-    hosts = {host for line in text.splitlines() if (host := _host(line))}
+    lines = [
+        (line, _host(line))
+        for line in text.splitlines()
+        if (said := _HOST.match(line)) is None or said["program"] in _PROGRAMS
+    ]
+    hosts = {host for _, host in lines if host}
     here = platform.node().partition(".")[0]
     if of_this_machine and hosts and here not in hosts:
         shown = excerpt(min(hosts), 60)
         reason = f"{path}: is the log of {shown}, and not of this machine: judge it with --replay"
         return KernelLog(problem=reason)
     others = ""
-    if of_this_machine and (foreign := hosts - {here, "localhost"}):
-        # a collector's file has the lines of many machines
-        text = "\n".join(line for line in text.splitlines() if _host(line) not in foreign)
+    # a collector's file has the lines of many machines
+    foreign = hosts - {here, "localhost"} if of_this_machine else set()
+    if foreign:
         others = f"{path}: lines of other hosts were left out, as of {excerpt(min(foreign), 60)}"
-    found = _parsed(text)
+    found = _parsed("".join(f"{line}\n" for line, host in lines if host not in foreign))
     left_out = "; ".join(filter(None, (cut, others, found.cut)))
     return replace(found, problem=found.problem and f"{path}: {found.problem}", cut=left_out)
 
