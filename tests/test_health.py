@@ -23,6 +23,7 @@ from portagpu.health.gate import Answer, Gate, State, answer, npd_line, tell_ope
 from portagpu.health.logs import KernelLog, events_since, log_file
 from portagpu.health.machine import Snapshot
 from portagpu.health.options import HealthOptions
+from portagpu.inventory import tools
 from portagpu.inventory.sources import Live
 from portagpu.readings.model import Event, Findings, GpuState, Reading
 from portagpu.results.actions import Action, action_of
@@ -113,6 +114,20 @@ def test_all_devices_there_and_no_event_is_not_yet_a_pass(node: Callable[..., Ru
     assert "no source states any value of the health" in silent.reason
     assert run.exit_code == 3
     assert answer(run).state is State.UNKNOWN
+
+
+def test_the_cpu_stands_for_no_gpu_that_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = build(tmp_path / "machine", two_socket_x86(), {})
+    (root / "sys/bus/pci/devices").mkdir(parents=True, exist_ok=True)
+    monkeypatch.setattr("portagpu.health.machine.Live", lambda: Live(root, {}))
+    monkeypatch.setattr("portagpu.health.machine.journal", lambda _: logs._parsed(QUIET))
+    (count,) = found(health(HealthOptions(expect_devices=1)), "identity/count")
+    assert (count.verdict, action_of(count)) == (Verdict.FAIL, Action.ISOLATE)
+    assert count.reason == "0 device(s) shown by files, 1 expected"
+    of_cpu = HealthOptions(expect_devices=1, target="cpu-x86-64")
+    assert found(health(of_cpu), "identity/count")[0].verdict is Verdict.PASS
 
 
 def test_another_product_than_the_target_fails(node: Callable[..., Run]) -> None:
@@ -278,15 +293,70 @@ def test_a_driver_that_repeats_itself_all_day_does_not_use_up_the_time() -> None
     many = dmesg(*([CRASH] * logs.MOST_LINES), LOST)
     read = logs._parsed(many)
     assert read.findings is not None
-    assert len(read.findings.events) == logs.MOST_LINES
+    assert len(read.findings.events) == logs.MOST_LINES + 1
     assert "Xid 79" in read.findings.events[-1].code
-    assert read.cut == "only the last 20000 lines of drivers and errors were read, of 20001"
+    assert read.cut == (
+        "only the last 20000 lines of drivers and errors were read, of 20001, and one of each kind "
+        "before them"
+    )
     quiet = QUIET + "[    1.000000] pci 0000:00:00.0: bridge\n" * logs.MOST_LINES
     assert logs._parsed(quiet).cut == ""
 
 
+def test_a_driver_that_repeats_itself_does_not_hide_the_fault_before() -> None:
+    noise = ("pcieport 0000:00:01.0: AER: Corrected error received: 0000:01:00.0\n",)
+    read = logs._parsed(dmesg(CRASH, LOST, *noise * (logs.MOST_LINES + 5)))
+    assert read.findings is not None
+    assert [each.code for each in read.findings.events[:2]] == ["Xid 31", "Xid 79"]
+    assert len(read.findings.events) == logs.MOST_LINES + 3
+    assert "one of each kind" in read.cut
+
+
+def test_a_journal_of_which_only_the_end_was_read_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = QUIET + "[    1.000000] IN=eth0 OUT= SRC=10.0.0.1\n" * (tools.LOG_LINES - 1)
+    for text, cut in ((printed, "the last 100000 lines of the journal"), (QUIET, "")):
+        output = tools.CommandOutput(("journalctl",), text)
+        monkeypatch.setattr(logs, "kernel_log_output", lambda _, output=output: output)
+        assert cut in logs.journal(1.0).cut
+        assert bool(cut) == bool(logs.journal(1.0).cut)
+
+
 def iso(seconds_ago: float) -> str:
     return datetime.fromtimestamp(time.time() - seconds_ago, UTC).isoformat(timespec="seconds")
+
+
+def test_a_collectors_log_is_judged_by_the_lines_of_this_machine(
+    tmp_path: Path, node: Callable[..., Run]
+) -> None:
+    host, other = f"{platform.node()}.example", "elsewhere"
+    for owner, code in ((other, None), (host, "Xid 79"), ("localhost", "Xid 79")):
+        lines = f"{iso(2)} {owner} kernel: {LOST}{iso(1)} {host} kernel: {CRASH}"
+        (tmp_path / "log").write_text(f"{lines}{iso(1)} {other} kernel: {LOST}")
+        run = node(log=str(tmp_path / "log"))
+        reasons = [each.reason for each in found(run, "health/events") if each.failed]
+        assert [code in each for each in reasons] == [True] * (code is not None)
+        assert (
+            "lines of other hosts were left out, as of elsewhere"
+            in found(run, "health/log")[0].reason
+        )
+
+
+def test_a_systems_log_that_begins_with_many_lines_of_programs_is_read(
+    tmp_path: Path, node: Callable[..., Run]
+) -> None:
+    host = platform.node()
+    programs = "".join(
+        f"{iso(9)} {host} slurmd[{n}]: launched a task of a job\n" for n in range(900)
+    )
+    (tmp_path / "log").write_text(f"{programs}{iso(1)} {host} kernel: {CRASH}")
+    assert not found(node(log=str(tmp_path / "log")), "health/events")[0].failed
+    # anybody may say this, and it is no line of the kernel's
+    spoken = f"{iso(1)} {host} joe: {LOST}{iso(1)} {host} joe[7]: {LOST}"
+    (tmp_path / "log").write_text(f"{programs}{spoken}{iso(1)} {host} kernel: {CRASH}")
+    assert not found(node(log=str(tmp_path / "log")), "health/events")[0].failed
+    (tmp_path / "log").write_text(f"{programs}{iso(1)} {host} kernel: {LOST}")
+    (event,) = found(node(log=str(tmp_path / "log")), "health/events")
+    assert action_of(event) is Action.ISOLATE
 
 
 def test_events_of_an_earlier_boot_do_not_count(tmp_path: Path, node: Callable[..., Run]) -> None:
@@ -499,6 +569,7 @@ def test_a_gate_answers_where_its_caller_reads(
         (("--limit", "0"), "0 is not in the range"),
         (("--replay", "/nowhere"), "there is no such file or folder"),
         (("--target", "nvidia-h20000"), "nvidia-h20000"),
+        (("--target", "nvidia-h20000", "--gate", "prolog"), "nvidia-h20000"),
         (("--replay", ".", "--since", "60"), "leave it out with --replay"),
     ],
 )
@@ -516,6 +587,23 @@ def test_a_gate_whose_judgement_breaks_lets_the_job_run_and_says_so(tmp_path: Pa
         assert done.returncode == code
         assert "not judged: /nowhere: there is no such file or folder" in done.stderr
     assert command("--gate", "npd", "--replay", "/nowhere").returncode == 2
+
+
+@pytest.mark.parametrize("gate", ["prolog", "healthcheck"])
+def test_output_that_nobody_takes_is_no_fault_of_the_node(gate: str, tmp_path: Path) -> None:
+    given = ("--gate", gate, "--log", str(tmp_path / "log"))
+    for line, code in ((QUIET, 0), (dmesg(LOST), 1)):
+        (tmp_path / "log").write_text(line)
+        with Path("/dev/full").open("w") as full:
+            done = subprocess.run(
+                [sys.executable, "-m", "portagpu", "health", *given],
+                env={"PYTHONPATH": f"{ROOT}:{ROOT / 'backends'}"},
+                stdout=full,
+                stderr=full,
+                timeout=60,
+                check=False,
+            )
+        assert done.returncode == code
 
 
 HANGS = {

@@ -8,6 +8,10 @@ import os
 import re
 import socket
 import stat
+import struct
+import threading
+import time
+import urllib.parse
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
@@ -324,6 +328,32 @@ def test_a_monitor_that_hangs_serves_its_age_and_no_old_values(
     found = series(endpoint)
     assert "hw_power_watts" not in found
     assert found["portagpu_last_sample_age_seconds"][0][1] == 3600.0
+
+
+def test_clients_that_are_silent_or_leave_hold_nothing_and_print_nothing(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("prometheus_client", reason="needs the extra 'monitor'")
+    monkeypatch.setattr("portagpu.monitor.endpoint.CLIENT_LIMIT_S", 0.2)
+    before = threading.active_count()
+    with Endpoint(0) as endpoint:
+        endpoint.write(a_round(full(0)))
+        address = urllib.parse.urlsplit(endpoint.url)
+        clients = [socket.create_connection((address.hostname, address.port), 10) for _ in range(8)]
+        for number, client in enumerate(clients):
+            client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n"[: 7 * number])
+            if number % 2:
+                # a close that the server sees as a reset
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                client.close()
+        assert series(endpoint)
+        end = time.monotonic() + 30
+        while threading.active_count() > before + 1:
+            assert time.monotonic() < end, "a client holds a thread"
+            time.sleep(0.02)
+        for client in clients:
+            client.close()
+    assert capfd.readouterr().err == ""
 
 
 def test_a_scrape_before_the_first_sample_is_empty_and_valid(endpoint: Endpoint) -> None:

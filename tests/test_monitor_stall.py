@@ -93,6 +93,14 @@ def test_own_idle_power_moves_the_threshold() -> None:
     assert watching.threshold_w(750) == pytest.approx(140 + 0.15 * 610)
 
 
+def test_a_short_pause_of_a_job_is_not_its_idle_power() -> None:
+    """Power is an average over a second: in the pause it is what the job drew before."""
+    watching = StallWatch()
+    watching.look(0, 0, 400, 700)
+    for at in range(1, 400):
+        assert watching.look(at, 100, 430, 700) is False
+
+
 @pytest.mark.parametrize("missing", [0, 1, 2])
 def test_what_is_not_known_is_not_judged(missing: int) -> None:
     values: list[float | None] = [100, 80, 700]

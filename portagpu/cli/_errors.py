@@ -7,7 +7,7 @@ import errno
 import os
 import sys
 import traceback
-from typing import Final
+from typing import IO, Final
 
 from portagpu.errors import (
     BackendNotFound,
@@ -61,7 +61,7 @@ def report(error: BaseException) -> int:
     if isinstance(code, int) and (code or COMPLETION_VARIABLE in os.environ):
         return code
     if isinstance(error, BrokenPipeError):
-        _drop_output()
+        drop_output()
         return FAILED
     judged, line = _judge(error)
     if os.environ.get(DEBUG_VARIABLE, "") not in ("", "0"):
@@ -70,7 +70,7 @@ def report(error: BaseException) -> int:
         # without control characters: some text comes from a device or another package
         print(f"portagpu: {one_line(line)}", file=sys.stderr, flush=True)
     if isinstance(error, OSError):
-        _drop_output()
+        drop_output()
     return judged
 
 
@@ -132,9 +132,9 @@ def _judge_click(error: BaseException) -> tuple[int, str] | None:
     return None
 
 
-def _drop_output() -> None:
-    """Redirect standard output to /dev/null, so that the final flush raises nothing."""
+def drop_output(stream: IO[str] | None = None) -> None:
+    """Redirect ``stream``, by default standard output, to /dev/null: the final flush is quiet."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
+        os.dup2(nowhere, (stream or sys.stdout).fileno())
         os.close(nowhere)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import click
 
@@ -17,6 +17,7 @@ from portagpu.cli._common import (
     text_stream,
 )
 from portagpu.cli._complete import complete_target
+from portagpu.cli._errors import drop_output
 
 if TYPE_CHECKING:
     from portagpu.health.gate import Answer, Gate
@@ -149,6 +150,7 @@ def health(
         tools=asked is None or asked in gates.ASKS_TOOLS,
         command=["portagpu", *sys.argv[1:]],
     )
+    options.load_target()
     if asked is None:
         return _judge(options, out, json_to)
     try:
@@ -164,7 +166,6 @@ def _judge(options: HealthOptions, out: Path | None, json_to: str | None) -> int
     from portagpu.cli._run_output import Files, deliver
     from portagpu.health.watchdog import health_within
 
-    options.load_target()
     files = Files(json_to, folder=out)
     files.check()
     run = health_within(options)
@@ -187,7 +188,7 @@ def _answer(
         try:
             Files(json_to, folder=out).write(run)
         except Exception as error:  # noqa: BLE001 - a full disk is no fault of the devices
-            print_lines([f"portagpu: health: {error}"], sys.stderr)
+            _print(f"portagpu health: {error}", sys.stderr)
     return gates.answer(run, Action(fail_on) if fail_on else gates.FAIL_ON)
 
 
@@ -196,10 +197,18 @@ def _tell(answer: Answer, gate: Gate, reason_file: Path | None) -> None:
     from portagpu.health import gate as gates
 
     if gate is gates.Gate.NPD:
-        print_lines([gates.npd_line(answer)], sys.stdout)
+        _print(gates.npd_line(answer), sys.stdout)
         return
     # a HealthCheckProgram puts this line into the reason of the drained node
     stream = sys.stdout if gate is gates.Gate.HEALTHCHECK else sys.stderr
-    print_lines([f"portagpu health: {answer.reason}"], stream)
-    problems = gates.tell_operator(answer, gate, reason_file)
-    print_lines([f"portagpu health: {each}" for each in problems], sys.stderr)
+    _print(f"portagpu health: {answer.reason}", stream)
+    for problem in gates.tell_operator(answer, gate, reason_file):
+        _print(f"portagpu health: {problem}", sys.stderr)
+
+
+def _print(line: str, stream: IO[str]) -> None:
+    """Print ``line``; a stream that takes none is no fault of the node."""
+    try:
+        print_lines([line], stream)
+    except OSError:
+        drop_output(stream)

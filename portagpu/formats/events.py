@@ -30,7 +30,7 @@ _LINE_CHARS: Final = 2000
 """Characters of a line that are matched; the kernel cuts at 1024 (``PRINTKRB_RECORD_MAX``)."""
 _ABOUT_LINES: Final = 4
 """Lines after one that names a device that may be about it: drivers wrap their sentences."""
-_TIMES: Final = re.compile(
+TIMES: Final = re.compile(
     r"(?:<\d{1,3}>|[a-z]{3,8} *:[a-z]{2,6} *: )?(?:"
     r"\d{1,4},\d{1,20},(?P<kmsg>\d{1,20}),[^;]{0,40};"
     r"|\[(?P<bracket>[^\]\[]{1,40})\]"
@@ -276,7 +276,7 @@ def _table_key(text: str, base: int) -> str:
 
 def _time(line: str) -> str | None:
     """When the line was written, as it says it: a date, or seconds since the kernel started."""
-    match = _TIMES.match(line)
+    match = TIMES.match(line)
     if match is None:
         return None
     if match.group("kmsg") is not None:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.files import read_bounded
 from portagpu.formats.cleaning import decode_text
-from portagpu.formats.events import table
+from portagpu.formats.events import TIMES, table
 from portagpu.formats.host import kernel_log
-from portagpu.inventory.tools import kernel_log_output
+from portagpu.inventory.tools import LOG_LINES, kernel_log_output
 from portagpu.readings.model import Findings, FormatError
 from portagpu.text import excerpt
 
@@ -29,11 +29,13 @@ MOST_LINES: Final = 20_000
 """Of those that may be events, the last ones: a driver in trouble repeats itself all day."""
 _JOURNAL: Final = b"LPKSHHRH"
 """The first bytes of the journal's own files (systemd, JOURNAL_FILE_FORMAT)."""
+_LONG_NUMBERS: Final = re.compile(r"0x[0-9a-fA-F]+|\d{6,}")
 _HOST: Final = re.compile(
     r"^(?:[A-Z][a-z]{2} [ \d]\d [\d:.]{8,15}|\d{4}-\d\d-\d\dT\S{8,30}) (?P<host>[\w.-]{1,253}) "
-    r"(?:kernel|nv-fabricmanager)\b",
-    re.MULTILINE,
+    r"(?P<program>[\w./-]{1,100})(?=[\[:])"
 )
+_PROGRAMS: Final = ("kernel", "nv-fabricmanager")
+"""Whose lines count: anybody may write to a system's log, in whatever words."""
 _SLACK_S: Final = 5.0
 """The clock of the log and that of the boot time are not the same."""
 _DAY_S: Final = 86_400.0
@@ -53,7 +55,11 @@ def journal(limit_s: float) -> KernelLog:
     output = kernel_log_output(limit_s)
     if output.problem:
         return KernelLog(problem=output.problem)
-    return _parsed(output.text)
+    found = _parsed(output.text)
+    if output.text.count("\n") < LOG_LINES:
+        return found
+    cut = f"only the last {LOG_LINES} lines of the journal were read"
+    return replace(found, cut="; ".join(filter(None, (cut, found.cut))))
 
 
 def log_file(path: Path | str, *, of_this_machine: bool) -> KernelLog:
@@ -70,15 +76,31 @@ def log_file(path: Path | str, *, of_this_machine: bool) -> KernelLog:
         reason = f"{path}: is the journal's own file: give what `journalctl -k --file FILE` prints"
         return KernelLog(problem=reason)
     text = decode_text(data)
-    hosts = {match["host"].partition(".")[0] for match in _HOST.finditer(text)}
+    lines = [
+        (line, _host(line))
+        for line in text.splitlines()
+        if (said := _HOST.match(line)) is None or said["program"] in _PROGRAMS
+    ]
+    hosts = {host for _, host in lines if host}
     here = platform.node().partition(".")[0]
     if of_this_machine and hosts and here not in hosts:
         shown = excerpt(min(hosts), 60)
         reason = f"{path}: is the log of {shown}, and not of this machine: judge it with --replay"
         return KernelLog(problem=reason)
-    found = _parsed(text)
-    left_out = "; ".join(filter(None, (cut, found.cut)))
+    others = ""
+    # a collector's file has the lines of many machines
+    foreign = hosts - {here, "localhost"} if of_this_machine else set()
+    if foreign:
+        others = f"{path}: lines of other hosts were left out, as of {excerpt(min(foreign), 60)}"
+    found = _parsed("".join(f"{line}\n" for line, host in lines if host not in foreign))
+    left_out = "; ".join(filter(None, (cut, others, found.cut)))
     return replace(found, problem=found.problem and f"{path}: {found.problem}", cut=left_out)
+
+
+def _host(line: str) -> str:
+    """The short name of the host that wrote the line; "" where it does not say."""
+    match = _HOST.match(line)
+    return match["host"].partition(".")[0] if match is not None else ""
 
 
 def _parsed(text: str) -> KernelLog:
@@ -99,8 +121,19 @@ def _last_lines(text: str) -> tuple[str, str]:
     worth = [line for line in text.splitlines() if any(map(line.lower().__contains__, words))]
     if len(worth) <= MOST_LINES:
         return text, ""
-    cut = f"only the last {MOST_LINES} lines of drivers and errors were read, of {len(worth)}"
-    return "\n".join(worth[-MOST_LINES:]), cut
+    # what a driver said before it began to repeat itself may be the fault: one line of each kind
+    older = list({_kind(line): line for line in worth[:-MOST_LINES]}.values())[:MOST_LINES]
+    cut = (
+        f"only the last {MOST_LINES} lines of drivers and errors were read, of {len(worth)}, and "
+        "one of each kind before them"
+    )
+    return "\n".join([*older, *worth[-MOST_LINES:]]), cut
+
+
+def _kind(line: str) -> str:
+    """The line without its time and long numbers; those of a code and an address are short."""
+    time = TIMES.match(line)
+    return _LONG_NUMBERS.sub("", line[time.end() :] if time is not None else line)
 
 
 def cutoff_s(since: str) -> float | None:

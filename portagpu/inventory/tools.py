@@ -18,11 +18,13 @@ from portagpu.text import excerpt, one_line
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+LOG_LINES: Final = 100_000
+"""Lines of the journal that are read, the last ones."""
 _LOG_COMMANDS: Final = (
     # -q leaves out "-- No entries --", and -n bounds what a kernel that repeats itself wrote
     (
         *("journalctl", "--dmesg", "--no-hostname", "--no-pager", "--quiet"),
-        *("--output=short-iso", "--lines=100000"),
+        *("--output=short-iso", f"--lines={LOG_LINES}"),
     ),
     ("dmesg",),
 )

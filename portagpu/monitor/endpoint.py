@@ -6,6 +6,7 @@ Its server answers in threads of its own; a scrape reads what the monitor left t
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
 import time
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from portagpu.monitor.sample import Round, Sample
 
 LOOPBACK: Final = "127.0.0.1"
+CLIENT_LIMIT_S: Final = 10.0
+"""How long a scraper may send or take nothing: each holds a thread."""
 
 
 class EndpointError(PortagpuError, OSError):
@@ -67,6 +70,7 @@ class Endpoint:
             self._server, self._thread = start_http_server(port, host, registry)
         except (OSError, OverflowError, UnicodeError) as error:
             raise EndpointError(_why_not(error, host, port)) from error
+        self._server.RequestHandlerClass = _quiet(self._server.RequestHandlerClass)
         shown = f"[{host}]" if ":" in host else host
         self.url = f"http://{shown}:{self._server.server_port}/metrics"
 
@@ -161,6 +165,19 @@ class _Collector:
 
     def collect(self) -> Iterator[Any]:
         return self._endpoint.collect()
+
+
+def _quiet(handler: Any) -> Any:
+    """``handler`` that gives up a client that is silent or leaves, and prints nothing of it."""
+
+    class Handler(handler):  # type: ignore[misc]
+        timeout = CLIENT_LIMIT_S
+
+        def handle(self) -> None:
+            with contextlib.suppress(OSError):
+                super().handle()
+
+    return Handler
 
 
 def parse_address(text: str) -> tuple[str, int]:

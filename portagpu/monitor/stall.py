@@ -7,7 +7,8 @@ to idle power. Published readings of stuck jobs are in docs/monitor.md.
 The rule. A look is suspicious if utilisation is at least 90 % and power is at most
 
 - idle + 15 % of (limit - idle), where idle is the lowest power that this monitor has seen at a
-  utilisation of at most 5 %, or
+  utilisation of at most 5 %, but at most 40 % of the limit: power is an average, and a short pause
+  of a job shows what it drew before, or
 - 25 % of the limit, where the device was not seen idle.
 
 The limit is the device's own present power limit, else its target's. A stall begins once every look
@@ -28,6 +29,7 @@ _BUSY_PERCENT: Final = 90.0
 _IDLE_PERCENT: Final = 5.0
 _ABOVE_IDLE: Final = 0.15
 _OF_LIMIT: Final = 0.25
+_MOST_OF_LIMIT: Final = 0.4
 
 
 @dataclass(slots=True)
@@ -64,7 +66,7 @@ class StallWatch:
         """The power up to which a busy device with that limit is suspicious."""
         if self.idle_w is None or self.idle_w >= limit_w:
             return _OF_LIMIT * limit_w
-        return self.idle_w + _ABOVE_IDLE * (limit_w - self.idle_w)
+        return min(self.idle_w + _ABOVE_IDLE * (limit_w - self.idle_w), _MOST_OF_LIMIT * limit_w)
 
     def _is_recent(self, at_s: float) -> bool:
         return self._known_at is not None and at_s - self._known_at <= _FORGETS_AFTER_S

@@ -143,6 +143,9 @@ def _recorded_count(context: Context, inventory: Inventory) -> Result:
     ]
     gpus, expected = len(inventory.gpus) - len(logged), context.expect_devices
     found = sum(device.name not in logged for device in context.devices)
+    wanted = context.wanted
+    if not inventory.gpus and expected is not None and (wanted is None or wanted.vendor != "cpu"):
+        found = 0  # the CPU stands for no GPU that is missing
     words = f"{found} device(s) {'recorded' if context.origins else 'shown by files'}"
     if any(device.facts["part"] is not None for device in context.devices):
         words = f"{words}, some of them parts of {gpus} GPU(s)"

@@ -63,7 +63,8 @@ def process_codes() -> frozenset[str]:
 
 def parse(text: str) -> Findings:
     """An event for every line that reports an error, in order, with its documented meaning."""
-    if not matches(text):
+    # a system's log may begin with many lines of programs
+    if _IS_LOG.search(text) is None:
         raise FormatError(f"{KIND}: no line in it is of a kernel's log; record dmesg -T")
     rules = table("kernel_log")
     found = []
