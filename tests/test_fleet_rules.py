@@ -10,11 +10,14 @@ from pathlib import Path
 import pytest
 
 from portagpu.fleet import pairs, versions
+from portagpu.fleet.collect import collected
 from portagpu.fleet.gather import Fleet, Joint
 from portagpu.fleet.measures import LEVEL, MEASURE, NOISE
 from portagpu.fleet.nodes import Measured, MeasureId, NodeRun, condensed
+from portagpu.fleet.record import Step, StepState
 from portagpu.fleet.report import FleetReport, judge, natural
-from portagpu.results.run import Run
+from portagpu.results.expectations import exactly
+from portagpu.results.run import Result, Run, new_run
 from portagpu.results.verdicts import Verdict
 from portagpu.rules.peers import FALSE_ALARMS, compare_peers, deviations_for
 from tests.fleet_simulation import document_of, scores, simulate, template
@@ -264,3 +267,19 @@ def test_names_are_sorted_by_their_numbers() -> None:
     found = sorted(names, key=natural)
     assert found.index("node-9") < found.index("node-10")
     assert found.index("a1b3") < found.index("a1b20")
+
+
+@pytest.mark.parametrize(
+    ("check", "action"), [("identity/target", "none"), ("identity/count", "isolate")]
+)
+def test_a_wrong_target_asks_for_nothing_to_be_done_about_the_node(
+    tmp_path: Path, check: str, action: str
+) -> None:
+    run = new_run(["portagpu", "bringup"])
+    fields = {"verdict": Verdict.FAIL, "reason": "it is something else", "value": "other"}
+    expected = exactly("this", "the command line")
+    run.add(Result(id=check, suite="bringup", area="identity", expected=expected, **fields))
+    run.finish().write_json(tmp_path / "result.json")
+    (tmp_path / "ended").write_text("7 1\n")
+    step, _ = collected(tmp_path, Step(id="n1", nodes=("n1",), state=StepState.RUNNING, job="7"))
+    assert (step.state, step.verdict, step.action) == (StepState.DONE, "FAIL", action)
