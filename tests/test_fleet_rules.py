@@ -11,10 +11,11 @@ import pytest
 
 from portagpu.fleet import pairs, versions
 from portagpu.fleet.collect import collected
+from portagpu.fleet.drain import to_drain
 from portagpu.fleet.gather import Fleet, Joint
 from portagpu.fleet.measures import LEVEL, MEASURE, NOISE
 from portagpu.fleet.nodes import Measured, MeasureId, NodeRun, condensed
-from portagpu.fleet.record import Step, StepState
+from portagpu.fleet.record import FleetRecord, Step, StepState
 from portagpu.fleet.report import FleetReport, judge, natural
 from portagpu.results.expectations import exactly
 from portagpu.results.run import Result, Run, new_run
@@ -269,17 +270,19 @@ def test_names_are_sorted_by_their_numbers() -> None:
     assert found.index("a1b3") < found.index("a1b20")
 
 
-@pytest.mark.parametrize(
-    ("check", "action"), [("identity/target", "none"), ("identity/count", "isolate")]
-)
-def test_a_wrong_target_asks_for_nothing_to_be_done_about_the_node(
-    tmp_path: Path, check: str, action: str
+@pytest.mark.parametrize(("check", "nodes"), [("identity/target", []), ("identity/count", ["n1"])])
+def test_no_node_is_drained_for_a_wrong_target(
+    tmp_path: Path, check: str, nodes: list[str]
 ) -> None:
-    run = new_run(["portagpu", "bringup"])
-    fields = {"verdict": Verdict.FAIL, "reason": "it is something else", "value": "other"}
+    made = new_run(["portagpu", "bringup"])
     expected = exactly("this", "the command line")
-    run.add(Result(id=check, suite="bringup", area="identity", expected=expected, **fields))
-    run.finish().write_json(tmp_path / "result.json")
+    fields = {"verdict": Verdict.FAIL, "reason": "it is something else", "value": "other"}
+    made.add(
+        Result(id=check, suite="bringup", area="identity", device="0", expected=expected, **fields)
+    )
+    made.finish().write_json(tmp_path / "result.json")
     (tmp_path / "ended").write_text("7 1\n")
     step, _ = collected(tmp_path, Step(id="n1", nodes=("n1",), state=StepState.RUNNING, job="7"))
-    assert (step.state, step.verdict, step.action) == (StepState.DONE, "FAIL", action)
+    assert (step.state, step.action) == (StepState.DONE, "isolate")
+    record = FleetRecord(id="f", what="bringup", started="now", nodes=("n1",), steps=(step,))
+    assert [*to_drain(record, record.steps)] == nodes

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 ENDED: Final = "ended"
 """The file in which ``step.sh`` writes the job's number and the command's exit code."""
 RESULT: Final = "result.json"
-_OF_THE_REQUEST: Final = "identity/target"
-"""The finding that a node is not the target that was asked for. Where the request is wrong every
-node has it, and nothing is to be done about the nodes."""
 _NO_PROGRAM: Final = (126, 127)
 """A shell's exit codes for a command that cannot be run, and one that is not there."""
 _SIGNAL: Final = 128
@@ -67,7 +64,7 @@ def collected(folder: Path, step: Step) -> tuple[Step, RunInfo | None]:
         verdict=str(run.verdict),
         gate=failure.area if failure else None,
         reason="" if run.verdict is Verdict.PASS else one_line(run.why),
-        action=str(worst_action(each for each in run.results if each.id != _OF_THE_REQUEST)),
+        action=str(worst_action(run.results)),
     )
     return done, run.info
 

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 LEAST: Final = Action.ISOLATE
 """The mildest action for which a node is drained: start no job on it."""
+_OF_THE_REQUEST: Final = ("identity/target ", "identity/target:")
+"""A reason that begins so has nothing graver than a node that is not the target that was asked for.
+Where the request is wrong, that is every node."""
 RESUMED: Final = ""
 """The reason in the record of a node that was drained and resumed."""
 
@@ -49,6 +52,7 @@ def to_drain(record: FleetRecord, steps: Collection[Step]) -> dict[str, str]:
         and step.action is not None
         and step.nodes[0] not in record.drained
         and Action(step.action) >= LEAST
+        and not step.reason.startswith(_OF_THE_REQUEST)
     }
 
 
