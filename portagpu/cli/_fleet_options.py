@@ -19,7 +19,7 @@ def program_option(function: _F) -> _F:
     return click.option(
         "--program",
         metavar="WORDS",
-        help="How a node calls portagpu: a path, or words in quotes. Default: as this one was.",
+        help="How a node calls portagpu: a path, or words in quotes. Default: as here.",
     )(function)
 
 

@@ -46,7 +46,7 @@ def report(places: tuple[Path, ...], out: Path | None, json_to: str | None) -> i
     PATH is a folder of a fleet run, or a result file, a bundle, or a folder of these. Nodes of one
     target are compared with each other: measures, levels, noise, pairs and versions. Files that
     cannot be used are named, and the others are used. Exit codes: 0 for PASS, 1 if a node failed or
-    is slower than its peers, 3 if a node or a file could not be judged.
+    is worse than its peers, 3 if a node or a file could not be judged.
     """
     from portagpu.cli._run_output import usage_errors
     from portagpu.fleet.gather import gather

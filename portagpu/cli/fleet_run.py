@@ -99,8 +99,8 @@ _WHATS: Final = ("bringup", "conform", "bench", "collectives")
 @click.option(
     "--drain",
     is_flag=True,
-    help="Drain nodes with a finding whose action is isolate or replace, with it as the reason. "
-    "Default: nothing is drained.",
+    help="Drain nodes with a finding whose action is isolate or replace; the finding is the "
+    "reason. Default: nothing is drained.",
 )
 @click.option(
     "--rounds",
@@ -156,7 +156,7 @@ def run(
     link; the others run the command of that name on each node.
 
     ARGUMENTs after -- go to the command on each node, such as -- --quick. The same command on the
-    same folder goes on with what is not done: after Ctrl-C, a lost node or a lost login. Exit
+    same folder goes on with what is not done: after Ctrl-C, a lost node or a lost connection. Exit
     codes: 0 if every node is PASS, 1 after FAIL or ERROR, 3 if a node has no result, 130 if
     interrupted; jobs then go on.
     """

@@ -22,8 +22,12 @@ from portagpu.cli._fleet_options import program_option, program_words
     help="Write the scripts and their instructions to this folder.",
 )
 @program_option
-@click.option("--expect-devices", type=click.IntRange(min=1), metavar="N", help="As of health.")
-@click.option("--target", metavar="ID", shell_complete=complete_target, help="As of health.")
+@click.option(
+    "--expect-devices", type=click.IntRange(min=1), metavar="N", help="As of portagpu health."
+)
+@click.option(
+    "--target", metavar="ID", shell_complete=complete_target, help="As of portagpu health."
+)
 def scripts(out: Path, program: str | None, expect_devices: int | None, target: str | None) -> int:
     """Write a prolog, an epilog and a HealthCheckProgram that call portagpu health on each node.
 

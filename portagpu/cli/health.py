@@ -94,7 +94,8 @@ def _check_since(context: click.Context, option: click.Parameter, value: str | N
 @click.option(
     "--fail-on-unknown",
     is_flag=True,
-    help="With --gate: fail with 3 where nothing was found and not everything was judged, too.",
+    help="With --gate: exit with 3 if something was not judged and no finding fails the node. npd "
+    "ends with 2 there, with or without this option.",
 )
 @click.option(
     "--reason-file",
@@ -121,12 +122,12 @@ def health(
 ) -> int:
     """Judge this node once: GPUs, their links, the host and the kernel's log.
 
-    No device is opened and torch is not used. Every finding has an action: none, monitor, reset,
-    isolate or replace, with its source.
+    Nothing runs on a device, and torch is not used. Every finding has an action: none, monitor,
+    reset, isolate or replace, with its source.
 
-    Exit codes: 0 for PASS, 1 for FAIL or ERROR, 3 if something was not judged, 130 if interrupted.
-    With --gate: 0 if the node may be used, 1 if a finding asks for --fail-on or more; npd has 2
-    for unknown.
+    Exit codes: 0 for PASS, 1 for FAIL or ERROR, 2 for wrong usage, 3 if something was not judged,
+    130 if interrupted. With --gate: 0 if the node may be used, 1 if a finding asks for the action
+    of --fail-on or a graver one. If there is none and something was not judged, npd ends with 2.
     """
     if gate is None and (fail_on or fail_on_unknown or reason_file):
         raise click.UsageError("--fail-on, --fail-on-unknown and --reason-file need --gate")

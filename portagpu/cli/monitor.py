@@ -113,10 +113,10 @@ def monitor(
 ) -> int:
     """Watch utilisation, memory, power, heat, clocks and errors of all devices, GPUs and the CPU.
 
-    A terminal shows a table. Without a terminal, --json and --serve there is a line for each
-    sample. Events are lines too: a stalled job, new errors, a device that is gone or back. Ends
-    with --count or --duration, else with Ctrl-C. Exit codes: 0 at its end, 2 for wrong usage, 3 if
-    --serve lacks its package, 130 if interrupted.
+    A terminal shows a table. If the output is not a terminal, and neither --json nor --serve is
+    given, each sample is a line. Events are lines too: a stalled job, new errors, a device that is
+    gone or back. Ends with --count or --duration, else with Ctrl-C. Exit codes: 0 at its end, 2 for
+    wrong usage, 3 if --serve lacks its package, 130 if interrupted.
     """
     from portagpu.monitor import monitor as engine
 
