@@ -100,8 +100,9 @@ def _checks(counts: dict[str, int]) -> str:
 
 def _others() -> Iterator[str]:
     yield (
-        "\n## Of others' lists\n\nThese items have no check here. "
-        "[The whole map](health-expectations.md) also says what is missing of the others.\n\n"
+        "\n## Of others' lists\n\nNo check covers these items. "
+        "[The whole map](health-expectations.md) says which of them another command reports, "
+        "and what is missing of the others.\n\n"
         "| list | not covered |\n|---|---|\n"
     )
     for group in read_data()["lists"]:
