@@ -457,8 +457,8 @@ def test_what_fails_can_be_set() -> None:
 def test_the_reason_names_the_worst_and_that_time_ran_out() -> None:
     late = answer(Run(info(), [PASSED, OPEN, LATE, result("health/pending-repair")]))
     assert late.reason == (
-        f"not judged: health/time on {GPU}: not judged within 8 s (and 1 more); "
-        f"reset: health/pending-repair on {GPU}: so"
+        f"reset: health/pending-repair on {GPU}: so; "
+        f"not judged: health/time on {GPU}: not judged within 8 s (and 1 more)"
     )
 
 
@@ -568,6 +568,7 @@ def test_a_gate_answers_where_its_caller_reads(
         (("--gate", "npd", "--json", "-"), "give --json a file"),
         (("--limit", "0"), "0 is not in the range"),
         (("--replay", "/nowhere"), "there is no such file or folder"),
+        (("--log", "/nowhere", "--gate", "prolog"), "--log /nowhere: there is no such file"),
         (("--target", "nvidia-h20000"), "nvidia-h20000"),
         (("--target", "nvidia-h20000", "--gate", "prolog"), "nvidia-h20000"),
         (("--replay", ".", "--since", "60"), "leave it out with --replay"),
@@ -704,7 +705,7 @@ def test_a_child_that_dies_is_inconclusive(tmp_path: Path) -> None:
 
 
 def test_a_node_without_gpus_and_log_is_not_passed(tmp_path: Path) -> None:
-    done = command("--expect-devices", "8", "--log", str(tmp_path / "none"))
+    done = command("--expect-devices", "8", "--log", str(tmp_path))
     assert done.returncode in (1, 3)
     assert "cannot be read" in done.stdout
 

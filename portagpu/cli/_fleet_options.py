@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from portagpu.subprocesses.start import python_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +27,7 @@ def program_option(function: _F) -> _F:
 def program_words(given: str | None) -> list[str]:
     """The words of ``--program``; raises UsageError."""
     if given is None:
-        return [sys.executable, "-P", "-m", "portagpu"]
+        return python_command("portagpu")
     try:
         words = shlex.split(given)
     except ValueError as error:

@@ -135,6 +135,8 @@ def health(
         raise click.UsageError("--gate prints its own line: give --json a file")
     if replay and since not in (None, "boot", "all"):
         raise click.UsageError("--since SECONDS counts from now: leave it out with --replay")
+    if log is not None and not Path(log).exists():
+        raise click.UsageError(f"--log {log}: there is no such file")
     from portagpu.health import gate as gates
     from portagpu.health.options import LIMIT_S, HealthOptions
 

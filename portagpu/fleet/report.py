@@ -122,8 +122,11 @@ class FleetReport:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many nodes have each verdict, and each state without one."""
-        return dict(Counter(str(node.verdict or node.state) for node in self.nodes))
+        """How many nodes have each verdict, in their order, and each state without one."""
+        order = [*map(str, Verdict)]
+        found = Counter(str(node.verdict or node.state) for node in self.nodes)
+        known = {verdict: found.pop(verdict) for verdict in order if verdict in found}
+        return known | dict(sorted(found.items()))
 
     def to_json(self) -> dict[str, Any]:
         """The document ``portagpu.fleet-report/1``."""
