@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from portagpu.subprocesses.end import end_marked, signal_process
+from portagpu.subprocesses.end import die_with_parent, end_marked, signal_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -182,7 +182,7 @@ class Cluster:
             self._daemons[name] = subprocess.Popen(
                 [str(program(words[0])), *words[1:], "-f", str(self.conf)],
                 env=self.environment, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=output,
-                stderr=output, start_new_session=True,
+                stderr=output, start_new_session=True, preexec_fn=die_with_parent,
             )  # fmt: skip
 
     def stop(self) -> None:
