@@ -15,6 +15,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -59,6 +60,8 @@ KillWait=1
 ReturnToService=1
 SchedulerType=sched/builtin
 SchedulerParameters=sched_interval=1,batch_sched_delay=0
+# a machine with fewer cores than the nodes claim is taken as they claim
+SlurmdParameters=config_overrides
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 GresTypes=gpu
@@ -98,10 +101,12 @@ class Cluster:
         self.shared = folder / "shared"
         self.environment = {**os.environ, "SLURM_CONF": str(self.conf)}
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+        # a daemon dies with the thread that started it (PR_SET_PDEATHSIG), whoever asked for it
+        self._starter = ThreadPoolExecutor(1)
 
     def start(self, name: str) -> None:
         """Start "slurmctld", or the slurmd of a node."""
-        self._spawn(name)
+        self._starter.submit(self._spawn, name).result()
 
     def end(self, name: str) -> None:
         """End a daemon as a crash of its machine does: it says nothing to anybody."""
@@ -194,6 +199,7 @@ class Cluster:
         end_marked(str(self.folder))
         for daemon in self._daemons.values():
             daemon.wait(LIMIT_S)
+        self._starter.shutdown()
 
 
 @contextlib.contextmanager
