@@ -72,6 +72,24 @@ def plain(value: object, path: str, *, gaps: bool = False) -> Json:
     raise ResultError(f"{path}: {type(value).__name__} has no form in JSON; write it as text")
 
 
+def nested(value: object, levels: int) -> bool:
+    """Whether lists and dicts are in one another more than so many levels deep.
+
+    It needs no stack: how deep a stack may grow differs between versions of Python.
+    """
+    level = [value]
+    for _ in range(levels + 1):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if type(outer) is dict else outer)  # type: ignore[attr-defined]
+            if type(inner) is list or type(inner) is dict
+        ]
+        if not level:
+            return False
+    return True
+
+
 def _key(key: object, path: str) -> str:
     if not isinstance(key, str):
         raise ResultError(f"{path}: keys must be text, not {key!r}")

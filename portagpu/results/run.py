@@ -328,14 +328,11 @@ class Run:
         Raises ResultError with the path of a key that is missing, unknown, of another type, or
         contradicts the results.
         """
-        try:
-            check_form(document)
-            whole = mapping(document, "document")
-            run = cls(RunInfo(**whole["run"]))
-            for index, result in enumerate(whole["results"]):
-                run.add(Result.of_checked(result, f"results[{index}]", fresh=fresh))
-        except RecursionError:
-            raise ResultError("document: is nested too deeply") from None
+        check_form(document)
+        whole = mapping(document, "document")
+        run = cls(RunInfo(**whole["run"]))
+        for index, result in enumerate(whole["results"]):
+            run.add(Result.of_checked(result, f"results[{index}]", fresh=fresh))
         for key, computed in run._conclusions().items():
             if whole[key] != computed:
                 raise ResultError(f"{key}: is {whole[key]!r}, but the results give {computed!r}")

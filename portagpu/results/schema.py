@@ -22,6 +22,7 @@ from portagpu.results.rules import (
     keys,
     mapping,
     name,
+    nested,
     not_negative,
     number,
     numbers_or_gaps,
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SCHEMA: Final = "portagpu.result/1"
+DEEPEST: Final = 64
+"""How many lists and objects of a document may be inside one another."""
 _DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -277,6 +280,8 @@ def check_form(value: object) -> None:
 
     ``Run.from_json`` checks those, and the verdict against the results.
     """
+    if nested(value, DEEPEST):
+        raise ResultError("document: is nested too deeply")
     keys(mapping(value, "document"), "", DOCUMENT_RULES)
 
 
