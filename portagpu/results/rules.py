@@ -77,7 +77,7 @@ def nested(value: object, levels: int) -> bool:
 
     It needs no stack: how deep a stack may grow differs between versions of Python.
     """
-    level = [value]
+    level = [value] if isinstance(value, list | dict) else []
     for _ in range(levels + 1):
         level = [
             inner
