@@ -82,7 +82,7 @@ def nested(value: object, levels: int) -> bool:
         level = [
             inner
             for outer in level
-            for inner in (outer.values() if type(outer) is dict else outer)  # type: ignore[attr-defined]
+            for inner in (outer.values() if type(outer) is dict else outer)
             if type(inner) is list or type(inner) is dict
         ]
         if not level:
