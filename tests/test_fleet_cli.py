@@ -472,6 +472,21 @@ def test_a_command_that_was_killed_after_its_result_is_no_pass(tmp_path: Path) -
     assert found.reason == "signal 11 ended the command after it wrote a result without a failure"
 
 
+@pytest.mark.parametrize(("code", "told"), [(1, True), (130, False)])
+def test_a_result_that_was_cut_short_is_told_with_the_end_of_the_log(
+    code: int, told: bool, tmp_path: Path
+) -> None:
+    """A full disk stops the command in the middle: the result alone does not say so."""
+    step = Step(id="n1", nodes=("n1",), job="7")
+    passing().finish(interrupted=True).write_json(tmp_path / "result.json")
+    (tmp_path / "ended").write_text(f"7 {code}\n")
+    (tmp_path / "job.log").write_text("portagpu: cannot write x: No space left on device\n")
+    found, _ = collect.collected(tmp_path, step)
+    assert found.state is StepState.LOST
+    assert found.reason.startswith("the command was stopped before its end: ")
+    assert ("the log ends: cannot write x: No space left on device" in found.reason) is told
+
+
 def test_an_end_of_another_job_is_none(tmp_path: Path) -> None:
     for text, job, ended in (("7 0\n", "7", True), ("6 0\n", "7", False), ("", "7", False)):
         (tmp_path / "ended").write_text(text)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import subprocess
 import sys
 import threading
 import time
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from portagpu.errors import OutputError
 from portagpu.fleet import slurm
 from portagpu.fleet.begin import FleetOptions, FleetUsageError
 from portagpu.fleet.drain import resume
@@ -223,6 +226,65 @@ def test_a_queue_limit_gives_up_on_a_busy_node(
     assert steps_of(record)["m1"].verdict == "PASS"
     assert "not begun within 6 s in the queue" in steps_of(record)["m2"].reason
     assert all(job.ended for job in slurm.jobs(job_name(record)).values())
+
+
+@contextlib.contextmanager
+def small_disk(place: Path, kib: int) -> Iterator[Path]:
+    """A file system of that size at ``place``, and in it a file that fills it."""
+    words = ("mount", "-t", "tmpfs", "-o", f"size={kib}k", "portagpu", str(place))
+    if subprocess.run(words, capture_output=True, check=False, timeout=20).returncode:
+        pytest.skip("this user may not mount a small file system")
+    try:
+        fill(place / "fill")
+        yield place / "fill"
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True, timeout=20)
+
+
+def fill(path: Path) -> None:
+    """Write until the disk is full."""
+    with pytest.raises(OSError, match="No space left"), path.open("wb", buffering=0) as stream:
+        while True:
+            stream.write(bytes(4096))
+
+
+def test_a_spool_without_space_is_told_with_the_reason(
+    fleet: Callable[..., FleetOptions], cluster: Cluster
+) -> None:
+    with small_disk(cluster.folder / "spool/m4", 8):
+        record = run(fleet("m[3-4]", queue_limit_s=20.0)).record
+    steps = steps_of(record)
+    assert steps["m3"].verdict == "PASS"
+    assert steps["m4"].state is StepState.LOST
+    assert "SlurmdSpoolDir is full" in steps["m4"].reason
+
+
+def test_a_shared_folder_that_fills_up_is_one_line_and_goes_on(
+    fleet: Callable[..., FleetOptions], cluster: Cluster
+) -> None:
+    place = cluster.folder / "small"
+    place.mkdir()
+    with small_disk(place, 256) as full:
+        options = fleet("m[1-2]", "sleep=60", folder=place / "run")
+        with pytest.raises(OutputError, match="No space left on device"):
+            run(options)
+        assert not (options.folder / "fleet.json").exists()
+        full.unlink()
+
+        def no_space(*_: object) -> None:
+            fill(full)
+            (options.folder / "go").touch()
+
+        with pytest.raises(OutputError, match=r"fleet.json: No space left on device"):
+            run(options, Watch(StepState.RUNNING, no_space))
+        # what was known before is still there, whole, and no step is a PASS without a result
+        assert not [step for step in read_record(options.folder).steps if step.verdict]
+        for node in ("m1", "m2"):
+            cluster.wait_for(node, "idle")
+        full.unlink()
+        # the jobs could not say that they ended
+        assert {step.state for step in run(options).record.steps} == {StepState.LOST}
+        assert [step.verdict for step in run(options).record.steps] == ["PASS", "PASS"]
 
 
 def test_a_full_spool_is_a_lost_step(fleet: Callable[..., FleetOptions], cluster: Cluster) -> None:
@@ -456,6 +518,26 @@ def test_a_real_bringup_of_two_nodes(fleet: Callable[..., FleetOptions]) -> None
     for step in record.steps:
         made = sorted(path.name for path in (options.folder / step.id).iterdir())
         assert made == ["ended", "job.log", "junit.xml", "report.html", "result.json"]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("what", "words", "suite"),
+    [
+        ("conform", ("--only", "rng/seed-repeats"), "conformance"),
+        ("bench", ("launch/issue", "--quick"), "performance"),
+    ],
+)
+def test_the_suites_run_on_a_node_as_well(
+    what: str, words: tuple[str, ...], suite: str, fleet: Callable[..., FleetOptions]
+) -> None:
+    pytest.importorskip("torch")
+    program = [sys.executable, "-P", "-m", "portagpu"]
+    options = fleet("m1", *words, what=what, program=program)
+    (step,) = run(options).record.steps
+    assert step.state is StepState.DONE, (step, (options.folder / "m1/job.log").read_text())
+    result = json.loads((options.folder / "m1/result.json").read_text())
+    assert suite in {each["suite"] for each in result["results"]}
 
 
 def test_no_process_is_left() -> None:

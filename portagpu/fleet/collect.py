@@ -24,6 +24,8 @@ ENDED: Final = "ended"
 RESULT: Final = "result.json"
 _NO_PROGRAM: Final = (126, 127)
 """A shell's exit codes for a command that cannot be run, and one that is not there."""
+_INTERRUPTED: Final = 130
+"""The command's exit code after Ctrl-C, SIGTERM and SIGHUP."""
 _SIGNAL: Final = 128
 """A shell's exit code for a command that a signal ended is above this by the signal's number."""
 
@@ -49,9 +51,12 @@ def collected(folder: Path, step: Step) -> tuple[Step, RunInfo | None]:
         run = read_file(folder / RESULT).run
     except ResultError as error:
         return lost(step, _why_no_result(folder, error)), None
-    if run.info.interrupted:
-        return lost(step, f"the command was stopped before its end: {one_line(run.why)}"), None
     code = _exit_code(folder) or 0
+    if run.info.interrupted:
+        why = f"the command was stopped before its end: {one_line(run.why)}"
+        # it was not asked to stop: a full disk, or an error of its own
+        said = "" if code == _INTERRUPTED else last_line(folder / "job.log")
+        return lost(step, f"{why}; the log ends: {said}" if said else why), None
     if code > _SIGNAL and run.verdict not in FAILING:
         number = code - _SIGNAL
         why = f"signal {number} ended the command after it wrote a result without a failure"

@@ -183,7 +183,7 @@ class _Runner:
             if found.state is StepState.DONE or job is None or job.state in _BY_ITSELF:
                 return found
         if job is None or over:
-            return self._late(step, job)
+            return self._late(step, job, nodes)
         broken = self._broken(step, nodes)
         if job.state == "PENDING" and (why := self._why_never(step, job, broken)):
             try:
@@ -239,13 +239,20 @@ class _Runner:
             return f"not begun within {limit:g} s in the queue: {job.reason or 'no reason given'}"
         return ""
 
-    def _late(self, step: Step, job: Job | None) -> Step:
+    def _late(self, step: Step, job: Job | None, nodes: Mapping[str, Node]) -> Step:
         """A job that is over and left no end: wait for a shared folder, unless it was stopped."""
         state = "gone" if job is None else job.state
         if state == "PREEMPTED" and step.attempts < MOST_ATTEMPTS:
             return replace(step, state=StepState.WAITING, reason="preempted; it begins anew")
         if job is not None and job.ended and state not in _BY_ITSELF:
-            return collect.lost(step, f"Slurm ended the job: {state}{_because(job)}")
+            # of a spool that is full Slurm tells the node's reason alone
+            unusable = [
+                nodes[name].why_unusable
+                for name in step.nodes
+                if name in nodes and not nodes[name].usable
+            ]
+            why = "; ".join([f"Slurm ended the job: {state}{_because(job)}", *unusable])
+            return collect.lost(step, why)
         key = f"{step.id}/ended"
         waited = time.monotonic() - self.since.setdefault(key, time.monotonic())
         if job is not None and not job.ended:
