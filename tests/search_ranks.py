@@ -65,18 +65,34 @@ class Adding(Area):
         return ""
 
 
+class SlowToLoad(Adding):
+    """The same, where what draws the programs needs longer than a short search."""
+
+    def programs(self, gpu: Backend) -> SearchStrategy[Program]:
+
+        from hypothesis import strategies as st
+
+        return st.deferred(lambda: _slowly(super(SlowToLoad, self).programs(gpu)))
+
+
+def _slowly(made: Any) -> Any:
+    time.sleep(0.5)
+    return made
+
+
 class Listed(Adding):
     """The same of sixty listed programs, and every tenth is not judged."""
 
-    def __init__(self, wrong: Callable[[], str], missing: str = "") -> None:
+    def __init__(self, wrong: Callable[[], str], missing: str = "", count: int = 60) -> None:
         super().__init__(wrong)
         self.missing = missing
+        self.count = count
         self.reasons: list[str] = []
 
     def listed(self, gpu: Backend) -> list[Program] | None:
         if self.missing:
             raise NotSearchable(self.missing)
-        return [[("add", {"n": n})] for n in range(60)]
+        return [[("add", {"n": n})] for n in range(self.count)]
 
     def aside(self) -> Iterator[str]:
         return iter(self.reasons)
@@ -93,6 +109,8 @@ LISTED = Listed(str)
 LISTED_WRONG = Listed(_wrong)
 LISTED_DIES = Listed(_dies)
 LISTED_MISSING = Listed(str, "install adding")
+LISTED_NONE = Listed(str, count=0)
+SLOW_TO_LOAD = SlowToLoad(str)
 RIGHT = Adding(str)
 WRONG = Adding(_wrong)
 FLAKY = Adding(_flaky)

@@ -61,6 +61,20 @@ def test_a_right_device_has_programs_and_no_failure(
     assert report.failures == ()
 
 
+def test_a_short_search_runs_a_program_however_long_drawing_takes_to_load(
+    server: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = run(server, "SLOW_TO_LOAD", monkeypatch, seconds=0.01)
+    assert report.programs > 0, "a search without a program passes"
+
+
+def test_a_search_without_a_program_judges_nothing(
+    server: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = run(server, "LISTED_NONE", monkeypatch)
+    assert (report.programs, report.not_here) == (0, "no program of adding ran")
+
+
 def test_a_wrong_device_is_shown_by_the_smallest_program(
     server: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:

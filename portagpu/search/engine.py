@@ -111,12 +111,15 @@ class Report:
 def search(request: SearchRequest, fork: Fork) -> Report:
     """Run programs for the request's time, or until one differs.
 
-    Programs that died or hung do not end it before there are ``MOST_LOST`` of them.
+    Programs that died or hung do not end it before there are ``MOST_LOST`` of them. Where none ran,
+    nothing was judged: ``not_here`` of the report says so.
     """
     started = time.monotonic()
     with Scratch("search") as folder:
         searcher = _Searcher(request, fork, folder / "program")
         report = searcher.replay() if request.program is not None else searcher.rounds()
+    if not (report.programs or report.failures or report.not_here):
+        report = replace(report, not_here=f"no program of {request.area} ran")
     return replace(report, seconds=time.monotonic() - started)
 
 

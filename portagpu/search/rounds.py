@@ -67,16 +67,19 @@ class Round:
     """Seconds until then."""
     smallest: str = ""
     difference: str = ""
+    _seconds: float = field(default=0.0)
     _started: float = field(default=0.0)
-    _deadline: float = field(default=0.0)
+    _deadline: float = field(default=math.inf)
     _shrink_s: float = field(default=0.0)
 
     def run(self, number: int, seconds: float, shrink_s: float) -> None:
-        """Run programs of the seed ``number`` for ``seconds``, and shrink for ``shrink_s``."""
+        """Run programs of the seed ``number`` for ``seconds``, and shrink for ``shrink_s``.
+
+        The time begins with the first program: what hypothesis loads before it takes longer than a
+        short search. So one program runs at least.
+        """
         programs = self.area.programs(self.rank.gpu)
-        # how long they take to describe is no part of the time
-        self._started = time.monotonic()
-        self._deadline = self._started + seconds
+        self._seconds = seconds
         self._shrink_s = shrink_s
 
         @SETTINGS
@@ -90,8 +93,11 @@ class Round:
             each()
 
     def _run_one(self, program: Program) -> None:
+        if not self.programs:
+            self._started = time.monotonic()
+            self._deadline = self._started + self._seconds
         over = not self.first and self.programs >= self.most
-        if over or time.monotonic() >= self._deadline:
+        if over or (self.programs and time.monotonic() >= self._deadline):
             raise _TimeIsUp
         text = to_text(self.area.name, program)
         found = run_program(self.area, self.rank, program, text, self.journal)
