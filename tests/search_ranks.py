@@ -65,6 +65,31 @@ class Adding(Area):
         return ""
 
 
+class Damaged(Adding):
+    """Programs of four calls at most; what is wrong comes four calls behind one that adds above 40.
+
+    So another program damages what the one uses that fails, and all later ones of the process.
+    """
+
+    def __init__(self, wrong: Callable[[], str]) -> None:
+        super().__init__(wrong)
+        self.behind = -1
+
+    def programs(self, gpu: Backend) -> SearchStrategy[Program]:
+
+        from portagpu.search.strategies import call, programs
+
+        return programs(call("add", n=range(256)), call("rest"), most=4)
+
+    def difference(self, rank: Rank, program: Program) -> str:
+        for _, given in program:
+            if self.behind >= 0:
+                self.behind += 1
+            elif given.get("n", 0) > 40:
+                self.behind = 0
+        return self.wrong() if self.behind >= 4 else ""
+
+
 class SlowToLoad(Adding):
     """The same, where what draws the programs needs longer than a short search."""
 
@@ -110,6 +135,8 @@ LISTED_WRONG = Listed(_wrong)
 LISTED_DIES = Listed(_dies)
 LISTED_MISSING = Listed(str, "install adding")
 LISTED_NONE = Listed(str, count=0)
+DAMAGED = Damaged(_wrong)
+DAMAGED_DIES = Damaged(_dies)
 SLOW_TO_LOAD = SlowToLoad(str)
 RIGHT = Adding(str)
 WRONG = Adding(_wrong)
