@@ -255,9 +255,14 @@ def test_a_seed_draws_the_same_programs(name: str) -> None:
 
     def drawn(number: int) -> list[Program]:
         found: list[Program] = []
-        settings(SETTINGS, max_examples=20)(
-            seed(number)(given(area.programs(gpu))(lambda program: found.append(program)))
-        )()
+
+        @settings(SETTINGS, max_examples=20)
+        @seed(number)
+        @given(area.programs(gpu))
+        def each(program: Program) -> None:
+            found.append(program)
+
+        each()
         return found
 
     first = drawn(3)
