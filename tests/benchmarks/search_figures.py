@@ -16,7 +16,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 
 from portagpu.suite import list_cases
@@ -49,7 +49,7 @@ def main() -> None:
     given = parser.parse_args()
     names = given.only or [each.id for each in list_cases() if each.search]
     programs: Counter[str] = Counter()
-    seconds: Counter[str] = Counter()
+    seconds: defaultdict[str, float] = defaultdict(float)
     for isa in given.isa:
         verdicts: Counter[str] = Counter()
         for seed in range(given.first, given.first + given.seeds):
