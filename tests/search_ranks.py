@@ -65,18 +65,59 @@ class Adding(Area):
         return ""
 
 
+class Damaged(Adding):
+    """Programs of four calls at most; what is wrong comes four calls behind one that adds above 40.
+
+    So another program damages what the one uses that fails, and all later ones of the process.
+    """
+
+    def __init__(self, wrong: Callable[[], str]) -> None:
+        super().__init__(wrong)
+        self.behind = -1
+
+    def programs(self, gpu: Backend) -> SearchStrategy[Program]:
+
+        from portagpu.search.strategies import call, programs
+
+        return programs(call("add", n=range(256)), call("rest"), most=4)
+
+    def difference(self, rank: Rank, program: Program) -> str:
+        for _, given in program:
+            if self.behind >= 0:
+                self.behind += 1
+            elif given.get("n", 0) > 40:
+                self.behind = 0
+        return self.wrong() if self.behind >= 4 else ""
+
+
+class SlowToLoad(Adding):
+    """The same, where what draws the programs needs longer than a short search."""
+
+    def programs(self, gpu: Backend) -> SearchStrategy[Program]:
+
+        from hypothesis import strategies as st
+
+        return st.deferred(lambda: _slowly(super(SlowToLoad, self).programs(gpu)))
+
+
+def _slowly(made: Any) -> Any:
+    time.sleep(0.5)
+    return made
+
+
 class Listed(Adding):
     """The same of sixty listed programs, and every tenth is not judged."""
 
-    def __init__(self, wrong: Callable[[], str], missing: str = "") -> None:
+    def __init__(self, wrong: Callable[[], str], missing: str = "", count: int = 60) -> None:
         super().__init__(wrong)
         self.missing = missing
+        self.count = count
         self.reasons: list[str] = []
 
     def listed(self, gpu: Backend) -> list[Program] | None:
         if self.missing:
             raise NotSearchable(self.missing)
-        return [[("add", {"n": n})] for n in range(60)]
+        return [[("add", {"n": n})] for n in range(self.count)]
 
     def aside(self) -> Iterator[str]:
         return iter(self.reasons)
@@ -93,6 +134,10 @@ LISTED = Listed(str)
 LISTED_WRONG = Listed(_wrong)
 LISTED_DIES = Listed(_dies)
 LISTED_MISSING = Listed(str, "install adding")
+LISTED_NONE = Listed(str, count=0)
+DAMAGED = Damaged(_wrong)
+DAMAGED_DIES = Damaged(_dies)
+SLOW_TO_LOAD = SlowToLoad(str)
 RIGHT = Adding(str)
 WRONG = Adding(_wrong)
 FLAKY = Adding(_flaky)

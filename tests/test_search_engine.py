@@ -61,6 +61,20 @@ def test_a_right_device_has_programs_and_no_failure(
     assert report.failures == ()
 
 
+def test_a_short_search_runs_a_program_however_long_drawing_takes_to_load(
+    server: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = run(server, "SLOW_TO_LOAD", monkeypatch, seconds=0.01)
+    assert report.programs > 0, "a search without a program passes"
+
+
+def test_a_search_without_a_program_judges_nothing(
+    server: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = run(server, "LISTED_NONE", monkeypatch)
+    assert (report.programs, report.not_here) == (0, "no program of adding ran")
+
+
 def test_a_wrong_device_is_shown_by_the_smallest_program(
     server: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,6 +111,22 @@ def test_programs_that_end_their_process_are_named_and_the_search_goes_on(
         assert "SIGSEGV" in failure.difference
         assert [name for name, _ in failure.program] == ["add"]
         assert failure.seen == failure.runs
+
+
+@pytest.mark.parametrize(
+    ("device", "told"), [("DAMAGED", "the sum is another one"), ("DAMAGED_DIES", "SIGSEGV")]
+)
+def test_what_an_earlier_program_damaged_is_told_with_that_program(
+    server: Ranks, monkeypatch: pytest.MonkeyPatch, device: str, told: str
+) -> None:
+    monkeypatch.setattr(engine, "MOST_LOST", 1)
+    monkeypatch.setattr(engine, "LOST_SHRINK_S", 300.0)
+    (failure,) = run(server, device, monkeypatch, seconds=20, seed=2).failures
+    assert told in failure.difference
+    assert failure.seen == failure.runs
+    # the call that damages, and any four behind it: more than one program has
+    assert len(failure.program) == 5, program_line(failure.program)
+    assert failure.program[0][1].get("n", 0) > 40
 
 
 def test_a_program_that_hangs_is_named(server: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,6 +247,27 @@ def test_seeds_of_rounds_are_the_same_everywhere() -> None:
     # by hand: int.from_bytes(sha256(b"0 adding 0").digest()[:8])
     assert engine.round_seed(0, "adding", 0) == 3492942986069235470
     assert len({engine.round_seed(seed, "adding", n) for seed in range(9) for n in range(9)}) == 81
+
+
+@pytest.mark.parametrize("name", ["generators", "numbers", "collectives-3"])
+def test_a_seed_draws_the_same_programs(name: str) -> None:
+    area, gpu = load_area(name), portagpu.backend("cpu")
+
+    def drawn(number: int) -> list[Program]:
+        found: list[Program] = []
+
+        @settings(SETTINGS, max_examples=20)
+        @seed(number)
+        @given(area.programs(gpu))
+        def each(program: Program) -> None:
+            found.append(program)
+
+        each()
+        return found
+
+    first = drawn(3)
+    assert first == drawn(3), "the seed 3 drew other programs the second time"
+    assert first != drawn(4), "the seeds 3 and 4 drew the same programs"
 
 
 def test_a_program_is_one_line_of_text() -> None:

@@ -2,8 +2,10 @@
 
 A round is at most ``ROUND_S`` long. If its process dies or hangs, the program is known from the
 journal, and the next round begins in a fresh process with the next seed. A failure is repeated
-before it is told: :class:`Failure` says how often it was seen. Where an area lists its programs,
-each runs once in the order of the seed, and the search goes on after one that differs.
+before it is told: :class:`Failure` says how often it was seen. Where a program does not fail alone,
+an earlier one may have damaged what it uses: then it is repeated behind the last ones before it.
+Where an area lists its programs, each runs once in the order of the seed, and the search goes on
+after one that differs.
 """
 
 from __future__ import annotations
@@ -37,6 +39,8 @@ REPEATS: Final = 10
 """How often a program that differed is run again."""
 LOST_REPEATS: Final = 2
 """How often a program that died or hung is run again, each time in a fresh process."""
+LOST_SHRINK_S: Final = 25.0
+"""How long the shortest program that dies is looked for: each try needs a fresh process."""
 MOST_LOST: Final = 3
 """After so many programs that died or hung the search ends."""
 LONGEST_REPEATS_S: Final = 120.0
@@ -45,6 +49,7 @@ LISTED_ROUND_S: Final = 60.0
 """The length of a round of listed programs: it is long where their database is slow to load."""
 MOST_LISTED: Final = 20
 """After so many listed programs that differ the search ends."""
+_HANGS: Final = "it did not end within"
 _ROUNDS: Final = "portagpu.search.rounds"
 
 
@@ -111,12 +116,15 @@ class Report:
 def search(request: SearchRequest, fork: Fork) -> Report:
     """Run programs for the request's time, or until one differs.
 
-    Programs that died or hung do not end it before there are ``MOST_LOST`` of them.
+    Programs that died or hung do not end it before there are ``MOST_LOST`` of them. Where none ran,
+    nothing was judged: ``not_here`` of the report says so.
     """
     started = time.monotonic()
     with Scratch("search") as folder:
         searcher = _Searcher(request, fork, folder / "program")
         report = searcher.replay() if request.program is not None else searcher.rounds()
+    if not (report.programs or report.failures or report.not_here):
+        report = replace(report, not_here=f"no program of {request.area} ran")
     return replace(report, seconds=time.monotonic() - started)
 
 
@@ -208,33 +216,73 @@ class _Searcher:
             if ended:
                 return Failure(area, program, ended, 1, 1)
             if seen:
-                return Failure(area, program, seen[0], len(seen), len(differences))
+                failure = Failure(area, program, seen[0], len(seen), len(differences))
+                steady = len(seen) == len(differences) and text != value["smallest"]
+                # what was broken for good in the round made every program fail there
+                return self._smaller(failure, [program]) if steady else failure
+        behind = self._behind(value["first"], value["earlier"])
+        if behind is not None:
+            return behind
         program = from_text(value["first"])[1]
         return Failure(area, program, value["difference"], 1, 1 + REPEATS)
+
+    def _behind(self, text: str, earlier: list[str]) -> Failure | None:
+        """The failure of a program behind the last ones before it; None if it does not repeat."""
+        if not earlier:
+            return None
+        parts = [from_text(each)[1] for each in (*reversed(earlier), text)]
+        whole = [call for part in parts for call in part]
+        again = [self._once(whole) for _ in range(LOST_REPEATS)]
+        if not all(again):
+            return None
+        failure = Failure(self.request.area, whole, again[-1], len(again), len(again))
+        return self._smaller(failure, parts)
+
+    def _smaller(self, failure: Failure, parts: list[Program]) -> Failure:
+        """The failure without the parts and calls that it does not need, as far as the time goes.
+
+        None is left out where the program hangs: each try would take as long as that.
+        """
+        end = time.monotonic() + LOST_SHRINK_S
+        calls = [[call] for part in parts for call in part]
+        for part in (*(parts if len(parts) > 1 else ()), *reversed(calls)):
+            if time.monotonic() >= end or failure.difference.startswith(_HANGS):
+                break
+            left_out = {id(call) for call in part}
+            fewer = [call for call in failure.program if id(call) not in left_out]
+            if not 0 < len(fewer) < len(failure.program):
+                continue
+            shorter = self._once(fewer)
+            if shorter:
+                failure = replace(failure, program=fewer, difference=shorter)
+        return failure
+
+    def _once(self, program: Program) -> str:
+        """What is wrong with one run in a fresh process, or how that ended; empty if nothing."""
+        differences, ended = self._repeat(program, 1)
+        return ended or next(iter(differences), "")
 
     def _lost(self, outcome: WorldOutcome) -> Failure:
         """The failure of a round whose process died or hung: the shortest program that does so."""
         area, ended = self.request.area, _how_it_ended(outcome)
-        text = self._journal()[0]
+        text, _, earlier = self._journal()
         if not text:
             return Failure(area, [], f"{ended} before its first program", 1, 1)
         program = from_text(text)[1]
         again = [self._repeat(program, 1)[1] for _ in range(LOST_REPEATS)]
         failure = Failure(area, program, ended, 1 + sum(map(bool, again)), 1 + LOST_REPEATS)
-        if not all(again) or _hung(outcome):
-            return failure
-        for call in reversed(program):
-            fewer = [each for each in failure.program if each is not call]
-            shorter = self._repeat(fewer, 1)[1] if fewer else ""
-            if shorter:
-                failure = replace(failure, program=fewer, difference=shorter)
-        return failure
+        if not any(again) and not _hung(outcome):
+            return self._behind(text, earlier) or failure
+        return self._smaller(failure, [program]) if all(again) else failure
 
-    def _journal(self) -> tuple[str, dict[str, Any]]:
-        """The program that ran last, and of a round of listed programs what it told before."""
+    def _journal(self) -> tuple[str, dict[str, Any], list[str]]:
+        """The program that ran last, what its round told before, and the programs before it.
+
+        Only a round of listed programs tells anything.
+        """
         text = self.journal.read_text() if self.journal.exists() else ""
-        program, _, before = text.partition("\n")
-        return program, json.loads(before or "{}")
+        program, told, *earlier = text.split("\n") if "\n" in text else (text, "")
+        return program, json.loads(told or "{}"), earlier
 
     def _repeat(self, program: Program, times: int) -> tuple[list[str], str]:
         """(the difference of each repetition, "") in a fresh process, or ([], how that ended)."""
@@ -286,5 +334,5 @@ def _how_it_ended(outcome: WorldOutcome) -> str:
     blamed = outcome.first_failure
     if blamed is not None and blamed.state is RankState.HUNG:
         where = f" and stood in {blamed.where}" if blamed.where else ""
-        return f"it did not end within {HANG_S:g} s{where}"
+        return f"{_HANGS} {HANG_S:g} s{where}"
     return f"its process ended: {outcome.sentence}"

@@ -7,7 +7,7 @@ import json
 import math
 import os
 import time
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +19,8 @@ from portagpu.search.programs import to_text
 from portagpu.text import error_line
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from portagpu.search.area import Area
     from portagpu.search.programs import Program
     from portagpu.world import Rank
@@ -41,12 +43,28 @@ LISTED_REPEATS: Final = 10
 """How often at most, the first time included."""
 
 
+RECENT: Final = 8
+"""Of so many earlier programs the journal tells: one may break what a later one stumbles over."""
+
+
 class _TimeIsUp(BaseException):
     """Ends a round from inside; hypothesis hands on what is no Exception."""
 
 
 class _Differs(Exception):
     """Tells hypothesis that a program failed."""
+
+
+def _recent() -> deque[str]:
+    return deque(maxlen=RECENT)
+
+
+def journal_text(program: str, told: dict[str, Any], earlier: Iterable[str]) -> str:
+    """What stands in the journal while a program runs, one line each.
+
+    The program, what the round told before it as JSON, and the programs before, the last one first.
+    """
+    return "\n".join((program, json.dumps(told), *earlier))
 
 
 @dataclass(slots=True)
@@ -67,16 +85,22 @@ class Round:
     """Seconds until then."""
     smallest: str = ""
     difference: str = ""
+    earlier: list[str] = field(default_factory=list)
+    """The programs before the first that failed, the last ones first."""
+    _recent: deque[str] = field(default_factory=_recent)
+    _seconds: float = field(default=0.0)
     _started: float = field(default=0.0)
-    _deadline: float = field(default=0.0)
+    _deadline: float = field(default=math.inf)
     _shrink_s: float = field(default=0.0)
 
     def run(self, number: int, seconds: float, shrink_s: float) -> None:
-        """Run programs of the seed ``number`` for ``seconds``, and shrink for ``shrink_s``."""
+        """Run programs of the seed ``number`` for ``seconds``, and shrink for ``shrink_s``.
+
+        The time begins with the first program: what hypothesis loads before it takes longer than a
+        short search. So one program runs at least.
+        """
         programs = self.area.programs(self.rank.gpu)
-        # how long they take to describe is no part of the time
-        self._started = time.monotonic()
-        self._deadline = self._started + seconds
+        self._seconds = seconds
         self._shrink_s = shrink_s
 
         @SETTINGS
@@ -90,17 +114,23 @@ class Round:
             each()
 
     def _run_one(self, program: Program) -> None:
+        if not self.programs:
+            self._started = time.monotonic()
+            self._deadline = self._started + self._seconds
         over = not self.first and self.programs >= self.most
-        if over or time.monotonic() >= self._deadline:
+        if over or (self.programs and time.monotonic() >= self._deadline):
             raise _TimeIsUp
         text = to_text(self.area.name, program)
-        found = run_program(self.area, self.rank, program, text, self.journal)
+        journal = journal_text(text, {}, self._recent)
+        found = run_program(self.area, self.rank, program, journal, self.journal)
         self.programs += 1
         self.calls += len(program)
         if not found:
+            self._recent.appendleft(text)
             return
         if not self.first:
             self.first = text
+            self.earlier = list(self._recent)
             self.found_s = time.monotonic() - self._started
             self._deadline = time.monotonic() + self._shrink_s
         if not self.smallest or (len(text), text) <= (len(self.smallest), self.smallest):
@@ -126,6 +156,7 @@ class Listing:
     """Of each that differed: the program as text, the difference, how often, of how many runs."""
     found_s: float = 0.0
     """Seconds until the first that differed."""
+    _recent: deque[str] = field(default_factory=_recent)
 
     def run(self, listed: list[Program], deadline: float, most: int) -> None:
         """Run one program at least, until the deadline, or until ``most`` of them differ."""
@@ -135,8 +166,9 @@ class Listing:
                 return
             text = to_text(self.area.name, program)
             # a process that dies leaves behind what it found, and where to go on
-            journal = f"{text}\n{json.dumps(self.told(len(listed)))}"
+            journal = journal_text(text, self.told(len(listed)), self._recent)
             difference = run_program(self.area, self.rank, program, journal, self.journal)
+            self._recent.appendleft(text)
             self.next += 1
             self.programs += 1
             self.calls += len(program)
@@ -167,7 +199,7 @@ class Listing:
 
 
 def run_program(area: Area, rank: Rank, program: Program, text: str, journal: int) -> str:
-    """The difference of one program, which is in the journal while it runs.
+    """The difference of one program; ``text`` is in the journal while it runs.
 
     An error that the area lets through is a difference too.
     """
@@ -222,6 +254,7 @@ def search_rank(
         "first": round_.first,
         "smallest": round_.smallest,
         "difference": round_.difference,
+        "earlier": round_.earlier,
         "found_s": round_.found_s,
         "aside": Counter(found.aside()),
     }
