@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from portagpu.bundle.times import started
 from portagpu.errors import ResultError
-from portagpu.history.documents import measures_of, read_document, started
+from portagpu.history.documents import measures_of, read_document
 from tests.history_samples import FIRST_DAY, measure, run
 
 if TYPE_CHECKING:

@@ -49,6 +49,8 @@ def run_of(
         )
     document = run.finish(duration_s=1.0).to_json()
     document["run"]["started"] = STARTED.format(day=day)
+    # made at that time, as the id says too
+    document["run"]["id"] = f"202601{day:02}T000000Z-{document['run']['id'][-8:]}"
     return Run.from_json(document)
 
 
@@ -245,3 +247,26 @@ def test_a_result_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["matrix", "show", str(file), "--json", str(tmp_path / "link.json")]) == 2
     assert "link.json is read too: name another file to write" in capsys.readouterr().err
     assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("started", "told"),
+    [
+        ("2999-01-01T00:00:00Z", "in the future: the clock of that machine or of this one is"),
+        ("1970-01-01T00:01:00Z", "the clock of that machine was not set"),
+    ],
+)
+def test_a_run_whose_clock_was_wrong_is_never_the_newest(
+    started: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = written(run_of(1, (CASE, Verdict.PASS)), tmp_path / "a.json")
+    document = json.loads(file.read_text("utf-8"))
+    document["run"]["started"] = started
+    file.write_text(json.dumps(document), encoding="utf-8")
+    page = tmp_path / "page.html"
+    for words in (["show"], ["report", "--out", str(page)]):
+        assert main(["matrix", *words, str(file)]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"{file}: run.started: is {started}" in line
+        assert told in line
+    assert not page.exists()

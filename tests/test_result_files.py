@@ -112,6 +112,13 @@ def test_two_files_with_one_run_are_told(tmp_path: Path) -> None:
     first, second = written(tmp_path / "a.json", "same"), written(tmp_path / "b.json", "same", "h2")
     with pytest.raises(ResultError) as caught:
         read_files([tmp_path])
+    assert str(caught.value) == (
+        f"{first} and {second} both hold the run same for two machines, 'node' and 'h2', so one "
+        "was edited or copied: name one of them"
+    )
+    written(second, "same")
+    with pytest.raises(ResultError) as caught:
+        read_files([tmp_path])
     assert str(caught.value) == f"{first} and {second} both hold the run same: name one of them"
 
 

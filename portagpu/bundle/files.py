@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from portagpu.bundle import check
 from portagpu.bundle.document import SCHEMA as BUNDLE
 from portagpu.bundle.document import sha256
+from portagpu.bundle.times import check_times
 from portagpu.errors import ResultError
 from portagpu.files import read_bounded
 from portagpu.results.run import LARGEST_BYTES, Run, parse_json
@@ -23,6 +24,7 @@ from portagpu.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+    from datetime import datetime
 
 _WHOLE: Final = "result.json"
 """What ``--out`` writes: it stands for its folder, whose bundle is of the same run."""
@@ -56,11 +58,12 @@ class OtherDocument(ResultError):
     """JSON that is neither a result nor a bundle: it is passed over in a folder."""
 
 
-def read_files(places: Iterable[Path]) -> list[Document]:
+def read_files(places: Iterable[Path], now: datetime | None = None) -> list[Document]:
     """The documents of files and folders in their order; a file that is named twice counts once.
 
     Raises ResultError in one line that begins with the path: for the first file that is wrong, for
-    a folder without results, and for two files with one run.
+    a folder without results, and for two files with one run. With ``now`` also for a run whose
+    times contradict each other or that moment: whoever puts runs in order believes their clocks.
     """
     documents: dict[Path, Document] = {}
     for place in places:
@@ -70,11 +73,13 @@ def read_files(places: Iterable[Path]) -> list[Document]:
         documents |= inside
     files: dict[str, Path] = {}
     for path, document in documents.items():
+        if now is not None:
+            _check_times(document, now)
         id_ = document.run.info.id
         if (other := files.setdefault(id_, path)) != path:
             raise ResultError(
                 f"{one_line(str(other))} and {one_line(str(path))} both hold the run "
-                f"{one_line(id_)}: name one of them"
+                f"{one_line(id_)}{_of_two_machines(documents[other], document)}: name one of them"
             )
     return list(documents.values())
 
@@ -129,6 +134,21 @@ def parse(data: bytes, path: Path) -> Document:
     else:
         raise OtherDocument("is no result, as --json and --out write it, and no bundle")
     return Document(Run.from_json(result, fresh=fresh), data, schema, path)
+
+
+def _check_times(document: Document, now: datetime) -> None:
+    try:
+        check_times(document.run, now)
+    except ResultError as error:
+        raise ResultError(f"{one_line(str(document.path))}: {one_line(str(error))}") from error
+
+
+def _of_two_machines(one: Document, other: Document) -> str:
+    """What two hosts of one run mean; empty where they may be one. A bundle names no host."""
+    hosts = [one_line(each.run.info.host) for each in (one, other)]
+    if hosts[0] == hosts[1] or one.is_bundle or other.is_bundle:
+        return ""
+    return f" for two machines, {hosts[0]!r} and {hosts[1]!r}, so one was edited or copied"
 
 
 def _inside(place: Path, known: Mapping[Path, Document]) -> Iterator[tuple[Path, Document]]:

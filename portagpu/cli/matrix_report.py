@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -35,6 +36,6 @@ def report(results: tuple[Path, ...], out: Path) -> None:
 
     check_outputs(out)
     with usage_errors(ResultError):
-        documents = read_files(results)
+        documents = read_files(results, datetime.now(UTC))
     check_kept([each.path for each in documents], out)
     click.echo(f"wrote {write_report([each.run for each in documents], out)}")

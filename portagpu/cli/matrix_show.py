@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,7 +61,7 @@ def show(
     check_kept([path for path, _ in find_files(results)], json_to)
     chosen = [load_target(each) for each in dict.fromkeys(targets)] or list(load_targets().values())
     with usage_errors(ResultError):
-        matrix = rows(chosen, read_files(results), read_committed(matrix_dir()))
+        matrix = rows(chosen, read_files(results, datetime.now(UTC)), read_committed(matrix_dir()))
     write_json(document(matrix), json_to)
     if json_to == STDOUT:
         return

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.bundle.document import SCHEMA as BUNDLE_SCHEMA
 from portagpu.bundle.document import file_name, sha256
 from portagpu.bundle.files import Document, read_file
+from portagpu.bundle.times import check_times
 from portagpu.errors import ResultError
 from portagpu.history.model import MeasureId
 from portagpu.text import excerpt, one_line
@@ -19,25 +19,13 @@ if TYPE_CHECKING:
 
     from portagpu.results.run import Result, Run
 
-_FUTURE: Final = timedelta(minutes=10)
-"""Clocks of two machines differ by less; a wrong time zone is at least 15 minutes."""
-_OLDEST: Final = datetime(2020, 1, 1, tzinfo=UTC)
-"""Older than any such document: a clock that was never set begins in 1970 or at a build's day."""
-_ROUNDING_S: Final = 1.0
 _LONGEST: Final = 2000
 """An index of PostgreSQL takes 2704 bytes: BTMaxItemSize of its nbtree.h."""
 _MOST_SAMPLES: Final = 2**31 - 1
-_TIME_OF_ID: Final = re.compile(r"(\d{8}T\d{6})Z-[0-9a-f]{8}")
-"""How ``new_run`` makes an id."""
 
 
 class OtherRun(ResultError):
     """The id of a run is that of another run in the store."""
-
-
-def started(run: Run) -> datetime:
-    """When the run began."""
-    return datetime.fromisoformat(run.info.started)
 
 
 def measures_of(run: Run) -> dict[MeasureId, Result]:
@@ -74,37 +62,6 @@ def read_document(path: Path, now: datetime | None = None) -> Document:
     except ResultError as error:
         raise ResultError(f"{one_line(str(path))}: {one_line(str(error))}") from error
     return document
-
-
-def check_times(run: Run, now: datetime) -> None:
-    """Raise ResultError for a run whose clock was wrong or jumped.
-
-    ``duration_s`` comes from a clock that cannot jump. No result takes longer than its run, unless
-    the document was put together by hand.
-    """
-    began = started(run)
-    if began > now + _FUTURE:
-        raise ResultError(
-            f"run.started: is {run.info.started}, in the future: the clock of that machine or of "
-            "this one is wrong"
-        )
-    if began < _OLDEST:
-        raise ResultError(
-            f"run.started: is {run.info.started}: the clock of that machine was not set"
-        )
-    if found := _TIME_OF_ID.fullmatch(run.info.id):
-        named = datetime.strptime(found[1], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
-        if abs(named - began) > _FUTURE:
-            raise ResultError(
-                f"run.started: is {run.info.started}, but the id was made at {named:%FT%TZ}: the "
-                "clock jumped, or one of them was edited"
-            )
-    longest = max(run.results, key=lambda each: each.duration_s, default=None)
-    if longest is not None and longest.duration_s > run.info.duration_s + _ROUNDING_S:
-        raise ResultError(
-            f"run.duration_s: is {run.info.duration_s:g}, but {longest.id} took "
-            f"{longest.duration_s:g} s: the clock jumped, or the run was not finished"
-        )
 
 
 def check_sizes(run: Run) -> None:

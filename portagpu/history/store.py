@@ -64,7 +64,8 @@ class Store:
 
         Raises OtherRun where its id belongs to another run, and stores nothing then.
         """
-        from portagpu.history.documents import measures_of, started
+        from portagpu.bundle.times import started
+        from portagpu.history.documents import measures_of
 
         info = document.run.info
         measures = measures_of(document.run)
