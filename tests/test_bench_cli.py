@@ -42,7 +42,6 @@ class TestWithTorch:
         out = capsys.readouterr().out
         assert code == 3, "nothing judged these measures"
         assert "launch/issue" in out
-        assert "UNVERIFIED" in out
         assert " µs " in out, "a number without its unit"
         run = read_json(json_file)
         reports = [folder / "junit.xml", folder / "report.html"]
@@ -51,6 +50,10 @@ class TestWithTorch:
         assert "launch/issue" in (folder / "report.html").read_text("utf-8")
         names = ("issue", "roundtrip", "throughput", "graph")
         assert [each.id for each in run.results] == [f"launch/{name}" for name in names]
+        # a busy machine makes the spread too wide for any other verdict
+        for each in run.results:
+            assert each.verdict in {Verdict.UNVERIFIED, Verdict.INCONCLUSIVE, Verdict.SKIP}
+            assert str(each.verdict) in out
         assert run.info.backend == "cpu"
         assert run.info.versions["torch"]
         cases = list(ET.parse(junit).getroot().iter("testcase"))  # noqa: S314 - our own file

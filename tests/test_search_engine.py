@@ -17,13 +17,12 @@ from portagpu.search.area import AREAS, load_area
 from portagpu.search.programs import ProgramError, check_calls
 from portagpu.search.rounds import SETTINGS
 from portagpu.suite import ConformOptions, conform
-from portagpu.world import Ranks
+from portagpu.world import RankOutcome, Ranks, RankState, WorldOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from portagpu.search.programs import Program
-    from portagpu.world import WorldOutcome
 
 RANKS = Path(__file__).with_name("search_ranks.py")
 
@@ -66,6 +65,35 @@ def test_a_short_search_runs_a_program_however_long_drawing_takes_to_load(
 ) -> None:
     report = run(server, "SLOW_TO_LOAD", monkeypatch, seconds=0.01)
     assert report.programs > 0, "a search without a program passes"
+
+
+class SlowStarts:
+    """A fork whose first processes take so many seconds before their first program."""
+
+    def __init__(self, *seconds: float) -> None:
+        self.seconds = [*seconds]
+        self.limits: list[float] = []
+
+    def __call__(self, place: str, arguments: Mapping[str, Any], timeout_s: float) -> WorldOutcome:
+        self.limits.append(timeout_s)
+        if self.seconds and self.seconds.pop(0) > timeout_s:
+            return WorldOutcome(place, (RankOutcome(0, RankState.HUNG, where="load"),), timeout_s)
+        value = {"total": 1, "next": 1, "programs": 1, "calls": 1, "found": [], "aside": {}}
+        return WorldOutcome(place, (RankOutcome(0, RankState.DONE, value),), 0.1)
+
+
+def test_a_start_that_is_slow_once_is_no_fault_of_the_device() -> None:
+    fork = SlowStarts(30.0, 30.0)
+    report = search(SearchRequest(area="adding", seconds=1.0), fork)
+    assert (report.programs, report.failures) == (1, ())
+    assert fork.limits[1] > 30.0 > fork.limits[0]
+
+
+def test_a_device_on_which_no_program_begins_fails() -> None:
+    report = search(SearchRequest(area="adding", seconds=1.0), SlowStarts(*[1e9] * 9))
+    assert (report.programs, report.not_here) == (0, "")
+    assert len(report.failures) == engine.MOST_LOST
+    assert "before its first program" in report.failures[0].sentence
 
 
 def test_a_search_without_a_program_judges_nothing(

@@ -34,6 +34,9 @@ ROUND_S: Final = 10.0
 """The length of a round: the longest time that a program that hangs goes unnoticed, with HANG_S."""
 HANG_S: Final = 10.0
 """A program takes milliseconds. One that is still running after this time hangs."""
+SLOW_START_S: Final = 30.0
+"""What a process gets beside it to begin again, where it did not come to its first program: on a
+busy machine that is no fault of the device."""
 SHRINK_S: Final = 3.0
 REPEATS: Final = 10
 """How often a program that differed is run again."""
@@ -140,6 +143,7 @@ class _Searcher:
     journal: Path
     not_here: str = ""
     """What this machine lacks for the program that was repeated last."""
+    slow_start_s: float = 0.0
 
     def rounds(self) -> Report:
         """All rounds."""
@@ -159,8 +163,14 @@ class _Searcher:
                 "most": max(1, MOST_LISTED - len(found.failures)),
             }
             number += 1
-            limit_s = self.request.start_s + seconds + SHRINK_S + HANG_S
+            limit_s = self._start_s + seconds + SHRINK_S + HANG_S
+            # no program of an earlier round may be blamed
+            self.journal.unlink(missing_ok=True)
             outcome = self.fork(f"{_ROUNDS}:search_rank", arguments, limit_s)
+            if _hung(outcome) and not self._journal()[0] and not self.slow_start_s:
+                self.slow_start_s = SLOW_START_S
+                number -= 1
+                continue
             if not outcome.ok:
                 lost += 1
                 before = self._journal()[1]
@@ -188,6 +198,10 @@ class _Searcher:
                 failure = self._differing(value)
                 return replace(found, failures=(*found.failures, failure))
         return found
+
+    @property
+    def _start_s(self) -> float:
+        return self.request.start_s + self.slow_start_s
 
     def replay(self) -> Report:
         """The request's own program, several times."""
@@ -292,7 +306,7 @@ class _Searcher:
             "times": times,
             "journal": str(self.journal),
         }
-        outcome = self.fork(f"{_ROUNDS}:repeat_rank", arguments, self.request.start_s + HANG_S)
+        outcome = self.fork(f"{_ROUNDS}:repeat_rank", arguments, self._start_s + HANG_S)
         if outcome.ok:
             value = outcome.values[0]
             if not isinstance(value, dict):
