@@ -7,6 +7,7 @@ import os
 import re
 import tomllib
 from pathlib import Path
+from textwrap import dedent
 from typing import Any, Final
 
 import pytest
@@ -16,7 +17,7 @@ pytest.importorskip("libcst")
 from portagpu.cli import main
 from portagpu.port import formats
 from portagpu.port.lint import lint
-from portagpu.port.reading import Source
+from portagpu.port.reading import Source, kind_of
 from portagpu.port.rules import SEVERITIES, load_rules
 from portagpu.port.texts import without_comments
 from tests.benchmarks.port_figures import recall
@@ -175,6 +176,21 @@ def test_annotations_escape_what_github_reads(tmp_path: Path) -> None:
     path.write_text("x.cuda()\n", encoding="utf-8")
     (line,) = formats.github(lint([str(path)]))
     assert re.match(r"::error file=\S*a%2Cb%3A100%25\.py,line=1,col=1,title=PG001 ", line)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a.py", "a.pyi", "b/a.cpp", "a.cc", "a.cxx", "a.h", "a.hpp", "a.inl", "a.cu", "a.cuh", "a.hip",
+     "a.sh", "a.bash", "a.slurm", "a.sbatch", "Dockerfile", "b/Dockerfile.gpu", "a.dockerfile",
+     "Containerfile", "requirements.txt", "b/dev-requirements.txt", "requirements-gpu.txt",
+     "a.txt", "a.ipynb", "a.pyc", "README.md", "requirements.md", "myDockerfile", "Dockerfiles/a",
+     "a.c", "apy"],
+)  # fmt: skip
+def test_the_hook_gives_the_files_that_lint_reads(name: str) -> None:
+    hook = (Path(__file__).parents[1] / ".pre-commit-hooks.yaml").read_text(encoding="utf-8")
+    _, _, block = hook.partition("files: |\n")
+    # pre-commit searches, and does not match
+    assert bool(re.search(dedent(block), name)) == (kind_of(Path(name)) is not None)
 
 
 def test_folders_of_packages_and_hidden_ones_are_passed_over(tmp_path: Path) -> None:

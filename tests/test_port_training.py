@@ -19,11 +19,10 @@ pytest.importorskip("libcst")
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
-from dataclasses import replace
-
 from portagpu.port.reading import Source, read
 from portagpu.port.rewrite import Rewritten, rewrite_source
 from portagpu.port.rules import Rules, load_rules
+from tests.benchmarks.port_public import with_wrong_name, without_rule
 
 SCRIPTS: Final = Path(__file__).parent / "port_samples" / "train"
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -124,18 +123,20 @@ def test_the_original_does_not_train_here(name: str, tmp_path: Path) -> None:
         ("PG004", "ranks"),
         ("PG006", "spawn"),
         ("PG101", "spawn"),
+        ("PG102", "spawn"),
     ],
 )
 def test_without_one_rule_a_script_does_not_train(rule: str, name: str, tmp_path: Path) -> None:
     """The negative control: each rule is needed, so that losses would show a wrong one."""
-    rules = load_rules()
-    broken = replace(rules.rules[rule], fix="none")
-    without = replace(
-        rules,
-        shapes={key: broken if each.id == rule else each for key, each in rules.shapes.items()},
-        names={
-            key: replace(each, rule=broken) if each.rule.id == rule else each
-            for key, each in rules.names.items()
-        },
-    )
+    without = without_rule(load_rules(), rule)
     assert losses(by_tool(name, without), tmp_path / "mutant", 1, name) == []
+
+
+def test_a_wrong_rule_gives_other_losses(tmp_path: Path) -> None:
+    """One that seeds anew where the script waits for its device: each later step draws others."""
+    wrong = with_wrong_name(load_rules(), "torch.cuda.synchronize", "seed")
+    expected = losses(by_hand("single"), tmp_path / "hand", 1, "single")
+    found = losses(by_tool("single", wrong), tmp_path / "wrong", 1, "single")
+    assert len(found) == len(expected) == 4
+    assert found[0] == expected[0]
+    assert found != expected

@@ -137,8 +137,9 @@ def rewrite_source(source: Source, rules: Rules, *, unsafe: bool) -> Rewritten |
         return found
     chosen: list[Use] = []
     left: list[Finding] = []
+    fixes = ("safe", "unsafe") if unsafe else ("safe",)
     for use in found.uses:
-        if use.replace is not None and (use.rule.fix == "safe" or unsafe):
+        if use.replace is not None and use.rule.fix in fixes:
             chosen.append(use)
         else:
             left.append(replace(finding(source.path, use), left=_reason(use)))
