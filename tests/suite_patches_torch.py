@@ -44,6 +44,14 @@ def narrow_products(good: Any, left: Any, right: Any) -> Any:
     return good(left, right).int().long()
 
 
+def wrong_pattern(good: Any, values: Any, *given: Any, **named: Any) -> Any:
+    """Of float16, one bit pattern of 65,536 becomes the next float32."""
+    found = good(values, *given, **named)
+    if (values.dtype, found.dtype) == (torch.float16, torch.float32):
+        found[values.view(torch.int16) == 0x3555] += 2.0**-25
+    return found
+
+
 def unconjugated(good: Any, values: Any) -> Any:
     """A matrix that only says it is conjugated."""
     del good
