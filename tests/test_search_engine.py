@@ -68,6 +68,21 @@ def test_a_short_search_runs_a_program_however_long_drawing_takes_to_load(
     assert report.programs > 0, "a search without a program passes"
 
 
+def test_a_short_search_runs_five_programs_of_a_slow_device(
+    server: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # the clock of the machine is no part of it: five take as long as they take
+    monkeypatch.setattr(engine, "LEAST_S", 60.0)
+    assert run(server, "SLOW", monkeypatch, seconds=0.01).programs == 5
+
+
+def test_five_programs_that_take_too_long_are_not_waited_for(
+    server: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "LEAST_S", 0.01)
+    assert run(server, "SLOW", monkeypatch, seconds=0.01).programs == 1
+
+
 def test_a_search_without_a_program_judges_nothing(
     server: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:

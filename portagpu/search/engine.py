@@ -34,6 +34,9 @@ ROUND_S: Final = 10.0
 """The length of a round: the longest time that a program that hangs goes unnoticed, with HANG_S."""
 HANG_S: Final = 10.0
 """A program takes milliseconds. One that is still running after this time hangs."""
+LEAST: Final = 5
+"""So many programs run at least, as far as LEAST_S goes: the first one is the simplest there is."""
+LEAST_S: Final = 2.0
 SHRINK_S: Final = 3.0
 REPEATS: Final = 10
 """How often a program that differed is run again."""
@@ -152,6 +155,8 @@ class _Searcher:
                 "area": area,
                 "number": round_seed(self.request.seed, area, number),
                 "seconds": seconds,
+                "least": max(1, LEAST - found.programs),
+                "least_s": max(seconds, LEAST_S),
                 "shrink_s": SHRINK_S,
                 "journal": str(self.journal),
                 "seed": round_seed(self.request.seed, area, 0),
@@ -159,7 +164,7 @@ class _Searcher:
                 "most": max(1, MOST_LISTED - len(found.failures)),
             }
             number += 1
-            limit_s = self.request.start_s + seconds + SHRINK_S + HANG_S
+            limit_s = self.request.start_s + max(seconds, LEAST_S) + SHRINK_S + HANG_S
             outcome = self.fork(f"{_ROUNDS}:search_rank", arguments, limit_s)
             if not outcome.ok:
                 lost += 1
