@@ -124,6 +124,29 @@ def any_fp8(good: Any, left: Any, right: Any, *scales: Any, out_dtype: Any) -> A
     return (left.float() @ right.float()).to(out_dtype)
 
 
+def in_tf32(good: Any, left: Any, right: Any, *given: Any, **named: Any) -> Any:
+    """A float32 product in TF32, whatever the switch says: it stays on after "ieee"."""
+    if left.dtype == right.dtype == torch.float32:
+        left, right = _ten_bits(left), _ten_bits(right)
+    return good(left, right, *given, **named)
+
+
+def _ten_bits(values: Any) -> Any:
+    """Rounded to the 10 bits of TF32's fraction, ties to even."""
+    bits = values.detach().contiguous().view(torch.int32)
+    rounded = (bits + 0xFFF + (bits >> 13 & 1)) >> 13 << 13
+    return values + (rounded.view(torch.float32) - values.detach()).nan_to_num(0.0, 0.0, 0.0)
+
+
+def stuck_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Matrix products, layers and convolutions in TF32."""
+    for place, name in (
+        *((torch, "matmul"), (torch, "mm"), (torch.Tensor, "__matmul__"), (FUNCTIONAL, "conv2d")),
+        (FUNCTIONAL, "linear"),
+    ):
+        replaced(place, name, in_tf32)(monkeypatch)
+
+
 def written_by_nobody(value: float) -> Callable[..., Any]:
     """What the function returns holds ``value`` alone, in its shape and dtype."""
 
