@@ -80,6 +80,7 @@ FAULTS = {
     "agrees on zeros": (SEARCH, "got 0 at element"),
     "gathers bytes in another order": (SEARCH, "all_gather"),
     "takes no maximum of int32": (SEARCH, " MAX of "),
+    "refuses a reduce op that is claimed": (SEARCH, "raised RuntimeError: no AVG of float16"),
     "rounds sums of float32 to eight bits": (SEARCH, "float32 on ranks"),
     "broadcasts bytes from rank 0": (SEARCH, "broadcast"),
 }
@@ -211,6 +212,11 @@ def alone(dist: Any, fault: str) -> None:
         if op != op_of.MAX or tensor.dtype != torch.int32:
             call(tensor, op)
 
+    def refuses(call: Any, tensor: Any, op: Any) -> None:
+        if op == op_of.AVG and tensor.dtype == torch.float16:
+            raise RuntimeError("no AVG of float16")
+        call(tensor, op)
+
     def broadcast(good: Any, tensor: Any, *given: Any, **options: Any) -> Any:
         if fault == "broadcasts bytes from rank 0" and tensor.dtype != torch.uint8:
             return good(tensor, *given, **options)
@@ -256,6 +262,7 @@ def alone(dist: Any, fault: str) -> None:
         "does nothing where it must refuse": refuses_nothing,
         "agrees on zeros": zeros,
         "takes no maximum of int32": no_maximum,
+        "refuses a reduce op that is claimed": refuses,
     }
     calls = {
         "broadcasts from rank 0, whoever is asked": ("broadcast", broadcast),

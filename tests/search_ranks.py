@@ -105,6 +105,14 @@ def _slowly(made: Any) -> Any:
     return made
 
 
+class Slow(Adding):
+    """The same on a device that takes a while for each program."""
+
+    def difference(self, rank: Rank, program: Program) -> str:
+        time.sleep(0.05)
+        return super().difference(rank, program)
+
+
 class Listed(Adding):
     """The same of sixty listed programs, and every tenth is not judged."""
 
@@ -137,6 +145,7 @@ LISTED_MISSING = Listed(str, "install adding")
 LISTED_NONE = Listed(str, count=0)
 DAMAGED = Damaged(_wrong)
 DAMAGED_DIES = Damaged(_dies)
+SLOW = Slow(str)
 SLOW_TO_LOAD = SlowToLoad(str)
 RIGHT = Adding(str)
 WRONG = Adding(_wrong)

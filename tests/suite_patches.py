@@ -242,6 +242,31 @@ PATCHES: dict[str, Patch] = {
         "3037000499 squared is",
         broken.replaced(torch.Tensor, "__mul__", broken.narrow_products),
     ),
+    "casts one bit pattern to the next number": Patch(
+        "precision/casts-of-every-pattern[float16]",
+        "float16 to float32 gave 0.3332519829273224 for 0.333251953125, not 0.333251953125",
+        broken.replaced(torch.Tensor, "to", broken.wrong_pattern),
+    ),
+    "stays in TF32 after 'ieee'": Patch(
+        "precision/float32-switch[ieee-matmul]",
+        "with ieee a matmul ran in tf32, not ieee",
+        broken.stuck_tf32,
+    ),
+    "stays in TF32 for convolutions after 'ieee'": Patch(
+        "precision/float32-switch[ieee-conv]",
+        "with ieee a conv ran in tf32, not ieee",
+        broken.stuck_tf32,
+    ),
+    "is as inaccurate as TF32 after 'ieee'": Patch(
+        "precision/float32-products-are-accurate[ieee]",
+        "a product after 'ieee', which is ieee here",
+        broken.stuck_tf32,
+    ),
+    "trains in TF32 where nobody asked for it": Patch(
+        "precision/training-follows-float64",
+        "without the switch a float32 product runs in tf32 here",
+        broken.stuck_tf32,
+    ),
     "conjugates nothing": Patch(
         "precision/random-programs",
         "the conjugate view was read as it is",

@@ -44,6 +44,14 @@ def narrow_products(good: Any, left: Any, right: Any) -> Any:
     return good(left, right).int().long()
 
 
+def wrong_pattern(good: Any, values: Any, *given: Any, **named: Any) -> Any:
+    """Of float16, one bit pattern of 65,536 becomes the next float32."""
+    found = good(values, *given, **named)
+    if (values.dtype, found.dtype) == (torch.float16, torch.float32):
+        found[values.view(torch.int16) == 0x3555] += 2.0**-25
+    return found
+
+
 def unconjugated(good: Any, values: Any) -> Any:
     """A matrix that only says it is conjugated."""
     del good
@@ -114,6 +122,29 @@ def any_fp8(good: Any, left: Any, right: Any, *scales: Any, out_dtype: Any) -> A
     """A CPU on which torch multiplies fp8 in float32."""
     del good, scales
     return (left.float() @ right.float()).to(out_dtype)
+
+
+def in_tf32(good: Any, left: Any, right: Any, *given: Any, **named: Any) -> Any:
+    """A float32 product in TF32, whatever the switch says: it stays on after "ieee"."""
+    if left.dtype == right.dtype == torch.float32:
+        left, right = _ten_bits(left), _ten_bits(right)
+    return good(left, right, *given, **named)
+
+
+def _ten_bits(values: Any) -> Any:
+    """Rounded to the 10 bits of TF32's fraction, ties to even."""
+    bits = values.detach().contiguous().view(torch.int32)
+    rounded = (bits + 0xFFF + (bits >> 13 & 1)) >> 13 << 13
+    return values + (rounded.view(torch.float32) - values.detach()).nan_to_num(0.0, 0.0, 0.0)
+
+
+def stuck_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Matrix products, layers and convolutions in TF32."""
+    for place, name in (
+        *((torch, "matmul"), (torch, "mm"), (torch.Tensor, "__matmul__"), (FUNCTIONAL, "conv2d")),
+        (FUNCTIONAL, "linear"),
+    ):
+        replaced(place, name, in_tf32)(monkeypatch)
 
 
 def written_by_nobody(value: float) -> Callable[..., Any]:

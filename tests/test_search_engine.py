@@ -96,6 +96,21 @@ def test_a_device_on_which_no_program_begins_fails() -> None:
     assert "before its first program" in report.failures[0].sentence
 
 
+def test_a_short_search_runs_five_programs_of_a_slow_device(
+    server: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # the clock of the machine is no part of it: five take as long as they take
+    monkeypatch.setattr(engine, "LEAST_S", 60.0)
+    assert run(server, "SLOW", monkeypatch, seconds=0.01).programs == 5
+
+
+def test_five_programs_that_take_too_long_are_not_waited_for(
+    server: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "LEAST_S", 0.01)
+    assert run(server, "SLOW", monkeypatch, seconds=0.01).programs == 1
+
+
 def test_a_search_without_a_program_judges_nothing(
     server: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:

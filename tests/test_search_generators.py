@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 torch = pytest.importorskip("torch")
+pytest.importorskip("hypothesis")
+
+from hypothesis import given, seed, settings
 
 import portagpu
 from portagpu.search import generators
 from portagpu.search.generators import Model, differ
+from portagpu.search.rounds import SETTINGS
 from tests import suite_harness
 from tests.faults import faults_of
 
@@ -41,6 +45,98 @@ def test_a_state_is_a_seed_and_what_was_drawn_since() -> None:
     assert model.restore("g0", "s0") == drawn
     assert model.states["g0"] == (0, (drawn,))
     assert model.restore("g0", "s1") is None
+
+
+def test_an_offset_is_one_of_a_seed() -> None:
+    drawn = ("rand", 64, "float32")
+    model = Model({"default": (0, ()), "g0": (5, ())})
+    model.save("default", "s0", drawn)
+    model.draw("default", drawn)
+    assert model.rewind("g0", "s0") is None, "another seed"
+    assert model.rewind("default", "s1") is None, "nothing is saved there"
+    assert model.rewind("default", "s0") == drawn
+    assert model.states["default"] == (0, ())
+
+
+def test_a_device_without_offsets_is_asked_for_none() -> None:
+    assert generators.offset_of(torch.Generator()) is None
+    assert difference([("offset", DEFAULT), ("rewind", {**DEFAULT, "slot": "s0"})]) == ""
+
+
+def _stepped(generator: Any) -> Any:
+    """Generators of its seed, each one number further."""
+    other = torch.Generator()
+    other.manual_seed(generator.initial_seed())
+    while True:
+        yield other
+        torch.rand(1, generator=other)
+
+
+def _offset(generator: Any) -> int:
+    """What a generator with offsets says: four for each number, as Philox counts."""
+    steps = enumerate(_stepped(generator))
+    state = generator.get_state()
+    return next(4 * each for each, at in steps if torch.equal(at.get_state(), state))
+
+
+def _put(generator: Any, offset: int) -> None:
+    states = (at.get_state() for at in _stepped(generator))
+    generator.set_state(next(state for each, state in enumerate(states) if 4 * each == offset))
+
+
+ASK, SAVE = ("offset", DEFAULT), ("save", {**DEFAULT, **DRAW, "slot": "s0"})
+OFFSETS: list[Program] = [
+    [ASK, ("draw", {**DEFAULT, **DRAW}), ASK],
+    [SAVE, ("draw", {**DEFAULT, **DRAW}), ("rewind", {**DEFAULT, "slot": "s0"}), ASK],
+    [("draw", {"generator": "g0", **DRAW}), ("offset", {"generator": "g0"}), SAVE, ASK],
+    [SAVE, ("seed", {**DEFAULT, "value": 7, "via": "own"}), ("rewind", {**DEFAULT, "slot": "s0"})],
+]
+
+
+def _refuse(generator: Any, offset: int) -> None:
+    raise RuntimeError("offset must be a multiple of 4")
+
+
+@pytest.mark.parametrize(
+    ("asked", "put", "program", "told"),
+    [
+        *[(_offset, _put, program, "") for program in OFFSETS],
+        (lambda g: _offset(g) + 4, _put, OFFSETS[0], "default is 4 behind its seed, not 0"),
+        (lambda g: 0, _put, OFFSETS[0], "the offset of default is 0 before a draw and behind it"),
+        (
+            lambda g: _offset(g) * (1 + (g is not torch.default_generator)),
+            *(_put, OFFSETS[2], "is 256, and the one of g0 was 512, with the same seed"),
+        ),
+        (_offset, lambda g, offset: None, OFFSETS[1], "had the same seed and the same draws"),
+        (_offset, lambda g, offset: _put(g, offset + 4), OFFSETS[1], "had the same seed and the"),
+        (_offset, _refuse, OFFSETS[1], "default refuses the offset 0, which it had"),
+    ],
+)
+def test_a_device_with_offsets_keeps_them(
+    monkeypatch: pytest.MonkeyPatch, asked: Any, put: Any, program: Program, told: str
+) -> None:
+    monkeypatch.setattr(generators, "offset_of", asked)
+    monkeypatch.setattr(generators, "put_offset", put)
+    found = difference(program)
+    assert told in found if told else found == "", found
+
+
+def test_programs_ask_for_offsets_where_there_are_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    def names(count: int = 200) -> set[str]:
+        found: set[str] = set()
+
+        @settings(SETTINGS, max_examples=count)
+        @seed(1)
+        @given(generators.AREA.programs(portagpu.backend("cpu")))
+        def each(program: Program) -> None:
+            found.update(name for name, _ in program)
+
+        each()
+        return found
+
+    assert not names() & {"offset", "rewind"}
+    monkeypatch.setattr(generators, "offset_of", lambda generator: 0)
+    assert names() >= {"offset", "rewind"}
 
 
 def test_a_block_puts_the_default_generators_back() -> None:

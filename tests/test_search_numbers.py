@@ -22,15 +22,18 @@ from portagpu.search.numbers import (
     elementwise,
     gradients,
     indexing,
+    patterns,
     pointwise,
     products,
     reductions,
     sums,
 )
 from portagpu.search.numbers.area import AREA, CALLS, MOST, _choices
-from portagpu.search.numbers.compare import Within, is_right, nature
+from portagpu.search.numbers.compare import Within, is_right, nature, wrong_elements
 from portagpu.search.numbers.draws import BYTES, Choice, spread
 from portagpu.search.numbers.formats import (
+    ALL,
+    COMPLEX,
     FP8,
     claimed,
     converted,
@@ -40,7 +43,14 @@ from portagpu.search.numbers.formats import (
     rounded,
     whole_to_dtype,
 )
-from portagpu.search.numbers.tensors import broadcast_index, place, positions, rows, strides_of
+from portagpu.search.numbers.tensors import (
+    broadcast_index,
+    listed,
+    place,
+    positions,
+    rows,
+    strides_of,
+)
 from portagpu.search.numbers.values import CLASSES, numbers
 from portagpu.search.programs import from_text
 from portagpu.search.rounds import Round
@@ -143,6 +153,73 @@ def test_casts_of_integers_wrap_and_of_floats_truncate() -> None:
     assert converted(math.nan, "float32", "bool") is True
     assert converted(3, "int8", "complex64") == 3 + 0j
     assert converted(1j, "complex64", "float32") is None
+
+
+@pytest.mark.parametrize("source", patterns.SOURCES)
+def test_casts_of_whole_formats_are_those_of_the_model(source: str) -> None:
+    values = patterns.every_number(source)
+    # the model takes a second for each 65,536 numbers
+    chosen = range(0, len(values), 1 if len(values) == 256 else 127)
+    for target in ALL:
+        if target == source or target in COMPLEX:
+            continue
+        rights, is_told = patterns.expected(source, target)
+        for index in chosen:
+            right = converted(values[index], source, target)
+            told = bool(is_told[index])
+            assert told == (right is not None), (source, target, values[index])
+            found = [each[index].item() for each in rights]
+            wanted = right if isinstance(right, tuple) else (right,)
+            if told:
+                shown = (source, target, values[index], found, right)
+                assert all(is_right(each, right) for each in found), shown
+                assert all(any(is_right(each, one) for each in found) for one in wanted), shown
+
+
+def test_every_pattern_is_the_number_that_torch_reads() -> None:
+    for source in patterns.SOURCES:
+        found = listed(patterns.every_pattern(source))
+        values = patterns.every_number(source)
+        assert len(set(map(str, found))) >= len(found) - 2047, "patterns come twice"
+        assert wrong_elements(found, values, source) == ""
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "number", "wrong", "told"),
+    [
+        ("bfloat16", "float8_e4m3fnuz", 1.0625, 1.125, "gave 1.125 for 1.0625, not 1.0"),
+        ("float16", "int8", -2.5, -3, "gave -3 for -2.5, not -2"),
+        ("float16", "float32", -0.0, 0.0, "gave 0.0 for -0.0, not -0.0: the sign of zero was lost"),
+        ("float16", "float32", math.nan, 0.0, "gave 0.0 for nan, not nan: the NaN was lost"),
+        ("int16", "uint8", -1, 0, "gave 0 for -1, not 255"),
+        ("int16", "bool", 256, False, "gave False for 256, not True"),
+        ("int8", "complex64", -5, 5, "gave (5+0j) for -5, not (-5+0j)"),
+        ("float8_e5m2", "float16", 2.0**-16, 0.0, "the denormal became 0"),
+    ],
+)
+def test_one_wrong_pattern_of_a_format_is_told(
+    gpu: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    source: str,
+    target: str,
+    number: float,
+    wrong: float,
+    told: str,
+) -> None:
+    values = [str(float(each)) for each in patterns.every_number(source)]
+    index = values.index(str(float(number)))
+    good = torch.Tensor.to
+
+    def faulty(tensor: Any, *given: Any, **named: Any) -> Any:
+        found = good(tensor, *given, **named)
+        if given == (getattr(torch, target),) and len(tensor) == len(values):
+            found[index] = wrong
+        return found
+
+    monkeypatch.setattr(torch.Tensor, "to", faulty)
+    (found,) = patterns.differences(gpu, source)
+    assert found.startswith(f"{source} to {target} gave"), found
+    assert told in found
 
 
 def test_nothing_is_claimed_where_a_cast_by_way_of_float32_is_another_number() -> None:

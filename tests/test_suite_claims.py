@@ -77,6 +77,26 @@ WRONG: dict[str, Wrong] = {
         *("precision", lambda gpu: replace(gpu.precision, tf32=Arithmetic.TF32)),
         *("precision/tf32-of-target", "ieee, not tf32"),
     ),
+    "a reduce op that torch lacks": (
+        *("comm", lambda gpu: _with_op(gpu, "MEDIAN")),
+        *("collectives/reduce-ops-exist", "torch has no reduce op MEDIAN"),
+    ),
+    "a reduce op that floats lack": (
+        *("comm", lambda gpu: _with_op(gpu, "BAND")),
+        *("collectives/reduce-ops-exist", "BAND is claimed, which floating-point"),
+    ),
+    "a reduce op without its factor": (
+        *("comm", lambda gpu: _with_op(gpu, "PREMUL_SUM")),
+        *("collectives/reduce-ops-exist", "PREMUL_SUM is claimed, which floating-point"),
+    ),
+    "tensors of another device": (
+        *("comm", lambda gpu: replace(gpu.comm, device_type="cuda")),
+        *("collectives/library-moves-this-device", "the library moves cuda, the device is cpu"),
+    ),
+    "device ids of a CPU": (
+        *("comm", lambda gpu: replace(gpu.comm, device_ids=[0])),
+        *("collectives/device-ids", "device_ids, output_device and device_id are ([0]"),
+    ),
     "float64 as storage": (
         *("precision", lambda gpu: _with_support(gpu, torch.float64, Support.STORAGE)),
         *("precision/support-as-it-runs[float64]", "stated as storage and ran as emulated"),
@@ -86,6 +106,10 @@ WRONG: dict[str, Wrong] = {
         *("precision/storage-holds[int16]", "was not refused"),
     ),
 }
+
+
+def _with_op(gpu: CpuBackend, op: str) -> Any:
+    return replace(gpu.comm, reduce_ops=gpu.comm.reduce_ops | {op})
 
 
 def _with_support(gpu: CpuBackend, dtype: Any, support: Support) -> Any:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -67,20 +68,25 @@ def server() -> Iterator[Ranks]:
         yield ranks
 
 
-def random_programs(rank: Rank, fault: str) -> str | None:
-    """What random programs of the seed 0 tell of that fault, as rank 0 does."""
+def random_programs(
+    rank: Rank, fault: str, unclaimed: str = "", most: int = 400
+) -> tuple[str, int] | None:
+    """What random programs of the seed 0 tell of that fault, as rank 0 does, and how many ran."""
     import torch.distributed as dist
 
     broken_collectives.alone(dist, fault)
+    comm = rank.gpu.comm
+    gpu: Any = rank.gpu
+    gpu.comm = replace(comm, reduce_ops=comm.reduce_ops - {unclaimed})
     area = load_area("collectives-4")
     if rank.rank:
         area.follow(rank)
         return None
     with tempfile.TemporaryFile() as journal:
-        found = Round(area, rank, journal.fileno(), 400)
+        found = Round(area, rank, journal.fileno(), most)
         found.run(0, seconds=40.0, shrink_s=0.5)
     area.end(rank)
-    return found.difference
+    return found.difference, found.programs
 
 
 @pytest.mark.parametrize("fault", [fault for fault, (name, _) in FAULTS.items() if name == SEARCH])
@@ -93,9 +99,22 @@ def test_random_programs_find_the_fault_and_name_it(server: Ranks, fault: str) -
         group=True,
         timeout_s=90.0,
     )
-    told = outcome.values[0]
+    told, _ = outcome.values[0]
     assert told, f"400 random programs pass on a library that {fault}"
     assert FAULTS[fault][1] in told, f"the sentence does not tell the fault: {told}"
+
+
+def test_a_reduce_op_that_is_not_claimed_may_be_refused(server: Ranks) -> None:
+    fault = "refuses a reduce op that is claimed"
+    outcome = server.run(
+        f"{Path(__file__)}:random_programs",
+        4,
+        arguments={"fault": fault, "unclaimed": "AVG", "most": 60},
+        backend="cpu",
+        group=True,
+        timeout_s=90.0,
+    )
+    assert outcome.values[0] == ["", 60], outcome.sentence
 
 
 @pytest.mark.parametrize("name", GOOD)

@@ -7,6 +7,8 @@ import struct
 
 import portagpu as pg
 from portagpu.precision import Scaled
+from portagpu.search.numbers import patterns
+from portagpu.search.numbers.formats import claimed
 from portagpu.suite import NotClaimed, case, refused
 from portagpu.suite.dtypes import (
     FLOATS,
@@ -63,6 +65,22 @@ def test_storage_holds(gpu, torch, dtype):
         return
     found = roundtrip()
     assert found == values, f"{values} came back from {dtype} as {found}"
+
+
+@case(
+    "precision/casts-of-every-pattern",
+    spec="Every bit pattern of an 8- or 16-bit dtype becomes the nearest number of each other "
+    "dtype, ties to even, and an integer wraps.",
+    outcome="exact",
+    traps=("P01", "P05"),
+    params={"dtype": patterns.SOURCES},
+    does_not_show="a float beyond the range of an integer dtype, and what payload a NaN has",
+)
+def test_casts_of_every_pattern(gpu, dtype):
+    if dtype not in claimed(gpu):
+        raise NotClaimed(f"{gpu.name} does not compute in {dtype}")
+    wrong = patterns.differences(gpu, dtype)
+    assert not wrong, f"the cast of {'; '.join(wrong)}"
 
 
 @case(

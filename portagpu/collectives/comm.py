@@ -42,7 +42,10 @@ class Comm:
     device_type: str
     """The type of ``torch.device`` of the tensors that it moves."""
     reduce_ops: frozenset[str] = frozenset()
-    """Names of ``torch.distributed.ReduceOp`` that it supports for floating-point tensors."""
+    """Names of ``torch.distributed.ReduceOp`` that it supports for floating-point tensors.
+
+    torch's own group answers to any other: it may refuse it, and nothing here does.
+    """
     local_env: Mapping[str, str] | None = None
     """Environment for ranks on this machine alone, for instance the loopback interface."""
     device_ids: Sequence[int] | None = None

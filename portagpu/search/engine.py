@@ -37,6 +37,9 @@ HANG_S: Final = 10.0
 SLOW_START_S: Final = 30.0
 """What a process gets beside it to begin again, where it did not come to its first program: on a
 busy machine that is no fault of the device."""
+LEAST: Final = 5
+"""So many programs run at least, as far as LEAST_S goes: the first one is the simplest there is."""
+LEAST_S: Final = 2.0
 SHRINK_S: Final = 3.0
 REPEATS: Final = 10
 """How often a program that differed is run again."""
@@ -156,6 +159,8 @@ class _Searcher:
                 "area": area,
                 "number": round_seed(self.request.seed, area, number),
                 "seconds": seconds,
+                "least": max(1, LEAST - found.programs),
+                "least_s": max(seconds, LEAST_S),
                 "shrink_s": SHRINK_S,
                 "journal": str(self.journal),
                 "seed": round_seed(self.request.seed, area, 0),
@@ -163,7 +168,7 @@ class _Searcher:
                 "most": max(1, MOST_LISTED - len(found.failures)),
             }
             number += 1
-            limit_s = self._start_s + seconds + SHRINK_S + HANG_S
+            limit_s = self._start_s + max(seconds, LEAST_S) + SHRINK_S + HANG_S
             # no program of an earlier round may be blamed
             self.journal.unlink(missing_ok=True)
             outcome = self.fork(f"{_ROUNDS}:search_rank", arguments, limit_s)

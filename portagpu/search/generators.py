@@ -168,6 +168,12 @@ class Model:
         self.states[generator] = state
         return drawn
 
+    def rewind(self, generator: str, slot: str) -> Drawn | None:
+        """The same by an offset, which is one in the numbers of a seed: None for another seed."""
+        if slot not in self.saved or self.saved[slot][1][0] != self.states[generator][0]:
+            return None
+        return self.restore(generator, slot)
+
     def fork(self) -> None:
         both = (DEFAULT, HOST)
         self.forks.append({each: self.states[each] for each in both if each in self.states})
@@ -190,6 +196,23 @@ def claimed_dtypes(gpu: Backend) -> list[str]:
     return [each for each in BITS if gpu.precision.support(getattr(torch, each)) in computes]
 
 
+def offset_of(generator: torch.Generator) -> int | None:
+    """How far a generator is in the numbers of its seed.
+
+    None where it has no offset: of ATen's CPU generator torch 2.13 raises "CPU Generator does not
+    use offset".
+    """
+    try:
+        return generator.get_offset()
+    except (AttributeError, RuntimeError):
+        return None
+
+
+def put_offset(generator: torch.Generator, offset: int) -> None:
+    """Go to an offset that :func:`offset_of` gave."""
+    generator.set_offset(offset)
+
+
 def differ(one: State, other: State) -> bool:
     """Whether two states have to give different numbers."""
     if one[0] % 2**32 != other[0] % 2**32:
@@ -209,6 +232,10 @@ class _Generators(Area):
         names = [DEFAULT, *OWN] if gpu.device.type == "cpu" else [DEFAULT, *OWN, HOST]
         numbers = {"kind": sorted(draws()), "n": SIZES, "dtype": claimed_dtypes(gpu)}
         draw = call("draw", generator=names, **numbers, times=(1, 2), thread=(False, True))
+        offsets = []
+        if offset_of(gpu.generator()) is not None:
+            where = call("offset", generator=[DEFAULT, *OWN])
+            offsets = [where, call("rewind", generator=[DEFAULT, *OWN], slot=SLOTS)]
         return programs(
             draw,
             draw,
@@ -221,6 +248,7 @@ class _Generators(Area):
             call("scribble", generator=names),
             call("fork"),
             call("join"),
+            *offsets,
         )
 
     def calls(self) -> Runners:
@@ -241,6 +269,8 @@ class _Run:
     generators: dict[str, Any] = field(default_factory=dict)
     saved: dict[str, Any] = field(default_factory=dict)
     forks: list[ExitStack] = field(default_factory=list)
+    saved_offsets: dict[str, int | None] = field(default_factory=dict)
+    offsets: list[tuple[str, State, int]] = field(default_factory=list)
     drawn: list[tuple[Drawn, State, str, torch.Tensor]] = field(default_factory=list)
 
     def all(self, program: Program) -> str:
@@ -295,6 +325,7 @@ class _Run:
         """Keep the state, and draw: the same numbers have to come after :meth:`_restore`."""
         self.model.save(generator, slot, (kind, n, dtype))
         self.saved[slot] = self._state(generator)
+        self.saved_offsets[slot] = offset_of(self.generators[generator])
         return self._draw(generator, kind, n, dtype)
 
     def _state(self, generator: str) -> torch.Tensor:
@@ -312,6 +343,35 @@ class _Run:
             (self.gpu.set_rng_state if generator == DEFAULT else put)(self.saved[slot])
         except RuntimeError as error:
             return f"{generator} refuses a state that was saved: {error_line(error)}"
+        return self._draw(generator, *drawn)
+
+    def _offset(self, generator: str) -> str:
+        """The offset is 0 behind a seed, goes on with each draw, and equal states have one."""
+        found = offset_of(self.generators[generator])
+        if found is None:
+            return ""
+        state = self.model.states[generator]
+        if not state[1] and found:
+            return f"the offset of {generator} is {found} behind its seed, not 0"
+        for where, other, offset in self.offsets:
+            if other == state and offset != found:
+                same = f"the one of {where} was {offset}, with the same seed and the same draws"
+                return f"the offset of {generator} is {found}, and {same}"
+            if other[0] == state[0] and differ(other, state) and offset == found:
+                return f"the offset of {generator} is {found} before a draw and behind it"
+        self.offsets.append((generator, state, found))
+        return ""
+
+    def _rewind(self, generator: str, slot: str) -> str:
+        """Go back to the offset of a saved state: the same numbers have to come after it."""
+        offset = self.saved_offsets.get(slot)
+        drawn = None if offset is None else self.model.rewind(generator, slot)
+        if offset is None or drawn is None:
+            return ""
+        try:
+            put_offset(self.generators[generator], offset)
+        except RuntimeError as error:
+            return f"{generator} refuses the offset {offset}, which it had: {error_line(error)}"
         return self._draw(generator, *drawn)
 
     def _scribble(self, generator: str) -> None:

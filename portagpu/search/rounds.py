@@ -77,6 +77,9 @@ class Round:
     """The file in which the program that runs now stands: it is read where the process dies."""
     most: float = math.inf
     """After so many programs without a failure the round ends."""
+    least: int = 1
+    """So many run also when the time is over, until ``least_s`` are over too, but always one."""
+    least_s: float = 0.0
     programs: int = 0
     calls: int = 0
     first: str = ""
@@ -97,7 +100,8 @@ class Round:
         """Run programs of the seed ``number`` for ``seconds``, and shrink for ``shrink_s``.
 
         The time begins with the first program: what hypothesis loads before it takes longer than a
-        short search. So one program runs at least.
+        short search. So one program runs at least, and ``least`` of them where that takes no longer
+        than ``least_s``.
         """
         programs = self.area.programs(self.rank.gpu)
         self._seconds = seconds
@@ -118,7 +122,7 @@ class Round:
             self._started = time.monotonic()
             self._deadline = self._started + self._seconds
         over = not self.first and self.programs >= self.most
-        if over or (self.programs and time.monotonic() >= self._deadline):
+        if over or (self.programs and time.monotonic() >= self._end()):
             raise _TimeIsUp
         text = to_text(self.area.name, program)
         journal = journal_text(text, {}, self._recent)
@@ -136,6 +140,11 @@ class Round:
         if not self.smallest or (len(text), text) <= (len(self.smallest), self.smallest):
             self.smallest, self.difference = text, found
         raise _Differs
+
+    def _end(self) -> float:
+        if self.first or self.programs >= self.least:
+            return self._deadline
+        return max(self._deadline, self._started + self.least_s)
 
 
 @dataclass(slots=True)
@@ -224,8 +233,10 @@ def search_rank(
     seed: int = 0,
     start: int = 0,
     most: int = 1,
+    least: int = 1,
+    least_s: float = 0.0,
 ) -> dict[str, Any] | None:
-    """One round on rank 0, as JSON; the other ranks follow it.
+    """One round on rank 0, as JSON; the other ranks follow it. ``least`` is of drawn programs.
 
     Listed programs run in the order of ``seed`` from index ``start`` on, until ``most`` differ.
     """
@@ -245,7 +256,7 @@ def search_rank(
         listing.run(listed, time.monotonic() + seconds, most)
         found.end(rank)
         return listing.told(len(listed))
-    round_ = Round(found, rank, file)
+    round_ = Round(found, rank, file, least=least, least_s=least_s)
     round_.run(number, seconds, shrink_s)
     found.end(rank)
     return {

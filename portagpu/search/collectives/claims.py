@@ -1,6 +1,7 @@
 """What a communication library has to do, and what it may refuse, if every rank does.
 
 ``collectives/random-programs`` asks for it. What a library may refuse is right where it does not.
+It need not refuse it: torch's own process group serves the calls, which PortaGPU does not wrap.
 """
 
 from __future__ import annotations
