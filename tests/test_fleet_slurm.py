@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from tests.slurm_cluster import Cluster
 
+pytestmark = pytest.mark.slow
+
 NODE = Path(__file__).with_name("fleet_node.py")
 
 
