@@ -2,8 +2,9 @@
 
 The first column of errors takes the dense peak of the target as the rate, which is a bound that no
 training reaches. The second takes one share of the peak, found from the first row
-alone, for all others of the same table: what a user gets who has measured one run. The rows of
-MLPerf state no precision, so both are shown. An error is ``predicted / reported - 1``.
+alone, for all others of the same table: what a user gets who has measured one run. Two
+of MLPerf's four runs name no precision, so both are shown. An error is
+``predicted / reported - 1``.
 """
 
 from __future__ import annotations
