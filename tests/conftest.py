@@ -48,7 +48,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the part that is asked for, and have workers begin with the files of slow tests.
+    """Keep the part that is asked for, and have workers begin with the longest tests.
 
     So none of them is left over for the end.
     """
@@ -58,8 +58,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=[each for each in items if each.path not in chosen])
         items[:] = [each for each in items if each.path in chosen]
     if "PYTEST_XDIST_WORKER" in os.environ:
-        slow = {each.path for each in items if each.get_closest_marker("slow")}
-        items.sort(key=lambda each: each.path not in slow)
+        first = {each.path for each in items if each.get_closest_marker("first")}
+        items.sort(key=lambda each: each.path not in first)
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 pytest.importorskip("torch")
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.torch, pytest.mark.first]
 
 from portagpu.suite import list_cases
 

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 pytest.importorskip("torch")
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.torch, pytest.mark.first]
 
 from tests.launched import run_on_the_cpu
 

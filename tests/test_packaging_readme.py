@@ -96,7 +96,7 @@ def test_test_command_is_the_one_that_continuous_checks_run(blocks: list[list[st
 
 
 @pytest.mark.torch
-@pytest.mark.slow
+@pytest.mark.first
 def test_main_job_command_ends_in_a_verdict_of_pass(
     blocks: list[list[str]], tmp_path: Path
 ) -> None:
