@@ -14,7 +14,7 @@ from portagpu.suite import Search, case
     traps=("C01", "C02", "P13", "P20"),
     params={"n": (2, 3, 4, 8)},
     search=Search("collectives-{n}", seconds=2.5),
-    smoke=True,
+    smoke={"n": 2},
     does_not_show="ranks of one machine: nothing about several machines or their network",
 )
 def test_random_programs(search, ranks, n):

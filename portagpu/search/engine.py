@@ -39,7 +39,7 @@ SLOW_START_S: Final = 30.0
 busy machine that is no fault of the device."""
 LEAST: Final = 5
 """So many programs run at least, as far as LEAST_S goes: the first one is the simplest there is."""
-LEAST_S: Final = 2.0
+LEAST_S: Final = 1.0
 SHRINK_S: Final = 3.0
 REPEATS: Final = 10
 """How often a program that differed is run again."""

@@ -120,7 +120,8 @@ class Case:
     A backend that claims all of ``capability`` has to pass; any other has to raise Unsupported.
     ``outcome`` is "exact", "bounded: FORMULA", "unsupported" (a typed error) or "undefined"
     (recorded, never judged). ``covers`` names what it exercises, for instance "Backend.Stream" or
-    "portagpu.seed". ``params`` are the values of its arguments.
+    "portagpu.seed". ``params`` are the values of its arguments. ``smoke`` is True, or has the
+    argument values with which the case is in the smoke selection.
     """
 
     id: str
@@ -129,7 +130,7 @@ class Case:
     outcome: str = "exact"
     traps: tuple[str, ...] = ()
     covers: tuple[str, ...] = ()
-    smoke: bool = False
+    smoke: bool | Mapping[str, Any] = False
     params: tuple[tuple[str, tuple[Any, ...]], ...] = ()
     timeout_s: float | None = None
     does_not_show: str = ""
@@ -144,6 +145,12 @@ class Case:
     def area(self) -> str:
         """The part of the id before the slash."""
         return self.id.partition("/")[0]
+
+    def in_smoke(self, arguments: Mapping[str, Any]) -> bool:
+        """Whether the case is in the smoke selection with these arguments."""
+        if isinstance(self.smoke, bool):
+            return self.smoke
+        return all(arguments.get(name) == value for name, value in self.smoke.items())
 
 
 def _problem(case: Case) -> str:
@@ -176,7 +183,7 @@ def case(
     outcome: str = "exact",
     traps: Sequence[str] = (),
     covers: Sequence[str] = (),
-    smoke: bool = False,
+    smoke: bool | Mapping[str, Any] = False,
     params: Mapping[str, Sequence[Any]] | None = None,
     search: Search | None = None,
     timeout_s: float | None = None,

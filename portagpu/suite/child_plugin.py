@@ -147,7 +147,7 @@ def _list_cases(session: Session, items: list[pytest.Item]) -> Iterator[ListedCa
             capability=tuple(map(str, case.capability)),
             outcome=case.outcome,
             covers=tuple(case.covers),
-            smoke=case.smoke,
+            smoke=case.in_smoke(call.params if call else {}),
             timeout_s=case.timeout_s,
             does_not_show=case.does_not_show,
             function=where,
