@@ -63,6 +63,10 @@ FAULTS = {
         "collectives/helper-top-k",
         "compressed gradients: rank 0 got",
     ),
+    "draws random numbers in a barrier": (
+        "rng/ranks-are-independent",
+        "rank 0 drew other numbers after its seed",
+    ),
     "sums instead of averaging": (SEARCH, "which is the SUM"),
     "is off by one rank in reduce_scatter": (SEARCH, "reduce_scatter"),
     "multiplies nothing": (SEARCH, "nothing was written"),
@@ -134,10 +138,13 @@ def break_collectives(dist: Any) -> None:
         turned = [next(receives) if each.op == dist.irecv else each for each in ops]
         return good["batch_isend_irecv"](turned)
 
+    def barrier(*arguments: Any, **options: Any) -> None:
+        torch.rand(1)
+
     for each in (all_reduce, reduce_scatter_tensor, batch_isend_irecv, all_gather_into_tensor):
         install(dist, each.__name__, each)
     dist.destroy_process_group = lambda group=None: None
-    dist.barrier = lambda *arguments, **options: None
+    dist.barrier = barrier
     dist.ProcessGroup.monitored_barrier = dist.barrier
 
 

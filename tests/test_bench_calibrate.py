@@ -235,6 +235,35 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert caught.err.count("\n") == 1
 
 
+@pytest.mark.parametrize("verb", ["--calibrate", "--peers"])
+@pytest.mark.parametrize(
+    ("info", "words"),
+    [
+        ({"started": "2099-01-01T00:00:00Z"}, "in the future"),
+        ({"started": "1970-01-01T00:00:00Z"}, "was not set"),
+        ({"started": "2026-01-01T00:00:00Z"}, "the clock jumped"),
+        ({"duration_s": 0.5}, "run.duration_s"),
+    ],
+)
+def test_a_run_whose_clock_was_wrong_is_refused(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    verb: str,
+    info: dict[str, Any],
+    words: str,
+) -> None:
+    runs = runs_of(BF16, [600.0, 601.0, 602.0, 603.0, 604.0], duration_s=30.0)
+    for run in runs:
+        with_info(run, duration_s=60.0)
+    with_info(runs[3], **info)
+    assert main(["bench", verb, *files(tmp_path, runs)]) == 2
+    caught = capsys.readouterr()
+    assert caught.out == ""
+    assert str(tmp_path / "3.json") in caught.err
+    assert words in caught.err
+    assert caught.err.count("\n") == 1
+
+
 # ---- peers
 
 

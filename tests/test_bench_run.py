@@ -298,7 +298,7 @@ def test_a_training_step_has_its_operations_and_its_share_of_the_fastest_product
     assert result.extra["flops"] == result.extra["flops_per_token"] * 128
     assert result.extra["loss"] < result.extra["first_loss"]
     product = run_one(ranks, device, "gemm/fp32")
-    training = with_shares([product, result])[1]
+    training = with_shares([product, result], device)[1]
     share = result.extra["flops_per_s"] / (product.value * 1e12)
     assert training.extra["of_ceiling"] == pytest.approx(share)
 
@@ -363,9 +363,12 @@ def test_cold_operands_take_turns_and_each_is_checked(ranks: Ranks, device: Meas
     assert "wrong in row 0" in wrong.reason
 
 
-def test_shares_of_the_ceiling_are_of_the_same_dtype_and_of_memory() -> None:
+def test_shares_of_the_ceiling_are_of_the_same_dtype_and_of_memory(device: MeasuredDevice) -> None:
+    device = replace(device, cache_bytes=32 << 20)
+
     def of(metric: str, value: float | None, unit: str, **more: Any) -> Result:
         fields = {"verdict": Verdict.UNVERIFIED, "extra": {"metric": metric}, **more}
+        fields.setdefault("shape", {"array_bytes": 128 << 20})
         return Result(
             id=metric, suite="performance", area=metric.partition("/")[0], value=value,
             unit=unit if value is not None else None, **fields,
@@ -380,7 +383,7 @@ def test_shares_of_the_ceiling_are_of_the_same_dtype_and_of_memory() -> None:
         of("launch/issue", 2.0, "us"),
         of("memory/add", None, "", verdict=Verdict.FAIL, reason="x"),
     ]
-    found = {each.id: each.extra for each in with_shares([*fp32, *rest])}
+    found = {each.id: each.extra for each in with_shares([*fp32, *rest], device)}
     shares = {name: extra.get("of_ceiling") for name, extra in found.items()}
     assert shares == {
         "gemm/fp32[0]": 0.5,
@@ -393,6 +396,20 @@ def test_shares_of_the_ceiling_are_of_the_same_dtype_and_of_memory() -> None:
         "memory/add": None,
     }
     assert found["memory/copy"]["ceiling"]["id"] == "memory/triad"
+    # arrays below four times the cache of 32 MiB neither have a share nor set the ceiling
+    cached = [
+        of("operators/sgd", 90.0, "GB/s", shape={"array_bytes": 32 << 20}, does_not_show="y"),
+        of("memory/scale", 80.0, "GB/s", shape={"array_bytes": (128 << 20) - 1}),
+        of("operators/adamw", 10.0, "GB/s"),
+    ]
+    small, scale, large, *_ = with_shares([*cached, *rest], device)
+    for each in (small, scale):
+        assert "of_ceiling" not in each.extra
+        assert each.extra["beyond_cache"] is False
+        assert "no share of the memory's bandwidth" in each.does_not_show
+    assert small.does_not_show.startswith("y; ")
+    assert large.extra["of_ceiling"] == 0.5
+    assert large.does_not_show == ""
 
 
 def test_a_memory_measure_has_levels_bytes_and_flops(ranks: Ranks, device: MeasuredDevice) -> None:

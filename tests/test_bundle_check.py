@@ -212,7 +212,10 @@ def as_gpu(document: dict[str, Any]) -> None:
     ("change", "what"),
     [
         (as_gpu, "a run of cpu did not execute on amd-mi300x"),
-        (put("schema", value="portagpu.bundle/9"), "schema: must be one of portagpu.bundle/1"),
+        (
+            put("schema", value="portagpu.bundle/9"),
+            "schema: is portagpu.bundle/9; this version reads portagpu.bundle/1: upgrade portagpu",
+        ),
         (put("effort", value="quick"), "effort: must be one of full"),
         (put("provenance", value={}), "provenance.portagpu: is missing"),
         (put("scrubbed", value={"host": "one"}), "scrubbed.host: must be a whole number"),

@@ -52,7 +52,7 @@ def into(place: str, value: object) -> Callable[[dict[str, Any]], object]:
         ("results.0.spread", float("-inf"), "results[0].spread: must be a finite number"),
         ("results.0.extra", {"mean": float("nan")}, "results[0].extra.mean: must be finite"),
         ("verdict", "PASS", "verdict: is 'PASS', but the results give 'INCONCLUSIVE'"),
-        ("schema", "portagpu.result/9", "has the schema portagpu.result/9; this version reads"),
+        ("schema", "portagpu.result/9", "schema: is portagpu.result/9; this version reads"),
         ("run.started", "2025-01-03T08:00:00Z", "in the future: the clock of that machine"),
         ("run.started", "1970-01-01T00:01:00Z", "the clock of that machine was not set"),
         ("run.started", "2024-12-31T20:00:00Z", "but the id was made at 2025-01-01T08:00:00Z"),

@@ -72,6 +72,13 @@ def test_what_states_no_operations_bytes_and_rate_is_not_drawn(result: Result) -
     assert point_of(result) is None
 
 
+def test_what_a_cache_may_have_held_has_no_share_of_the_ceiling() -> None:
+    fast = measure("operators/sgd", 90.0, "GB/s", flops=2, bytes=12, beyond_cache=False)
+    (figure,) = figures([("", Run(info(), [COPY, fast]))])
+    shares = [row.split(">")[-3] for row in re.findall(r"<tr><th.*?</tr>", figure)]
+    assert [each.partition("<")[0] for each in shares[-2:]] == ["100 %", "–"]
+
+
 def test_the_ceiling_is_the_least_of_peak_and_bandwidth() -> None:
     ceiling = Ceiling(peak=100.0, bandwidth=10.0)
     assert [ceiling.at(x) for x in (1.0, 10.0, 50.0)] == [10.0, 100.0, 100.0]

@@ -162,8 +162,15 @@ def test_a_file_that_was_cut_off_is_refused_in_a_folder_too(tmp_path: Path, shar
     [
         (None, "cannot be read: No such file or directory"),
         ("[" * 100_000, "is nested too deeply"),
-        ('{"schema": "portagpu.result/9"}', "has the schema portagpu.result/9; this version reads"),
-        ('{"schema": "portagpu.bundle/2"}', "has the schema portagpu.bundle/2; this version reads"),
+        (
+            '{"schema": "portagpu.result/9"}',
+            "schema: is portagpu.result/9; this version reads portagpu.result/1: upgrade portagpu",
+        ),
+        (
+            '{"schema": "portagpu.bundle/12"}',
+            "schema: is portagpu.bundle/12; this version reads portagpu.bundle/1: upgrade portagpu",
+        ),
+        ('{"schema": "portagpu.result/x"}', "schema: must be one of portagpu.result/1"),
         ('{"schema": "portagpu.result/1"}', "verdict: is missing"),
         ('{"schema": "portagpu.bundle/1"}', "is no bundle"),
     ],

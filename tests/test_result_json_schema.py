@@ -225,12 +225,17 @@ def test_a_document_nested_deeper_than_it_can_be_read_is_refused() -> None:
 @pytest.mark.parametrize(
     ("schema_of", "told"),
     [
-        ("portagpu.result/2", "which a newer portagpu wrote: install that one"),
+        (
+            "portagpu.result/2",
+            "schema: is portagpu.result/2; this version reads portagpu.result/1: upgrade portagpu",
+        ),
+        ("portagpu.result/10", "portagpu.result/10; this version reads"),
+        ("portagpu.result/0", "must be one of portagpu.result/1"),
         ("portagpu.info/1", "must be one of portagpu.result/1"),
     ],
 )
 def test_another_schema_is_refused(schema_of: str, told: str) -> None:
-    document = {**sample(), "schema": schema_of}
+    document = {**sample(), "schema": schema_of, "key of later versions": 1}
     with pytest.raises(ResultError, match=told):
         Run.from_json(document)
 

@@ -1,12 +1,13 @@
 """Random numbers: what a seed fixes, and what a saved state brings back.
 
-Nothing here compares one device's numbers with another's: streams of random numbers differ between
-devices by design, and no case promises otherwise.
+Nothing here compares the numbers of devices of two products: streams of random numbers differ
+between those by design, and no case promises otherwise.
 """
 
 from __future__ import annotations
 
 import portagpu as pg
+from portagpu.contract import Capability
 from portagpu.errors import Unsupported
 from portagpu.suite import NotClaimed, case, refused
 
@@ -298,3 +299,40 @@ def test_default_generators_are_the_devices(backend):
     seed = pg.default_generators[backend.index].initial_seed()
     assert seed == 123, f"after manual_seed(123) the generator of the index has the seed {seed}"
     refused(lambda: pg.default_generators[found], IndexError, "a generator past the last")
+
+
+def _draws_of_rank(rank):
+    import torch
+    import torch.distributed as dist
+
+    def numbers():
+        return torch.rand(16, device=rank.gpu.device).cpu().tolist()
+
+    rank.gpu.manual_seed(100 + rank.rank)
+    own = numbers()
+    rank.gpu.manual_seed(7)
+    same = numbers()
+    rank.gpu.manual_seed(7)
+    dist.barrier()
+    if rank.rank == 1:
+        numbers()
+    dist.barrier()
+    return [rank.gpu.product, own, same, numbers()]
+
+
+@case(
+    "rng/ranks-are-independent",
+    spec="Ranks with two seeds draw other numbers, ranks of one product with one seed the same, "
+    "and what one rank draws moves no other's generator.",
+    covers=("Backend.manual_seed",),
+    capability=Capability.COLLECTIVES,
+)
+def test_ranks_are_independent(world):
+    (product, own, same, after), (other_product, other_own, other_same, other_after) = world(
+        2, _draws_of_rank
+    )
+    assert own != other_own, "ranks 0 and 1 drew the same numbers after two seeds"
+    if product == other_product:
+        assert same == other_same, "ranks 0 and 1 drew other numbers after the same seed"
+    assert after == same, "rank 0 drew other numbers after its seed, while rank 1 drew between"
+    assert other_after != other_same, "rank 1 drew the same numbers twice in a row"

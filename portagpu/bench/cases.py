@@ -95,11 +95,16 @@ def large_array_bytes(device: MeasuredDevice, arrays: int, effort: Effort = Effo
     return max(wanted >> 20, 1) << 20
 
 
+def beyond_cache(device: MeasuredDevice, array_bytes: int) -> bool:
+    """Whether arrays of that size are so large that their traffic is the memory's."""
+    return array_bytes >= BEYOND_CACHE * (device.cache_bytes or _UNKNOWN_CACHE_BYTES)
+
+
 def cache_sentence(device: MeasuredDevice, array_bytes: int) -> str:
     """A sentence for ``does_not_show`` if arrays are not beyond the cache, else empty."""
     if device.cache_bytes is None:
         return f"the size of the last-level cache is unknown; arrays are {array_bytes >> 20} MiB"
-    if array_bytes < BEYOND_CACHE * device.cache_bytes:
+    if not beyond_cache(device, array_bytes):
         return (
             f"arrays of {array_bytes >> 20} MiB are not {BEYOND_CACHE} times the last-level cache "
             f"of {device.cache_bytes >> 20} MiB, so part of the traffic may be cache"

@@ -149,7 +149,7 @@ def measure(run: Run, options: BenchOptions, ranks: Ranks, progress: Progress) -
             order = {"seed": seed, "place": number}
             add_result(run, progress, replace(found, extra={**found.extra, "order": order}))
     finally:
-        _put_in_order(run, cases)
+        _put_in_order(run, cases, opened)
 
 
 class _Budget:
@@ -177,11 +177,11 @@ def _new_seed() -> int:
     return random.SystemRandom().randrange(2**31)
 
 
-def _put_in_order(run: Run, cases: Sequence[BenchCase]) -> None:
+def _put_in_order(run: Run, cases: Sequence[BenchCase], device: MeasuredDevice) -> None:
     """List the results as they were planned, whatever order they ran in, with their shares."""
     places = {case.id: place for place, case in enumerate(cases)}
     run.results.sort(key=lambda result: places.get(result.id, -1))
-    run.results[:] = with_shares(run.results)
+    run.results[:] = with_shares(run.results, device)
 
 
 def default_world(device: MeasuredDevice) -> int:

@@ -22,6 +22,7 @@ from portagpu.files import read_bounded
 from portagpu.redact.scrub import KINDS, LONGEST_TEXT, find_identifying
 from portagpu.results.rules import Rule, keys, mapping, name, one_of, or_null, positive
 from portagpu.results.run import Run
+from portagpu.results.schema import check_version
 from portagpu.text import one_line, shortened
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def _check_unaltered(document: Mapping[str, Any]) -> None:
 
 
 def _check_schema(document: Mapping[str, Any]) -> Run:
-    one_of(SCHEMA)(document["schema"], "schema")
+    check_version(document["schema"], "schema", SCHEMA)
     one_of(EFFORT)(document["effort"], "effort")
     keys(document["provenance"], "provenance", _PROVENANCE, frozenset())
     for kind, count in mapping(document["scrubbed"], "scrubbed").items():

@@ -20,6 +20,7 @@ from portagpu.errors import ResultError
 from portagpu.files import read_bounded
 from portagpu.results.run import LARGEST_BYTES, Run, parse_json
 from portagpu.results.schema import SCHEMA as RESULT
+from portagpu.results.schema import check_version
 from portagpu.text import one_line
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 _WHOLE: Final = "result.json"
 """What ``--out`` writes: it stands for its folder, whose bundle is of the same run."""
-_OURS: Final = ("portagpu.result/", "portagpu.bundle/")
 
 
 @dataclass(frozen=True)
@@ -123,14 +123,13 @@ def parse(data: bytes, path: Path) -> Document:
     """
     raw, fresh = parse_json(data)
     schema = raw.get("schema") if isinstance(raw, dict) else None
+    for own in (RESULT, BUNDLE):
+        if isinstance(schema, str) and schema.startswith(f"{own.rpartition('/')[0]}/"):
+            check_version(schema, "schema", own)
     if schema == BUNDLE:
         result, fresh = check.parse(data)["result"], False
     elif schema == RESULT:
         result = raw
-    elif isinstance(schema, str) and schema.startswith(_OURS):
-        raise ResultError(
-            f"has the schema {one_line(schema)}; this version reads {RESULT} and {BUNDLE}"
-        )
     else:
         raise OtherDocument("is no result, as --json and --out write it, and no bundle")
     return Document(Run.from_json(result, fresh=fresh), data, schema, path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -24,14 +25,18 @@ _RIGHT: Final = frozenset({"peers", "median", "MAD", "unlike"})
 
 
 def read_results(names: Sequence[str]) -> list[Run]:
-    """The runs in files and folders; raises UsageError with one line."""
+    """The runs in files and folders; raises UsageError with one line.
+
+    A run whose clock was wrong or jumped is refused: expectations name its day, and its times are
+    compared with those of others.
+    """
     from portagpu.bundle.files import read_files
     from portagpu.cli._run_output import usage_errors
 
     if not names:
         raise click.UsageError("name the results: files of --json, or folders of them")
     with usage_errors(ResultError):
-        return [each.run for each in read_files(map(Path, names))]
+        return [each.run for each in read_files(map(Path, names), datetime.now(UTC))]
 
 
 def compare_peers(names: Sequence[str], json_to: str | None, junit: str | None) -> int:

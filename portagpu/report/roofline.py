@@ -56,6 +56,8 @@ class Point:
     dtype: str
     intensity: float
     rate: float
+    beyond_cache: bool = True
+    """False where a cache may have held the arrays: then it has no share of the ceiling."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,8 @@ def point_of(result: Result) -> Point | None:
     if flops is None or moved is None or rate is None:
         return None
     where = f" on {result.device}" if result.device else ""
-    return Point(f"{result.id}{where}", _dtype(result), flops / moved, rate)
+    beyond_cache = result.extra.get("beyond_cache") is not False
+    return Point(f"{result.id}{where}", _dtype(result), flops / moved, rate, beyond_cache)
 
 
 def ceiling_of(run: Run, dtype: str) -> Ceiling:
@@ -183,7 +186,7 @@ def _table(title: str, roofs: Sequence[Roof]) -> Markup:
                 units.number(point.intensity),
                 units.quantity(point.rate, "FLOPS"),
                 "not known" if top is None else units.quantity(top, "FLOPS"),
-                "–" if top is None else f"{100 * point.rate / top:.3g} %",
+                "–" if top is None or not point.beyond_cache else f"{100 * point.rate / top:.3g} %",
             )
             names = (tag("th", point.name, scope="row"), tag("td", roof.name))
             rows.append(tag("tr", *names, *(tag("td", each, class_="n") for each in shown)))

@@ -47,11 +47,20 @@ DEEPEST: Final = 64
 _DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
+def check_version(value: object, path: str, own: str) -> None:
+    """Check that ``value`` is the schema ``own``; of a newer version of it, say what to do."""
+    name, _, number = own.rpartition("/")
+    stated = isinstance(value, str) and re.fullmatch(
+        rf"{re.escape(name)}/([1-9][0-9]{{0,8}})", value
+    )
+    if stated and int(stated[1]) > int(number):
+        raise ResultError(f"{path}: is {value}; this version reads {own}: upgrade portagpu")
+    one_of(own)(value, path)
+
+
 @rule(enum=[SCHEMA])
 def _version(value: object, path: str) -> None:
-    if isinstance(value, str) and re.fullmatch(r"portagpu\.result/[2-9]", value):
-        raise ResultError(f"{path}: is {value}, which a newer portagpu wrote: install that one")
-    one_of(SCHEMA)(value, path)
+    check_version(value, path, SCHEMA)
 
 
 @rule(type="integer")
