@@ -79,7 +79,8 @@ def test_a_device_that_hangs_is_told_with_the_line(
     folder.mkdir()
     with Child(folder) as child:
         runner._collect(child)
-        child.send({"backend": "odd", "index": 0, "timeout_s": 60.0})
+        request = {"backend": "odd", "index": 0, "timeout_s": 60.0}
+        child.send({**request, "ids": [], "searches": {}})
         while not mark.exists():
             time.sleep(0.05)
         monkeypatch.setattr(runner, "STARTUP_LIMIT_S", 0.0)

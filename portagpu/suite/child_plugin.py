@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _FIXTURES: Final = "portagpu.suite.fixtures"
+_FORKS: Final = frozenset({"ranks", "world", "search"})
+"""The fixtures with which a case runs forked ranks."""
 pytest_plugins = (_FIXTURES,)
 
 
@@ -82,6 +84,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     session.backend, session.index = request["backend"], request["index"]
     session.timeout_s = request["timeout_s"]
+    session.searches = decode(Searches, request["searches"], "searches")
+    by_id = {session.ids[item.nodeid]: item for item in items if item.nodeid in session.ids}
+    items[:] = [by_id[each] for each in request["ids"]]
+    if any(_FORKS & set(getattr(item, "fixturenames", ())) for item in items):
+        # it imports torch while this process does; cases start it again, and report the error
+        with contextlib.suppress(Exception):
+            session.rank_server()
     try:
         machine = encode(describe_device(session.device()))
         json.dumps(machine)
@@ -90,15 +99,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.clear()
         return
     session.send(event="machine", machine=machine)
-    request = session.receive()
-    if request is not None:
-        session.searches = decode(Searches, request["searches"], "searches")
-    by_id = {session.ids[item.nodeid]: item for item in items if item.nodeid in session.ids}
-    items[:] = [] if request is None else [by_id[each] for each in request["ids"]]
-    if any("world" in getattr(item, "fixturenames", ()) for item in items):
-        # cases that need the server start it again, and report the error
-        with contextlib.suppress(Exception):
-            session.rank_server()
+    if session.receive() is None:
+        items.clear()
 
 
 def _working_folder() -> str:

@@ -153,8 +153,7 @@ class _DeviceRun:
                     break
                 if not self.pending:
                     break
-                ids = [case.id for case in self.pending]
-                child.send({"ids": ids, "searches": encode(self.searches)})
+                child.send({"go_on": True})
                 self._drain(child, machine)
             first = False
         for result in self._suite_results():
@@ -197,8 +196,14 @@ class _DeviceRun:
             self.pending = self.chosen = self._select_cases(collected)
             self.searches = _searches(self.options, self.chosen)
             self.total = len(self.pending)
-        request = {"backend": self.backend, "index": self.index}
-        child.send({**request, "timeout_s": self.options.timeout_s})
+        request = {
+            "backend": self.backend,
+            "index": self.index,
+            "timeout_s": self.options.timeout_s,
+            "ids": [case.id for case in self.pending],
+            "searches": encode(self.searches),
+        }
+        child.send(request)
         machine = decode(DeviceUnderTest, _expect(child, "machine").get("machine"), "machine")
         if first:
             if machine.name in self.known:

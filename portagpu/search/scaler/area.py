@@ -40,7 +40,6 @@ class _Scaler(Area):
         from portagpu.search.strategies import call, programs
 
         have = gpu.supports("autocast")
-        _load_optimizers(gpu)
         which = call("step", optimizer=OPTIMIZERS)
         train = call(
             "train",
@@ -66,7 +65,7 @@ class _Scaler(Area):
             growth=(2.0, 4.0),
             backoff=(0.5, 0.25),
             interval=(2, 1, 3),
-            foreach=(None, True, False),
+            foreach=(False, True),
             via=("gpu", "function"),
         )
         return programs(
@@ -105,13 +104,36 @@ class _Scaler(Area):
         return ""
 
 
-def _load_optimizers(gpu: Backend) -> None:
-    """torch imports much at the first step of an optimizer."""
-    import torch
+@dataclass(eq=False)
+class _Descent:
+    """Gradient descent, as a scaler needs it of an optimizer; a step returns how many there were.
 
-    leaf = torch.ones(1).to(gpu.device).requires_grad_()
-    leaf.grad = torch.ones_like(leaf)
-    torch.optim.SGD([leaf], lr=1.0).step()
+    torch's own optimizers import its compiler, which takes seconds.
+    """
+
+    param_groups: list[dict[str, Any]]
+    foreach: bool = False
+    steps: int = 0
+
+    def step(self) -> int:
+        import torch
+
+        for group in self.param_groups:
+            moved = [each for each in group["params"] if each.grad is not None]
+            with torch.no_grad():
+                if self.foreach and moved:
+                    gradients = [each.grad for each in moved]
+                    torch._foreach_add_(moved, gradients, alpha=-group["lr"])
+                else:
+                    for each in moved:
+                        each.add_(each.grad, alpha=-group["lr"])
+        self.steps += 1
+        return self.steps
+
+    def zero_grad(self) -> None:
+        for group in self.param_groups:
+            for each in group["params"]:
+                each.grad = None
 
 
 @dataclass(slots=True)
@@ -122,8 +144,7 @@ class _Run:
     model: Model = field(init=False)
     scaler: Any = None
     parameters: dict[str, list[torch.Tensor]] = field(default_factory=dict)
-    optimizers: dict[str, Any] = field(default_factory=dict)
-    steps: dict[str, int] = field(default_factory=dict)
+    optimizers: dict[str, _Descent] = field(default_factory=dict)
     saved: tuple[dict[str, Any], Model] | None = None
 
     def new(
@@ -133,7 +154,7 @@ class _Run:
         growth: float = 2.0,
         backoff: float = 0.5,
         interval: int = 2,
-        foreach: bool | None = None,
+        foreach: bool = False,
         via: str = "gpu",
     ) -> str:
         """A new scaler and new optimizers."""
@@ -152,26 +173,14 @@ class _Run:
                 torch.ones(size, dtype=getattr(torch, dtype)).to(self.gpu.device).requires_grad_()
                 for (size, _), dtype in zip(sizes, dtypes, strict=True)
             ]
-            groups: list[Any] = [{"params": tensors[:1]}, {"params": tensors[1:], "lr": RATES[1]}]
-            kept = groups if tensors[1:] else groups[:1]
-            self.optimizers[name] = torch.optim.SGD(kept, lr=RATES[0], foreach=foreach)
-            self.parameters[name], self.steps[name] = tensors, 0
+            halves = (tensors[:1], tensors[1:])
+            groups = [{"params": e, "lr": lr} for e, lr in zip(halves, RATES, strict=True) if e]
+            self.optimizers[name] = _Descent(groups, foreach)
+            self.parameters[name] = tensors
             values = [[1.0] * each.numel() for each in tensors]
             self.model.groups[name] = Group(values, dtypes, [None] * len(tensors))
-            self._count(name)
         found = bool(self.scaler.is_enabled())
         return "" if found == enabled else f"a scaler with enabled={enabled} says {found}"
-
-    def _count(self, name: str) -> None:
-        """Let the optimizer's step return how many there were."""
-        plain = self.optimizers[name].step
-
-        def step() -> int:
-            plain()
-            self.steps[name] += 1
-            return self.steps[name]
-
-        self.optimizers[name].step = step
 
     def loss(self, optimizer: str, bad: str, where: int, seed: int, skip: bool) -> str:
         """Scale the sum of all parameters times small numbers, and go back."""
@@ -240,8 +249,9 @@ class _Run:
         )
         if wrong:
             return wrong
-        if self.steps[optimizer] != group.steps:
-            if self.steps[optimizer] > group.steps:
+        taken = self.optimizers[optimizer].steps
+        if taken != group.steps:
+            if taken > group.steps:
                 return f"{what} was taken, with gradients that are not finite"
             return f"{what} was skipped, with finite gradients"
         wanted = group.steps if group.steps > before else None
@@ -316,7 +326,7 @@ class _Run:
             return ""
         leaf = torch.ones(2, dtype=torch.float16).to(self.gpu.device).requires_grad_()
         leaf.grad = torch.ones_like(leaf)
-        one = torch.optim.SGD([leaf], lr=1.0)
+        one = _Descent([{"params": [leaf], "lr": 1.0}])
         fresh = self.gpu.GradScaler(8.0)
         fresh.scale(torch.ones(1).to(self.gpu.device))
         return self._allowed(
