@@ -7,6 +7,7 @@ of the channel ends every rank and the server.
 from __future__ import annotations
 
 import contextlib
+import gc
 import fcntl
 import importlib
 import os
@@ -409,6 +410,8 @@ def _serve(request: dict[str, Any], control: Channel, wanted: set[str]) -> bool:
     request["start_s"] = _prepare(request["backend"], request["function"], wanted)
     try:
         control.send({"start_s": request["start_s"]})
+        # else a collection in a rank writes to every object, and each page is copied
+        gc.freeze()
         world = _World(request, control)
         outcome = world.run()
         if world.compiler:
