@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import json
 import os
 import signal
@@ -99,6 +100,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.clear()
         return
     session.send(event="machine", machine=machine)
+    # torch's objects stay: a collection need not look at them
+    gc.freeze()
     if session.receive() is None:
         items.clear()
 
