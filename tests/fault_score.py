@@ -3,7 +3,8 @@
 Without ``--seed`` the seed is a new one, and printed. Each fault is searched for as long as the
 case of its area searches in ``--deep --time 10m``, or until it is found. So one run tells what each
 level would have found. The suite searches collectives in several worlds of ranks: what is missed in
-the fault's own is searched in the others.
+the fault's own is searched in the others. The smoke selection has fewer searches: a fault of
+another one is missed there, one of collectives is searched in its world too.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from portagpu.search.area import load_area
-from portagpu.search.engine import HANG_S, SearchRequest, round_seed, search
+from portagpu.search.engine import HANG_S, LEAST, LEAST_S, SearchRequest, round_seed, search
 from portagpu.suite import list_cases
 from portagpu.suite.runner import SMOKE_SHARE
 from portagpu.world import Ranks
@@ -34,18 +35,27 @@ if TYPE_CHECKING:
 RANKS: Final = Path(__file__).with_name("fault_ranks.py")
 LEVELS: Final = {"smoke": SMOKE_SHARE, "default": 1.0, "deep": 10.0}
 """The share of its default time that an area is searched in at each level."""
-LEAST: Final = 0.5
+LEAST_SHARE: Final = 0.5
 """Where less of all drawn faults is found, the search itself is broken."""
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What became of one fault: the sentence, empty if it was missed, and when it was found."""
+    """What became of one fault: the sentence, empty if it was missed, and when it was found.
+
+    ``found_at`` is how many programs had run then, 0 where that is not known.
+    """
 
     fault: Fault
     sentence: str
     programs: int
     seconds: float
+    found_at: int = 0
+
+    def caught_within(self, seconds: float) -> bool:
+        """Whether a search of that length finds it: it runs ``LEAST`` programs at least."""
+        among_first = 0 < self.found_at <= LEAST and self.seconds <= LEAST_S
+        return bool(self.sentence) and (self.seconds <= seconds or among_first)
 
     @property
     def named(self) -> bool:
@@ -85,7 +95,7 @@ def score(server: Ranks, fault: Fault, seed: int, seconds: float) -> Score:
     if not outcome.ok:
         return Score(fault, outcome.sentence, 0, min(time.monotonic() - started, seconds))
     value = outcome.values[0]
-    return Score(fault, value["difference"], value["programs"], value["found_s"])
+    return Score(fault, value["difference"], value["programs"], value["found_s"], value["found_at"])
 
 
 def failure(server: Ranks, fault: Fault, seed: int, seconds: float) -> str:
@@ -119,12 +129,26 @@ def score_in_worlds(
     return found
 
 
-def line(area: str, scores: list[Score], seconds: float, levels: list[str]) -> str:
-    """How many were found at each level."""
-    caught = [each.seconds for each in scores if each.sentence]
-    by_level = ", ".join(
-        f"{level} {sum(found <= LEVELS[level] * seconds for found in caught)}" for level in levels
+def caught_in_smoke(
+    server: Ranks, found: Score, fault: Fault, seed: int, smoke: dict[str, float]
+) -> bool:
+    """Whether the smoke selection finds the fault, of which ``found`` is the score.
+
+    ``smoke`` are its areas and how long it searches each.
+    """
+    if found.fault.area in smoke:
+        return found.caught_within(smoke[found.fault.area])
+    ranks = load_area(fault.area).ranks
+    worlds = [area for area in smoke if load_area(area).ranks > 1 and ranks > 1]
+    return any(
+        score(server, replace(fault, area=area), seed, smoke[area]).caught_within(smoke[area])
+        for area in worlds
     )
+
+
+def line(area: str, scores: list[Score], caught: Mapping[str, int]) -> str:
+    """How many were found at each level."""
+    by_level = ", ".join(f"{level} {count}" for level, count in caught.items())
     named = sum(each.named for each in scores)
     return f"{area}: of {len(scores)} faults {by_level}; {named} named"
 
@@ -139,16 +163,25 @@ def main() -> None:
     parser.add_argument("--quiet", action="store_true", help="print missed faults alone")
     given = parser.parse_args()
     print(f"seed {given.seed}", flush=True)
-    default = {each.search: each.search_s for each in list_cases() if each.search}
+    searches = [each for each in list_cases() if each.search]
+    default = {each.search: each.search_s for each in searches}
+    smoke = {each.search: SMOKE_SHARE * each.search_s for each in searches if each.smoke}
     levels = [level for level, share in LEVELS.items() if share <= LEVELS[given.level]]
     every: list[Score] = []
     with Ranks() as server:
         for area in given.area or AREAS:
             scores = []
+            found_by = dict.fromkeys(levels, 0)
             for fault in drawn(area, given.seed, given.faults):
                 seconds = default[fault.area]
                 each = score_in_worlds(server, fault, given.seed, default, LEVELS[given.level])
                 scores.append(each)
+                for level in levels:
+                    found_by[level] += (
+                        caught_in_smoke(server, each, fault, given.seed, smoke)
+                        if level == "smoke"
+                        else each.caught_within(LEVELS[level] * seconds)
+                    )
                 elsewhere = each.fault.area != fault.area
                 if elsewhere or not (given.quiet and each.mark == "caught"):
                     where = f"{each.fault.area}: " if elsewhere else ""
@@ -156,11 +189,11 @@ def main() -> None:
                     print(f"{each.mark}  {area}: {fault.name}  {told}", flush=True)
                 if given.print and each.sentence:
                     print(f"FAIL: {failure(server, fault, given.seed, seconds)}", flush=True)
-            print(line(area, scores, seconds, levels), flush=True)
+            print(line(area, scores, found_by), flush=True)
             every += scores
     caught = sum(bool(each.sentence) for each in every)
     print(f"all: {caught} of {len(every)} caught, {sum(each.named for each in every)} named")
-    sys.exit(caught < LEAST * len(every))
+    sys.exit(caught < LEAST_SHARE * len(every))
 
 
 if __name__ == "__main__":

@@ -86,6 +86,8 @@ class Round:
     """The first program that failed, as text."""
     found_s: float = 0.0
     """Seconds until then."""
+    found_at: int = 0
+    """How many programs had run then."""
     smallest: str = ""
     difference: str = ""
     earlier: list[str] = field(default_factory=list)
@@ -135,7 +137,7 @@ class Round:
         if not self.first:
             self.first = text
             self.earlier = list(self._recent)
-            self.found_s = time.monotonic() - self._started
+            self.found_s, self.found_at = time.monotonic() - self._started, self.programs
             self._deadline = time.monotonic() + self._shrink_s
         if not self.smallest or (len(text), text) <= (len(self.smallest), self.smallest):
             self.smallest, self.difference = text, found
@@ -165,6 +167,8 @@ class Listing:
     """Of each that differed: the program as text, the difference, how often, of how many runs."""
     found_s: float = 0.0
     """Seconds until the first that differed."""
+    found_at: int = 0
+    """How many programs had run then."""
     _recent: deque[str] = field(default_factory=_recent)
 
     def run(self, listed: list[Program], deadline: float, most: int) -> None:
@@ -182,7 +186,8 @@ class Listing:
             self.programs += 1
             self.calls += len(program)
             if difference:
-                self.found_s = self.found_s or time.monotonic() - started
+                if not self.found:
+                    self.found_s, self.found_at = time.monotonic() - started, self.programs
                 self.found.append((text, difference, *self._seen(program, journal)))
 
     def told(self, total: int) -> dict[str, Any]:
@@ -195,6 +200,7 @@ class Listing:
             "found": self.found,
             "difference": self.found[0][1] if self.found else "",
             "found_s": self.found_s,
+            "found_at": self.found_at,
             "aside": Counter(self.area.aside()),
         }
 
@@ -267,6 +273,7 @@ def search_rank(
         "difference": round_.difference,
         "earlier": round_.earlier,
         "found_s": round_.found_s,
+        "found_at": round_.found_at,
         "aside": Counter(found.aside()),
     }
 

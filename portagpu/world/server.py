@@ -7,8 +7,8 @@ of the channel ends every rank and the server.
 from __future__ import annotations
 
 import contextlib
-import gc
 import fcntl
+import gc
 import importlib
 import os
 import selectors

@@ -326,7 +326,7 @@ class _Run:
             return ""
         leaf = torch.ones(2, dtype=torch.float16).to(self.gpu.device).requires_grad_()
         leaf.grad = torch.ones_like(leaf)
-        one = _Descent([{"params": [leaf], "lr": 1.0}])
+        one: Any = _Descent([{"params": [leaf], "lr": 1.0}])
         fresh = self.gpu.GradScaler(8.0)
         fresh.scale(torch.ones(1).to(self.gpu.device))
         return self._allowed(
