@@ -66,7 +66,10 @@ def _method(finder: Finder, call: cst.Call, name: str) -> bool:
         finder.add(call, rule, left="its arguments are not in this line")
         return True
     value = argument(call, 0, "device")
-    if value is not None and any(string(value.value) == each.device for each in words):
+    if value is not None and any(
+        string(value.value) == each.device or numbered(value.value, each.device) is not None
+        for each in words
+    ):
         finder.handled.add(value.value)
     finder.add(call, rule, lambda new: _to_device(finder, new, method))
     return True

@@ -214,6 +214,7 @@ class Finder(cst.CSTVisitor):
         return string(node.value) is None  # a docstring
 
     def visit_SimpleString(self, node: cst.SimpleString) -> None:
+        values.in_any(self, node)
         text = string(node)
         for each in self.rules.texts if text else ():
             if "python" in each.kinds and each.pattern.match(text or ""):

@@ -10,7 +10,7 @@ INDEX_NAME: Final = re.compile(
 )
 """Names that hold the number of a device."""
 DEVICE_NAME: Final = re.compile(
-    r"(?:\w+_)?dev(?:ice)?(?:_(?:type|name|str|string))?", re.IGNORECASE
+    r"(?:\w+_)?dev(?:ice)?(?:_(?:type|name|str|string|map))?", re.IGNORECASE
 )
 LIBRARY_NAME: Final = re.compile(r"(?:\w+_)?backend", re.IGNORECASE)
 

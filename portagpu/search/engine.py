@@ -38,7 +38,8 @@ SLOW_START_S: Final = 30.0
 """What a process gets beside it to begin again, where it did not come to its first program: on a
 busy machine that is no fault of the device."""
 LEAST: Final = 5
-"""So many programs run at least, as far as LEAST_S goes: the first one is the simplest there is."""
+"""So many programs run at least, as far as LEAST_S goes: the first one is the simplest there is,
+and not in the time."""
 LEAST_S: Final = 1.0
 SHRINK_S: Final = 3.0
 REPEATS: Final = 10

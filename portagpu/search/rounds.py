@@ -101,7 +101,7 @@ class Round:
     def run(self, number: int, seconds: float, shrink_s: float) -> None:
         """Run programs of the seed ``number`` for ``seconds``, and shrink for ``shrink_s``.
 
-        The time begins with the first program: what hypothesis loads before it takes longer than a
+        The time begins behind the first program: what it and hypothesis load takes longer than a
         short search. So one program runs at least, and ``least`` of them where that takes no longer
         than ``least_s``.
         """
@@ -120,15 +120,15 @@ class Round:
             each()
 
     def _run_one(self, program: Program) -> None:
-        if not self.programs:
-            self._started = time.monotonic()
-            self._deadline = self._started + self._seconds
         over = not self.first and self.programs >= self.most
         if over or (self.programs and time.monotonic() >= self._end()):
             raise _TimeIsUp
         text = to_text(self.area.name, program)
         journal = journal_text(text, {}, self._recent)
         found = run_program(self.area, self.rank, program, journal, self.journal)
+        if not self.programs:
+            self._started = time.monotonic()
+            self._deadline = self._started + self._seconds
         self.programs += 1
         self.calls += len(program)
         if not found:

@@ -211,7 +211,7 @@ OPTIMIZERS: dict[str, Callable[[Any], bool]] = {
     "of any optimizer": lambda optimizer: True,
     "of one group": lambda optimizer: len(optimizer.param_groups) == 1,
     "of two groups": lambda optimizer: len(optimizer.param_groups) == 2,
-    "of foreach": lambda optimizer: bool(optimizer.defaults["foreach"]),
+    "of foreach": lambda optimizer: bool(optimizer.foreach),
 }
 
 

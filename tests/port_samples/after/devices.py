@@ -33,4 +33,9 @@ class Trainer:
         w = torch.randn(4).to(pg.device(1), torch.float16).to(pg.device(self.gpu_id))
         rng = torch.Generator(device=pg.device())
         print(f"using cuda:{self.gpu_id}", "cuda", x.to("cpu"), x.to(torch.float16), {"device": pg.device().type})
-        return x, y, z, w, rng, pg.device(self.gpu_id), pg.device(), x.to(pg.device(1))
+        return x, y, z, w, rng, pg.device(self.gpu_id), pg.device(), x.to(pg.device(1)), x.to(pg.device(self.gpu_id))
+
+
+def whole(load):
+    args = (str(pg.device(1)),) + (1,)
+    return load("a/model", device_map=pg.device().type), load("a/model", device_map="auto"), args

@@ -32,4 +32,9 @@ class Trainer:
         w = torch.randn(4).to("cuda:1", torch.float16).to(torch.device("cuda", self.gpu_id))
         rng = torch.Generator(device="cuda")
         print(f"using cuda:{self.gpu_id}", "cuda", x.to("cpu"), x.to(torch.float16), {"device": "cuda"})
-        return x, y, z, w, rng, torch.device(f"cuda:{self.gpu_id}"), torch.device("cuda"), x.cuda("cuda:1")
+        return x, y, z, w, rng, torch.device(f"cuda:{self.gpu_id}"), torch.device("cuda"), x.cuda("cuda:1"), x.cuda(f"cuda:{self.gpu_id}")
+
+
+def whole(load):
+    args = ("cuda:1",) + (1,)
+    return load("a/model", device_map="cuda"), load("a/model", device_map="auto"), args
