@@ -310,6 +310,14 @@ def test_a_block_of_no_stream_is_of_the_one_that_it_finds(cpu):
         assert cpu.current_stream() is side, "the block has the stream of where it was made"
 
 
+def test_a_block_of_no_stream_restores_none_as_in_torch(cpu):
+    side = cpu.Stream()
+    with cpu.stream(cpu.current_stream()):
+        with cpu.stream(None):
+            cpu.set_stream(side)
+        assert cpu.current_stream() is side
+
+
 def test_an_event_between_processes_is_unsupported(cpu):
     with pytest.raises(Unsupported, match="between processes"):
         cpu.Event(interprocess=True)

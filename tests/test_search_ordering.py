@@ -16,6 +16,7 @@ from hypothesis import given, seed, settings
 import portagpu as pg
 from portagpu.search.ordering import Ordering
 from portagpu.search.ordering.blame import blame, modelled
+from portagpu.search.ordering.current import CurrentStreams
 from portagpu.search.ordering.model import Kernel, Model, Step
 from portagpu.search.rounds import SETTINGS
 from tests.faults.ordering import TABLES, faults
@@ -148,6 +149,17 @@ def test_a_right_device_passes_and_is_judged_at_every_length(kernel_s):
 def test_the_cpu_passes():
     area = Ordering()
     assert first_difference(area, pg.backend("cpu"), 100) == ""
+
+
+@pytest.mark.parametrize("functions", [False, True])
+def test_a_stream_that_is_set_in_a_block_of_none_stays(functions):
+    gpu = pg.backend("cpu")
+    streams = {0: gpu.default_stream(), 3: gpu.Stream()}
+    with CurrentStreams(gpu, streams, pg if functions else gpu) as current:
+        assert not current.enter(None, False)
+        assert not current.set(3, False)
+        assert not current.leave(False, False)
+        assert current.number(False) == 3
 
 
 WAITS = (

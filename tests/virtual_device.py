@@ -238,7 +238,10 @@ class VirtualDevice(CpuBackend):
 
     @contextmanager
     def stream(self, stream: Any) -> Iterator[None]:
-        self.push(self.current_stream() if stream is None else stream)
+        if stream is None:
+            yield
+            return
+        self.push(stream)
         try:
             yield
         except BaseException:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -107,7 +108,7 @@ class CpuBackend(Backend):
 
     def stream(self, stream: CpuStream | None) -> AbstractContextManager[Any]:
         """Make ``stream`` the calling thread's current one inside the block."""
-        return StreamBlock(self._current, stream)
+        return nullcontext() if stream is None else StreamBlock(self._current, stream)
 
     def set_stream(self, stream: CpuStream | None) -> None:
         """Make ``stream`` the calling thread's current one."""

@@ -99,17 +99,16 @@ class CurrentStream(threading.local):
 
 
 class StreamBlock:
-    """A block in which a stream is its thread's current one, or the one that it finds is."""
+    """A block in which a stream is its thread's current one."""
 
     __slots__ = ("_current", "_stream")
 
-    def __init__(self, current: CurrentStream, stream: CpuStream | None) -> None:
+    def __init__(self, current: CurrentStream, stream: CpuStream) -> None:
         self._current = current
         self._stream = stream
 
     def __enter__(self) -> None:
-        streams = self._current.stream
-        streams.append(streams[-1] if self._stream is None else self._stream)
+        self._current.stream.append(self._stream)
 
     def __exit__(self, *error: object) -> None:
         self._current.stream.pop()
