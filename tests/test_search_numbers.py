@@ -330,6 +330,14 @@ def test_products_are_exact_where_whole_and_bounded_else() -> None:
     assert near.bound < 1e-8
 
 
+def test_a_product_with_an_infinity_is_certain_only_where_twice_an_operand_is_finite():
+    plain = products._product([math.inf, 3.0], [2.0, 0.0], "float32", False)
+    assert plain == (math.inf, 0.0, 0, 0.0)
+    # a library may multiply the operand by alpha first, and infinity times 0 is no number
+    largest = float(torch.finfo(torch.float32).max)
+    assert products._product([math.inf, largest], [2.0, 0.0], "float32", False) is None
+
+
 def test_nothing_is_claimed_of_a_sum_whose_product_is_no_number() -> None:
     right = pointwise.OPS["addcmul"].right
     # by hand: -1.85 * 3.4e38 is beyond float32, and the sum of both is not; a float64 has both

@@ -229,9 +229,12 @@ def _product(
         certain = total != total or finite < largest(dtype) / 4
         # a product that overflows in float64 is no infinity that was given
         given = not all(map(math.isfinite, line)) or not all(map(math.isfinite, column))
-        return (total, 0.0, 0, 0.0) if certain and given and _is_certain(line, column) else None
+        # a library may scale an operand by alpha before it multiplies: twice the largest number is
+        # infinite, and NaN times 0
+        near_end = any(largest(dtype) / 8 < abs(each) < math.inf for each in (*line, *column))
+        certain = certain and given and not near_end and _is_certain(line, column)
+        return (total, 0.0, 0, 0.0) if certain else None
     size, most = sum(map(abs, terms)), largest(dtype) / 8
-    # a library may scale an operand by alpha before it multiplies
     if not tame and (size > most or any(abs(each) > most for each in (*line, *column))):
         return None
     lost = 0.0
