@@ -407,11 +407,13 @@ def _serve(request: dict[str, Any], control: Channel, wanted: set[str]) -> bool:
 
     ``wanted`` gets the modules that its ranks should not each have had to import.
     """
+    imported = len(sys.modules)
     request["start_s"] = _prepare(request["backend"], request["function"], wanted)
-    try:
-        control.send({"start_s": request["start_s"]})
+    if not gc.get_freeze_count() or len(sys.modules) > imported:
         # else a collection in a rank writes to every object, and each page is copied
         gc.freeze()
+    try:
+        control.send({"start_s": request["start_s"]})
         world = _World(request, control)
         outcome = world.run()
         if world.compiler:

@@ -223,19 +223,20 @@ def _product(
     terms = list(map(mul, line, column))
     if kind_of(dtype) == "complex":
         return sum(terms, 0j), 0.0, 0, 0.0
+    # a library may scale an operand by alpha before it multiplies: twice the largest number is
+    # infinite, and NaN times 0
+    most = largest(dtype) / 8
+    near_end = not tame and any(most < abs(each) < math.inf for each in (*line, *column))
     if not tame and not all(map(math.isfinite, terms)):
         total = sum(terms)
         finite = sum(abs(each) for each in terms if math.isfinite(each))
         certain = total != total or finite < largest(dtype) / 4
         # a product that overflows in float64 is no infinity that was given
         given = not all(map(math.isfinite, line)) or not all(map(math.isfinite, column))
-        # a library may scale an operand by alpha before it multiplies: twice the largest number is
-        # infinite, and NaN times 0
-        near_end = any(largest(dtype) / 8 < abs(each) < math.inf for each in (*line, *column))
         certain = certain and given and not near_end and _is_certain(line, column)
         return (total, 0.0, 0, 0.0) if certain else None
-    size, most = sum(map(abs, terms)), largest(dtype) / 8
-    if not tame and (size > most or any(abs(each) > most for each in (*line, *column))):
+    size = sum(map(abs, terms))
+    if near_end or (not tame and size > most):
         return None
     lost = 0.0
     if flushes:

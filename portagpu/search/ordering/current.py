@@ -33,7 +33,7 @@ class CurrentStreams:
         self._stacks: dict[bool, list[int]] = {False: [0], True: [0]}
         """By thread, True for the other one: the stream of each open block, the inner last."""
         self._blocks: dict[bool, list[Any]] = {False: [], True: []}
-        self._changes: dict[bool, list[bool]] = {False: [], True: []}
+        self._restores: dict[bool, list[bool]] = {False: [], True: []}
         """Whether each open block restores a stream: one of None changes nothing, at its end too.
 
         torch.cuda.StreamContext in torch/cuda/__init__.py.
@@ -84,7 +84,7 @@ class CurrentStreams:
 
         block = self.run(thread, begin)
         self._blocks[thread].append(block)
-        self._changes[thread].append(stream is not None)
+        self._restores[thread].append(stream is not None)
         self._stacks[thread].append(self.number(thread) if stream is None else stream)
         return self.wrong(thread, f"inside a block of {_shown(stream)}")
 
@@ -103,15 +103,15 @@ class CurrentStreams:
             return ""
         block = self._blocks[thread].pop()
         left = self._stacks[thread].pop()
-        changes = self._changes[thread].pop()
-        if not changes:
+        restores = self._restores[thread].pop()
+        if not restores:
             self._stacks[thread][-1] = left
         raised = KeyError("on purpose")
         given = (KeyError, raised, None) if error else (None, None, None)
         if self.run(thread, lambda: block.__exit__(*given)):
             return "a block of a stream swallowed the error that was raised in it"
         how = "after an error in" if error else "after"
-        shown = stream_name(left) if changes else _shown(None)
+        shown = stream_name(left) if restores else _shown(None)
         return self.wrong(thread, f"{how} a block of {shown}")
 
     def set(self, stream: int | None, thread: bool) -> str:
