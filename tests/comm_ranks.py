@@ -41,6 +41,17 @@ def traces():
     return [started, tasks, sockets, dict(os.environ), dist.is_initialized()]
 
 
+def threads_left():
+    """The names of the threads, once only the main one is left, or else 10 s later.
+
+    What waits for a lost rank ends when its connections are cut: soon, and not at once.
+    """
+    until = time.monotonic() + 10.0
+    while threading.active_count() > 1 and time.monotonic() < until:
+        time.sleep(0.01)
+    return [thread.name for thread in threading.enumerate()]
+
+
 def facts(world):
     return {
         "rank": world.rank,
@@ -97,8 +108,8 @@ def fail(rank, port, world_size, numbers=None, victim=None, how="never"):
     # the process can still be a world of its own
     with rank.gpu.comm.init(rank=0, world_size=1) as world:
         alone = world.world_size
-    names = [thread.name for thread in threading.enumerate()]
-    return {"first": first, "alone": alone, "threads": names, "group": dist.is_initialized()}
+    left = threads_left()
+    return {"first": first, "alone": alone, "threads": left, "group": dist.is_initialized()}
 
 
 def _then(function, action):
@@ -126,10 +137,9 @@ def lose(rank, port, victim, how):
     world.shutdown(timeout_s=1.0)
     seconds = time.monotonic() - started
     del work
-    names = [thread.name for thread in threading.enumerate()]
     with rank.gpu.comm.init(rank=0, world_size=1) as alone:
         return {
-            "threads": names,
+            "threads": threads_left(),
             "alone": alone.world_size,
             # torch's own limit is half an hour
             "long": seconds > 60.0,
@@ -179,10 +189,7 @@ def interrupted(rank, method, number):
         finally:
             signal.signal(signal.SIGINT, before)
         timer.join()
-        until = time.monotonic() + 10.0
-        while threading.active_count() > 1 and time.monotonic() < until:
-            time.sleep(0.05)
-        found.append(threading.active_count())
+        found.append(len(threads_left()))
     with rank.gpu.comm.init(rank=0, world_size=1) as alone:
         return [*found, alone.world_size]
 
