@@ -28,6 +28,11 @@ def reduce(rank):
     return tensor.item()
 
 
+def remember(name, value):
+    """What the server is told before it forks ranks."""
+    os.environ[name] = value
+
+
 def environment(rank, name):
     return {key: os.environ.get(key) for key in ("RANK", "LOCAL_RANK", "WORLD_SIZE", name)}
 

@@ -123,6 +123,15 @@ def test_what_ranks_imported_the_next_ones_have():
     assert [each.values for each in found] == [[False, False], [True, True]]
 
 
+@pytest.mark.parametrize(("backend", "value"), [("cpu", "loaded"), ("cuda", None)])
+def test_what_is_prepared_reaches_ranks_that_share_a_device(backend, value):
+    with Ranks() as ranks:
+        ranks.prepare("no.such.module:function", backend="cpu")
+        ranks.prepare(at("remember"), backend=backend, name="MY_VARIABLE", value="loaded")
+        outcome = ranks.run(at("environment"), 2, arguments={"name": "MY_VARIABLE"}, group=False)
+    assert [each.get("MY_VARIABLE") for each in outcome.values] == [value] * 2
+
+
 def test_ranks_get_arguments_and_environment():
     with Ranks(environment={"MY_VARIABLE": "mine"}) as ranks:
         outcome = ranks.run(at("environment"), 2, arguments={"name": "MY_VARIABLE"}, group=False)

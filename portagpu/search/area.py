@@ -39,6 +39,12 @@ class Area(ABC):
     start_s: float = 0.0
     """Seconds that a process may need before its first program, on a busy machine."""
 
+    def load(self) -> None:  # noqa: B027 - most areas are loaded with their module
+        """Import what the programs need, and open no device.
+
+        It runs in the process from which ranks are forked, so that they need not do it.
+        """
+
     @abstractmethod
     def programs(self, gpu: Backend) -> SearchStrategy[Program]:
         """Programs for what the device claims, the simplest first, so that they shrink well."""

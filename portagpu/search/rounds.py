@@ -228,6 +228,13 @@ def run_program(area: Area, rank: Rank, program: Program, text: str, journal: in
         return f"it raised {error_line(error)}"
 
 
+def load_areas(names: list[str]) -> None:
+    """Import what the programs of those areas need, where this machine has it."""
+    for name in names:
+        with contextlib.suppress(NotSearchable):
+            load_area(name).load()
+
+
 def search_rank(
     rank: Rank,
     area: str,

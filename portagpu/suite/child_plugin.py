@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _FIXTURES: Final = "portagpu.suite.fixtures"
 _FORKS: Final = frozenset({"ranks", "world", "search"})
 """The fixtures with which a case runs forked ranks."""
+_LOAD_AREAS: Final = "portagpu.search.rounds:load_areas"
 pytest_plugins = (_FIXTURES,)
 
 
@@ -75,8 +76,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Report the cases, open the requested device, and keep the requested cases."""
     session = config.stash[SESSION]
     items.sort(key=_area_order)
-    listed = _list_cases(session, items)
-    session.send(event="collected", cases=encode(list(listed)), problems=session.problems)
+    listed = list(_list_cases(session, items))
+    session.send(event="collected", cases=encode(listed), problems=session.problems)
     if session.channel is None:
         return
     request = session.receive()
@@ -91,7 +92,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if any(_FORKS & set(getattr(item, "fixturenames", ())) for item in items):
         # it imports torch while this process does; cases start it again, and report the error
         with contextlib.suppress(Exception):
-            session.rank_server()
+            areas = [each.search for each in listed if each.search and each.id in request["ids"]]
+            session.rank_server().prepare(_LOAD_AREAS, backend=session.backend, names=areas)
     try:
         machine = encode(describe_device(session.device()))
         json.dumps(machine)

@@ -144,6 +144,17 @@ class Ranks:
             "portagpu.world.server", environment=self.environment, folder=None, prints=False
         )
 
+    def prepare(self, function: str, *, backend: str | None, **arguments: Any) -> None:
+        """Have the helper process call ``function(**arguments)`` before the next world.
+
+        It imports what ranks then need not import each, where ranks share the device: a GPU's do it
+        themselves, for a process that is forked from one with an open GPU cannot use it. Do not
+        wait for it. Ranks report what is wrong.
+        """
+        self.start()
+        if self._child is not None:
+            self._child.send({"prepare": function, "backend": backend, "arguments": arguments})
+
     def run(
         self,
         function: str,

@@ -248,12 +248,13 @@ class _World:
     def _end_remaining(self) -> None:
         """Record where the remaining ranks stand, and their state."""
         left = [child for child in self.children if not child.ended]
-        for child in left:
+        staying = [child for child in self.children if child.rank not in self.lost]
+        traced = [child for child in staying if not child.ended]
+        for child in traced:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child.pid, signal.SIGUSR1)
-        if left:
+        if traced:
             time.sleep(_TRACE_S)
-        staying = [child for child in self.children if child.rank not in self.lost]
         waiting = not all(child.returned for child in staying)
         for child in left:
             if not child.state and child.returned and waiting:
@@ -375,8 +376,19 @@ def main() -> int:
             if os.getppid() != client:
                 return 0
             continue
+        if request is not None and "prepare" in request:
+            _call_ahead(request)
+            continue
         if request is None or not _serve(request, control, wanted):
             return 0
+
+
+def _call_ahead(request: dict[str, Any]) -> None:
+    """Call what ranks that share a device should not each have to import; they report errors."""
+    with contextlib.suppress(Exception):
+        if plugin(resolve(request["backend"])).shared:
+            load_function(request["prepare"])(**request["arguments"])
+    gc.freeze()
 
 
 def _prepare(name: str | None, function: str, wanted: set[str]) -> float:

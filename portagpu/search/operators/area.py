@@ -39,6 +39,9 @@ class Operators(Area):
     def name(self) -> str:  # type: ignore[override]
         return f"operators-{self.kind}"
 
+    def load(self) -> None:
+        operators()
+
     def programs(self, gpu: Backend) -> SearchStrategy[Program]:
         raise NotImplementedError(f"the programs of {self.name} are listed")
 
