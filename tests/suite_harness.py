@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from portagpu.contract import Backend
     from portagpu.results.run import Result
+    from portagpu.world import WorldOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +154,17 @@ def search_there(area: str, table: str, fault: str) -> None:
         raise AssertionError(f"{value['difference']}, in: {value['smallest']}")
 
 
+def in_child(gpu: Backend, function: Callable[..., Any], **arguments: Any) -> WorldOutcome:
+    """How a function of a case goes in a process of its own, on a right device of that name."""
+    return _processes().run(
+        f"{function.__code__.co_filename}:{function.__name__}",
+        arguments=arguments,
+        backend=gpu.name,
+        group=False,
+        timeout_s=100.0,
+    )
+
+
 def search_here(gpu: Backend, area: str, programs: int = 800) -> None:
     """Random programs of an area of one rank, on ``gpu`` and in this process."""
     with tempfile.TemporaryFile() as journal:
@@ -179,6 +191,7 @@ def run(
     observed: list[str] = []
     given = {"gpu": gpu, "backend": gpu, "torch": torch, "target": gpu.target}
     given |= {"record": observed.append, "tmp_path": tmp_path}
+    given["in_child"] = partial(in_child, gpu)
     given["installed"] = lambda name: importlib.util.find_spec(name) is not None
     wanted = inspect.signature(case.function).parameters
     torch.manual_seed(0)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
-import subprocess
-import sys
 import time
+from pathlib import Path
 
 from portagpu.suite import NotClaimed, case
 
 LANES = (1, 31, 32, 33, 63, 64, 65, 127, 1000, 4097)
 """Numbers of elements below, at and above one warp of 32 and of 64, and more than a block."""
-CHILD_LIMIT_S = 45.0
 LOAD_MS, SPINS, CALIBRATIONS = 200.0, 60, 5
 
 
@@ -86,20 +83,16 @@ def test_lane_past_the_block(gpu, torch, n):
     assert sums == [expected] * 8, f"rows of {n} elements sum to {sums[0]}, not {expected}"
 
 
-INDEX = """
-import sys
-import portagpu as pg
-import torch
-import torch.nn.functional as F
-gpu = pg.backend(sys.argv[1], int(sys.argv[2]))
-table = torch.ones(8, 4, device=gpu.device)
-try:
-    found = F.embedding(torch.tensor([8], device=gpu.device), table)
-    gpu.synchronize()
-    print("gave", found.cpu().flatten().tolist())
-except (IndexError, RuntimeError) as error:
-    print("raised", type(error).__name__)
-"""
+def _look_behind_the_last_row(rank):
+    import torch
+
+    table = torch.ones(8, 4, device=rank.gpu.device)
+    try:
+        found = torch.nn.functional.embedding(torch.tensor([8], device=rank.gpu.device), table)
+        rank.gpu.synchronize()
+        return f"gave {found.cpu().flatten().tolist()}"
+    except (IndexError, RuntimeError) as error:
+        return f"raised {type(error).__name__}"
 
 
 @case(
@@ -109,19 +102,9 @@ except (IndexError, RuntimeError) as error:
     outcome="undefined",
     traps=("K20",),
 )
-def test_index_out_of_range(gpu, record):
-    try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", INDEX, gpu.name, str(gpu.index)],
-            capture_output=True,
-            text=True,
-            timeout=CHILD_LIMIT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        record(f"an index behind the last row did not return within {CHILD_LIMIT_S:.0f} s")
-        return
-    said = done.stdout.strip() or f"ended the process with status {done.returncode}"
+def test_index_out_of_range(in_child, record):
+    done = in_child(_look_behind_the_last_row)
+    said = done.values[0] if done.ok else f"ended the process: {done.sentence}"
     record(f"an index behind the last row {said}")
 
 
@@ -171,17 +154,6 @@ KEPT = {
     "CUDA's matrix header": "<mma.h>",
 }
 
-TRANSLATE = """
-import json, sys
-from torch.utils.hipify import hipify_python
-folder = sys.argv[1]
-result = hipify_python.hipify(
-    project_directory=folder, output_directory=folder, is_pytorch_extension=True,
-    extra_files=[folder + "/kernel.cu"], show_detailed=False)
-paths = [each.hipified_path for each in result.values() if each.hipified_path]
-print(json.dumps(open(paths[0]).read() if paths else ""))
-"""
-
 
 @case(
     "kernels/translated-sources",
@@ -190,17 +162,22 @@ print(json.dumps(open(paths[0]).read() if paths else ""))
     traps=("K03", "K04", "K09", "K12", "K21", "K22"),
 )
 def test_translated_sources(torch, tmp_path, record):
-    (tmp_path / "kernel.cu").write_text(SOURCE, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", TRANSLATE, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=CHILD_LIMIT_S,
-        check=False,
-    )
-    if done.returncode:
-        raise NotClaimed(f"torch translates nothing here: {done.stderr.strip().splitlines()[-1]}")
-    text = json.loads(done.stdout.splitlines()[-1])
+    from torch.utils.hipify.hipify_python import hipify
+
+    source, folder = tmp_path / "kernel.cu", str(tmp_path)
+    source.write_text(SOURCE, encoding="utf-8")
+    try:
+        result = hipify(
+            folder,
+            output_directory=folder,
+            extra_files=[str(source)],
+            is_pytorch_extension=True,
+            show_detailed=False,
+        )
+    except (OSError, RuntimeError, ValueError, TypeError) as error:
+        raise NotClaimed(f"torch translates nothing here: {error}") from error
+    paths = [Path(each.hipified_path) for each in result.values() if each.hipified_path]
+    text = paths[0].read_text(encoding="utf-8") if paths else ""
     kept = [what for what, pattern in KEPT.items() if pattern in text]
     record(f"of {len(KEPT)} constructs torch {torch.__version__} keeps {', '.join(kept) or 'none'}")
 

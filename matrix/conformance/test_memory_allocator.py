@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import base64
 from multiprocessing.reduction import ForkingPickler
 
 import portagpu as pg
@@ -12,7 +11,6 @@ from portagpu.suite import case
 
 ALLOCATOR = Capability.ALLOCATOR
 CALLS = ("method", "function")
-CHILD_LIMIT_S = 100
 _MIB = 1 << 20
 
 
@@ -137,18 +135,14 @@ def test_summary_is_a_text(backend, call):
     assert len(text.splitlines()) > 2, f"memory_summary() says no more than {text!r}"
 
 
-CHILD = """
-import sys
-from multiprocessing.reduction import ForkingPickler
-import portagpu as pg
-pg.backend()
-import torch.multiprocessing as processes
-processes.set_sharing_strategy("file_system")
-# what this process's own parent wrote
-shared = ForkingPickler.loads(sys.stdin.buffer.read())
-shared.fill_(7.0)
-pg.synchronize(shared.device)
-"""
+def _write_sevens(rank, handle):
+    import torch
+
+    torch.multiprocessing.set_sharing_strategy("file_system")
+    # what this process's own parent wrote
+    shared = ForkingPickler.loads(base64.b64decode(handle))
+    shared.fill_(7.0)
+    rank.gpu.synchronize()
 
 
 @case(
@@ -157,23 +151,16 @@ pg.synchronize(shared.device)
     capability=Capability.IPC,
     timeout_s=120.0,
 )
-def test_shared_with_a_child(gpu, torch):
+def test_shared_with_a_child(gpu, torch, in_child):
     gpu.ipc_collect()
     before = torch.multiprocessing.get_sharing_strategy()
     torch.multiprocessing.set_sharing_strategy("file_system")
     try:
         mine = torch.zeros(1000, device=gpu.device)
-        handle = bytes(ForkingPickler.dumps(mine))
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", CHILD],
-            input=handle,
-            capture_output=True,
-            timeout=CHILD_LIMIT_S,
-            check=False,
-        )
+        handle = base64.b64encode(ForkingPickler.dumps(mine)).decode()
+        done = in_child(_write_sevens, handle=handle)
     finally:
         torch.multiprocessing.set_sharing_strategy(before)
-    said = done.stderr.decode(errors="replace").strip().splitlines() or ["nothing"]
-    assert done.returncode == 0, f"the child that was handed a tensor said {said[-1]}"
+    assert done.ok, f"a child was handed a tensor, and {done.sentence}"
     found = sorted(set(mine.cpu().tolist()))
     assert found == [7.0], f"a child wrote sevens, and its parent sees {found}"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _FIXTURES: Final = "portagpu.suite.fixtures"
-_FORKS: Final = frozenset({"ranks", "world", "search"})
+_FORKS: Final = frozenset({"ranks", "world", "search", "in_child"})
 """The fixtures with which a case runs forked ranks."""
 _LOAD_AREAS: Final = "portagpu.search.rounds:load_areas"
 pytest_plugins = (_FIXTURES,)

@@ -218,6 +218,29 @@ def search(request: pytest.FixtureRequest, gpu: Backend) -> Callable[[], None]:
     return run
 
 
+@pytest.fixture
+def in_child(request: pytest.FixtureRequest, gpu: Backend) -> Callable[..., WorldOutcome]:
+    """``in_child(function, **arguments)``: how it went in another process with this device.
+
+    The function is defined in the case's file, and called as ``function(rank, **arguments)``. It
+    may end its process, or leave the device in a state that no case could go on with.
+    """
+    case: Case = getattr(request.function, ATTRIBUTE)
+    session = request.config.stash[SESSION]
+
+    def run(function: Callable[..., Any], **arguments: Any) -> WorldOutcome:
+        return session.rank_server().run(
+            f"{function.__code__.co_filename}:{function.__name__}",
+            arguments=arguments,
+            backend=gpu.name,
+            indices=[gpu.index],
+            group=False,
+            timeout_s=_WORLD_SHARE * (case.timeout_s or session.timeout_s),
+        )
+
+    return run
+
+
 def _check_ranks(gpu: Backend, n: int) -> None:
     """Raise Unsupported without collectives, and NotHere for fewer than n devices."""
     comm_of(gpu)
