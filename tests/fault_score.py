@@ -102,7 +102,9 @@ def failure(server: Ranks, fault: Fault, seed: int, seconds: float) -> str:
     """What the suite prints of that fault: the smallest program and the rest of the line."""
     ranks = load_area(fault.area).ranks
 
-    def fork(place: str, arguments: Mapping[str, Any], timeout_s: float) -> WorldOutcome:
+    def fork(
+        place: str, arguments: Mapping[str, Any], timeout_s: float, most_s: float
+    ) -> WorldOutcome:
         function = place.rpartition(":")[2].replace("_rank", "_with_fault")
         return server.run(
             f"{RANKS}:{function}",
@@ -111,6 +113,7 @@ def failure(server: Ranks, fault: Fault, seed: int, seconds: float) -> str:
             backend="cpu",
             group=ranks > 1,
             timeout_s=timeout_s,
+            most_s=most_s,
         )
 
     report = search(SearchRequest(area=fault.area, seconds=seconds, seed=seed), fork)

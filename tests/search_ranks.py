@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from portagpu.search import rounds
@@ -31,6 +32,25 @@ def _flaky() -> str:
 def _dies() -> str:
     os.kill(os.getpid(), signal.SIGSEGV)
     return ""
+
+
+_ran = count(1)
+
+
+def _dies_at_the_third() -> str:
+    """Of each process."""
+    return _dies() if next(_ran) == 3 else ""
+
+
+def _ends_the_server() -> str:
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(5)
+    return ""
+
+
+def _wrong_after_a_while() -> str:
+    time.sleep(0.5)
+    return _wrong()
 
 
 def _hangs() -> str:
@@ -63,6 +83,31 @@ class Adding(Area):
         if any(given.get("n", 0) > 40 for _, given in program):
             return self.wrong()
         return ""
+
+
+class Unjudged(Adding):
+    """The same, where nothing of a program can be judged."""
+
+    ran = 0
+
+    def unjudged(self) -> int:
+        return self.ran
+
+    def aside(self) -> Iterator[str]:
+        return iter(["no sample"] * self.ran)
+
+    def difference(self, rank: Rank, program: Program) -> str:
+        self.ran += 1
+        return ""
+
+
+class LoadsForLong(Adding):
+    """The same, which needs longer to load than a program may hang."""
+
+    start_s = 60.0
+
+    def load(self) -> None:
+        time.sleep(3.0)
 
 
 class Damaged(Adding):
@@ -151,6 +196,11 @@ RIGHT = Adding(str)
 WRONG = Adding(_wrong)
 FLAKY = Adding(_flaky)
 DIES = Adding(_dies)
+DIES_AT_THE_THIRD = Adding(_dies_at_the_third)
+ENDS_THE_SERVER = Adding(_ends_the_server)
+WRONG_AFTER_A_WHILE = Adding(_wrong_after_a_while)
+UNJUDGED = Unjudged(str)
+LOADS_FOR_LONG = LoadsForLong(str)
 HANGS = Adding(_hangs)
 RAISES = Adding(_raises)
 

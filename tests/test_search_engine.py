@@ -36,13 +36,16 @@ def server() -> Iterator[Ranks]:
 def run(server: Ranks, device: str, monkeypatch: pytest.MonkeyPatch, **request: Any) -> Report:
     """The report of a search of ``tests/search_ranks.py``, in which nothing hangs for long."""
     # whatever does not hang is given the time that a busy machine needs to begin
-    monkeypatch.setattr(engine, "HANG_S", 1.0 if device == "HANGS" else 20.0)
+    short = {"HANGS": 1.0, "LOADS_FOR_LONG": 2.0, "WRONG_AFTER_A_WHILE": 3.0}
+    monkeypatch.setattr(engine, "HANG_S", short.get(device, 20.0))
     monkeypatch.setattr(engine, "SHRINK_S", 2.0)
 
     # a search ends when it has found something; a busy machine draws few programs in a short time
     seconds = 0.3 if device.startswith(("RIGHT", "LISTED", "SLOW")) else 5.0
 
-    def fork(place: str, arguments: Mapping[str, Any], timeout_s: float) -> WorldOutcome:
+    def fork(
+        place: str, arguments: Mapping[str, Any], timeout_s: float, most_s: float
+    ) -> WorldOutcome:
         function = place.rpartition(":")[2]
         return server.run(
             f"{RANKS}:{function}",
@@ -50,6 +53,7 @@ def run(server: Ranks, device: str, monkeypatch: pytest.MonkeyPatch, **request: 
             backend="cpu",
             group=False,
             timeout_s=timeout_s,
+            most_s=most_s,
         )
 
     return search(SearchRequest(**{"area": "adding", "seconds": seconds, **request}), fork)
@@ -78,11 +82,14 @@ class SlowStarts:
         self.seconds = [*seconds]
         self.limits: list[float] = []
 
-    def __call__(self, place: str, arguments: Mapping[str, Any], timeout_s: float) -> WorldOutcome:
+    def __call__(
+        self, place: str, arguments: Mapping[str, Any], timeout_s: float, most_s: float
+    ) -> WorldOutcome:
         self.limits.append(timeout_s)
         if self.seconds and self.seconds.pop(0) > timeout_s:
             return WorldOutcome(place, (RankOutcome(0, RankState.HUNG, where="load"),), timeout_s)
         value = {"total": 1, "next": 1, "programs": 1, "calls": 1, "found": [], "aside": {}}
+        value |= {"unjudged": 0}
         return WorldOutcome(place, (RankOutcome(0, RankState.DONE, value),), 0.1)
 
 
@@ -182,6 +189,56 @@ def test_a_program_that_hangs_is_named(server: Ranks, monkeypatch: pytest.Monkey
     (failure,) = run(server, "HANGS", monkeypatch).failures
     assert failure.difference.startswith("it did not end within 1 s and stood in _hangs")
     assert any(given.get("n", 0) > 40 for _, given in failure.program)
+
+
+def test_what_loads_for_long_does_not_hang(server: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {"start_s": 60.0, "seconds": 0.3}
+    report = run(server, "LOADS_FOR_LONG", monkeypatch, **seconds)
+    assert report.programs > 0
+    assert report.failures == ()
+
+
+def test_repetitions_of_a_slow_program_do_not_share_the_time_of_one(
+    server: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = [("add", {"n": 77})]
+    (failure,) = run(server, "WRONG_AFTER_A_WHILE", monkeypatch, program=program).failures
+    assert (failure.difference, failure.seen, failure.runs) == ("the sum is another one", 10, 10)
+
+
+def test_a_death_now_and_then_is_told_as_such(
+    server: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = [("add", {"n": 77})]
+    (failure,) = run(server, "DIES_AT_THE_THIRD", monkeypatch, program=program).failures
+    assert "SIGSEGV" in failure.difference
+    assert (failure.seen, failure.runs) == (3, 9)
+
+
+def test_a_program_that_ends_the_server_of_its_rank_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine, "MOST_LOST", 1)
+    with Ranks() as own:
+        (failure,) = run(own, "ENDS_THE_SERVER", monkeypatch, seconds=20).failures
+    assert "the rank server died of SIGKILL" in failure.difference
+    assert any(given.get("n", 0) > 40 for _, given in failure.program)
+
+
+@pytest.mark.parametrize("program", [None, [("add", {"n": 77})]])
+def test_programs_of_which_nothing_is_judged_are_no_pass(
+    server: Ranks, monkeypatch: pytest.MonkeyPatch, program: Program | None
+) -> None:
+    report = run(server, "UNJUDGED", monkeypatch, seconds=0.3, program=program)
+    runs = report.programs
+    assert runs > 0
+    reason = "no sample" if program else f"no sample: {runs}"
+    assert report.not_here == f"nothing of {runs} programs of adding was judged ({reason})"
+
+
+def test_a_failure_without_a_program_gives_no_command() -> None:
+    failure = engine.Failure("adding", [], "its process ended before its first program", 1, 1)
+    assert failure.sentence == "its process ended before its first program"
 
 
 def test_one_program_is_repeated_alone(server: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 
 from portagpu.errors import PortagpuError
 from portagpu.subprocesses.start import python_environment
-from portagpu.world import Ranks, RankState
+from portagpu.world import Ranks, RankState, client
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -130,6 +130,31 @@ def test_what_is_prepared_reaches_ranks_that_share_a_device(backend, value):
         ranks.prepare(at("remember"), backend=backend, name="MY_VARIABLE", value="loaded")
         outcome = ranks.run(at("environment"), 2, arguments={"name": "MY_VARIABLE"}, group=False)
     assert [each.get("MY_VARIABLE") for each in outcome.values] == [value] * 2
+
+
+@pytest.mark.parametrize("function", ["end_process", "sleep_long"])
+def test_ranks_go_without_what_cannot_be_prepared(tmp_path, monkeypatch, function):
+    monkeypatch.setattr(client, "PREPARE_LIMIT_S", 12.0)
+    with Ranks() as ranks:
+        ranks.prepare(at(function), backend="cpu", begun=str(tmp_path / "begun"))
+        assert ranks.run(at("value"), 2, group=False).ok
+
+
+def test_a_server_that_prepares_ends_with_its_client(tmp_path):
+    begun = tmp_path / "begun"
+    code = f"""
+import time
+from portagpu.world import Ranks
+ranks = Ranks()
+ranks.prepare({at("sleep_long")!r}, backend="cpu", begun={str(begun)!r})
+print(ranks._child.pid, flush=True)
+time.sleep(300)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as owner:
+        server = int(owner.stdout.readline())
+        assert wait_until(begun.exists, 60.0)
+        owner.kill()
+    assert wait_until(lambda: not is_running(server), 10.0)
 
 
 def test_ranks_get_arguments_and_environment():

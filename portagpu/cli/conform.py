@@ -116,9 +116,8 @@ def _time(context: click.Context, option: click.Parameter, value: str | None) ->
 )
 @click.option(
     "--program",
-    default="",
     metavar="TEXT",
-    help="Run only this program, which a failure printed.",
+    help="Run only this program, which a failure printed, ten times.",
 )
 @click.option(
     "--last-failed",
@@ -162,7 +161,7 @@ def conform(
     deep: bool,
     search_s: float | None,
     seed: int,
-    program: str,
+    program: str | None,
     failed_in: Path | None,
     shard: tuple[int, int] | None,
     shuffle: int | None,
@@ -188,6 +187,13 @@ def conform(
         raise click.UsageError("--smoke and --deep exclude each other")
     if search_s is not None and not deep:
         raise click.UsageError("--time is how long --deep searches: give --deep too")
+    if program is not None:
+        if not program.strip():
+            raise click.UsageError("--program is empty: copy what stands behind it in the failure")
+        if only or smoke or deep or list_only or failed_in or shard or shuffle is not None:
+            raise click.UsageError(
+                "--program runs that program alone: leave out what selects cases, --deep and --list"
+            )
     with usage_errors(ProgramError, SelectionError, UnknownDevice):
         selection = Selection(
             only=only, smoke=smoke, failed_in=failed_in, shard=shard, shuffle=shuffle
@@ -205,7 +211,7 @@ def conform(
             exit_first=exit_first,
             seed=seed,
             search_s=(search_s or DEEP_S) if deep else None,
-            program=program,
+            program=program or "",
             strict=strict,
             command=["portagpu", *sys.argv[1:]],
         )

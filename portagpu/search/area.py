@@ -37,7 +37,9 @@ class Area(ABC):
     ranks: int = 1
     """On how many ranks a program runs."""
     start_s: float = 0.0
-    """Seconds that a process may need before its first program, on a busy machine."""
+    """Seconds that :meth:`load` may take, on a busy machine."""
+    wait_s: float = 0.0
+    """Seconds after which a program itself tells that a device or a rank does not answer."""
 
     def load(self) -> None:  # noqa: B027 - most areas are loaded with their module
         """Import what the programs need, and open no device.
@@ -63,6 +65,10 @@ class Area(ABC):
     def aside(self) -> Iterator[str]:
         """What the programs of this process did not judge, one reason for each time."""
         return iter(())
+
+    def unjudged(self) -> int:
+        """How many programs of this process ran without anything of them being judged."""
+        return 0
 
     @abstractmethod
     def calls(self) -> Runners:

@@ -18,6 +18,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
+from portagpu.errors import PortagpuError
 from portagpu.scratch import Scratch
 from portagpu.search.programs import from_text, program_line, to_text
 from portagpu.world import RankState
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from portagpu.world import WorldOutcome
 
 ROUND_S: Final = 10.0
-"""The length of a round: the longest time that a program that hangs goes unnoticed, with HANG_S."""
+"""The length of a round."""
 HANG_S: Final = 10.0
 """A program takes milliseconds. One that is still running after this time hangs."""
 SLOW_START_S: Final = 30.0
@@ -45,7 +46,9 @@ SHRINK_S: Final = 3.0
 REPEATS: Final = 10
 """How often a program that differed is run again."""
 LOST_REPEATS: Final = 2
-"""How often a program that died or hung is run again, each time in a fresh process."""
+"""How often a program that died or hung is run again, each time in a fresh process.
+
+A program that differed is repeated no more after one death or hang more than these."""
 LOST_SHRINK_S: Final = 25.0
 """How long the shortest program that dies is looked for: each try needs a fresh process."""
 MOST_LOST: Final = 3
@@ -64,22 +67,25 @@ class Fork(Protocol):
     """Runs a function of this package on as many forked ranks as the area has."""
 
     def __call__(
-        self, place: str, arguments: Mapping[str, Any], timeout_s: float
-    ) -> WorldOutcome: ...
+        self, place: str, arguments: Mapping[str, Any], timeout_s: float, most_s: float
+    ) -> WorldOutcome:
+        """How the ranks ended; the limits are those of :meth:`portagpu.world.Ranks.run`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchRequest:
     """What to search: the area, for how long in seconds, and from which seed.
 
-    ``start_s`` is that of the area. With ``program`` that one is run ``REPEATS`` times, and nothing
-    else.
+    ``start_s`` and ``wait_s`` are those of the area. With ``program`` that one is run ``REPEATS``
+    times, and nothing else.
     """
 
     area: str
     seconds: float
     seed: int = 0
     start_s: float = 0.0
+    wait_s: float = 0.0
     program: Program | None = None
 
 
@@ -98,6 +104,8 @@ class Failure:
     def sentence(self) -> str:
         """The difference, how often, the program, and how to repeat it; one line."""
         often = "" if self.seen == self.runs else f", {self.seen} of {self.runs} times"
+        if not self.program:
+            return f"{self.difference}{often}"
         text = shlex.quote(to_text(self.area, self.program))
         shown = program_line(self.program)
         return f"{self.difference}{often}, in: {shown} (portagpu conform --program {text})"
@@ -108,7 +116,8 @@ class Report:
     """How a search went; ``seconds`` is what it took.
 
     ``total`` is how many programs there are where the area lists them, ``aside`` what was not
-    judged of those that ran, as (reason, how often), and ``not_here`` what the machine lacks.
+    judged of those that ran, as (reason, how often), ``unjudged`` how many had nothing that was,
+    and ``not_here`` what the machine lacks.
     """
 
     programs: int = 0
@@ -117,6 +126,7 @@ class Report:
     seconds: float = 0.0
     total: int = 0
     aside: tuple[tuple[str, int], ...] = ()
+    unjudged: int = 0
     not_here: str = ""
 
 
@@ -124,14 +134,14 @@ def search(request: SearchRequest, fork: Fork) -> Report:
     """Run programs for the request's time, or until one differs.
 
     Programs that died or hung do not end it before there are ``MOST_LOST`` of them. Where none ran,
-    nothing was judged: ``not_here`` of the report says so.
+    or nothing of those that ran was judged, ``not_here`` of the report says so.
     """
     started = time.monotonic()
     with Scratch("search") as folder:
         searcher = _Searcher(request, fork, folder / "program")
         report = searcher.replay() if request.program is not None else searcher.rounds()
-    if not (report.programs or report.failures or report.not_here):
-        report = replace(report, not_here=f"no program of {request.area} ran")
+    if report.unjudged == report.programs and not (report.failures or report.not_here):
+        report = replace(report, not_here=_nothing_judged(request.area, report))
     return replace(report, seconds=time.monotonic() - started)
 
 
@@ -148,6 +158,8 @@ class _Searcher:
     not_here: str = ""
     """What this machine lacks for the program that was repeated last."""
     slow_start_s: float = 0.0
+    repeats_unjudged: int = 0
+    """How many of the last repetitions judged nothing."""
 
     def rounds(self) -> Report:
         """All rounds."""
@@ -169,15 +181,12 @@ class _Searcher:
                 "most": max(1, MOST_LISTED - len(found.failures)),
             }
             number += 1
-            limit_s = self._start_s + max(seconds, LEAST_S) + SHRINK_S + HANG_S
-            # no program of an earlier round may be blamed
-            self.journal.unlink(missing_ok=True)
-            outcome = self.fork(f"{_ROUNDS}:search_rank", arguments, limit_s)
+            outcome = self._run("search_rank", arguments, max(seconds, LEAST_S) + SHRINK_S)
             if _hung(outcome) and not self._journal()[0] and not self.slow_start_s:
                 self.slow_start_s = SLOW_START_S
                 number -= 1
                 continue
-            if not outcome.ok:
+            if isinstance(outcome, str) or not outcome.ok:
                 lost += 1
                 before = self._journal()[1]
                 if before:
@@ -199,45 +208,49 @@ class _Searcher:
                 programs=found.programs + value["programs"],
                 calls=found.calls + value["calls"],
                 aside=_both(found.aside, value["aside"]),
+                unjudged=found.unjudged + value["unjudged"],
             )
             if value["smallest"]:
                 failure = self._differing(value)
                 return replace(found, failures=(*found.failures, failure))
         return found
 
-    @property
-    def _start_s(self) -> float:
-        return self.request.start_s + self.slow_start_s
+    def _run(
+        self, function: str, arguments: Mapping[str, Any], seconds: float
+    ) -> WorldOutcome | str:
+        """How that function of the rounds went, or what became of the server of its ranks.
+
+        Ranks say that they go on with each program, and while they load what the area needs: so one
+        that hangs is noticed however long the others take.
+        """
+        # no program of an earlier round may be blamed
+        self.journal.unlink(missing_ok=True)
+        limit_s = self.slow_start_s + self.request.wait_s + HANG_S
+        most_s = self.request.start_s + limit_s + seconds
+        try:
+            return self.fork(f"{_ROUNDS}:{function}", arguments, limit_s, most_s)
+        except PortagpuError as error:
+            return str(error)
 
     def replay(self) -> Report:
         """The request's own program, several times."""
         program = self.request.program or []
-        differences, ended = self._repeat(program, REPEATS)
+        differences = self._repeat(program, REPEATS)
         if self.not_here:
             return Report(not_here=self.not_here)
-        seen = [each for each in differences if each]
         runs = len(differences)
-        report = Report(runs, runs * len(program))
-        if ended:
-            failure = Failure(self.request.area, program, ended, 1, 1)
-        elif seen:
-            failure = Failure(self.request.area, program, seen[0], len(seen), runs)
-        else:
-            return report
-        return replace(report, failures=(failure,))
+        report = Report(runs, runs * len(program), unjudged=self.repeats_unjudged)
+        failure = _repeated(self.request.area, program, differences)
+        return report if failure is None else replace(report, failures=(failure,))
 
     def _differing(self, value: Mapping[str, Any]) -> Failure:
         """The failure of a round that returned; the smallest program if it fails again alone."""
         area = self.request.area
         for text in dict.fromkeys((value["smallest"], value["first"])):
             program = from_text(text)[1]
-            differences, ended = self._repeat(program, REPEATS)
-            seen = [each for each in differences if each]
-            if ended:
-                return Failure(area, program, ended, 1, 1)
-            if seen:
-                failure = Failure(area, program, seen[0], len(seen), len(differences))
-                steady = len(seen) == len(differences) and text != value["smallest"]
+            failure = _repeated(area, program, self._repeat(program, REPEATS))
+            if failure is not None:
+                steady = failure.seen == failure.runs and text != value["smallest"]
                 # what was broken for good in the round made every program fail there
                 return self._smaller(failure, [program]) if steady else failure
         behind = self._behind(value["first"], value["earlier"])
@@ -279,17 +292,16 @@ class _Searcher:
 
     def _once(self, program: Program) -> str:
         """What is wrong with one run in a fresh process, or how that ended; empty if nothing."""
-        differences, ended = self._repeat(program, 1)
-        return ended or next(iter(differences), "")
+        return next(iter(self._repeat(program, 1)), "")
 
-    def _lost(self, outcome: WorldOutcome) -> Failure:
+    def _lost(self, outcome: WorldOutcome | str) -> Failure:
         """The failure of a round whose process died or hung: the shortest program that does so."""
         area, ended = self.request.area, _how_it_ended(outcome)
         text, _, earlier = self._journal()
         if not text:
             return Failure(area, [], f"{ended} before its first program", 1, 1)
         program = from_text(text)[1]
-        again = [self._repeat(program, 1)[1] for _ in range(LOST_REPEATS)]
+        again = [self._once(program) for _ in range(LOST_REPEATS)]
         failure = Failure(area, program, ended, 1 + sum(map(bool, again)), 1 + LOST_REPEATS)
         if not any(again) and not _hung(outcome):
             return self._behind(text, earlier) or failure
@@ -304,22 +316,39 @@ class _Searcher:
         program, told, *earlier = text.split("\n") if "\n" in text else (text, "")
         return program, json.loads(told or "{}"), earlier
 
-    def _repeat(self, program: Program, times: int) -> tuple[list[str], str]:
-        """(the difference of each repetition, "") in a fresh process, or ([], how that ended)."""
-        arguments = {
-            "area": self.request.area,
-            "calls": program,
-            "times": times,
-            "journal": str(self.journal),
-        }
-        outcome = self.fork(f"{_ROUNDS}:repeat_rank", arguments, self._start_s + HANG_S)
-        if outcome.ok:
+    def _repeat(self, program: Program, times: int) -> list[str]:
+        """The difference of each repetition, or how its process ended, which the next one follows.
+
+        Fewer than ``times`` where more than ``LOST_REPEATS`` processes ended.
+        """
+        found: list[str] = []
+        self.repeats_unjudged = lost = 0
+        while len(found) < times and lost <= LOST_REPEATS:
+            arguments = {
+                "area": self.request.area,
+                "calls": program,
+                "times": times - len(found),
+                "journal": str(self.journal),
+            }
+            outcome = self._run("repeat_rank", arguments, HANG_S * times)
+            if isinstance(outcome, str) or not outcome.ok:
+                found += self._journal()[1].get("differences", [])
+                found.append(_how_it_ended(outcome))
+                lost += 1
+                continue
             value = outcome.values[0]
-            if not isinstance(value, dict):
-                return value, ""
-            self.not_here = value["not_here"]
-            return [], ""
-        return [], _how_it_ended(outcome)
+            if "not_here" in value:
+                self.not_here = value["not_here"]
+                return []
+            found += value["differences"]
+            self.repeats_unjudged += value["unjudged"]
+        return found
+
+
+def _repeated(area: str, program: Program, differences: list[str]) -> Failure | None:
+    """The failure that these repetitions show, None where the program did not differ."""
+    seen = [each for each in differences if each]
+    return Failure(area, program, seen[0], len(seen), len(differences)) if seen else None
 
 
 def _with_listed(area: str, found: Report, value: Mapping[str, Any]) -> Report:
@@ -335,7 +364,16 @@ def _with_listed(area: str, found: Report, value: Mapping[str, Any]) -> Report:
         failures=(*found.failures, *failures),
         total=value["total"],
         aside=_both(found.aside, value["aside"]),
+        unjudged=found.unjudged + value["unjudged"],
     )
+
+
+def _nothing_judged(area: str, report: Report) -> str:
+    """Why a search without a failure says nothing."""
+    if not report.programs:
+        return f"no program of {area} ran"
+    reasons = "; ".join(f"{reason}: {count}" for reason, count in report.aside)
+    return f"nothing of {report.programs} programs of {area} was judged ({reasons or 'no sample'})"
 
 
 def _both(
@@ -345,12 +383,14 @@ def _both(
     return tuple(sorted((Counter(dict(before)) + Counter(now)).items()))
 
 
-def _hung(outcome: WorldOutcome) -> bool:
-    blamed = outcome.first_failure
+def _hung(outcome: WorldOutcome | str) -> bool:
+    blamed = None if isinstance(outcome, str) else outcome.first_failure
     return blamed is not None and blamed.state is RankState.HUNG
 
 
-def _how_it_ended(outcome: WorldOutcome) -> str:
+def _how_it_ended(outcome: WorldOutcome | str) -> str:
+    if isinstance(outcome, str):
+        return f"its process ended: {outcome}"
     blamed = outcome.first_failure
     if blamed is not None and blamed.state is RankState.HUNG:
         where = f" and stood in {blamed.where}" if blamed.where else ""

@@ -252,7 +252,7 @@ class _Generators(Area):
         )
 
     def calls(self) -> Runners:
-        return methods(_Run)
+        return methods(_Run, "_")
 
     def difference(self, rank: Rank, program: Program) -> str:
         with ExitStack() as blocks:

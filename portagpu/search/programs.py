@@ -58,11 +58,17 @@ def program_line(program: Program) -> str:
     return line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}..."
 
 
-def methods(run: type) -> Runners:
-    """The methods of a class by which it runs calls: ``_draw`` or ``draw`` for the call "draw"."""
-    return {
-        name.removeprefix("_"): each for name, each in vars(run).items() if inspect.isfunction(each)
+def methods(run: type, prefix: str = "") -> Runners:
+    """The methods by which a class runs calls, the ones of that prefix: ``_draw`` for "draw".
+
+    Without a prefix those are its public methods.
+    """
+    named = {
+        name.removeprefix(prefix): each
+        for name, each in vars(run).items()
+        if inspect.isfunction(each) and name.startswith(prefix)
     }
+    return {name: each for name, each in named.items() if not name.startswith("_")}
 
 
 def check_calls(area: str, program: Program, known: Runners) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+import threading
 import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
@@ -17,9 +18,10 @@ from hypothesis.errors import HypothesisException
 from portagpu.search.area import NotSearchable, load_area
 from portagpu.search.programs import to_text
 from portagpu.text import error_line
+from portagpu.world.rank import tell_alive
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from portagpu.search.area import Area
     from portagpu.search.programs import Program
@@ -45,6 +47,9 @@ LISTED_REPEATS: Final = 10
 
 RECENT: Final = 8
 """Of so many earlier programs the journal tells: one may break what a later one stumbles over."""
+
+
+_TELL_S: Final = 0.5
 
 
 class _TimeIsUp(BaseException):
@@ -202,6 +207,7 @@ class Listing:
             "found_s": self.found_s,
             "found_at": self.found_at,
             "aside": Counter(self.area.aside()),
+            "unjudged": self.area.unjudged(),
         }
 
     def _seen(self, program: Program, journal: str) -> tuple[int, int]:
@@ -220,6 +226,7 @@ def run_program(area: Area, rank: Rank, program: Program, text: str, journal: in
     """
     os.ftruncate(journal, 0)
     os.pwrite(journal, text.encode(), 0)
+    tell_alive()
     try:
         return area.difference(rank, program)
     except NotSearchable:
@@ -259,6 +266,8 @@ def search_rank(
         return None
     file = os.open(journal, os.O_RDWR | os.O_CREAT, 0o600)
     try:
+        with _alive_for(found.start_s):
+            found.load()
         listed = found.listed(rank.gpu)
     except NotSearchable as error:
         return {"not_here": str(error)}
@@ -282,15 +291,17 @@ def search_rank(
         "found_s": round_.found_s,
         "found_at": round_.found_at,
         "aside": Counter(found.aside()),
+        "unjudged": found.unjudged(),
     }
 
 
 def repeat_rank(
     rank: Rank, area: str, calls: list[list[Any]], times: int, journal: str
-) -> list[str] | dict[str, str] | None:
+) -> dict[str, Any] | None:
     """The difference of one program at each of ``times`` repetitions; the other ranks follow.
 
-    Or what this machine lacks for it.
+    And how many of them judged nothing, or what this machine lacks for it. The journal has the
+    differences of the earlier repetitions while one runs.
     """
     found = load_area(area)
     if rank.rank:
@@ -299,9 +310,34 @@ def repeat_rank(
     program = [(name, arguments) for name, arguments in calls]
     file = os.open(journal, os.O_RDWR | os.O_CREAT, 0o600)
     text = to_text(area, program)
+    differences: list[str] = []
     try:
-        return [run_program(found, rank, program, text, file) for _ in range(times)]
+        with _alive_for(found.start_s):
+            found.load()
+        for _ in range(times):
+            journaled = journal_text(text, {"differences": differences}, ())
+            differences.append(run_program(found, rank, program, journaled, file))
     except NotSearchable as error:
         return {"not_here": str(error)}
     finally:
         found.end(rank)
+    return {"differences": differences, "unjudged": found.unjudged()}
+
+
+@contextlib.contextmanager
+def _alive_for(seconds: float) -> Iterator[None]:
+    """Tell for so long at most that this rank goes on: what it imports takes as long as it may."""
+    over = threading.Event()
+
+    def tell() -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not over.wait(_TELL_S):
+            tell_alive()
+
+    thread = threading.Thread(target=tell, name="portagpu-alive", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

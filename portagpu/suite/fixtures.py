@@ -190,10 +190,13 @@ def search(request: pytest.FixtureRequest, gpu: Backend) -> Callable[[], None]:
             seconds=declared.seconds * asked.share,
             seed=asked.seed,
             start_s=loaded.start_s,
+            wait_s=loaded.wait_s,
             program=from_text(asked.program)[1] if asked.program else None,
         )
 
-        def fork(place: str, arguments: Mapping[str, Any], timeout_s: float) -> WorldOutcome:
+        def fork(
+            place: str, arguments: Mapping[str, Any], timeout_s: float, most_s: float
+        ) -> WorldOutcome:
             return session.rank_server().run(
                 place,
                 n,
@@ -202,6 +205,7 @@ def search(request: pytest.FixtureRequest, gpu: Backend) -> Callable[[], None]:
                 indices=_indices(gpu, n),
                 group=n > 1,
                 timeout_s=timeout_s,
+                most_s=most_s,
             )
 
         report = run_programs(wanted, fork)

@@ -369,10 +369,13 @@ class _DeviceRun:
 
 
 def _searches(options: ConformOptions, chosen: Sequence[ListedCase]) -> Searches:
-    """How the chosen cases run random programs."""
+    """How the chosen cases run random programs; raises SelectionError for a deep run of none."""
     share = SMOKE_SHARE if options.selection.smoke else 1.0
     if options.search_s is not None:
-        share = options.search_s / (sum(case.search_s for case in chosen) or 1.0)
+        default_s = sum(case.search_s for case in chosen)
+        if chosen and not default_s:
+            raise SelectionError("no selected case runs random programs: leave out --deep")
+        share = options.search_s / (default_s or 1.0)
     return Searches(seed=options.seed, share=share, program=options.program)
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 STARTUP_LIMIT_S: Final = 120.0
 """Importing torch on a cold, busy machine takes tens of seconds."""
+PREPARE_LIMIT_S: Final = 40.0
+"""How long a world waits for what was asked ahead; then ranks import it themselves."""
 _MARGIN_S: Final = 15.0
 """The client waits so much longer than the server before it kills the server."""
 
@@ -115,6 +117,8 @@ class Ranks:
     """How many worlds have run."""
     _child: Subprocess | None = None
     _was_used: bool = False
+    _preparing: int = 0
+    """How many calls of :meth:`prepare` the helper process has not answered yet."""
 
     def __enter__(self) -> Self:
         return self
@@ -139,7 +143,7 @@ class Ranks:
             raise MissingDependency(
                 f"ranks need torch: {install('torch')}, or your vendor's torch wheel"
             )
-        self._was_used = False
+        self._was_used, self._preparing = False, 0
         self._child = Subprocess(
             "portagpu.world.server", environment=self.environment, folder=None, prints=False
         )
@@ -149,11 +153,28 @@ class Ranks:
 
         It imports what ranks then need not import each, where ranks share the device: a GPU's do it
         themselves, for a process that is forked from one with an open GPU cannot use it. Do not
-        wait for it. Ranks report what is wrong.
+        wait for it. Where it raises, ends the process or takes too long, ranks go without, and
+        report what is wrong.
         """
         self.start()
         if self._child is not None:
             self._child.send({"prepare": function, "backend": backend, "arguments": arguments})
+            self._preparing += 1
+
+    def _wait_until_prepared(self) -> None:
+        """Wait for what was asked ahead, and start again without it where that does not return."""
+        self.start()
+        while self._child is not None and self._preparing:
+            self._preparing -= 1
+            try:
+                message = self._child.receive(PREPARE_LIMIT_S)
+            except TimeoutError:
+                message = None
+            if message is None:
+                self.close()
+                self.start()
+            elif "fatal" in message:
+                raise PortagpuError(f"the rank server cannot run: {message['fatal']}")
 
     def run(
         self,
@@ -191,7 +212,7 @@ class Ranks:
         most_s = timeout_s if most_s is None else most_s
         if not timeout_s <= most_s < float("inf"):
             raise ValueError(f"{most_s} s in all are not at least the limit of {timeout_s} s")
-        self.start()
+        self._wait_until_prepared()
         request = {
             "function": function,
             "world": world,

@@ -30,6 +30,7 @@ from portagpu.subprocesses.channel import (
 )
 from portagpu.subprocesses.end import (
     adopt_orphans,
+    die_with_parent,
     end_strays,
     has_ended,
     kill_group,
@@ -377,17 +378,26 @@ def main() -> int:
                 return 0
             continue
         if request is not None and "prepare" in request:
-            _call_ahead(request)
+            _call_ahead(request, client)
+            try:
+                control.send({"prepared": True})
+            except BrokenPipeError:
+                return 0
             continue
         if request is None or not _serve(request, control, wanted):
             return 0
 
 
-def _call_ahead(request: dict[str, Any]) -> None:
+def _call_ahead(request: dict[str, Any], client: int) -> None:
     """Call what ranks that share a device should not each have to import; they report errors."""
-    with contextlib.suppress(Exception):
+    # nobody looks at the channel meanwhile, and there is no rank to end
+    die_with_parent()
+    if os.getppid() != client:
+        os._exit(0)
+    with contextlib.suppress(Exception, SystemExit):
         if plugin(resolve(request["backend"])).shared:
             load_function(request["prepare"])(**request["arguments"])
+    wake_at_parents_end()
     gc.freeze()
 
 

@@ -90,7 +90,7 @@ class _Autocast(Area):
         )
 
     def calls(self) -> Runners:
-        return methods(_Run)
+        return methods(_Run, "_")
 
     def difference(self, rank: Rank, program: Program) -> str:
         import torch

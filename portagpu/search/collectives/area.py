@@ -31,6 +31,8 @@ TIMEOUT_S: Final = 8.0
 
 
 class _Collectives(Area):
+    wait_s = TIMEOUT_S
+
     def __init__(self, ranks: int) -> None:
         self.name = f"collectives-{ranks}"
         self.ranks = ranks

@@ -6,6 +6,7 @@ import time
 import warnings
 from dataclasses import dataclass, field
 from datetime import timedelta
+from inspect import signature
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
@@ -306,6 +307,13 @@ def make_groups(rank: Rank, timeout_s: float) -> dict[str, Group]:
     return made
 
 
+# what it hands on has a name too, which a program of another version may not know
+Runner._collectives.__signature__ = signature(Runner._collective).replace(  # type: ignore[attr-defined]
+    parameters=[
+        *signature(Runner._collective).parameters.values(),
+        signature(Runner._collectives).parameters["times"],
+    ]
+)
 RUNNERS: Final[Runners] = {
     "wait": Runner._wait,
     **dict.fromkeys(CALLS, Runner._collectives),

@@ -110,7 +110,7 @@ class _Memory(Area):
         """The process in which each call has run once."""
 
     def calls(self) -> Runners:
-        return methods(_Run)
+        return methods(_Run, "_")
 
     def difference(self, rank: Rank, program: Program) -> str:
         if self._process != os.getpid():

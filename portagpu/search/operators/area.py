@@ -34,6 +34,7 @@ class Operators(Area):
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.reasons: Counter[str] = Counter()
+        self.nothing_compared = 0
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -94,6 +95,9 @@ class Operators(Area):
     def aside(self) -> Iterator[str]:
         return self.reasons.elements()
 
+    def unjudged(self) -> int:
+        return self.nothing_compared
+
     def calls(self) -> Runners:
         return {"samples": judged}
 
@@ -104,6 +108,7 @@ class Operators(Area):
             self.reasons.update(set(found.aside))
             if found.difference:
                 return found.difference
+            self.nothing_compared += not found.compared
         return ""
 
 

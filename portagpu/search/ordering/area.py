@@ -90,8 +90,11 @@ class Ordering(Area):
     def aside(self) -> Iterator[str]:
         return repeat("the work was over too early", self._early)
 
+    def unjudged(self) -> int:
+        return self._early
+
     def calls(self) -> Runners:
-        return methods(Run)
+        return methods(Run, "_")
 
     def difference(self, rank: Rank, program: Program) -> str:
         length = self._length

@@ -96,7 +96,7 @@ class _Ranges(Area):
         )
 
     def calls(self) -> Runners:
-        return methods(_Run)
+        return methods(_Run, "_")
 
     def difference(self, rank: Rank, program: Program) -> str:
         run = _Run(rank.gpu)
