@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from portagpu.suite import ConformOptions
     from tests.conftest import Child
 
+PROGRAM = 'generators [["fork",{}]]'
 DEVICE = DeviceUnderTest(
     backend="cpu",
     name="cpu",
@@ -205,6 +206,16 @@ def test_a_disk_that_fills_while_it_runs_hides_no_verdict(
         (["--timeout", "nan"], "--timeout"),
         (["--timeout", "inf"], "--timeout"),
         (["--nonsense"], "--nonsense"),
+        (["--smoke", "--deep"], "--smoke and --deep exclude each other"),
+        (["--time", "30s"], "give --deep too"),
+        (["--deep", "--only", "telemetry"], "no selected case runs random programs"),
+        (["--program", " "], "--program is empty"),
+        (["--program", "generators []"], "is no program"),
+        (["--program", PROGRAM, "--only", "rng"], "leave out what selects cases"),
+        (["--program", PROGRAM, "--list"], "leave out what selects cases"),
+        (["--program", 'generators [["_repr__",{}]]'], "has no call '_repr__'"),
+        (["--program", 'collectives-2 [["all_reduce",{"x":1}]]'], "has no argument 'x'"),
+        (["--program", 'collectives-2 [["all_reduce",{"seed":1}]]'], "needs the argument 'group'"),
     ],
 )
 def test_wrong_usage_is_one_line_and_two(
