@@ -130,6 +130,8 @@ def one_device(rank, port, devices):
 def lose(rank, port, victim, how):
     """One rank is lost in a collective that the others wait for; they shut down."""
     world = rank.gpu.comm.init(timeout_s=20.0, init_method=f"tcp://127.0.0.1:{port}")
+    # rank 0 holds the store: the others have to be through init before it is lost
+    dist.barrier()
     if rank.rank == victim:
         os.kill(os.getpid(), {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}[how])
     work = dist.all_reduce(torch.ones(4), async_op=True)
