@@ -270,11 +270,15 @@ def _not_pushed(good: Any, gpu: Any, message: str) -> Any:
     return len(gpu._ranges.open) - 1
 
 
+_HELD: list[Any] = []
+"""Blocks that were not closed: torch ends the record of one that nobody holds."""
+
+
 def _not_popped(good: Any, gpu: Any) -> Any:
     """The depth is right, and the block stays open in the profile."""
     if not gpu._ranges.open:
         return good(gpu)
-    gpu._ranges.open.pop()
+    _HELD.append(gpu._ranges.open.pop())
     return len(gpu._ranges.open)
 
 
