@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import gc
+import itertools
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from portagpu.codec import decode, encode
+from portagpu.search.area import load_area
 from portagpu.subprocesses.channel import OPTION, parent_channel
 from portagpu.suite.case_ids import retired_cases
 from portagpu.suite.cases import AREAS, ATTRIBUTE, EARNS, Case, label
@@ -30,7 +32,8 @@ if TYPE_CHECKING:
 _FIXTURES: Final = "portagpu.suite.fixtures"
 _FORKS: Final = frozenset({"ranks", "world", "search", "in_child"})
 """The fixtures with which a case runs forked ranks."""
-_LOAD_AREAS: Final = "portagpu.search.rounds:load_areas"
+_QUIET: Final = 50
+"""In so many cases without ranks their server has time to load what is slow to load."""
 pytest_plugins = (_FIXTURES,)
 
 
@@ -89,11 +92,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     session.searches = decode(Searches, request["searches"], "searches")
     by_id = {session.ids[item.nodeid]: item for item in items if item.nodeid in session.ids}
     items[:] = [by_id[each] for each in request["ids"]]
-    if any(_FORKS & set(getattr(item, "fixturenames", ())) for item in items):
+    if any(map(_forks, items)):
         # it imports torch while this process does; cases start it again, and report the error
         with contextlib.suppress(Exception):
             areas = [each.search for each in listed if each.search and each.id in request["ids"]]
-            session.rank_server().prepare(_LOAD_AREAS, backend=session.backend, names=areas)
+            session.slow_areas = [each for each in areas if load_area(each).start_s]
+            session.quiet_from = _quiet_from(items)
+            session.load_ahead([each for each in areas if each not in session.slow_areas])
     try:
         machine = encode(describe_device(session.device()))
         json.dumps(machine)
@@ -106,6 +111,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     gc.freeze()
     if session.receive() is None:
         items.clear()
+
+
+def _forks(item: pytest.Item) -> bool:
+    return not _FORKS.isdisjoint(getattr(item, "fixturenames", ()))
+
+
+def _quiet_from(items: list[pytest.Item]) -> str:
+    """The case with which the first so many begin that need no ranks, or that with most of them."""
+    quiet, longest = items[0].nodeid, 0
+    for forks, group in itertools.groupby(items, _forks):
+        found = list(group)
+        if not forks and len(found) > longest:
+            quiet, longest = found[0].nodeid, len(found)
+        if longest >= _QUIET:
+            break
+    return quiet
 
 
 def _working_folder() -> str:
@@ -204,6 +225,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     session.observed, session.shared_world = [], None
     worlds = session.worlds
     session.send(event="start", id=name)
+    if item.nodeid == session.quiet_from:
+        with contextlib.suppress(Exception):
+            session.load_ahead(session.slow_areas)
     result = yield
     if _working_folder() != session.folder:
         with contextlib.suppress(OSError):

@@ -33,6 +33,10 @@ class Session:
     """How often a case took its values from a world that had run for another one."""
     timeout_s: float = 60.0
     searches: Searches = field(default_factory=Searches)
+    slow_areas: list[str] = field(default_factory=list)
+    """The areas of random programs that are slow to load, which begins with ``quiet_from``."""
+    quiet_from: str = ""
+    """The node of the case with which a time begins in which no case needs ranks."""
     ids: dict[str, str] = field(default_factory=dict)
     outcome: dict[str, Any] = field(default_factory=dict)
     observed: list[str] = field(default_factory=list)
@@ -73,6 +77,12 @@ class Session:
             server.start()
             self.ranks = server
         return self.ranks
+
+    def load_ahead(self, areas: list[str]) -> None:
+        """Have the server of ranks load what the programs of those areas need."""
+        if areas:
+            place = "portagpu.search.rounds:load_areas"
+            self.rank_server().prepare(place, backend=self.backend, names=areas)
 
 
 SESSION: Final = pytest.StashKey[Session]()
