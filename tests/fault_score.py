@@ -172,6 +172,7 @@ def main() -> None:
     levels = [level for level, share in LEVELS.items() if share <= LEVELS[given.level]]
     every: list[Score] = []
     with Ranks() as server:
+        server.prepare("portagpu.search.rounds:load_areas", backend="cpu", names=[*default])
         for area in given.area or AREAS:
             scores = []
             found_by = dict.fromkeys(levels, 0)

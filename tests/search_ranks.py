@@ -49,7 +49,7 @@ def _ends_the_server() -> str:
 
 
 def _wrong_after_a_while() -> str:
-    time.sleep(0.5)
+    time.sleep(1.0)
     return _wrong()
 
 

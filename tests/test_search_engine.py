@@ -30,13 +30,15 @@ RANKS = Path(__file__).with_name("search_ranks.py")
 @pytest.fixture(scope="module")
 def server() -> Iterator[Ranks]:
     with Ranks() as found:
+        # a rank that imports hypothesis itself may take longer than the limits here
+        found.prepare("portagpu.search.rounds:load_areas", backend="cpu", names=[])
         yield found
 
 
 def run(server: Ranks, device: str, monkeypatch: pytest.MonkeyPatch, **request: Any) -> Report:
     """The report of a search of ``tests/search_ranks.py``, in which nothing hangs for long."""
     # whatever does not hang is given the time that a busy machine needs to begin
-    short = {"HANGS": 1.0, "LOADS_FOR_LONG": 2.0, "WRONG_AFTER_A_WHILE": 3.0}
+    short = {"HANGS": 1.0, "LOADS_FOR_LONG": 2.0, "WRONG_AFTER_A_WHILE": 8.0}
     monkeypatch.setattr(engine, "HANG_S", short.get(device, 20.0))
     monkeypatch.setattr(engine, "SHRINK_S", 2.0)
 
@@ -232,8 +234,8 @@ def test_programs_of_which_nothing_is_judged_are_no_pass(
     report = run(server, "UNJUDGED", monkeypatch, seconds=0.3, program=program)
     runs = report.programs
     assert runs > 0
-    reason = "no sample" if program else f"no sample: {runs}"
-    assert report.not_here == f"nothing of {runs} programs of adding was judged ({reason})"
+    told = f"nothing of {runs} programs of adding was judged; no sample: {runs}"
+    assert report.not_here == told
 
 
 def test_a_failure_without_a_program_gives_no_command() -> None:

@@ -48,7 +48,7 @@ REPEATS: Final = 10
 LOST_REPEATS: Final = 2
 """How often a program that died or hung is run again, each time in a fresh process.
 
-A program that differed is repeated no more after one death or hang more than these."""
+The ten repetitions of a program stop when one more than that died or hung."""
 LOST_SHRINK_S: Final = 25.0
 """How long the shortest program that dies is looked for: each try needs a fresh process."""
 MOST_LOST: Final = 3
@@ -159,7 +159,8 @@ class _Searcher:
     """What this machine lacks for the program that was repeated last."""
     slow_start_s: float = 0.0
     repeats_unjudged: int = 0
-    """How many of the last repetitions judged nothing."""
+    """How many of the last repetitions judged nothing, and below what was not judged and why."""
+    repeats_aside: tuple[tuple[str, int], ...] = ()
 
     def rounds(self) -> Report:
         """All rounds."""
@@ -239,7 +240,12 @@ class _Searcher:
         if self.not_here:
             return Report(not_here=self.not_here)
         runs = len(differences)
-        report = Report(runs, runs * len(program), unjudged=self.repeats_unjudged)
+        report = Report(
+            runs,
+            runs * len(program),
+            aside=self.repeats_aside,
+            unjudged=self.repeats_unjudged,
+        )
         failure = _repeated(self.request.area, program, differences)
         return report if failure is None else replace(report, failures=(failure,))
 
@@ -322,7 +328,7 @@ class _Searcher:
         Fewer than ``times`` where more than ``LOST_REPEATS`` processes ended.
         """
         found: list[str] = []
-        self.repeats_unjudged = lost = 0
+        self.repeats_unjudged, self.repeats_aside, lost = 0, (), 0
         while len(found) < times and lost <= LOST_REPEATS:
             arguments = {
                 "area": self.request.area,
@@ -342,6 +348,7 @@ class _Searcher:
                 return []
             found += value["differences"]
             self.repeats_unjudged += value["unjudged"]
+            self.repeats_aside = _both(self.repeats_aside, value["aside"])
         return found
 
 
@@ -372,8 +379,8 @@ def _nothing_judged(area: str, report: Report) -> str:
     """Why a search without a failure says nothing."""
     if not report.programs:
         return f"no program of {area} ran"
-    reasons = "; ".join(f"{reason}: {count}" for reason, count in report.aside)
-    return f"nothing of {report.programs} programs of {area} was judged ({reasons or 'no sample'})"
+    reasons = "".join(f"; {reason}: {count}" for reason, count in report.aside)
+    return f"nothing of {report.programs} programs of {area} was judged{reasons}"
 
 
 def _both(

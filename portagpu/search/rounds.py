@@ -300,7 +300,7 @@ def repeat_rank(
 ) -> dict[str, Any] | None:
     """The difference of one program at each of ``times`` repetitions; the other ranks follow.
 
-    And how many of them judged nothing, or what this machine lacks for it. The journal has the
+    And what they did not judge, or what this machine lacks for it. The journal has the
     differences of the earlier repetitions while one runs.
     """
     found = load_area(area)
@@ -321,7 +321,8 @@ def repeat_rank(
         return {"not_here": str(error)}
     finally:
         found.end(rank)
-    return {"differences": differences, "unjudged": found.unjudged()}
+    aside = Counter(found.aside())
+    return {"differences": differences, "aside": aside, "unjudged": found.unjudged()}
 
 
 @contextlib.contextmanager
