@@ -35,6 +35,7 @@ from portagpu.fleet.measures import LEVEL, MEASURE, NOISE, tables_of
 from portagpu.fleet.nodes import Failure, Measured, NodeRun, condensed
 from portagpu.fleet.record import FleetRecord, Step, StepState, write_record
 from portagpu.fleet.report import FleetReport, judge
+from portagpu.ledger import Device, Owner, instant
 from portagpu.results.run import Run
 from portagpu.results.verdicts import FAILING, Verdict, fold
 from portagpu.rules.peers import compare_peers
@@ -117,7 +118,7 @@ def simulate(
     ``tails`` the noise is Student's t with 4 degrees of freedom, of the same standard deviation.
     """
     chance = random.Random(seed)  # noqa: S311 - made-up values
-    base = condensed(template(), Path("template"), "template")
+    base = condensed(template(), Path("template"), Owner("", "template", "template"))
     measures = of_eight(base.measures)
     fleet = Fleet()
     made = Simulated(fleet)
@@ -168,12 +169,16 @@ def simulate(
         run = replace(
             base,
             path=Path(name, "result.json"),
-            run=f"run-{name}",
-            host=name,
+            account=replace(
+                base.account,
+                run=f"run-{name}",
+                at_s=instant(STARTED),
+                devices=(Device("", number=0),) * (DEVICES - (name in lost)),
+            ),
+            owner=Owner("", name, name),
             started=STARTED,
             hardware=hardware,
             versions={**base.versions, "driver": "550.2" if name in firmware else "550.1"},
-            devices=DEVICES - (name in lost),
             measures=tuple(own),
         )
         fleet.nodes[name] = [_failing(run, chance) if name in failed else run]
@@ -193,8 +198,14 @@ def _failing(run: NodeRun, chance: random.Random) -> NodeRun:
         reason=reason,
         next_step="reseat it",
     )
-    gates = {**run.gates, ("bringup", "links"): Verdict.FAIL}
-    return replace(run, verdict=Verdict.FAIL, failure=failure, gates=gates)
+    stated = run.account.statements
+    fact = next(each for each in stated if each.id == failure.check)
+    account = replace(
+        run.account, statements={**stated, fact: stated[fact]._replace(verdict=Verdict.FAIL)}
+    )
+    return replace(
+        run, verdict=Verdict.FAIL, failure=failure, failures={fact: failure}, account=account
+    )
 
 
 def _add_pairs(
@@ -218,7 +229,7 @@ def _add_pairs(
             factor *= 1 - SLOW_NIC if adapters.intersection(pair) else 1.0
             run = replace(
                 base,
-                run=f"{'-'.join(pair)}-{number}",
+                account=replace(base.account, run=f"{'-'.join(pair)}-{number}"),
                 hardware="",
                 measures=tuple(
                     each._replace(value=each.value * factor * (1 + chance.gauss(0, 0.03)))
@@ -332,8 +343,8 @@ def document_of(run: NodeRun, whole: dict[str, Any]) -> dict[str, Any]:
         "culprit": first["device"] if first else None,
         "run": {
             **whole["run"],
-            "id": run.run,
-            "host": run.host,
+            "id": run.account.run,
+            "host": run.owner.host,
             "target": run.hardware,
             "started": run.started,
             "versions": dict(run.versions),
@@ -355,7 +366,7 @@ def write_files(made: Simulated, folder: Path) -> None:
         steps.append(_step(name, (name,), 0, run))
     for number, each in enumerate(made.fleet.joint):
         name = f"pair-{number}"
-        run = replace(each.run, host=name, hardware="example-a")
+        run = replace(each.run, owner=Owner("", name, name), hardware="example-a")
         only = [r for r in whole["results"] if r["id"].startswith(("collectives/", "identity/"))]
         _write(folder / name / "result.json", document_of(run, {**whole, "results": only}))
         steps.append(_step(name, each.nodes, each.round, run))

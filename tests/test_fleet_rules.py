@@ -17,6 +17,7 @@ from portagpu.fleet.measures import LEVEL, MEASURE, NOISE
 from portagpu.fleet.nodes import Measured, MeasureId, NodeRun, condensed
 from portagpu.fleet.record import FleetRecord, Step, StepState
 from portagpu.fleet.report import FleetReport, judge, natural
+from portagpu.ledger import Owner, owner_of
 from portagpu.results.expectations import exactly
 from portagpu.results.run import Result, Run, new_run
 from portagpu.results.verdicts import Verdict
@@ -40,7 +41,7 @@ def test_a_result_file_of_the_simulation_holds_what_was_made_up() -> None:
     whole = template().to_json()
     for name in list(made.fleet.nodes)[:3]:
         own = made.fleet.nodes[name][0]
-        read = condensed(Run.from_json(document_of(own, whole)), own.path, name)
+        read = condensed(Run.from_json(document_of(own, whole)), own.path, own.owner)
         assert sorted(map(str, read.measures)) == sorted(map(str, own.measures))
         assert (read.verdict, read.hardware) == (own.verdict, own.hardware)
         assert (read.versions, read.devices) == (own.versions, own.devices)
@@ -79,13 +80,13 @@ def even() -> list[float]:
 def node_run(number: int, values: dict[str, float], **fields: object) -> NodeRun:
     results = [measure(name, value) for name, value in values.items()]
     made = run(number, results, host=f"n{number}", **fields)  # type: ignore[arg-type]
-    return condensed(made, Path(f"{number}.json"), f"n{number}")
+    return condensed(made, Path(f"{number}.json"), owner_of(made, f"n{number}"))
 
 
 def report_of(runs: list[NodeRun]) -> FleetReport:
     fleet = Fleet()
     for each in runs:
-        fleet.nodes.setdefault(each.host, []).append(each)
+        fleet.nodes.setdefault(each.owner.host, []).append(each)
     return judge(fleet)
 
 
@@ -123,7 +124,12 @@ def test_a_faster_node_is_told_and_not_blamed_and_a_time_is_worse_above() -> Non
 def _with(base: NodeRun, number: int, *measures: Measured) -> NodeRun:
     from dataclasses import replace
 
-    return replace(base, host=f"n{number}", run=f"run-{number}", measures=measures)
+    return replace(
+        base,
+        owner=Owner("", f"n{number}", "x"),
+        account=replace(base.account, run=f"run-{number}"),
+        measures=measures,
+    )
 
 
 def test_a_noisy_node_is_found_by_the_spread_of_its_own_samples() -> None:
@@ -151,7 +157,7 @@ def test_targets_are_not_compared_with_each_other() -> None:
 def test_a_measure_that_failed_without_a_number_is_worse() -> None:
     runs = [node_run(n, {"memory/copy": value}) for n, value in enumerate(even())]
     lost = Measured(MeasureId("memory/copy", "null"), None, math.nan, None, None)
-    fleet = Fleet(nodes={each.host: [each] for each in runs})
+    fleet = Fleet(nodes={each.owner.host: [each] for each in runs})
     fleet.nodes["n9"] = [_with(runs[9], 9, lost)]
     (found,) = judge(fleet).unlike
     assert (found.node, found.value, found.worse) == ("n9", None, True)

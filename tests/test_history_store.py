@@ -170,7 +170,7 @@ def test_a_run_and_its_bundle_are_one(place: str, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_bytes(bundle_samples.data(bundle_samples.bundle(full)))
     assert outcomes(place, tmp_path) == [Outcome.ADDED, Outcome.THERE]
     shutil.copy(tmp_path / "run.json", tmp_path / "result.json")
-    assert outcomes(place, tmp_path) == [Outcome.THERE], "the result stands for its folder"
+    assert outcomes(place, tmp_path) == [Outcome.THERE] * 2, "the bundle is of the result's run"
     assert rows(place, "SELECT host FROM portagpu_runs") == [("node-07",)]
     changed = json.loads((tmp_path / "run.json").read_text())
     changed["results"][-1]["value"] = 17.0

@@ -1,14 +1,16 @@
-"""The matrix of all targets: built from results alone, the newest run of each area counts."""
+"""The matrix of all targets: built from results alone, by the rules of the ledger."""
 
 from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from portagpu.bundle.files import read_files
+from portagpu.bundle.result_ids import stated_names
 from portagpu.cli import main
 from portagpu.matrix import cells, rows
 from portagpu.matrix.committed import read_committed
@@ -16,6 +18,7 @@ from portagpu.paths import matrix_dir
 from portagpu.results.run import Evidence, Result, Run, Verdict, new_run
 from portagpu.target import load_target, load_targets
 from tests.conftest import ROOT
+from tests.history_samples import measure
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,17 +65,44 @@ def cells_of(*places: Path) -> list[Cell]:
     return cells((each.path.name, each.run) for each in read_files(places))
 
 
-def test_the_newest_run_of_an_area_counts(tmp_path: Path) -> None:
+def test_what_failed_stays_until_it_passes(tmp_path: Path) -> None:
     written(run_of(2, (CASE, Verdict.FAIL)), tmp_path / "a.json")
     written(
         run_of(1, (CASE, Verdict.PASS), ("streams/random-programs", Verdict.PASS)),
         tmp_path / "b.json",
     )
+    written(run_of(3, ("rng/seed-repeats[rand]", Verdict.PASS)), tmp_path / "c.json")
     rng, streams = cells_of(tmp_path)
     assert (rng.area, rng.verdict, rng.source) == ("rng", Verdict.FAIL, "a.json")
-    assert rng.counts == {Verdict.FAIL: 1}
-    assert (streams.area, streams.verdict, streams.source) == ("streams", Verdict.PASS, "b.json")
+    assert rng.counts == {Verdict.PASS: 1, Verdict.FAIL: 1}
+    assert (streams.area, streams.source) == ("streams", "b.json")
     assert streams.badge is Evidence.EXECUTED
+    written(run_of(4, (CASE, Verdict.PASS)), tmp_path / "d.json")
+    rng, _ = cells_of(tmp_path)
+    assert rng.counts == {Verdict.PASS: 2}
+    assert rng.source == "d.json"
+
+
+def test_one_case_makes_no_area_a_pass(tmp_path: Path) -> None:
+    names = sorted(stated_names("conformance", "graphs"))
+    place = written(run_of(1, (names[0], Verdict.PASS)), tmp_path / "a.json")
+    (cell,) = cells_of(place)
+    assert (cell.verdict, cell.detail) == (
+        Verdict.INCONCLUSIVE,
+        f"executed, 1 of {len(names)}",
+    )
+    written(run_of(2, *((name, Verdict.PASS) for name in names[1:])), tmp_path / "b.json")
+    (cell,) = cells_of(tmp_path)
+    assert (cell.verdict, cell.detail) == (Verdict.PASS, f"executed, {len(names)}")
+    (row,) = rows([load_target("cpu-x86-64")], read_files([tmp_path]))
+    shown = row.suite("conformance")
+    assert shown is not None
+    assert shown.verdict is Verdict.INCONCLUSIVE, "there are other areas"
+    bench = Run(run_of(3).info, [replace(measure("gemm/fp32[4096]", 1.0), verdict=Verdict.PASS)])
+    written(bench, tmp_path / "c.json")
+    gemm = cells_of(tmp_path / "c.json")[0]
+    metrics = len(stated_names("performance", "gemm"))
+    assert (gemm.verdict, gemm.detail) == (Verdict.INCONCLUSIVE, f"executed, 1 of {metrics}")
 
 
 @pytest.mark.parametrize(
@@ -154,7 +184,7 @@ def test_times_of_several_zones_are_compared_as_moments() -> None:
         document["run"]["started"] = started
         runs.append(("a.json", Run.from_json(document)))
     (cell,) = cells(runs)
-    assert cell.verdict is Verdict.PASS
+    assert cell.counts == {Verdict.PASS: 1}
 
 
 def test_a_comparison_of_peers_is_no_result_of_the_area_that_was_measured() -> None:
@@ -221,7 +251,7 @@ def test_each_area_of_one_target_is_shown(
     out = capsys.readouterr().out
     own = ", recorded, compiled" if matrix_dir() == ROOT / "matrix" else ""
     assert f"nvidia-t4: declared{own}, executed" in out
-    assert re.search(r"conformance +rng +FAIL +executed, 1 +2026-01-09 +mine\.json", out)
+    assert re.search(r"conformance +rng +FAIL +executed, 1 of [0-9]+ +2026-01-09 +mine\.json", out)
 
 
 @pytest.mark.parametrize(

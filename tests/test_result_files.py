@@ -6,11 +6,12 @@ import json
 import os
 import re
 import shutil
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.bundle.files import OtherDocument, find_files, read_file, read_files
+from portagpu.bundle.files import OtherDocument, Others, find_files, read_file, read_files
 from portagpu.cli import main
 from portagpu.errors import BundleError, ResultError
 from portagpu.results.run import LARGEST_BYTES, Run, read_json
@@ -64,15 +65,46 @@ def test_a_digest_does_not_depend_on_line_breaks(tmp_path: Path) -> None:
     assert read_file(first).digest == read_file(second).digest
 
 
-def test_a_result_stands_for_its_folder_and_not_for_those_below(tmp_path: Path) -> None:
-    whole = written(tmp_path / WHOLE, "one")
+def test_a_bundle_next_to_the_result_of_its_run_does_not_count_again(tmp_path: Path) -> None:
     made = bundle_samples.bundle()
+    whole = written(tmp_path / WHOLE, made["result"]["run"]["id"])
     bundle = tmp_path / "of-the-same-run.json"
     bundle.write_bytes(bundle_samples.data(made))
+    other = written(tmp_path / "conform.json", "another run")
     below = written(tmp_path / "again" / WHOLE, "two")
-    shutil.copy(bundle, tmp_path / "again" / "x.json")
-    assert paths(tmp_path) == [whole, below]
+    assert paths(tmp_path) == [whole, other, below]
     assert paths(bundle) == [bundle], "a file that is named is read"
+    shutil.copy(bundle, tmp_path / "again" / "x.json")
+    assert paths(tmp_path / "again") == [below, tmp_path / "again" / "x.json"]
+
+
+def test_nothing_in_a_folder_is_passed_over_in_silence(tmp_path: Path) -> None:
+    written(tmp_path / WHOLE, "one")
+    (tmp_path / "junit.xml").write_text("written with the result")
+    (tmp_path / "info.json").write_text('{"schema": "of-something-else/1"}')
+    (tmp_path / "more.json.gz").write_bytes(b"")
+    (tmp_path / "away").symlink_to(tmp_path)
+    others = Others()
+    assert [each.run.info.id for each in read_files([tmp_path], None, others)] == ["one"]
+    assert {each.path.name: each.reason for each in others.aside} == {
+        "info.json": "is neither a result, as --json and --out write it, nor a bundle",
+        "more.json.gz": "is not JSON",
+        "away": "is a link to a folder, which is not followed",
+    }
+
+
+def test_a_run_of_the_future_is_left_out_and_the_others_count(tmp_path: Path) -> None:
+    written(tmp_path / "a.json", "20250301T101500Z-0a1b2c3d")
+    late = Run(info(id="x", started="2099-01-01T00:00:00Z"), [gate("links", "a")])
+    late.write_json(tmp_path / "b.json")
+    now, others = datetime(2026, 1, 1, tzinfo=UTC), Others()
+    (found,) = read_files([tmp_path], now, others)
+    assert found.path.name == "a.json"
+    (aside,) = others.aside
+    assert aside.path.name == "b.json"
+    assert "in the future" in aside.reason
+    with pytest.raises(ResultError, match=r"b\.json: run\.started: .* in the future"):
+        read_files([tmp_path / "b.json"], now)
 
 
 def test_links_to_folders_are_not_followed(tmp_path: Path) -> None:
@@ -99,7 +131,9 @@ def test_json_of_something_else_is_refused_where_it_is_named(tmp_path: Path) -> 
     written(tmp_path / "y.json", "one")
     with pytest.raises(OtherDocument) as caught:
         read_files([tmp_path, other])
-    assert str(caught.value).startswith(f"{other}: is no result, as --json and --out write it")
+    assert str(caught.value).startswith(
+        f"{other}: is neither a result, as --json and --out write it"
+    )
 
 
 def test_what_is_named_or_looks_like_json_is_read(tmp_path: Path) -> None:

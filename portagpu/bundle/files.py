@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from portagpu.bundle import check
+from portagpu.bundle.clearance import SCHEMA as CLEARANCE
+from portagpu.bundle.clearance import parse_clearance
 from portagpu.bundle.document import SCHEMA as BUNDLE
 from portagpu.bundle.document import sha256
 from portagpu.bundle.times import check_times
@@ -25,10 +28,13 @@ from portagpu.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from datetime import datetime
 
-_WHOLE: Final = "result.json"
-"""What ``--out`` writes: it stands for its folder, whose bundle is of the same run."""
+    from portagpu.ledger import Clearance
+
+WHOLE: Final = "result.json"
+"""What ``--out`` writes. A bundle of the same run next to it does not count again."""
+_WRITTEN_TOO: Final = frozenset({"junit.xml", "report.html"})
+"""What ``--out`` writes next to it, from the same run."""
 
 
 @dataclass(frozen=True)
@@ -55,26 +61,60 @@ class Document:
 
 
 class OtherDocument(ResultError):
-    """JSON that is neither a result nor a bundle: it is passed over in a folder."""
+    """JSON that is neither a result nor a bundle: it is left aside in a folder.
+
+    ``clearance`` is what it says where it is one.
+    """
+
+    clearance: Clearance | None = None
 
 
-def read_files(places: Iterable[Path], now: datetime | None = None) -> list[Document]:
+class Aside(NamedTuple):
+    """What a place holds and does not count, and why, in one line."""
+
+    path: Path
+    reason: str
+
+
+@dataclass(slots=True)
+class Others:
+    """What places hold besides results: clearances of devices, and what does not count."""
+
+    clearances: list[Clearance] = field(default_factory=list)
+    aside: list[Aside] = field(default_factory=list)
+
+
+def read_files(
+    places: Iterable[Path], now: datetime | None = None, others: Others | None = None
+) -> list[Document]:
     """The documents of files and folders in their order; a file that is named twice counts once.
 
-    Raises ResultError in one line that begins with the path: for the first file that is wrong, for
-    a folder without results, and for two files with one run. With ``now`` also for a run whose
-    times contradict each other or that moment: whoever puts runs in order believes their clocks.
+    With ``now``, a run whose times contradict each other or that moment does not count: whoever
+    puts runs in order believes their clocks. It is added to ``others``, and so is what
+    :func:`find_files` and a folder leave out. Raises ResultError in one line that begins with the
+    path: for the first file that is wrong, for a place without results, for places without one
+    that counts, and for two files with one run.
     """
+    others = Others() if others is None else others
     documents: dict[Path, Document] = {}
+    wrong_clocks: list[Aside] = []
     for place in places:
-        inside = dict(_inside(place, documents))
+        inside = dict(_inside(place, documents, others))
         if not inside:
             raise ResultError(f"{one_line(str(place))}: no file in this folder is a result")
-        documents |= inside
+        for path, document in inside.items():
+            try:
+                if now is not None:
+                    check_times(document.run, now)
+            except ResultError as error:
+                wrong_clocks.append(Aside(path, one_line(str(error))))
+            else:
+                documents[path] = document
+    if wrong_clocks and not documents:
+        raise ResultError(f"{one_line(str(wrong_clocks[0].path))}: {wrong_clocks[0].reason}")
+    others.aside += wrong_clocks
     files: dict[str, Path] = {}
     for path, document in documents.items():
-        if now is not None:
-            _check_times(document, now)
         id_ = document.run.info.id
         if (other := files.setdefault(id_, path)) != path:
             raise ResultError(
@@ -84,13 +124,17 @@ def read_files(places: Iterable[Path], now: datetime | None = None) -> list[Docu
     return list(documents.values())
 
 
-def find_files(places: Iterable[Path]) -> Iterator[tuple[Path, bool]]:
+def find_files(
+    places: Iterable[Path], aside: list[Aside] | None = None
+) -> Iterator[tuple[Path, bool]]:
     """Each file that may be a result, and whether it was named itself.
 
-    Of a folder these are the files ``*.json`` in it and below it, in the order of their names, or
-    ``result.json`` alone where there is one. Links to folders are not followed. A folder that
-    cannot be read stands for itself, so that reading it says why.
+    Of a folder these are the files ``*.json`` in it and below it, in the order of their names,
+    ``result.json`` before the others. Links to folders and other files are added to ``aside``,
+    except what ``--out`` writes. A folder that cannot be read stands for itself, so that reading
+    it says why.
     """
+    aside = [] if aside is None else aside
     for place in places:
         if not os.path.isdir(place):  # noqa: PTH112 - Path.is_dir raises for a name that is too long
             yield place, True
@@ -98,11 +142,40 @@ def find_files(places: Iterable[Path]) -> Iterator[tuple[Path, bool]]:
         unreadable: list[OSError] = []
         for folder, folders, names in os.walk(place, onerror=unreadable.append):
             folders.sort()
-            own = sorted(name for name in names if name.endswith(".json"))
-            for name in [_WHOLE] if _WHOLE in own else own:
-                yield Path(folder, name), False
+            linked = [Path(folder, each) for each in folders if Path(folder, each).is_symlink()]
+            aside += (
+                Aside(each, "is a link to a folder, which is not followed") for each in linked
+            )
+            for name in sorted(names, key=lambda each: (each != WHOLE, each)):
+                if name.endswith(".json"):
+                    yield Path(folder, name), False
+                elif name not in _WRITTEN_TOO:
+                    aside.append(Aside(Path(folder, name), "is not JSON"))
         for error in unreadable:
             yield Path(error.filename), True
+
+
+def same_run(path: Path, whole: str | None) -> bool:
+    """Whether a file is a bundle of the run ``whole``, whose ``result.json`` is next to it.
+
+    The file is not validated.
+    """
+    return whole is not None and path.name != WHOLE and _claimed(path) == (BUNDLE, whole)
+
+
+def claimed_run(path: Path) -> str | None:
+    """The run that a file says it holds, not validated; None where it says none."""
+    return _claimed(path)[1]
+
+
+def _claimed(path: Path) -> tuple[str | None, str | None]:
+    """The schema and the run of a file, as it says them."""
+    try:
+        raw = parse_json(read_bounded(path, LARGEST_BYTES + 1))[0]
+        schema = raw["schema"]
+        return schema, str((raw["result"] if schema == BUNDLE else raw)["run"]["id"])
+    except (OSError, ResultError, LookupError, TypeError):
+        return None, None
 
 
 def read_file(path: Path) -> Document:
@@ -113,7 +186,10 @@ def read_file(path: Path) -> Document:
         why = error.strerror or error
         raise ResultError(f"{one_line(str(path))}: cannot be read: {why}") from error
     except ResultError as error:
-        raise type(error)(f"{one_line(str(path))}: {one_line(str(error))}") from error
+        named = type(error)(f"{one_line(str(path))}: {one_line(str(error))}")
+        if isinstance(error, OtherDocument) and isinstance(named, OtherDocument):
+            named.clearance = error.clearance
+        raise named from error
 
 
 def parse(data: bytes, path: Path) -> Document:
@@ -130,16 +206,13 @@ def parse(data: bytes, path: Path) -> Document:
         result, fresh = check.parse(data)["result"], False
     elif schema == RESULT:
         result = raw
+    elif schema == CLEARANCE:
+        other = OtherDocument("is a clearance of a device, not a result")
+        other.clearance = parse_clearance(raw, datetime.now(UTC))
+        raise other
     else:
-        raise OtherDocument("is no result, as --json and --out write it, and no bundle")
+        raise OtherDocument("is neither a result, as --json and --out write it, nor a bundle")
     return Document(Run.from_json(result, fresh=fresh), data, schema, path)
-
-
-def _check_times(document: Document, now: datetime) -> None:
-    try:
-        check_times(document.run, now)
-    except ResultError as error:
-        raise ResultError(f"{one_line(str(document.path))}: {one_line(str(error))}") from error
 
 
 def _of_two_machines(one: Document, other: Document) -> str:
@@ -150,10 +223,24 @@ def _of_two_machines(one: Document, other: Document) -> str:
     return f" for two machines, {hosts[0]!r} and {hosts[1]!r}, so one was edited or copied"
 
 
-def _inside(place: Path, known: Mapping[Path, Document]) -> Iterator[tuple[Path, Document]]:
-    for path, named in find_files([place]):
+def _inside(
+    place: Path, known: Mapping[Path, Document], others: Others
+) -> Iterator[tuple[Path, Document]]:
+    whole: dict[Path, str] = {}
+    for path, named in find_files([place], others.aside):
+        if same_run(path, None if named else whole.get(path.parent)):
+            continue
         try:
-            yield path, known.get(path) or read_file(path)
-        except OtherDocument:
-            if named:
+            document = known.get(path) or read_file(path)
+        except OtherDocument as error:
+            if error.clearance is not None:
+                others.clearances.append(error.clearance)
+            elif named:
                 raise
+            else:
+                reason = str(error).removeprefix(f"{one_line(str(path))}: ")
+                others.aside.append(Aside(path, reason))
+            continue
+        if path.name == WHOLE:
+            whole[path.parent] = document.run.info.id
+        yield path, document

@@ -80,6 +80,27 @@ def most_earned(result: Result) -> Evidence | None:
     return _gates().get(area_of(result))
 
 
+@cache
+def stated_names(suite: str, area: str) -> frozenset[str]:
+    """All that a suite has in an area, by ``stated_name``: empty where nothing states it."""
+    if suite == SUITE:
+        return frozenset(name for name in _cases() if name.partition("/")[0] == area)
+    if suite == MEASURES:
+        return frozenset(name for name in measures.metrics() if name.partition("/")[0] == area)
+    return frozenset()
+
+
+def stated_areas(suite: str) -> frozenset[str]:
+    """The areas of a suite of which ``stated_names`` knows what is in them."""
+    names = _cases() if suite == SUITE else measures.metrics() if suite == MEASURES else ()
+    return frozenset(name.partition("/")[0] for name in names)
+
+
+def stated_name(suite: str, identifier: str) -> str:
+    """What an id counts as in ``stated_names``: the case, or the metric, whatever its size."""
+    return identifier.partition("[")[0] if suite == MEASURES else identifier
+
+
 def _is_known(result: Result, gates: set[str]) -> bool:
     if result.suite != _BRINGUP or result.area not in gates:
         return False

@@ -11,7 +11,7 @@ from portagpu.errors import ResultError
 if TYPE_CHECKING:
     from portagpu.results.run import Run
 
-_FUTURE: Final = timedelta(minutes=10)
+_FUTURE: Final = timedelta(minutes=5)
 """Clocks of two machines differ by less; a wrong time zone is at least 15 minutes."""
 _OLDEST: Final = datetime(2020, 1, 1, tzinfo=UTC)
 """Older than any such document: a clock that was never set begins in 1970 or at a build's day."""
@@ -25,22 +25,28 @@ def started(run: Run) -> datetime:
     return datetime.fromisoformat(run.info.started)
 
 
+def wrong_clock(text: str, now: datetime) -> str:
+    """Why a run cannot have begun then, in one clause; empty where it can."""
+    began = datetime.fromisoformat(text)
+    if began > now + _FUTURE:
+        return (
+            f"run.started: is {text}, in the future: the clock of that machine or of this one is "
+            "wrong"
+        )
+    if began < _OLDEST:
+        return f"run.started: is {text}: the clock of that machine was not set"
+    return ""
+
+
 def check_times(run: Run, now: datetime) -> None:
     """Raise ResultError for a run whose clock was wrong or jumped.
 
     ``duration_s`` comes from a clock that cannot jump. No result takes longer than its run, unless
     the document was put together by hand.
     """
+    if wrong := wrong_clock(run.info.started, now):
+        raise ResultError(wrong)
     began = started(run)
-    if began > now + _FUTURE:
-        raise ResultError(
-            f"run.started: is {run.info.started}, in the future: the clock of that machine or of "
-            "this one is wrong"
-        )
-    if began < _OLDEST:
-        raise ResultError(
-            f"run.started: is {run.info.started}: the clock of that machine was not set"
-        )
     if found := _TIME_OF_ID.fullmatch(run.info.id):
         named = datetime.strptime(found[1], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
         if abs(named - began) > _FUTURE:

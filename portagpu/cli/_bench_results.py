@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -12,7 +11,6 @@ import click
 from portagpu.cli._common import check_kept, print_lines, results_line, terminal, text_stream
 from portagpu.cli._errors import NOT_JUDGED
 from portagpu.cli._tables import print_table, reason_lines
-from portagpu.errors import ResultError
 from portagpu.results.expectations import value_in_words
 
 if TYPE_CHECKING:
@@ -24,19 +22,17 @@ _HEAD: Final = ("measure", "peers", "median", "MAD", "unlike")
 _RIGHT: Final = frozenset({"peers", "median", "MAD", "unlike"})
 
 
-def read_results(names: Sequence[str]) -> list[Run]:
+def read_runs(names: Sequence[str]) -> list[Run]:
     """The runs in files and folders; raises UsageError with one line.
 
-    A run whose clock was wrong or jumped is refused: expectations name its day, and its times are
-    compared with those of others.
+    A run whose clock was wrong or jumped does not count: expectations name its day, and its times
+    are compared with those of others.
     """
-    from portagpu.bundle.files import read_files
-    from portagpu.cli._run_output import usage_errors
+    from portagpu.cli._run_output import read_results
 
     if not names:
         raise click.UsageError("name the results: files of --json, or folders of them")
-    with usage_errors(ResultError):
-        return [each.run for each in read_files(map(Path, names), datetime.now(UTC))]
+    return [each.run for each in read_results(map(Path, names))[0]]
 
 
 def compare_peers(names: Sequence[str], json_to: str | None, junit: str | None) -> int:
@@ -50,7 +46,7 @@ def compare_peers(names: Sequence[str], json_to: str | None, junit: str | None) 
     files.check()
     check_kept([path for path, _ in find_files(map(Path, names))], json_to, junit)
     with usage_errors(NoPeers):
-        run = compare_runs(read_results(names), ["portagpu", *sys.argv[1:]])
+        run = compare_runs(read_runs(names), ["portagpu", *sys.argv[1:]])
     stream = text_stream(json_to)
     print_table(stream, terminal(stream), _HEAD, _peer_rows(run), _RIGHT)
     open_ = [result for result in run.results if not result.failed]
@@ -84,7 +80,7 @@ def calibrate(names: Sequence[str]) -> int:
     from portagpu.cli._run_output import usage_errors
     from portagpu.target import load_target
 
-    runs = read_results(names)
+    runs = read_runs(names)
     with usage_errors(CannotCalibrate):
         target = load_target(check_runs(runs))
         proposal = propose(runs, target)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from portagpu.cli._common import STDOUT, check_outputs, live_console, print_lines, text_stream
-from portagpu.errors import OutputError
+from portagpu.cli._tables import aside_lines
+from portagpu.errors import OutputError, ResultError
 from portagpu.files import is_special, remove_file
 from portagpu.results.run import Run
 from portagpu.running import Progress
@@ -17,10 +19,12 @@ from portagpu.text import printable
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from portagpu.bundle.files import Document
     from portagpu.errors import PortagpuError
+    from portagpu.ledger import Clearance
 
 
 @contextlib.contextmanager
@@ -30,6 +34,23 @@ def usage_errors(*kinds: type[PortagpuError]) -> Iterator[None]:
         yield
     except kinds as error:
         raise click.UsageError(str(error)) from error
+
+
+def read_results(
+    places: Iterable[Path], *, ordered: bool = True
+) -> tuple[list[Document], list[Clearance]]:
+    """The results of files and folders, and the clearances among them.
+
+    What does not count is printed to standard error; where runs are put in order, so is one whose
+    clock was wrong. Raises UsageError with one line.
+    """
+    from portagpu.bundle.files import Others, read_files
+
+    others = Others()
+    with usage_errors(ResultError):
+        documents = read_files(places, datetime.now(UTC) if ordered else None, others)
+    print_lines(aside_lines(others.aside), sys.stderr)
+    return documents, others.clearances
 
 
 class Files:

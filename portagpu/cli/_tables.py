@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Final, Literal, TextIO
 import click
 
 from portagpu.results.verdicts import Verdict
+from portagpu.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     from rich.console import Console
 
+    from portagpu.bundle.files import Aside
     from portagpu.results.run import Result
 
 VERDICT: Final = "verdict"
@@ -145,3 +147,13 @@ def first_few(names: Iterable[str], most: int) -> str:
     listed = list(names)
     more = f" and {len(listed) - most} more" if len(listed) > most else ""
     return f"{', '.join(listed[:most])}{more}"
+
+
+def aside_lines(aside: Sequence[Aside]) -> list[str]:
+    """What was not counted, a line for each reason with the first files."""
+    reasons: dict[str, list[str]] = {}
+    for each in aside:
+        reasons.setdefault(each.reason, []).append(one_line(str(each.path)))
+    return [
+        f"left out: {first_few(paths, 3)}: {one_line(reason)}" for reason, paths in reasons.items()
+    ]

@@ -16,7 +16,7 @@ from portagpu.cli._common import (
     text_stream,
     write_json,
 )
-from portagpu.cli._tables import VERDICT, first_few, print_table
+from portagpu.cli._tables import VERDICT, aside_lines, first_few, print_table
 from portagpu.errors import ResultError
 from portagpu.text import one_line, shortened
 from portagpu.units import count
@@ -77,8 +77,11 @@ def report(places: tuple[Path, ...], out: Path | None, json_to: str | None) -> i
 
 
 def _groups(found: FleetReport) -> Iterator[tuple[str, ...]]:
+    from portagpu.bench.fleet import peer_name
+
     for each in found.alike[:_MOST]:
-        names = first_few(map(_name, each.nodes), _NAMED)
+        blamed = zip(each.nodes, each.devices, strict=True)
+        names = first_few((_name(peer_name(*who)) for who in blamed), _NAMED)
         verdict = str(each.verdict or "INCONCLUSIVE")
         where = _name(each.gate or each.state)
         reason = shortened(one_line(each.reason))
@@ -94,9 +97,12 @@ def _lines(found: FleetReport) -> Iterator[str]:
         yield f"not read: {one_line(str(unread.path))}: {one_line(unread.reason)}"
     if (more := len(found.unread) - _MOST) > 0:
         yield f"and {count(more, 'file')} more"
+    for name, why in list(found.several_machines.items())[:_MOST]:
+        yield f"{_name(name)}: two machines may have this name: {one_line(why)}"
+    yield from aside_lines(found.aside)
     if several := sum(each.earlier > 0 for each in found.nodes):
         has = "has" if several == 1 else "have"
-        yield f"{count(several, 'node')} {has} several results: the newest of each gate counts"
+        yield f"{count(several, 'node')} {has} several results: a failure stays until it passes"
     for slow in found.slow[:_MOST]:
         yield one_line(slow.sentence)
     worse = by_node(found.worse)

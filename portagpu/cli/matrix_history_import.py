@@ -14,11 +14,13 @@ from portagpu.cli._common import (
     check_outputs,
     json_option,
     live_console,
+    print_lines,
     text_stream,
     write_json,
 )
 from portagpu.cli._errors import FAILED
 from portagpu.cli._history import open_for, store_option
+from portagpu.cli._tables import aside_lines
 from portagpu.text import one_line
 
 
@@ -38,19 +40,24 @@ def import_runs(paths: tuple[Path, ...], place: str, json_to: str | None) -> int
     check_outputs(json_to)
     check_kept(paths, json_to)
     store = open_for(place, json_to, create=True)
+    from portagpu.bundle.files import Aside
     from portagpu.history.importing import Outcome, import_files
 
     counts: Counter[Outcome] = Counter()
     refused = []
+    aside: list[Aside] = []
     console = live_console(sys.stderr)
     with store, console.status("") if console else contextlib.nullcontext() as status:
         for each in import_files(store, paths):
             counts[each.outcome] += 1
             if status is not None:
                 status.update(f"{counts.total()} files")
+            if each.outcome is Outcome.PASSED_OVER:
+                aside.append(Aside(each.path, each.why.removeprefix(f"{each.path}: ")))
             if each.outcome is Outcome.REFUSED:
                 refused.append({"file": str(each.path), "reason": each.why})
                 click.echo(f"portagpu: {one_line(each.why)}", file=sys.stderr)
+    print_lines(aside_lines(aside), sys.stderr)
     document = {outcome.name.lower(): counts[outcome] for outcome in Outcome}
     write_json({**document, "reasons": refused}, json_to)
     told = ", ".join(f"{counts[each]} {each}" for each in Outcome if counts[each])

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
 from portagpu.cli._common import check_kept, check_outputs
-from portagpu.errors import ResultError
 
 
 @click.command()
@@ -30,12 +28,11 @@ def report(results: tuple[Path, ...], out: Path) -> None:
     every target and area, what failed, each measure of all runs on one axis, and every check, with
     filters and search. Values are compared with those of the first RESULT.
     """
-    from portagpu.bundle.files import read_files
-    from portagpu.cli._run_output import usage_errors
+    from portagpu.cli._run_output import read_results
     from portagpu.report import write_report
 
     check_outputs(out)
-    with usage_errors(ResultError):
-        documents = read_files(results, datetime.now(UTC))
+    documents, clearances = read_results(results)
     check_kept([each.path for each in documents], out)
-    click.echo(f"wrote {write_report([each.run for each in documents], out)}")
+    runs = [each.run for each in documents]
+    click.echo(f"wrote {write_report(runs, out, clearances=clearances)}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,10 +47,11 @@ def show(
     """Show the matrix: for each target what was read, built and run, with verdict and evidence.
 
     RESULT is a file that --json wrote, a bundle, or a folder of these. A checkout's own matrix is
-    shown too. Of each area of a target the newest run counts.
+    shown too. A failure stays until the same case passes on the same device, and an area is a PASS
+    when all of its cases were judged.
     """
-    from portagpu.bundle.files import find_files, read_files
-    from portagpu.cli._run_output import usage_errors
+    from portagpu.bundle.files import find_files
+    from portagpu.cli._run_output import read_results, usage_errors
     from portagpu.matrix import document, markdown, rows
     from portagpu.matrix.committed import read_committed
     from portagpu.paths import matrix_dir
@@ -60,8 +60,9 @@ def show(
     check_outputs(json_to)
     check_kept([path for path, _ in find_files(results)], json_to)
     chosen = [load_target(each) for each in dict.fromkeys(targets)] or list(load_targets().values())
+    documents, clearances = read_results(results)
     with usage_errors(ResultError):
-        matrix = rows(chosen, read_files(results, datetime.now(UTC)), read_committed(matrix_dir()))
+        matrix = rows(chosen, documents, read_committed(matrix_dir()), clearances)
     write_json(document(matrix), json_to)
     if json_to == STDOUT:
         return
@@ -98,7 +99,7 @@ def _print_areas(row: Row) -> None:
             str(cell.verdict),
             cell.detail,
             cell.started[:10],
-            printable(cell.source),
+            printable(cell.source) + (" (recording)" if cell.recorded else ""),
         )
         for cell in row.cells
     ]

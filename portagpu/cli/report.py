@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from portagpu.cli._common import check_kept, check_outputs
-from portagpu.errors import ResultError
 
 
 @click.command()
@@ -27,12 +26,10 @@ def report(results: tuple[Path, ...], out: Path | None) -> None:
     RESULT is a file that --json wrote, a bundle, or a folder of these, such as one that
     --out wrote. The report of x.json is x.html; the report of result.json is report.html.
     """
-    from portagpu.bundle.files import read_files
-    from portagpu.cli._run_output import usage_errors
+    from portagpu.cli._run_output import read_results
     from portagpu.report import write_report
 
-    with usage_errors(ResultError):
-        documents = read_files(results)
+    documents, _ = read_results(results, ordered=False)
     if out is not None and len(documents) > 1:
         raise click.UsageError("--out works with a single result: leave it out for several")
     places = [out or _report_path(each.path) for each in documents]

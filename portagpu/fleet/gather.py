@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from portagpu.bundle.files import find_files
+from portagpu.bundle.files import WHOLE, Aside, claimed_run, find_files, same_run
+from portagpu.bundle.times import wrong_clock
 from portagpu.errors import ResultError
-from portagpu.fleet.nodes import NodeRun, Unread, read_nodes
-from portagpu.fleet.record import FILE, FleetRecord, FleetRecordError, StepState, read_record
+from portagpu.fleet.nodes import NodeRun, Other, Unread, read_nodes
+from portagpu.fleet.record import FILE, FleetRecord, FleetRecordError, Step, StepState, read_record
+from portagpu.ledger import balance, instant, lines
 from portagpu.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
 
-    from portagpu.fleet.record import Step
+    from portagpu.ledger import Balance, Clearance
 
 DAMAGED: Final = "damaged"
 """The state of a node whose result file cannot be read."""
@@ -44,8 +48,9 @@ class Joint:
 class Fleet:
     """The runs of each node, the oldest first, and what else the files and records say.
 
-    ``missing_joint`` has pairs and groups without a result. ``files`` are all that were read,
-    also records.
+    A recording is a node of its own. ``missing_joint`` has pairs and groups without a result,
+    ``unread`` files that may be results and cannot be used, ``aside`` what does not count.
+    ``files`` are all that were read, also records.
     """
 
     nodes: dict[str, list[NodeRun]] = field(default_factory=dict)
@@ -53,21 +58,30 @@ class Fleet:
     missing: list[Missing] = field(default_factory=list)
     missing_joint: list[tuple[tuple[str, ...], Missing]] = field(default_factory=list)
     unread: list[Unread] = field(default_factory=list)
+    aside: list[Aside] = field(default_factory=list)
+    clearances: list[Clearance] = field(default_factory=list)
     records: list[FleetRecord] = field(default_factory=list)
     files: list[Path] = field(default_factory=list)
 
+    def balance(self, node: str) -> Balance:
+        """What stands of a node after all its runs (``portagpu.ledger``)."""
+        clearances = [each for each in self.clearances if each.node == node]
+        return balance([each.account for each in self.nodes[node]], clearances)
 
-def gather(places: Sequence[Path], processes: int = 0) -> Fleet:
+
+def gather(places: Sequence[Path], processes: int = 0, now: datetime | None = None) -> Fleet:
     """Read what ``places`` hold: folders of fleet runs, and files and folders of results.
 
-    A file that cannot be used is told in ``unread`` or as a node's state; the others are used.
-    Raises ResultError where none can be used, and FleetRecordError for a damaged record in a place.
+    A file that cannot be used is reported in ``unread`` or as a node's state, and so is a run that
+    is later than ``now`` (this moment by default); the others are used. Raises ResultError where
+    none can be used, and FleetRecordError for a damaged record in a place.
     """
+    now = now or datetime.now(UTC)
     fleet = Fleet()
     steps: dict[Path, tuple[FleetRecord, Step]] = {}
     files: list[Path] = []
     for place in places:
-        folders, others = _found_in(place)
+        folders, others = _found_in(place, fleet.aside)
         files += others
         for folder in folders:
             fleet.files.append(folder / FILE)
@@ -80,27 +94,38 @@ def gather(places: Sequence[Path], processes: int = 0) -> Fleet:
                 fleet.unread.append(Unread(folder / FILE, reason))
                 continue
             fleet.records.append(record)
-            steps |= {path: (record, step) for path, step in _steps_of(folder, record, fleet)}
-    paths = list(dict.fromkeys([*steps, *files]))
+            own = {path: (record, step) for path, step in _steps_of(folder, record, fleet)}
+            steps |= own
+            steps |= _next_to(folder, record, own, fleet.aside)
+    paths = _without_bundles(list(dict.fromkeys([*steps, *files])))
     fleet.files += paths
-    runs: dict[str, Path] = {}
+    runs: dict[str, NodeRun] = {}
+    owned: list[NodeRun] = []
     for path, found in zip(paths, read_nodes(paths, processes), strict=True):
         step = steps[path][1] if path in steps else None
-        if found is None:
-            if step is not None or path in places:
-                _cannot_be_read(fleet, Unread(path, "is no result"), step)
+        if isinstance(found, Other):
+            if found.clearance is not None:
+                fleet.clearances.append(found.clearance)
+            elif _is_result_of(step, path) or path in places:
+                _cannot_be_read(fleet, Unread(path, found.reason), step)
+            else:
+                fleet.aside.append(Aside(path, found.reason))
         elif isinstance(found, Unread):
-            _cannot_be_read(fleet, found, step)
-        elif (other := runs.setdefault(found.run, path)) != path:
-            again = f"holds the same run as {one_line(str(other))}"
+            _cannot_be_read(fleet, found, step if _is_result_of(step, path) else None)
+        elif wrong := wrong_clock(found.started, now):
+            _cannot_be_read(fleet, Unread(path, wrong), step)
+        elif (other := runs.setdefault(found.account.run, found)) is not found:
+            again = f"holds the same run as {one_line(str(other.path))}"
             _cannot_be_read(fleet, Unread(path, again), step)
         elif step is not None and len(step.nodes) > 1:
             fleet.joint.append(Joint(step.nodes, step.round, found))
         else:
-            host = step.nodes[0] if step is not None and step.nodes else found.host
-            fleet.nodes.setdefault(host, []).append(replace(found, host=host))
-    for own in fleet.nodes.values():
-        own.sort(key=lambda each: (each.started, each.run))
+            node = step.nodes[0] if step is not None and step.nodes else ""
+            owned.append(replace(found, owner=found.owner._replace(node=node)))
+    for line in lines([(each.owner, each.account) for each in owned]):
+        own_runs = [owned[at] for at in line.entries]
+        own_runs.sort(key=lambda each: (each.account.at_s, each.account.run))
+        fleet.nodes[line.name] = own_runs
     _add_missing(fleet)
     if fleet.nodes or fleet.joint or fleet.missing:
         return fleet
@@ -111,13 +136,56 @@ def gather(places: Sequence[Path], processes: int = 0) -> Fleet:
     raise ResultError(f"{named}: no file is a result, and there is no {FILE} of a fleet run")
 
 
-def _found_in(place: Path) -> tuple[list[Path], list[Path]]:
+def _without_bundles(paths: list[Path]) -> list[Path]:
+    """``paths`` without the bundles of a run whose ``result.json`` is next to them."""
+    alone = [path for path in paths if path.name != WHOLE]
+    whole = {each.with_name(WHOLE) for each in alone}.intersection(paths)
+    claimed = {path: claimed_run(path) for path in whole}
+    of_same = {path for path in alone if same_run(path, claimed.get(path.with_name(WHOLE)))}
+    return [path for path in paths if path not in of_same]
+
+
+def _is_result_of(step: Step | None, path: Path) -> bool:
+    """Whether the record of the step names the file as its result."""
+    return step is not None and step.result is not None and path.name == Path(step.result).name
+
+
+def _found_in(place: Path, aside: list[Aside]) -> tuple[list[Path], list[Path]]:
     """The folders of fleet runs, ``place`` itself or folders below it, and the files elsewhere."""
     if os.path.exists(place / FILE):  # noqa: PTH110 - a name may be too long for Path.exists
         return [place], []
-    files = [path for path, _ in find_files([place])]
+    found: list[Aside] = []
+    files = [path for path, _ in find_files([place], found)]
     folders = {path.parent for path in files if path.name == FILE and path != place}
+    aside += (each for each in found if folders.isdisjoint(each.path.parents))
     return sorted(folders), [path for path in files if folders.isdisjoint(path.parents)]
+
+
+def _next_to(
+    folder: Path,
+    record: FleetRecord,
+    own: Mapping[Path, tuple[FleetRecord, Step]],
+    aside: list[Aside],
+) -> dict[Path, tuple[FleetRecord, Step]]:
+    """Further files of a fleet run's folder, each with the step in whose folder it is.
+
+    Files of a step without a result do not count: its command was stopped, or it goes on.
+    """
+    by_id = {step.id: step for step in record.steps}
+    nobody = Step(id="", nodes=())
+    found = {}
+    others: list[Aside] = []
+    for path, _ in find_files([folder], others):
+        if path in own or path == folder / FILE:
+            continue
+        step = by_id.get(path.relative_to(folder).parts[0])
+        if step is not None and step.result is None:
+            aside.append(Aside(path, f"is of the step {one_line(step.id)}, which has no result"))
+        else:
+            found[path] = (record, step or nobody)
+    # logs and the mark of a step's end
+    aside += (each for each in others if each.path.relative_to(folder).parts[0] not in by_id)
+    return found
 
 
 def _steps_of(folder: Path, record: FleetRecord, fleet: Fleet) -> Iterable[tuple[Path, Step]]:
@@ -145,12 +213,12 @@ def _add_missing(fleet: Fleet) -> None:
     A node with older results is one too: since then it gave none.
     """
     known = {each.node: each for each in fleet.missing}
-    newest: dict[str, str] = {}
+    newest: dict[str, float] = {}
     for host, run in [
         *((host, run) for host, runs in fleet.nodes.items() for run in runs),
         *((node, joint.run) for joint in fleet.joint for node in joint.nodes),
     ]:
-        newest[host] = max(run.started, newest.get(host, ""))
+        newest[host] = max(run.account.at_s, newest.get(host, 0.0))
     for record in fleet.records:
         for step in record.steps:
             if len(step.nodes) > 1 and step.result is None and step.state is StepState.LOST:
@@ -165,7 +233,7 @@ def _add_missing(fleet: Fleet) -> None:
         }
         done = {node for step in record.steps if step.result is not None for node in step.nodes}
         for node in record.nodes:
-            if node in known or node in done or record.started < newest.get(node, ""):
+            if node in known or node in done or _began(record) < newest.get(node, 0.0):
                 continue
             if node in last:
                 step = last[node]
@@ -176,6 +244,14 @@ def _add_missing(fleet: Fleet) -> None:
     fleet.missing = [
         each for each in known.values() if each.state != DAMAGED or each.node not in newest
     ]
+
+
+def _began(record: FleetRecord) -> float:
+    """When a fleet run began; infinity for a text that is not a time: then it is the newest."""
+    try:
+        return instant(record.started)
+    except ValueError:
+        return math.inf
 
 
 _WITHOUT_REASON: Final = {

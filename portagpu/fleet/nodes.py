@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import os
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_all_start_methods, get_context
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from portagpu.bench.fleet import measure_of, peer_value
-from portagpu.bundle.files import OtherDocument, read_file
+from portagpu.bundle.files import WHOLE, OtherDocument, read_file
 from portagpu.errors import ResultError
-from portagpu.results.actions import Action, worst_action
-from portagpu.results.run import verdict_of
+from portagpu.ledger import account_of, fact_of, owner_of
+from portagpu.results.actions import Action, action_of, worst_action
+from portagpu.results.advice import check_of, severities, severity_of
 from portagpu.results.verdicts import Verdict
 from portagpu.results.wording import without_device
 from portagpu.text import one_line
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from portagpu.ledger import Account, Clearance, Fact, Owner
     from portagpu.results.run import Result, Run
 
 _LARGEST: Final = 1e200
@@ -57,9 +59,10 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a run is no PASS: its first failing gate, its gravest check, and what to do.
+    """Why a result, or a whole run, is not a PASS, and what to do.
 
-    ``action`` is the worst of all failures (``portagpu.results.actions``).
+    ``action`` is the worst of what it stands for (``portagpu.results.actions``). ``rank`` orders
+    failures, 0 the gravest.
     """
 
     suite: str
@@ -69,27 +72,34 @@ class Failure:
     device: str | None
     reason: str
     next_step: str
+    rank: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRun:
     """One result file, condensed.
 
-    ``hardware`` is the target, or the first device's name without one. ``gates`` maps each suite
-    and area to its verdict, in the order of the run.
+    ``hardware`` is the target, or the first device's name without one. ``account`` has what the
+    ledger needs, and ``failures`` explains each fact in it that failed or was not judged.
+    ``failure`` explains the run, and ``action`` is the worst of its results.
     """
 
     path: Path
-    run: str
-    host: str
+    owner: Owner
     started: str
     hardware: str
     verdict: Verdict
     failure: Failure | None
+    action: str
     versions: Mapping[str, str | None]
-    devices: int
-    gates: Mapping[tuple[str, str], Verdict]
+    account: Account
+    failures: Mapping[Fact, Failure]
     measures: tuple[Measured, ...]
+
+    @property
+    def devices(self) -> int:
+        """How many devices the run describes."""
+        return len(self.account.devices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +110,16 @@ class Unread:
     reason: str
 
 
-def read_nodes(paths: Sequence[Path], processes: int = 0) -> Iterator[NodeRun | Unread | None]:
-    """Each file in its order: None for JSON that is no result.
+@dataclass(frozen=True, slots=True)
+class Other:
+    """JSON that is not a result, with what it says where it is a clearance."""
+
+    reason: str
+    clearance: Clearance | None
+
+
+def read_nodes(paths: Sequence[Path], processes: int = 0) -> Iterator[NodeRun | Unread | Other]:
+    """Each file in its order.
 
     By default as many ``processes`` read as there are cores; few files are read by this one.
     """
@@ -113,65 +131,76 @@ def read_nodes(paths: Sequence[Path], processes: int = 0) -> Iterator[NodeRun | 
         yield from pool.map(read_node, paths, chunksize=_SHARE // 4)
 
 
-def read_node(path: Path) -> NodeRun | Unread | None:
+def read_node(path: Path) -> NodeRun | Unread | Other:
     """The run in a file, condensed."""
     try:
         document = read_file(path)
-    except OtherDocument:
-        return None
     except ResultError as error:
-        return Unread(path, str(error).removeprefix(f"{one_line(str(path))}: "))
-    # names of machines were removed from a bundle: its file tells it from others
-    host = path.stem if document.is_bundle else document.run.info.host
-    return condensed(document.run, path, host or path.stem)
+        reason = str(error).removeprefix(f"{one_line(str(path))}: ")
+        if isinstance(error, OtherDocument):
+            return Other(reason, error.clearance)
+        return Unread(path, reason)
+    # result.json stands for its folder
+    place = path.parent.name if path.name == WHOLE and path.parent.name else path.stem
+    return condensed(document.run, path, owner_of(document.run, place))
 
 
-def condensed(run: Run, path: Path, host: str) -> NodeRun:
+def condensed(run: Run, path: Path, owner: Owner) -> NodeRun:
     """What the report keeps of ``run``."""
     info = run.info
     name = str(info.devices[0]["name"]) if info.devices else info.backend
-    areas: dict[tuple[str, str], list[Result]] = {}
+    account = account_of(run)
+    failures: dict[Fact, Failure] = {}
     for result in run.results:
-        areas.setdefault((result.suite, result.area), []).append(result)
+        if result.failed or result.verdict is Verdict.INCONCLUSIVE:
+            fact = fact_of(result, run, account.devices)
+            if account.statements[fact].verdict is result.verdict:
+                failures.setdefault(fact, _failure_of(result))
     return NodeRun(
         path=path,
-        run=info.id,
-        host=host,
+        owner=owner,
         started=info.started,
         hardware=info.target or name or "unknown hardware",
         verdict=run.verdict,
         failure=_failure(run),
+        action=worst_action(run.results),
         versions=info.versions,
-        devices=len(info.devices),
-        gates={area: verdict_of(results) for area, results in areas.items()},
+        account=account,
+        failures=failures,
         measures=tuple(_measured(run)),
     )
 
 
+def _failure_of(result: Result) -> Failure:
+    judged = result.failed
+    check = check_of(result) if judged else None
+    return Failure(
+        suite=result.suite,
+        gate=result.area,
+        check=result.id,
+        action=action_of(result),
+        device=result.device,
+        reason=without_device(result),
+        next_step=str(result.extra.get("remedy") or (check.do if check else "")) if judged else "",
+        rank=severity_of(result).rank if judged else len(severities()),
+    )
+
+
 def _failure(run: Run) -> Failure | None:
+    """Why a run is not a PASS: its first failing gate, its gravest check, all of its actions."""
     if run.failures:
-        gravest, first = run.failures[0], run.first_failure
+        first = run.first_failure
         assert first is not None  # noqa: S101 - there are failures
-        return Failure(
+        return replace(
+            _failure_of(run.failures[0]),
             suite=first.suite,
             gate=first.area,
-            check=gravest.id,
             action=worst_action(run.failures),
-            device=gravest.device,
-            reason=without_device(gravest),
             next_step=run.next_step,
         )
     unjudged = (each for each in run.results if each.verdict is Verdict.INCONCLUSIVE)
     if (first := next(unjudged, None)) is not None:
-        return Failure(
-            suite=first.suite,
-            gate=first.area,
-            check=first.id,
-            action=Action.NONE,
-            device=first.device,
-            reason=without_device(first),
-            next_step="",
-        )
+        return _failure_of(first)
     if run.verdict is Verdict.PASS:
         return None
     return Failure(

@@ -9,28 +9,37 @@ import math
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.codec import encode
 from portagpu.fleet import measures, pairs, versions
 from portagpu.fleet.distributions import Distribution, distributions_of
 from portagpu.fleet.gather import Fleet, Joint, Missing, gather
+from portagpu.fleet.nodes import Failure
+from portagpu.ledger import IDENTITY, balance
 from portagpu.results.actions import Action
+from portagpu.results.advice import severities
 from portagpu.results.verdicts import FAILING, Verdict, fold
+from portagpu.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from portagpu.bundle.files import Aside
     from portagpu.fleet.measures import Limits, Unlike
     from portagpu.fleet.nodes import NodeRun, Unread
     from portagpu.fleet.pairs import Slow
     from portagpu.fleet.record import FleetRecord
     from portagpu.fleet.versions import Differing
+    from portagpu.ledger import Absent, Balance
 
 SCHEMA: Final = "portagpu.fleet-report/1"
 DONE: Final = "done"
 _NUMBER: Final = re.compile(r"\d+(?:[.,]\d+)*")
+
+_NOT_GREEN: Final = frozenset({*FAILING, Verdict.INCONCLUSIVE})
 
 Gate = tuple[str, str]
 """Suite and area of results."""
@@ -70,9 +79,9 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alike:
-    """Nodes that are no PASS for a reason that differs in numbers at most.
+    """Nodes that are not a PASS for a reason that differs in numbers at most.
 
-    The words are those of the first node.
+    The words are those of the first node. ``devices`` has what each node blames, or None.
     """
 
     state: str
@@ -83,13 +92,16 @@ class Alike:
     action: str
     next_step: str
     nodes: tuple[str, ...]
+    devices: tuple[str | None, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetReport:
     """What a fleet's results say together.
 
-    ``joint`` and ``missing_joint`` are the numbers of pairs and groups with and without a result.
+    ``several_machines`` says of a name why two machines may have it, ``aside`` what the places hold
+    that does not count. ``joint`` and ``missing_joint`` count pairs and groups with and without a
+    result.
     """
 
     records: tuple[FleetRecord, ...]
@@ -101,6 +113,8 @@ class FleetReport:
     differing: tuple[Differing, ...]
     distributions: tuple[Distribution, ...]
     unread: tuple[Unread, ...]
+    aside: tuple[Aside, ...]
+    several_machines: Mapping[str, str]
     joint: int
     missing_joint: int
     limits: Limits
@@ -153,6 +167,8 @@ class FleetReport:
             "versions": encode(self.differing),
             "distributions": encode(self.distributions),
             "unread": [{"file": str(each.path), "reason": each.reason} for each in self.unread],
+            "aside": [{"file": str(each.path), "reason": each.reason} for each in self.aside],
+            "several_machines": dict(self.several_machines),
         }
 
     def _node(self, node: Node) -> dict[str, Any]:
@@ -177,6 +193,11 @@ def judge(fleet: Fleet) -> FleetReport:
     different = versions.differing(fleet.nodes, tables, limits)
     unlike += versions.with_fewer_devices(different)
     gates = dict.fromkeys(gate for node in nodes for gate in node.gates)
+    several = {
+        name: why
+        for name, runs in fleet.nodes.items()
+        if len(runs) > 1 and (why := fleet.balance(name).several_machines)
+    }
     return FleetReport(
         records=tuple(fleet.records),
         nodes=tuple(nodes),
@@ -187,6 +208,8 @@ def judge(fleet: Fleet) -> FleetReport:
         differing=tuple(different),
         distributions=tuple(distributions_of([*tables, *joint])),
         unread=tuple(fleet.unread),
+        aside=tuple(fleet.aside),
+        several_machines=several,
         joint=len(fleet.joint),
         missing_joint=len(fleet.missing_joint),
         limits=limits,
@@ -206,7 +229,7 @@ def _nodes(fleet: Fleet) -> list[Node]:
         for step in record.steps
         if len(step.nodes) == 1 and step.action
     }
-    found = [_done(name, runs, actions.get(name) or "") for name, runs in fleet.nodes.items()]
+    found = [_done(name, runs, fleet.balance(name)) for name, runs in fleet.nodes.items()]
     found += _only_together(fleet)
     # a failure of an older run is graver than no result
     missing = {each.node: each for each in fleet.missing}
@@ -249,7 +272,7 @@ def _only_together(fleet: Fleet) -> Iterator[Node]:
     for name, results in own.items():
         gates: dict[Gate, Verdict] = {}
         for joint in results:
-            for gate, verdict in joint.run.gates.items():
+            for gate, verdict in balance([joint.run.account]).gates().items():
                 both = [each for each in (gates.get(gate), verdict) if each is not None]
                 gates[gate] = fold(both) if len(set(both)) > 1 else verdict
         told = next((each for each in results if each.run.verdict in FAILING), results[-1])
@@ -278,17 +301,22 @@ def natural(name: str) -> list[tuple[int, str]]:
     return [(int(part) if part.isdecimal() and len(part) < 19 else -1, part) for part in parts]
 
 
-def _done(name: str, runs: Sequence[NodeRun], action: str) -> Node:
-    """A node with the newest verdict of each gate; a run that lacks a gate does not heal it."""
+def _done(name: str, runs: Sequence[NodeRun], own: Balance) -> Node:
+    """A node with what stands of all its runs."""
     newest = runs[-1]
-    gates: dict[Gate, Verdict] = {}
-    for run in runs:
-        gates |= run.gates
-    told, verdict = newest, newest.verdict
-    if len(runs) > 1:
-        verdict = fold([newest.verdict, *gates.values()])
-        told = next((run for run in reversed(runs) if _still_fails(run, gates)), newest)
-    failure = told.failure
+    by_run = {run.account.run: run for run in runs}
+    told, failure = _why(own, by_run)
+    verdict = own.verdict
+    if failure is None and verdict is not Verdict.PASS:
+        # nothing was judged, or the run was interrupted
+        failure = newest.failure
+    gates = own.gates()
+    if own.absent:
+        gates[IDENTITY] = Verdict.FAIL
+    action = Action(failure.action) if failure is not None else Action.NONE
+    if not any(each.cleared for each in own.facts.values()):
+        # a result that is not judged may ask for something too
+        action = max(action, Action(newest.action))
     return Node(
         name=name,
         hardware=newest.hardware,
@@ -298,7 +326,7 @@ def _done(name: str, runs: Sequence[NodeRun], action: str) -> Node:
         check=failure.check if failure else "",
         device=failure.device if failure else None,
         reason=failure.reason if failure else "",
-        action=action or (failure.action if failure else Action.NONE),
+        action=action,
         next_step=failure.next_step if failure else "",
         gates=gates,
         started=told.started,
@@ -307,9 +335,65 @@ def _done(name: str, runs: Sequence[NodeRun], action: str) -> Node:
     )
 
 
-def _still_fails(run: NodeRun, gates: Mapping[Gate, Verdict]) -> bool:
-    failure = run.failure
-    return failure is not None and gates.get((failure.suite, failure.gate)) in FAILING
+def _why(own: Balance, by_run: Mapping[str, NodeRun]) -> tuple[NodeRun, Failure | None]:
+    """The run and the reason of what is gravest of all that stands and is not a PASS.
+
+    ``gate`` of the reason is the first that failed, and ``action`` the worst of all.
+    """
+    newest = by_run[own.newest.run]
+    standing = [
+        (run, run.failures[fact])
+        for fact, each in own.facts.items()
+        if each.cleared is None
+        and each.verdict in _NOT_GREEN
+        and fact in (run := by_run[each.account.run]).failures
+    ]
+    failed = [each for each in standing if each[1].rank < len(severities())]
+    failed += ((by_run[each.missing.run], _absent(each)) for each in own.absent)
+    found = failed or standing
+    if not found or (own.several_machines and not failed):
+        return newest, _doubt(own)
+    run, gravest = min(found, key=lambda each: each[1].rank)
+    _, first = found[0]
+    action = max(Action(each.action) for _, each in found)
+    return run, replace(gravest, suite=first.suite, gate=first.gate, action=action)
+
+
+def _absent(absent: Absent) -> Failure:
+    """What to say of a device that is no longer listed."""
+    device = absent.device
+    named = f"{device.id} at {device.pci}" if device.has_uuid and device.pci else device.id
+    suite, gate = IDENTITY
+    return Failure(
+        suite=suite,
+        gate=gate,
+        check=absent.fact.id,
+        action=Action.ISOLATE,
+        device=device.id,
+        reason=(
+            f"the device {one_line(named)} of the run {absent.seen.run} is missing from "
+            f"{absent.missing.run}, which lists all devices"
+        ),
+        next_step="look for the device on its bus and in dmesg; if it was replaced, record that "
+        "with portagpu fleet clear",
+        rank=severities()["gone"].rank,
+    )
+
+
+def _doubt(own: Balance) -> Failure | None:
+    """Why a node is not a PASS although nothing of it failed; None where nothing speaks of it."""
+    cleared = next((each.cleared for each in own.facts.values() if each.cleared is not None), None)
+    if own.several_machines:
+        reason = f"two machines may have this name: {own.several_machines}"
+    elif cleared is not None:
+        day = datetime.fromtimestamp(cleared.at_s, UTC)
+        reason = f"cleared on {day:%F} ({one_line(cleared.reason)}), and not judged since"
+    else:
+        return None
+    return Failure(
+        suite="", gate="", check="", action=Action.NONE, device=None, reason=reason, next_step="",
+        rank=len(severities()),
+    )  # fmt: skip
 
 
 def _missing_together(fleet: Fleet) -> Iterator[Node]:
@@ -344,6 +428,7 @@ def _alike(nodes: Sequence[Node]) -> list[Alike]:
             action=first.action,
             next_step=first.next_step,
             nodes=tuple(node.name for node in own),
+            devices=tuple(node.device for node in own),
         )
         for own in groups.values()
         for first in own[:1]

@@ -77,12 +77,24 @@ def differing(
         of_nodes = {
             name: {node: run.versions.get(name) for node, run in own.items()} for name in names
         }
-        of_nodes[DEVICES] = {node: str(run.devices) for node, run in own.items()}
+        of_nodes[DEVICES] = _devices({node: nodes[node] for node in own})
         by_node = _by_node([table for table in tables if table.hardware == hardware])
         for name, versions in of_nodes.items():
             if len(set(versions.values())) > 1:
                 found.append(_differing(hardware, name, versions, by_node, limits))
     return found
+
+
+def _devices(nodes: Mapping[str, Sequence[NodeRun]]) -> dict[str, str | None]:
+    """How many devices the newest run has that lists all of a node's.
+
+    Nodes without such a run are left out, unless no node has one.
+    """
+    listings = {
+        node: [run for run in runs if run.account.lists_all] for node, runs in nodes.items()
+    }
+    chosen = {node: runs for node, runs in listings.items() if runs} or nodes
+    return {node: str(runs[-1].devices) for node, runs in chosen.items()}
 
 
 def with_fewer_devices(differing: Iterable[Differing]) -> Iterator[Unlike]:

@@ -6,7 +6,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from portagpu.bundle.files import OtherDocument, find_files
+from portagpu.bundle.files import (
+    WHOLE,
+    Aside,
+    OtherDocument,
+    claimed_run,
+    find_files,
+    same_run,
+)
 from portagpu.errors import ResultError
 from portagpu.files import write_parts
 from portagpu.history.documents import OtherRun, read_document
@@ -25,13 +32,13 @@ class Outcome(StrEnum):
     ADDED = "added"
     THERE = "there already"
     PASSED_OVER = "passed over"
-    """It lies in a folder that was named, and is neither a result nor a bundle."""
+    """A folder that was named holds it, and it is neither a result nor a bundle."""
     REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """A file and what became of it; ``why`` is not empty for one that was refused."""
+    """A file and what became of it; ``why`` says so where it was refused or passed over."""
 
     path: Path
     outcome: Outcome
@@ -44,14 +51,18 @@ def import_files(store: Store, paths: Iterable[Path]) -> Iterator[Imported]:
     Only one file is in memory. One that is refused leaves nothing and stops no other. A store that
     can no longer be written raises StoreError.
     """
-    for path, named in find_files(paths):
+    aside: list[Aside] = []
+    whole: dict[Path, str | None] = {}
+    for path, named in find_files(paths, aside):
+        if path.name == WHOLE:
+            whole[path.parent] = claimed_run(path)
+        elif not named and same_run(path, whole.get(path.parent)):
+            continue
         try:
             document = read_document(path)
         except OtherDocument as error:
-            if named:
-                yield Imported(path, Outcome.REFUSED, str(error))
-            else:
-                yield Imported(path, Outcome.PASSED_OVER)
+            outcome = Outcome.REFUSED if named else Outcome.PASSED_OVER
+            yield Imported(path, outcome, str(error))
             continue
         except ResultError as error:
             yield Imported(path, Outcome.REFUSED, str(error))
@@ -62,6 +73,8 @@ def import_files(store: Store, paths: Iterable[Path]) -> Iterator[Imported]:
             yield Imported(path, Outcome.REFUSED, f"{path}: {error}")
             continue
         yield Imported(path, Outcome.ADDED if added else Outcome.THERE)
+    for path, reason in aside:
+        yield Imported(path, Outcome.PASSED_OVER, f"{path}: {reason}")
 
 
 def export_files(store: Store, runs: Iterable[StoredRun], folder: Path) -> Iterator[Path]:

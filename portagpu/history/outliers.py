@@ -27,7 +27,7 @@ EARLIER: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Unlike:
-    """A value of the newest ``run`` of a machine that differs from the ``median`` of its peers.
+    """A value of a machine's newest ``run`` with that measure, unlike the ``median`` of its peers.
 
     ``among`` says who they are: DEVICES of the same run, NODES of the same target, or earlier runs
     of the same machine (TIME). ``who`` is the device, host or run; ``relative`` the distance from
@@ -85,10 +85,9 @@ def recent(runs: Sequence[StoredRun]) -> list[StoredRun]:
 def outliers(
     series: Sequence[Series], runs: Sequence[StoredRun], relative: float = RELATIVE
 ) -> Outliers:
-    """Compare the newest run of each machine; ``runs`` are the recent ones, the oldest first."""
-    newest = {run.machine: at for at, run in enumerate(runs)}
+    """Compare what each machine measured last; ``runs`` are the recent ones, the oldest first."""
     finder = _Finder(runs, relative)
-    of_nodes: dict[tuple[str | None, MeasureId], dict[str, list[float]]] = {}
+    of_nodes: dict[tuple[str | None, MeasureId], dict[str, dict[int, list[float]]]] = {}
     of_devices: dict[tuple[int, MeasureId], dict[str, float]] = {}
     for each in series:
         machines: dict[Machine, dict[int, float]] = {}
@@ -96,22 +95,19 @@ def outliers(
             machines.setdefault(runs[at].machine, {})[at] = value
         whole = each.what._replace(device=None)
         for machine, values in machines.items():
-            at = newest[machine]
-            if at not in values:
-                continue
+            # the newest run that measured it: a later one of other measures says nothing of it
+            at = max(values)
             finder.over_time(each.what, at, values)
             hosts = of_nodes.setdefault((machine.target, whole), {})
-            hosts.setdefault(machine.host, []).append(values[at])
+            hosts.setdefault(machine.host, {}).setdefault(at, []).append(values[at])
             if each.what.device is not None:
                 of_devices.setdefault((at, whole), {})[each.what.device] = values[at]
     for (at, what), devices in of_devices.items():
         finder.over_devices(what, at, devices)
-    at_host = {(machine.target, machine.host): at for machine, at in newest.items()}
-    for (target, what), hosts in of_nodes.items():
+    for (_, what), hosts in of_nodes.items():
+        newest = {host: max(found) for host, found in hosts.items()}
         finder.over_nodes(
-            what,
-            {host: at_host[target, host] for host in hosts},
-            {host: median(values) for host, values in hosts.items()},
+            what, newest, {host: median(hosts[host][at]) for host, at in newest.items()}
         )
     order = (DEVICES, NODES, TIME)
     found = sorted(

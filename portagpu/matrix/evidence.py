@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass
-from datetime import datetime
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from portagpu.bundle.badges import earned_in
-from portagpu.bundle.result_ids import area_of
-from portagpu.results.run import verdict_of
-from portagpu.results.verdicts import Evidence, Verdict
+from portagpu.bundle.result_ids import stated_name, stated_names
+from portagpu.ledger import IDENTITY, account_of, balance, fact_of, lines, owner_of
+from portagpu.results.verdicts import FAILING, Evidence, Verdict, fold_area
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from portagpu.results.run import Result, Run
+    from portagpu.ledger import Account, Clearance, Fact
+    from portagpu.results.run import Run
 
 Area = tuple[str, str]
 """(suite, area) that a result comes from."""
@@ -26,18 +26,23 @@ _STRENGTH: Final = tuple(Evidence).index
 class Shown:
     """What some results show: their verdict together, and how many have which.
 
-    ``badge`` is the strongest evidence that they earn, or None where they earn none.
+    ``badge`` is the strongest evidence that they earn, or None where they earn none. ``judged`` of
+    the ``stated`` ids that there are have a result; ``stated`` is 0 where nothing states them.
     """
 
     verdict: Verdict
     badge: Evidence | None
     counts: Mapping[Verdict, int]
+    judged: int
+    stated: int
 
     @property
     def detail(self) -> str:
-        """Evidence and number of results: "executed, 612, 40 unverified"."""
+        """Evidence and number of results: "executed, 612, 40 unverified", "executed, 1 of 31"."""
         unverified = self.counts.get(Verdict.UNVERIFIED, 0)
-        words = [str(self.badge or "no evidence"), str(sum(self.counts.values()))]
+        partial = self.judged < self.stated
+        number = f"{self.judged} of {self.stated}" if partial else str(sum(self.counts.values()))
+        words = [str(self.badge or "no evidence"), number]
         if unverified and self.verdict is not Verdict.UNVERIFIED:
             words.append(f"{unverified} unverified")
         return ", ".join(words)
@@ -50,9 +55,10 @@ class Shown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell(Shown):
-    """The newest run of one area of one target.
+    """What stands of one area of one target, over all machines whose runs are known.
 
-    ``started`` is when the run began (RFC 3339), ``source`` the file that has it.
+    ``started`` is when the run began that says so (RFC 3339), ``source`` the file that has it.
+    ``recorded`` is True for what recordings show, which never counts as a run.
     """
 
     target: str
@@ -60,46 +66,101 @@ class Cell(Shown):
     area: str
     started: str
     source: str
+    recorded: bool = False
+
+
+@dataclass(slots=True)
+class _Found:
+    """Of one cell: each fact with its verdict and run, the worst of several machines."""
+
+    facts: dict[Fact, tuple[Verdict, int]] = field(default_factory=dict)
+
+    def add(self, fact: Fact, verdict: Verdict, run: int) -> None:
+        known = self.facts.get(fact)
+        if known is None or fold_area([known[0], verdict]) is not known[0]:
+            self.facts[fact] = verdict, run
 
 
 def cells(
-    runs: Iterable[tuple[str, Run]], row: Callable[[Run], str | None] | None = None
+    runs: Iterable[tuple[str, Run]],
+    row: Callable[[Run], str | None] | None = None,
+    clearances: Sequence[Clearance] = (),
 ) -> list[Cell]:
-    """The newest run of each area of each target, by target, suite and area.
+    """What stands of each area of each target, by target, suite and area.
 
     ``runs`` are named by the files that have them. ``row`` says of which target a run is: that of
-    :func:`target_of` by default. Runs without one have no cell.
+    :func:`target_of` by default. Runs without one have no cell. A PASS of fewer cases or metrics
+    than the suite has in that area is INCONCLUSIVE.
     """
-    newest: dict[tuple[str, str, str], Cell] = {}
-    for source, run in sorted(runs, key=lambda each: datetime.fromisoformat(each[1].info.started)):
-        target = (row or target_of)(run)
-        if target is None:
-            continue
-        areas: dict[Area, list[tuple[Result, Evidence | None]]] = defaultdict(list)
-        for result, badge in earned_in(run):
-            areas[origin(result)].append((result, badge))
-        for (suite, area), found in areas.items():
-            verdicts = [result.verdict for result, _ in found]
-            badges = (badge for _, badge in found if badge is not None)
-            newest[target, suite, area] = Cell(
-                verdict=verdict_of([result for result, _ in found]),
-                badge=max(badges, key=_STRENGTH, default=None),
-                counts={each: n for each in Verdict if (n := verdicts.count(each))},
-                target=target,
-                suite=suite,
-                area=area,
-                started=run.info.started,
-                source=source,
-            )
-    return [newest[key] for key in sorted(newest)]
+    known = [(source, run, shown) for source, run in runs if (shown := (row or target_of)(run))]
+    accounts = [account_of(run) for _, run, _ in known]
+    places: dict[str, list[int]] = {}
+    for index, (_, _, target) in enumerate(known):
+        places.setdefault(target, []).append(index)
+    return [
+        cell
+        for target in sorted(places)
+        for cell in _cells(
+            target, [(*known[at][:2], accounts[at]) for at in places[target]], clearances
+        )
+    ]
 
 
-def origin(result: Result) -> Area:
-    """The suite and the area of a result: those that it had before a bring-up took it over."""
-    suite = result.extra.get("suite")
-    if suite is None:
-        return result.suite, result.area
-    return str(suite), str(result.extra.get("area", area_of(result)))
+def _cells(
+    target: str, runs: Sequence[tuple[str, Run, Account]], clearances: Sequence[Clearance]
+) -> Iterator[Cell]:
+    found: dict[tuple[str, str, bool], _Found] = {}
+    by_run = {account.run: index for index, (_, _, account) in enumerate(runs)}
+    owners = [(owner_of(run, source), account) for source, run, account in runs]
+    for line in lines(owners):
+        of_node = [each for each in clearances if each.node == line.name]
+        own = balance([runs[at][2] for at in line.entries], of_node)
+        recorded = own.newest.replayed
+        for fact, standing in own.facts.items():
+            place = found.setdefault((fact.suite, fact.area, recorded), _Found())
+            place.add(fact, standing.verdict, by_run[standing.account.run])
+        for absent in own.absent:
+            place = found.setdefault((*IDENTITY, recorded), _Found())
+            place.add(absent.fact, Verdict.FAIL, by_run[absent.missing.run])
+    badges = [_badges(run, account) for _, run, account in runs]
+    for (suite, area, recorded), place in sorted(found.items()):
+        counts = Counter(verdict for verdict, _ in place.facts.values())
+        stated = frozenset() if recorded else stated_names(suite, area)
+        names = {stated_name(suite, fact.id) for fact in place.facts}
+        judged = len(names & stated) if stated else len(names)
+        verdict = fold_area(counts)
+        if verdict is Verdict.PASS and judged < len(stated):
+            verdict = Verdict.INCONCLUSIVE
+        earned = [badge for fact, (_, at) in place.facts.items() if (badge := badges[at].get(fact))]
+        # the run of what failed says why, else the newest
+        newest = max(
+            (at for own, at in place.facts.values() if own in FAILING or verdict not in FAILING),
+            key=lambda at: runs[at][2].at_s,
+        )
+        source, run, _ = runs[newest]
+        yield Cell(
+            verdict=verdict,
+            badge=max(earned, key=_STRENGTH, default=None),
+            counts={each: counts[each] for each in Verdict if counts[each]},
+            judged=judged,
+            stated=len(stated),
+            target=target,
+            suite=suite,
+            area=area,
+            started=run.info.started,
+            source=source,
+            recorded=recorded,
+        )
+
+
+def _badges(run: Run, account: Account) -> dict[Fact, Evidence]:
+    """The strongest evidence that a run earned for each fact."""
+    found: dict[Fact, Evidence] = {}
+    for result, badge in earned_in(run):
+        if badge is not None:
+            fact = fact_of(result, run, account.devices)
+            found[fact] = max(badge, found.get(fact, badge), key=_STRENGTH)
+    return found
 
 
 def target_of(run: Run) -> str | None:

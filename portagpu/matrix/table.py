@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.bundle.result_ids import stated_areas, stated_names
 from portagpu.matrix.committed import NOTHING
 from portagpu.matrix.evidence import Shown, cells
-from portagpu.results.verdicts import Evidence, Verdict, fold
+from portagpu.results.verdicts import Evidence, Verdict, fold_area
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from portagpu.bundle.files import Document
+    from portagpu.ledger import Clearance
     from portagpu.matrix.committed import Committed, Recorded
     from portagpu.matrix.evidence import Cell
     from portagpu.target import Target
@@ -45,28 +48,49 @@ class Row:
         return [badge for badge in Evidence if badge in there]
 
     def suite(self, name: str) -> Shown | None:
-        """All areas of a suite together; None without results."""
-        found = [cell for cell in self.cells if cell.suite == name]
+        """All areas of a suite together; None without results.
+
+        What ran counts, and recordings where nothing did. A PASS of fewer cases or metrics
+        than the suite has is INCONCLUSIVE.
+        """
+        of_suite = [cell for cell in self.cells if cell.suite == name]
+        found = [cell for cell in of_suite if not cell.recorded] or of_suite
         if not found:
             return None
-        verdicts = {cell.verdict for cell in found}
         counts: Counter[Verdict] = Counter()
         for cell in found:
             counts.update(cell.counts)
         badges = [cell.badge for cell in found if cell.badge is not None]
+        judged = sum(cell.judged for cell in found if cell.stated)
+        stated = 0 if found[0].recorded else _stated(name)
+        verdict = fold_area(cell.verdict for cell in found)
+        if verdict is Verdict.PASS and judged < stated:
+            verdict = Verdict.INCONCLUSIVE
         return Shown(
-            verdict=verdicts.pop() if len(verdicts) == 1 else fold(verdicts),
+            verdict=verdict,
             badge=max(badges, key=_STRENGTH, default=None),
             counts={verdict: counts[verdict] for verdict in Verdict if counts[verdict]},
+            judged=judged,
+            stated=stated,
         )
 
 
+@cache
+def _stated(suite: str) -> int:
+    """How many cases or metrics a suite has in all areas."""
+    return sum(len(stated_names(suite, area)) for area in stated_areas(suite))
+
+
 def rows(
-    targets: Iterable[Target], documents: Sequence[Document] = (), committed: Committed = NOTHING
+    targets: Iterable[Target],
+    documents: Sequence[Document] = (),
+    committed: Committed = NOTHING,
+    clearances: Sequence[Clearance] = (),
 ) -> list[Row]:
-    """A row for each target, by id, from result files and what is committed; newer runs win."""
+    """A row for each target, by id: what stands of result files and what is committed."""
     found: dict[str, list[Cell]] = {}
-    for cell in cells((each.path.name, each.run) for each in (*committed.bundles, *documents)):
+    named = ((each.path.name, each.run) for each in (*committed.bundles, *documents))
+    for cell in cells(named, clearances=clearances):
         found.setdefault(cell.target, []).append(cell)
     return [
         Row(

@@ -19,15 +19,24 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from portagpu.ledger import Clearance
+
 __all__ = ["render", "render_runs", "write_report"]
 
 
 def write_report(
-    runs: Run | Sequence[Run], path: str | os.PathLike[str], *, title: str | None = None
+    runs: Run | Sequence[Run],
+    path: str | os.PathLike[str],
+    *,
+    title: str | None = None,
+    clearances: Sequence[Clearance] = (),
 ) -> Path:
     """Write the page of one run, or of several, to ``path``, whole or not at all.
 
+    ``clearances`` are of devices in several runs.
+
     Raises OutputError, and ValueError for no run at all.
     """
-    text = render(runs, title=title) if isinstance(runs, Run) else render_runs(runs, title=title)
-    return write_atomic(path, text)
+    if isinstance(runs, Run):
+        return write_atomic(path, render(runs, title=title))
+    return write_atomic(path, render_runs(runs, title=title, clearances=clearances))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from portagpu.matrix.evidence import origin
 from portagpu.report.controls import filter_controls
 from portagpu.report.markup import Markup, json_block, shown_text, tag
 from portagpu.report.parts import section
@@ -51,7 +50,7 @@ def data_of(runs: Sequence[NamedRun]) -> dict[str, Any]:
     rows = [
         [
             place,
-            _place(checks, tuple(map(shown_text, (*origin(result), result.id)))),
+            _place(checks, tuple(map(shown_text, (*result.origin, result.id)))),
             verdicts.index(result.verdict),
             _place(texts, shown_text(result.device or "")),
             _place(texts, shown_text(result.reason)),

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from portagpu import units
-from portagpu.matrix.evidence import origin
 from portagpu.report.charts import (
     COLOURS,
     LARGEST,
@@ -75,7 +74,7 @@ def measures_of(runs: Sequence[NamedRun]) -> dict[Key, list[Measured]]:
     found: dict[Key, list[Measured]] = {}
     for place, each in enumerate(runs):
         for result in filter(is_measure, each.run.results):
-            key = (*origin(result), result.id, units.to_base(0.0, result.unit or "1")[1])
+            key = (*result.origin, result.id, units.to_base(0.0, result.unit or "1")[1])
             measured = Measured(each, place, result)
             if abs(measured.value) < LARGEST:
                 found.setdefault(key, []).append(measured)
@@ -184,7 +183,7 @@ def curves_section(runs: Sequence[NamedRun]) -> Markup | None:
             for curve in curves_of(result):
                 labels = (curve["x_label"], curve["x_unit"], curve["y_label"], curve["y_unit"])
                 title = f"{title_of(result, curve)}: {curve['series']}"
-                key = (*origin(result), title, *labels, curve["x_log"])
+                key = (*result.origin, title, *labels, curve["x_log"])
                 chart = charts.setdefault(key, Chart(title, *labels, curve["x_log"]))
                 device = f", {result.device}" if result.device else ""
                 chart.series.append(Series(each.name + device, points_of(curve)))

@@ -87,7 +87,7 @@ def _banner(report: FleetReport, title: str) -> Markup:
     if report.missing_joint:
         said.append(f"{report.missing_joint:,} pairs and groups without a result")
     if several := sum(node.earlier > 0 for node in report.nodes):
-        said.append(f"{several:,} with several results, of which the newest of each gate counts")
+        said.append(f"{several:,} with several results, in which a failure stays until it passes")
     if report.unread:
         said.append(f"{len(report.unread):,} files not read")
     return tag(

@@ -17,12 +17,15 @@ from portagpu.report.style import CSS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from portagpu.ledger import Clearance
     from portagpu.report.markup import Markup
     from portagpu.report.runs import NamedRun
     from portagpu.results.run import Run
 
 
-def render_runs(runs: Sequence[Run], *, title: str | None = None) -> str:
+def render_runs(
+    runs: Sequence[Run], *, title: str | None = None, clearances: Sequence[Clearance] = ()
+) -> str:
     """``runs`` as an HTML document: all text from the runs is escaped.
 
     The order is: verdict and what to do, target by area, failures, runs, measures side by side,
@@ -36,7 +39,7 @@ def render_runs(runs: Sequence[Run], *, title: str | None = None) -> str:
     default = f"portagpu: {units.count(len(runs), 'run')} of {units.count(targets, 'target')}"
     shown = title or default
     parts = (
-        ("Matrix", overview.matrix_section(listed)),
+        ("Matrix", overview.matrix_section(listed, clearances)),
         ("Failures", overview.failures_section(listed)),
         ("Runs", overview.runs_section(listed)),
         ("Measures", compare.measures_section(listed)),

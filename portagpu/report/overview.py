@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
 from portagpu import units
-from portagpu.matrix.evidence import cells, origin
+from portagpu.matrix.evidence import cells
 from portagpu.matrix.table import SUITES
 from portagpu.report.markup import Child, Markup, join, shown_text, tag
 from portagpu.report.parts import (
@@ -29,6 +29,7 @@ from portagpu.results.verdicts import FAILING, Verdict, fold
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from portagpu.ledger import Clearance
     from portagpu.matrix.evidence import Area, Cell
     from portagpu.report.runs import NamedRun
     from portagpu.results.run import Result
@@ -91,16 +92,18 @@ def _listed(names: Sequence[str]) -> str:
     return "; ".join(names[:3]) + (f" and {more} more" if more > 0 else "")
 
 
-def matrix_section(runs: Sequence[NamedRun]) -> Markup:
-    """Target by area, as ``matrix show`` has it: the newest run of each, and what it earned.
+def matrix_section(runs: Sequence[NamedRun], clearances: Sequence[Clearance] = ()) -> Markup:
+    """Target by area, as ``matrix show`` has it: what stands of each, and what it earned.
 
     Whichever are more stand below each other.
     """
     found: dict[str, dict[Area, Cell]] = {}
-    for cell in cells(((each.name, each.run) for each in runs), hardware_of):
-        found.setdefault(cell.target, {})[cell.suite, cell.area] = cell
+    for cell in cells(((each.name, each.run) for each in runs), hardware_of, clearances):
+        # what ran stands before recordings
+        if not cell.recorded or (cell.suite, cell.area) not in found.get(cell.target, {}):
+            found.setdefault(cell.target, {})[cell.suite, cell.area] = cell
     # in the order in which they ran
-    there = {origin(result): None for each in runs for result in each.run.results}
+    there = {result.origin: None for each in runs for result in each.run.results}
     ordered = sorted(there, key=lambda area: _suite_place(area[0]))
     names = list(found)
     targets = [tag("span", name, class_="id") for name in names]
@@ -127,7 +130,7 @@ def matrix_section(runs: Sequence[NamedRun]) -> Markup:
 
 
 _MATRIX: Final = (
-    "The newest run of each target and area, with its strongest evidence and the number of results;"
+    "What stands of each target and area, with its strongest evidence and the number of results;"
     " empty where no run has a result"
 )
 
@@ -199,5 +202,5 @@ def _to_check(each: NamedRun, result: Result) -> Markup:
 
 
 def _address(each: NamedRun, result: Result) -> str:
-    suite, area = origin(result)
+    suite, area = result.origin
     return fragment(verdict=str(result.verdict), suite=suite, area=area, run=each.name, q=result.id)

@@ -36,6 +36,7 @@ from portagpu.results.verdicts import (
     Verdict,
     exit_code,
     fold,
+    fold_area,
 )
 from portagpu.results.wording import without_device
 from portagpu.text import one_line, printable
@@ -117,6 +118,14 @@ class Result:
     def failed(self) -> bool:
         """True for FAIL and ERROR."""
         return self.verdict in FAILING
+
+    @property
+    def origin(self) -> tuple[str, str]:
+        """The suite and the area that it comes from, before a bring-up took it over."""
+        suite = self.extra.get("suite")
+        if suite is None:
+            return self.suite, self.area
+        return str(suite), str(self.extra.get("area", self.id.partition("/")[0]))
 
     def to_json(self) -> dict[str, Any]:
         """The result as an object of the schema, with every key."""
@@ -397,15 +406,8 @@ def new_run(
 
 
 def verdict_of(results: Sequence[Result]) -> Verdict:
-    """The verdict of a gate or an area: the fold of its results, or SKIP or UNVERIFIED if they
-    all are."""
-    verdicts = {result.verdict for result in results}
-    for unjudged in (Verdict.SKIP, Verdict.UNVERIFIED):
-        if verdicts == {unjudged}:
-            return unjudged
-    if verdicts == {Verdict.SKIP, Verdict.UNVERIFIED}:
-        return Verdict.UNVERIFIED
-    return fold(verdicts)
+    """The verdict of a gate or an area from its results."""
+    return fold_area(result.verdict for result in results)
 
 
 def validate(document: object) -> None:

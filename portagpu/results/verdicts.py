@@ -67,6 +67,16 @@ def fold(verdicts: Iterable[Verdict], *, strict: bool = False) -> Verdict:
     return worst
 
 
+def fold_area(verdicts: Iterable[Verdict]) -> Verdict:
+    """The fold of a gate or an area: SKIP or UNVERIFIED where there is nothing else."""
+    present = set(verdicts)
+    if present == {Verdict.SKIP}:
+        return Verdict.SKIP
+    if present and present <= {Verdict.SKIP, Verdict.UNVERIFIED}:
+        return Verdict.UNVERIFIED
+    return fold(present)
+
+
 def exit_code(verdict: Verdict) -> int:
     """0 for PASS, 1 for FAIL and ERROR, 3 for everything else.
 
