@@ -63,14 +63,22 @@ class OpenedDevice:
     arch: str = ""
     count: int = 1
     """How many devices its backend sees."""
+    index: int | None = None
+    uuid: str | None = None
+    pci: str | None = None
     versions: Mapping[str, str | None] = field(default_factory=dict)
 
     def describe_in(self, run: Run, target: str | None, *keys: str) -> None:
-        """Add the device to ``run.info``, with its name and ``keys``.
+        """Add the device to ``run.info``, with its name, what identifies it, and ``keys``.
 
         The first device also sets the run's backend, versions and ``target``.
         """
-        entry = {"name": self.product or self.name, **{key: getattr(self, key) for key in keys}}
+        identity = {"index": self.index, "uuid": self.uuid, "pci": self.pci}
+        entry = {
+            "name": self.product or self.name,
+            **{key: value for key, value in identity.items() if value is not None},
+            **{key: getattr(self, key) for key in keys},
+        }
         info = run.info
         if not info.devices:
             versions = {**info.versions, **self.versions}

@@ -24,12 +24,20 @@ from portagpu.ledger import (
 )
 from portagpu.results.run import Result, Run, RunInfo, Verdict
 
-EXAMPLES = int(os.environ.get("LEDGER_EXAMPLES", "300"))
+EXAMPLES = int(os.environ.get("LEDGER_EXAMPLES", "600"))
 """100,000 take a quarter of an hour."""
 IDS = ("sustained/values", "links/links-up")
 """The first one's failure is a value that was wrong."""
 DEVICES = ("GPU-a", "GPU-b")
-STATED = (Verdict.PASS, Verdict.FAIL, Verdict.ERROR, Verdict.INCONCLUSIVE, Verdict.SKIP)
+STATED = (
+    Verdict.PASS,
+    Verdict.FAIL,
+    Verdict.PASS,
+    Verdict.FAIL,
+    Verdict.ERROR,
+    Verdict.INCONCLUSIVE,
+    Verdict.SKIP,
+)
 
 
 @dataclass(frozen=True)
@@ -82,10 +90,10 @@ _RUNS = st.lists(
         Made,
         # ties, and clocks that jump back
         at=st.sampled_from([1.7e9 + step / 2 for step in range(12)]),
-        stated=st.dictionaries(_FACTS, st.sampled_from(STATED), max_size=4).map(
+        stated=st.dictionaries(_FACTS, st.sampled_from(STATED), min_size=1, max_size=4).map(
             lambda found: tuple(found.items())
         ),
-        listed=st.sampled_from([(), DEVICES[:1], DEVICES[1:], DEVICES]),
+        listed=st.sampled_from([DEVICES, DEVICES, DEVICES, (), DEVICES[:1], DEVICES[1:]]),
         interrupted=st.booleans(),
         replayed=st.integers(0, 5).map(lambda number: number == 0),
     ),

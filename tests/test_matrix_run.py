@@ -10,14 +10,20 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from portagpu.bundle.result_ids import stated_areas, stated_names
 from portagpu.cli import main
+from portagpu.contents import stated_gates
+from portagpu.kernels.cpp.sources import KERNELS
+from portagpu.ledger import Device
 from portagpu.matrix import run as matrix_run
+from portagpu.matrix.kept import Here, UnknownMachine, why_again
 from portagpu.matrix.run import CannotRun, Environment, reachable, run_environments
 from portagpu.paths import matrix_dir
-from portagpu.results.run import Result, Verdict, new_run
+from portagpu.results.run import Result, Run, Verdict, new_run
 from portagpu.target import load_target
 from tests.conftest import CHILD_LIMIT_S, ROOT
 
@@ -27,8 +33,11 @@ if matrix_dir() != ROOT / "matrix":
 
 STAND_IN = """\
 #!{python}
-import os, pathlib, sys, time
+import json, os, pathlib, sys, time
 if "-m" not in sys.argv:
+    sys.exit(0)
+if "info" in sys.argv:
+    print(pathlib.Path({info!r}).read_text())
     sys.exit(0)
 words = dict(zip(sys.argv, sys.argv[1:]))
 name = words["--target"] + " " + words["portagpu"]
@@ -40,26 +49,63 @@ if name in os.environ.get("STUCK", ""):
     time.sleep(600)
 time.sleep(0.3)
 if name not in os.environ.get("BROKEN", ""):
-    text = pathlib.Path({result!r}).read_text()
+    document = json.loads((pathlib.Path({results!r}) / (words["portagpu"] + ".json")).read_text())
+    document["run"]["command"] = ["portagpu", *sys.argv[sys.argv.index("portagpu") + 1 :]]
+    document["run"]["target"] = words["--target"]
     place = pathlib.Path(words["--json"])
     place.parent.mkdir(exist_ok=True)
-    place.write_text(text)
+    place.write_text(json.dumps(document))
 with log.open("a") as file:
     file.write("end " + name + "\\n")
 """
 """A Python with everything, which stands for the verbs: it writes a run that passed."""
 
 
+WHOLE = {
+    "compile": ("compile", [f"kernels/{name}" for name in KERNELS]),
+    "conform": (
+        "conformance",
+        [
+            name
+            for area in stated_areas("conformance")
+            for name in stated_names("conformance", area)
+        ],
+    ),
+    "bench": (
+        "performance",
+        [
+            name
+            for area in stated_areas("performance")
+            for name in stated_names("performance", area)
+        ],
+    ),
+    "bringup": ("bringup", [f"{gate}/x" for gate in stated_gates()]),
+}
+"""Verb -> its suite, and results of all that the suite has."""
+
+
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What the stand-in did: a line when an environment begins, and one when it ends."""
-    run = new_run(target="cpu-x86-64", backend="cpu")
-    run.add(Result(id="a/b", suite="conformance", area="a", verdict=Verdict.PASS))
-    result = run.finish().write_json(tmp_path / "passed.json")
+    for verb, (suite, ids) in WHOLE.items():
+        run = new_run(target="cpu-x86-64", backend="cpu", versions={"torch": "2.9", "driver": None})
+        for name in sorted(ids):
+            area = name.partition("/")[0]
+            run.add(Result(id=name, suite=suite, area=area, verdict=Verdict.PASS))
+        run.finish().write_json(tmp_path / "passed" / f"{verb}.json")
+    info = {"devices": [{"uuid": None, "driver_version": None}], "torch": {"version": "2.9"}}
+    (tmp_path / "info.json").write_text(json.dumps(info))
     place = tmp_path / "log"
     program = tmp_path / "bin" / "python"
     program.parent.mkdir()
-    program.write_text(STAND_IN.format(python=sys.executable, log=str(place), result=str(result)))
+    program.write_text(
+        STAND_IN.format(
+            python=sys.executable,
+            log=str(place),
+            results=str(tmp_path / "passed"),
+            info=str(tmp_path / "info.json"),
+        )
+    )
     program.chmod(0o755)
     monkeypatch.setenv("PORTAGPU_PYTHON", str(program))
     monkeypatch.setenv("TOX_WORK_DIR", str(tmp_path / "tox"))
@@ -136,21 +182,106 @@ def test_what_ended_is_kept_and_the_rest_goes_on(
     assert third == {"nvidia-t4-compile": "PASS", "cpu-x86-64-conformance": "PASS"}
 
 
-@pytest.mark.parametrize("change", ["interrupted", "version", "cut"])
-def test_what_did_not_end_runs_again(change: str, log: Path, tmp_path: Path) -> None:
+def change_text(document: dict[str, Any], where: str, value: object) -> None:
+    *parents, key = where.split(".")
+    for name in parents:
+        document = document[name]
+    document[key] = value
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "why"),
+    [
+        ("run.interrupted", True, "it was interrupted"),
+        ("run.versions.portagpu", "0.0.1", "it is of portagpu 0.0.1"),
+        ("run.versions.torch", "2.8", "it is of torch 2.8, and 2.9 is here"),
+        ("run.host", "another", "it is of the host another"),
+        ("run.host", "", "it is of the host without a name"),
+        ("run.target", "nvidia-h200-sxm", "it is of nvidia-h200-sxm"),
+        ("run.replay", [{"name": "x", "sha256": None, "source": None}], "it is of a recording"),
+        (
+            "run.command",
+            ["portagpu", "conform", "--only", "rng/*", "--target", "cpu-x86-64"],
+            "it was run as: conform --only rng/* --target cpu-x86-64",
+        ),
+        (
+            "run.devices",
+            [{"name": "GPU", "uuid": "GPU-A"}],
+            "its device gpu-a is not here",
+        ),
+        ("results", 1, "it has 1 of "),
+        ("suite", "performance", "it is not of the suite conformance alone"),
+    ],
+)
+def test_a_result_of_something_else_is_not_kept(
+    where: str, value: Any, why: str, tmp_path: Path
+) -> None:
+    suite, ids = WHOLE["conform"]
+    command = ["portagpu", "conform", "--target", "cpu-x86-64", "--json", "x.json"]
+    made = new_run(command, target="cpu-x86-64", backend="cpu", versions={"torch": "2.9"})
+    for name in ids:
+        made.add(Result(id=name, suite=suite, area="a", verdict=Verdict.PASS))
+    here = Here("host", (Device(""),), "2.9", frozenset())
+
+    def reason(of: Run) -> str:
+        return why_again(of, "cpu-x86-64", "conformance", (), lambda: here)
+
+    document = made.finish().to_json()
+    assert reason(Run.from_json(json.loads(json.dumps(document)))) == ""
+    if where == "results":
+        document["results"] = document["results"][:value]
+        document["counts"]["PASS"] = value
+    elif where == "suite":
+        document["results"][0]["suite"] = value
+    else:
+        change_text(document, where, value)
+    if where == "run.interrupted":
+        document["verdict"] = "INCONCLUSIVE"
+    assert reason(Run.from_json(document)).startswith(why)
+
+
+def test_another_driver_is_not_kept_and_an_unknown_machine_neither() -> None:
+    made = new_run(
+        ["portagpu", "bringup", "--target", "t"], target="t", versions={"driver": "550.1"}
+    )
+    for gate in stated_gates():
+        made.add(Result(id=f"{gate}/x", suite="bringup", area=gate, verdict=Verdict.PASS))
+
+    def reason(drivers: frozenset[str]) -> str:
+        return why_again(made, "t", "bringup", (), lambda: Here("h", (), None, drivers))
+
+    assert reason(frozenset({"550.1"})) == ""
+    assert reason(frozenset({"560"})) == "it is of the driver 550.1, and 560 is here"
+
+    def unknown() -> Here:
+        raise UnknownMachine("there is no Python with torch")
+
+    assert why_again(made, "t", "bringup", (), unknown) == "there is no Python with torch"
+
+
+@pytest.mark.parametrize("change", ["interrupted", "cut"])
+def test_what_did_not_end_runs_again(
+    change: str, log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "out"
-    name = "cpu-x86-64-conformance"
-    run(folder, name)
-    place = folder / f"{name}.json"
+    words = ["--target", "cpu-x86-64", "--suite", "conformance", "--out", str(folder)]
+    if os.uname().machine != "x86_64":
+        pytest.skip("the target is an x86-64")
+    assert main(["matrix", "run", *words]) == 0
+    assert main(["matrix", "run", *words]) == 0
+    assert "kept" in capsys.readouterr().out
+    place = folder / "cpu-x86-64-conformance.json"
     document = json.loads(place.read_text())
     if change == "interrupted":
         document["run"]["interrupted"] = True
         document["verdict"] = "INCONCLUSIVE"
-    elif change == "version":
-        document["run"]["versions"]["portagpu"] = "0.0.1"
     text = json.dumps(document)
     place.write_text(text[:-20] if change == "cut" else text)
-    assert run(folder, name) == {name: "PASS"}
+    assert main(["matrix", "run", *words]) == 0
+    out = capsys.readouterr().out
+    reason = "it was interrupted" if change == "interrupted" else "its file cannot be used: is not"
+    assert f"cpu-x86-64-conformance runs again: {reason}" in out
+    assert "kept" not in out
 
 
 def test_an_environment_without_a_result_tells_its_last_line(

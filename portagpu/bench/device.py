@@ -103,6 +103,8 @@ def describe(rank: Rank) -> dict[str, Any]:
         backend=gpu.name,
         name=str(gpu.device),
         index=gpu.index,
+        uuid=gpu.uuid,
+        pci=gpu.pci,
         count=gpu.device_count(),
         shared=gpu.plugin.shared,
         triton=triton_runs_on(gpu.device.type),

@@ -12,7 +12,7 @@ from portagpu.cli._complete import complete_target
 from portagpu.text import printable
 
 if TYPE_CHECKING:
-    from portagpu.matrix.run import Outcome
+    from portagpu.matrix.run import Environment, Outcome
 
 _SUITES = ("compile", "conformance", "performance", "bringup")
 
@@ -40,7 +40,8 @@ _SUITES = ("compile", "conformance", "performance", "bringup")
     default=Path("matrix-run"),
     show_default=True,
     metavar="DIR",
-    help="Where each environment's result and log go. What ended there is not run again.",
+    help="Where each environment's result and log go. A result of the same cases, devices and "
+    "software is kept.",
 )
 @click.option(
     "--jobs",
@@ -91,8 +92,13 @@ def run(
         count += 1
         click.echo(f"{count}/{len(found)}  {_line(outcome)}")
 
+    def runs_again(each: Environment, why: str) -> None:
+        click.echo(f"{each.name} runs again: {printable(why)}")
+
     with usage_errors(CannotRun):
-        outcomes = run_environments(found, out, jobs=jobs, again=again, told=told)
+        outcomes = run_environments(
+            found, out, jobs=jobs, again=again, told=told, runs_again=runs_again
+        )
     verdict = fold(each.verdict for each in outcomes)
     click.echo(f"{verdict}: {len(outcomes)} environments; portagpu matrix show {out} shows them")
     return exit_code(verdict)

@@ -1,7 +1,7 @@
 """Running the matrix on this machine: one tox environment for each suite of each target.
 
-The result files are the state. An environment whose file is there and whose run ended by itself is
-not run again, so that a run which was stopped goes on where it was.
+The result files are the state. An environment whose file has what it would give now is not run
+again, so that a run which was stopped goes on where it was.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import signal
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu._version import __version__
 from portagpu.errors import PortagpuError, ResultError
 from portagpu.files import write_atomic
 from portagpu.info import collect
+from portagpu.matrix.kept import ask_here, why_again
 from portagpu.paths import matrix_dir
 from portagpu.results.run import read_json
 from portagpu.results.verdicts import Verdict
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
+    from portagpu.matrix.kept import Here
     from portagpu.results.run import Run
     from portagpu.target import Target
 
@@ -98,23 +100,29 @@ def run_environments(
     again: bool,
     options: Sequence[str] = (),
     told: Callable[[Outcome], None],
+    runs_again: Callable[[Environment, str], None] = lambda each, why: None,
 ) -> list[Outcome]:
-    """Run each environment, at most ``jobs`` at once, and tell each outcome as it ends.
+    """Run each environment, at most ``jobs`` at once, and report each outcome as it ends.
 
     Environment E writes ``folder/E.json`` and ``folder/E.log``; ``options`` are further ones of its
-    verb. Those that ended in an earlier call are kept unless ``again``. Raises CannotRun without
+    verb. An earlier result is kept unless ``again``, or where this machine, its software or the
+    cases are others now: then ``runs_again`` is called with the reason. Raises CannotRun without
     tox or a checkout. On Ctrl-C, and where a file cannot be written, what runs is stopped and the
     error raised again.
     """
     root = _checkout()
     outcomes, left = [], []
+    here = cache(partial(ask_here, root))
     for each in environments:
-        earlier = None if again else _finished(folder / f"{each.name}.json")
-        if earlier is None:
-            left.append(each)
+        place = folder / f"{each.name}.json"
+        earlier, why = (None, "") if again else _earlier(place, each, options, here)
+        if earlier is not None and not why:
+            outcomes.append(Outcome(each, earlier, "", 0.0, kept=True))
+            told(outcomes[-1])
             continue
-        outcomes.append(Outcome(each, earlier, "", 0.0, kept=True))
-        told(outcomes[-1])
+        if why:
+            runs_again(each, why)
+        left.append(each)
     beside = [each for each in left if each.suite not in ALONE]
     alone = [each for each in left if each.suite in ALONE]
     for some, workers in ((beside, jobs), (alone, 1)):
@@ -177,14 +185,19 @@ def _tox(root: Path, folder: Path, environment: Environment, *words: str) -> tup
     return ended.returncode, text
 
 
-def _finished(place: Path) -> Run | None:
-    """The run in the file, if it ended by itself and is of this version; None otherwise."""
+def _earlier(
+    place: Path, environment: Environment, options: Sequence[str], here: Callable[[], Here]
+) -> tuple[Run | None, str]:
+    """The run in the file, and why it does not stand for one of now; no run and no reason where
+    there is no file."""
+    if not place.exists():
+        return None, ""
     try:
         run = read_json(place)
-    except ResultError:
-        return None
-    same = run.info.versions.get("portagpu") == __version__
-    return run if same and not run.info.interrupted else None
+    except ResultError as error:
+        return None, f"its file cannot be used: {str(error).removeprefix(f'{place}: ')}"
+    target = environment.target.id
+    return run, why_again(run, target, environment.suite, options, here)
 
 
 def _checkout() -> Path:

@@ -94,7 +94,8 @@ def describe_device(gpu: Backend) -> DeviceUnderTest:
 
     Raises TypeError if a name or a version is not text.
     """
-    texts = {"product": gpu.product, "vendor": gpu.vendor, **gpu.versions}
+    identity = {"uuid": gpu.uuid, "pci": gpu.pci}
+    texts = {"product": gpu.product, "vendor": gpu.vendor, **identity, **gpu.versions}
     for name, value in texts.items():
         if not isinstance(value, str | None):
             raise TypeError(f"its {name} is {value!r} instead of text or None")
@@ -102,6 +103,9 @@ def describe_device(gpu: Backend) -> DeviceUnderTest:
         backend=gpu.name,
         name=str(gpu.device),
         count=1 if gpu.plugin.shared else gpu.device_count(),
+        index=gpu.index,
+        uuid=gpu.uuid,
+        pci=gpu.pci,
         product=gpu.product,
         vendor=gpu.vendor,
         arch=str(gpu.arch),
