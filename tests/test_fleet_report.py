@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,7 +23,7 @@ from portagpu.results.verdicts import Verdict
 from tests.chromium import PROGRAM, WHY_NOT
 from tests.chromium import Page as Browser
 from tests.fleet_simulation import simulate, write_files
-from tests.history_samples import measure, run
+from tests.history_samples import FIRST_DAY, measure, run
 from tests.html_page import Page, section
 from tests.result_samples import gate
 
@@ -60,7 +62,7 @@ def test_nodes_that_fail_are_grouped_by_what_they_say(tmp_path: Path) -> None:
     assert found.verdict is Verdict.FAIL
 
 
-def test_of_two_results_of_a_node_the_newest_of_each_gate_counts(tmp_path: Path) -> None:
+def test_a_failure_stays_until_the_same_fact_passes(tmp_path: Path) -> None:
     node(tmp_path, "healed", 50.0, failed("down"), number=1)
     node(tmp_path, "healed", 100.0, gate("links", "width"), number=2)
     node(tmp_path, "ill", 100.0, failed("down"), number=1)
@@ -69,6 +71,177 @@ def test_of_two_results_of_a_node_the_newest_of_each_gate_counts(tmp_path: Path)
     assert found["healed"].verdict is Verdict.PASS
     assert found["ill"].verdict is Verdict.FAIL, "a benchmark says nothing of a link"
     assert (found["ill"].gate, found["ill"].reason, found["ill"].earlier) == ("links", "down", 1)
+
+
+SPOILED = gate("links", "width", Verdict.FAIL, reason="down", device="cuda:5")
+WELL = gate("links", "width", device="cuda:5")
+
+
+@pytest.mark.parametrize(
+    ("later", "fields"),
+    [
+        # another case of the area, another device, another backend, another target
+        (gate("links", "count"), {}),
+        (gate("links", "width", device="cuda:0"), {}),
+        (WELL, {"backend": "cpu"}),
+        (WELL, {"target": "another"}),
+        # a recording, an interrupted run, and one whose clock is ahead
+        (WELL, {"replay": [{"name": "x", "sha256": None, "source": None}]}),
+        (WELL, {"interrupted": True}),
+        (WELL, {"started": "2099-01-01T00:00:00Z", "id": "late"}),
+        # later as text, earlier as an instant
+        (WELL, {"started": "2025-01-02T09:30:00+09:00", "id": "zone"}),
+        # the same second
+        (WELL, {"started": "2025-01-02T08:00:00.9Z", "id": "tie"}),
+        # not judged
+        (gate("links", "width", Verdict.SKIP, device="cuda:5", reason="no link"), {}),
+        (gate("links", "width", Verdict.INCONCLUSIVE, device="cuda:5", reason="busy"), {}),
+    ],
+    ids=str,
+)
+def test_nothing_else_hides_a_failure(
+    later: Result, fields: dict[str, Any], tmp_path: Path
+) -> None:
+    run(1, [SPOILED], host="n1").write_json(tmp_path / "old.json")
+    run(2, [later], host="n1", **fields).write_json(tmp_path / "new.json")
+    found = report([tmp_path])
+    assert found.verdict is Verdict.FAIL
+    node_1 = next(each for each in found.nodes if each.name == "n1")
+    assert (node_1.verdict, node_1.device, node_1.reason) == (Verdict.FAIL, "cuda:5", "down")
+
+
+def test_a_run_of_the_future_is_named_and_left_out(tmp_path: Path) -> None:
+    run(1, [WELL], host="n1").write_json(tmp_path / "old.json")
+    late = run(2, [SPOILED], host="n1", started="2099-01-01T00:00:00Z")
+    late.write_json(tmp_path / "new.json")
+    found = report([tmp_path])
+    assert found.verdict is Verdict.INCONCLUSIVE
+    (unread,) = found.unread
+    assert unread.path.name == "new.json"
+    assert "in the future" in unread.reason
+    now = FIRST_DAY + timedelta(days=2, minutes=-4)
+    run(2, [SPOILED], host="n1").write_json(tmp_path / "new.json")
+    assert not gather([tmp_path], now=now).unread, "clocks may differ by five minutes"
+
+
+def test_results_without_a_host_are_nodes_by_their_folders_and_files(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name, results in (("gpu001", [SPOILED]), ("gpu002", [WELL])):
+        made = run(
+            1 + int(name[-1]),
+            results,
+            host="",
+            replay=[{"name": f"{name}.log", "sha256": None, "source": None}],
+        )
+        (tmp_path / "nodes" / name).mkdir(parents=True)
+        made.write_json(tmp_path / "nodes" / name / "result.json")
+    (tmp_path / "flat").mkdir()
+    for number in (5, 6):
+        run(number, [WELL], host="").write_json(tmp_path / "flat" / f"gpu00{number - 2}.json")
+    assert main(["fleet", "report", str(tmp_path)]) == 1
+    out = capfd.readouterr().out
+    assert "FAIL: 4 nodes: 3 PASS, 1 FAIL" in out
+    assert "down: gpu001 cuda:5" in out
+
+
+def test_a_second_run_in_a_folder_is_read_and_what_is_no_result_is_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "n1"
+    folder.mkdir()
+    run(1, [gate("links", "count")], host="n1").write_json(folder / "result.json")
+    run(2, [SPOILED], host="n1").write_json(folder / "conform.json")
+    (folder / "settings.json").write_text("{}")
+    (folder / "elsewhere").symlink_to(tmp_path)
+    assert main(["fleet", "report", str(tmp_path)]) == 1
+    out = capfd.readouterr().out
+    assert "FAIL: 1 node" in out
+    assert f"left out: {folder / 'settings.json'}: is neither a result" in out
+    assert f"left out: {folder / 'elsewhere'}: is a link to a folder" in out
+
+
+def test_files_next_to_the_results_of_a_fleet_run_are_not_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    run(1, [WELL], host="a.local").write_json(tmp_path / "a" / "result.json")
+    run(2, [SPOILED], host="a.local").write_json(tmp_path / "a" / "by-hand.json")
+    run(3, [WELL], host="b.local").write_json(tmp_path / "b" / "result.json")
+    done = StepState.DONE
+    record(
+        tmp_path,
+        Step(id="a", nodes=("a",), state=done, result="a/result.json", verdict="PASS"),
+        Step(id="b", nodes=("b",), state=StepState.LOST, reason="the node died"),
+        nodes=("a", "b"),
+    )
+    found = report([tmp_path])
+    assert {each.name: str(each.verdict or each.state) for each in found.nodes} == {
+        "a": "FAIL",
+        "b": "lost",
+    }
+    (aside,) = found.aside
+    assert (aside.path.name, aside.reason) == (
+        "result.json",
+        "is of the step b, which has no result",
+    )
+
+
+def test_a_device_that_is_gone_is_a_failure_until_it_is_replaced(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    here = [{"name": "GPU", "uuid": f"GPU-{each}", "vendor": "nvidia"} for each in "ab"]
+    run(1, [WELL], host="n1", devices=here).write_json(tmp_path / "old.json")
+    after = [here[0], {**here[1], "uuid": "GPU-c"}]
+    run(2, [gate("links", "count")], host="n1", devices=after).write_json(tmp_path / "new.json")
+    (found,) = report([tmp_path]).nodes
+    assert (found.verdict, found.action, found.device) == (Verdict.FAIL, "isolate", "gpu-b")
+    assert found.check == "identity/absent"
+    assert found.gates["bringup", "identity"] is Verdict.FAIL
+    clear = ["fleet", "clear", str(tmp_path), "--node", "n1", "--reason", "RMA 7"]
+    assert main([*clear, "--device", "GPU-x", "--replaced"]) == 2
+    assert "names the device 'GPU-x': did you mean 'gpu-" in capfd.readouterr().err
+    assert main([*clear[:4], "n2", *clear[5:], "--replaced"]) == 2
+    assert "is of the node 'n2'" in capfd.readouterr().err
+    assert main(clear) == 2
+    assert main([*clear, "--device", "GPU-b", "--replaced"]) == 0
+    assert capfd.readouterr().out.startswith("wrote ")
+    (found,) = report([tmp_path]).nodes
+    assert found.verdict is Verdict.PASS
+
+
+def test_a_wrong_value_is_cleared_by_a_person_and_then_run_again(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    wrong = gate("sustained", "values", Verdict.FAIL, reason="a bit flipped", device="cuda:0")
+    right = replace(wrong, verdict=Verdict.PASS, reason="")
+    run(1, [wrong], host="n1").write_json(tmp_path / "1.json")
+    run(2, [right], host="n1").write_json(tmp_path / "2.json")
+    (found,) = report([tmp_path]).nodes
+    assert (found.verdict, found.action) == (Verdict.FAIL, "isolate")
+    words = ["--node", "n1", "--device", "cuda:0", "--cleared", "--reason", "a driver's fault"]
+    (tmp_path / "2.json").unlink()
+    assert main(["fleet", "clear", str(tmp_path), *words]) == 0
+    (found,) = report([tmp_path]).nodes
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert re.fullmatch(r"cleared on .* \(a driver's fault\), and not judged since", found.reason)
+    run(2, [right], host="n1").write_json(tmp_path / "2.json")
+    (found,) = report([tmp_path]).nodes
+    assert found.verdict is Verdict.PASS
+    # matrix show and the page know it too
+    cleared = next(tmp_path.glob("clearance-*.json"))
+    cleared.write_text(cleared.read_text().replace('"cleared"', '"forgiven"'))
+    assert report([tmp_path]).unread[0].path == cleared
+
+
+def test_two_machines_under_one_name_are_reported(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for number, uuid in enumerate(("GPU-a", "GPU-b")):
+        here = [{"name": "GPU", "uuid": uuid, "vendor": "nvidia"}]
+        made = run(number, [gate("links", "count")], host="n1", devices=here)
+        made.write_json(tmp_path / f"{number}.json")
+    assert main(["fleet", "report", str(tmp_path)]) == 1
+    assert "n1: two machines may have this name: the runs " in capfd.readouterr().out
 
 
 def test_what_cannot_be_read_is_named_and_the_others_are_used(tmp_path: Path) -> None:

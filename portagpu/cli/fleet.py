@@ -29,6 +29,10 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
         "portagpu.cli.fleet_scripts:scripts",
         "Write a prolog, an epilog and a HealthCheckProgram for Slurm.",
     ),
+    "clear": (
+        "portagpu.cli.fleet_clear:clear",
+        "Record that a device was replaced or cleared, so that its failures no longer count.",
+    ),
     "report": (
         "portagpu.cli.fleet_report:report",
         "Write one HTML page of a whole fleet: who failed, who is unlike the others, and in what.",

@@ -68,6 +68,13 @@ class Fleet:
         clearances = [each for each in self.clearances if each.node == node]
         return balance([each.account for each in self.nodes[node]], clearances)
 
+    def devices(self, node: str) -> set[str]:
+        """The identities of all devices that results of a node name."""
+        accounts = [each.account for each in self.nodes[node]]
+        stated = {fact.device for each in accounts for fact in each.statements}
+        listed = {device.id for each in accounts for device in each.devices}
+        return (stated | listed) - {""}
+
 
 def gather(places: Sequence[Path], processes: int = 0, now: datetime | None = None) -> Fleet:
     """Read what ``places`` hold: folders of fleet runs, and files and folders of results.
