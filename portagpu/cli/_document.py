@@ -1,0 +1,198 @@
+"""The document of a verb that was asked for JSON and that an error ends.
+
+A verb whose document is a run writes a run whose ``error`` says why. Any other verb writes
+``portagpu.error/1``. Standard output gets it if nothing of a document was written there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.files import is_special, write_atomic
+from portagpu.text import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import click
+
+    from portagpu.results.run import Run
+
+SCHEMA: Final = "portagpu.error/1"
+STDOUT: Final = "-"
+_USAGE: Final = 2
+
+
+@dataclass(slots=True)
+class _Written:
+    """What this call of the command line has written so far."""
+
+    whole: bool = False
+    run: Run | None = None
+
+
+_written = _Written()
+
+
+def begin_call() -> None:
+    """Forget what another call in this process wrote."""
+    _written.whole, _written.run = False, None
+
+
+def document_written() -> None:
+    """The verb's document is there, whatever comes after it."""
+    _written.whole = True
+
+
+def run_begun(run: Run) -> None:
+    """The run so far, whose results an error's document keeps."""
+    _written.run = run
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a command line asks for: by which verb, where, and whether its document is a run."""
+
+    verb: str
+    json_to: str | None
+    is_run: bool = False
+    is_series: bool = False
+    """Whether the file gets lines, with those of other calls."""
+    folder: Path | None = None
+
+
+def write_error(words: Sequence[str], code: int, message: str, *, files: bool = True) -> str | None:
+    """Write the document of an error to where ``words`` ask for one; returns why it is not there.
+
+    ``files`` is False if the error is that a file must not be written. A file that is read too is
+    left as it is, and so is a file of lines.
+    """
+    asked = None if _written.whole else _asked_for(words)
+    if asked is None:
+        return None
+    document_written()
+    with contextlib.suppress(Exception):
+        _replace_stale(asked, words, code, message)
+    place = asked.json_to
+    if place is None:
+        return None
+    if place != STDOUT and (not files or asked.is_series or _is_read(place, words)):
+        return None
+    text = _document(asked, words, code, message)
+    try:
+        if place == STDOUT:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        else:
+            write_atomic(place, text)
+    except OSError as error:
+        return str(error)
+    return None
+
+
+def _document(asked: _Asked, words: Sequence[str], code: int, message: str) -> str:
+    # every encoding of a terminal has ASCII
+    ascii_only = asked.json_to == STDOUT
+    if asked.is_run:
+        return _run(words, code, message).to_text(ascii_only=ascii_only)
+    from portagpu.results.rules import json_text
+
+    document = {
+        "schema": SCHEMA,
+        "verb": asked.verb,
+        "exit_code": code,
+        "error": one_line(message),
+    }
+    indent = None if asked.is_series else 2
+    return json_text(document, indent=indent, ascii_only=ascii_only) + "\n"
+
+
+def _run(words: Sequence[str], code: int, message: str) -> Run:
+    from portagpu.results.run import Run, new_run
+
+    so_far = _written.run
+    run = new_run(["portagpu", *words]) if so_far is None else Run(so_far.info, so_far.results)
+    return run.end_with(code, one_line(message))
+
+
+def _replace_stale(asked: _Asked, words: Sequence[str], code: int, message: str) -> None:
+    """Replace the files of an older run in ``--out``, which nobody must take for this one's.
+
+    A command line that is wrong replaces nothing: it did not get as far as a run.
+    """
+    folder = asked.folder
+    if folder is None or code == _USAGE or _written.run is not None:
+        return
+    if asked.is_run and (folder / "result.json").exists():
+        from portagpu.cli._run_output import Files
+
+        Files(folder=folder).write(_run(words, code, message))
+
+
+def _asked_for(words: Sequence[str]) -> _Asked | None:
+    """What ``words`` ask for, read as click reads them but without its complaints."""
+    import click
+
+    from portagpu.cli._group import app
+
+    command: click.Command = app
+    names: list[str] = []
+    left = list(words)
+    while isinstance(command, click.Group):
+        found = command.get_command(click.Context(command), left[0]) if left else None
+        if found is None:
+            # there is no such verb: nobody knows whose file it would be
+            return _Asked(" ".join(words[:1]), STDOUT) if _wants_stdout(words) else None
+        names.append(left.pop(0))
+        command = found
+    options = _options(command, left)
+    json_to = options.get("json_to") or (STDOUT if options.get("form") == "json" else None)
+    folder = options.get("out")
+    return _Asked(
+        " ".join(names),
+        json_to,
+        is_run=getattr(command.callback, "writes_run", False),
+        is_series=getattr(command.callback, "writes_series", False),
+        folder=folder if isinstance(folder, Path) else None,
+    )
+
+
+def _options(command: click.Command, words: list[str]) -> dict[str, Any]:
+    with contextlib.suppress(Exception):
+        context = command.make_context(
+            command.name, words, resilient_parsing=True, ignore_unknown_options=True
+        )
+        return dict(context.params)
+    return {}
+
+
+def _wants_stdout(words: Sequence[str]) -> bool:
+    return "--json=-" in words or ("--json", STDOUT) in pairwise(words)
+
+
+def _is_read(json_to: str, words: Sequence[str]) -> bool:
+    """Whether another word of the command line names the file, or a folder that holds it."""
+    if not Path(json_to).exists() or is_special(json_to):
+        return False
+    file = Path(json_to).resolve()
+    for named in _other_paths(words):
+        with contextlib.suppress(OSError, ValueError):
+            place = Path(named).resolve()
+            if place == file or (place.is_dir() and place in file.parents):
+                return True
+    return False
+
+
+def _other_paths(words: Sequence[str]) -> Iterator[str]:
+    """Every word that may be a path but the values of ``--json`` and ``--out``."""
+    before = ""
+    for word in words:
+        option, _, value = word.partition("=")
+        if before not in ("--json", "--out", "-o") and option not in ("--json", "--out"):
+            yield from filter(None, (word, value))
+        before = word
