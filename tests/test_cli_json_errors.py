@@ -223,6 +223,23 @@ def test_the_results_so_far_stay_in_the_document_of_an_error(
         assert "half way" in run.why
 
 
+@pytest.mark.parametrize("gate", ["prolog", "npd"])
+def test_a_gate_whose_judgement_breaks_writes_its_file(
+    gate: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def breaks(_: Any) -> None:
+        raise RuntimeError("no child")
+
+    monkeypatch.setattr("portagpu.health.watchdog.health_within", breaks)
+    file = tmp_path / "result.json"
+    words = ["--gate", gate, "--json", str(file), "--reason-file", str(tmp_path / "reason")]
+    assert main(["health", *words]) == (2 if gate == "npd" else 0)
+    run = read_json(file)
+    assert run.verdict is Verdict.INCONCLUSIVE
+    assert "no child" in run.why
+    capsys.readouterr()
+
+
 def test_an_older_result_does_not_stay_in_the_folder_of_a_run_that_did_not_begin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -108,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from portagpu.cli._group import run
         from portagpu.subprocesses.start import working_folder
 
-        begin_call()
+        begin_call(words)
         # raises if the working folder is gone: paths mean nothing, and torch's libraries abort
         working_folder()
         with _signals_as_interrupts():
@@ -116,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BaseException as error:  # noqa: BLE001 - the one place where every error ends
         from portagpu.cli._errors import report
 
-        return report(error, words)
+        return report(error)
 
 
 @contextlib.contextmanager

@@ -29,29 +29,30 @@ _USAGE: Final = 2
 
 
 @dataclass(slots=True)
-class _Written:
-    """What this call of the command line has written so far."""
+class _Call:
+    """A call of the command line, and what it has written so far."""
 
+    words: Sequence[str] = ()
     whole: bool = False
     run: Run | None = None
 
 
-_written = _Written()
+_call = _Call()
 
 
-def begin_call() -> None:
-    """Forget what another call in this process wrote."""
-    _written.whole, _written.run = False, None
+def begin_call(words: Sequence[str]) -> None:
+    """Take ``words`` for the command line, and forget what another call in this process wrote."""
+    _call.words, _call.whole, _call.run = words, False, None
 
 
 def document_written() -> None:
     """The verb's document is there, whatever comes after it."""
-    _written.whole = True
+    _call.whole = True
 
 
 def run_begun(run: Run) -> None:
     """The run so far, whose results an error's document keeps."""
-    _written.run = run
+    _call.run = run
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +67,14 @@ class _Asked:
     folder: Path | None = None
 
 
-def write_error(words: Sequence[str], code: int, message: str, *, files: bool = True) -> str | None:
-    """Write the document of an error to where ``words`` ask for one; returns why it is not there.
+def write_error(code: int, message: str, *, files: bool = True) -> str | None:
+    """Write the document of an error where the call asks for one; returns why it is not there.
 
     ``files`` is False if the error is that a file must not be written. A file that is read too is
     left as it is, and so is a file of lines.
     """
-    asked = None if _written.whole else _asked_for(words)
+    words = _call.words
+    asked = None if _call.whole else _asked_for(words)
     if asked is None:
         return None
     document_written()
@@ -115,7 +117,7 @@ def _document(asked: _Asked, words: Sequence[str], code: int, message: str) -> s
 def _run(words: Sequence[str], code: int, message: str) -> Run:
     from portagpu.results.run import Run, new_run
 
-    so_far = _written.run
+    so_far = _call.run
     run = new_run(["portagpu", *words]) if so_far is None else Run(so_far.info, so_far.results)
     return run.end_with(code, one_line(message))
 
@@ -126,7 +128,7 @@ def _replace_stale(asked: _Asked, words: Sequence[str], code: int, message: str)
     A command line that is wrong replaces nothing: it did not get as far as a run.
     """
     folder = asked.folder
-    if folder is None or code == _USAGE or _written.run is not None:
+    if folder is None or code == _USAGE or _call.run is not None:
         return
     if asked.is_run and (folder / "result.json").exists():
         from portagpu.cli._run_output import Files

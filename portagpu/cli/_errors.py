@@ -7,7 +7,7 @@ import errno
 import os
 import sys
 import traceback
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, Final
 
 from portagpu.errors import (
     BackendNotFound,
@@ -19,9 +19,6 @@ from portagpu.errors import (
     UnknownBackend,
 )
 from portagpu.text import one_line
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 COMPLETION_VARIABLE: Final = "_PORTAGPU_COMPLETE"
 DEBUG_VARIABLE: Final = "PORTAGPU_DEBUG"
@@ -54,11 +51,11 @@ _EXIT_CODES: Final[tuple[tuple[type[PortagpuError], int], ...]] = (
 )
 
 
-def report(error: BaseException, words: Sequence[str] = ()) -> int:
+def report(error: BaseException) -> int:
     """Print one line about ``error`` on standard error and return the exit code.
 
-    ``PORTAGPU_DEBUG=1`` adds the traceback. If ``words``, the command line, ask for JSON, its
-    document states the error.
+    ``PORTAGPU_DEBUG=1`` adds the traceback. Where the command line asks for JSON, its document
+    states the error.
     """
     # click exits with 0 after a shell completion, which has no verdict
     code = error.code if isinstance(error, SystemExit) else None
@@ -73,19 +70,19 @@ def report(error: BaseException, words: Sequence[str] = ()) -> int:
     with contextlib.suppress(OSError):
         # without control characters: some text comes from a device or another package
         print(f"portagpu: {one_line(line)}", file=sys.stderr, flush=True)
-    _write_document(error, words, judged, line)
+    _write_document(error, judged, line)
     if isinstance(error, OSError):
         drop_output()
     return judged
 
 
-def _write_document(error: BaseException, words: Sequence[str], code: int, line: str) -> None:
+def _write_document(error: BaseException, code: int, line: str) -> None:
     # an installation that is broken, or a module that ends the program, still ends with its line
     with contextlib.suppress(Exception, SystemExit):
         from portagpu.cli._common import RefusedOutput
         from portagpu.cli._document import write_error
 
-        problem = write_error(words, code, line, files=not isinstance(error, RefusedOutput))
+        problem = write_error(code, line, files=not isinstance(error, RefusedOutput))
         if problem is not None:
             print(f"portagpu: {one_line(problem)}", file=sys.stderr, flush=True)
 

@@ -91,6 +91,6 @@ def run(arguments: Sequence[str]) -> int:
     code = result if isinstance(result, int) else 0
     if code:
         # a verb that says why in its own lines, and has nothing to write
-        write_error(arguments, code, "nothing was written: standard error says why")
+        write_error(code, "nothing was written: standard error says why")
     sys.stdout.flush()
     return code

@@ -161,7 +161,7 @@ def health(
         answer = _answer(options, fail_on, out, json_to)
     except Exception as error:  # noqa: BLE001 - a judgement that breaks says nothing of the node
         answer = gates.broken(error)
-        write_error(sys.argv[1:], NOT_JUDGED, answer.reason)
+        write_error(NOT_JUDGED, answer.reason)
     _tell(answer, asked, reason_file)
     return answer.exit_code(asked, fail_on_unknown=fail_on_unknown)
 
