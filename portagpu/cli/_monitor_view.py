@@ -26,6 +26,8 @@ _NUMBERS: Final = ("busy", "power", "heat", "memory", "errors", "clock")
 _LEFT: Final = frozenset({"device", "address", "state"})
 _NAME_WIDTHS: Final = (10, 32)
 """The narrowest and the widest column of names."""
+_PRODUCT_WIDTH: Final = 18
+"""With which a GPU's name still names its product: "Instinct MI300X VF", "GeForce RTX 4090 D"."""
 _STATE_WIDTH: Final = 36
 """Of a state's short words, for which numbers give way: "stalled?, asks for reset, throttling"."""
 _UUID_WIDTH: Final = 16
@@ -169,7 +171,9 @@ def _columns(
     ]
     if all(cell == _UNKNOWN for cell in columns["errors"]):
         narrower.append(("errors", None))
-    narrower += [("address", short), ("clock", None), ("heat", None), ("memory", None)]
+    narrower += [("address", short), ("clock", None)]
+    narrower.append(("device", [_cut(name, _PRODUCT_WIDTH) for name in bare]))
+    narrower += [("heat", None), ("memory", None)]
     printed = {head: [*map(printable, cells)] for head, cells in columns.items()}
     return printed, [(head, cells and [*map(printable, cells)]) for head, cells in narrower]
 
