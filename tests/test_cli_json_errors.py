@@ -165,11 +165,48 @@ def test_a_file_that_is_read_too_is_kept(
         assert read_json(path) == made
     with pytest.raises(click.UsageError, match="is read too"):
         check_kept([path], path)
-    # a document of an older call is no document of this one
-    other = tmp_path / "result.json"
-    made.write_json(other)
-    assert main(["matrix", "show", "--json", str(other), "--no-such-option"]) == 2
-    check(other.read_text(), ("matrix", "show"), 2, "--no-such-option")
+    capsys.readouterr()
+
+
+def test_wrong_usage_replaces_documents_and_nothing_that_may_be_an_input(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file.json"
+    made = new_run(["portagpu", "health"]).finish().to_text()
+    error = '{\n  "schema": "portagpu.error/1"\n}\n'
+    for names, before, replaced in (
+        # the argument is missing, and is what --json was given
+        (("trace", "summary"), '{"traceEvents": []}', False),
+        (("fleet", "report"), made, False),
+        (("fleet", "report"), error, True),
+        (("fleet", "report"), "", True),
+        (("health",), made, True),
+        (("targets", "list"), error, True),
+        (("health",), "import torch\n", False),
+    ):
+        file.write_text(before)
+        bad = [] if command_of(names).params[0].required else ["--no-such-option"]
+        assert main([*names, *bad, "--json", str(file)]) == 2
+        if replaced:
+            check(file.read_text(), names, 2, "")
+        else:
+            assert file.read_text() == before
+    capsys.readouterr()
+
+
+def test_an_error_of_a_run_replaces_what_an_older_one_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = command_of(("bench",))
+
+    @functools.wraps(command.callback)  # type: ignore[arg-type]
+    def cannot(**_: Any) -> None:
+        raise BackendNotFound("cannot be used")
+
+    monkeypatch.setattr(command, "callback", cannot)
+    file = new_run(["portagpu", "bench"]).finish().write_json(tmp_path / "result.json")
+    assert main(["bench", "--json", str(file)]) == 3
+    check(file.read_text(), ("bench",), 3, "cannot be used")
     capsys.readouterr()
 
 

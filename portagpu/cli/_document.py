@@ -7,13 +7,15 @@ A verb whose document is a run writes a run whose ``error`` says why. Any other 
 from __future__ import annotations
 
 import contextlib
+import json
+import re
 import sys
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.files import is_special, write_atomic
+from portagpu.files import is_special, read_bounded, write_atomic
 from portagpu.text import one_line
 
 if TYPE_CHECKING:
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 SCHEMA: Final = "portagpu.error/1"
 STDOUT: Final = "-"
 _USAGE: Final = 2
+_ERROR_BYTES: Final = 64 << 10
+"""Of a file: the document of an error is shorter, unless its command line is long."""
+_BEGINS: Final = re.compile(rb'\{\s*"schema": "portagpu\.')
 
 
 @dataclass(slots=True)
@@ -64,6 +69,8 @@ class _Asked:
     is_run: bool = False
     is_series: bool = False
     """Whether the file gets lines, with those of other calls."""
+    takes_files: bool = False
+    """Whether the verb has arguments, for one of which FILE may have been meant."""
     folder: Path | None = None
 
 
@@ -83,7 +90,7 @@ def write_error(code: int, message: str, *, files: bool = True) -> str | None:
     place = asked.json_to
     if place is None:
         return None
-    if place != STDOUT and (not files or asked.is_series or _is_read(place, words)):
+    if place != STDOUT and not (files and _may_replace(asked, place, words, code)):
         return None
     text = _document(asked, words, code, message)
     try:
@@ -160,6 +167,7 @@ def _asked_for(words: Sequence[str]) -> _Asked | None:
         json_to,
         is_run=getattr(command.callback, "writes_run", False),
         is_series=getattr(command.callback, "writes_series", False),
+        takes_files=any(isinstance(each, click.Argument) for each in command.params),
         folder=folder if isinstance(folder, Path) else None,
     )
 
@@ -177,10 +185,40 @@ def _wants_stdout(words: Sequence[str]) -> bool:
     return "--json=-" in words or ("--json", STDOUT) in pairwise(words)
 
 
+def _may_replace(asked: _Asked, place: str, words: Sequence[str], code: int) -> bool:
+    """Whether an error's document may take the place of what is there."""
+    if asked.is_series:
+        return False
+    if not Path(place).exists() or is_special(place):
+        return True
+    if _is_read(place, words):
+        return False
+    if code != _USAGE:
+        return True
+    # "--json trace.json" may be meant as "--json - trace.json"
+    try:
+        head = read_bounded(place, _ERROR_BYTES)
+    except OSError:
+        return False
+    return not head or (_states_an_error(head) if asked.takes_files else _is_document(head))
+
+
+def _is_document(head: bytes) -> bool:
+    return _BEGINS.match(head) is not None
+
+
+def _states_an_error(data: bytes) -> bool:
+    """Whether ``data`` is the document of an error, without a result that would be lost."""
+    try:
+        document = json.loads(data)
+        run = document["run"] if document["schema"] != SCHEMA else {"error": True}
+        return _is_document(data) and "error" in run and not document.get("results")
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return False
+
+
 def _is_read(json_to: str, words: Sequence[str]) -> bool:
     """Whether another word of the command line names the file, or a folder that holds it."""
-    if not Path(json_to).exists() or is_special(json_to):
-        return False
     file = Path(json_to).resolve()
     for named in _other_paths(words):
         with contextlib.suppress(OSError, ValueError):
