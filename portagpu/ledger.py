@@ -97,7 +97,8 @@ class Account:
     """What the ledger keeps of a run.
 
     ``at_s`` is when it began, in seconds since 1970, UTC. ``lists_all`` says that ``devices`` are
-    all of the machine that its backend, or any backend where it has none, can see.
+    all of the machine that its backend, or any backend where it has none, can see. A run that an
+    error ended counts as ``interrupted``, and as ``broken`` where its exit code says ERROR.
     """
 
     run: str
@@ -105,6 +106,7 @@ class Account:
     backend: str | None = None
     replayed: bool = False
     interrupted: bool = False
+    broken: bool = False
     strict: bool = False
     statements: Mapping[Fact, Statement]
     devices: tuple[Device, ...] = ()
@@ -176,9 +178,11 @@ class Balance:
     @property
     def verdict(self) -> Verdict:
         """The fold of all facts: FAIL where a device is absent, and INCONCLUSIVE at best where the
-        newest run was interrupted or two machines have one name."""
+        newest run did not end by itself or two machines have one name."""
         verdicts = [each.verdict for each in self.facts.values()]
         verdict = fold([*verdicts, *(Verdict.FAIL for _ in self.absent)], strict=self.newest.strict)
+        if self.newest.broken and verdict is not Verdict.FAIL:
+            return Verdict.ERROR
         unsure = self.newest.interrupted or self.several_machines
         if unsure and verdict in (Verdict.PASS, Verdict.UNVERIFIED):
             return Verdict.INCONCLUSIVE
@@ -211,18 +215,20 @@ def account_of(run: Run) -> Account:
         known = statements.get(fact)
         if known is None or _GRAVITY(stated.verdict) > _GRAVITY(known.verdict):
             statements[fact] = stated
+    unfinished = info.interrupted or info.error is not None
     masked = {each.verdict for each in run.results if each.id == "environment/visible"}
     return Account(
         run=info.id,
         at_s=instant(info.started),
         backend=info.backend,
         replayed=bool(info.replay),
-        interrupted=info.interrupted,
+        interrupted=unfinished,
+        broken=unfinished and run.verdict is Verdict.ERROR,
         strict=info.strict,
         statements=statements,
         devices=devices,
         lists_all=bool(devices)
-        and not info.interrupted
+        and not unfinished
         and "--index" not in info.command
         and any(each.suite in _WHOLE_MACHINE for each in run.results)
         and masked <= {Verdict.PASS},

@@ -225,6 +225,21 @@ def test_a_recording_keeps_what_the_log_says(
     assert "Linux version" not in kept, "a quiet log is its absence of errors, and no line of it"
     made = bringup(BringupOptions(replay=Recording(tmp_path / "saved")))
     assert verdicts(made, "health")["events"] == {verdict}
+    (reading,) = (each for each in made.results if each.id == "environment/recording")
+    assert (reading.verdict is Verdict.PASS) is bool(text)
+    assert log.problem in reading.reason
+
+
+@pytest.mark.parametrize("shown", ["-- No entries --\n", "No journal files were found.\n", ""])
+def test_a_live_log_without_a_line_of_the_kernel_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: str
+) -> None:
+    for name in ("journalctl", "dmesg"):
+        program(tmp_path / "bin", name, shown)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert Live().log() is None
+    program(tmp_path / "bin", "dmesg", QUIET)
+    assert Live().log() is not None
 
 
 # ---- one file

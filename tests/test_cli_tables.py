@@ -54,3 +54,14 @@ def test_a_first_column_of_several_words_is_folded_between_them() -> None:
         ["example-1", "on", "gemm/bf16[4096]"],
         ["node-0"],
     ]
+
+
+@pytest.mark.parametrize("width", range(10, 46))
+def test_a_name_and_a_verdict_that_are_cut_show_a_mark(width: int) -> None:
+    names, verdicts = ("NVIDIA-H200-SXM5-141GB", "NVIDIA-H20"), ("INCONCLUSIVE", "PASS")
+    rows = [(name, verdict, "131 GiB", "x") for name, verdict in zip(names, verdicts, strict=True)]
+    lines = printed(width, ("device", "verdict", "memory", "note"), rows)
+    for number, whole in enumerate((names, verdicts)):
+        cells = [line.split()[number] for line in lines if line.startswith("N")]
+        assert len(cells) == 2
+        assert all(each in whole or each.endswith("…") for each in cells), cells

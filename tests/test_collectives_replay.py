@@ -49,6 +49,14 @@ def test_a_recording_passes() -> None:
     assert checks(run)["bandwidths"].value == 1.75
 
 
+def test_tables_of_another_operation_alone_are_refused() -> None:
+    assert judged(RECORDED, operation="all_reduce").verdict is Verdict.PASS
+    with pytest.raises(RecordingError, match=r"no table in these files is of broadcast .*all_redu"):
+        judged(RECORDED, operation="broadcast")
+    both = judged(RECORDED, FOLDER / "broadcast-2017.txt", operation="broadcast")
+    assert len(both.results) == 8
+
+
 def test_wrong_elements_fail(tmp_path: Path) -> None:
     found = changed(tmp_path, "48.87   85.52      0", "48.87   85.52     17")["values"]
     assert found.verdict is Verdict.FAIL

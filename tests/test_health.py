@@ -262,6 +262,103 @@ def test_a_file_that_is_no_log_of_this_machine_says_what_it_is(
     assert said in log.reason
 
 
+NO_LINES = {
+    "nothing": "",
+    "no-entries": "-- No entries --\n",
+    # systemd, src/shared/journal-util.c; what journalctl -k prints for a user without its groups
+    "no-permission": "Hint: You are currently not seeing messages from other users and the "
+    "system.\n"
+    "      Users in groups 'adm', 'systemd-journal' can see all messages.\n"
+    "      Pass -q to turn off this notice.\nNo journal files were found.\n-- No entries --\n",
+    "insufficient": "No journal files were opened due to insufficient permissions.\n",
+    "dmesg": "dmesg: read kernel buffer failed: Operation not permitted\n",
+    "denied": "Permission denied\n",
+    "boot": "-- Boot 0123456789abcdef0123456789abcdef --\n",
+    "logs": "-- Logs begin at Mon 2026-01-05 10:00:00 UTC, end at Tue 2026-01-06. --\n",
+    "journal": "-- Journal begins at Mon 2026-01-05 10:00:00 UTC, ends at Tue 2026-01-06. --\n",
+    "fabric-manager": "[Jan 05 2026 10:00:00] [INFO] [tid 1234] Fabric Manager is started.\n",
+}
+
+
+@pytest.mark.parametrize("since", [None, "all", "60"])
+@pytest.mark.parametrize("name", NO_LINES)
+def test_a_log_without_a_line_of_the_kernel_is_not_a_reading(
+    node: Callable[..., Run], tmp_path: Path, name: str, since: str | None
+) -> None:
+    (tmp_path / "log").write_text(NO_LINES[name])
+    run = node(log=str(tmp_path / "log"), since=since)
+    (log,) = found(run, "health/log")
+    assert log.verdict is Verdict.INCONCLUSIVE
+    assert log.reason.startswith(f"the log was not read: {tmp_path / 'log'}: ")
+    assert all(each.verdict is not Verdict.PASS for each in found(run, "health/events"))
+    said = answer(run)
+    assert (said.state, action_of(log)) == (State.UNKNOWN, Action.NONE)
+    assert said.reason.startswith("not judged: health/log: the log was not read")
+    assert "the log was not read" in npd_line(said)
+    codes = [said.exit_code(each, fail_on_unknown=True) for each in Gate]
+    assert codes == [2 if each is Gate.NPD else 3 for each in Gate]
+
+
+@pytest.mark.parametrize("name", NO_LINES)
+def test_a_live_journal_without_a_line_of_the_kernel_is_not_a_reading(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    said = [tools.CommandOutput(("journalctl",), NO_LINES[name])]
+    monkeypatch.setattr(tools, "run_commands", lambda commands, limit_s: iter(said))
+    assert logs.journal(1.0).problem.startswith("the kernel's log is not read: ")
+    # what dmesg prints then counts
+    said.append(tools.CommandOutput(("dmesg",), QUIET))
+    assert logs.journal(1.0).problem == ""
+
+
+@pytest.mark.parametrize(
+    ("there", "said"),
+    [
+        ((), "/sys and /proc cannot be read: "),
+        (("proc/meminfo",), "/sys cannot be read: "),
+        (("sys/bus/pci/slots/1/x", "proc/meminfo"), "/sys cannot be read: "),
+        (("sys/bus/pci/devices/0000:00:00.0/class",), "/proc cannot be read: "),
+        (("sys/bus/pci/devices/0000:00:00.0/class", "proc/meminfo"), ""),
+        # a kernel that was built without PCI
+        (("sys/bus/cpu/devices/x", "proc/meminfo"), ""),
+    ],
+)
+def test_a_machine_whose_files_cannot_be_read_is_not_passed(
+    node: Callable[..., Run],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    there: tuple[str, ...],
+    said: str,
+) -> None:
+    root = build(tmp_path / "empty", dict.fromkeys(there, "1 kB\n"))
+    monkeypatch.setattr("portagpu.health.machine.Live", lambda: Live(root, {}))
+    run = node()
+    (sources,) = found(run, "environment/recording")
+    assert sources.verdict is (Verdict.INCONCLUSIVE if said else Verdict.PASS)
+    assert sources.reason.startswith(said)
+    assert action_of(sources) is Action.NONE
+    if said:
+        assert run.exit_code == 3
+        assert answer(run).state is State.UNKNOWN
+
+
+def test_a_log_that_ends_before_this_boot_is_not_a_reading_of_it(
+    node: Callable[..., Run], tmp_path: Path
+) -> None:
+    before = time.time() - logs.boot_s() + 3600
+    (tmp_path / "log").write_text(f"{iso(before)} {platform.node()} kernel: {CRASH}")
+    for since in (None, "boot", "60"):
+        run = node(log=str(tmp_path / "log"), since=since)
+        assert found(run, "health/log")[0].verdict is Verdict.INCONCLUSIVE
+        assert "before this machine was started" in found(run, "health/log")[0].reason
+        assert not [r for r in found(run, "health/events") if r.verdict is Verdict.PASS]
+    assert not found(node(log=str(tmp_path / "log"), since="all"), "health/log")
+    # a window in which this kernel wrote nothing is empty, and was read
+    with (tmp_path / "log").open("a") as stream:
+        stream.write(f"{iso(0)} {platform.node()} kernel: Linux version 6.8.0\n")
+    assert not found(node(log=str(tmp_path / "log"), since="0.5"), "health/log")
+
+
 def test_a_file_that_is_not_there_or_a_pipe_does_not_wait(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name in ("pipe", "nothing", "."):

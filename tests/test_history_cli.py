@@ -269,7 +269,10 @@ def test_there_is_no_store_or_nothing_in_it(tmp_path: Path, say: Callable[..., S
     assert (code, err) == (2, f"portagpu: {place}: there is no such store; import makes one\n")
     (tmp_path / "empty").mkdir()
     code, out, _ = say("import", str(tmp_path / "empty"), place=place)
-    assert (code, out) == (0, "no files: there is no *.json in these folders\n")
+    assert (code, out) == (3, "no files: there is no *.json in these folders\n")
+    (tmp_path / "empty" / "other.json").write_text("{}")
+    code, out, _ = say("import", str(tmp_path / "empty"), place=place)
+    assert (code, out) == (3, "1 passed over\n")
     code, _, err = say("outliers", place=place)
     assert code == 2
     assert "the store has no runs: import some first" in err

@@ -254,6 +254,36 @@ def test_each_area_of_one_target_is_shown(
     assert re.search(r"conformance +rng +FAIL +executed, 1 of [0-9]+ +2026-01-09 +mine\.json", out)
 
 
+@pytest.mark.parametrize("words", [(), ("--markdown",), ("--json", "-"), ("--target", "nvidia-t4")])
+def test_where_the_projects_results_are_not_installed_a_line_says_where_they_are(
+    words: tuple[str, ...],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # what a wheel has
+    (tmp_path / "_matrix").mkdir()
+    (tmp_path / "_matrix" / "targets").symlink_to(matrix_dir() / "targets")
+    monkeypatch.setattr("portagpu.paths.matrix_dir", lambda: tmp_path / "_matrix")
+    assert main(["matrix", "show", *words]) == 0
+    out, err = capsys.readouterr()
+    (line,) = err.splitlines()
+    assert "not in an installed wheel" in line
+    assert "matrix show" in line and "checkout" in line
+    assert out
+
+
+def test_results_of_no_target_that_is_shown_are_not_silently_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = written(run_of(9, (CASE, Verdict.PASS), target="nvidia-t4"), tmp_path / "mine.json")
+    assert main(["matrix", "show", str(place), "--target", "nvidia-t4"]) == 0
+    capsys.readouterr()
+    for words in ((), ("--json", "-"), ("--markdown",)):
+        assert main(["matrix", "show", str(place), "--target", "nvidia-l4", *words]) == 3
+        assert "no result that you named is of a target" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -477,6 +477,71 @@ def test_the_table_shows_what_matters() -> None:
     assert "\x1b[31m" not in text, "names of devices cannot colour the terminal"
 
 
+SLOWED = ("hw_thermal_slowdown", "sw_power_cap")
+PRODUCTS = {
+    "nvidia": ("NVIDIA H200", "NVIDIA A100-SXM4-80GB", "NVIDIA H20", "NVIDIA A10"),
+    "amd": ("AMD Instinct MI300X VF", "AMD Instinct MI325X", "AMD Radeon PRO W7900 Dual Slot"),
+}
+
+
+@pytest.mark.parametrize("vendor", PRODUCTS)
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 120, 200])
+def test_no_name_is_cut_to_that_of_another_product(vendor: str, width: int) -> None:
+    pytest.importorskip("rich")
+    from portagpu.cli._monitor_view import _aligned, _state
+
+    names = PRODUCTS[vendor]
+    samples = [
+        full(
+            number,
+            name=name,
+            vendor=vendor,
+            pci=f"0000:{number:02x}:00.0",
+            throttling=() if number % 2 else SLOWED,
+            stalled=number == 1,
+            recovery=None,
+        )
+        for number, name in enumerate(names)
+    ]
+    states, styles = zip(*(_state(each, None) for each in samples), strict=True)
+    _, head, *rows = _aligned("title", samples, states, styles, width).plain.splitlines()
+    assert len(rows) == len(names)
+    for row, name, each in zip(rows, names, samples, strict=True):
+        if width >= 60:
+            assert len(row) <= width
+        shown = row[: head.index("address")].strip()
+        whole = {name, name.partition(" ")[2]}
+        assert shown in whole or any(
+            shown.endswith("…") and long.startswith(shown[:-1]) for long in whole
+        )
+        if 80 <= width <= 100:
+            assert ("throttling" in row) == bool(each.throttling)
+            assert ("stalled?" in row) == bool(each.stalled)
+        if width == 200:
+            assert name in row
+            assert ", ".join(each.throttling or ()) in row
+    if width >= 80:
+        assert len({row[: head.index("address")] for row in rows}) == len(names)
+
+
+def test_a_long_state_and_a_uuid_are_cut_with_a_mark() -> None:
+    pytest.importorskip("rich")
+    from portagpu.cli._monitor_view import _aligned, _state
+
+    names = ("NVIDIA H200 MIG 1g.18gb", "an accelerator of a name that is longer than any other")
+    samples = [
+        full(0, name=names[0], pci=None, uuid="MIG-00000000-0000-0000-0000-000000000001"),
+        full(1, name=names[1], error="the driver does not answer: " + "reason " * 20),
+    ]
+    states, styles = zip(*(_state(each, None) for each in samples), strict=True)
+    for width in (60, 80, 100, 120, 160):
+        rows = _aligned("title", samples, states, styles, width).plain.splitlines()[2:]
+        assert all(len(row) <= width for row in rows)
+        assert "longer than any other" not in rows[1]
+        assert rows[1].partition("  ")[0].endswith("…")
+        assert rows[1].endswith("…")
+
+
 def test_every_happening_is_in_the_page() -> None:
     page = (ROOT / "docs/monitor.md").read_text("utf-8")
     for happening in Happening:

@@ -18,6 +18,7 @@ from portagpu.cli import main
 from portagpu.port import formats
 from portagpu.port.lint import lint
 from portagpu.port.reading import Source, kind_of
+from portagpu.port.rewrite import rewrite
 from portagpu.port.rules import SEVERITIES, load_rules
 from portagpu.port.texts import without_comments
 from tests.benchmarks.port_figures import recall
@@ -248,6 +249,63 @@ def test_a_name_that_is_not_utf_8_is_in_every_format(
     for form in ("text", "json", "sarif", "github"):
         assert main(["port", "lint", "--format", form, name]) == 1, capfd.readouterr().err
     assert "a%FF%20b.py" in json.dumps(formats.sarif(lint([name])))
+
+
+@pytest.mark.parametrize("verb", ["lint", "rewrite"])
+@pytest.mark.parametrize(
+    ("files", "given", "unread"),
+    [
+        ([], ["."], ["."]),
+        (["a.txt", "b/README.md"], ["."], ["."]),
+        (["a.txt"], ["a.txt"], ["a.txt"]),
+        ([".venv/a.py", "build/a.py"], ["."], ["."]),
+        ([], ["nowhere"], ["nowhere"]),
+        # a pattern of the shell that matched nothing
+        ([], ["*.py"], ["*.py"]),
+        (["a/one.py", "b/a.txt"], ["a", "b"], ["b"]),
+        (["a/one.py", "b/a.txt"], ["."], []),
+    ],
+)
+def test_where_no_file_was_read_nothing_is_clean(
+    verb: str,
+    files: list[str],
+    given: list[str],
+    unread: list[str],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in files:
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text("x = 1\n", encoding="utf-8")
+    assert main(["port", verb, *given, "--json", "result.json"]) == (3 if unread else 0)
+    document = json.loads(Path("result.json").read_text())
+    assert [each["path"] for each in document["unread"]] == unread
+    out, err = capfd.readouterr()
+    said = [line.split()[1] for line in err.splitlines() if line.startswith("portagpu: ")]
+    assert said == unread
+    if verb == "lint":
+        assert ("no file was read" in out) == (document["files"] == 0)
+        assert ("nothing is tied" in out) == (document["files"] > 0)
+
+
+def test_a_rewrite_names_what_is_not_python(tmp_path: Path) -> None:
+    (tmp_path / "a.sh").write_text("echo\n", encoding="utf-8")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "a.py").write_text("x = 1\n", encoding="utf-8")
+    script, folder = str(tmp_path / "a.sh"), str(tmp_path / "b")
+    for given, unread in (
+        ([script], [script]),
+        ([script, folder], [script]),
+        ([str(tmp_path)], []),
+        ([folder], []),
+    ):
+        result = rewrite(given)
+        assert [each.path for each in result.unread] == unread
+        assert result.exit_code == (3 if unread else 0)
+    (tmp_path / "b" / "a.py").unlink()
+    assert rewrite([str(tmp_path)]).exit_code == 3
 
 
 def test_a_folder_that_cannot_be_read_is_no_pass(

@@ -253,7 +253,8 @@ def test_other_kinds_of_files_are_named(
     names = ["fifo.py", "loop.py", "outside.py", "folder"]
     assert main(["port", "lint", *names]) == 3
     lines = [line for line in capfd.readouterr().err.splitlines() if "portagpu: " in line]
-    assert [line.split()[1] for line in lines] == names[:3]
+    # the link in the folder is passed over, and then there is nothing in it
+    assert [line.split()[1] for line in lines] == names
     Path("secret.py").write_text("x.cuda()\n", encoding="utf-8")
     Path("secret.py").chmod(0)
     if not os.access("secret.py", os.R_OK):

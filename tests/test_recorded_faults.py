@@ -148,7 +148,6 @@ def test_what_a_log_says_of_a_driver_or_of_the_host_is_told(
         "kern  :info  : [    0.000000] Linux version 6.8.0\n",
         "<5>[    0.000000] Linux version 6.8.0-49-generic\n",
         "2026-01-05T10:00:00,859532+00:00 Linux version 6.8.0-49-generic\n",
-        "-- No entries --\n",
     ],
 )
 def test_a_healthy_log_is_a_reading_without_an_error(tmp_path: Path, text: str) -> None:
@@ -158,6 +157,48 @@ def test_a_healthy_log_is_a_reading_without_an_error(tmp_path: Path, text: str) 
     (reading,) = judged(run, "environment/recording")
     assert reading.verdict is Verdict.PASS
     assert run.verdict is Verdict.INCONCLUSIVE
+
+
+HINT = (
+    "Hint: You are currently not seeing messages from other users and the system.\n"
+    "      Users in groups 'adm', 'systemd-journal' can see all messages.\n"
+    "      Pass -q to turn off this notice.\n"
+)
+"""systemd, src/shared/journal-util.c."""
+ONE_GPU = "GPU 0: NVIDIA H200 (UUID: GPU-00000001-0000-0000-0000-000000000000)\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "-- No entries --\n",
+        HINT + "-- No entries --\n",
+        HINT + "No journal files were found.\n-- No entries --\n",
+        "No journal files were opened due to insufficient permissions.\n",
+        "dmesg: read kernel buffer failed: Operation not permitted\n",
+        "-- Boot 0123456789abcdef0123456789abcdef --\n-- Reboot --\n",
+        "-- Logs begin at Mon 2026-01-05 10:00:00 UTC, end at Mon 2026-01-05 11:00:00 UTC. --\n",
+        "-- Journal begins at Mon 2026-01-05 10:00:00 UTC, ends at Tue 2026-01-06 11:00:00. --\n",
+    ],
+)
+def test_a_log_without_a_line_of_the_kernel_was_not_read(tmp_path: Path, text: str) -> None:
+    """A kernel has lines since its start: none of them means that nobody read them."""
+    run = replay(tmp_path, text)
+    assert run.verdict is Verdict.INCONCLUSIVE
+    assert not judged(run, "health/events")
+    (reading,) = judged(run, "environment/recording")
+    assert reading.verdict is Verdict.INCONCLUSIVE
+    assert reading.reason.startswith("the log was not read: ")
+    # with a line of the kernel, marks and hints are no more than that
+    (read,) = judged(replay(tmp_path, text + BOOT), "environment/recording")
+    assert read.verdict is Verdict.PASS
+    # next to another output it is named as well
+    (mixed,) = judged(
+        replay(tmp_path, f"$ nvidia-smi -L\n{ONE_GPU}$ journalctl -k\n{text}"),
+        "environment/recording",
+    )
+    assert mixed.verdict is Verdict.INCONCLUSIVE
+    assert "the log was not read" in mixed.reason
 
 
 def test_an_application_that_writes_dates_has_no_kernel_log() -> None:

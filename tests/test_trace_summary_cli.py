@@ -136,6 +136,17 @@ def test_a_table_without_rows_says_so(
     assert capfd.readouterr().out.splitlines()[0] == "nothing to show by collective"
 
 
+def test_a_trace_without_events_is_no_summary(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "empty.json"
+    trace.write_text('{"schemaVersion": 1, "traceEvents": []}')
+    assert cli.main(["trace", "summary", str(trace)]) == 3
+    assert "1 capture, events: none" in capfd.readouterr().out
+    assert cli.main(["trace", "summary", str(trace), "--json", "-"]) == 3
+    assert json.loads(capfd.readouterr().out)["rows"] == []
+
+
 def test_a_device_and_a_range_alone(traces: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = ["trace", "summary", str(traces / "rank0.json"), "--json", "-"]
     assert cli.main([*words, "--range", "step/forward"]) == 0

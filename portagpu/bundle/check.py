@@ -169,6 +169,7 @@ def _check_schema(document: Mapping[str, Any]) -> Run:
         run = Run.from_json(document["result"])
     except PortagpuError as error:
         raise BundleError(f"result.{error}") from error
-    if run.info.interrupted:
-        raise BundleError("result.run.interrupted: a bundle is of a run that ended by itself")
+    for key in ("interrupted", "error"):
+        if getattr(run.info, key):
+            raise BundleError(f"result.run.{key}: a bundle is of a run that ended by itself")
     return run

@@ -34,6 +34,8 @@ def make(run: Run, effort: str, known: Sequence[tuple[str, str]]) -> dict[str, A
         raise BundleError(f"a {effort} run measures only a part; run bringup with --full")
     if run.info.interrupted:
         raise BundleError("the run was interrupted")
+    if run.info.error:
+        raise BundleError(f"an error ended the run: {run.why}")
     if run.info.target is None:
         raise BundleError(
             "this hardware is no known target; docs/targets.md says how to add it, then run again"

@@ -8,10 +8,12 @@ import shutil
 import sys
 import textwrap
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, TextIO, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
+from portagpu.cli._document import STDOUT as STDOUT
+from portagpu.cli._document import document_written
 from portagpu.errors import MissingDependency, OutputError
 from portagpu.files import check_writable, is_special, write_atomic
 from portagpu.results.rules import json_text
@@ -25,8 +27,17 @@ if TYPE_CHECKING:
     from portagpu.inventory.sources import Machine
     from portagpu.results.run import Run
 
-STDOUT: Final = "-"
 _F = TypeVar("_F", bound="Callable[..., Any]")
+
+
+class RefusedOutput(click.UsageError):
+    """A file that must not be written: it cannot be, is read too, or is named twice."""
+
+
+def run_json_option(function: _F) -> _F:
+    """Add ``--json FILE|-`` to a verb whose document is a run."""
+    function.writes_run = True  # type: ignore[attr-defined]
+    return json_option(function)
 
 
 def json_option(function: _F) -> _F:
@@ -81,13 +92,15 @@ def write_json(document: object, json_to: str | None) -> None:
         return
     text = json_text(document, indent=2) + "\n"
     if json_to == STDOUT:
+        document_written()
         click.echo(text, nl=False)
     else:
         write_atomic(json_to, text)
+        document_written()
 
 
 def check_outputs(*paths: str | os.PathLike[str] | None) -> None:
-    """Raise UsageError for an output file that cannot be written, before the work starts.
+    """Raise RefusedOutput for an output file that cannot be written, before the work starts.
 
     Also for a file that is named twice: only the last output would survive.
     """
@@ -98,21 +111,21 @@ def check_outputs(*paths: str | os.PathLike[str] | None) -> None:
                 check_writable(path)
         regular = [os.path.realpath(path) for path in given if not is_special(path)]
     except OutputError as error:
-        raise click.UsageError(str(error)) from error
+        raise RefusedOutput(str(error)) from error
     if len(set(regular)) < len(regular):
-        raise click.UsageError(f"two outputs go to {given[-1]}: name a different file for each")
+        raise RefusedOutput(f"two outputs go to {given[-1]}: name a different file for each")
 
 
 def check_kept(
     read: Iterable[str | os.PathLike[str]], *outputs: str | os.PathLike[str] | None
 ) -> None:
-    """Raise UsageError for an output that would replace a file that is read."""
+    """Raise RefusedOutput for an output that would replace a file that is read."""
     known = {os.path.realpath(path) for path in read}
     for path in outputs:
         if path is None or path == STDOUT or is_special(path):
             continue
         if os.path.realpath(path) in known:
-            raise click.UsageError(f"{path} is read too: name another file to write")
+            raise RefusedOutput(f"{path} is read too: name another file to write")
 
 
 def print_lines(lines: Sequence[str], stream: IO[str]) -> None:

@@ -54,7 +54,8 @@ _EXIT_CODES: Final[tuple[tuple[type[PortagpuError], int], ...]] = (
 def report(error: BaseException) -> int:
     """Print one line about ``error`` on standard error and return the exit code.
 
-    ``PORTAGPU_DEBUG=1`` adds the traceback.
+    ``PORTAGPU_DEBUG=1`` adds the traceback. Where the command line asks for JSON, its document
+    states the error.
     """
     # click exits with 0 after a shell completion, which has no verdict
     code = error.code if isinstance(error, SystemExit) else None
@@ -69,9 +70,21 @@ def report(error: BaseException) -> int:
     with contextlib.suppress(OSError):
         # without control characters: some text comes from a device or another package
         print(f"portagpu: {one_line(line)}", file=sys.stderr, flush=True)
+    _write_document(error, judged, line)
     if isinstance(error, OSError):
         drop_output()
     return judged
+
+
+def _write_document(error: BaseException, code: int, line: str) -> None:
+    # an installation that is broken, or a module that ends the program, still ends with its line
+    with contextlib.suppress(Exception, SystemExit):
+        from portagpu.cli._common import RefusedOutput
+        from portagpu.cli._document import write_error
+
+        problem = write_error(code, line, files=not isinstance(error, RefusedOutput))
+        if problem is not None:
+            print(f"portagpu: {one_line(problem)}", file=sys.stderr, flush=True)
 
 
 def _judge(error: BaseException) -> tuple[int, str]:

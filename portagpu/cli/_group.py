@@ -10,6 +10,7 @@ import click
 
 from portagpu._version import __version__
 from portagpu.cli import VERBS
+from portagpu.cli._document import write_error
 from portagpu.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -87,5 +88,9 @@ def run(arguments: Sequence[str]) -> int:
     A verb returns its exit code, or None for 0.
     """
     result = app.main(args=list(arguments), prog_name="portagpu", standalone_mode=False)
+    code = result if isinstance(result, int) else 0
+    if code:
+        # a verb that says why in its own lines, and has nothing to write
+        write_error(code, "nothing was written: standard error says why")
     sys.stdout.flush()
-    return result if isinstance(result, int) else 0
+    return code

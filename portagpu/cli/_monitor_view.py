@@ -22,10 +22,17 @@ if TYPE_CHECKING:
 _DRAWN_EVERY_S: Final = 0.5
 """Drawing costs more than reading: a faster table would be no more readable."""
 _UNKNOWN: Final = "-"
-_HEAD: Final = ("device", "address", "busy", "power", "heat", "memory", "errors", "state", "clock")
-_LEFT: Final = frozenset({0, 1, 7})
-_NAME_WIDTHS: Final = (10, 28)
+_NUMBERS: Final = ("busy", "power", "heat", "memory", "errors", "clock")
+_LEFT: Final = frozenset({"device", "address", "state"})
+_NAME_WIDTHS: Final = (10, 32)
 """The narrowest and the widest column of names."""
+_PRODUCT_WIDTH: Final = 18
+"""With which a GPU's name still names its product: "Instinct MI300X VF", "GeForce RTX 4090 D"."""
+_STATE_WIDTH: Final = 36
+"""Of a state's short words, for which numbers give way: "stalled?, asks for reset, throttling"."""
+_UUID_WIDTH: Final = 16
+_MARK: Final = "…"
+"""Where something was cut: without it, an H200 would be an H20."""
 _BAD: Final = frozenset({Happening.STALLED, Happening.GONE, Happening.ERRORS, Happening.PROBLEM})
 
 
@@ -74,39 +81,128 @@ class LiveTable:
         self._live.__exit__(None, None, None)
 
     def _table(self, each: Round) -> Text:
-        rows: list[tuple[Sequence[str], str]] = [(_HEAD, "bold")]
+        samples = [sample for _, sample in self._seen.values()]
+        states, styles = [], []
         for at_s, sample in self._seen.values():
             age = each.at_s - at_s
-            state, style = _state(sample, age if age > self._stale_s else None)
-            name = sample.name or sample.vendor or sample.kind
-            busy, memory, power, heat, clock, errors = _cells(sample)
-            place = sample.pci or sample.uuid or ""
-            cells = (name, place, busy, power, heat, memory, errors, state, clock)
-            rows.append((tuple(map(printable, cells)), style))
+            words, style = _state(sample, age if age > self._stale_s else None)
+            states.append(words)
+            styles.append(style)
         title = f"{self._title}, {stamp(each.time)}"
-        return _aligned(title, rows, self._live.console.width)
+        return _aligned(title, samples, states, styles, self._live.console.width)
 
 
-def _aligned(title: str, rows: Sequence[tuple[Sequence[str], str]], width: int) -> Text:
-    """The title and a line for each row of (cells, style), in columns; what is too wide is cut.
+def _aligned(
+    title: str,
+    samples: Sequence[Sample],
+    states: Sequence[tuple[str, str]],
+    styles: Sequence[str],
+    width: int,
+) -> Text:
+    """The title and a line for each sample, in columns that fit where that is possible.
 
-    rich's own table takes 6 ms to draw 9 rows, more than half of the budget at a look a second.
+    ``states`` has each state in full and in short. rich's own table takes 6 ms to draw 9 rows,
+    more than half of the budget at a look a second.
     """
-    from rich.cells import cell_len, set_cell_size
+    from rich.cells import cell_len
     from rich.text import Text
 
-    widths = [max(map(cell_len, column)) for column in zip(*(c for c, _ in rows), strict=True)]
-    least, most = _NAME_WIDTHS
-    room = width - sum(widths[1:]) - 2 * (len(widths) - 1)
-    widths[0] = max(least, min(widths[0], most, room))
+    columns, narrower = _columns(samples)
+    columns["state"] = [printable(short) for _, short in states]
+
+    def measure() -> dict[str, int]:
+        widths = {head: max(map(cell_len, (head, *cells))) for head, cells in columns.items()}
+        widths["state"] = min(widths["state"], _STATE_WIDTH)
+        widths["device"] = min(widths["device"], _NAME_WIDTHS[1])
+        return widths
+
+    def room(widths: dict[str, int], of: str) -> int:
+        return (
+            width - sum(size for head, size in widths.items() if head != of) - 2 * len(widths) + 2
+        )
+
+    widths = measure()
+    for head, other in narrower:
+        if room(widths, "state") >= widths["state"]:
+            break
+        if other is None:
+            del columns[head]
+        else:
+            columns[head] = other
+        widths = measure()
+    widths["device"] = max(_NAME_WIDTHS[0], min(widths["device"], room(widths, "device")))
+    left = max(room(widths, "state"), len("state"))
+    columns["state"] = [
+        whole if cell_len(whole := printable(full)) <= left else short
+        for (full, _), short in zip(states, columns["state"], strict=True)
+    ]
+    widths["state"] = left
     found = Text(f"{title}\n", no_wrap=True, overflow="ellipsis")
-    for cells, style in rows:
+    for cells, style in zip(
+        (tuple(columns), *zip(*columns.values(), strict=True)), ("bold", *styles), strict=True
+    ):
         padded = (
-            set_cell_size(cell, size) if number in _LEFT else " " * (size - cell_len(cell)) + cell
-            for number, (cell, size) in enumerate(zip(cells, widths, strict=True))
+            _sized(cell, size, left=head in _LEFT)
+            for cell, (head, size) in zip(cells, widths.items(), strict=True)
         )
         found.append("  ".join(padded).rstrip() + "\n", style)
     return found
+
+
+def _columns(
+    samples: Sequence[Sample],
+) -> tuple[dict[str, list[str]], list[tuple[str, list[str] | None]]]:
+    """The columns but the state's, and what makes them narrower, the least loss first.
+
+    That is other cells for a column, or None, which leaves it out.
+    """
+    names = [each.name or each.vendor or each.kind for each in samples]
+    places = [each.pci or each.uuid or "" for each in samples]
+    numbers = [dict(zip(_NUMBERS, _cells(each), strict=True)) for each in samples]
+    columns = {"device": names, "address": places}
+    columns |= {head: [each[head] for each in numbers] for head in _NUMBERS}
+    bare = [_without_vendor(name, each.vendor) for name, each in zip(names, samples, strict=True)]
+    domains = {each.pci.partition(":")[0] for each in samples if each.pci}
+    same = f"{domains.pop()}:" if len(domains) == 1 else ""
+    short = [_cut(place.removeprefix(same), _UUID_WIDTH) for place in places]
+    narrower: list[tuple[str, list[str] | None]] = [
+        ("device", bare),
+        ("memory", [_in_one_unit(cell) for cell in columns["memory"]]),
+    ]
+    if all(cell == _UNKNOWN for cell in columns["errors"]):
+        narrower.append(("errors", None))
+    narrower += [("address", short), ("clock", None)]
+    narrower.append(("device", [_cut(name, _PRODUCT_WIDTH) for name in bare]))
+    narrower += [("heat", None), ("memory", None)]
+    printed = {head: [*map(printable, cells)] for head, cells in columns.items()}
+    return printed, [(head, cells and [*map(printable, cells)]) for head, cells in narrower]
+
+
+def _without_vendor(name: str, vendor: str | None) -> str:
+    first, _, rest = name.partition(" ")
+    return rest if rest and first.lower() == (vendor or "").lower() else name
+
+
+def _in_one_unit(memory: str) -> str:
+    """ "131/141 GiB" for "131 GiB/141 GiB"."""
+    used, _, total = memory.partition("/")
+    number, _, unit = used.partition(" ")
+    return f"{number}/{total}" if total and total.endswith(f" {unit}") else memory
+
+
+def _sized(cell: str, size: int, *, left: bool) -> str:
+    """``cell`` in a column of ``size``; what is cut shows a mark."""
+    from rich.cells import cell_len
+
+    cut = _cut(cell, size)
+    blanks = " " * (size - cell_len(cut))
+    return cut + blanks if left else blanks + cut
+
+
+def _cut(cell: str, size: int) -> str:
+    from rich.cells import cell_len, set_cell_size
+
+    return cell if cell_len(cell) <= size else set_cell_size(cell, size - 1).rstrip() + _MARK
 
 
 def say_events(each: Round, say: Callable[[str], None]) -> None:
@@ -116,21 +212,25 @@ def say_events(each: Round, say: Callable[[str], None]) -> None:
         say(f"{stamp(each.time)} {mark}{event.text}")
 
 
-def _state(sample: Sample, age_s: float | None) -> tuple[str, str]:
-    """What there is to say beside the values, and the row's style."""
+def _state(sample: Sample, age_s: float | None) -> tuple[tuple[str, str], str]:
+    """What there is to say beside the values, in full and in short, and the row's style."""
     if age_s is not None:
-        return f"no reading for {age_s:.0f} s", "dim"
+        return (f"no reading for {age_s:.0f} s",) * 2, "dim"
     if sample.error:
-        return sample.error, "bold red"
+        return (sample.error,) * 2, "bold red"
     words = ["stalled?"] if sample.stalled else []
     words += [f"asks for {sample.recovery}"] if sample.recovery else []
-    words += sample.throttling or ()
-    return ", ".join(words), "bold red" if sample.stalled else "yellow" if words else ""
+    slowed = ["throttling"] if sample.throttling else []
+    style = "bold red" if sample.stalled else "yellow" if words or slowed else ""
+    return (", ".join([*words, *(sample.throttling or ())]), ", ".join([*words, *slowed])), style
 
 
 def _cells(sample: Sample) -> Iterator[str]:
+    """What it says of each of ``_NUMBERS``."""
     used, total = sample.memory_used_bytes, sample.memory_total_bytes
     yield _number(sample.utilization_percent, " %")
+    yield _power(sample)
+    yield _number(max(sample.temperatures_c.values(), default=None), " °C")
     yield (
         _UNKNOWN
         if used is None
@@ -138,10 +238,8 @@ def _cells(sample: Sample) -> Iterator[str]:
         if total
         else in_bytes(used)
     )
-    yield _power(sample)
-    yield _number(max(sample.temperatures_c.values(), default=None), " °C")
-    yield _number(sample.clock_mhz, " MHz")
     yield str(sum(sample.errors_since_start.values())) if sample.errors_since_start else _UNKNOWN
+    yield _number(sample.clock_mhz, " MHz")
 
 
 def _power(sample: Sample) -> str:
@@ -157,7 +255,7 @@ def _number(value: float | None, unit: str) -> str:
 
 def _parts(sample: Sample) -> Iterator[str]:
     """What is known of the sample, in words."""
-    busy, memory, power, temperature, clock, errors = _cells(sample)
+    busy, power, temperature, memory, errors, clock = _cells(sample)
     known = (f"{busy} busy" if busy != _UNKNOWN else _UNKNOWN, memory, power, temperature, clock)
     yield from (each for each in known if each != _UNKNOWN)
     if errors not in (_UNKNOWN, "0"):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from portagpu.cli._common import STDOUT, check_outputs, live_console, print_lines, text_stream
+from portagpu.cli._document import document_written, run_begun
 from portagpu.cli._tables import aside_lines
 from portagpu.errors import OutputError, ResultError
 from portagpu.files import is_special, remove_file
@@ -86,6 +87,7 @@ class Files:
         Reports of an older run are removed: they would contradict it if this run is killed.
         """
         self.check()
+        run_begun(run)
         self._write_partial(run)
         if self.junit is not None and not is_special(self.junit):
             _write_junit(_interrupted_copy(run), self.junit)
@@ -109,8 +111,10 @@ class Files:
     def write(self, run: Run) -> list[Path]:
         """Write all files and return their paths; raises OutputError."""
         if self.json_to == STDOUT:
+            document_written()
             run.dump(sys.stdout)
         written = [run.write_json(path) for path in self.json_files]
+        document_written()
         if self.junit is not None:
             written.append(_write_junit(run, self.junit))
         if self.reports:

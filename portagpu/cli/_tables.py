@@ -88,7 +88,9 @@ def _print_rich_table(
         # where nothing fits, rich folds the other columns
         whole = width is None and title in (head[0], VERDICT)
         side: Literal["left", "right"] = "right" if title in right else "left"
-        table.add_column(title, justify=side, overflow="fold", no_wrap=whole, width=width)
+        # what is not folded is cut, and without a mark an H200 would be an H20
+        cut: Literal["fold", "ellipsis"] = "ellipsis" if whole else "fold"
+        table.add_column(title, justify=side, overflow=cut, no_wrap=whole, width=width)
     for index, row in enumerate(rows):
         weight = "bold" if index in bold else ""
         table.add_row(

@@ -11,10 +11,10 @@ from click.core import ParameterSource
 from portagpu.cli._common import (
     chosen_effort,
     folder_option,
-    json_option,
     print_lines,
     require_torch,
     results_line,
+    run_json_option,
     terminal,
     text_stream,
 )
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 )
 @click.option("--list", "list_only", is_flag=True, help="List the metrics and exit.")
 @folder_option
-@json_option
+@run_json_option
 def bench(
     names: tuple[str, ...],
     backend: str | None,

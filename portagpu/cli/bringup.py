@@ -12,9 +12,9 @@ from portagpu.cli._common import (
     STDOUT,
     check_finite,
     chosen_effort,
-    json_option,
     live_console,
     print_lines,
+    run_json_option,
     text_stream,
     write_json,
 )
@@ -84,7 +84,7 @@ if TYPE_CHECKING:
     help="Write result.json, junit.xml and report.html to this folder; with --full also a bundle, "
     "unless a recording is judged.",
 )
-@json_option
+@run_json_option
 def bringup(
     quick: bool,
     full: bool,

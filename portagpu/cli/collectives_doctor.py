@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from portagpu.cli._common import chosen_machine, json_option
+from portagpu.cli._common import chosen_machine, run_json_option
 from portagpu.cli._findings_text import finding_lines
 
 
@@ -19,7 +19,7 @@ from portagpu.cli._findings_text import finding_lines
     help="Look at the settings of this recording. Repeat it for several files of one machine.",
 )
 @click.option("--strict", is_flag=True, help="Any UNVERIFIED finding lowers PASS to UNVERIFIED.")
-@json_option
+@run_json_option
 def doctor(
     paths: tuple[str, ...], replay: tuple[str, ...], strict: bool, json_to: str | None
 ) -> int:

@@ -13,9 +13,9 @@ from portagpu.cli._common import (
     check_finite,
     check_outputs,
     chosen_effort,
-    json_option,
     require_torch,
     results_line,
+    run_json_option,
     terminal,
     text_stream,
 )
@@ -63,7 +63,7 @@ _MOST_IDS: Final = 3
     help="The time of a backward pass without communication, for --params.",
 )
 @click.option("--strict", is_flag=True, help="Any UNVERIFIED result lowers PASS to UNVERIFIED.")
-@json_option
+@run_json_option
 def tune(
     backend: str | None,
     ranks: tuple[int, ...],

@@ -11,9 +11,9 @@ from portagpu.cli._common import (
     STDOUT,
     check_outputs,
     chosen_effort,
-    json_option,
     require_torch,
     results_line,
+    run_json_option,
     terminal,
     text_stream,
 )
@@ -52,7 +52,7 @@ _MOST_IDS: Final = 3
 )
 @click.option("--junit", metavar="FILE", help="Also write the results as JUnit XML to FILE.")
 @click.option("--strict", is_flag=True, help="Any UNVERIFIED result lowers PASS to UNVERIFIED.")
-@json_option
+@run_json_option
 def verify(
     backend: str | None,
     ranks: tuple[int, ...],

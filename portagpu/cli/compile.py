@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from portagpu.cli._common import json_option, results_line, terminal, text_stream
+from portagpu.cli._common import results_line, run_json_option, terminal, text_stream
 from portagpu.cli._complete import complete_arch, complete_target
 
 
@@ -28,7 +28,7 @@ from portagpu.cli._complete import complete_arch, complete_target
 @click.option("--all", "everything", is_flag=True, help="Build for every known architecture.")
 @click.option("--no-cache", is_flag=True, help="Rebuild everything.")
 @click.option("--strict", is_flag=True, help="Any UNVERIFIED result lowers PASS to UNVERIFIED.")
-@json_option
+@run_json_option
 def compile_kernels(
     target: str | None,
     archs: tuple[str, ...],

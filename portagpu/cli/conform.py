@@ -12,9 +12,9 @@ import click
 from portagpu.cli._common import (
     STDOUT,
     folder_option,
-    json_option,
     print_lines,
     require_torch,
+    run_json_option,
     write_json,
 )
 from portagpu.cli._complete import complete_area, complete_target
@@ -148,7 +148,7 @@ def _time(context: click.Context, option: click.Parameter, value: str | None) ->
     help="Time limit of one case.",
 )
 @folder_option
-@json_option
+@run_json_option
 def conform(
     backend: str | None,
     index: int | None,

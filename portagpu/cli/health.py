@@ -12,12 +12,13 @@ from portagpu.cli._common import (
     STDOUT,
     check_finite,
     folder_option,
-    json_option,
     print_lines,
+    run_json_option,
     text_stream,
 )
 from portagpu.cli._complete import complete_target
-from portagpu.cli._errors import drop_output
+from portagpu.cli._document import write_error
+from portagpu.cli._errors import NOT_JUDGED, drop_output
 
 if TYPE_CHECKING:
     from portagpu.health.gate import Answer, Gate
@@ -104,7 +105,7 @@ def _check_since(context: click.Context, option: click.Parameter, value: str | N
     help="With --gate: leave the reason in this file. Default as root: /run/portagpu/health.txt.",
 )
 @folder_option
-@json_option
+@run_json_option
 def health(
     target: str | None,
     expect_devices: int | None,
@@ -160,6 +161,7 @@ def health(
         answer = _answer(options, fail_on, out, json_to)
     except Exception as error:  # noqa: BLE001 - a judgement that breaks says nothing of the node
         answer = gates.broken(error)
+        write_error(NOT_JUDGED, answer.reason)
     _tell(answer, asked, reason_file)
     return answer.exit_code(asked, fail_on_unknown=fail_on_unknown)
 

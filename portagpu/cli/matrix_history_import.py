@@ -18,7 +18,7 @@ from portagpu.cli._common import (
     text_stream,
     write_json,
 )
-from portagpu.cli._errors import FAILED
+from portagpu.cli._errors import FAILED, NOT_JUDGED
 from portagpu.cli._history import open_for, store_option
 from portagpu.cli._tables import aside_lines
 from portagpu.text import one_line
@@ -35,7 +35,8 @@ def import_runs(paths: tuple[Path, ...], place: str, json_to: str | None) -> int
 
     Each PATH is a file that --json or --out wrote, or a folder: then all such files in it.
     Nothing is added twice, so that a folder may be imported again. A file that is refused leaves
-    nothing, and the others are imported. Exit codes: 1 if a file was refused, else 0.
+    nothing, and the others are imported. Exit codes: 1 if a file was refused, 3 if no file is a
+    result or a bundle, else 0.
     """
     check_outputs(json_to)
     check_kept(paths, json_to)
@@ -62,4 +63,6 @@ def import_runs(paths: tuple[Path, ...], place: str, json_to: str | None) -> int
     write_json({**document, "reasons": refused}, json_to)
     told = ", ".join(f"{counts[each]} {each}" for each in Outcome if counts[each])
     click.echo(told or "no files: there is no *.json in these folders", file=text_stream(json_to))
-    return FAILED if refused else 0
+    if refused:
+        return FAILED
+    return 0 if counts[Outcome.ADDED] + counts[Outcome.THERE] else NOT_JUDGED

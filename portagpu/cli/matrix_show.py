@@ -13,10 +13,12 @@ from portagpu.cli._common import (
     check_kept,
     check_outputs,
     json_option,
+    print_lines,
     terminal,
     write_json,
 )
 from portagpu.cli._complete import complete_target
+from portagpu.cli._errors import NOT_JUDGED
 from portagpu.cli._tables import print_table
 from portagpu.errors import ResultError
 from portagpu.text import printable
@@ -43,17 +45,18 @@ _AREA_HEAD = ("suite", "area", "verdict", "evidence, results", "run", "file")
 @json_option
 def show(
     results: tuple[Path, ...], targets: tuple[str, ...], as_markdown: bool, json_to: str | None
-) -> None:
+) -> int:
     """Show the matrix: for each target what was read, built and run, with verdict and evidence.
 
     RESULT is a file that --json wrote, a bundle, or a folder of these. A checkout's own matrix is
-    shown too. A failure stays until the same case passes on the same device, and an area is a PASS
-    when all of its cases were judged.
+    shown too; an installed wheel has no results. A failure stays until the same case passes on the
+    same device, and an area is a PASS when all of its cases were judged. Exit codes: 0, and 3 if no
+    RESULT is of a target that is shown.
     """
     from portagpu.bundle.files import find_files
     from portagpu.cli._run_output import read_results, usage_errors
     from portagpu.matrix import document, markdown, rows
-    from portagpu.matrix.committed import read_committed
+    from portagpu.matrix.committed import NOT_IN_WHEEL, NOTHING, read_committed
     from portagpu.paths import matrix_dir
     from portagpu.target import load_target, load_targets
 
@@ -62,10 +65,16 @@ def show(
     chosen = [load_target(each) for each in dict.fromkeys(targets)] or list(load_targets().values())
     documents, clearances = read_results(results)
     with usage_errors(ResultError):
-        matrix = rows(chosen, documents, read_committed(matrix_dir()), clearances)
+        committed = read_committed(matrix_dir())
+    matrix = rows(chosen, documents, committed, clearances)
+    of_none = bool(documents) and not any(row.cells for row in rows(chosen, documents, NOTHING))
+    if committed == NOTHING:
+        print_lines([NOT_IN_WHEEL], sys.stderr)
     write_json(document(matrix), json_to)
+    if of_none:
+        print_lines(["no result that you named is of a target that is shown"], sys.stderr)
     if json_to == STDOUT:
-        return
+        return NOT_JUDGED if of_none else 0
     if as_markdown:
         click.echo(printable(markdown(matrix)))
     elif targets:
@@ -73,6 +82,7 @@ def show(
             _print_areas(row)
     else:
         _print_targets(matrix)
+    return NOT_JUDGED if of_none else 0
 
 
 def _print_targets(matrix: Sequence[Row]) -> None:

@@ -18,6 +18,7 @@ from portagpu.cli._common import (
     live_console,
     text_stream,
 )
+from portagpu.cli._document import document_written
 from portagpu.monitor import (
     LONGEST_S,
     SHORTEST_S,
@@ -127,6 +128,9 @@ def monitor(
     if max_bytes == 0:
         raise click.UsageError("--max-bytes is 0: no sample would fit")
     _check_appendable(json_to)
+    if json_to is not None:
+        # what comes after is a line of its own
+        document_written()
     options = MonitorOptions(**asked)
     with contextlib.ExitStack() as stack:
         outputs, say = _terminal_outputs(stack, options, json_to, serves=serve is not None)
@@ -140,6 +144,9 @@ def monitor(
             say(f"metrics: {endpoint.url}")
         engine(options, outputs)
     return 0
+
+
+monitor.callback.writes_series = True  # type: ignore[union-attr]
 
 
 def _endpoint(

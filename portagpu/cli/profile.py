@@ -15,9 +15,9 @@ from portagpu.cli._common import (
     STDOUT,
     check_finite,
     check_outputs,
-    json_option,
     print_lines,
     results_line,
+    run_json_option,
 )
 from portagpu.results.wording import without_device
 from portagpu.text import did_you_mean, printable
@@ -93,7 +93,7 @@ class _RecordType(click.ParamType):  # type: ignore[type-arg]
     metavar="VERSION",
     help="With --print and --with: the version of a tool that is not installed here.",
 )
-@json_option
+@run_json_option
 @click.argument("words", nargs=-1, metavar="-- CMD [ARGS ...]", type=click.UNPROCESSED)
 def profile(
     folder: Path,

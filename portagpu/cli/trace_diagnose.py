@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from portagpu.cli._common import json_option
+from portagpu.cli._common import run_json_option
 from portagpu.cli._findings_text import finding_lines
 from portagpu.cli._traces import check_not_read, load
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path())
 @click.option("--device", type=click.IntRange(min=0), metavar="N", help="Only this device.")
 @click.option("--strict", is_flag=True, help="Any UNVERIFIED finding lowers PASS to UNVERIFIED.")
-@json_option
+@run_json_option
 def diagnose(files: tuple[str, ...], device: int | None, strict: bool, json_to: str | None) -> int:
     """Say what bounds a run: input, copies, launches, communication, memory or arithmetic.
 

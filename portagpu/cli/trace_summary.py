@@ -15,6 +15,7 @@ from portagpu.cli._common import (
     text_stream,
     write_json,
 )
+from portagpu.cli._errors import FAILED, NOT_JUDGED
 from portagpu.cli._traces import check_not_read, summary_of, write_csv
 from portagpu.text import one_line
 from portagpu.units import count
@@ -92,8 +93,8 @@ def summary(
     Where nothing ran on a device, the operators of the framework on the host.
 
     FILE is what a profiler wrote, of any vendor or of torch; a folder stands for all traces in it.
-    Several files are the ranks of one run. Exit code 1 if a file could not be read; the others are
-    shown.
+    Several files are the ranks of one run. Exit codes: 1 if a file could not be read, the others
+    are shown; 3 if the files have no event.
     """
     from portagpu.cli._traces import read_captures
     from portagpu.traces.document import to_document
@@ -107,7 +108,7 @@ def summary(
     check_not_read(paths, json_to, csv_to, html_to)
     captures, whole = read_captures(paths, NEEDED)
     if not captures:
-        return 1
+        return FAILED
     found = summary_of(captures, device, within)
     _show(found, text_stream(STDOUT if csv_to == STDOUT else json_to), by, top)
     write_json(to_document(found), json_to)
@@ -119,7 +120,9 @@ def summary(
         from portagpu.report.trace_page import render
 
         click.echo(f"wrote {write_atomic(html_to, render(found))}", err=True)
-    return 0 if whole else 1
+    if not whole:
+        return FAILED
+    return 0 if any(found.events.values()) else NOT_JUDGED
 
 
 def _show(found: Summary, stream: TextIO, by: str | None, top: int | None) -> None:

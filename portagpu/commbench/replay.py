@@ -39,7 +39,8 @@ def judge_recordings(
     """A run with four results for each table in the files: values, bandwidths, average and rows.
 
     ``operation`` is what tables test that do not name their program. Nothing is executed here, so
-    no result has evidence. Raises RecordingError for a file that cannot be read or has no table.
+    no result has evidence. Raises RecordingError for a file that cannot be read or has no table,
+    and where every table names another ``operation``.
     """
     progress = progress or Progress()
     tables: list[tuple[str, PerfTable]] = []
@@ -60,6 +61,12 @@ def judge_recordings(
             several = f", table {number}" if len(found) > 1 else ""
             copy = f" ({again})" if again > 1 else ""
             tables.append((f"{Path(path).name}{copy}{several}", table))
+    named = {table.operation for _, table in tables}
+    if operation is not None and not named & {None, operation}:
+        raise RecordingError(
+            f"no table in these files is of {operation} or without a name: they are of "
+            f"{', '.join(sorted(filter(None, named)))}"
+        )
 
     def work(run: Run) -> None:
         for number, (name, table) in enumerate(tables, 1):

@@ -225,7 +225,7 @@ def _event(line: str, rules: Table, source: str, vendors: Collection[str]) -> Ev
             vendor=rule.vendor,
             code=_code(rule.event.code, groups),
             pci=pci_address(groups.get("pci")),
-            time=_time(line),
+            time=line_time(line),
             meaning=meaning,
             action=todo.action,
             fatal=todo.fatal,
@@ -274,7 +274,7 @@ def _table_key(text: str, base: int) -> str:
         return text
 
 
-def _time(line: str) -> str | None:
+def line_time(line: str) -> str | None:
     """When the line was written, as it says it: a date, or seconds since the kernel started."""
     match = TIMES.match(line)
     if match is None:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.files import read_bounded
 from portagpu.formats.cleaning import decode_text
-from portagpu.formats.events import TIMES, table
+from portagpu.formats.events import TIMES, line_time, table
 from portagpu.formats.host import kernel_log
 from portagpu.inventory.tools import LOG_LINES, kernel_log_output
 from portagpu.readings.model import Findings, FormatError
 from portagpu.text import excerpt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from portagpu.readings.model import Event
@@ -43,7 +43,10 @@ _DAY_S: Final = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class KernelLog:
-    """What a log says of errors; ``problem`` is why it was not read, ``cut`` what was left out."""
+    """What a log says of errors; ``problem`` is why it was not read, ``cut`` what was left out.
+
+    With a ``problem`` there are findings where it is the log of something else than the kernel.
+    """
 
     findings: Findings | None = None
     problem: str = ""
@@ -62,8 +65,11 @@ def journal(limit_s: float) -> KernelLog:
     return replace(found, cut="; ".join(filter(None, (cut, found.cut))))
 
 
-def log_file(path: Path | str, *, of_this_machine: bool) -> KernelLog:
-    """The log in a file: its last 16 MiB. Of another machine it is refused, and so is no log."""
+def log_file(path: Path | str, *, of_this_machine: bool, of_this_boot: bool = False) -> KernelLog:
+    """The log in a file: its last 16 MiB. Of another machine it is refused, and so is no log.
+
+    A kernel has lines since its start, so without one ``of_this_boot`` nothing of it was read.
+    """
     try:
         data = read_bounded(path, LARGEST_BYTES + 1, last=True)
     except OSError as error:
@@ -92,9 +98,27 @@ def log_file(path: Path | str, *, of_this_machine: bool) -> KernelLog:
     foreign = hosts - {here, "localhost"} if of_this_machine else set()
     if foreign:
         others = f"{path}: lines of other hosts were left out, as of {excerpt(min(foreign), 60)}"
-    found = _parsed("".join(f"{line}\n" for line, host in lines if host not in foreign))
+    own = [line for line, host in lines if host not in foreign]
+    found = _parsed("".join(f"{line}\n" for line in own))
+    problem = found.problem
+    if not problem and of_this_boot and (last := _last_time_before_boot(own)):
+        problem = f"its last line is of {last}, before this machine was started"
     left_out = "; ".join(filter(None, (cut, others, found.cut)))
-    return replace(found, problem=found.problem and f"{path}: {found.problem}", cut=left_out)
+    if not problem:
+        return replace(found, cut=left_out)
+    known = found.findings and replace(found.findings, kind=kernel_log.UNREAD)
+    return KernelLog(known, f"{kernel_log.NOT_READ}: {path}: {problem}", left_out)
+
+
+def _last_time_before_boot(lines: Sequence[str]) -> str:
+    """The time of the last line that has one, if that is before this boot; else ""."""
+    boot, now = boot_s(), time.time()
+    for line in reversed(lines):
+        text = line_time(line)
+        at = None if text is None else _instant_s(text, boot, now)
+        if at is not None:
+            return text or "" if at < boot - _SLACK_S else ""
+    return ""
 
 
 def _host(line: str) -> str:
@@ -105,12 +129,13 @@ def _host(line: str) -> str:
 
 def _parsed(text: str) -> KernelLog:
     kept, cut = _last_lines(text)
+    problem = "" if kernel_log.has_kernel_lines(text) else kernel_log.NO_LINE
     try:
         found = kernel_log.parse(kept)
-    except FormatError as error:
-        return KernelLog(problem=str(error))
+    except FormatError:
+        return KernelLog(problem=problem)
     # a container sees the log of its host, whose GPUs are not all its own
-    return KernelLog(Findings(kind=found.kind, events=found.events), cut=cut)
+    return KernelLog(Findings(kind=found.kind, events=found.events), problem, cut)
 
 
 def _last_lines(text: str) -> tuple[str, str]:

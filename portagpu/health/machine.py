@@ -83,7 +83,9 @@ class Snapshot(Machine):
     def kernel_log(self) -> KernelLog:
         """The log that was given or read; empty for a recording, whose findings have it."""
         if self._log_file is not None:
-            found = log_file(self._log_file, of_this_machine=not self._recorded)
+            own = not self._recorded
+            of_this_boot = own and self._since != "all"
+            found = log_file(self._log_file, of_this_machine=own, of_this_boot=of_this_boot)
         elif self._recorded:
             return KernelLog()
         else:

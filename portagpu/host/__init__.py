@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from portagpu.host.cgroup import CgroupLimits
 from portagpu.host.cpu import Cache, Cpu, NumaNode, read_cpu, read_machine
-from portagpu.host.gpus import Partition, PciGpu, gpus_on_machine, pci_of_uuid
+from portagpu.host.gpus import Partition, PciGpu, gpus_on_machine, pci_of_uuid, unreadable_files
 from portagpu.host.limits import UNLIMITED, Limits, Ulimits, read_limits
 from portagpu.host.memory import Memory, read_memory
 from portagpu.host.power import Energy, read_energy, read_power
@@ -67,6 +67,7 @@ __all__ = [
     "read_sensors",
     "read_temperatures",
     "read_throttling",
+    "unreadable_files",
     "visibility",
     "visibility_variables",
 ]

@@ -66,6 +66,20 @@ class PciGpu:
     partitions: tuple[Partition, ...] = ()
 
 
+def unreadable_files(root: Tree | Path | str = "/") -> str:
+    """Why the kernel's files below ``root`` show no GPU that may be there; "" where they would."""
+    tree = as_tree(root)
+    buses = tree.names("sys/bus")
+    missing = []
+    if not buses or ("pci" in buses and not tree.is_folder(PCI_DEVICES)):
+        missing.append("/sys")
+    if not tree.text("proc/meminfo"):
+        missing.append("/proc")
+    if not missing:
+        return ""
+    return f"{' and '.join(missing)} cannot be read: mount it in this container or chroot"
+
+
 def gpus_on_machine(root: Tree | Path | str = "/") -> tuple[PciGpu, ...]:
     """Every GPU below ``root``, in the order of PCI addresses, those without an address last."""
     tree = as_tree(root)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from portagpu.errors import RecordingError
-from portagpu.formats.host.kernel_log import KIND as LOG
+from portagpu.formats.host import kernel_log
 from portagpu.inventory.gpu import Gpu, Inventory
 from portagpu.inventory.merge import merge_readings
 from portagpu.inventory.names import PCI_ID
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 MOST_GPUS: Final = 1024
 """In one machine, or in all machines that one fabric joins: the largest have 576."""
-_NO_LISTS: Final = frozenset({PCI_ID, LOG})
+_NO_LISTS: Final = frozenset({PCI_ID, kernel_log.KIND, kernel_log.UNREAD})
 """Kinds that are no list of the machine's GPUs."""
 _LISTS_OF_PCI: Final = frozenset({PCI, "lspci -nn"})
 # ROCr's UUID is the hardware's number in sixteen digits, which the kernel states as a number

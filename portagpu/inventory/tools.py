@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LOG_LINES: Final = 100_000
 """Lines of the journal that are read, the last ones."""
 _LOG_COMMANDS: Final = (
-    # -q leaves out "-- No entries --", and -n bounds what a kernel that repeats itself wrote
+    # -q leaves out marks and hints, and -n bounds what a kernel that repeats itself wrote
     (
         *("journalctl", "--dmesg", "--no-hostname", "--no-pager", "--quiet"),
         *("--output=short-iso", f"--lines={LOG_LINES}"),
@@ -72,7 +72,7 @@ def kernel_log_output(limit_s: float = LIMIT_S) -> CommandOutput:
     ``problem`` says why none did.
     """
     printed = list(run_commands(_LOG_COMMANDS, limit_s))
-    read = (each for each in printed if not each.problem and kernel_log.matches(each.text))
+    read = (e for e in printed if not e.problem and kernel_log.has_kernel_lines(e.text))
     said = [each.problem for each in printed if each.problem]
     why = said[-1] if said else "neither journalctl nor dmesg shows it"
     return next(read, CommandOutput(("dmesg",), problem=f"the kernel's log is not read: {why}"))

@@ -104,8 +104,8 @@ def why_again(
     One clause; empty where it does. ``here`` is asked for suites that open a device.
     """
     info = run.info
-    if info.interrupted:
-        return "it was interrupted"
+    if info.interrupted or info.error:
+        return "it was interrupted" if info.interrupted else "it ended with an error"
     if info.host != platform.node():
         return f"it is of the host {info.host or 'without a name'}"
     if info.replay:

@@ -60,6 +60,8 @@ def summary(findings: Sequence[Finding], files: int) -> str:
     counts = Counter(each.rule.severity for each in findings)
     parts = ", ".join(f"{counts[each]} {each}" for each in SEVERITIES if counts[each])
     read = f"{files} file{'' if files == 1 else 's'} read"
+    if not files:
+        return "no file was read"
     if not findings:
         return f"nothing is tied to one vendor; {read}"
     uses = f"{len(findings)} use{'' if len(findings) == 1 else 's'}"
@@ -144,7 +146,7 @@ def sarif(result: Lint) -> dict[str, Any]:
                 "columnKind": "unicodeCodePoints",
                 "invocations": [
                     {
-                        "executionSuccessful": True,
+                        "executionSuccessful": result.files > 0,
                         "toolExecutionNotifications": [
                             {
                                 "level": "warning",

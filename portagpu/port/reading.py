@@ -64,13 +64,13 @@ def files(paths: Sequence[str]) -> Iterator[Path]:
     """The files that ``paths`` name, and those below their folders, each once, in order.
 
     Below a folder, hidden folders, installed packages, links and other kinds of files are passed
-    over. A file that is named, and a folder that cannot be read, come even though :func:`read` has
-    only a reason for them.
+    over. A file that is named, a folder that cannot be read, and a named one with nothing to read
+    come even though :func:`read` has only a reason for them.
     """
     seen: set[Path] = set()
     for path in map(Path, paths):
-        found = _below(path) if path.is_dir() and not path.is_symlink() else (path,)
-        for each in found:
+        found = _below(path) if path.is_dir() and not path.is_symlink() else ()
+        for each in [*found] or [path]:
             place = Path(os.path.realpath(each.parent), each.name)
             if place not in seen:
                 seen.add(place)
@@ -102,7 +102,11 @@ def read(path: Path) -> Source | Unread:
     if path.is_symlink():
         return Unread(str(path), "is a symbolic link: name the file that it leads to")
     if path.is_dir():
-        return Unread(str(path), "is a folder that cannot be read")
+        try:
+            os.scandir(path).close()
+        except OSError:
+            return Unread(str(path), "is a folder that cannot be read")
+        return Unread(str(path), "is a folder in which no file was read: it holds no source")
     if path.suffix == ".ipynb":
         return Unread(str(path), "is a notebook: export it first (jupyter nbconvert --to script)")
     if kind is None:

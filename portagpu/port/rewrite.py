@@ -113,12 +113,14 @@ def rewrite(paths: Sequence[str], *, unsafe: bool = False) -> Rewriting:
     ``unsafe`` adds the rewrites that may change what a program computes on the GPU that it was
     written for. Raises MissingDependency without libcst.
     """
-    rules, result = load_rules(), Rewriting()
+    rules, result, has_python = load_rules(), Rewriting(), False
+    named = {*map(Path, paths)}
     for path in files(paths):
         source = read(path)
         if not isinstance(source, Source):
             result.unread.append(source)
         elif source.kind == "python":
+            has_python = True
             if source.is_generated:
                 result.unread.append(Unread(source.path, "is generated: rewrite what writes it"))
                 continue
@@ -127,6 +129,11 @@ def rewrite(paths: Sequence[str], *, unsafe: bool = False) -> Rewriting:
                 result.unread.append(new)
             elif new is not None:
                 result.files.append(new)
+        elif path in named:
+            result.unread.append(Unread(source.path, "is not Python, and no other is rewritten"))
+    if not has_python and not result.unread:
+        why = "is a folder without a Python file, and no other is rewritten: no file was read"
+        result.unread += [Unread(path, why) for path in paths]
     return result
 
 

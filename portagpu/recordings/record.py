@@ -104,8 +104,9 @@ def record(
             here = made / "whole"
             here.mkdir()
             _save_tree(tree, here / TREE, cleaner)
-            quiet = [logged] if logged is not None and not logged.events else []
-            _save_findings([*machine.asked, *quiet], here / FINDINGS, cleaner)
+            # that it was read, or was not: its lines say neither
+            told = [logged] if logged is not None and not logged.events else []
+            _save_findings([*machine.asked, *told], here / FINDINGS, cleaner)
             kept = [CommandOutput(log.command, _log_lines(logged))] if log and logged else []
             problems += _save_outputs([*read, *kept], here / OUTPUTS, cleaner)
             _save_manifest(machine, here, cleaner, known, problems)
@@ -195,10 +196,10 @@ def _save_outputs(
             _write(folder / f"{name}.txt", clean)
 
 
-def _log_findings(log: CommandOutput) -> Findings | None:
-    """The events of the log, without those that name processes; None if it was not read."""
+def _log_findings(log: CommandOutput) -> Findings:
+    """The events of the log, without those that name processes, or why it was not read."""
     if log.problem:
-        return None
+        return Findings(kind=kernel_log.UNREAD, problems=(log.problem,))
     found, private = kernel_log.parse(log.text).events, kernel_log.process_codes()
     kept = tuple(event for event in found if event.code not in private)
     return Findings(kind=kernel_log.KIND, events=kept)

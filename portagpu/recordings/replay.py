@@ -18,7 +18,7 @@ from portagpu.contract import Status
 from portagpu.errors import RecordingError
 from portagpu.files import read_bounded
 from portagpu.formats.cleaning import decode_text
-from portagpu.formats.host.kernel_log import KIND as KERNEL_LOG
+from portagpu.formats.host import kernel_log
 from portagpu.formats.reader import read_text
 from portagpu.host.rooted import Kind, RootedFolder
 from portagpu.host.tree import Tree, resolve_link
@@ -192,9 +192,10 @@ def _open_recording(
 
 
 def _says_something(found: Findings) -> bool:
-    # a log without any error is a reading too
+    # a log without any error is a reading too; one that nobody might read is judged as unread
+    logs = (kernel_log.KIND, kernel_log.UNREAD)
     return bool(
-        found.readings or found.links or found.events or found.versions or found.kind == KERNEL_LOG
+        found.readings or found.links or found.events or found.versions or found.kind in logs
     )
 
 

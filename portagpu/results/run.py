@@ -166,7 +166,8 @@ class RunInfo:
     a component to its version, or to None if it has none. ``devices`` are objects of
     ``info --json``, each with at least a ``name``. ``strict`` and ``interrupted`` are recorded
     because the verdict depends on them. ``replay`` has an object with "name", "sha256" and "source"
-    for each recording that was judged instead of a machine.
+    for each recording that was judged instead of a machine. ``error`` is what ended the run: its
+    "message" and the command's "exit_code".
     """
 
     id: str
@@ -182,6 +183,7 @@ class RunInfo:
     strict: bool = False
     interrupted: bool = False
     replay: Sequence[Mapping[str, str | None]] = ()
+    error: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         document = mapping(plain({f.name: getattr(self, f.name) for f in fields(self)}, "run"), "")
@@ -192,6 +194,8 @@ class RunInfo:
     def to_json(self) -> dict[str, Any]:
         """The object ``run`` of the schema."""
         document = {key: getattr(self, key) for key in RUN_RULES}
+        if self.error is None:
+            del document["error"]
         lists = {key: list(document[key]) for key in ("command", "devices", "replay")}
         return {**document, **lists}
 
@@ -235,18 +239,31 @@ class Run:
         self.info = replace(self.info, duration_s=round(elapsed_s, 6), interrupted=interrupted)
         return self
 
+    def end_with(self, error_code: int, message: str) -> Run:
+        """Finish the run as one that an error ended: with the command's exit code and its line."""
+        self.finish(interrupted=error_code == INTERRUPTED_EXIT_CODE)
+        if not self.info.interrupted:
+            self.info = replace(self.info, error={"exit_code": error_code, "message": message})
+        return self
+
     @property
     def verdict(self) -> Verdict:
-        """The fold of the results; an interrupted run is INCONCLUSIVE at best."""
+        """The fold of the results; a run that was interrupted is INCONCLUSIVE at best.
+
+        So is one that an error ended, and ERROR where the exit code says that something broke.
+        """
         verdict = fold((r.verdict for r in self.results), strict=self.info.strict)
-        if self.info.interrupted and verdict not in FAILING:
-            return Verdict.INCONCLUSIVE
-        return verdict
+        if verdict in FAILING or not (self.info.interrupted or self.info.error):
+            return verdict
+        broke = self.info.error and self.info.error["exit_code"] == exit_code(Verdict.ERROR)
+        return Verdict.ERROR if broke else Verdict.INCONCLUSIVE
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the verdict; 130 for an interrupted run."""
-        return INTERRUPTED_EXIT_CODE if self.info.interrupted else exit_code(self.verdict)
+        """The exit code of the verdict or of the error; 130 for an interrupted run."""
+        if self.info.interrupted:
+            return INTERRUPTED_EXIT_CODE
+        return self.info.error["exit_code"] if self.info.error else exit_code(self.verdict)
 
     @property
     def counts(self) -> dict[Verdict, int]:
@@ -289,8 +306,11 @@ class Run:
     def why(self) -> str:
         """One sentence that explains the verdict; empty for a plain PASS.
 
-        After a failure it is the most severe one, and how many more there are.
+        After a failure it is the most severe one, and how many more there are. Of a run that an
+        error ended it is the error.
         """
+        if self.info.error:
+            return one_line(self.info.error["message"])
         if failures := self.failures:
             first, more = failures[0], len(failures) - 1
             where = f" on {first.device}" if first.device else ""

@@ -197,9 +197,10 @@ RUN_RULES: Final[Mapping[str, Rule]] = {
     "strict": flag,
     "interrupted": flag,
     "replay": each(object_of({"name": name, "sha256": or_null(name), "source": or_null(name)})),
+    "error": or_null(object_of({"exit_code": positive, "message": text})),
 }
-RUN_OPTIONAL: Final = frozenset({"replay"})
-"""Keys of a run that older documents lack."""
+RUN_OPTIONAL: Final = frozenset({"replay", "error"})
+"""Keys of a run that older documents lack; "error" is only in a run that an error ended."""
 
 RESULT_RULES: Final[Mapping[str, Rule]] = {
     "id": name,

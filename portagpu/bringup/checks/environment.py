@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from portagpu.diagnostics import install_torch, settings_diagnostics
-from portagpu.host import gpus_on_machine, read_host, visibility
+from portagpu.host import gpus_on_machine, read_host, unreadable_files, visibility
 from portagpu.host.settings import read_settings
 from portagpu.results.expectations import at_least, exactly
 from portagpu.results.run import Verdict
@@ -58,6 +58,9 @@ def recording(context: Context) -> Result:
         more = f" (and {len(inventory.problems) - 1} more)" if len(inventory.problems) > 1 else ""
         reason = f"{inventory.problems[0]}{more}"
         return context.result("recording", Verdict.INCONCLUSIVE, reason, extra=extra)
+    unreadable = "" if context.origins else unreadable_files(context.machine.tree)
+    if unreadable:
+        return context.result("recording", Verdict.INCONCLUSIVE, unreadable, extra=extra)
     listed = ", ".join(inventory.kinds) or "nothing of GPUs"
     what = "recorded" if context.origins else "read without a device"
     return context.result("recording", Verdict.PASS, f"{what}: {listed}", extra=extra)
@@ -245,6 +248,9 @@ def _untested_gpus(context: Context) -> Result:
             unit="1",
             expected=exactly(0, "GPUs that this run does not test"),
         )
+    unreadable = unreadable_files(context.machine.tree)
+    if not gpus and unreadable:
+        return context.result("gpus", Verdict.INCONCLUSIVE, unreadable)
     return context.judge(
         "gpus",
         True,

@@ -14,18 +14,34 @@ from portagpu.formats.events import events, table
 from portagpu.readings.model import Findings, FormatError, Reading
 
 KIND: Final = "kernel log"
+UNREAD: Final = "kernel log, not read"
+"""The kind of a log without a line of the kernel, which has lines since its start."""
+NOT_READ: Final = "the log was not read"
+NO_LINE: Final = (
+    "no line in it is of a kernel's log; give what `dmesg -T` or `journalctl -k` prints for root"
+)
 
-_IS_LOG: Final = re.compile(
-    r"NVRM: |nvidia-nvswitch\d|\[drm[:\]]|amdgpu [0-9a-f]{4}:|(?<=\S )kernel: \S|\[tid \d+\]"
+_IS_KERNELS: Final = (
+    r"NVRM: |nvidia-nvswitch\d|\[drm[:\]]|amdgpu [0-9a-f]{4}:|(?<=\S )kernel: \S"
     # syslog's priority, or the facility and level of dmesg -x, before the seconds
     r"|^(?:<\d{1,3}>|[a-z]{3,8} *:[a-z]{2,6} *: )?\[ *\d{1,12}\.\d{3,9}\] "
     r"|^(?:<\d{1,3}>|[a-z]{3,8} *:[a-z]{2,6} *: )?"
     r"\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d [\d:]{8} \d{4}\] "
     # dmesg --time-format iso; other programs write such times, and none of them this
     r"|^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{6}[+-]\d\d:\d\d "
-    r"|^-- (?:No entries|Logs begin at .{10,120}|Journal begins at .{10,120}) --",
-    re.MULTILINE,
 )
+_KERNELS: Final = re.compile(_IS_KERNELS, re.MULTILINE)
+_IS_LOG: Final = re.compile(rf"{_IS_KERNELS}|\[tid \d+\]", re.MULTILINE)
+# journalctl's marks between boots; what it and dmesg print in place of a log that they may not read
+_NO_LINE: Final = (
+    r"-- (?:No entries|Reboot|Boot [0-9a-f]{32}|(?:Logs begin|Journal begins) at .{10,120}) --"
+    r"|No journal files were (?:found|opened due to insufficient permissions)\."
+    r"|Hint: You are currently not seeing messages from .{1,60}\.$"
+    r"|Users in (?:the '[\w-]{1,40}' group|groups '[\w-]{1,40}'(?:, '[\w-]{1,40}'){0,9}) can see "
+    r"|Pass -q to turn off this notice\."
+    r"|dmesg: (?:read kernel buffer failed|klogctl): .{1,60}$"
+)
+_HAS_NO_LINE: Final = re.compile(rf"^\s*(?:{_NO_LINE})", re.MULTILINE)
 
 _CLOCK: Final = (
     r"\[ *\d{1,12}\.\d{1,9}\](?:\[[ \w]{1,12}\])? ?"
@@ -45,7 +61,7 @@ SHAPE: Final = Shape(
         rf"(?:\S{{1,100}} kernel: |(?:{_DRIVER}))"
         # dmesg --time-format iso; journalctl's own lines
         r"|\d{4}-\d\d-\d\dT[\d:]{8},\d{6}[+-]\d\d:\d\d "
-        r"|-- (?:No entries|(?:Logs begin|Journal begins) at .{10,120}) --)"
+        rf"|{_NO_LINE})"
     ),
 )
 """Each line of a log is recognised by itself, anywhere in a text."""
@@ -56,16 +72,27 @@ def matches(text: str) -> bool:
     return _IS_LOG.search(text[:20_000]) is not None
 
 
+def has_kernel_lines(text: str) -> bool:
+    """Whether a line is the kernel's own: of another log, or of none, a judgement has read none."""
+    return _KERNELS.search(text) is not None
+
+
 def process_codes() -> frozenset[str]:
     """Codes of events whose lines name processes and no device."""
     return table("kernel_log").process_codes
 
 
 def parse(text: str) -> Findings:
-    """An event for every line that reports an error, in order, with its documented meaning."""
+    """An event for every line that reports an error, in order, with its documented meaning.
+
+    The marks of a log without lines are findings of the kind ``UNREAD``. Raises FormatError for a
+    text that has neither.
+    """
     # a system's log may begin with many lines of programs
     if _IS_LOG.search(text) is None:
-        raise FormatError(f"{KIND}: no line in it is of a kernel's log; record dmesg -T")
+        if _HAS_NO_LINE.search(text) is None:
+            raise FormatError(f"{KIND}: {NO_LINE}")
+        return Findings(kind=UNREAD, problems=(f"{NOT_READ}: {NO_LINE}",))
     rules = table("kernel_log")
     found = []
     readings: dict[str, Reading] = {}
