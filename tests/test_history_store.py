@@ -43,7 +43,9 @@ def imported(place: str, *paths: Path) -> list[Imported]:
 
 
 def outcomes(place: str, *paths: Path) -> list[str]:
-    return [each.outcome for each in imported(place, *paths)]
+    # the store may lie in the same folder
+    found = [each for each in imported(place, *paths) if each.path.suffix == ".json"]
+    return [each.outcome for each in found]
 
 
 def rows(place: str, query: str) -> list[tuple[Any, ...]]:
