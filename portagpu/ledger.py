@@ -38,6 +38,8 @@ IDENTITY: Final = ("bringup", "identity")
 ABSENT: Final = "identity/absent"
 _WHOLE_MACHINE: Final = frozenset({"bringup", "health"})
 """Suites that look at every device of a machine."""
+_DRAWS: Final = "conformance"
+"""The suite whose cases draw programs."""
 _NUMBER: Final = re.compile(r"(?:^|[\s:])(\d{1,6})$")
 _SCRUBBED: Final = re.compile(r"<\w+-\d+>")
 _SEED: Final = re.compile(r"\bseed (\d+)")
@@ -207,11 +209,14 @@ def account_of(run: Run) -> Account:
     info = run.info
     devices = tuple(_devices(info.devices, info.backend))
     statements: dict[Fact, Statement] = {}
+    known_devices: dict[str | None, str] = {}
+    made: dict[Statement, Statement] = {}
     for result in run.results:
-        fact = fact_of(result, run, devices)
-        stated = Statement(
-            result.verdict, (result.suite, result.area), wrong_value(result, fact.seed)
-        )
+        fact = fact_of(result, run, devices, known_devices)
+        wrong = result.verdict is Verdict.FAIL and wrong_value(result, fact.seed)
+        stated = Statement(result.verdict, (result.suite, result.area), wrong)
+        # equal ones are one object, which travels once between processes
+        stated = made.setdefault(stated, stated)
         known = statements.get(fact)
         if known is None or _GRAVITY(stated.verdict) > _GRAVITY(known.verdict):
             statements[fact] = stated
@@ -235,19 +240,22 @@ def account_of(run: Run) -> Account:
     )
 
 
-def fact_of(result: Result, run: Run, devices: Sequence[Device]) -> Fact:
-    """What ``result`` of ``run``, which describes ``devices``, is about."""
+def fact_of(
+    result: Result, run: Run, devices: Sequence[Device], known: dict[str | None, str] | None = None
+) -> Fact:
+    """What ``result`` of ``run``, which describes ``devices``, is about.
+
+    ``known`` keeps the identities of the devices that the results of the run name.
+    """
     info = run.info
+    known = {} if known is None else known
+    device = known.get(result.device)
+    if device is None:
+        device = _device_id(result.device, info.command, info.backend, devices)
+        known[result.device] = device
     suite, area = result.origin
-    return Fact(
-        device=_device_id(result.device, info.command, info.backend, devices),
-        backend=info.backend,
-        target=info.target,
-        suite=suite,
-        area=area,
-        id=result.id,
-        seed=_seed(result, info.command),
-    )
+    seed = _seed(result, info.command) if suite == _DRAWS else ""
+    return Fact(device, info.backend, info.target, suite, area, result.id, seed)
 
 
 def wrong_value(result: Result, seed: str = "") -> bool:
@@ -333,6 +341,9 @@ def _standing(
     history: Sequence[tuple[Account, Statement]], reliefs: Sequence[Clearance]
 ) -> Standing | None:
     """What stands of one fact, whose statements are in order; None for a replaced device's."""
+    if len(history) == 1 and not reliefs:
+        account, statement = history[0]
+        return Standing(statement.verdict, account, frozenset({statement.gate}), statement.wrong)
     until = {each.what: each for each in reliefs}
     if (replaced := until.get(Relief.REPLACED)) is not None:
         history = [each for each in history if each[0].at_s > replaced.at_s]
@@ -479,7 +490,7 @@ def _seed(result: Result, command: Sequence[str]) -> str:
     observed = result.extra.get("observed", ())
     if isinstance(observed, list) and (found := _SEED.search(" ".join(map(str, observed)))):
         return found[1]
-    if result.origin[0] == "conformance" and "case" not in result.extra:
+    if "case" not in result.extra:
         # the result does not say whether programs were drawn
         if "--seed" in command[:-1]:
             return command[command.index("--seed") + 1]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.bundle.check import read_bundle
 from portagpu.bundle.result_ids import area_of, most_earned, suite_of
 from portagpu.errors import BundleError, PortagpuError
+from portagpu.ledger import instant
 from portagpu.registry import plugin
 from portagpu.results.run import Run
 from portagpu.results.verdicts import FAILING, Evidence, Verdict
@@ -111,7 +112,7 @@ def table(folder: Path) -> str:
     bundles = [(path.name, read_bundle(path)) for path in sorted(folder.glob("*.json"))]
     if not bundles:
         return "No result of real hardware is committed yet."
-    bundles.sort(key=lambda entry: entry[1]["result"]["run"]["started"], reverse=True)
+    bundles.sort(key=lambda entry: instant(entry[1]["result"]["run"]["started"]), reverse=True)
     bundles.sort(key=lambda entry: str(entry[1]["result"]["run"]["target"]))
     ran = ("conformance", "performance", "bring-up")
     head = ["target", "devices", "software", *ran, "loaded", "result"]

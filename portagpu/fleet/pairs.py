@@ -60,7 +60,7 @@ class Slow:
 def tables_of(joint: Iterable[Joint]) -> list[Table]:
     """Every measure of the results of several nodes, with a value for each pair or group."""
     tables: dict[tuple[str, MeasureId], Table] = {}
-    for each in sorted(joint, key=lambda each: (each.round, each.run.started)):
+    for each in sorted(joint, key=lambda each: (each.round, each.run.account.at_s)):
         pair = JOINT.join(each.nodes)
         for own in each.run.measures:
             place = f"{each.run.hardware}, {len(each.nodes)} nodes", own.what

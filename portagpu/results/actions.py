@@ -39,7 +39,7 @@ class Action(StrEnum):
     @property
     def gravity(self) -> int:
         """0 for none, 4 for replace."""
-        return list(Action).index(self)
+        return _ORDER[self]
 
     def __lt__(self, other: str) -> bool:
         return self.gravity < Action(other).gravity
@@ -54,6 +54,7 @@ class Action(StrEnum):
         return self.gravity >= Action(other).gravity
 
 
+_ORDER: Final = {action: place for place, action in enumerate(Action)}
 _MEANINGS: Final = {
     Action.NONE: "Nothing: the device may be used, and nothing is to be watched.",
     Action.MONITOR: "Use it, and watch whether the finding returns or grows.",
@@ -76,11 +77,11 @@ def action_of(result: Result) -> Action:
     own = result.extra.get("action")
     if isinstance(own, str) and own in set(Action):
         return Action(own)
+    if result.verdict not in FAILING and result.verdict is not Verdict.UNVERIFIED:
+        return Action.NONE
     check = advice.check_of(result)
     if result.verdict is Verdict.UNVERIFIED:
         return Action(check.unverified) if check is not None else Action.NONE
-    if result.verdict not in FAILING:
-        return Action.NONE
     severity = advice.severity_of(result)
     if check is None or severity is advice.severities()["broken"]:
         return Action(severity.action)
