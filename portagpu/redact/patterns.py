@@ -122,9 +122,9 @@ _VALUE: Final = re.compile(
 )
 _SCHEME: Final = re.compile(r"(?:basic|bearer|token|digest|negotiate|apikey)[ \t]++", re.IGNORECASE)
 _TO_ITS_END: Final = re.compile(r"[^\n\"'\\]*+")
-_HOST_VALUE: Final = re.compile(r"(?=[\d.-]*+[A-Za-z])[A-Za-z0-9][\w.-]*+")
+_HOST_VALUE: Final = re.compile(r"(?=[\d.-]{0,64}[A-Za-z])[A-Za-z0-9][\w.-]*+")
 _USER_VALUE: Final = re.compile(r"[A-Za-z_][\w.\\@+-]*+")
-_HARDWARE_ADDRESS: Final = re.compile(r"(?:0x)?(?=[0-9a-f]*+\d)[0-9a-f]{10,16}", re.IGNORECASE)
+_HARDWARE_ADDRESS: Final = re.compile(r"(?:0x)?(?=[0-9a-f]{0,15}\d)[0-9a-f]{10,16}", re.IGNORECASE)
 _MIXED_RUN: Final = re.compile(r"(?<![\w+/=-])[A-Za-z0-9+/_=-]{32,}+(?![\w+/=-])")
 _UUID: Final = re.compile(
     r"(?:\b[A-Z]{2,4}-)?(?<![0-9a-f])[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}(?![0-9a-f])"
