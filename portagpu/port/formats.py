@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import quote
 
 from portagpu._version import __version__
-from portagpu.port.rules import SEVERITIES
+from portagpu.port.rules import SEVERITIES, load_rules
 from portagpu.text import escaped
 
 if TYPE_CHECKING:
@@ -66,7 +66,8 @@ def summary(findings: Sequence[Finding], files: int) -> str:
     parts = ", ".join(f"{counts[each]} {each}" for each in SEVERITIES if counts[each])
     read = f"{files} file{'' if files == 1 else 's'} read"
     if not findings:
-        return f"nothing is tied to one vendor; {read}"
+        rules = len(load_rules().rules)
+        return f"no use found that one of the {rules} rules names; {read}"
     uses = f"{len(findings)} use{'' if len(findings) == 1 else 's'}"
     return f"{uses}: {parts}; {read}"
 
