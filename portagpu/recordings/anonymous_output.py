@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from xml.sax.saxutils import escape, quoteattr
 
 from portagpu.formats.json_text import json_documents, json_start
-from portagpu.redact.keys import identifying_kind, names_something
+from portagpu.redact.keys import identifying_kind, names_something, nearest_key
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -112,7 +112,9 @@ def clean_document(value: Any, clean: Cleaner, key: str = "") -> Any:
                 name: item for name, item in value.items() if name.lower() in _KEPT_OF_PROCESSES
             }
         return {
-            clean.value("", name): clean_document(item, clean, _joined_key(key, name))
+            clean.value("", name): clean_document(
+                item, clean, _joined_key(key, nearest_key("", name, value))
+            )
             for name, item in value.items()
             if not is_process_key(name)
         }

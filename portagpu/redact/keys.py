@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _JOINTS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z]{2})|[^A-Za-z0-9]++")
 
@@ -18,7 +21,7 @@ _SECRETS: Final = (
     r"|(?:api|access|private|secret|ssh|account|auth|sign(?:ing|ature)|encryption|license|shared|client)_?key"
 )
 """Words of secrets, also at the end of a longer word: "hftoken", "dbPwd"."""
-_ALONE: Final = r"pass|auths?|oauth|sig|signature|session"
+_ALONE: Final = r"pass|pw|creds?|auths?|oauth|sig|signature|session"
 """Words of secrets that other words hold, or that prose has: the last word of a key alone."""
 _GUIDS: Final = r"(?:node|port|sys_?(?:image|img)|system_?(?:image|img)|hca|ca|switch|chassis|base)"
 _KINDS: Final = tuple(
@@ -39,10 +42,10 @@ _KINDS: Final = tuple(
 _IN_PROSE: Final = re.compile(rf"\A(?:{_ALONE}|host|users?|login|mac|e?_?mail)\Z")
 _COUNTS: Final = re.compile(
     rf"tokens(?:_|\Z)|(?:per|first|next|last|each)_token\Z"
-    rf"|token_(?:count|id|index|idx|len|length|size|limit)s?\Z|(?:\A|_)(?:{_ALONE})\Z"
+    rf"|token_(?:count|type|id|index|idx|len|length|size|limit)(?:s?\Z|_)|(?:\A|_)(?:{_ALONE})\Z"
 )
 ROUGHLY: Final = (
-    "token|secret|pass|pwd|key|credential|auth|cookie|sess|sig|string"
+    "token|secret|pass|pwd?|key|cred|auth|cookie|sess|sig|string"
     "|mac|addr|host|name|user|login|mail|fqdn|wwn|wwid|guid|eui"
 )
 """Parts of words, one of which each key has that identifies within a sentence."""
@@ -50,10 +53,10 @@ _NOTHING: Final = frozenset({"", "0", "n/a", "[n/a]", "none", "null", "nil", "un
 """What tools write where they have no value."""
 _SETTING: Final = re.compile(
     r"(?i:true|false|yes|no|on|off|enabled|disabled|required|not (?:set|available|supported))"
-    r"|(?i:\[?redacted\]?|x{3,}+)|\*++|\.\.\.|\$\{?[A-Z_][A-Z0-9_]*+\}?"
+    r"|(?i:\[?redacted\]?|x{3,}+)|[|>][+-]?|\*++|\.\.\.|\$\{?[A-Z_][A-Z0-9_]*+\}?"
     r"|(?i:(?:basic|bearer|token|digest) )?<[^<>]*+>"
 )
-"""What stands in the place of a secret."""
+"""What stands in the place of a secret, or begins a text of YAML's that does."""
 
 
 @lru_cache(maxsize=4096)
@@ -63,8 +66,15 @@ def identifying_kind(key: str) -> str | None:
     return next((kind for form, kind in _KINDS if form.search(words) is not None), None)
 
 
-def nearest_key(above: str, name: str) -> str:
-    """The key that tells what a value is: ``name``, or the key above it that keeps a secret."""
+def nearest_key(above: str, name: str, table: Mapping[str, Any]) -> str:
+    """The key that tells what the value under ``name`` of the table is.
+
+    That is ``name``, the name in a table of a name and a value, or the key above that keeps a
+    secret.
+    """
+    named = table.get("name")
+    if name.lower() == "value" and isinstance(named, str):
+        name = named
     if identifying_kind(name) is None and identifying_kind(above) == "secret":
         return name if _COUNTS.search(_words(above)) is not None else above
     return name
@@ -85,7 +95,8 @@ def names_something(kind: str, key: str, value: object) -> bool:
         bare = value.strip().lower()
         if bare in _NOTHING or _SETTING.fullmatch(value.strip()) is not None:
             return False
-        return kind != "secret" or not _is_number(bare) or _COUNTS.search(_words(key)) is None
+        counts = kind == "secret" and not any(map(str.isalpha, bare))
+        return not counts or _COUNTS.search(_words(key)) is None
     if type(value) not in (int, float):
         return False
     if kind == "secret":
@@ -95,7 +106,3 @@ def names_something(kind: str, key: str, value: object) -> bool:
 
 def _words(key: str) -> str:
     return _JOINTS.sub("_", key.strip()).lower()
-
-
-def _is_number(text: str) -> bool:
-    return text.replace(".", "", 1).isdecimal()

@@ -64,8 +64,8 @@ _FOLDER: Final = r"[^\\/:*?\"'<>|,;()\[\]{}\r\n]{1,80}+"
 _LAST: Final = r"[^\\/:*?\"'<>|,;()\[\]{}\s]{0,255}+"
 _WINDOWS_PATH: Final = re.compile(
     # its separator is doubled by every text in quotes around it
-    rf"(?<![A-Za-z0-9])[A-Z]:(?P<joint>\\{{1,16}}+|/)(?!/)(?:{_FOLDER}(?P=joint))*+{_LAST}"
-    rf"|(?<![A-Za-z0-9])[a-z]:(?P<other>\\{{1,16}}+|/)Users(?P=other)"
+    rf"(?<![A-Za-z0-9])[A-Z]:(?P<joint>\\{{1,16}}+|/)(?=[\w.$~])(?:{_FOLDER}(?P=joint))*+{_LAST}"
+    rf"|(?<![A-Za-z0-9])[a-z]:(?P<other>\\{{1,16}}+|/)(?i:Users)(?P=other)"
     rf"(?:{_FOLDER}(?P=other))*+{_LAST}"
     rf"|(?<![\w\\])(?P<half>\\{{1,8}})(?P=half){_SHARE}(?P=half)(?=[A-Za-z0-9])(?:{_FOLDER}(?P=half))*+{_LAST}"
 )
@@ -108,9 +108,9 @@ _OF_COMMANDS: Final = (("wandb", _WANDB_KEY), ("login", _NETRC), (" -", _SHORT_O
 _QUOTE: Final = r"(?:\\*+[\"'])?+"
 _LABEL: Final = re.compile(
     # a key and what joins it to its value; that is looked at only if the key identifies
-    r"(?<![\w-])(?=[\w-]++[\\\"' \t]*+[:=>]|-[\w-]++ )"
+    r"(?<![\w-])(?=[\w-]++[\\\"' \t]*+(?:[:=>]|%3D)|-[\w-]++ )"
     rf"(?P<key>(?=[\w-]*?(?:{ROUGHLY}))[\w-]++)"
-    r"(?:(?P<quote>\\*+[\"'])?+[ \t]*+(?P<joint>=>|:=|=(?!=)|:(?![:/]))\s*+"
+    r"(?:(?P<quote>\\*+[\"'])?+[ \t]*+(?P<joint>=>|:=|%3D|=(?!=)|:(?![:/]))\s*+"
     r"|(?P<option> )|(?P<tag>>))",
     re.IGNORECASE,
 )
@@ -121,9 +121,11 @@ _VALUE: Final = re.compile(
     r"|(?P<bare>(?:[^\s\"'\\&]|\\(?![\"'])|&(?![\w.-]{1,40}=))++)",
 )
 _SCHEME: Final = re.compile(r"(?:basic|bearer|token|digest|negotiate|apikey)[ \t]++", re.IGNORECASE)
+_BLOCK: Final = re.compile(r"[|>][+-]?[ \t]*+\n[ \t]++")
+"""The beginning of a text of YAML's over several lines."""
 _TO_ITS_END: Final = re.compile(r"[^\n\"'\\]*+")
 _HOST_VALUE: Final = re.compile(r"(?=[\d.-]{0,64}[A-Za-z])[A-Za-z0-9][\w.-]*+")
-_USER_VALUE: Final = re.compile(r"[A-Za-z_][\w.\\@+-]*+")
+_USER_VALUE: Final = re.compile(r"[A-Za-z_][\w.\\@+-]*+(?::[^\s\"']++)?+")
 _HARDWARE_ADDRESS: Final = re.compile(r"(?:0x)?(?=[0-9a-f]{0,15}\d)[0-9a-f]{10,16}", re.IGNORECASE)
 _MIXED_RUN: Final = re.compile(r"(?<![\w+/=-])[A-Za-z0-9+/_=-]{32,}+(?![\w+/=-])")
 _UUID: Final = re.compile(
@@ -172,7 +174,7 @@ _FABRIC_FORMS: Final = (
 )
 _LONG_HEX: Final = re.compile(r"(?<!\w)0x(?!0000|ffff)[0-9a-f]{16}(?!\w)", re.IGNORECASE)
 _FABRIC: Final = re.compile(
-    r"guid|\bgid\b|\bmlx[45]|infiniband|\bNET/IB\b|\bib\w*?\d|\bHCA\b|\bCa\b|\bSwitch\b|\brdma|\bhfi\d|\bbnxt_re|\birdma"
+    r"guid|\bgid\b|\bmlx[45]|infiniband|\bNET/IB\b|\bib\w*?\d|\b(?:HCA|CA|Switch)\b\s*+:|\brdma|\bhfi\d|\bbnxt_re|\birdma"
     r"|\broce|\bsubnet\b|\bsm_key\b",
     re.IGNORECASE,
 )
@@ -336,6 +338,8 @@ def _labelled_value(text: str, label: re.Match[str], kind: str) -> tuple[int, in
             after = _end_of(_TO_ITS_END, text, begin)
         elif (scheme := _SCHEME.match(text, begin)) is not None and kind == "secret":
             begin, after = scheme.end(), _end_of(_VALUE, text, scheme.end())
+        if (block := _BLOCK.match(text, begin)) is not None:
+            begin, after = block.end(), _end_of(_TO_ITS_END, text, block.end())
         found = text[begin:after].rstrip(",;)]}.")
         if "\n" in label[0] and found.endswith(":"):  # the next line has a key of its own
             return None

@@ -141,7 +141,7 @@ class Placeholders:
         if isinstance(value, dict):
             return {
                 self.replace_all(name, replace): self._json_value(
-                    item, nearest_key(key, name), replace
+                    item, nearest_key(key, name, value), replace
                 )
                 for name, item in value.items()
             }
@@ -220,7 +220,7 @@ def _leaves(value: Any, path: str, key: str) -> Iterator[tuple[str, str, Any]]:
             if name in _WHOLE:
                 yield below, name, item
             else:
-                yield from _leaves(item, below, nearest_key(key, name))
+                yield from _leaves(item, below, nearest_key(key, name, value))
     elif isinstance(value, list):
         for index, item in enumerate(value):
             yield from _leaves(item, f"{path}[{index}]", key)
@@ -234,7 +234,7 @@ def _scrub_value(value: Any, names: Placeholders, key: str) -> Any:
     if isinstance(value, dict):
         return {
             names.text(name): _scrub_value(
-                item, names, name if name in _WHOLE else nearest_key(key, name)
+                item, names, name if name in _WHOLE else nearest_key(key, name, value)
             )
             for name, item in value.items()
         }
