@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -11,14 +12,45 @@ MOST_NAMED: Final = 8
 """How many ranks or sentences a sentence names one by one."""
 
 
+# Letters and marks that Unicode lets nobody see (Default_Ignorable_Code_Point), and the blank of
+# Braille. str.isprintable knows all controls, those of bidirectional text too.
+_INVISIBLE: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
+    "\U000e0000-\U000e0fff]"
+)
+
+
+def is_shown(text: str) -> bool:
+    """Whether a terminal shows every character of ``text``, and obeys none."""
+    return text.isprintable() and (text.isascii() or _INVISIBLE.search(text) is None)
+
+
 def printable(text: str) -> str:
     """``text`` with a blank for every character that does not print, and its own blanks kept.
 
-    For names and for lines in columns; :func:`one_line` is for sentences.
+    For names and for lines in columns; :func:`one_line` is for sentences, and :func:`escaped` for
+    what has to be seen as it is.
     """
-    if text.isprintable():
+    if is_shown(text):
         return text.strip()
-    return "".join(char if char.isprintable() else " " for char in text).strip()
+    return "".join(char if is_shown(char) else " " for char in text).strip()
+
+
+def printable_lines(text: str) -> str:
+    """``text`` with its lines, each of them printable; one that is stays, indented as it is."""
+    if is_shown(text):
+        return text
+    return "\n".join(line if is_shown(line) else printable(line) for line in text.split("\n"))
+
+
+def escaped(text: str) -> str:
+    """``text`` with Python's escape for every character that does not print, except tabs."""
+    if is_shown(text):
+        return text
+    return "".join(
+        char if char == "\t" or is_shown(char) else char.encode("unicode_escape").decode()
+        for char in text
+    )
 
 
 def one_line(text: str) -> str:

@@ -294,7 +294,12 @@ def test_a_name_that_every_bundle_holds_is_not_searched_for(
     """A host called gpu: the word is in every result, and taking it out would tell that name."""
     monkeypatch.setattr("platform.node", lambda: "gpu")
     monkeypatch.setattr("socket.gethostname", lambda: "zweiundvierzig.acme.example")
-    names = machine_names({"USER": "root", "LOGNAME": "jdoe", "API_TOKEN": "swordfish"})
+    names = machine_names(
+        {"USER": "root", "LOGNAME": "jdoe", "API_TOKEN": "swordfish", "DB_PASS": "herringbone"}
+        | {"PWD": "/acme/there"}
+    )
+    assert ("environment", "herringbone") in names
+    assert not [text for _, text in names if text == "/acme/there"]
     assert ("host", "gpu") not in names
     assert ("user", "root") not in names
     assert {

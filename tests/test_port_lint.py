@@ -66,12 +66,46 @@ def test_every_rule_finds_something_in_the_samples() -> None:
         ("Dockerfile.gpu", "FROM nvcr.io/nvidia/pytorch:24.01-py3\n", "PG601"),
         ("dev-requirements.txt", "torch==2.4.0+cu121\n", "PG601"),
         ("a.cuh", "int x = tiled_partition<32>(block);\n", "PG501"),
+        ("a.py", "import torch\nx = getattr(torch, 'cuda')\n", "PG009"),
+        ("a.py", "import torch as t\nx = getattr(t, 'cuda', None)\n", "PG009"),
+        ("a.py", "import torch\ngetattr(torch.cuda, 'synchronize')()\n", "PG004"),
+        ("a.py", "import lightning as L\nt = L.Trainer(accelerator='cuda')\n", "PG404"),
+        ("a.py", "from lightning.fabric import Fabric\nf = Fabric(accelerator='gpu')\n", "PG404"),
+        ("a.py", "m = M.from_config(c, attn_implementation='flash_attention_2')\n", "PG405"),
+        ("a.py", "import trl\na = trl.SFTConfig('out', tf32=True)\n", "PG406"),
+        ("a.py", "from transformers import pipeline\np = pipeline('x', device=1)\n", "PG003"),
     ],
 )
 def test_one_use(tmp_path: Path, name: str, text: str, rule: str) -> None:
     path = tmp_path / name
     path.write_text(text, encoding="utf-8")
     assert rule in {each for _, each in found(path)}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import lightning as L\nt = L.Trainer(accelerator='auto', devices=2)\n",
+        "t = Trainer(accelerator='gpu')\n",
+        "import lightning as L\na = 'gpu'\nt = L.Trainer(accelerator=a)\n",
+        "m = M.from_config(c, attn_implementation='sdpa')\n",
+        "import transformers as t\na = t.TrainingArguments('out', tf32=False)\n",
+        "def f(tf32=True): return f(tf32=True)\n",
+        "from transformers import pipeline\np = pipeline('x', device=-1)\n",
+        "import torch\nx = getattr(torch, 'cudnn', None), hasattr(torch, 'cuda')\n",
+        "import torch\nif torch.cuda.is_available():\n    x = getattr(torch, 'cuda')\n",
+        "import torch\nx = getattr(args, 'device')\n",
+    ],
+)
+def test_what_asks_for_no_vendor_is_none_and_says_what_was_looked_for(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], text: str
+) -> None:
+    path = tmp_path / "a.py"
+    path.write_text(text, encoding="utf-8")
+    assert main(["port", "lint", str(path)]) == 0
+    number = len(load_rules().rules)
+    said = f"no use found that one of the {number} rules names; 1 file read\n"
+    assert capfd.readouterr().out == said
 
 
 def test_kernels_are_read_without_their_comments() -> None:

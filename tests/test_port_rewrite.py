@@ -427,7 +427,7 @@ def test_a_name_cannot_add_lines_to_the_diff(tmp_path: Path) -> None:
     path = tmp_path / "a\n+++ b\x1b[31m.py"
     path.write_text("x.cuda()\n", encoding="utf-8")
     diff = rewritten(path).diff
-    assert "\x1b" not in diff and len(diff.splitlines()) == 6
+    assert b"\x1b" not in diff and len(diff.splitlines()) == 6
 
 
 @pytest.mark.parametrize("verb", [["lint"], ["rewrite"], ["rewrite", "--write"]])

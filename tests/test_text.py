@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 import portagpu
-from portagpu.text import closest, did_you_mean, error_line, excerpt, one_line, printable
+from portagpu.text import (
+    closest,
+    did_you_mean,
+    error_line,
+    escaped,
+    excerpt,
+    one_line,
+    printable,
+    printable_lines,
+)
 
 HOME = Path(portagpu.__file__).parents[1]
 
@@ -26,12 +35,21 @@ class Mute(Exception):
         ("red \x1b[31mtext", "red  [31mtext", "red [31mtext"),
         ("no\u202ebreak\u00a0here", "no break here", "no break here"),
         ("\x00\n", "", ""),
+        ("a\u2066b\u200fc\u061cd\u200be\ufefff", "a b c d e f", "a b c d e f"),
+        ("no\u3164\ufe0fwhere\U000e0101", "no  where", "no where"),
     ],
 )
 def test_text_is_one_printable_line(text: str, shown: str, line: str) -> None:
     assert printable(text) == shown, "a name keeps its blanks"
     assert one_line(text) == line
     assert one_line(text).isprintable()
+
+
+def test_what_a_terminal_would_obey_or_hide_is_escaped() -> None:
+    odd = "\x1b]0;x\x07\x9b\r\u202e\u2066\u200e\u061c\u200b\u3164\udc80\x85\u2028\xad"
+    assert escaped(odd) == odd.encode("unicode_escape").decode()
+    assert escaped("a\tb é 漢 \\x1b") == "a\tb é 漢 \\x1b"
+    assert printable_lines(" a\n  b\x1b\nc") == " a\nb\nc"
 
 
 def test_an_excerpt_is_bounded() -> None:

@@ -17,7 +17,7 @@ from portagpu.cli._document import document_written
 from portagpu.errors import MissingDependency, OutputError
 from portagpu.files import check_writable, is_special, write_atomic
 from portagpu.results.rules import json_text
-from portagpu.text import printable
+from portagpu.text import is_shown, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -135,7 +135,7 @@ def print_lines(lines: Sequence[str], stream: IO[str]) -> None:
     """
     columns = shutil.get_terminal_size().columns if live_console(stream) is not None else 0
     for text in lines:
-        line = text if text.isprintable() else _indent(text) + printable(text)
+        line = text if is_shown(text) else _indent(text) + printable(text)
         indent = _indent(line) + "  "
         if columns > 40 and len(line) > columns:
             line = textwrap.fill(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Literal, TextIO
 import click
 
 from portagpu.results.verdicts import Verdict
-from portagpu.text import one_line
+from portagpu.text import one_line, printable_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -50,6 +50,7 @@ def print_table(
 
     The columns named in ``right`` are right-aligned; the rows numbered in ``bold`` are bold.
     """
+    rows = [[*map(printable_lines, row)] for row in rows]
     if console is None:
         click.echo(plain_table(head, rows, right), file=stream)
     else:

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 def rewrite(paths: tuple[str, ...], write: bool, unsafe: bool, json_to: str | None) -> int:
     """Rewrite Python programs so that the same source runs on every backend.
 
-    A diff is printed and nothing is written, unless --write says so. Each file is written at once
+    A diff is printed and nothing is written, unless --write says so; patch -p0 applies it. On a
+    terminal, control characters of the source are shown as escapes. Each file is written at once
     or not at all. What is not decided stays, with the reason. Exit codes: 0 if nothing is left that
     breaks, 1 if something is, 3 if a file could not be read or written.
     """
@@ -42,7 +43,7 @@ def rewrite(paths: tuple[str, ...], write: bool, unsafe: bool, json_to: str | No
         result.write()
     else:
         for each in result.changed:
-            click.echo(each.diff, file=stream, nl=False)
+            click.echo(each.shown_diff if stream.isatty() else each.diff, file=stream, nl=False)
     print_lines(list(_lines(result, write)), sys.stderr)
     print_lines(unread_lines(result.unread), sys.stderr)
     write_json(_document(result, write), json_to)
@@ -50,8 +51,10 @@ def rewrite(paths: tuple[str, ...], write: bool, unsafe: bool, json_to: str | No
 
 
 def _lines(result: Rewriting, write: bool) -> Iterator[str]:
+    from portagpu.port.formats import code_line
+
     for each in result.left:
-        yield f"{each.path}:{each.line}: {each.rule.id} stays: {each.code}"
+        yield f"{each.path}:{each.line}: {each.rule.id} stays: {code_line(each)}"
         yield f"    {each.left}; write {each.rule.write}"
     done = sum(len(each.done) for each in result.files)
     word = "rewritten" if write else "to rewrite, shown and not written (--write writes)"

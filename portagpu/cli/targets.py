@@ -67,7 +67,8 @@ def list_targets(json_to: str | None) -> None:
     ]
     print_table(sys.stdout, terminal(), _HEAD, rows, {"facts"})
     for problem in target_problems():
-        click.echo(f"left out: the targets of {problem.entry_point}: {problem.reason}")
+        left_out = f"left out: the targets of {problem.entry_point}: {problem.reason}"
+        click.echo(printable(left_out))
 
 
 @click.command("show")

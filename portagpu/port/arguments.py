@@ -9,6 +9,7 @@ import libcst as cst
 from portagpu.port import values
 from portagpu.port.expressions import (
     argument,
+    code_of,
     is_simple,
     keyword,
     last_name,
@@ -47,6 +48,8 @@ def in_call(finder: Finder, call: cst.Call) -> None:
     _libraries(finder, call)
     _process_devices(finder, call, name)
     _keywords(finder, call, name)
+    _vendor_options(finder, call, name)
+    _name_as_text(finder, call)
     _pinned(finder, call, name)
     _batch_norm(finder, call, name)
     _rest(finder, call)
@@ -185,6 +188,28 @@ def _keywords(finder: Finder, call: cst.Call, name: str) -> None:
             values.device(finder, arg.value)
         elif LIBRARY_NAME.fullmatch(key):
             values.library(finder, arg.value)
+
+
+def _vendor_options(finder: Finder, call: cst.Call, name: str) -> None:
+    """``Trainer(accelerator="gpu")``, and what else the tables have of keywords."""
+    for arg in call.args:
+        option = None if arg.keyword is None else finder.rules.options.get(arg.keyword.value)
+        if option is None or (option.packages and name.partition(".")[0] not in option.packages):
+            continue
+        text = string(arg.value)
+        if (code_of(arg.value) if text is None else repr(text)) in option.values:
+            finder.add(
+                arg.value, option.rule, left="what else the program sets is not in this line"
+            )
+
+
+def _name_as_text(finder: Finder, call: cst.Call) -> None:
+    """``getattr(torch, "cuda")``."""
+    if last_name(call.func) != "getattr" or len(call.args) < 2:
+        return
+    module, name = finder.scope.qualified(call.args[0].value), string(call.args[1].value)
+    if module and name:
+        finder.look_up(call, f"{module}.{name}")
 
 
 def _process_devices(finder: Finder, call: cst.Call, name: str) -> None:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import quote
 
 from portagpu._version import __version__
-from portagpu.port.rules import SEVERITIES
-from portagpu.text import one_line
+from portagpu.port.rules import SEVERITIES, load_rules
+from portagpu.text import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,11 +46,16 @@ def message(each: Finding) -> str:
     return f"{rule.title}; breaks on {rule.breaks}; write {rule.write}{left}"
 
 
+def code_line(each: Finding) -> str:
+    """The code on one line, with what a terminal would obey or hide as escapes."""
+    return escaped(" ".join(each.code.split()))
+
+
 def text(result: Lint) -> Iterator[str]:
     """One line for each finding, why it breaks below it, and the counts."""
     for each in result.findings:
         place = f"{each.path}:{each.line}:{each.column}"
-        yield f"{place}: {each.rule.id} {each.rule.severity}: {one_line(each.code)}"
+        yield f"{place}: {each.rule.id} {each.rule.severity}: {code_line(each)}"
         yield f"    {message(each)}"
     yield summary(result.findings, result.files)
 
@@ -63,7 +68,8 @@ def summary(findings: Sequence[Finding], files: int) -> str:
     if not files:
         return "no file was read"
     if not findings:
-        return f"nothing is tied to one vendor; {read}"
+        rules = len(load_rules().rules)
+        return f"no use found that one of the {rules} rules names; {read}"
     uses = f"{len(findings)} use{'' if len(findings) == 1 else 's'}"
     return f"{uses}: {parts}; {read}"
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import os
+import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import libcst as cst
 
@@ -17,14 +19,18 @@ from portagpu.port.imports import with_import, without_unused_imports
 from portagpu.port.python import Analysis, analyse, finding, parse
 from portagpu.port.reading import Source, files, read
 from portagpu.port.rules import load_rules
-from portagpu.port.words import lines_of
-from portagpu.text import printable
+from portagpu.text import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from portagpu.port.rules import Rules
     from portagpu.port.uses import Use
+
+
+_LINES: Final = re.compile(rb"[^\n]*\n|[^\n]+\Z")
+"""Lines as ``diff`` and ``patch`` count them, which a carriage return by itself does not end."""
+_QUOTED: Final = re.compile(rb'[\x00-\x1f\x7f"\\]')
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +48,29 @@ class Rewritten:
         return self.text != self.source.text
 
     @property
-    def diff(self) -> str:
-        """The change in unified form; empty where there is none."""
-        before, after = lines_of(self.source.text), lines_of(self.text)
-        name = printable(self.source.path)
-        return "".join(
-            line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
-            for line in difflib.unified_diff(before, after, name, name)
+    def diff(self) -> bytes:
+        """The change in unified form, byte for byte as ``patch`` applies it; or empty."""
+        before, after = map(_LINES.findall, (self.source.data, self.data))
+        made = difflib.diff_bytes(difflib.unified_diff, before, after)
+        hunks = [*made][2:]
+        if not hunks:
+            return b""
+        name = _name_of_patch(self.source.path)
+        return b"".join(
+            line if line.endswith(b"\n") else line + b"\n\\ No newline at end of file\n"
+            for line in (b"--- %s\n" % name, b"+++ %s\n" % name, *hunks)
         )
+
+    @property
+    def shown_diff(self) -> str:
+        """:attr:`diff` for a terminal: what the source could make it do is escaped."""
+        *names, hunks = self.diff.split(b"\n", 2)
+        lines = [
+            *map(os.fsdecode, names),
+            *hunks.decode(self.source.encoding, "replace").split("\n"),
+        ]
+        # a line's end stays one, also that of other systems
+        return "\n".join(escaped(line.removesuffix("\r")) for line in lines)
 
     def write(self) -> None:
         """Replace the file at once, with its encoding and permissions.
@@ -105,6 +126,14 @@ class Rewriting:
         if any(each.rule.severity != "slower" for each in self.left):
             return 1
         return 3 if self.unread else 0
+
+
+def _name_of_patch(path: str) -> bytes:
+    """The name as GNU's ``patch`` reads it: quoted as in C, or before a tab if it has blanks."""
+    name = os.fsencode(path)
+    if _QUOTED.search(name) is not None:
+        return b'"%s"' % _QUOTED.sub(lambda match: b"\\%03o" % ord(match[0]), name)
+    return name + b"\t" * (b" " in name)
 
 
 def rewrite(paths: Sequence[str], *, unsafe: bool = False) -> Rewriting:

@@ -50,6 +50,16 @@ class Name:
 
 
 @dataclass(frozen=True, slots=True)
+class Option:
+    """A keyword of calls that asks for a vendor's device with one of ``values``, as Python writes
+    them. ``packages`` are those of what is called; none are any."""
+
+    rule: Rule
+    values: frozenset[str]
+    packages: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Text:
     """A pattern for lines of files of these kinds; ``kinds`` has "python" for strings in Python.
 
@@ -83,6 +93,7 @@ class Rules:
     shapes: dict[str, Rule] = field(default_factory=dict)
     names: dict[str, Name] = field(default_factory=dict)
     packages: dict[str, Rule] = field(default_factory=dict)
+    options: dict[str, Option] = field(default_factory=dict)
     texts: list[Text] = field(default_factory=list)
     words: list[Words] = field(default_factory=list)
     suffixes: set[str] = field(default_factory=set)
@@ -115,6 +126,10 @@ def _add(found: Rules, table: Mapping[str, Any]) -> None:
             found.names[f"{entry['module']}.{name}"] = Name(rule, to or None, called)
     for entry in table.get("package", ()):
         found.packages.update(dict.fromkeys(entry["names"], found.rules[entry["rule"]]))
+    for entry in table.get("option", ()):
+        wanted, packages = map(repr, entry["values"]), entry.get("packages", ())
+        option = Option(found.rules[entry["rule"]], frozenset(wanted), frozenset(packages))
+        found.options[entry["keyword"]] = option
     for entry in table.get("text", ()):
         rule, kinds = found.rules[entry["rule"]], frozenset(entry["in"])
         pattern, near = re.compile(entry["pattern"]), re.compile(entry.get("near", ""))

@@ -55,8 +55,9 @@ def _words() -> str:
             parts = name.split(".")
             words.add(max(parts, key=len) if parts[0] == "torch" else parts[0])
     words |= {package.partition(".")[0] for package in rules.packages}
+    options = [rf"\b{re.escape(keyword)}\s*=" for keyword in rules.options]
     texts = [each.pattern.pattern for each in rules.texts if "python" in each.kinds]
-    return "|".join([*sorted(map(re.escape, words)), *texts, *_SHAPES])
+    return "|".join([*sorted(map(re.escape, words)), *options, *texts, *_SHAPES])
 
 
 @cache

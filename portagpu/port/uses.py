@@ -111,7 +111,10 @@ class Finder(cst.CSTVisitor):
     def _visit_dotted(self, node: cst.Name | cst.Attribute) -> bool:
         if node in self.handled:
             return False
-        name = self.scope.qualified(node)
+        return self.look_up(node, self.scope.qualified(node))
+
+    def look_up(self, node: cst.BaseExpression, name: str) -> bool:
+        """Note the use of a qualified name; True where its parts are still to be looked at."""
         if any(name in each.available for each in self.rules.words):
             return False
         entry = self.rules.names.get(name)

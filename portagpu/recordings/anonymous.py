@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.host.settings import is_parameter
 from portagpu.recordings.anonymous_output import NO_VALUE, clean_document, clean_lines, clean_output
+from portagpu.redact.keys import identifying_kind, names_something
 from portagpu.redact.patterns import PLACEHOLDER, bare_uuid
-from portagpu.redact.scrub import Placeholders, identifying_kind
+from portagpu.redact.scrub import Placeholders
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 _SERIAL_FILE: Final = re.compile(
     r"(?:\A|_)serial(?:_number|_no)?\Z|\A(?:node_guid|sys_image_guid)\Z"
 )
-_ABSENT: Final = frozenset({"", "n/a", "none", "0", "unknown", "[n/a]"})
 _STATUS: Final = re.compile(r"proc/(?:self|thread-self)/status")
 _MEMBERS: Final = re.compile(r"proc/[^/]++/cgroup")
 _GPU_UUID: Final = re.compile(
@@ -174,8 +174,10 @@ class Anonymizer:
         kind = identifying_kind(key) if key else None
         if kind is not None:
             numbered = kind == "uuid" and len(bare) < _SHORTEST_UUID
-            nothing = bare.strip('",').lower() in _ABSENT or PLACEHOLDER.fullmatch(bare) is not None
-            if nothing or numbered or self._joins_readings(bare):
+            stated = names_something(kind, key, bare.strip('",')) and not PLACEHOLDER.fullmatch(
+                bare
+            )
+            if not stated or numbered or self._joins_readings(bare):
                 return text
             return self._replacement(kind, bare)
         if _VERSIONED.search(key) is not None and _VERSION.match(bare) is not None:

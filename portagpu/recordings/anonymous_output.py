@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from xml.sax.saxutils import escape, quoteattr
 
 from portagpu.formats.json_text import json_documents, json_start
-from portagpu.redact.scrub import identifying_kind
+from portagpu.redact.keys import identifying_kind, names_something, nearest_key
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -46,7 +46,7 @@ _PROCESS_KEY: Final = re.compile(
 _ONE_PROCESS: Final = re.compile(r"pid|process[ _](?:id|name)", re.IGNORECASE)
 _KEPT_OF_PROCESSES: Final = frozenset({"gpu", "gpu_id"})
 _NUMBERED_PROCESS: Final = re.compile(r"pid_?\d++\Z")
-_TAG: Final = re.compile(r"<(?P<end>/?+)(?P<name>[\w:.-]++)(?P<attributes>[^<>]*+)>")
+_TAG: Final = re.compile(r"<(?P<end>/?+)(?P<name>[\w:.-]++)(?P<attributes>(?:[\s/][^<>]*+)?)>")
 _ATTRIBUTE: Final = re.compile(
     r"(?<![\w:.-])(?P<name>[\w:.-]++)\s*+=\s*+(?P<value>\"[^\"]*+\"|'[^']*+')"
 )
@@ -112,7 +112,9 @@ def clean_document(value: Any, clean: Cleaner, key: str = "") -> Any:
                 name: item for name, item in value.items() if name.lower() in _KEPT_OF_PROCESSES
             }
         return {
-            clean.value("", name): clean_document(item, clean, _joined_key(key, name))
+            clean.value("", name): clean_document(
+                item, clean, _joined_key(key, nearest_key("", name, value))
+            )
             for name, item in value.items()
             if not is_process_key(name)
         }
@@ -120,7 +122,8 @@ def clean_document(value: Any, clean: Cleaner, key: str = "") -> Any:
         return [clean_document(item, clean, key) for item in value]
     if isinstance(value, str):
         return clean.value(key, value)
-    if identifying_kind(key) is not None and type(value) in (int, float):
+    kind = identifying_kind(key)
+    if kind is not None and names_something(kind, key, value):
         text = clean.value(key, str(value))
         return value if text == str(value) else text
     return value

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from portagpu.paths import matrix_dir
+from portagpu.redact.keys import identifying_kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 _NAMING: Final = re.compile(
     r"TOKEN|SECRET|PASSW|_KEY|CREDENTIAL|AUTH|COOKIE|ACCOUNT|NODELIST|HOST|USER|LOGNAME|PROXY|MAIL"
 )
-"""Variables whose values are names or secrets."""
+"""Variables whose values are names or secrets, next to those that the list of keys has."""
+_FOLDERS: Final = frozenset({"PWD", "OLDPWD"})
+"""What "pwd" means to a shell."""
 _LEAST: Final = 3
 _WORD: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
@@ -87,7 +90,8 @@ def _paths() -> Iterator[tuple[str, str]]:
 
 def _variables(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for name, value in environment.items():
-        if _NAMING.search(name) and not value.isdigit():
+        naming = _NAMING.search(name) is not None or identifying_kind(name) is not None
+        if naming and name not in _FOLDERS and not value.isdigit():
             yield "environment", value
 
 

@@ -7,13 +7,14 @@ or an address could be reversed by trying them all.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.redact.patterns import PLACEHOLDER, Replace, bare_uuid, replace_forms
+from portagpu.redact.keys import identifying_kind, names_something, nearest_key
+from portagpu.redact.patterns import PLACEHOLDER, Replace, bare_address, bare_uuid, replace_forms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -37,25 +38,10 @@ KINDS: Final = (
 LONGEST_TEXT: Final = 4000
 """Characters that are kept of one text: reasons are sentences, and a long dump may leak."""
 
-_WORDS_OF_KEYS: Final = (
-    "tokens?|secrets?|passw(?:or)?ds?|passphrase|api_?keys?|access_?keys?|private_?key|credentials?"
-)
-_IDENTIFYING: Final = tuple(
-    (re.compile(rf"(?:\A|_)(?:{words})\Z"), kind)
-    for words, kind in (
-        ("uuid|guid|unique_id", "uuid"),
-        ("serial(?:_(?:number|num|no))?|asset_tag", "serial"),
-        ("host_?(?:name)?", "host"),
-        ("users?_?(?:name)?", "user"),
-        ("mac(?:_address)?", "address"),
-        (rf"(?:{_WORDS_OF_KEYS})(?:_.*+)?", "secret"),
-    )
-)
-"""Keys, with underscores for blanks, whose values are always replaced."""
-_NOTHING: Final = frozenset({"", "0", "n/a", "none", "unknown"})
-"""What tools write where they have no value."""
 _DROPPED: Final[Mapping[str, str]] = {"output": "output", "environment": "environment"}
 """Keys of other programs' free text and of variables, which may hold anything."""
+_WHOLE: Final = frozenset({*_DROPPED, "command"})
+"""Keys whose values are treated as a whole."""
 _WORTH_FINDING: Final = 6
 """Shortest identifying value that is searched for in other texts."""
 _KERNEL: Final = re.compile(r"\d+(?:\.\d+)*(?:-\d+(?:\.\d+)*)?")
@@ -65,7 +51,10 @@ _OPTIONS: Final = frozenset(
     {"--full", "--quick", "--strict", "--backend", "--target", "--expect-devices"}
 )
 _PATH_OPTIONS: Final = frozenset({"--out", "--json"})
-_BLANKS: Final = re.compile(r"[\s-]++")
+_LIKE_JSON: Final = re.compile(r"[{\[]\s*+[\"{\[]|\"(?=[{\[]\s*+\\\")")
+_DECODER: Final = json.JSONDecoder()
+_TRIES: Final = 4
+"""Places of one line that look like JSON and are none."""
 _PLAIN_WORD: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,40}")
 
 
@@ -106,6 +95,8 @@ class Placeholders:
         self.counts[kind] += 1
         if kind == "uuid":
             found = bare_uuid(found)
+        elif kind == "address":
+            found = bare_address(found)
         of_kind = self.numbers.setdefault(kind, {})
         return f"<{kind}-{of_kind.setdefault(found.lower(), len(of_kind) + 1)}>"
 
@@ -118,6 +109,15 @@ class Placeholders:
     def replace_all(self, text: str, replace: Replace) -> str:
         """``text`` of any length with ``replace`` applied to each known name and form."""
 
+        pieces: list[str] = []
+        end = 0
+        for begin, after in _places_like_json(text):
+            if begin >= end and (clean := self._json_text(text[begin:after], replace)) is not None:
+                pieces += [self._outside_json(text[end:begin], replace), clean]
+                end = after
+        return "".join([*pieces, self._outside_json(text[end:], replace)])
+
+    def _outside_json(self, text: str, replace: Replace) -> str:
         def name(match: re.Match[str]) -> str:
             found = match[0].lower()
             if found not in self.kinds:  # behind a vendor's prefix of UUIDs
@@ -127,6 +127,60 @@ class Placeholders:
         if self.expression is not None:
             text = self.expression.sub(name, text)
         return replace_forms(text, replace)
+
+    def _json_text(self, text: str, replace: Replace) -> str | None:
+        """``text`` as the JSON that it is, cleaned by its keys; None if it is something else."""
+        try:
+            document = json.loads(text, object_pairs_hook=_distinct)
+            clean = self._json_value(document, "", replace)
+            return text if clean == document else json.dumps(clean, ensure_ascii=False)
+        except (ValueError, RecursionError):
+            return None
+
+    def _json_value(self, value: Any, key: str, replace: Replace) -> Any:
+        if isinstance(value, dict):
+            return {
+                self.replace_all(name, replace): self._json_value(
+                    item, nearest_key(key, name, value), replace
+                )
+                for name, item in value.items()
+            }
+        if isinstance(value, list):
+            return [self._json_value(item, key, replace) for item in value]
+        kind = identifying_kind(key)
+        if kind is not None and names_something(kind, key, value):
+            text = str(value)
+            return text if PLACEHOLDER.fullmatch(text) else replace(kind, text)
+        return self.replace_all(value, replace) if isinstance(value, str) else value
+
+
+def _places_like_json(text: str) -> Iterator[tuple[int, int]]:
+    """Where the text as a whole, or else a part of one of its lines, begins and ends like JSON."""
+    bare = text.strip()
+    if len(bare) > 1 and bare[0] + bare[-1] in ("{}", "[]", '""'):
+        yield (first := text.index(bare)), first + len(bare)
+    at = line_end = tries = 0
+    while (begin := _LIKE_JSON.search(text, at)) is not None:
+        at = begin.start()
+        if at >= line_end:
+            found = text.find("\n", at)
+            line_end, tries = found if found >= 0 else len(text), 0
+        try:
+            _, length = _DECODER.raw_decode(text[at:line_end])
+        except (ValueError, RecursionError):
+            tries += 1
+            at = line_end if tries == _TRIES else at + 1
+        else:
+            yield at, at + length
+            at += length
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON. Raises ValueError for a key that is there twice: one would be lost."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key is there twice")
+    return found
 
 
 def scrub(document: Any, known: Sequence[tuple[str, str]] = ()) -> ScrubbedDocument:
@@ -163,10 +217,10 @@ def _leaves(value: Any, path: str, key: str) -> Iterator[tuple[str, str, Any]]:
         for name, item in value.items():
             below = f"{path}.{name}" if path else name
             yield path, "", name
-            if name in _DROPPED or name == "command":
+            if name in _WHOLE:
                 yield below, name, item
             else:
-                yield from _leaves(item, below, name)
+                yield from _leaves(item, below, nearest_key(key, name, value))
     elif isinstance(value, list):
         for index, item in enumerate(value):
             yield from _leaves(item, f"{path}[{index}]", key)
@@ -175,10 +229,15 @@ def _leaves(value: Any, path: str, key: str) -> Iterator[tuple[str, str, Any]]:
 
 
 def _scrub_value(value: Any, names: Placeholders, key: str) -> Any:
-    if key in _DROPPED or key == "command":
+    if key in _WHOLE:
         return _scrub_leaf(value, names, key)
     if isinstance(value, dict):
-        return {names.text(name): _scrub_value(item, names, name) for name, item in value.items()}
+        return {
+            names.text(name): _scrub_value(
+                item, names, name if name in _WHOLE else nearest_key(key, name, value)
+            )
+            for name, item in value.items()
+        }
     if isinstance(value, list):
         return [_scrub_value(item, names, key) for item in value]
     return _scrub_leaf(value, names, key)
@@ -191,27 +250,13 @@ def _scrub_leaf(value: Any, names: Placeholders, key: str) -> Any:
     if key == "command" and isinstance(value, list):
         return list(_known_words(value, names))
     kind = identifying_kind(key)
-    if kind is not None and _names_something(value, kind):
+    if kind is not None and names_something(kind, key, value):
         return _placeholder_for(str(value), names, kind)
     if not isinstance(value, str):
         return value
     if key == "kernel":
         return _kernel_version(value, names)
     return names.text(value)
-
-
-@lru_cache(maxsize=1024)
-def identifying_kind(key: str) -> str | None:
-    """The kind that values of that key identify, or None."""
-    words = _BLANKS.sub("_", key.lower())
-    return next((kind for form, kind in _IDENTIFYING if form.search(words)), None)
-
-
-def _names_something(value: object, kind: str) -> bool:
-    """Whether an identifying key has a value to remove; serial numbers may be numbers."""
-    if isinstance(value, str):
-        return value.lower() not in _NOTHING
-    return kind in ("uuid", "serial") and type(value) in (int, float)
 
 
 def _placeholder_for(text: str, names: Placeholders, kind: str) -> str:

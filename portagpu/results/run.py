@@ -39,7 +39,7 @@ from portagpu.results.verdicts import (
     fold_area,
 )
 from portagpu.results.wording import without_device
-from portagpu.text import one_line, printable
+from portagpu.text import one_line, printable, printable_lines
 
 if TYPE_CHECKING:
     import os
@@ -527,10 +527,7 @@ def _printable(document: dict[str, Any]) -> dict[str, Any]:
         }
     for key in ("reason", "does_not_show"):
         text = document[key]
-        if isinstance(text, str) and not text.isprintable():
+        if isinstance(text, str):
             # text of a device or of another package may hold control sequences of terminals
-            lines = text.split("\n")
-            document[key] = "\n".join(
-                line if line.isprintable() else printable(line) for line in lines
-            )
+            document[key] = printable_lines(text)
     return document

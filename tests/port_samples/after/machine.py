@@ -23,3 +23,11 @@ def step(x):
     g = pg.CUDAGraph()
     assert (x.device.type == pg.device().type) and torch.cuda.FloatTensor
     return flash_attn, g, x.cuda()  # portagpu: ignore[PG001]
+
+
+def trained_by_others():
+    from pytorch_lightning import Trainer
+    from transformers import AutoModel, TrainingArguments
+
+    model = AutoModel.from_pretrained("x", attn_implementation="flash_attention_2")
+    return Trainer(accelerator="gpu", devices=2), TrainingArguments("out", tf32=True), model

@@ -25,3 +25,11 @@ def step(x):
     g = torch.cuda.CUDAGraph()
     assert x.is_cuda and torch.cuda.FloatTensor
     return flash_attn, g, x.cuda()  # portagpu: ignore[PG001]
+
+
+def trained_by_others():
+    from pytorch_lightning import Trainer
+    from transformers import AutoModel, TrainingArguments
+
+    model = AutoModel.from_pretrained("x", attn_implementation="flash_attention_2")
+    return Trainer(accelerator="gpu", devices=2), TrainingArguments("out", tf32=True), model
