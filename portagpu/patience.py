@@ -65,7 +65,7 @@ class Limits:
     end_s: float = 0.5
     """For the end of a child that judges a node: its limit is a promise to a scheduler."""
     interrupt_s: float = 30.0
-    """For a user's command to end after Ctrl-C."""
+    """For a command to end after Ctrl-C, and to write what it has so far."""
     stream_open_s: float = 60.0
     """The first answer of a library that is read again and again: it opens all GPUs first."""
     stream_hang_s: float = 10.0

@@ -18,6 +18,7 @@ from portagpu.running import (
     broken_world,
     complete,
 )
+from portagpu.suite.fixtures import _failure
 from portagpu.world import RankOutcome, RankState
 from portagpu.world.client import WorldOutcome
 
@@ -62,6 +63,9 @@ def test_a_rank_that_hung_is_a_failure_unless_the_machine_was_busy() -> None:
     assert found["verdict"] is Verdict.INCONCLUSIVE
     clause = "load 9.0 on 2 CPUs; waited 50 % of the last 60 s for a CPU"
     assert found["reason"] == f"rank 0 hung in wait (c10d.py:3) on a busy machine ({clause})"
+    assert [
+        getattr(_failure(each.ranks[0], each.sentence), "kind", None) for each in (quiet, busy)
+    ] == ["lost", "starved"]
     assert (busy.ok, busy.first_failure and busy.first_failure.is_starved) == (False, True)
 
 
