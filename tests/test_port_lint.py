@@ -321,7 +321,7 @@ def test_where_no_file_was_read_nothing_is_clean(
     assert said == unread
     if verb == "lint":
         assert ("no file was read" in out) == (document["files"] == 0)
-        assert ("nothing is tied" in out) == (document["files"] > 0)
+        assert ("no use found" in out) == (document["files"] > 0)
 
 
 def test_a_rewrite_names_what_is_not_python(tmp_path: Path) -> None:
