@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.contract import Capability
-from portagpu.search.area import Area
+from portagpu.search.area import Area, has_contract
 from portagpu.search.memory.model import MIB, SLACK, Model
 from portagpu.search.memory.told import KEYS, wrong_counters, wrong_info
 from portagpu.search.programs import methods
@@ -101,7 +101,7 @@ class _Memory(Area):
         ]
         if gpu.supports(Capability.PEAK_MEMORY):
             calls += [call("reset", by=BY), call("reset", by=BY)]
-        if gpu.supports(Capability.IPC):
+        if gpu.supports(Capability.IPC) and has_contract(gpu, 2):
             calls.append(call("ipc_collect", by=BY))
         return programs(*calls, most=8)
 
