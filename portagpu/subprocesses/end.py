@@ -9,10 +9,9 @@ import secrets
 import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from portagpu.patience import processes
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
@@ -93,7 +92,7 @@ def end_marked(mark: str, session: int | None = None) -> None:
     for _ in range(_PASSES):
         # what it starts meanwhile has the mark as well
         found = [
-            pid for pid, _, its in _processes() if its == session or mark in _environment_of(pid)
+            pid for pid, _, its in processes() if its == session or mark in _environment_of(pid)
         ]
         if not found:
             return
@@ -112,21 +111,4 @@ def _environment_of(pid: int) -> str:
 
 def children_of(process: int) -> list[int]:
     """The visible processes with that parent."""
-    return [pid for pid, parent, _ in _processes() if parent == process]
-
-
-def _processes() -> Iterator[tuple[int, int, int]]:
-    """(process, parent, session) of every visible process that has not ended."""
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit():
-            continue
-        try:
-            text = (folder / "stat").read_text(errors="replace")
-            # the name stands in parentheses and may hold spaces; state, parent, group and session
-            # follow it
-            fields = text.rpartition(")")[2].split()
-            found = int(folder.name), int(fields[1]), int(fields[3])
-        except (OSError, ValueError, IndexError):
-            continue
-        if fields[0] not in "ZX":
-            yield found
+    return [pid for pid, parent, _ in processes() if parent == process]

@@ -1,0 +1,272 @@
+"""How long the product waits: named limits, and what counts against them on a loaded machine.
+
+A limit tells a process that hangs from one that is slow. So the time in which the watched processes
+were ready to run and waited for a CPU does not count: Linux states it for each thread in
+``/proc/PID/task/TID/schedstat`` (``Documentation/scheduler/sched-stats.rst``: nanoseconds on a CPU,
+nanoseconds on a run queue, time slices). One that is blocked or stopped is charged the wall time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_TICK_S: Final = 0.5
+"""Between two readings of a watched process."""
+_STARVED: Final = 0.1
+"""The share of the wall time from which waiting for a CPU slows a program noticeably.
+
+It is the threshold in use for CPU ready time, the same quantity of a virtual CPU: under 5 % is
+normal, and from 10 % performance suffers (VMware KB 2002181; ibm.com/support/pages/
+virtual-machine-cpu-ready).
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of the product, in seconds; what users set are options of the functions."""
+
+    load_s: float = 10.0
+    """Importing what an entry point of another distribution names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Starvation:
+    """How much of a wait the watched processes were ready to run and had no CPU."""
+
+    wall_s: float
+    waited_s: float
+    """The longest wait of a thread in each reading, summed; estimated where Linux does not tell."""
+    load: float
+    """The load average over one minute."""
+    cpus: int
+    """The CPUs that this process may use."""
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether processes waited so much that what they did not do says little of them."""
+        return self.waited_s > 0 and self.waited_s >= _STARVED * self.wall_s
+
+    @property
+    def clause(self) -> str:
+        """ "load 31.2 on 2 CPUs; waited 61 % of 40 s for a CPU"."""
+        share = 100 * self.waited_s / self.wall_s if self.wall_s else 0.0
+        cpus = f"{self.cpus} CPU{'s' if self.cpus != 1 else ''}"
+        waited = f"waited {share:.0f} % of {self.wall_s:.3g} s for a CPU"
+        return f"load {self.load:.1f} on {cpus}; {waited}"
+
+
+def usable_cpus() -> int:
+    """The CPUs that this process may run on."""
+    return len(os.sched_getaffinity(0))
+
+
+def load_average() -> float:
+    """The load average over one minute; 0 where it is unknown."""
+    try:
+        return os.getloadavg()[0]
+    except OSError:
+        return 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """What a limit is counted with: a clock, the times of processes, and the machine's load."""
+
+    limits: Limits = field(default_factory=Limits)
+    clock: Callable[[], float] = time.monotonic
+    proc: Path = Path("/proc")
+    load: Callable[[], float] = load_average
+    cpus: Callable[[], int] = usable_cpus
+    most_times: float = 10.0
+    """A limit is over after so many times its wall time, whatever counts: nothing waits forever."""
+
+    def meter(self, *pids: int) -> Meter:
+        """Count the time of those processes, by default this one, and of all that they start."""
+        return Meter(self, pids or (os.getpid(),))
+
+    def watch(self, limit_s: float, *pids: int) -> Watch:
+        """A limit that begins now, on the time of those processes as :meth:`meter` counts it."""
+        return self.meter(*pids).watch(limit_s)
+
+
+class Meter:
+    """Wall time, and how much of it some processes waited for a CPU; several limits may share it.
+
+    In each reading the thread that waited most counts, because the others may wait for it. Threads
+    and processes may come and go. Where Linux does not tell the times, the load per CPU stands in.
+    """
+
+    def __init__(self, patience: Patience, pids: tuple[int, ...]) -> None:
+        self.patience = patience
+        self._pids = pids
+        me = patience.proc / "thread-self"
+        # a kernel without CONFIG_SCHED_INFO has zeros in the file, and others have no file
+        self._is_told = any(_numbers(me / "schedstat"))
+        self._lists_children = (me / "children").exists()
+        self._waited_s = 0.0
+        self._seen_s = patience.clock()
+        self._threads = self._read_threads()
+
+    def watch(self, limit_s: float) -> Watch:
+        """A limit that begins now."""
+        return Watch(self, limit_s)
+
+    def read(self, older_s: float = 0.0) -> tuple[float, float]:
+        """The clock, and the seconds waited so far, from a reading ``older_s`` old at most."""
+        now = self.patience.clock()
+        passed_s = now - self._seen_s
+        if passed_s > older_s:
+            self._waited_s += self._waited_since(passed_s)
+            self._seen_s = now
+        return now, self._waited_s
+
+    def _waited_since(self, passed_s: float) -> float:
+        if not self._is_told:
+            load, cpus = self.patience.load(), self.patience.cpus()
+            return passed_s * (1 - cpus / load) if load > cpus else 0.0
+        before, self._threads = self._threads, self._read_threads()
+        longest = 0.0
+        for thread, total_s in self._threads.items():
+            waited_s = total_s - before.get(thread, 0.0)
+            if thread not in before:
+                # an adopted process has a past, and a number may be used again
+                waited_s = min(waited_s, passed_s)
+            # a wait is stated when it ends, so it may have begun before the last reading
+            longest = max(longest, waited_s)
+        return longest
+
+    def _read_threads(self) -> dict[tuple[int, int], float]:
+        """Process and thread -> the seconds that it has waited for a CPU since it began."""
+        if not self._is_told:
+            return {}
+        found: dict[tuple[int, int], float] = {}
+        for pid in self._tree():
+            for folder in _folders(self.patience.proc / str(pid) / "task"):
+                with contextlib.suppress(IndexError):
+                    waited_ns = _numbers(folder / "schedstat")[1]
+                    found[pid, int(folder.name)] = waited_ns / 1e9
+        return found
+
+    def _tree(self) -> set[int]:
+        """The watched processes and their descendants that are there."""
+        children: dict[int, list[int]] = {}
+        if not self._lists_children:
+            for pid, parent, _ in processes(self.patience.proc):
+                children.setdefault(parent, []).append(pid)
+        found: set[int] = set()
+        left = list(self._pids)
+        while left:
+            pid = left.pop()
+            if pid in found:
+                continue
+            found.add(pid)
+            if self._lists_children:
+                for folder in _folders(self.patience.proc / str(pid) / "task"):
+                    left += _numbers(folder / "children")
+            else:
+                left += children.get(pid, [])
+        return found
+
+
+class Watch:
+    """A limit on processes: it is over when the time that counts against it is used up."""
+
+    def __init__(self, meter: Meter, limit_s: float) -> None:
+        self._meter = meter
+        self.limit_s = limit_s
+        self.begin_again()
+
+    def begin_again(self) -> None:
+        """Have the limit begin now."""
+        self._begun_s, self._waited_s = self._meter.read(_TICK_S)
+
+    @property
+    def left_s(self) -> float:
+        """How much of the limit is left at least; 0 where it is over."""
+        for older_s in (_TICK_S, 0.0):
+            left_s = self._left_s(*self._meter.read(older_s))
+            if left_s > 0:
+                return left_s
+        return 0.0
+
+    def _left_s(self, now: float, waited_s: float) -> float:
+        wall_s = now - self._begun_s
+        counted_s = wall_s - min(wall_s, waited_s - self._waited_s)
+        return min(
+            self.limit_s - counted_s, self.limit_s * self._meter.patience.most_times - wall_s
+        )
+
+    @property
+    def over(self) -> bool:
+        """Whether the limit is used up."""
+        return self.left_s <= 0
+
+    @property
+    def pause_s(self) -> float:
+        """How long to wait for an event before the next look at this watch; 0 where it is over."""
+        return min(self.left_s, _TICK_S)
+
+    @property
+    def starved(self) -> Starvation:
+        """How much of the time since the begin the processes waited for a CPU."""
+        now, waited_s = self._meter.read()
+        wall_s = now - self._begun_s
+        patience = self._meter.patience
+        waited_s = min(wall_s, waited_s - self._waited_s)
+        return Starvation(wall_s, waited_s, patience.load(), patience.cpus())
+
+    def wait(self, happened: Callable[[float], bool]) -> bool:
+        """Call ``happened(seconds)`` until it is true, or the limit is over; returns which.
+
+        ``happened`` waits for an event, for the seconds that it is given at most. It is called at
+        least once.
+        """
+        while True:
+            left_s = self.pause_s
+            if happened(left_s):
+                return True
+            if left_s <= 0:
+                return False
+
+
+def processes(proc: Path = Path("/proc")) -> Iterator[tuple[int, int, int]]:
+    """(process, parent, session) of every visible process that has not ended."""
+    for folder in _folders(proc):
+        try:
+            text = (folder / "stat").read_text(errors="replace")
+            # the name stands in parentheses and may hold spaces; state, parent, group and session
+            # follow it
+            fields = text.rpartition(")")[2].split()
+            found = int(folder.name), int(fields[1]), int(fields[3])
+        except (OSError, ValueError, IndexError):
+            continue
+        if fields[0] not in "ZX":
+            yield found
+
+
+def _folders(folder: Path) -> list[Path]:
+    """The folders of processes or threads, which have numbers as names; none of one that ended."""
+    try:
+        return [each for each in folder.iterdir() if each.name.isdigit()]
+    except OSError:
+        return []
+
+
+def _numbers(path: Path) -> list[int]:
+    """The numbers in a file; none where it cannot be read, as that of a thread that ended."""
+    try:
+        return [int(word) for word in path.read_text().split()]
+    except (OSError, ValueError):
+        return []
+
+
+PATIENCE: Final = Patience()
+"""The patience of the product on this machine."""
