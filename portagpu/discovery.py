@@ -15,12 +15,12 @@ from portagpu.contract import CONTRACT, Override, Plugin, Status
 from portagpu.distributions import entry_points
 from portagpu.errors import BackendNotFound, UnknownBackend
 from portagpu.foreign import (
-    LOAD_LIMIT_S,
     OWN_DISTRIBUTION,
     call_quietly,
     distribution_of,
     start_call,
 )
+from portagpu.patience import LIMITS, BusyMachine
 from portagpu.readings.model import Findings
 from portagpu.readings.source import Source
 from portagpu.text import did_you_mean, one_line
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 GROUP: Final = "portagpu.backends"
 
-PROBE_LIMIT_S: Final = 40.0
-"""The limit for a probe: a driver that is not kept loaded initialises GPUs one by one."""
 LONGEST_START_S: Final = 3600.0
 """The most that a plugin may state as ``start_s``: time limits have to end."""
 
@@ -58,7 +56,7 @@ class Candidate:
 _candidates: dict[str, Candidate] | None = None
 _plugins: dict[str, Plugin] = {}
 _load_failures: dict[str, str] = {}
-"""Why entry points did not load. A slow or broken one is waited for only once."""
+"""Why entry points did not load. A hanging or broken one is waited for only once."""
 
 
 def candidates() -> Mapping[str, Candidate]:
@@ -117,6 +115,8 @@ def plugin(name: str) -> Plugin:
         raise UnknownBackend(f"there is no backend {name!r}: {hint}")
     loaded, reason = (None, _load_failures[name]) if name in _load_failures else _load(candidate)
     if loaded is None:
+        if isinstance(reason, BusyMachine):
+            raise BackendNotFound(f"the backend {name!r} was not ready in time", {name: reason})
         _load_failures[name] = reason
         raise BackendNotFound(f"the backend {name!r} cannot be used", {name: reason})
     _plugins[name] = loaded
@@ -141,18 +141,18 @@ def _load(candidate: Candidate) -> tuple[Plugin | None, str]:
     # what a plugin asks of vendors is loaded already: a quiet call must not wait for another
     vendors()
     value, failure = call_quietly(
-        point.load, LOAD_LIMIT_S, f"the backend {candidate.name!r} to load"
+        point.load, LIMITS.load_s, f"the backend {candidate.name!r} to load"
     )
     origin = f"from {candidate.distribution}"
     if failure:
-        return None, f"{origin} {failure}"
+        return None, type(failure)(f"{origin} {failure}")
     if not isinstance(value, Plugin):
         return None, f"{origin} names a {type(value).__name__} instead of a portagpu Plugin"
     stated, failure = call_with_limit(
         lambda: _declared_members(value), f"the backend {candidate.name!r} to answer"
     )
     if stated is None:
-        return None, f"{origin} {failure}"
+        return None, type(failure)(f"{origin} {failure}")
     named, written, overrides, vendor, start_s = stated
     if named != candidate.name:
         return None, f"{origin} calls itself {named!r}: entry point and plugin must agree"
@@ -207,7 +207,7 @@ def call_with_limit(
     Anything that it raises, SystemExit included, becomes the problem. A call that is still running
     at the limit is left behind in its daemon thread.
     """
-    return start_call(call, LOAD_LIMIT_S if limit_s is None else limit_s)(what)
+    return start_call(call, LIMITS.load_s if limit_s is None else limit_s)(what)
 
 
 def status(name: str) -> Status:
@@ -228,9 +228,9 @@ def probes(limit_s: float | None = None) -> dict[str, Findings]:
     """The findings of every candidate's probe, by name. All probes run at the same time.
 
     A candidate that cannot be loaded has none, and its status says why. A probe that fails or does
-    not answer within ``limit_s``, by default ``PROBE_LIMIT_S``, is a problem in its findings.
+    not answer within ``limit_s``, by default ``Limits.probe_s``, is a problem in its findings.
     """
-    limit_s = PROBE_LIMIT_S if limit_s is None else limit_s
+    limit_s = LIMITS.probe_s if limit_s is None else limit_s
     waits: dict[str, Callable[[str], tuple[Findings | None, str]]] = {}
     for name in candidates():
         try:

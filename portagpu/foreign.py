@@ -9,19 +9,18 @@ import contextlib
 import logging
 import sys
 import threading
-import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from portagpu.patience import PATIENCE, Patience
 from portagpu.text import error_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from importlib.metadata import EntryPoint
 
-LOAD_LIMIT_S: Final = 10.0
-"""An entry point that takes longer to load is reported and skipped."""
 OWN_DISTRIBUTION: Final = "portagpu"
-_PATIENCE_S: Final = 1.0
+_QUIET_S: Final = 1.0
+"""After so long a log line says what is waited for."""
 
 _log = logging.getLogger("portagpu")
 _redirection: Final = threading.Lock()
@@ -37,15 +36,19 @@ def distribution_of(point: EntryPoint) -> str:
     return name or "an unknown distribution"
 
 
-def start_call(call: Callable[[], _T], limit_s: float) -> Callable[[str], tuple[_T | None, str]]:
+def start_call(
+    call: Callable[[], _T], limit_s: float, patience: Patience = PATIENCE
+) -> Callable[[str], tuple[_T | None, str]]:
     """Start foreign code in a thread of its own.
 
     The returned function waits for the result: (value, "") or (None, the problem). Its argument
     tells a user what is being waited for. Anything that the code raises, SystemExit included,
     becomes the problem. A call that is still running at the limit is left in its daemon thread.
+    What this process, all of it, waits for a CPU does not count: the call may need an import of
+    another thread. Where it waited long, the problem is a ``BusyMachine``.
     """
     outcome: dict[str, Any] = {}
-    end = time.monotonic() + limit_s
+    watch = patience.watch(limit_s)
 
     def work() -> None:
         try:
@@ -56,23 +59,27 @@ def start_call(call: Callable[[], _T], limit_s: float) -> Callable[[str], tuple[
     thread = threading.Thread(target=work, name="portagpu-plugin", daemon=True)
     thread.start()
 
+    def ended(pause_s: float) -> bool:
+        thread.join(pause_s)
+        return not thread.is_alive()
+
     def wait(what: str) -> tuple[_T | None, str]:
-        thread.join(min(_PATIENCE_S, limit_s))
-        if thread.is_alive():
+        if not ended(min(_QUIET_S, limit_s)):
             _log.warning("waiting for %s", what)
-            thread.join(max(0.0, end - time.monotonic()))
-        if thread.is_alive():
-            return None, f"did not answer within {limit_s:g} s"
+            if not watch.wait(ended):
+                return None, watch.problem
         return outcome.get("value"), outcome.get("failure", "")
 
     return wait
 
 
-def call_quietly(call: Callable[[], _T], limit_s: float, what: str) -> tuple[_T | None, str]:
+def call_quietly(
+    call: Callable[[], _T], limit_s: float, what: str, patience: Patience = PATIENCE
+) -> tuple[_T | None, str]:
     """Call foreign code as :func:`start_call` does, with its standard output on standard error.
 
     Standard output may be a document, which what a third party prints must not be part of. The
     redirection is the process's, so that one call runs at a time; ``call`` must not call this.
     """
     with _redirection, contextlib.redirect_stdout(sys.stderr):
-        return start_call(call, limit_s)(what)
+        return start_call(call, limit_s, patience)(what)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -34,7 +34,53 @@ class Limits:
     """The limits of the product, in seconds; what users set are options of the functions."""
 
     load_s: float = 10.0
-    """Importing what an entry point of another distribution names."""
+    """Other distributions' code: importing it, and asking it what it states."""
+    read_s: float = 10.0
+    """A reader of another distribution, for one text."""
+    probe_s: float = 40.0
+    """A backend's probe: a driver that is not kept loaded initialises GPUs one by one."""
+    library_s: float = 30.0
+    """A vendor's library in a child, within the probe: a second or more for each GPU."""
+    program_s: float = 30.0
+    """A vendor's program that reads: it may initialise every GPU first, in seconds each."""
+    torch_s: float = 60.0
+    """Importing torch and asking it for its devices, in a child."""
+    start_s: float = 120.0
+    """Until a child is ready: importing torch from a cold disk takes tens of seconds."""
+    prepare_s: float = 40.0
+    """What ranks ask the ready helper process to import ahead; then they do it themselves."""
+    grace_s: float = 2.0
+    """For other ranks to report their failures after the first one."""
+    reply_s: float = 15.0
+    """How much longer the client of the ranks waits than their server, before it ends that."""
+    exit_s: float = 5.0
+    """For a process to exit after its channel ended or it was killed."""
+    leave_s: float = 1.0
+    """For a child that calls functions to leave: nobody needs what it would still do."""
+    stray_s: float = 2.0
+    """For ending what ranks left behind."""
+    end_s: float = 0.5
+    """For the end of a child that judges a node: its limit is a promise to a scheduler."""
+    interrupt_s: float = 30.0
+    """For a user's command to end after Ctrl-C."""
+    stream_open_s: float = 60.0
+    """The first answer of a library that is read again and again: it opens all GPUs first."""
+    stream_hang_s: float = 10.0
+    """A further answer of such a library, before its child is ended and started again."""
+    client_s: float = 10.0
+    """A client of the monitor's endpoint that sends or takes nothing."""
+    device_s: float = 60.0
+    """Opening a device in a rank, and describing it or beginning a load on it."""
+    compile_s: float = 120.0
+    """Compiling a kernel, which takes 0.3 to 3 s on one core."""
+    survey_s: float = 60.0
+    """Asking a toolchain for what it compiles, in a child."""
+    tool_s: float = 60.0
+    """A compiler's tool that reads machine code."""
+    step_s: float = 3600.0
+    """A profiler's own conversion of a capture, which may hold hours of events."""
+    scheduler_s: float = 60.0
+    """A command of a cluster's scheduler: a busy controller takes seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +108,11 @@ class Starvation:
         waited = f"waited {share:.0f} % of {self.wall_s:.3g} s for a CPU"
         return f"load {self.load:.1f} on {cpus}; {waited}"
 
+    @property
+    def remark(self) -> str:
+        """ " on a busy machine (CLAUSE)" where processes are starved, else nothing."""
+        return f" on a busy machine ({self.clause})" if self.is_starved else ""
+
 
 def usable_cpus() -> int:
     """The CPUs that this process may run on."""
@@ -78,9 +129,8 @@ def load_average() -> float:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """What a limit is counted with: a clock, the times of processes, and the machine's load."""
+    """What limits are counted with: a clock, the times of processes, and the machine's load."""
 
-    limits: Limits = field(default_factory=Limits)
     clock: Callable[[], float] = time.monotonic
     proc: Path = Path("/proc")
     load: Callable[[], float] = load_average
@@ -95,6 +145,12 @@ class Patience:
     def watch(self, limit_s: float, *pids: int) -> Watch:
         """A limit that begins now, on the time of those processes as :meth:`meter` counts it."""
         return self.meter(*pids).watch(limit_s)
+
+
+class BusyMachine(str):
+    """A problem of a limit that starved processes met: it may be gone when it is tried again."""
+
+    __slots__ = ()
 
 
 class Meter:
@@ -223,6 +279,18 @@ class Watch:
         waited_s = min(wall_s, waited_s - self._waited_s)
         return Starvation(wall_s, waited_s, patience.load(), patience.cpus())
 
+    @property
+    def problem(self) -> str:
+        """What did not happen, as the rest of a sentence: "did not answer within 10 s"."""
+        text = f"did not answer within {self.limit_s:g} s"
+        remark = self.starved.remark
+        return BusyMachine(f"{text}{remark}: try again") if remark else text
+
+    def sleep(self) -> None:
+        """Sleep until the limit is over."""
+        while (pause_s := self.pause_s) > 0:
+            time.sleep(pause_s)
+
     def wait(self, happened: Callable[[float], bool]) -> bool:
         """Call ``happened(seconds)`` until it is true, or the limit is over; returns which.
 
@@ -270,3 +338,5 @@ def _numbers(path: Path) -> list[int]:
 
 PATIENCE: Final = Patience()
 """The patience of the product on this machine."""
+LIMITS: Final = Limits()
+"""The limits of the product."""

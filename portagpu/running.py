@@ -124,11 +124,16 @@ def broken_world(outcome: WorldOutcome, blamed: RankOutcome | None) -> dict[str,
     """The fields of a result for a world in which not every rank ended well.
 
     ``blamed`` is the rank at fault. One that died or hung is a failure of the device or its
-    library; one that raised is taken as an error of the check.
+    library; one that raised is taken as an error of the check. One that hung on a busy machine may
+    only have been slow: that is INCONCLUSIVE.
     """
-    raised = blamed is not None and blamed.state is RankState.RAISED
+    verdict = Verdict.FAIL
+    if blamed is not None and blamed.state is RankState.RAISED:
+        verdict = Verdict.ERROR
+    elif blamed is not None and blamed.is_starved:
+        verdict = Verdict.INCONCLUSIVE
     return {
-        "verdict": Verdict.ERROR if raised else Verdict.FAIL,
+        "verdict": verdict,
         "reason": outcome.sentence,
         "value": str(blamed.state) if blamed is not None else None,
         "expected": exactly(str(RankState.DONE), "every rank ends"),

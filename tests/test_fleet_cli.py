@@ -19,6 +19,7 @@ from portagpu.fleet.begin import FleetOptions
 from portagpu.fleet.record import FleetRecord, Step, StepState, read_record, write_record
 from portagpu.fleet.run import FleetProgress
 from portagpu.fleet.steps import joint_steps, pair_rounds
+from portagpu.patience import Limits
 from tests.result_samples import passing
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def test_a_client_that_hangs_is_ended(
     client: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client("sinfo", "sleep 60")
-    monkeypatch.setattr(slurm, "LIMIT_S", 0.2)
+    monkeypatch.setattr(slurm, "LIMITS", Limits(scheduler_s=0.2))
     with pytest.raises(slurm.SlurmError, match=r"sinfo did not answer within 0.2 s: is slurmctld"):
         slurm.version()
 

@@ -15,6 +15,7 @@ from portagpu.errors import MissingDependency, TargetNotFound, Unsupported
 from portagpu.kernels.cpp import KERNELS, CompileError, compile_kernel, compile_source, read_source
 from portagpu.machine_code.compiled import CompilerEnded
 from portagpu.machine_code.elf import Elf
+from portagpu.patience import Limits
 from portagpu.sizing import Sizing
 from portagpu.target import load_architecture, load_targets
 from portagpu_cuda_build import nvrtc
@@ -227,7 +228,7 @@ def test_a_clang_without_linker_says_what_to_install(only):
 
 def test_a_compiler_that_hangs_is_ended(only, monkeypatch):
     write_clang(only, "exec /bin/sleep 600")
-    monkeypatch.setattr("portagpu.kernels.cpp.compile.LIMIT_S", 3.0)
+    monkeypatch.setattr("portagpu.kernels.cpp.compile.LIMITS", Limits(compile_s=3.0))
     with pytest.raises(CompileError, match=r"no code for gfx942: .* did not answer within 3 s"):
         compile_source("", "gfx942")
 

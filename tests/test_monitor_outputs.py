@@ -23,6 +23,7 @@ from portagpu.monitor.dashboard import dashboard
 from portagpu.monitor.lines import ReaderGone
 from portagpu.monitor.metrics import METRICS, OWN_METRICS, names
 from portagpu.monitor.sample import described
+from portagpu.patience import Limits
 from tests.conftest import ROOT
 from tests.monitor_samples import a_round, full, sample
 
@@ -334,7 +335,7 @@ def test_clients_that_are_silent_or_leave_hold_nothing_and_print_nothing(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("prometheus_client", reason="needs the extra 'monitor'")
-    monkeypatch.setattr("portagpu.monitor.endpoint.CLIENT_LIMIT_S", 0.2)
+    monkeypatch.setattr("portagpu.monitor.endpoint.LIMITS", Limits(client_s=0.2))
     before = threading.active_count()
     with Endpoint(0) as endpoint:
         endpoint.write(a_round(full(0)))

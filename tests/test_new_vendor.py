@@ -151,9 +151,10 @@ def test_its_tool_is_recorded_and_replayed(
 READ = """
 import sys
 import portagpu.formats.foreign_readers as foreign
+from portagpu.patience import Limits
 from portagpu.readings import FormatError
 from portagpu.formats.reader import read_text
-foreign.READ_LIMIT_S = 0.5
+foreign.LIMITS = Limits(read_s=0.5)
 try:
     for each in read_text(sys.argv[1]):
         print(each.kind, *each.problems)

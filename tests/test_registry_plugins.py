@@ -14,6 +14,7 @@ import pytest
 from portagpu import discovery as candidates
 from portagpu import foreign, functions, registry
 from portagpu.errors import BackendNotFound, PortagpuError, Unsupported
+from portagpu.patience import Limits
 from tests.fake_plugins import FakePlugin, install
 from tests.registry_state import forget, machine, use_plugins
 
@@ -208,8 +209,8 @@ def test_a_plugin_that_hangs_is_passed_over_and_waited_for_once(site, monkeypatc
     source = "import threading\nthreading.Event().wait(30)\nPLUGIN = None"
     install(site, "third-slow", {"slow": "third_slow:PLUGIN"}, {"third_slow": source})
     machine(monkeypatch, "cpu")
-    monkeypatch.setattr(candidates, "LOAD_LIMIT_S", 0.2)
-    monkeypatch.setattr(foreign, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(candidates, "LIMITS", Limits(load_s=0.2))
+    monkeypatch.setattr(foreign, "_QUIET_S", 0.1)
     with caplog.at_level(logging.WARNING, logger="portagpu"):
         reason = registry.statuses()["slow"].reason
     assert "did not answer within 0.2 s" in reason, "the reason is not its slowness"
@@ -248,7 +249,7 @@ def test_a_status_that_is_none_is_a_reason(monkeypatch, answer, reason):
 def test_a_status_that_hangs_is_a_reason(monkeypatch):
     plugin = FakePlugin("stuck")
     monkeypatch.setattr(plugin, "status", lambda: threading.Event().wait(30), raising=False)
-    monkeypatch.setattr(candidates, "LOAD_LIMIT_S", 0.1)
+    monkeypatch.setattr(candidates, "LIMITS", Limits(load_s=0.1))
     use_plugins(monkeypatch, plugin)
     assert "did not answer within 0.1 s" in registry.status("stuck").reason
 

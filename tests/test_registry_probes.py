@@ -8,6 +8,7 @@ import pytest
 
 from portagpu import discovery as candidates
 from portagpu.inventory.sources import Live
+from portagpu.patience import Limits
 from portagpu.readings import Findings, Reading
 from tests.fake_plugins import FakePlugin
 from tests.registry_state import forget, use_plugins
@@ -60,7 +61,7 @@ def test_a_probe_that_fails_is_its_own_problem(monkeypatch, call, words):
 
 
 def test_a_probe_that_hangs_is_left_behind(monkeypatch):
-    monkeypatch.setattr(candidates, "PROBE_LIMIT_S", 0.2)
+    monkeypatch.setattr(candidates, "LIMITS", Limits(probe_s=0.2))
     end = threading.Event()
     use_plugins(monkeypatch, Probed("slow", lambda: end.wait(60)), Probed("good", lambda: FOUND))
     found = candidates.probes()

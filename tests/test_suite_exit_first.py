@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from portagpu.errors import PortagpuError
+from portagpu.patience import Limits
 from portagpu.results.run import read_json
 from portagpu.results.verdicts import Verdict
 from portagpu.suite import ConformOptions, Selection, conform
@@ -121,7 +122,7 @@ def test_a_suite_that_hangs_between_two_cases_names_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("torch")
-    monkeypatch.setattr("portagpu.suite.runner.STARTUP_LIMIT_S", 20.0)
+    monkeypatch.setattr("portagpu.suite.runner.LIMITS", Limits(start_s=20.0))
     found = outcomes(tmp_path, "after('result', hang)")
     assert found["rng/a"] == found["rng/c"] == PASSED
     said = "the suite's process did not go on within 20 s and stood in hang (test_rng.py:"

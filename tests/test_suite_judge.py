@@ -68,6 +68,8 @@ BOTH, NEITHER = {"graphs"}, set[str]()
         ("raised", NEITHER, None, Verdict.FAIL, "instead it failed: why"),
         ("lost", BOTH, BOTH, Verdict.FAIL, "why"),
         ("lost", NEITHER, None, Verdict.FAIL, "instead it failed: why"),
+        ("starved", BOTH, BOTH, Verdict.INCONCLUSIVE, "why"),
+        ("starved", NEITHER, None, Verdict.INCONCLUSIVE, "why"),
         ("not-claimed", BOTH, BOTH, Verdict.SKIP, "why"),
         ("not-here", BOTH, BOTH, Verdict.INCONCLUSIVE, "why"),
         ("error", BOTH, BOTH, Verdict.ERROR, "why"),
@@ -99,6 +101,7 @@ def test_one_of_two_capabilities_is_missing() -> None:
         ("failed", Verdict.SKIP),
         ("raised", Verdict.FAIL),
         ("lost", Verdict.FAIL),
+        ("starved", Verdict.INCONCLUSIVE),
         ("error", Verdict.ERROR),
     ],
 )

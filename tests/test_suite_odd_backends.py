@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from portagpu.patience import Limits
 from portagpu.suite import runner
 from portagpu.suite.child import Child, SuiteError
 from portagpu.suite.session import Session
@@ -83,7 +84,7 @@ def test_a_device_that_hangs_is_told_with_the_line(
         child.send({**request, "ids": [], "searches": {}})
         while not mark.exists():
             time.sleep(0.05)
-        monkeypatch.setattr(runner, "STARTUP_LIMIT_S", 0.0)
+        monkeypatch.setattr(runner, "LIMITS", Limits(start_s=0.0))
         with pytest.raises(SuiteError, match="not opened within 0 s and stood in "):
             runner._expect(child, "machine")
 

@@ -38,7 +38,8 @@ PLUGIN = Good()
 
 REPORT = """
 import json, portagpu.discovery as candidates
-candidates.LOAD_LIMIT_S = 0.5
+from portagpu.patience import Limits
+candidates.LIMITS = Limits(load_s=0.5)
 print(json.dumps({name: [s.usable, s.reason] for name, s in candidates.statuses().items()}))
 """
 

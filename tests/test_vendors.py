@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 REPORT = """
 import json
 import portagpu.vendors.loading as loading
+from portagpu.patience import Limits
 import portagpu_cuda.vendor, portagpu_rocm.vendor
-loading.LOAD_LIMIT_S = 0.5
+loading.LIMITS = Limits(load_s=0.5)
 from portagpu.rules.declarations import declaration_problems
 from portagpu.visible import RUNTIMES
 print(json.dumps([[*loading.vendors()], [*RUNTIMES], declaration_problems()]))
@@ -377,6 +378,7 @@ def test_info_shows_who_is_left_out_in_a_document_of_json(
 def test_an_installation_without_vendors_says_what_to_do(child: Callable[..., Child]) -> None:
     code = """
 import portagpu.vendors.loading as loading
+from portagpu.patience import Limits
 loading.entry_points = lambda group: []
 from portagpu.info import collect
 print(collect()["remarks"])

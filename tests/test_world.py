@@ -18,6 +18,7 @@ import pytest
 pytest.importorskip("torch")
 
 from portagpu.errors import PortagpuError
+from portagpu.patience import Limits
 from portagpu.subprocesses.start import python_environment
 from portagpu.world import Ranks, RankState, client
 
@@ -134,7 +135,7 @@ def test_what_is_prepared_reaches_ranks_that_share_a_device(backend, value):
 
 @pytest.mark.parametrize("function", ["end_process", "sleep_long"])
 def test_ranks_go_without_what_cannot_be_prepared(tmp_path, monkeypatch, function):
-    monkeypatch.setattr(client, "PREPARE_LIMIT_S", 12.0)
+    monkeypatch.setattr(client, "LIMITS", Limits(prepare_s=3.0))
     with Ranks() as ranks:
         ranks.prepare(at(function), backend="cpu", begun=str(tmp_path / "begun"))
         assert ranks.run(at("value"), 2, group=False).ok
@@ -329,6 +330,8 @@ def test_a_rank_that_falls_silent_is_ended_long_before_the_limit_in_all(ranks):
     assert outcome.ranks[0].error == (
         "did not finish within 2 s of its last sign of life, or 86400 s in all"
     )
+    starved = outcome.ranks[0].starved
+    assert starved is not None and starved.wall_s >= 2 + starved.waited_s - 0.01
 
 
 def test_signs_of_life_end_with_the_limit_in_all(ranks):

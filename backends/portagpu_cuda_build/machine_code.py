@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from portagpu.machine_code.toolchain import CodeError, Cupy, MachineCode, Toolchain
+from portagpu.patience import LIMITS
 from portagpu.scratch import Scratch
 from portagpu.subprocesses import run_program
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from portagpu.machine_code.compiled import CompiledKernel
     from portagpu.machine_code.compiler import Compiler
 
-_TOOL_LIMIT_S: Final = 60
 _MATRIX: Final = re.compile(r"\b((?:UTC)?[A-Z]G?MMA(?:\.[A-Z0-9x]+)*)(?=\s)")
 _USAGE: Final = re.compile(r"\b(REG|STACK|LOCAL):(\d+)")
 _THREADS: Final = re.compile(r"\.reqntid\s+(\d+)")
@@ -108,7 +108,7 @@ def _tools() -> Path:
 
 def _run(tool: Path, *words: str) -> str:
     try:
-        ended = run_program(str(tool), *words, limit_s=_TOOL_LIMIT_S)
+        ended = run_program(str(tool), *words, limit_s=LIMITS.tool_s)
     except OSError as error:
         raise CodeError(f"{tool.name} of Triton's wheel did not run: {error}") from error
     if ended.returncode:

@@ -12,6 +12,7 @@ from portagpu.availability import Need, availability
 from portagpu.contract import Plugin, Status
 from portagpu.errors import BackendNotFound
 from portagpu.host import Tree, visibility
+from portagpu.patience import LIMITS
 from portagpu.readings.probe import probe, telemetry_of
 from portagpu.readings.source import Source
 from portagpu.subprocesses import call
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 Place = tuple[str | None, str | None]
 """(PCI address, UUID) of a device."""
-
-_TORCH_LIMIT_S: Final = 60.0
 
 
 class TorchGpuPlugin(Plugin):
@@ -149,7 +148,10 @@ class TorchGpuPlugin(Plugin):
         masks = visibility()
         if self._torch_answer is None or self._torch_answer[0] != masks:
             found, problem = call(
-                "portagpu_torch_gpu.describe", "addresses", (self.identity,), limit_s=_TORCH_LIMIT_S
+                "portagpu_torch_gpu.describe",
+                "addresses",
+                (self.identity,),
+                limit_s=LIMITS.torch_s,
             )
             self._torch_answer = (masks, ([(pci, uuid) for pci, uuid in found or ()], problem))
         return self._torch_answer[1]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.bench.cases import SCALES, SUITE
 from portagpu.bench.samples import RankSamples
 from portagpu.bench.timing import PACES, Effort
+from portagpu.patience import LIMITS
 from portagpu.results.expectations import exactly
 from portagpu.results.run import Result
 from portagpu.results.verdicts import Evidence, Verdict
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 UNIT: Final = "TFLOPS"
 SHARED_RELATIVE: Final = 0.5
 """Ranks that share one device also share it with whatever else runs there."""
-_START_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ def sustain_load(
         backend=backend,
         indices=indices,
         group=False,
-        timeout_s=timeout_s or seconds + _START_S,
+        timeout_s=timeout_s or seconds + LIMITS.device_s,
         on_step=announce,
     )
     if not outcome.ok:

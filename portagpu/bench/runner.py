@@ -16,6 +16,7 @@ from portagpu.bench.device import MeasuredDevice
 from portagpu.bench.timing import Effort
 from portagpu.contents import check_installation
 from portagpu.host import read_host
+from portagpu.patience import LIMITS
 from portagpu.results.expectations import exactly
 from portagpu.results.run import Result
 from portagpu.results.verdicts import Verdict
@@ -31,14 +32,16 @@ if TYPE_CHECKING:
 
 OPEN_ID: Final = "device/open"
 """The id of the result that blocks all others if the device cannot be opened."""
-_OPEN_S: Final = 60.0
 QUICK_S: Final = 160.0
 """After this long a quick run of everything begins no further measure, so that it ends within three
 minutes on a slow or busy machine too."""
 
 
 def open_device(
-    ranks: Ranks, backend: str | None = None, index: int = 0, timeout_s: float = _OPEN_S
+    ranks: Ranks,
+    backend: str | None = None,
+    index: int = 0,
+    timeout_s: float = LIMITS.device_s,
 ) -> MeasuredDevice | Result:
     """The device's description, read in a rank, or a failed result if it cannot be opened."""
     outcome = ranks.run(

@@ -12,6 +12,7 @@ from portagpu.kernels.cache import cache_key
 from portagpu.kernels.cpp.sources import KERNELS, read_source
 from portagpu.machine_code.compiler import Compiler
 from portagpu.machine_code.elf import check_readers
+from portagpu.patience import LIMITS
 from portagpu.results.verdicts import Verdict
 from portagpu.subprocesses import call
 
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 ROUTE: Final = "cpp"
 """In ``compile.routes``; the id of the one result where nothing is built by it."""
-LIMIT_S: Final = 60.0
-"""Which compilers are installed is known in under a second; what takes this long hangs."""
 _FORMAT: Final = 1
 """Of what the cache holds."""
 
@@ -37,7 +36,7 @@ def find_compilers(backend: str, targets: Sequence[Target]) -> dict[str, Compile
     """
     archs = [target.arch.name for target in targets if _claims(target)]
     given, problem = (
-        call(__name__, "survey", (backend, archs), limit_s=LIMIT_S) if archs else ({}, "")
+        call(__name__, "survey", (backend, archs), limit_s=LIMITS.survey_s) if archs else ({}, "")
     )
     return {target.arch.name: _compiler_or_result(target, given, problem) for target in targets}
 

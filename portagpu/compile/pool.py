@@ -6,6 +6,7 @@ import queue
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.patience import LIMITS
 from portagpu.scratch import Scratch
 from portagpu.subprocesses import Subprocess
 
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 WORKERS: Final = 2
-LIMIT_S: Final = 120.0
-"""A kernel takes 0.3 to 3 s on one core; one that takes this long hangs."""
 _CHANGE_CODE: Final = (
     "ALLOW_LHS_TMEM_LAYOUT_CONVERSION",
     "AMDGCN_",
@@ -86,7 +85,7 @@ def ask_all(
     *,
     on_start: Callable[[int], None] | None = None,
     workers: int = WORKERS,
-    limit_s: float = LIMIT_S,
+    limit_s: float = LIMITS.compile_s,
     module: str = _MODULE,
 ) -> None:
     """Have ``workers`` processes answer the jobs; ``on_answer(index, answer)`` in this thread.

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.compile import cpp_jobs, triton_jobs
 from portagpu.compile.job import Job
 from portagpu.compile.judge import unjudged_result
-from portagpu.compile.pool import LIMIT_S, ask_all
+from portagpu.compile.pool import ask_all
 from portagpu.contents import check_installation
 from portagpu.discovery import toolchain_for
 from portagpu.kernels.cache import Cache
+from portagpu.patience import LIMITS
 from portagpu.results.verdicts import Verdict
 from portagpu.running import Progress, RunOptions, add_result, complete
 from portagpu.target import architecture_names, load_architecture
@@ -37,7 +38,7 @@ class CompileOptions(RunOptions):
 
     archs: Sequence[str] = ()
     cache: Cache = field(default_factory=lambda: Cache(None))
-    limit_s: float = LIMIT_S
+    limit_s: float = LIMITS.compile_s
 
     def targets(self) -> tuple[Target, ...]:
         """The architectures to build for.

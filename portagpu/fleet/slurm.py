@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from portagpu.errors import MissingDependency, PortagpuError
+from portagpu.patience import LIMITS
 from portagpu.subprocesses.end import MARK
 from portagpu.subprocesses.start import run_program
 from portagpu.text import excerpt, one_line
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 OLDEST: Final = (20, 2)
 """The oldest version that is asked; the tests ran with another (docs/fleet.md)."""
-LIMIT_S: Final = 60.0
-"""Of one call; a busy controller takes seconds."""
 NODE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}")
 _NODE_LIST: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,\[\]-]*")
 _KEPT: Final = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"})
@@ -286,7 +285,7 @@ def _fields(line: str, count: int) -> list[str]:
 def _ask(*command: str) -> str:
     """What a client prints. Raises SlurmError with its error, and MissingDependency."""
     try:
-        ended = run_program(*command, limit_s=LIMIT_S, leave_out=_left_out(os.environ))
+        ended = run_program(*command, limit_s=LIMITS.scheduler_s, leave_out=_left_out(os.environ))
     except FileNotFoundError:
         raise MissingDependency(
             f"there is no {command[0]} here: run this on a machine with Slurm's clients "

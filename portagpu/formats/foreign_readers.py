@@ -12,8 +12,9 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from portagpu.distributions import entry_points
-from portagpu.foreign import LOAD_LIMIT_S, OWN_DISTRIBUTION, call_quietly, distribution_of
+from portagpu.foreign import OWN_DISTRIBUTION, call_quietly, distribution_of
 from portagpu.formats import Shape
+from portagpu.patience import LIMITS, BusyMachine
 from portagpu.readings.document import from_document, to_document
 from portagpu.readings.model import Findings, FormatError
 
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 GROUP: Final = "portagpu.formats"
 """The entry-point group of readers: each names a package whose public modules are readers, or one
 such module."""
-READ_LIMIT_S: Final = 10.0
-"""A reader that takes longer for a text is reported, and not asked again."""
 
 
 class ForeignReader:
@@ -72,10 +71,10 @@ class ForeignReader:
             except FormatError as error:
                 refused.append(error)
 
-        value, failure = call_quietly(answer, READ_LIMIT_S, self._title)
+        value, failure = call_quietly(answer, LIMITS.read_s, self._title)
         if failure:
             problem = f"{self._title} {failure}"
-            if not failure.startswith("raised"):
+            if not (failure.startswith("raised") or isinstance(failure, BusyMachine)):
                 self._too_slow = problem
             raise FormatError(problem)
         if refused:
@@ -114,7 +113,7 @@ def foreign_readers() -> ForeignReaders:
 
 
 def _load(name: str, owner: str, load: Callable[[], Any], problems: list[str]) -> Any:
-    module, failure = call_quietly(load, LOAD_LIMIT_S, f"the reader {name}")
+    module, failure = call_quietly(load, LIMITS.load_s, f"the reader {name}")
     if failure:
         problems.append(f"the reader {name} of {owner} is left out: it {failure}")
     return module

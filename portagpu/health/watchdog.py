@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.errors import RecordingError
+from portagpu.patience import LIMITS
 from portagpu.subprocesses.channel import Subprocess
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from portagpu.results.run import Run
 
 _CHILD: Final = "portagpu.health.child"
-_END_S: Final = 0.5
-"""How long the end of a child that hangs is waited for."""
 _SHARE: Final = 0.85
 """Of the limit, for the child: the rest is for this process's start and its own answer."""
 
@@ -59,12 +58,12 @@ def health_within(options: HealthOptions) -> Run:
                 break
             last = message["run"]
     except BaseException:
-        child.abandon(_END_S)
+        child.abandon(LIMITS.end_s)
         raise
     if problem:
-        child.abandon(_END_S)
+        child.abandon(LIMITS.end_s)
     else:
-        child.close(_END_S)
+        child.close(LIMITS.end_s)
     run = options.new_run() if last is None else Run.from_json(last)
     return _with_problem(run, problem, nothing=last is None) if problem else run
 

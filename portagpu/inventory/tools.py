@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from portagpu.formats.cleaning import decode_text
 from portagpu.formats.host import kernel_log
 from portagpu.formats.reader import read_text
+from portagpu.patience import LIMITS
 from portagpu.readings.model import Findings, FormatError
 from portagpu.subprocesses import run_program
 from portagpu.text import excerpt, one_line
@@ -30,9 +31,6 @@ _LOG_COMMANDS: Final = (
 )
 """journalctl(1) of systemd; it keeps what the kernel's own ring has overwritten."""
 
-LIMIT_S: Final = 30.0
-"""nvidia-smi without persistence mode initialises every GPU first, which takes seconds each."""
-
 
 @dataclass(frozen=True, slots=True)
 class CommandOutput:
@@ -44,7 +42,7 @@ class CommandOutput:
 
 
 def run_commands(
-    commands: Iterable[Sequence[str]], limit_s: float = LIMIT_S
+    commands: Iterable[Sequence[str]], limit_s: float = LIMITS.program_s
 ) -> Iterator[CommandOutput]:
     """The output of each command; tools that are not installed are left out."""
     for command in commands:
@@ -66,7 +64,7 @@ def tool_findings(commands: Iterable[Sequence[str]]) -> Iterator[Findings]:
             yield Findings(kind=kind, problems=(f"{kind}: {error}",))
 
 
-def kernel_log_output(limit_s: float = LIMIT_S) -> CommandOutput:
+def kernel_log_output(limit_s: float = LIMITS.program_s) -> CommandOutput:
     """The kernel's log since its start, of the first command that may read it.
 
     ``problem`` says why none did.

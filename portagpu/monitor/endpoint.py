@@ -17,6 +17,7 @@ from portagpu._version import __version__
 from portagpu.distributions import install
 from portagpu.errors import MissingDependency, PortagpuError
 from portagpu.monitor.metrics import LABELS, METRICS, OWN_METRICS
+from portagpu.patience import LIMITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from portagpu.monitor.sample import Round, Sample
 
 LOOPBACK: Final = "127.0.0.1"
-CLIENT_LIMIT_S: Final = 10.0
-"""How long a scraper may send or take nothing: each holds a thread."""
 
 
 class EndpointError(PortagpuError, OSError):
@@ -171,7 +170,7 @@ def _quiet(handler: Any) -> Any:
     """``handler`` that gives up a client that is silent or leaves, and prints nothing of it."""
 
     class Handler(handler):  # type: ignore[misc]
-        timeout = CLIENT_LIMIT_S
+        timeout = LIMITS.client_s
 
         def handle(self) -> None:
             with contextlib.suppress(OSError):

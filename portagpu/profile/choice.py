@@ -5,12 +5,13 @@ from __future__ import annotations
 import glob
 import re
 from functools import cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from portagpu.captures.profilers import GROUP, Profiler, Refused, Tool
 from portagpu.distributions import entry_points
 from portagpu.errors import BackendNotFound
-from portagpu.foreign import LOAD_LIMIT_S, OWN_DISTRIBUTION, call_quietly, distribution_of
+from portagpu.foreign import OWN_DISTRIBUTION, call_quietly, distribution_of
+from portagpu.patience import LIMITS
 from portagpu.profile.torch_profiler import PROFILER as TORCH
 from portagpu.subprocesses.start import find_program, run_program
 from portagpu.text import did_you_mean, one_line
@@ -19,8 +20,6 @@ from portagpu.torchbuild import torch_build
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from importlib.metadata import EntryPoint
-
-_VERSION_LIMIT_S: Final = 30.0
 
 
 class Profilers(NamedTuple):
@@ -53,7 +52,7 @@ def profilers() -> Profilers:
             value, reason = point.load(), ""
         else:
             what = f"the profiler {point.name!r} to load"
-            value, reason = call_quietly(point.load, LOAD_LIMIT_S, what)
+            value, reason = call_quietly(point.load, LIMITS.load_s, what)
         if not reason and not isinstance(value, Profiler):
             reason = f"is a {type(value).__name__} without a profiler's attributes"
         if not reason and value.name in found:
@@ -116,7 +115,7 @@ def installed(profiler: Profiler) -> Tool | None:
     if path is None:
         return None
     try:
-        done = run_program(path, "--version", limit_s=_VERSION_LIMIT_S)
+        done = run_program(path, "--version", limit_s=LIMITS.program_s)
         said = (done.stdout + done.stderr).decode(errors="replace")
     except (OSError, TimeoutError) as error:
         raise Refused(f"{path} --version failed: {one_line(str(error))}") from error

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.captures.arrow import arrow
 from portagpu.captures.profilers import RECORDED, Launch, Recorded, Refused, Request
+from portagpu.patience import LIMITS
 from portagpu.profile.choice import Choice, choose, profilers
 from portagpu.profile.command import read_command
 from portagpu.profile.judge import (
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from portagpu.captures.model import Capture
     from portagpu.results.run import Run
 
-_STEP_LIMIT_S: Final = 3600.0
 _FOLDER_MODE: Final = 0o755
 
 
@@ -191,7 +191,7 @@ def _run_steps(plan: Plan) -> Iterator[tuple[Path, str]]:
             output = file.with_suffix(step.suffix)
             argv = step.command(str(file), str(output))
             try:
-                done = run_program(*argv, limit_s=_STEP_LIMIT_S)
+                done = run_program(*argv, limit_s=LIMITS.step_s)
             except (OSError, TimeoutError) as error:
                 yield file, f"{Path(argv[0]).name} {argv[1]} failed: {excerpt(str(error))}"
                 continue

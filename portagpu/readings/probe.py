@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.patience import LIMITS
 from portagpu.readings import Findings, FormatError
 from portagpu.readings.document import from_document
 from portagpu.subprocesses import call
@@ -14,10 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from portagpu.readings import GpuState, Pcie, Reading
-
-# Without a daemon that keeps it loaded, a driver initialises the GPUs of a node one after the
-# other, in a second or more for each.
-_LIMIT_S: Final = 30.0
 
 # A value beyond these is a driver's way to say that there is none, is in another unit, or was read
 # with the structures of another version of the library (a powered device draws something; the
@@ -51,7 +48,7 @@ def probe(
     is not known. ``only`` is the address of the one GPU to read. A child that hangs or dies, and an
     answer that is not possible, are problems.
     """
-    document, problem = call(module, "probe", (only,), limit_s=_LIMIT_S)
+    document, problem = call(module, "probe", (only,), limit_s=LIMITS.library_s)
     if not problem:
         try:
             return plausible_findings(from_document(document), library, addresses)

@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from portagpu.patience import LIMITS
 from portagpu.readings.document import from_document
 from portagpu.readings.model import Findings, FormatError
 from portagpu.readings.probe import plausible_findings
@@ -26,10 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Problem", "Sample", "Source", "Stream"]
 
-OPEN_LIMIT_S: Final = 60.0
-"""How long a library may take for its first answer: it may initialise GPUs one after the other."""
-HANG_LIMIT_S: Final = 10.0
-"""How long a library that has answered may take for an answer, before its child is ended."""
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
 """The pause before a child is started again doubles from the first to the longest."""
@@ -70,8 +67,8 @@ class Stream:
         self,
         sources: Iterable[Source],
         *,
-        open_limit_s: float = OPEN_LIMIT_S,
-        hang_limit_s: float = HANG_LIMIT_S,
+        open_limit_s: float = LIMITS.stream_open_s,
+        hang_limit_s: float = LIMITS.stream_hang_s,
         first_pause_s: float = FIRST_PAUSE_S,
         longest_pause_s: float = LONGEST_PAUSE_S,
     ) -> None:
@@ -148,26 +145,19 @@ class _Child:
 
     def ask(self) -> None:
         if not self._caller.waits:
-            self._caller.begin(self._source.module, self._source.function)
+            limit_s = self._limits.hang_s if self.answered else self._limits.open_s
+            self._caller.begin(self._source.module, self._source.function, limit_s=limit_s)
 
     def answer(self, limit_s: float) -> tuple[Findings | None, str, bool]:
         """(findings, "", True), else (None, the problem, whether the child is still of use)."""
         name = self._source.name
-        own_s = self._limits.hang_s if self.answered else self._limits.open_s
         try:
-            document, problem = self._caller.wait(
-                max(0.0, min(limit_s, own_s - self._caller.waiting_s))
-            )
+            document, problem = self._caller.wait(min(limit_s, self._caller.left_s))
         except TimeoutError:
-            waited_s = self._caller.waiting_s
-            if waited_s >= own_s:
-                return (
-                    None,
-                    f"{name} did not answer within {own_s:g} s, and is started again",
-                    False,
-                )
+            if self._caller.left_s <= 0:
+                return None, f"{name} {self._caller.late}, and is started again", False
             what = "has not answered" if self.answered else "is still being opened"
-            return None, f"{name} {what} after {waited_s:.1f} s", True
+            return None, f"{name} {what} after {self._caller.waiting_s:.1f} s", True
         if problem:
             return None, f"{name} broke: {problem}", False
         try:

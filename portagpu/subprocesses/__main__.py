@@ -11,6 +11,7 @@ from portagpu.text import error_line
 
 def main() -> None:
     channel = parent_channel()
+    channel.send({"ready": True})
     while (request := channel.receive()) is not None:
         channel.send(_answer(request))
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from portagpu.errors import PortagpuError
+from portagpu.patience import LIMITS
 from portagpu.subprocesses.channel import BrokenMessage, Subprocess
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-_EXIT_LIMIT_S: Final = 1.0
 
 
 def call(
@@ -25,18 +25,23 @@ def call(
     """Call ``module.function(*arguments)`` in a child process; returns (value, "").
 
     Arguments and value are JSON, and ``environment`` is added to the child's variables. Where the
-    child raises, dies or takes longer than ``limit_s`` seconds, the result is (None, the problem in
-    one line). Nothing is raised.
+    child raises, dies or takes longer than ``limit_s`` seconds from when it is ready, the result is
+    (None, the problem in one line). What it waits for a CPU does not count. Nothing is raised.
     """
     caller, problem = start_caller(environment)
     if caller is None:
         return None, problem
-    caller.begin(module, function, arguments)
-    try:
-        value, problem = caller.wait(limit_s)
-    except TimeoutError:
-        caller.kill(_EXIT_LIMIT_S)
-        value, problem = None, f"{module} did not answer within {limit_s:g} s"
+    caller.begin(module, function, arguments, limit_s)
+    while True:
+        pause_s = caller.pause_s
+        try:
+            value, problem = caller.wait(pause_s)
+            break
+        except TimeoutError:
+            if pause_s <= 0:
+                value, problem = None, f"{module} {caller.late}"
+                caller.kill(LIMITS.leave_s)
+                break
     caller.close()
     return value, problem
 
@@ -62,6 +67,9 @@ class Caller:
         self._child = Subprocess(__package__, environment=environment)
         self._module = ""
         self._begun = 0.0
+        self._limit_s = math.inf
+        self._is_ready = False
+        self._watch = self._child.watch(LIMITS.start_s)
 
     @property
     def waits(self) -> bool:
@@ -73,18 +81,45 @@ class Caller:
         """Seconds since the last call began."""
         return time.monotonic() - self._begun
 
-    def begin(self, module: str, function: str, arguments: Sequence[Any] = ()) -> None:
-        """Begin a call; :meth:`wait` has its result. Only one is under way at a time."""
-        self._module, self._begun = module, time.monotonic()
+    @property
+    def left_s(self) -> float:
+        """How much of the call's limit is left at least; 0 where it is over."""
+        return self._watch.left_s
+
+    @property
+    def pause_s(self) -> float:
+        """How long to :meth:`wait` before the next look at the call's limit; 0 where it is over."""
+        return self._watch.pause_s
+
+    @property
+    def late(self) -> str:
+        """What to say of a call whose limit is over: "did not answer within 5 s"."""
+        return self._watch.problem
+
+    def begin(
+        self, module: str, function: str, arguments: Sequence[Any] = (), limit_s: float = math.inf
+    ) -> None:
+        """Begin a call; :meth:`wait` has its result. Only one is under way at a time.
+
+        Its limit begins when the child is ready, and does not count what it waits for a CPU.
+        """
+        self._module, self._begun, self._limit_s = module, time.monotonic(), limit_s
+        if self._is_ready:
+            self._watch = self._child.watch(limit_s)
         self._child.send({"module": module, "function": function, "arguments": list(arguments)})
 
     def wait(self, limit_s: float) -> tuple[Any, str]:
         """The result of the call, as (value, ""), else (None, the problem in one line).
 
-        Raises TimeoutError after ``limit_s`` seconds; the call goes on, and may be waited for
-        again. Where the problem is the child's, it has ended.
+        Raises TimeoutError after ``limit_s`` seconds of wall time; the call goes on, and may be
+        waited for again. Where the problem is the child's, it has ended.
         """
+        deadline = time.monotonic() + limit_s
         answer = self._child.receive(limit_s)
+        if not self._is_ready and answer is not None and "ready" in answer:
+            self._is_ready = True
+            self._watch = self._child.watch(self._limit_s)
+            answer = self._child.receive(max(0.0, deadline - time.monotonic()))
         module, self._module = self._module, ""
         if answer is None:
             return None, f"{module} {self._child.why_no_answer()}"
@@ -105,4 +140,4 @@ class Caller:
 
     def close(self) -> None:
         """End the child, which may take a second to leave."""
-        self._child.close(_EXIT_LIMIT_S)
+        self._child.close(LIMITS.leave_s)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import math
 import os
 import re
 import select
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.errors import PortagpuError
+from portagpu.patience import LIMITS, PATIENCE
 from portagpu.subprocesses.end import (
     MARK,
     children_of,
@@ -40,11 +42,11 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from portagpu.patience import Meter, Watch
+
 OPTION: Final = "--portagpu-channel"
 """The last argument of a child: the descriptors of its pipes, ``OPTION=READER,WRITER``."""
 _CHUNK: Final = 1 << 20
-_EXIT_LIMIT_S: Final = 5.0
-"""How long a child may take to exit after its channel ended."""
 _TRACE_S: Final = 0.3
 _MOST_PRINTED: Final = 1 << 20
 """Bytes of output that are kept of a child that answers and goes on."""
@@ -68,21 +70,22 @@ class Channel:
         self._partial: list[bytes] = []
         self._lines: deque[bytes] = deque()
 
-    def send(self, message: Mapping[str, Any], limit_s: float | None = None) -> None:
+    def send(self, message: Mapping[str, Any], limit: float | Watch | None = None) -> None:
         """Write a message. Raises BrokenPipeError without a reader, TimeoutError at the limit."""
         data = memoryview(json.dumps(message).encode() + b"\n")
-        deadline = None if limit_s is None else time.monotonic() + limit_s
+        deadline = _deadline(limit)
         while data:
             _wait(self.writer, select.POLLOUT, deadline)
             # a pipe that is ready takes this much, and waits for nobody
             data = data[os.write(self.writer, data[: select.PIPE_BUF]) :]
 
-    def receive(self, limit_s: float | None = None) -> dict[str, Any] | None:
+    def receive(self, limit: float | Watch | None = None) -> dict[str, Any] | None:
         """The next message, or None at the end.
 
-        Raises TimeoutError at the limit, and BrokenMessage for what is no JSON object.
+        Seconds are wall time. Raises TimeoutError at the limit, and BrokenMessage for what is no
+        JSON object.
         """
-        deadline = None if limit_s is None else time.monotonic() + limit_s
+        deadline = _deadline(limit)
         while (message := self.next_buffered()) is None:
             _wait(self.reader, select.POLLIN, deadline)
             if not self.fill():
@@ -126,12 +129,26 @@ class Channel:
                 os.close(descriptor)
 
 
-def _wait(descriptor: int, event: int, deadline: float | None) -> None:
+def _deadline(limit: float | Watch | None) -> float | Watch | None:
+    """The limit with seconds as a time of the monotonic clock."""
+    return time.monotonic() + limit if isinstance(limit, (int, float)) else limit
+
+
+def _wait(descriptor: int, event: int, deadline: float | Watch | None) -> None:
     """Wait until a pipe is ready or broken; raises TimeoutError at the deadline."""
     poll = select.poll()
     poll.register(descriptor, event)
-    left = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
-    if not poll.poll(left):
+
+    def is_ready(seconds: float) -> bool:
+        # rounded up: a poll that ends too early is one more turn
+        return bool(poll.poll(math.ceil(seconds * 1000)))
+
+    if deadline is None:
+        poll.poll()
+    elif isinstance(deadline, float):
+        if not is_ready(max(0.0, deadline - time.monotonic())):
+            raise TimeoutError
+    elif not deadline.wait(is_ready):
         raise TimeoutError
 
 
@@ -193,6 +210,7 @@ class Subprocess:
         finally:
             theirs.close()
         self.pid = self._process.pid
+        self._meter: Meter | None = None
         self._killed = False
         self._broke = ""
 
@@ -212,13 +230,20 @@ class Subprocess:
         with contextlib.suppress(BrokenPipeError):
             self.channel.send(message)
 
-    def receive(self, limit_s: float) -> dict[str, Any] | None:
+    def watch(self, limit_s: float) -> Watch:
+        """A limit that begins now and counts what the child and all that it started do."""
+        if self._meter is None:
+            self._meter = PATIENCE.meter(self.pid)
+        return self._meter.watch(limit_s)
+
+    def receive(self, limit: float | Watch) -> dict[str, Any] | None:
         """The next message, or None at the end of the child; raises TimeoutError at the limit.
 
+        Seconds are wall time; :meth:`watch` has limits that tell a slow child from a blocked one.
         A child that sends what is no message is ended.
         """
         try:
-            return self.channel.receive(limit_s)
+            return self.channel.receive(limit)
         except BrokenMessage as error:
             self.end_broken(error)
             return None
@@ -234,14 +259,15 @@ class Subprocess:
         The text is the rest of a sentence: "did not answer within 5 s", "died of SIGSEGV: the last
         line that it printed". A child without an answer is ended.
         """
-        deadline = time.monotonic() + limit_s
+        watch = self.watch(limit_s)
         try:
             with contextlib.suppress(BrokenPipeError):
-                self.channel.send(message, limit_s)
-            answer = self.receive(max(0.0, deadline - time.monotonic()))
+                self.channel.send(message, watch)
+            answer = self.receive(watch)
         except TimeoutError:
+            problem = watch.problem
             self.kill()
-            return None, f"did not answer within {limit_s:g} s"
+            return None, problem
         return (None, self.why_no_answer()) if answer is None else (answer, "")
 
     def why_no_answer(self) -> str:
@@ -262,6 +288,12 @@ class Subprocess:
     def running(self) -> bool:
         return self._process.returncode is None and not has_ended(self.pid)
 
+    def _has_ended(self, pause_s: float) -> bool:
+        """Whether it has ended after a moment, which is ``pause_s`` at most."""
+        if self.running:
+            time.sleep(min(pause_s, 0.005))
+        return not self.running
+
     def how_it_ended(self) -> str:
         """ "died of SIGSEGV", "ended with status 3" or "broke: sent what is no message: ...".
 
@@ -269,9 +301,7 @@ class Subprocess:
         """
         if self._broke:
             return self._broke
-        deadline = time.monotonic() + _EXIT_LIMIT_S
-        while self.running and time.monotonic() < deadline:
-            time.sleep(0.01)
+        self.watch(LIMITS.exit_s).wait(self._has_ended)
         self.kill()
         code = self._process.returncode
         if code is None:
@@ -292,7 +322,7 @@ class Subprocess:
         before = os.fstat(self._output).st_size
         if self.running:
             signal_process(self.pid, signal.SIGUSR1)
-            time.sleep(_TRACE_S)
+            self.watch(_TRACE_S).sleep()
         stack = frames(self._text(before))
         return f" in {frame_text(stack[0])}" if stack else ""
 
@@ -300,7 +330,7 @@ class Subprocess:
         size = os.fstat(self._output).st_size
         return os.pread(self._output, size - start, start).decode(errors="replace")
 
-    def kill(self, limit_s: float = _EXIT_LIMIT_S) -> None:
+    def kill(self, limit_s: float = LIMITS.exit_s) -> None:
         """End the child and what it started; one blocked in the kernel is left after ``limit_s``.
 
         Its own children of this class end with their channels. They are woken to notice that.

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from portagpu.patience import processes
+from portagpu.patience import LIMITS, processes
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
@@ -65,7 +65,7 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def end_strays(limit_s: float = 2.0) -> None:
+def end_strays(limit_s: float = LIMITS.stray_s) -> None:
     """End processes that ranks left behind. The server is their subreaper, so their parent."""
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:

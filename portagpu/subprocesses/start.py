@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from portagpu.errors import PortagpuError
+from portagpu.patience import LIMITS, PATIENCE
 from portagpu.subprocesses.end import MARK, end_marked, kill_group, new_mark
 
 if TYPE_CHECKING:
@@ -130,21 +131,34 @@ def run_program(
     )
     with process:
         try:
-            out, err = process.communicate(timeout=limit_s)
-        except BaseException as error:
+            out, err = _communicate(process, limit_s)
+        except BaseException:
             kill_group(process.pid)
             end_marked(mark)
-            if isinstance(error, subprocess.TimeoutExpired):
-                raise TimeoutError(f"did not answer within {limit_s:g} s") from None
             raise
     return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def _communicate(process: subprocess.Popen[bytes], limit_s: float | None) -> tuple[bytes, bytes]:
+    """What a program prints until its end; raises TimeoutError at the limit."""
+    if limit_s is None:
+        return process.communicate()
+    watch = PATIENCE.watch(limit_s, process.pid)
+    while True:
+        pause_s = watch.pause_s
+        try:
+            return process.communicate(timeout=pause_s)
+        except subprocess.TimeoutExpired:
+            # nothing that it printed is lost, and the next call goes on
+            if pause_s <= 0:
+                raise TimeoutError(watch.problem) from None
 
 
 def run_attached(
     *command: str,
     environment: Mapping[str, str | None] | None = None,
     stdout: int | None = None,
-    grace_s: float = 30.0,
+    grace_s: float = LIMITS.interrupt_s,
 ) -> int:
     """Run a user's command to its end with this process's working folder, input and outputs.
 

@@ -262,7 +262,8 @@ def _failure(blamed: RankOutcome, sentence: str) -> AssertionError:
     """The error of the case: an AssertionError for a rank's assertion, else RankFailed."""
     if blamed.state is RankState.RAISED and blamed.error.startswith(_RAISED):
         return AssertionError(sentence.replace(f" {_RAISED}", ": "))
-    return RankFailed(sentence, "raised" if blamed.state is RankState.RAISED else "lost")
+    kind = "raised" if blamed.state is RankState.RAISED else "lost"
+    return RankFailed(sentence, "starved" if blamed.is_starved else kind)
 
 
 def _parameters(request: pytest.FixtureRequest) -> tuple[dict[str, Any], list[dict[str, Any]]]:

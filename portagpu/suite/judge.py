@@ -70,6 +70,8 @@ def _verdict(
     missing = [each for each in case.capability if each not in device.capabilities]
     if kind == "error":
         return Verdict.ERROR, reason
+    if kind == "starved":
+        return Verdict.INCONCLUSIVE, reason
     if kind == "not-claimed":
         return Verdict.SKIP, reason
     if missing:
@@ -100,7 +102,7 @@ def _verdict_with_override(
     kind, reason = outcome["kind"], outcome["reason"]
     if kind == "error":
         return Verdict.ERROR, reason
-    if kind == "not-here":
+    if kind in ("not-here", "starved"):
         return Verdict.INCONCLUSIVE, reason
     declares = f"{backend} declares it {override.outcome} ({override.reason}, {override.url})"
     if kind == "not-claimed":

@@ -99,6 +99,8 @@ class OutcomeKind(StrEnum):
     FAILED = "failed"
     RAISED = "raised"
     LOST = "lost"
+    STARVED = "starved"
+    """It took too long while it waited for a CPU."""
     UNSUPPORTED = "unsupported"
     NOT_HERE = "not-here"
     NOT_CLAIMED = "not-claimed"

@@ -11,6 +11,7 @@ from portagpu.contents import check_installation, missing_cases
 from portagpu.contract import Capability
 from portagpu.errors import BackendNotFound, PortagpuError
 from portagpu.paths import matrix_dir
+from portagpu.patience import LIMITS
 from portagpu.results.run import Verdict
 from portagpu.running import add_result
 from portagpu.search.engine import LONGEST_REPEATS_S
@@ -53,8 +54,6 @@ if TYPE_CHECKING:
     from portagpu.suite import ConformOptions
     from portagpu.target import Target
 
-STARTUP_LIMIT_S: Final = 120.0
-"""Importing torch on a cold, busy machine takes tens of seconds."""
 SMOKE_SHARE: Final = 0.1
 """The part of their default time that random programs have in the smoke selection."""
 
@@ -251,21 +250,24 @@ class _DeviceRun:
         running: ListedCase | None = None
         begun = 0
         while True:
-            limit_s = STARTUP_LIMIT_S if running is None else self._time_limit_s(running, machine)
+            limit_s = LIMITS.start_s if running is None else self._time_limit_s(running, machine)
+            watch = child.watch(limit_s)
             try:
-                event = child.receive(limit_s)
+                event = child.receive(watch)
                 if event is not None:
                     self._check_event(event, running)
             except TimeoutError:
+                starved = watch.starved
                 where = child.current_frame()
                 child.kill()
                 did = "go on" if running is None else "finish"
                 stood = f" and stood{where}" if where else ""
-                reason = f"did not {did} within {limit_s:g} s{stood}"
+                reason = f"did not {did} within {limit_s:g} s{starved.remark}{stood}"
                 if running is None:
                     self._ended_between(reason, begun, machine)
                 else:
-                    self._judge_outcome(running, _failed_outcome("lost", reason, limit_s), machine)
+                    kind = "starved" if starved.is_starved else "lost"
+                    self._judge_outcome(running, _failed_outcome(kind, reason, limit_s), machine)
                 return
             except PortagpuError as error:
                 child.end_broken(error)
@@ -335,7 +337,7 @@ class _DeviceRun:
         failures = () if machine.target is None else machine.target.expected_failures
         result = apply_expected_failures(judged, failures, lost=outcome["kind"] == "lost")
         self.raw[case.id] = judged.verdict
-        if outcome["kind"] in (*FAILED_KINDS, "error"):
+        if outcome["kind"] in (*FAILED_KINDS, "starved", "error"):
             self.failed.add(base_id(case.id))
         if outcome.get("shared_world") is not None:
             self.shared_worlds[base_id(case.id)] = outcome["shared_world"]
@@ -412,12 +414,12 @@ def _collect(child: Child) -> _Collected:
 def _expect(child: Child, kind: str) -> dict[str, Any]:
     """What the child's next event holds; raises SuiteError unless it is of that kind."""
     try:
-        event = child.receive(STARTUP_LIMIT_S)
+        event = child.receive(child.watch(LIMITS.start_s))
     except TimeoutError:
         what = "the device was not opened" if kind == "machine" else "the suite did not start"
         where = child.current_frame()
         stood = f" and stood{where}" if where else ""
-        raise SuiteError(f"{what} within {STARTUP_LIMIT_S:g} s{stood}") from None
+        raise SuiteError(f"{what} within {LIMITS.start_s:g} s{stood}") from None
     if event is None:
         raise SuiteError(
             f"the suite cannot run: its process {child.how_it_ended()}{_complaint(child)}"

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast, runtime_che
 
 from portagpu.captures.json_stream import unpacked
 from portagpu.distributions import entry_points
-from portagpu.foreign import LOAD_LIMIT_S, OWN_DISTRIBUTION, call_quietly, distribution_of
+from portagpu.foreign import OWN_DISTRIBUTION, call_quietly, distribution_of
 from portagpu.formats.foreign_readers import reader_names
+from portagpu.patience import LIMITS
 from portagpu.readings.model import FormatError
 from portagpu.traces import kineto
 from portagpu.traces.document import is_document
@@ -71,7 +72,7 @@ def all_readers() -> Readers:
             found += cast("list[Reader]", modules(point))
             continue
         what = f"the readers {point.value} of {owner}"
-        loaded, failure = call_quietly(partial(modules, point), LOAD_LIMIT_S, f"{what} to load")
+        loaded, failure = call_quietly(partial(modules, point), LIMITS.load_s, f"{what} to load")
         if failure:
             problems.append(f"{what} are left out: it {failure}")
         for module in loaded or ():

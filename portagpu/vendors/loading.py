@@ -10,7 +10,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from portagpu.distributions import entry_points
-from portagpu.foreign import LOAD_LIMIT_S, OWN_DISTRIBUTION, call_quietly, distribution_of
+from portagpu.foreign import OWN_DISTRIBUTION, call_quietly, distribution_of
+from portagpu.patience import LIMITS
 from portagpu.text import one_line
 from portagpu.vendors.model import Vendor
 from portagpu.vendors.validation import wrong_field
@@ -105,7 +106,7 @@ def _load_all() -> _Vendors:
 
 
 def _load(point: EntryPoint) -> tuple[Vendor | None, str]:
-    value, failure = call_quietly(point.load, LOAD_LIMIT_S, f"the vendor {point.name!r} to load")
+    value, failure = call_quietly(point.load, LIMITS.load_s, f"the vendor {point.name!r} to load")
     if failure:
         return None, failure
     if type(value) is not Vendor:

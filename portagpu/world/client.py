@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from portagpu.codec import decode
 from portagpu.distributions import install
 from portagpu.errors import MissingDependency, PortagpuError
+from portagpu.patience import LIMITS, Starvation
 from portagpu.subprocesses import BrokenMessage, Subprocess
 
 if TYPE_CHECKING:
@@ -17,12 +18,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-STARTUP_LIMIT_S: Final = 120.0
-"""Importing torch on a cold, busy machine takes tens of seconds."""
-PREPARE_LIMIT_S: Final = 40.0
-"""How long a world waits for what was asked ahead; then ranks import it themselves."""
-_MARGIN_S: Final = 15.0
-"""The client waits so much longer than the server before it kills the server."""
+    from portagpu.patience import Watch
 
 
 class RankState(StrEnum):
@@ -52,6 +48,15 @@ class RankOutcome:
     """The last step that the rank announced."""
     output: str = ""
     """The end of what it printed."""
+    starved: Starvation | None = None
+    """How much of the time all ranks waited for a CPU, of one that neither returned nor was lost:
+    since the last sign of life where it hung, else since the world began."""
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether it hung while ranks waited for a CPU, so that it may only have been slow."""
+        hung = self.state is RankState.HUNG
+        return hung and self.starved is not None and self.starved.is_starved
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +101,8 @@ class WorldOutcome:
         after = f" after {first.step}" if first.step else ""
         if first.state is not RankState.HUNG:
             return f"rank {first.rank} {first.error or first.state.value}{after}"
-        stood = f"{after}{' in ' + first.where if first.where else ''}"
+        busy = first.starved.remark if first.starved is not None else ""
+        stood = f"{after}{' in ' + first.where if first.where else ''}{busy}"
         if self.culprit is not None:
             return f"rank {first.rank} hung{stood}"
         hung = [
@@ -117,6 +123,8 @@ class Ranks:
     """How many worlds have run."""
     _child: Subprocess | None = None
     _was_used: bool = False
+    _is_ready: bool = False
+    """Whether the helper process has imported torch."""
     _preparing: int = 0
     """How many calls of :meth:`prepare` the helper process has not answered yet."""
 
@@ -143,7 +151,7 @@ class Ranks:
             raise MissingDependency(
                 f"ranks need torch: {install('torch')}, or your vendor's torch wheel"
             )
-        self._was_used, self._preparing = False, 0
+        self._was_used, self._is_ready, self._preparing = False, False, 0
         self._child = Subprocess(
             "portagpu.world.server", environment=self.environment, folder=None, prints=False
         )
@@ -163,18 +171,43 @@ class Ranks:
 
     def _wait_until_prepared(self) -> None:
         """Wait for what was asked ahead, and start again without it where that does not return."""
-        self.start()
+        self._wait_until_ready()
         while self._child is not None and self._preparing:
             self._preparing -= 1
             try:
-                message = self._child.receive(PREPARE_LIMIT_S)
+                message = self._child.receive(self._child.watch(LIMITS.prepare_s))
             except TimeoutError:
                 message = None
             if message is None:
                 self.close()
-                self.start()
-            elif "fatal" in message:
-                raise PortagpuError(f"the rank server cannot run: {message['fatal']}")
+                self._wait_until_ready()
+
+    def _wait_until_ready(self) -> None:
+        """Wait until the helper process has imported torch. Raises PortagpuError without one."""
+        self.start()
+        if self._child is None or self._is_ready:
+            return
+        watch = self._child.watch(LIMITS.start_s)
+        try:
+            self._receive(self._child, watch)
+        except TimeoutError:
+            problem = watch.problem
+            self.close()
+            raise PortagpuError(f"the rank server {problem}") from None
+        except PortagpuError:
+            self.close()
+            raise
+        self._is_ready = True
+
+    @staticmethod
+    def _receive(child: Subprocess, watch: Watch) -> dict[str, Any]:
+        """A message of the server; raises PortagpuError where it ends or cannot run."""
+        message = child.receive(watch)
+        if message is None:
+            raise PortagpuError(f"the rank server {child.how_it_ended()}")
+        if "fatal" in message:
+            raise PortagpuError(f"the rank server cannot run: {message['fatal']}")
+        return message
 
     def run(
         self,
@@ -195,10 +228,11 @@ class Ranks:
         ``function`` is "package.module:name" or "/path/to/file.py:name"; it gets a
         :class:`portagpu.world.Rank` and returns something JSON can hold. ``indices`` are the device
         of each rank (default: its rank). With ``group``, torch.distributed is initialised on the
-        backend's library. Ranks have ``Plugin.start_s`` to open their devices and join, then
-        ``timeout_s``. With ``most_s`` that begins again whenever one of them announces a step or
-        tells that it is alive, up to ``most_s`` in all: a busy machine is slow, and a rank that
-        hangs is silent. After that every remaining rank is killed. ``lost`` are ranks that the
+        backend's library. Ranks have ``Plugin.start_s`` and ``timeout_s`` to open their devices and
+        join, then ``timeout_s``. With ``most_s`` that begins again whenever one of them announces a
+        step or tells that it is alive, up to ``most_s`` in all: a rank that hangs is silent. What
+        they wait for a CPU does not count (:mod:`portagpu.patience`). After that every remaining
+        rank is killed. ``lost`` are ranks that the
         function ends or stops on purpose: their end stops no other rank, and they are ended when
         the others have returned.
         ``on_step(rank, name, data)`` is called for every step a rank announces.
@@ -226,7 +260,7 @@ class Ranks:
         }
         started = time.monotonic()
         try:
-            reply = self._request_reply(request, most_s, on_step)
+            reply = self._request_reply(request, timeout_s + most_s, on_step)
         except BaseException:
             self.close()
             raise
@@ -239,7 +273,7 @@ class Ranks:
     def _request_reply(
         self,
         request: dict[str, Any],
-        most_s: float,
+        limit_s: float,
         on_step: Callable[[int, str, dict[str, Any]], None] | None,
     ) -> dict[str, Any]:
         """Send the request and receive until the reply. Raises PortagpuError without a server."""
@@ -248,21 +282,18 @@ class Ranks:
             raise PortagpuError("the rank server is not running")
         self._was_used = True
         child.send(request)
-        deadline = time.monotonic() + STARTUP_LIMIT_S + most_s + _MARGIN_S
+        # it imports what the backend needs before it states how long its start may take
+        watch = child.watch(LIMITS.start_s)
         while True:
             try:
-                message = child.receive(max(0.0, deadline - time.monotonic()))
+                message = self._receive(child, watch)
             except TimeoutError:
                 problem = "the rank server stopped answering and was ended"
                 raise PortagpuError(problem) from None
-            if message is None:
-                raise PortagpuError(f"the rank server {child.how_it_ended()}")
-            if "fatal" in message:
-                raise PortagpuError(f"the rank server cannot run: {message['fatal']}")
             if "ranks" in message:
                 return message
             if "start_s" in message:
-                deadline += message["start_s"]
+                watch = child.watch(message["start_s"] + limit_s + LIMITS.reply_s)
             elif not {"rank", "step", "data"} <= message.keys():
                 raise PortagpuError(f"the rank server broke: {BrokenMessage(message)}")
             elif on_step is not None:
@@ -274,4 +305,4 @@ class Ranks:
         if child is not None:
             # the server ends its ranks and itself at the end of the channel. Without a request it
             # has no ranks, and may still be importing torch
-            child.close(5.0 if self._was_used else 0.0)
+            child.close(LIMITS.exit_s if self._was_used else 0.0)

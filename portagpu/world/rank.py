@@ -16,6 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.patience import PATIENCE
 from portagpu.subprocesses.end import die_with_parent
 from portagpu.text import error_line
 
@@ -184,6 +185,8 @@ def _run_function(request: dict[str, Any], outputs: RankOutputs) -> None:
     gpu = select(request["indices"][outputs.rank])
     os.environ.update(gpu.comm.local_env or {})
     if request["group"]:
+        # the server ends ranks that hang, and knows which of them wait for a CPU
+        most_s = PATIENCE.most_times * (request["most_s"] + request["start_s"])
         # torch re-exports FileStore with a star, which its type stubs do not show
         store = dist.FileStore(str(outputs.folder / "store"))  # type: ignore[attr-defined]
         dist.init_process_group(
@@ -191,7 +194,7 @@ def _run_function(request: dict[str, Any], outputs: RankOutputs) -> None:
             store=store,
             rank=outputs.rank,
             world_size=world,
-            timeout=timedelta(seconds=float(request["timeout_s"]) + request["start_s"]),
+            timeout=timedelta(seconds=most_s),
             device_id=gpu.comm.device_id,
         )
     outputs.channel.send({"ready": True})

@@ -15,10 +15,10 @@ import selectors
 import signal
 import sys
 import termios
-import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.patience import LIMITS, PATIENCE, Starvation
 from portagpu.registry import plugin, resolve
 from portagpu.scratch import Scratch
 from portagpu.subprocesses.channel import (
@@ -43,8 +43,8 @@ from portagpu.world.rank import C10D, COMPILER, WAYS, RankOutputs, load_function
 if TYPE_CHECKING:
     from pathlib import Path
 
-_GRACE_S: Final = 2.0
-"""How long other ranks may take to report their failures after the first one."""
+    from portagpu.patience import Watch
+
 _TRACE_S: Final = 0.5
 _TICK_S: Final = 0.2
 """How often to look for ended ranks and for the client."""
@@ -95,15 +95,26 @@ class _World:
         self.abandoned = False
         self.compiler = False
         """Whether a rank imported torch's compiler."""
-        self.heard_s = 0.0
-        """When a rank last announced a step or that it is alive."""
+        self.heard = False
+        """Whether a rank has announced a step or that it is alive since it was last asked."""
+        # of this process: the ranks, and what they start
+        self.meter = PATIENCE.meter()
+        self.world = self.meter.watch(float(request["most_s"]))
+        """The limit of all, which begins again when all ranks are ready."""
+        self.silence = self.meter.watch(float(request["timeout_s"]))
+        """The limit since the last sign of life."""
 
     def run(self) -> dict[str, Any]:
         try:
             self._fork()
             self._watch()
+            hung, others = self.silence.starved, self.world.starved
             self._end_remaining()
-            return {"ranks": [_outcome(child) for child in self.children], "culprit": self.culprit}
+            ranks = [
+                _outcome(child, hung if child.state == "hung" else others)
+                for child in self.children
+            ]
+            return {"ranks": ranks, "culprit": self.culprit}
         finally:
             self._kill()
             self.scratch.remove()
@@ -127,17 +138,16 @@ class _World:
             os.close(writer)
 
     def _watch(self) -> None:
-        """Read until every rank is gone, the deadline, or the grace after a failure."""
-        limit_s, most_s = float(self.request["timeout_s"]), float(self.request["most_s"])
-        deadline = time.monotonic() + self.request["start_s"] + limit_s
-        end = deadline - limit_s + most_s
-        starting = True
+        """Read until every rank is gone, the end of a limit, or the grace after a failure."""
+        start = self.meter.watch(self.request["start_s"] + self.silence.limit_s)
+        limits = [start]
+        grace: Watch | None = None
         with selectors.DefaultSelector() as selector:
             selector.register(self.control.reader, selectors.EVENT_READ, None)
             for child in self.children:
                 selector.register(child.channel.reader, selectors.EVENT_READ, child)
             while any(not (child.ended or child.rank in self.lost) for child in self.children):
-                left = deadline - time.monotonic()
+                left = min(each.left_s for each in (*limits, grace) if each is not None)
                 if left <= 0:
                     return
                 closing = any(not (child.open or child.ended) for child in self.children)
@@ -151,17 +161,18 @@ class _World:
                     else:
                         self._read_messages(child, selector)
                 self._reap_ended(selector)
-                if starting and all(child.ready or child.ended for child in self.children):
-                    starting = False
-                    deadline = min(deadline, time.monotonic() + limit_s)
-                    end = min(end, time.monotonic() + most_s)
-                if not (starting or self.failures):
-                    deadline = min(max(deadline, self.heard_s + limit_s), end)
+                if start in limits and all(child.ready or child.ended for child in self.children):
+                    limits = [self.world, self.silence]
+                    self.world.begin_again()
+                    self.silence.begin_again()
+                if self.heard and not self.failures:
+                    self.silence.begin_again()
+                self.heard = False
                 if os.getppid() != self.client:
                     self.abandoned = True
                     return
                 if self.failures:
-                    deadline = min(deadline, time.monotonic() + _GRACE_S)
+                    grace = grace or self.meter.watch(LIMITS.grace_s)
                     if all(child.ended or child.returned for child in self.children):
                         return
 
@@ -190,7 +201,7 @@ class _World:
 
     def _handle_message(self, child: _Child, message: dict[str, Any]) -> None:
         if "step" in message or "alive" in message:
-            self.heard_s = time.monotonic()
+            self.heard = True
         if "alive" in message:
             return
         if "step" in message:
@@ -255,7 +266,7 @@ class _World:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child.pid, signal.SIGUSR1)
         if traced:
-            time.sleep(_TRACE_S)
+            self.meter.watch(_TRACE_S).sleep()
         waiting = not all(child.returned for child in staying)
         for child in left:
             if not child.state and child.returned and waiting:
@@ -339,7 +350,7 @@ def _place_in_trace(trace_file: Path) -> tuple[str, bool]:
     return frame_text(collective[-1] if collective else stack[0]), waits
 
 
-def _outcome(child: _Child) -> dict[str, Any]:
+def _outcome(child: _Child, starved: Starvation) -> dict[str, Any]:
     output = ""
     with contextlib.suppress(OSError):
         output = child.outputs.output_file.read_bytes()[-_OUTPUT_BYTES:].decode(errors="replace")
@@ -351,6 +362,7 @@ def _outcome(child: _Child) -> dict[str, Any]:
         "where": child.where,
         "step": child.steps[-1] if child.steps else "",
         "output": "" if child.state == "done" else output,
+        "starved": None if child.state in ("done", "lost") else asdict(starved),
     }
 
 
@@ -366,6 +378,10 @@ def main() -> int:
     except Exception as error:  # noqa: BLE001 - a torch that does not import is the answer
         control.send({"fatal": f"torch does not import: {error_line(error)}"})
         return 1
+    try:
+        control.send({"ready": True})
+    except BrokenPipeError:
+        return 0
     # what a rank's own children leave behind becomes this process's, which ends it
     adopt_orphans()
     wanted: set[str] = set()

@@ -8,14 +8,13 @@ from portagpu.codec import decode, encode
 from portagpu.errors import MissingDependency, Unsupported
 from portagpu.kernels.cpp.sources import inline_header, read_source
 from portagpu.machine_code.compiled import CompiledKernel, CompileError, CompilerEnded
+from portagpu.patience import LIMITS
 from portagpu.subprocesses import call
 from portagpu.target import load_architecture
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-LIMIT_S: Final = 120.0
-"""A compilation that takes longer is ended, with what it started."""
 _ERRORS: Final[Mapping[str, type[Exception]]] = {
     error.__name__: error for error in (MissingDependency, Unsupported, CompilerEnded, CompileError)
 }
@@ -45,7 +44,10 @@ def compile_source(source: str, arch: str) -> tuple[CompiledKernel, ...]:
         raise Unsupported(f"{arch} runs no CUDA or HIP C++: there is no compiler to ask")
     backend, _ = found
     given, problem = call(
-        __name__, "answer", (backend, inline_header(source), arch), limit_s=LIMIT_S
+        __name__,
+        "answer",
+        (backend, inline_header(source), arch),
+        limit_s=LIMITS.compile_s,
     )
     if given is None:
         raise CompilerEnded(f"there is no code for {arch}: {problem}")
