@@ -81,6 +81,10 @@ class Limits:
     """A profiler's own conversion of a capture, which may hold hours of events."""
     scheduler_s: float = 60.0
     """A command of a cluster's scheduler: a busy controller takes seconds."""
+    random_program_s: float = 10.0
+    """A random program of the suite, which takes milliseconds, since the last sign of life."""
+    random_start_s: float = 30.0
+    """What is added to that where a process did not come to its first program: its disk is cold."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,7 @@ class NotClaimed(Exception):
 
 
 class RankFailed(AssertionError):
-    """A rank failed without a wrong value: it ``raised`` another error, or was ``lost``."""
+    """A rank failed without a wrong value: ``kind`` is the kind of the case's outcome."""
 
     def __init__(self, sentence: str, kind: str) -> None:
         super().__init__(sentence)

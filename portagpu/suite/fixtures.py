@@ -162,8 +162,9 @@ def search(request: pytest.FixtureRequest, gpu: Backend) -> Callable[[], None]:
     """``search()``: run random programs of the case's area.
 
     Raises AssertionError with the smallest program on which the device differs from the model,
-    NotHere if there are fewer devices than the area has ranks, and Unsupported without a capability
-    of the case: programs draw what is claimed, and other cases ask whether the rest is refused.
+    NotHere if there are fewer devices than the area has ranks or the machine is too busy to tell,
+    and Unsupported without a capability of the case: programs draw what is claimed, and other cases
+    ask whether the rest is refused.
     """
     case: Case = getattr(request.function, ATTRIBUTE)
     session = request.config.stash[SESSION]
@@ -171,6 +172,7 @@ def search(request: pytest.FixtureRequest, gpu: Backend) -> Callable[[], None]:
     def run() -> None:
         from portagpu.search import SearchRequest, from_text, load_area
         from portagpu.search import search as run_programs
+        from portagpu.search.difference import Kind, kind_of
 
         declared = case.search
         if declared is None:
@@ -216,8 +218,15 @@ def search(request: pytest.FixtureRequest, gpu: Backend) -> Callable[[], None]:
             programs = f"{report.programs} of {report.total} programs"
         aside = "".join(f"; {reason}: {count} programs" for reason, count in report.aside)
         session.observed.append(f"{programs} in {report.seconds:.1f} s, seed {asked.seed}{aside}")
+        unsure = "; and ".join(each.sentence for each in report.unsure)
         if report.failures:
-            raise AssertionError("; and ".join(each.sentence for each in report.failures))
+            session.observed += [f"not judged: {unsure}"] if unsure else []
+            text = "; and ".join(each.sentence for each in report.failures)
+            if all(kind_of(each.difference) is Kind.HANG for each in report.failures):
+                raise RankFailed(text, "hung")
+            raise AssertionError(text)
+        if unsure:
+            raise NotHere(f"not judged: {unsure}: run it again on a quiet machine")
 
     return run
 
@@ -262,7 +271,7 @@ def _failure(blamed: RankOutcome, sentence: str) -> AssertionError:
     """The error of the case: an AssertionError for a rank's assertion, else RankFailed."""
     if blamed.state is RankState.RAISED and blamed.error.startswith(_RAISED):
         return AssertionError(sentence.replace(f" {_RAISED}", ": "))
-    kind = "raised" if blamed.state is RankState.RAISED else "lost"
+    kind = {RankState.RAISED: "raised", RankState.HUNG: "hung"}.get(blamed.state, "lost")
     return RankFailed(sentence, "starved" if blamed.is_starved else kind)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.search.area import Area
 from portagpu.search.collectives.judge import difference
-from portagpu.text import error_line
+from portagpu.search.difference import raised
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -66,7 +66,7 @@ class _Collectives(Area):
             reports |= leader.answers(TIMEOUT_S, lambda: self._abandon(rank, program))
         except RuntimeError as error:
             rank.broke_group = True
-            self._kept[text] = f"it raised {error_line(error)}"
+            self._kept[text] = raised(error)
             self._is_over = True
             raise
         found = difference(reports)

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Client, Connection, Listener, wait
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.search.difference import Kind
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -26,6 +28,14 @@ ANSWER_S: Final = 12.0
 
 class RankDidNotAnswer(RuntimeError):
     """A rank said nothing in time."""
+
+    kind: Final = Kind.HANG
+
+
+class RankEnded(RuntimeError):
+    """A rank closed its end of the link, as its process does when it ends."""
+
+    kind: Final = Kind.DEATH
 
 
 def _key(number: int) -> str:
@@ -86,7 +96,7 @@ class Leader:
                 try:
                     found[left[link]] = json.loads(link.recv_bytes())  # type: ignore[index, union-attr]
                 except EOFError:
-                    raise RankDidNotAnswer(f"rank {left[link]} ended") from None  # type: ignore[index]
+                    raise RankEnded(f"rank {left[link]} ended") from None  # type: ignore[index]
         return found
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.contract import Capability
 from portagpu.search.area import Area, has_contract
+from portagpu.search.difference import Difference, Kind
 from portagpu.search.memory.model import MIB, SLACK, Model
 from portagpu.search.memory.resident import kernel_share
 from portagpu.search.memory.told import KEYS, wrong_counters, wrong_info
@@ -185,7 +186,8 @@ class _Run:
             left = getattr(self.gpu, f"memory_{kind}")() - before
             if left > SLACK + max(0, self._share() - share):
                 shown = f"{left / MIB:.1f} MiB still count as {kind}"
-                return f"{shown} when all tensors are gone and the cache is empty"
+                text = f"{shown} when all tensors are gone and the cache is empty"
+                return Difference(text, Kind.COUNTER)
         return ""
 
     def release_memory(self) -> None:
@@ -227,19 +229,21 @@ class _Run:
             return f"{when} the {reserved} reserved bytes are less than {allocated} allocated ones"
         found = self.model.current().wrong(f"{when} allocated_bytes.all.current", allocated)
         if found:
-            return f"{found}{self._stays(allocated)}"
+            return Difference(f"{found}{self._stays(allocated)}", Kind.COUNTER)
         if not peaks:
             return ""
         found = self.model.highest.wrong(f"{when} allocated_bytes.all.peak", peak)
         low = self.model.highest.low + self.gap
         if not found and reserved_peak < low:
             shown = f"{when} reserved_bytes.all.peak is {reserved_peak / MIB:.1f} MiB"
-            return f"{shown}, less than {low / MIB:.1f} with the tensors that lived"
+            text = f"{shown}, less than {low / MIB:.1f} with the tensors that lived"
+            return Difference(text, Kind.COUNTER)
         for kind, before, now in zip(
             ("allocated", "reserved"), self.peaks, (peak, reserved_peak), strict=True
         ):
             if not found and before - now > SLACK:
-                found = f"{when} the {kind} peak fell by {(before - now) / MIB:.1f} MiB, not reset"
+                text = f"{when} the {kind} peak fell by {(before - now) / MIB:.1f} MiB, not reset"
+                found = Difference(text, Kind.COUNTER)
         self.peaks = peak, reserved_peak
         return found
 
@@ -483,7 +487,8 @@ class _Run:
             over = stats[f"{kind}_bytes.all.peak"] - stats[f"{kind}_bytes.all.current"]
             if over > slack:
                 shown = f"{over / MIB:.1f} MiB above the current value"
-                return f"after reset_peak_memory_stats() the {kind} peak is {shown}"
+                text = f"after reset_peak_memory_stats() the {kind} peak is {shown}"
+                return Difference(text, Kind.COUNTER)
         return ""
 
     def _read(self, thread: bool, by: str) -> str:
@@ -510,12 +515,13 @@ class _Run:
                 return f"{name}() is {value!r}, which is no whole number"
             kept = self.seen[1][key]
             if abs(value - kept) > slack:
-                return f"{name}() is {value / MIB:.1f} MiB and {key} {kept / MIB:.1f} MiB"
+                shown = f"{name}() is {value / MIB:.1f} MiB and {key} {kept / MIB:.1f} MiB"
+                return Difference(shown, Kind.COUNTER)
         return self._changed("after read")
 
     def _info(self, by: str) -> str:
-        least = self.model.live - SLACK * (1 + self.model.number)
-        return wrong_info(self._source(by), self.gpu, least)
+        in_use = self.model.live - SLACK * (1 + self.model.number)
+        return wrong_info(self._source(by), self.gpu, in_use)
 
 
 def _numbers(flat: torch.Tensor, start: int, until: int) -> set[complex]:

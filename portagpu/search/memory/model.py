@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from portagpu.search.difference import Difference, Kind
+
 MIB: Final = 1 << 20
 SLACK: Final = 16 * MIB
 """How far a tensor's count may be off: ``Backend.memory_stats``."""
@@ -29,7 +31,8 @@ class Bounds:
         if self.low <= value <= self.high:
             return ""
         low, high = self.low / MIB, self.high / MIB
-        return f"{name} is {value / MIB:.1f} MiB, not between {low:.1f} and {high:.1f}"
+        shown = f"{name} is {value / MIB:.1f} MiB, not between {low:.1f} and {high:.1f}"
+        return Difference(shown, Kind.COUNTER)
 
 
 @dataclass(slots=True)
