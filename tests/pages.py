@@ -200,7 +200,8 @@ def advice_page() -> str:
         "its vendor says of its code. A check that broke (ERROR) is the last, unless\n",
         "the device cannot be opened.\n",
         f"\n**Time alone.** {time.means} So a failure whose value is `{advice.HUNG}` is\n",
-        f'"{time.severity.title}", with the action `{time.action}`, whatever its check: {time.do}.\n',
+        f'"{time.severity.title}", with the action `{time.action}`, whatever its check:\n',
+        f"{time.do}.\n",
         f"\n{_ACTIONS}",
         _table(("action", "what an operator does"), [(f"`{each}`", each.means) for each in Action]),
     ]

@@ -25,6 +25,7 @@ from portagpu.codec import decode
 from portagpu.errors import PortagpuError
 from portagpu.patience import LIMITS, Starvation
 from portagpu.scratch import Scratch
+from portagpu.search.busy import excuse
 from portagpu.search.difference import Difference, Kind, kind_of
 from portagpu.search.programs import from_text, program_line, to_text
 from portagpu.world import RankState
@@ -56,9 +57,6 @@ MAX_LOST: Final = 3
 """After so many programs that died, hung or were not judged the search ends."""
 LONGEST_REPEATS_S: Final = 120.0
 """What repeating and shrinking failures may add to the time of a search."""
-NOTICED_S: Final = 0.1
-"""A process that ends at once waits some milliseconds for a CPU, as each one does when it begins.
-So long a wait is more than that: the scheduler's slices are a few milliseconds."""
 LISTED_ROUND_S: Final = 60.0
 """The length of a round of listed programs: it is long where their database is slow to load."""
 MAX_LISTED: Final = 20
@@ -155,10 +153,7 @@ class _Run:
     @property
     def excuse(self) -> Starvation | None:
         """How much ranks waited for a CPU, where that was so long that they were slow."""
-        starved = self.starved
-        if starved is None or starved.waited_s < NOTICED_S or not starved.is_starved:
-            return None
-        return starved
+        return excuse(self.starved)
 
 
 def search(request: SearchRequest, fork: Fork) -> Report:
@@ -421,16 +416,16 @@ def _failure(area: str, program: Program, runs: list[_Run]) -> Failure:
     kinds = [kind_of(each.difference) for each in seen]
     shown = seen[kinds.index(Kind.VALUE)] if Kind.VALUE in kinds else seen[0]
     excuses = [each.excuse for each in runs if each.excuse is not None]
-    excuse = excuses[0] if excuses else None
+    starved = excuses[0] if excuses else None
     if Kind.VALUE in kinds:
-        excuse = None
+        starved = None
     elif len(seen) == len(runs):
         slow = all(
             kind is Kind.HANG and each.excuse is not None
             for kind, each in zip(kinds, seen, strict=True)
         )
-        excuse = excuse if slow else None
-    return Failure(area, program, shown.difference, len(seen), len(runs), excuse)
+        starved = starved if slow else None
+    return Failure(area, program, shown.difference, len(seen), len(runs), starved)
 
 
 def _with_listed(area: str, found: Report, value: Mapping[str, Any]) -> Report:

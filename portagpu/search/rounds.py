@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis.errors import HypothesisException
 
-from portagpu.patience import PATIENCE
 from portagpu.search.area import NotSearchable, load_area
+from portagpu.search.busy import watch_world
 from portagpu.search.difference import kind_of, raised, to_json
 from portagpu.search.programs import to_text
 from portagpu.world.rank import tell_alive
@@ -24,7 +24,6 @@ from portagpu.world.rank import tell_alive
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from portagpu.patience import Watch
     from portagpu.search.area import Area
     from portagpu.search.programs import Program
     from portagpu.world import Rank
@@ -282,7 +281,7 @@ def search_rank(
         found.end(rank)
         return listing.told(len(listed))
     round_ = Round(found, rank, file, min_programs=min_programs, min_s=min_s)
-    watch = _watch_world()
+    watch = watch_world()
     round_.run(number, seconds, shrink_s)
     found.end(rank)
     return {
@@ -317,7 +316,7 @@ def repeat_rank(
     file = os.open(journal, os.O_RDWR | os.O_CREAT, 0o600)
     text = to_text(area, program)
     differences: list[list[str]] = []
-    watch = _watch_world()
+    watch = watch_world()
     try:
         with _alive_for(found.start_s):
             found.load()
@@ -334,11 +333,6 @@ def repeat_rank(
         "aside": Counter(found.aside()),
         "unjudged": found.unjudged(),
     }
-
-
-def _watch_world() -> Watch:
-    """How much all ranks wait for a CPU from now on: one process forks them, and no others."""
-    return PATIENCE.watch(0.0, os.getppid())
 
 
 @contextlib.contextmanager

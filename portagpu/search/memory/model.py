@@ -4,7 +4,8 @@ Contract: a tensor counts as allocated to within 16 MiB while it lives. What it 
 may count until ``empty_cache()``, since a CPU's counters are the process's resident memory. So the
 counters are known best right after ``empty_cache()``, and programs are judged from there: what
 changed since is SLACK for each storage that came or went, and up to all garbage more. What the
-kernel mapped or took back meanwhile is known (:func:`.resident.kernel_share`), and may count too.
+kernel mapped or took back meanwhile is known, and may count too
+(:func:`portagpu.search.memory.resident.kernel_share`).
 """
 
 from __future__ import annotations
