@@ -7,6 +7,7 @@ UNVERIFIED becomes ERROR, because a measure without a number judged nothing.
 from __future__ import annotations
 
 import json
+import os
 import platform
 import re
 import time
@@ -38,10 +39,11 @@ from portagpu.results.verdicts import (
     fold,
 )
 from portagpu.results.wording import without_device
+from portagpu.switches import switched_on
 from portagpu.text import one_line, printable
+from portagpu.vendors import vendors
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
@@ -157,7 +159,8 @@ class RunInfo:
     a component to its version, or to None if it has none. ``devices`` are objects of
     ``info --json``, each with at least a ``name``. ``strict`` and ``interrupted`` are recorded
     because the verdict depends on them. ``replay`` has an object with "name", "sha256" and "source"
-    for each recording that was judged instead of a machine.
+    for each recording that was judged instead of a machine. ``switches`` has the variables of the
+    environment under which a device or torch does not work as it does otherwise, with their values.
     """
 
     id: str
@@ -173,6 +176,7 @@ class RunInfo:
     strict: bool = False
     interrupted: bool = False
     replay: Sequence[Mapping[str, str | None]] = ()
+    switches: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         document = mapping(plain({f.name: getattr(self, f.name) for f in fields(self)}, "run"), "")
@@ -381,6 +385,7 @@ def new_run(
     ``host`` is this machine's name by default; portagpu's version is added to ``versions``.
     """
     now = datetime.now(UTC)
+    on = switched_on(os.environ, (each for one in vendors().values() for each in one.switches))
     info = RunInfo(
         id=f"{now:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}",
         started=f"{now:%Y-%m-%dT%H:%M:%SZ}",
@@ -392,6 +397,7 @@ def new_run(
         devices=devices,
         strict=strict,
         replay=replay,
+        switches={} if replay else {each.variable: os.environ[each.variable] for each in on},
     )
     return Run(info)
 

@@ -196,9 +196,10 @@ RUN_RULES: Final[Mapping[str, Rule]] = {
     "devices": each(object_of({"name": text}, others=True)),
     "strict": flag,
     "interrupted": flag,
+    "switches": values_of(text),
     "replay": each(object_of({"name": name, "sha256": or_null(name), "source": or_null(name)})),
 }
-RUN_OPTIONAL: Final = frozenset({"replay"})
+RUN_OPTIONAL: Final = frozenset({"replay", "switches"})
 """Keys of a run that older documents lack."""
 
 RESULT_RULES: Final[Mapping[str, Rule]] = {

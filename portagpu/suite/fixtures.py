@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -17,6 +18,8 @@ from portagpu.errors import Unsupported
 from portagpu.suite.batch import Batches, batched_calls
 from portagpu.suite.cases import ATTRIBUTE, Case, NotHere, RankFailed
 from portagpu.suite.session import SESSION
+from portagpu.switches import switched_on, unjudged
+from portagpu.vendors import vendors
 from portagpu.world import RankState
 
 if TYPE_CHECKING:
@@ -83,6 +86,18 @@ def installed() -> Callable[[str], bool]:
 def _same_start() -> None:
     """Seed torch, so that every case starts from the same random numbers."""
     importlib.import_module("torch").manual_seed(_SEED)
+
+
+@pytest.fixture(autouse=True)
+def _unaltered(request: pytest.FixtureRequest, pytestconfig: pytest.Config) -> None:
+    """Raise NotHere for a case that can judge nothing under a variable of the environment."""
+    case = getattr(request.function, ATTRIBUTE, None)
+    if isinstance(case, Case) and case.unaltered:
+        vendor = vendors().get(pytestconfig.stash[SESSION].device().plugin.vendor or "")
+        on = switched_on(os.environ, vendor.switches if vendor is not None else ())
+        reason = unjudged(case.unaltered, on, os.environ)
+        if reason:
+            raise NotHere(reason)
 
 
 @pytest.fixture
