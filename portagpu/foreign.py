@@ -11,7 +11,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from portagpu.patience import PATIENCE, Patience
+from portagpu.patience import PATIENCE, BusyMachine, Patience
 from portagpu.text import error_line
 
 if TYPE_CHECKING:
@@ -67,7 +67,9 @@ def start_call(
         if not ended(min(_QUIET_S, limit_s)):
             _log.warning("waiting for %s", what)
             if not watch.wait(ended):
-                return None, watch.problem
+                late = watch.problem
+                busy = isinstance(late, BusyMachine)
+                return None, BusyMachine(f"{late}: try again") if busy else late
         return outcome.get("value"), outcome.get("failure", "")
 
     return wait

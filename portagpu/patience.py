@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 _TICK_S: Final = 0.5
 """Between two readings of a watched process."""
+_READINGS: Final = 7200
+"""How many readings are kept: those of an hour."""
 _STARVED: Final = 0.1
 """The share of the wall time from which waiting for a CPU slows a program noticeably.
 
@@ -62,7 +65,7 @@ class Limits:
     end_s: float = 0.5
     """For the end of a child that judges a node: its limit is a promise to a scheduler."""
     interrupt_s: float = 30.0
-    """For a user's command to end after Ctrl-C."""
+    """For a command to end after Ctrl-C, and to write what it has so far."""
     stream_open_s: float = 60.0
     """The first answer of a library that is read again and again: it opens all GPUs first."""
     stream_hang_s: float = 10.0
@@ -97,9 +100,13 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Starvation:
-    """How much of a wait the watched processes were ready to run and had no CPU."""
+    """How much of the later half of a wait the watched processes were ready to run without a CPU.
+
+    A process that waited for one, got it and then hangs is blocked in the later half.
+    """
 
     wall_s: float
+    """The length of that half."""
     waited_s: float
     """The longest wait of a thread in each reading, summed; estimated where Linux does not tell."""
     load: float
@@ -114,10 +121,10 @@ class Starvation:
 
     @property
     def clause(self) -> str:
-        """ "load 31.2 on 2 CPUs; waited 61 % of 40 s for a CPU"."""
+        """ "load 31.2 on 2 CPUs; waited 61 % of the last 40 s for a CPU"."""
         share = 100 * self.waited_s / self.wall_s if self.wall_s else 0.0
         cpus = f"{self.cpus} CPU{'s' if self.cpus != 1 else ''}"
-        waited = f"waited {share:.0f} % of {self.wall_s:.3g} s for a CPU"
+        waited = f"waited {share:.0f} % of the last {self.wall_s:.3g} s for a CPU"
         return f"load {self.load:.1f} on {cpus}; {waited}"
 
     @property
@@ -179,8 +186,7 @@ class Meter:
         # a kernel without CONFIG_SCHED_INFO has zeros in the file, and others have no file
         self._is_told = any(_numbers(me / "schedstat"))
         self._lists_children = (me / "children").exists()
-        self._waited_s = 0.0
-        self._seen_s = patience.clock()
+        self._readings = deque([(patience.clock(), 0.0)], maxlen=_READINGS)
         self._threads = self._read_threads()
 
     def watch(self, limit_s: float) -> Watch:
@@ -190,11 +196,20 @@ class Meter:
     def read(self, older_s: float = 0.0) -> tuple[float, float]:
         """The clock, and the seconds waited so far, from a reading ``older_s`` old at most."""
         now = self.patience.clock()
-        passed_s = now - self._seen_s
-        if passed_s > older_s:
-            self._waited_s += self._waited_since(passed_s)
-            self._seen_s = now
-        return now, self._waited_s
+        seen_s, waited_s = self._readings[-1]
+        if now - seen_s > older_s:
+            waited_s += self._waited_since(now - seen_s)
+            self._readings.append((now, waited_s))
+        return now, waited_s
+
+    def reading_at(self, time_s: float) -> tuple[float, float]:
+        """The last reading up to that time of the clock, else the first that is kept."""
+        found = self._readings[0]
+        for reading in self._readings:
+            if reading[0] > time_s:
+                break
+            found = reading
+        return found
 
     def _waited_since(self, passed_s: float) -> float:
         if not self._is_told:
@@ -284,19 +299,22 @@ class Watch:
 
     @property
     def starved(self) -> Starvation:
-        """How much of the time since the begin the processes waited for a CPU."""
+        """How much of the later half of the time since the begin they waited for a CPU."""
         now, waited_s = self._meter.read()
-        wall_s = now - self._begun_s
+        half = self._meter.reading_at((self._begun_s + now) / 2)
+        begun_s, before_s = max(half, (self._begun_s, self._waited_s))
+        wall_s = now - begun_s
         patience = self._meter.patience
-        waited_s = min(wall_s, waited_s - self._waited_s)
-        return Starvation(wall_s, waited_s, patience.load(), patience.cpus())
+        return Starvation(
+            wall_s, min(wall_s, waited_s - before_s), patience.load(), patience.cpus()
+        )
 
     @property
     def problem(self) -> str:
         """What did not happen, as the rest of a sentence: "did not answer within 10 s"."""
         text = f"did not answer within {self.limit_s:g} s"
         remark = self.starved.remark
-        return BusyMachine(f"{text}{remark}: try again") if remark else text
+        return BusyMachine(f"{text}{remark}") if remark else text
 
     def sleep(self) -> None:
         """Sleep until the limit is over."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,7 +11,11 @@ from portagpu import discovery
 from portagpu.errors import BackendNotFound
 from portagpu.foreign import start_call
 from portagpu.patience import BusyMachine, Patience
-from tests.registry_fakes import FakePlugin
+from tests.fake_plugins import FakePlugin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 
 def _patience(folder: Path, load: float) -> Patience:
@@ -30,7 +32,7 @@ def test_a_call_that_is_late_on_a_busy_machine_says_so(
     assert value is None
     assert isinstance(problem, BusyMachine) is is_busy
     assert problem.startswith("did not answer within 0.05 s")
-    assert ("on a busy machine (load 8.0 on 2 CPUs; waited 75 % of " in problem) is is_busy
+    assert ("on a busy machine (load 8.0 on 2 CPUs; waited 75 % of the last " in problem) is is_busy
     assert problem.endswith("for a CPU): try again") is is_busy
 
 

@@ -462,7 +462,8 @@ def test_a_child_that_hangs_is_ended_with_what_it_started(stand_in, tmp_path):
         """,
     )
     value, problem = call("hangs", "f", limit_s=2)
-    assert (value, problem) == (None, "hangs did not answer within 2 s")
+    assert value is None
+    assert problem.startswith("hangs did not answer within 2 s")
     pid = int((tmp_path / "pid").read_text())
     for _ in range(100):
         try:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from portagpu.patience import PATIENCE, Patience, Starvation, processes
+from portagpu.patience import PATIENCE, BusyMachine, Patience, Starvation, processes
 
 ROOT_PID = 100
 
@@ -92,6 +92,28 @@ def test_a_starved_process_is_charged_what_it_did_not_wait(machine: Machine) -> 
         machine.wait(ROOT_PID, ROOT_PID, 0.75)
     assert watch.left_s == pytest.approx(5.0)
     assert watch.starved == Starvation(pytest.approx(20.0), pytest.approx(15.0), 0.0, 2)
+    assert watch.starved.is_starved
+
+
+def test_a_process_that_got_its_cpu_and_then_hangs_is_not_starved(machine: Machine) -> None:
+    watch = machine.patience.watch(10.0, ROOT_PID)
+    for waited_s in [0.9] * 5 + [0.0] * 10:
+        assert not watch.over
+        machine.now += 1.0
+        machine.wait(ROOT_PID, ROOT_PID, waited_s)
+    assert watch.over
+    assert watch.starved == Starvation(pytest.approx(8.0), 0.0, 0.0, 2)
+    assert not watch.starved.is_starved
+
+
+def test_a_process_that_waits_in_the_end_is_starved(machine: Machine) -> None:
+    watch = machine.patience.watch(10.0, ROOT_PID)
+    for waited_s in [0.0] * 8 + [0.75] * 8:
+        machine.now += 1.0
+        machine.wait(ROOT_PID, ROOT_PID, waited_s)
+        assert not watch.starved.is_starved or machine.now > 1008.0
+    assert watch.over
+    assert watch.starved == Starvation(pytest.approx(8.0), pytest.approx(6.0), 0.0, 2)
     assert watch.starved.is_starved
 
 
@@ -229,9 +251,12 @@ def test_from_a_tenth_on_a_process_is_starved(waited_s: float, starved: bool) ->
 def test_the_clause_says_load_and_share() -> None:
     assert (
         Starvation(40.0, 24.4, 31.24, 2).clause
-        == "load 31.2 on 2 CPUs; waited 61 % of 40 s for a CPU"
+        == "load 31.2 on 2 CPUs; waited 61 % of the last 40 s for a CPU"
     )
-    assert Starvation(0.0, 0.0, 0.0, 1).clause == "load 0.0 on 1 CPU; waited 0 % of 0 s for a CPU"
+    assert (
+        Starvation(0.0, 0.0, 0.0, 1).clause
+        == "load 0.0 on 1 CPU; waited 0 % of the last 0 s for a CPU"
+    )
 
 
 def test_processes_that_ended_are_left_out(tmp_path: Path) -> None:
@@ -264,7 +289,7 @@ def test_a_real_process_that_is_stopped_uses_up_its_limit() -> None:
             watch = PATIENCE.watch(0.2, child.pid)
             time.sleep(0.2)
             assert watch.over or not _is_told()
-            assert watch.starved.wall_s >= 0.2
+            assert watch.starved.wall_s >= 0.1
         finally:
             child.kill()
 
@@ -286,3 +311,15 @@ def test_a_real_process_is_charged_what_it_ran() -> None:
     # the rest of the wall time is what it waited, which does not count
     assert 60.0 - wall_s <= left_s
     assert left_s <= 60.0 - 0.19 or not _is_told()
+
+
+def test_a_problem_says_whether_the_machine_was_busy(machine: Machine) -> None:
+    watch = machine.patience.watch(2.0, ROOT_PID)
+    machine.now += 2.0
+    assert watch.problem == "did not answer within 2 s"
+    machine.wait(ROOT_PID, ROOT_PID, 1.0)
+    machine.now += 2.0
+    machine.load = 9.0
+    clause = "load 9.0 on 2 CPUs; waited 50 % of the last 2 s for a CPU"
+    assert watch.problem == f"did not answer within 2 s on a busy machine ({clause})"
+    assert isinstance(watch.problem, BusyMachine)

@@ -7,9 +7,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from portagpu import bench, bringup, compile, suite  # noqa: A004 - the package's name
+from portagpu.patience import Starvation
 from portagpu.recordings.replay import Recording
 from portagpu.results.run import Result, Run, Verdict, new_run
-from portagpu.running import OpenedDevice, Progress, UnknownDevice, add_result, complete
+from portagpu.running import (
+    OpenedDevice,
+    Progress,
+    UnknownDevice,
+    add_result,
+    broken_world,
+    complete,
+)
+from portagpu.suite.fixtures import _failure
+from portagpu.world import RankOutcome, RankState
+from portagpu.world.client import WorldOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +47,32 @@ def _bringup(path: Path, progress: Progress) -> Run:
     (path / "list").write_text(LIST)
     replay = Recording(str(path / "list"))
     return bringup.bringup(bringup.BringupOptions(replay=replay, **ASKED), progress)  # type: ignore[arg-type]
+
+
+def _hung(waited_s: float) -> WorldOutcome:
+    starved = Starvation(60.0, waited_s, 9.0, 2)
+    rank = RankOutcome(0, RankState.HUNG, where="wait (c10d.py:3)", starved=starved)
+    return WorldOutcome("module:function", (rank,), 60.0, culprit=0)
+
+
+def test_a_rank_that_hung_is_a_failure_unless_the_machine_was_busy() -> None:
+    quiet, busy = _hung(0.5), _hung(30.0)
+    assert broken_world(quiet, quiet.first_failure)["verdict"] is Verdict.FAIL
+    assert quiet.sentence == "rank 0 hung in wait (c10d.py:3)"
+    found = broken_world(busy, busy.first_failure)
+    assert found["verdict"] is Verdict.INCONCLUSIVE
+    clause = "load 9.0 on 2 CPUs; waited 50 % of the last 60 s for a CPU"
+    assert found["reason"] == f"rank 0 hung in wait (c10d.py:3) on a busy machine ({clause})"
+    assert [
+        getattr(_failure(each.ranks[0], each.sentence), "kind", None) for each in (quiet, busy)
+    ] == ["lost", "starved"]
+    assert (busy.ok, busy.first_failure and busy.first_failure.is_starved) == (False, True)
+
+
+def test_a_rank_that_died_is_a_failure_on_a_busy_machine_too() -> None:
+    died = RankOutcome(0, RankState.DIED, starved=Starvation(60.0, 30.0, 9.0, 2))
+    outcome = WorldOutcome("module:function", (died,), 60.0, culprit=0)
+    assert broken_world(outcome, outcome.first_failure)["verdict"] is Verdict.FAIL
 
 
 @pytest.mark.parametrize("engine", [_conform, _bench, _compile, _bringup])

@@ -13,7 +13,9 @@ import pytest
 
 import portagpu
 from portagpu.errors import PortagpuError
+from portagpu.patience import BusyMachine, Patience
 from portagpu.subprocesses import Channel, Subprocess, call, run_program, start_caller
+from portagpu.subprocesses.start import python_environment
 from tests.processes import descendants
 
 if TYPE_CHECKING:
@@ -73,7 +75,9 @@ def test_a_large_message_is_whole_and_bounded_in_time(child: Callable[..., Subpr
         assert process.ask({"text": text}, 60) == ({"text": text}, "")
     with child("time.sleep(600)") as process:
         process.send({})
-        assert process.ask({"text": text}, 1) == (None, "did not answer within 1 s")
+        answer, problem = process.ask({"text": text}, 1)
+        assert answer is None
+        assert problem.startswith("did not answer within 1 s")
 
 
 @pytest.mark.parametrize(
@@ -221,7 +225,47 @@ def test_a_call_returns_raises_or_hangs() -> None:
         None,
         "os ended with status 3: it said nothing",
     )
-    assert call("time", "sleep", (600,), limit_s=1) == (None, "time did not answer within 1 s")
+    value, problem = call("time", "sleep", (600,), limit_s=1)
+    assert value is None
+    assert problem.startswith("time did not answer within 1 s")
+
+
+def test_the_limit_of_a_call_begins_when_the_child_is_ready(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import time; time.sleep(3)", "utf-8")
+    slow = {"PYTHONPATH": f"{tmp_path}:{python_environment()['PYTHONPATH']}"}
+    found, problem = call("sys", "getrecursionlimit", limit_s=1, environment=slow)
+    assert (type(found), problem) == (int, "")
+    value, problem = call("time", "sleep", (600,), limit_s=1, environment=slow)
+    assert value is None
+    assert problem.startswith("time did not answer within 1 s")
+
+
+@pytest.mark.parametrize(("load", "said"), [(1.0, ""), (4.0, " on a busy machine (load 4.0 on 2 ")])
+def test_a_child_that_is_late_on_a_busy_machine_says_so(
+    child: Callable[..., Subprocess],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    load: float,
+    said: str,
+) -> None:
+    """A Linux that does not tell what processes wait: the load stands in for it."""
+    patience = Patience(proc=tmp_path, load=lambda: load, cpus=lambda: 2)
+    for module in ("channel", "start"):
+        monkeypatch.setattr(f"portagpu.subprocesses.{module}.PATIENCE", patience)
+    late = f"did not answer within 0.2 s{said}"
+    with child("time.sleep(600)") as late_child:
+        answer, problem = late_child.ask({}, 0.2)
+        assert answer is None
+        assert problem.startswith(late)
+        assert bool(said) is isinstance(problem, BusyMachine)
+    with pytest.raises(TimeoutError) as caught:
+        run_program("sleep", "600", limit_s=0.2)
+    assert str(caught.value).startswith(late)
+
+
+def test_what_a_program_prints_between_two_looks_at_its_limit_is_whole() -> None:
+    done = run_program("sh", "-c", "printf one; sleep 1.2; printf two; printf 3 >&2", limit_s=60)
+    assert (done.stdout, done.stderr, done.returncode) == (b"onetwo", b"3", 0)
 
 
 def test_a_caller_keeps_what_it_loaded_from_call_to_call() -> None:

@@ -17,6 +17,7 @@ import pytest
 pytest.importorskip("torch")
 
 from portagpu.errors import TargetNotFound, UnknownBackend
+from portagpu.patience import Patience
 from portagpu.results.run import Evidence, Result, Verdict
 from portagpu.suite import ConformOptions, Selection, list_cases
 from portagpu.suite import child as suite_child
@@ -395,6 +396,27 @@ def test_a_process_that_cannot_be_started_leaves_nothing(
     with pytest.raises(OSError, match="/proc/none"):
         suite_child.Child(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_case_that_exceeds_its_limit_while_it_waits_for_a_cpu_is_not_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Linux that does not tell what processes wait: the load stands in for it."""
+    patience = Patience(proc=tmp_path / "none", load=lambda: 8.0, cpus=lambda: 2)
+    monkeypatch.setattr("portagpu.subprocesses.channel.PATIENCE", patience)
+    folder = write_cases(
+        tmp_path / "cases",
+        """
+        @case("rng/hangs", spec="Hangs.")
+        def test_hangs(gpu): threading.Event().wait()
+        """,
+    )
+    (result,) = conform("cpu", folder=folder, timeout_s=1)
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert result.reason.startswith(
+        "did not finish within 1 s on a busy machine (load 8.0 on 2 CPUs; waited 75 % of the last "
+    )
+    assert " and stood in wait (threading.py:" in result.reason
 
 
 def test_a_stopped_process_of_a_case_that_hangs_goes_on_and_ends(tmp_path: Path) -> None:

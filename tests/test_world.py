@@ -331,7 +331,7 @@ def test_a_rank_that_falls_silent_is_ended_long_before_the_limit_in_all(ranks):
         "did not finish within 2 s of its last sign of life, or 86400 s in all"
     )
     starved = outcome.ranks[0].starved
-    assert starved is not None and starved.wall_s >= 2 + starved.waited_s - 0.01
+    assert starved is not None and 0 <= starved.waited_s < starved.wall_s
 
 
 def test_signs_of_life_end_with_the_limit_in_all(ranks):

@@ -21,6 +21,7 @@ from portagpu.errors import PortagpuError, ResultError
 from portagpu.files import write_atomic
 from portagpu.info import collect
 from portagpu.paths import matrix_dir
+from portagpu.patience import LIMITS
 from portagpu.results.run import read_json
 from portagpu.results.verdicts import Verdict
 from portagpu.subprocesses import run_program
@@ -40,8 +41,6 @@ ALONE: Final = frozenset({"performance", "bringup"})
 """Suites whose measures other work would change: nothing runs beside them."""
 _CLOSING: Final = re.compile(r"  \S+: (OK|FAIL|SKIP).*|.* :[()] \(.* seconds\)")
 """The lines with which tox closes."""
-_GRACE_S: Final = 30.0
-"""How long stopped environments have to write their results so far."""
 
 
 class CannotRun(PortagpuError, RuntimeError):
@@ -206,7 +205,7 @@ def _stop_children(begun: Sequence[Future[Any]]) -> None:
     A thread may be about to start a process, so that they are listed until every thread is done.
     """
     asked = set()
-    end_s = time.monotonic() + _GRACE_S
+    end_s = time.monotonic() + LIMITS.interrupt_s
     while not all(each.done() for each in begun):
         for pid in children_of(os.getpid()):
             if time.monotonic() > end_s:

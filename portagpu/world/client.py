@@ -49,8 +49,8 @@ class RankOutcome:
     output: str = ""
     """The end of what it printed."""
     starved: Starvation | None = None
-    """How much of the time all ranks waited for a CPU, of one that neither returned nor was lost:
-    since the last sign of life where it hung, else since the world began."""
+    """How much ranks waited for a CPU in the later half of the time, of one that neither returned
+    nor was lost: since the last sign of life where it hung, else since the world began."""
 
     @property
     def is_starved(self) -> bool:

@@ -43,7 +43,7 @@ from portagpu.world.rank import C10D, COMPILER, WAYS, RankOutputs, load_function
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from portagpu.patience import Watch
+    from portagpu.patience import Meter, Watch
 
 _TRACE_S: Final = 0.5
 _TICK_S: Final = 0.2
@@ -97,11 +97,11 @@ class _World:
         """Whether a rank imported torch's compiler."""
         self.heard = False
         """Whether a rank has announced a step or that it is alive since it was last asked."""
-        # of this process: the ranks, and what they start
-        self.meter = PATIENCE.meter()
-        self.world = self.meter.watch(float(request["most_s"]))
+        self.meter: Meter
+        """Of the ranks and what they start, as soon as there are some."""
+        self.world: Watch
         """The limit of all, which begins again when all ranks are ready."""
-        self.silence = self.meter.watch(float(request["timeout_s"]))
+        self.silence: Watch
         """The limit since the last sign of life."""
 
     def run(self) -> dict[str, Any]:
@@ -136,6 +136,9 @@ class _World:
             self.children.append(child)
         for _, writer in pipes:
             os.close(writer)
+        self.meter = PATIENCE.meter(*(child.pid for child in self.children))
+        self.world = self.meter.watch(float(self.request["most_s"]))
+        self.silence = self.meter.watch(float(self.request["timeout_s"]))
 
     def _watch(self) -> None:
         """Read until every rank is gone, the end of a limit, or the grace after a failure."""
