@@ -259,7 +259,7 @@ def test_programs_of_which_nothing_is_judged_are_no_pass(
 
 
 PROGRAM = 'adding [["add",{"n":77}]]'
-WORDS = "on a busy machine (load 31.2 on 2 CPUs; waited 61 % of 40 s for a CPU)"
+WORDS = "on a busy machine (load 31.2 on 2 CPUs; waited 61 % of the last 40 s for a CPU)"
 
 
 class Scripted:

@@ -27,7 +27,7 @@ def test_what_does_not_hold_on_a_busy_machine_is_not_judged() -> None:
         raise AssertionError("rank 1 is told that [1, 2] are lost")
     assert str(raised.value) == (
         "rank 1 is told that [1, 2] are lost on a busy machine (load 31.2 on 2 CPUs; waited 56 % "
-        "of 8 s for a CPU): run it again on a quiet machine"
+        "of the last 8 s for a CPU): run it again on a quiet machine"
     )
 
 
