@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from portagpu.contract import Backend
     from portagpu.search.programs import Call, Program
 
-MOST_PHRASES = 6
+MAX_PHRASES = 6
 PAUSES = (0.003, 0.003, 0.003, 0.03)
 """Seconds of the host: by how much a clock may be off is told best by the longest."""
 
@@ -342,5 +342,5 @@ def programs_for(gpu: Backend) -> SearchStrategy[Program]:
     }
     phrase = st.composite(lambda draw: _Phrases(draw, **has).phrase())()
     before = st.composite(lambda draw: _Phrases(draw, **has).before())()
-    lists = st.tuples(before, st.lists(phrase, min_size=1, max_size=MOST_PHRASES))
+    lists = st.tuples(before, st.lists(phrase, min_size=1, max_size=MAX_PHRASES))
     return lists.map(lambda found: [*found[0], *chain.from_iterable(found[1])])
