@@ -84,6 +84,18 @@ class Limits:
     """A profiler's own conversion of a capture, which may hold hours of events."""
     scheduler_s: float = 60.0
     """A command of a cluster's scheduler: a busy controller takes seconds."""
+    random_program_s: float = 10.0
+    """A random program of the suite, which takes milliseconds, since the last sign of life."""
+    random_start_s: float = 30.0
+    """What is added to that where a process did not come to its first program: its disk is cold."""
+    meet_s: float = 30.0
+    """Ranks of random programs to meet: they may still open their devices."""
+    answer_s: float = 12.0
+    """What each rank saw of a random program, which takes milliseconds."""
+    group_s: float = 8.0
+    """A rank of random programs that waits for another one. The library counts it, in wall time."""
+    lost_s: float = 2.0
+    """A collective of a case that loses a rank, in wall time; the case allows as much beside it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from portagpu.patience import LIMITS
 from portagpu.search.area import load_area
-from portagpu.search.engine import HANG_S, LEAST, LEAST_S, SearchRequest, round_seed, search
+from portagpu.search.engine import MIN_PROGRAMS, MIN_S, SearchRequest, round_seed, search
 from portagpu.suite import list_cases
 from portagpu.suite.runner import SMOKE_SHARE
 from portagpu.world import Ranks
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 RANKS: Final = Path(__file__).with_name("fault_ranks.py")
 LEVELS: Final = {"smoke": SMOKE_SHARE, "default": 1.0, "deep": 10.0}
 """The share of its default time that an area is searched in at each level."""
-LEAST_SHARE: Final = 0.5
+MIN_SHARE: Final = 0.5
 """Where less of all drawn faults is found, the search itself is broken."""
 
 
@@ -53,8 +54,8 @@ class Score:
     found_at: int = 0
 
     def caught_within(self, seconds: float) -> bool:
-        """Whether a search of that length finds it: it runs ``LEAST`` programs at least."""
-        among_first = 0 < self.found_at <= LEAST and self.seconds <= LEAST_S
+        """Whether a search of that length finds it: it runs ``MIN_PROGRAMS`` programs at least."""
+        among_first = 0 < self.found_at <= MIN_PROGRAMS and self.seconds <= MIN_S
         return bool(self.sentence) and (self.seconds <= seconds or among_first)
 
     @property
@@ -90,7 +91,7 @@ def score(server: Ranks, fault: Fault, seed: int, seconds: float) -> Score:
             arguments=arguments,
             backend="cpu",
             group=ranks > 1,
-            timeout_s=seconds + HANG_S,
+            timeout_s=seconds + LIMITS.random_program_s,
         )
     if not outcome.ok:
         return Score(fault, outcome.sentence, 0, min(time.monotonic() - started, seconds))
@@ -117,7 +118,7 @@ def failure(server: Ranks, fault: Fault, seed: int, seconds: float) -> str:
         )
 
     report = search(SearchRequest(area=fault.area, seconds=seconds, seed=seed), fork)
-    return "; and ".join(each.sentence for each in report.failures)
+    return "; and ".join(each.sentence for each in (*report.failures, *report.unsure))
 
 
 def score_in_worlds(
@@ -197,7 +198,7 @@ def main() -> None:
             every += scores
     caught = sum(bool(each.sentence) for each in every)
     print(f"all: {caught} of {len(every)} caught, {sum(each.named for each in every)} named")
-    sys.exit(caught < LEAST_SHARE * len(every))
+    sys.exit(caught < MIN_SHARE * len(every))
 
 
 if __name__ == "__main__":

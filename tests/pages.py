@@ -192,12 +192,16 @@ def advice_page() -> str:
         f"The gate `{gate}` has the checks of `{other}`. "
         for gate, other in advice.same_gates().items()
     )
+    time = advice.time_check()
     parts = [
         _ADVICE,
         *(f"{each.rank + 1}. {each.title}\n" for each in advice.severities().values()),
         f"\n{same}`*` stands for anything. An error of a log is as grave as\n",
         "its vendor says of its code. A check that broke (ERROR) is the last, unless\n",
         "the device cannot be opened.\n",
+        f"\n**Time alone.** {time.means} So a failure whose value is `{advice.HUNG}` is\n",
+        f'"{time.severity.title}", with the action `{time.action}`, whatever its check:\n',
+        f"{time.do}.\n",
         f"\n{_ACTIONS}",
         _table(("action", "what an operator does"), [(f"`{each}`", each.means) for each in Action]),
     ]

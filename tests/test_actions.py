@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from portagpu.results.judgement import Judgement, combine
 from portagpu.results.run import Result
 from portagpu.results.verdicts import Verdict
 from portagpu.rules.health import judge_health
+from portagpu.running import broken_world
 from portagpu.vendors import tables
+from portagpu.world import RankOutcome, RankState, WorldOutcome
 
 CATALOGUE = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"
 PACKAGE = Path(portagpu.__file__).parent
@@ -95,6 +98,47 @@ def test_every_action_of_the_tables_is_one() -> None:
     for check in advice.checks():
         assert {check.action, check.unverified} <= set(Action), check.ids
         assert Action(check.unverified) <= Action(check.action), f"{check.ids}: unusual is no fault"
+
+
+def of_time(suite: str, name: str) -> Result:
+    """What a world of ranks gives that hung in this check."""
+    hung = RankOutcome(0, RankState.HUNG, where="wait (x.py:3)")
+    outcome = WorldOutcome("f", (hung,), 60.0, culprit=0)
+    fields = broken_world(outcome, outcome.first_failure)
+    area = name.partition("/")[0]
+    return Result(id=name, suite=suite, area=area, **fields)
+
+
+@pytest.mark.parametrize(
+    ("suite", "name"),
+    [(check.suite, name.replace("*", "x")) for check in advice.checks() for name in check.ids],
+)
+def test_time_alone_is_never_a_reason_to_take_a_device_out_of_use(suite: str, name: str) -> None:
+    found = of_time(suite, name)
+    assert found.failed
+    assert action_of(found) is Action.MONITOR
+    check = advice.check_of(found)
+    assert check is not None
+    assert check.do.startswith("run it again alone on a quiet machine")
+    assert "replace" not in check.do
+    assert advice.severity_of(found).id == "hung"
+    # the same check keeps its action where something was seen
+    seen = replace(found, value="died", reason="rank 0 died of SIGSEGV")
+    own = advice.find_check(suite, name)
+    assert advice.check_of(seen) == own
+
+
+def test_a_slow_measure_asks_for_no_other_device() -> None:
+    seen = 0
+    for check in advice.checks():
+        measured = check.suite == "performance" or check.ids[0].startswith(("transfers", "sustai"))
+        if check.severity.id == "slow" and measured:
+            seen += 1
+            assert Action(check.action) <= Action.MONITOR, check.ids
+            assert "replace" not in check.do, check.ids
+    assert seen >= 5
+    late = result("health/time")
+    assert action_of(replace(late, suite="health")) is Action.MONITOR
 
 
 def test_every_entry_of_our_tables_says_what_to_do_to_programs_too() -> None:

@@ -198,6 +198,7 @@ def change_text(document: dict[str, Any], where: str, value: object) -> None:
         ("run.host", "another", "it is of the host another"),
         ("run.host", "", "it is of the host without a name"),
         ("run.target", "nvidia-h200-sxm", "it is of nvidia-h200-sxm"),
+        ("run.switches", {"TRITON_INTERPRET": "1"}, "it ran under TRITON_INTERPRET"),
         ("run.replay", [{"name": "x", "sha256": None, "source": None}], "it is of a recording"),
         (
             "run.command",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 from portagpu.search.memory.model import MIB, SLACK, Bounds, Model
+from portagpu.search.memory.resident import kernel_share
 from portagpu.world import Ranks
 from tests.fault_score import score
 from tests.faults.memory import faults
@@ -51,6 +54,44 @@ def test_a_peak_remembers_what_is_gone():
     assert model.highest == Bounds(-SLACK, SLACK), "a reset forgets it"
 
 
+def test_what_the_kernel_maps_or_takes_back_may_count_and_nothing_else():
+    model = Model()
+    model.sees(30 * MIB)
+    model.start(100 * MIB)
+    model.reset()
+    model.made("x", [40 * MIB])
+    model.sees(50 * MIB)
+    assert model.current() == Bounds(140 * MIB - SLACK, 160 * MIB + SLACK), "20 MiB more of files"
+    assert model.highest == Bounds(140 * MIB - SLACK, 160 * MIB + SLACK), "before or after the peak"
+    model.sees(25 * MIB)
+    assert model.current() == Bounds(135 * MIB - SLACK, 140 * MIB + SLACK), "5 MiB less than first"
+    model.sees(50 * MIB, 25 * MIB)
+    assert model.current() == Bounds(135 * MIB - SLACK, 160 * MIB + SLACK), "it moved in the read"
+    assert model.released(160 * MIB + SLACK) == ""
+    assert model.current() == Bounds(160 * MIB, 160 * MIB + 2 * SLACK), "it is judged from there"
+    model.sees(25 * MIB)
+    assert model.current() == Bounds(160 * MIB, 160 * MIB + 2 * SLACK), "the share is the same"
+
+
+@pytest.mark.parametrize(
+    ("device", "text", "share"),
+    [
+        ("cpu", "VmSwap:\t    2048 kB\nRssAnon:\t 9 kB\nRssFile:\t   40960 kB\n", 38 * MIB),
+        ("cpu", "RssFile:\t   40960 kB\n", 40 * MIB),
+        ("cpu", "VmRSS:\t   40960 kB\n", 0),
+        ("cpu", None, 0),
+        ("cuda", "RssFile:\t   40960 kB\n", 0),
+    ],
+)
+def test_the_kernels_share_is_of_files_and_not_of_what_was_swapped_out(
+    tmp_path, device, text, share
+):
+    if text is not None:
+        (tmp_path / "status").write_text(text)
+    gpu = SimpleNamespace(device=SimpleNamespace(type=device))
+    assert kernel_share(gpu, tmp_path / "status") == share
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[Ranks]:
     """Processes of their own: the tests' process frees and takes memory beside a program."""
@@ -68,6 +109,24 @@ def test_the_cpu_passes(server, tmp_path):
     )
     assert outcome.values[0]["programs"] > 0
     assert outcome.values[0]["difference"] == ""
+
+
+def test_pages_of_files_that_come_and_go_are_no_tensors(server):
+    def make(slot):
+        return "make", {"slot": slot, "size": 20 * MIB, "dtype": "float32", "maker": "full"}
+
+    program = [
+        *(make("x"), ("read", {"thread": False, "by": "method"})),
+        *(("reset", {"by": "method"}), make("y"), ("release", {"by": "method"})),
+        *(make("z"), ("free", {"slot": "y"}), ("release", {"by": "method"}), make("y")),
+    ]
+    outcome = server.run(
+        f"{Path(__file__).with_name('mapped_ranks.py')}:differences",
+        arguments={"program": program},
+        backend="cpu",
+        group=False,
+    )
+    assert outcome.values[0] == ["", "", ""]
 
 
 CAUGHT = {

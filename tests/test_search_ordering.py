@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 
@@ -144,6 +144,81 @@ def test_a_right_device_passes_and_is_judged_at_every_length(kernel_s):
     area = Ordering(VirtualKernels)
     assert first_difference(area, VirtualDevice(kernel_s), 100) == ""
     assert list(area.aside()) == []
+
+
+ADDED = ("set_stream", "default_stream", "graph_pool_handle", "is_current_stream_capturing")
+"""Calls of contract 1.2, by the table in CONTRIBUTING.md."""
+
+
+class OldDevice(VirtualDevice):
+    """A device of contract 1.0 with graphs, which has none of the calls that came later."""
+
+    asked: ClassVar[set[str]] = set()
+
+    def __init__(self, kernel_s: float, contract: tuple[int, int]) -> None:
+        super().__init__(kernel_s)
+        self.plugin = replace_contract(self.plugin, contract)
+
+    def graph(self, cuda_graph, pool=None, stream=None, capture_error_mode="global"):
+        if pool is not None:
+            self.asked.add("pool")
+        return super().graph(cuda_graph, None, stream, capture_error_mode)
+
+
+def replace_contract(plugin, contract):
+    """The plugin, as one that was written for another contract."""
+    return type("Old", (type(plugin),), {"contract": contract})()
+
+
+def _note(name):
+    def call(self, *given):
+        self.asked.add(name)
+        return getattr(VirtualDevice, name)(self, *given)
+
+    return call
+
+
+for _name in ADDED:
+    setattr(OldDevice, _name, _note(_name))
+
+
+@pytest.mark.parametrize(("contract", "asked"), [((1, 0), set()), ((1, 1), set())])
+def test_an_older_backend_is_not_asked_for_what_came_later(contract, asked):
+    gpu = OldDevice(20e-6, contract)
+    gpu.asked.clear()
+    assert first_difference(Ordering(VirtualKernels), gpu, 200) == ""
+    assert "replay" in gpu.history or gpu.streams, "nothing ran"
+    assert gpu.asked == asked
+
+
+def test_a_newer_backend_is_asked_for_all_that_came_with_its_contract():
+    gpu = OldDevice(20e-6, (1, 2))
+    gpu.asked.clear()
+    assert first_difference(Ordering(VirtualKernels), gpu, 200) == ""
+    assert gpu.asked == {*ADDED, "pool"}
+
+
+def test_a_program_of_a_newer_backend_needs_no_pool_on_an_older_one():
+    gpu = OldDevice(20e-6, (1, 0))
+    gpu.asked.clear()
+    rank = SimpleNamespace(gpu=gpu, rank=0, world=1)
+    calls = [
+        (
+            "capture",
+            {
+                "graph": 0,
+                "steps": [["write", 0, "a", "b", 0]],
+                "pool": True,
+                "own": True,
+                "fork": "event",
+                "thread": False,
+            },
+        ),
+        ("replay", {"graph": 0, "on": None, "times": 2, "thread": False}),
+    ]
+    assert Ordering(VirtualKernels).difference(rank, calls) == ""
+    assert gpu.asked == set()
+    assert "replay" in gpu.history, "the graph was not replayed"
 
 
 def test_the_cpu_passes():

@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 
 from portagpu.codec import decode, encode
-from portagpu.results.run import Result, Verdict
+from portagpu.results.actions import Action, action_of
+from portagpu.results.advice import severity_of
+from portagpu.results.run import Result, Run, Verdict
 from portagpu.suite.expected_failures import apply_expected_failures, stale_expected_failures
 from portagpu.suite.judge import judge, other_target_result, unjudged_claims
 from portagpu.suite.messages import DeviceUnderTest, ListedCase, TargetClaims
 from portagpu.target import ExpectedFailure
+from tests.result_samples import info
 
 TODAY = date(2030, 6, 15)
 
@@ -68,6 +71,8 @@ BOTH, NEITHER = {"graphs"}, set[str]()
         ("raised", NEITHER, None, Verdict.FAIL, "instead it failed: why"),
         ("lost", BOTH, BOTH, Verdict.FAIL, "why"),
         ("lost", NEITHER, None, Verdict.FAIL, "instead it failed: why"),
+        ("hung", BOTH, BOTH, Verdict.FAIL, "why"),
+        ("hung", NEITHER, None, Verdict.FAIL, "instead it failed: why"),
         ("starved", BOTH, BOTH, Verdict.INCONCLUSIVE, "why"),
         ("starved", NEITHER, None, Verdict.INCONCLUSIVE, "why"),
         ("not-claimed", BOTH, BOTH, Verdict.SKIP, "why"),
@@ -88,6 +93,18 @@ def test_verdict_follows_from_outcome_and_claims(
     assert said in found.reason, found.reason
 
 
+@pytest.mark.parametrize("kind", ["hung", "lost", "failed", "raised", "error"])
+def test_time_alone_is_no_reason_to_replace_a_device(kind: str) -> None:
+    run = Run(info(), [_judge(kind, _case("graphs"), _machine(BOTH))])
+    assert run.verdict in (Verdict.FAIL, Verdict.ERROR)
+    hung = kind == "hung"
+    assert ("alone on a quiet machine" in run.next_step) is hung, run.next_step
+    assert ("replace" in run.next_step) is (not hung), run.next_step
+    assert action_of(run.results[0]) is Action.MONITOR
+    titles = {"hung": "something did not end in time", "error": "the check itself broke"}
+    assert severity_of(run.results[0]).title == titles.get(kind, "results are wrong")
+
+
 def test_one_of_two_capabilities_is_missing() -> None:
     found = _judge("unsupported", _case("graphs", "streams"), _machine({"streams"}))
     assert found.verdict is Verdict.SKIP
@@ -101,6 +118,7 @@ def test_one_of_two_capabilities_is_missing() -> None:
         ("failed", Verdict.SKIP),
         ("raised", Verdict.FAIL),
         ("lost", Verdict.FAIL),
+        ("hung", Verdict.FAIL),
         ("starved", Verdict.INCONCLUSIVE),
         ("error", Verdict.ERROR),
     ],

@@ -325,7 +325,7 @@ class VirtualKernels:
     def forget_streams(self) -> None:
         """Programs before this one have left nothing: all is over, and their streams are gone."""
         gpu = self._gpu
-        ends = [stream.free_at for stream in (gpu.default_stream(), *gpu.streams)]
+        ends = [stream.free_at for stream in (gpu._default, *gpu.streams)]
         gpu.wait_until(max([*ends, *(each[0] for each in gpu._effects)]))
         del gpu.streams[:-8]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from portagpu.switches import ASYNCHRONY, Switch
 from portagpu.vendors import (
     Blanks,
     DriverFiles,
@@ -94,6 +95,10 @@ VENDOR: Final = Vendor(
         # NCCL (src/include/alloc.h)
         "failed to cuda malloc",
         "failed to cuda calloc",
+    ),
+    switches=(
+        # CUDA C++ Programming Guide, "CUDA Environment Variables"
+        Switch("CUDA_LAUNCH_BLOCKING", "each launch waits for its end", ASYNCHRONY, "0*[1-9].*"),
     ),
     tables=Path(__file__).resolve().parent / "tables",
 )

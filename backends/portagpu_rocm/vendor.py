@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from portagpu.switches import ASYNCHRONY, Switch
 from portagpu.vendors import (
     Blanks,
     Fabric,
@@ -126,6 +127,17 @@ VENDOR: Final = Vendor(
         "failure 'out of memory'",
         "failed to cuda malloc",
         "failed to cuda calloc",
+    ),
+    switches=(
+        # HIP documentation, "HIP environment variables", debug variables: 1 waits before a command,
+        # 2 after it, 3 both
+        Switch("AMD_SERIALIZE_KERNEL", "launches run one by one", ASYNCHRONY, "[1-3]"),
+        Switch("AMD_SERIALIZE_COPY", "copies run one by one", ASYNCHRONY, "[1-3]"),
+        Switch("HIP_LAUNCH_BLOCKING", "each launch waits for its end", ASYNCHRONY, "0*[1-9].*"),
+        # ROCm documentation, "System debugging", ROCr level environment variables for debug
+        Switch("HSA_ENABLE_SDMA", "kernels copy, and not the copy engines", on="0"),
+        Switch("HSA_ENABLE_INTERRUPT", "the host polls for the end of work", on="0"),
+        Switch("HSA_DISABLE_CACHE", "the GPU's L2 cache is off", on="1"),
     ),
     tables=Path(__file__).resolve().parent / "tables",
 )

@@ -61,6 +61,7 @@ def _sum_asynchronously(rank, count):
 
 @case(
     "collectives/asynchronous",
+    unaltered=("asynchrony",),
     spec="After wait() the result of an asynchronous collective is there, for many at a time.",
     capability=COLLECTIVES,
     params={"count": (1, 16)},
@@ -92,6 +93,7 @@ def _sum_with_a_late_rank(rank, size):
 
 @case(
     "collectives/wait-waits",
+    unaltered=("asynchrony",),
     spec="wait() does not return before a rank that comes late has taken part.",
     capability=COLLECTIVES,
     traps=("C08",),
@@ -120,6 +122,7 @@ def _gather_with_freed_input(rank):
 
 @case(
     "collectives/input-freed-early",
+    unaltered=("asynchrony",),
     spec="The input of an asynchronous collective may be given up before it is done.",
     capability=COLLECTIVES,
     traps=("C08",),
@@ -143,6 +146,7 @@ def _sum_between_products(rank):
 
 @case(
     "collectives/work-around-collectives",
+    unaltered=("asynchrony",),
     spec="Collectives and the work before and after them keep their order.",
     capability=COLLECTIVES,
 )
@@ -177,6 +181,7 @@ def _sum_on_side_stream(rank):
 
 @case(
     "collectives/side-streams",
+    unaltered=("asynchrony",),
     spec="A sum on one stream of what another made is there for a third, in the order of waits.",
     capability=(COLLECTIVES, Capability.STREAMS),
     covers=("Backend.Stream", "Backend.stream"),
@@ -202,6 +207,7 @@ def _is_done_after_wait(rank):
 
 @case(
     "collectives/done-after-wait",
+    unaltered=("asynchrony",),
     spec="Whether work is done on the device when wait() returns, or only ordered, is not said.",
     capability=COLLECTIVES,
     outcome="undefined",

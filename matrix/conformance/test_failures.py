@@ -1,7 +1,7 @@
 """Failures for real: ranks that call something else, are killed, hang or leave, and what remains.
 
 Every case runs on the checked collectives of ``gpu.comm.checked()``. A bound on time is the stated
-timeout plus two seconds.
+timeout plus two seconds, in which waits for a CPU do not count.
 """
 
 from __future__ import annotations
@@ -11,26 +11,27 @@ import signal
 import time
 
 from portagpu.contract import Capability
+from portagpu.patience import LIMITS
 from portagpu.suite import case
+from portagpu.suite.ranks import check_in_time, stopwatch, time_limited
 
 COLLECTIVES = Capability.COLLECTIVES
 KINDS = ("collective", "shape", "dtype", "root", "reduce-op", "splits", "barrier")
-LIMIT_S = 2.0
-SLACK_S = 2.0
+LIMIT_S = SLACK_S = LIMITS.lost_s
 PATIENCE_S = 20.0
 NAP_S = 300.0
 
 
 def _collective_error(action):
-    """[type, message, lost ranks, seconds] of the CollectiveError of ``action``, or None."""
+    """[type, message, lost ranks, time] of the CollectiveError of ``action``, or None."""
     from portagpu.errors import CollectiveError
 
-    started = time.monotonic()
+    spent = stopwatch()
     try:
         action()
     except CollectiveError as error:
         lost = list(getattr(error, "ranks", ()))
-        return [type(error).__name__, str(error), lost, time.monotonic() - started]
+        return [type(error).__name__, str(error), lost, spent()]
     return None
 
 
@@ -182,9 +183,11 @@ def _lose_rank_in_checked_group(rank, victim, how):
         end = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}[how]
         # behind the agreement of the ranks and before the library: its peers are inside
         torch.distributed.all_reduce = lambda *_: os.kill(os.getpid(), end)
+    spent = stopwatch()
     return {
         "first": _collective_error(lambda: comm.all_reduce(large)),
         "then": _collective_error(comm.barrier),
+        "spent": spent(),
     }
 
 
@@ -198,21 +201,24 @@ def _lose_rank_in_checked_group(rank, victim, how):
 )
 def test_lost_rank_is_named(world, how, victim):
     told = world(4, _lose_rank_in_checked_group, victim=victim, how=how, lost=[victim])
-    for me, seen in enumerate(told):
-        if me == victim:
-            continue
-        assert seen["first"] is not None, f"rank {me} was told of no error with rank {victim} {how}"
-        name, message, lost, seconds = seen["first"]
-        assert name == "RankLost", f"rank {me} got {name} with rank {victim} {how}: {message}"
-        assert lost == [victim], f"rank {me} is told that {lost} are lost, and it is {victim}"
-        assert "all_reduce(SUM) of float32" in message, f"the collective is not named: {message}"
-        limit = LIMIT_S + SLACK_S
-        assert seconds < limit, f"rank {me} was told after {seconds:.1f} s, the bound is {limit} s"
-        assert seen["then"] is not None, f"rank {me} goes on without rank {victim}"
+    with time_limited(seen["spent"] for seen in told if seen is not None):
+        for me, seen in enumerate(told):
+            if me != victim:
+                _check_told_of_loss(me, seen, victim, how)
+
+
+def _check_told_of_loss(me, seen, victim, how):
+    assert seen["first"] is not None, f"rank {me} was told of no error with rank {victim} {how}"
+    name, message, lost, spent = seen["first"]
+    assert name == "RankLost", f"rank {me} got {name} with rank {victim} {how}: {message}"
+    assert lost == [victim], f"rank {me} is told that {lost} are lost, and it is {victim}"
+    assert "all_reduce(SUM) of float32" in message, f"the collective is not named: {message}"
+    check_in_time(spent, LIMIT_S + SLACK_S, f"rank {me} was told after")
+    assert seen["then"] is not None, f"rank {me} goes on without rank {victim}"
 
 
 def _lose_rank_in_plain_group(rank, victim):
-    """Seconds until torch's own all_reduce raises after one rank was killed, or None."""
+    """The time until torch's own all_reduce raises after one rank was killed, or None."""
     import datetime
 
     import torch
@@ -223,7 +229,7 @@ def _lose_rank_in_plain_group(rank, victim):
     _connect_ranks(rank, tensor, group)
     if rank.rank == victim:
         os.kill(os.getpid(), signal.SIGKILL)
-    started = time.monotonic()
+    spent = stopwatch()
     try:
         work = dist.all_reduce(tensor, group=group, async_op=True)
         # without a limit NCCL puts the wait into the stream and returns, and its watchdog ends the
@@ -231,7 +237,7 @@ def _lose_rank_in_plain_group(rank, victim):
         work.wait(datetime.timedelta(seconds=LIMIT_S))
         rank.gpu.synchronize()
     except RuntimeError:
-        return time.monotonic() - started
+        return spent()
     return None
 
 
@@ -243,11 +249,12 @@ def _lose_rank_in_plain_group(rank, victim):
     does_not_show="a wait without a limit, in which NCCL raises nothing",
 )
 def test_killed_rank_ends_the_collective(world):
-    for me, seconds in enumerate(world(4, _lose_rank_in_plain_group, victim=1, lost=[1])):
-        if me != 1:
-            limit = LIMIT_S + SLACK_S
-            assert seconds is not None, f"rank {me} finished an all-reduce without rank 1"
-            assert seconds < limit, f"rank {me} waited {seconds:.1f} s, the bound is {limit} s"
+    told = world(4, _lose_rank_in_plain_group, victim=1, lost=[1])
+    with time_limited(spent for spent in told if spent is not None):
+        for me, spent in enumerate(told):
+            if me != 1:
+                assert spent is not None, f"rank {me} finished an all-reduce without rank 1"
+                check_in_time(spent, LIMIT_S + SLACK_S, f"rank {me} waited")
 
 
 def _pid_of_survivor(rank, victim):
@@ -279,7 +286,7 @@ def _is_alive(pid):
 
 
 def _cross_sends(rank):
-    """Send on both ranks without a receive; [type of the error or "", seconds]."""
+    """Send on both ranks without a receive; [type of the error or "", time]."""
     import datetime
 
     import torch
@@ -293,13 +300,13 @@ def _cross_sends(rank):
         work.wait()
     rank.gpu.synchronize()
     rank.broke_group = True
-    started = time.monotonic()
+    spent = stopwatch()
     try:
         dist.isend(large, other, group=group).wait(datetime.timedelta(seconds=LIMIT_S))
         rank.gpu.synchronize()
     except RuntimeError as error:
-        return [type(error).__name__, time.monotonic() - started]
-    return ["", time.monotonic() - started]
+        return [type(error).__name__, spent()]
+    return ["", spent()]
 
 
 @case(
@@ -310,14 +317,15 @@ def _cross_sends(rank):
     does_not_show="a wait without a limit, in which NCCL raises nothing",
 )
 def test_crossed_sends_time_out(world):
-    for me, (kind, seconds) in enumerate(world(2, _cross_sends)):
-        limit = LIMIT_S + SLACK_S
-        assert kind, f"rank {me} sent 64 MiB that nobody received, in {seconds:.1f} s"
-        assert seconds < limit, f"rank {me} waited {seconds:.1f} s, the bound is {limit} s"
+    told = world(2, _cross_sends)
+    with time_limited(spent for _, spent in told):
+        for me, (kind, spent) in enumerate(told):
+            assert kind, f"rank {me} sent 64 MiB that nobody received"
+            check_in_time(spent, LIMIT_S + SLACK_S, f"rank {me} waited")
 
 
 def _monitored_barrier_error(rank, late):
-    """The message of a monitored barrier that one rank does not reach; "" if there is none."""
+    """[message of a monitored barrier that one rank does not reach or "", time]."""
     import datetime
 
     import torch.distributed as dist
@@ -328,12 +336,13 @@ def _monitored_barrier_error(rank, late):
     dist.barrier(group=group, device_ids=rank.gpu.comm.device_ids)
     if rank.rank == late:
         return None
+    spent = stopwatch()
     try:
         # the function of that name takes no group that has another library too
         group.monitored_barrier(datetime.timedelta(seconds=LIMIT_S))
     except RuntimeError as error:
-        return str(error)
-    return ""
+        return [str(error), spent()]
+    return ["", spent()]
 
 
 @case(
@@ -345,13 +354,15 @@ def _monitored_barrier_error(rank, late):
 )
 def test_monitored_barrier_names_the_rank(world, late):
     told = world(3, _monitored_barrier_error, late=late)
-    for me, message in enumerate(told):
-        assert me == late or message, f"rank {me} passed a barrier that rank {late} did not reach"
-    assert f"ank {late}" in told[0], f"rank 0 is not told of rank {late}: {told[0]}"
+    with time_limited(seen[1] for seen in told if seen is not None):
+        for me, seen in enumerate(told):
+            passed = f"rank {me} passed a barrier that rank {late} did not reach"
+            assert me == late or seen[0], passed
+        assert f"ank {late}" in told[0][0], f"rank 0 is not told of rank {late}: {told[0][0]}"
 
 
 def _abort_group(rank):
-    """Abort a group in which a sum waits for rank 1; [seconds, a sum over the default group]."""
+    """Abort a group in which a sum waits for rank 1; [time, a sum over the default group]."""
     import torch
     import torch.distributed as dist
 
@@ -363,10 +374,10 @@ def _abort_group(rank):
     pending = None
     if rank.rank == 0:
         pending = dist.all_reduce(ones, group=group, async_op=True)
-    started = time.monotonic()
+    spent = stopwatch()
     if pending is not None:
         group.abort()
-    seconds = time.monotonic() - started
+    seconds = spent()
     fresh = torch.ones(1, device=rank.gpu.device)
     dist.all_reduce(fresh)
     return [seconds, float(fresh)]
@@ -379,6 +390,9 @@ def _abort_group(rank):
     capability=COLLECTIVES,
 )
 def test_abort_in_flight(world):
-    for me, (seconds, summed) in enumerate(world(2, _abort_group)):
-        assert seconds < SLACK_S, f"rank {me} needed {seconds:.1f} s to give a group up"
+    told = world(2, _abort_group)
+    for me, (_, summed) in enumerate(told):
         assert summed == 2.0, f"rank {me} sums {summed} over the group that was not aborted"
+    with time_limited(spent for spent, _ in told):
+        for me, (spent, _) in enumerate(told):
+            check_in_time(spent, SLACK_S, f"rank {me} gave a group up in")

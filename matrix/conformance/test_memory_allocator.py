@@ -34,6 +34,7 @@ def _holds(snapshot, index, tensor):
 
 @case(
     "memory/snapshot-lists-what-is-held",
+    unaltered=("caching",),
     spec="A snapshot of the allocator lists at least as much memory as a live tensor has.",
     capability=ALLOCATOR,
     covers=("Backend.memory_snapshot", "portagpu.memory_snapshot"),
@@ -50,6 +51,7 @@ def test_snapshot_lists_what_is_held(gpu, torch, call):
 
 @case(
     "memory/history-is-dumped",
+    unaltered=("caching",),
     spec="What was recorded of the allocator is written to the file that was named.",
     capability=ALLOCATOR,
     covers=(
@@ -76,6 +78,7 @@ def test_history_is_dumped(gpu, torch, tmp_path, call):
 
 @case(
     "memory/pool-serves-its-block",
+    unaltered=("caching",),
     spec="Memory that is allocated in a pool's block is the pool's, and holds what was written.",
     capability=ALLOCATOR,
     covers=("Backend.MemPool", "Backend.use_mem_pool", "portagpu.MemPool", "portagpu.use_mem_pool"),
@@ -98,6 +101,7 @@ def test_pool_serves_its_block(gpu, torch, call):
 
 @case(
     "memory/fraction-is-a-limit",
+    unaltered=("caching",),
     spec="Above the fraction of memory that a process was given, memory is out.",
     capability=ALLOCATOR,
     covers=(

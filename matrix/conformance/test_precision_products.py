@@ -423,6 +423,7 @@ def test_long_matmul_repeats(gpu, torch):
 
 @case(
     "precision/compiled-code-may-fuse",
+    unaltered=("compiler",),
     spec="Whether compiled code fuses a product and a sum differs by vendor.",
     outcome="undefined",
     traps=("P16",),

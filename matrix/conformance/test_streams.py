@@ -94,6 +94,7 @@ def test_elapsed_time_never_negative(gpu):
 
 @case(
     "streams/streams-overlap",
+    unaltered=("asynchrony",),
     spec="How many streams run at the same time is the device's affair: several may share a queue.",
     capability=STREAMS,
     outcome="undefined",
@@ -122,6 +123,7 @@ def test_streams_overlap(gpu, torch, record):
 
 @case(
     "streams/external-stream-is-the-same",
+    unaltered=("asynchrony",),
     spec="A stream that is made of another one's pointer takes work and orders it.",
     capability=(STREAMS, Capability.EXTERNAL_STREAMS),
     covers=("Backend.ExternalStream", "portagpu.ExternalStream"),

@@ -21,6 +21,7 @@ CALLS = (
     ),
     traps=("G03", "G05"),
     search=Search("ordering", seconds=4),
+    unaltered=("asynchrony",),
     smoke=True,
     does_not_show="that work overlaps; on a device that is done when a call returns, any wait",
 )

@@ -17,6 +17,7 @@ from portagpu.errors import PortagpuError
 from portagpu.kernels.cpp.sources import KERNELS
 from portagpu.ledger import Device, account_of
 from portagpu.matrix.evidence import target_of
+from portagpu.results.run import new_run
 from portagpu.subprocesses import run_program
 
 if TYPE_CHECKING:
@@ -117,6 +118,8 @@ def why_again(
     wanted = [_VERBS[suite], "--target", target, *options]
     if _options(info.command) != wanted:
         return f"it was run as: {' '.join(_options(info.command))}"
+    if dict(info.switches) != dict(new_run().info.switches):
+        return f"it ran under {', '.join(info.switches) or 'no variable for debugging'}"
     if info.versions.get("portagpu") != __version__:
         return f"it is of portagpu {info.versions.get('portagpu')}"
     if why := _other_cases(run, suite):

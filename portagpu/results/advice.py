@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from portagpu.results.run import Result
 
+HUNG: Final = "hung"
+"""The value of a result that met a limit of time: ``portagpu.world.RankState.HUNG``."""
 _TABLE: Final = Path(__file__).resolve().parent / "advice.toml"
 
 
@@ -82,6 +84,14 @@ def checks() -> tuple[Check, ...]:
     )
 
 
+@cache
+def time_check() -> Check:
+    """The check of every failure of time alone, whatever its id."""
+    each = _table()["time"]
+    severity = severities()[each["severity"]]
+    return Check("", ("*",), severity, each["means"], each["do"], severity.action, "none")
+
+
 def same_gates() -> Mapping[str, str]:
     """Each gate that has the checks of another: its id, and the other's."""
     same: Mapping[str, str] = _table()["same"]
@@ -106,7 +116,12 @@ def find_check(suite: str, identifier: str) -> Check | None:
 
 
 def check_of(result: Result) -> Check | None:
-    """The check of ``result``, also if a gate adopted it from another suite."""
+    """The check of ``result``, also if a gate adopted it from another suite.
+
+    What only met a limit of time says so by its value, and is never a reason to replace a device.
+    """
+    if result.failed and result.value == HUNG:
+        return time_check()
     return find_check(str(result.extra.get("suite", result.suite)), result.id)
 
 

@@ -7,6 +7,7 @@ UNVERIFIED becomes ERROR, because a measure without a number judged nothing.
 from __future__ import annotations
 
 import json
+import os
 import platform
 import re
 import time
@@ -39,10 +40,11 @@ from portagpu.results.verdicts import (
     fold_area,
 )
 from portagpu.results.wording import without_device
+from portagpu.switches import switched_on
 from portagpu.text import one_line, printable, printable_lines
+from portagpu.vendors import vendors
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
@@ -166,8 +168,9 @@ class RunInfo:
     a component to its version, or to None if it has none. ``devices`` are objects of
     ``info --json``, each with at least a ``name``. ``strict`` and ``interrupted`` are recorded
     because the verdict depends on them. ``replay`` has an object with "name", "sha256" and "source"
-    for each recording that was judged instead of a machine. ``error`` is what ended the run: its
-    "message" and the command's "exit_code".
+    for each recording that was judged instead of a machine. ``switches`` has the variables of the
+    environment under which a device or torch does not work as it does otherwise, with their values.
+    ``error`` is what ended the run: its "message" and the command's "exit_code".
     """
 
     id: str
@@ -183,6 +186,7 @@ class RunInfo:
     strict: bool = False
     interrupted: bool = False
     replay: Sequence[Mapping[str, str | None]] = ()
+    switches: Mapping[str, str] = field(default_factory=dict)
     error: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -410,6 +414,7 @@ def new_run(
     ``host`` is this machine's name by default; portagpu's version is added to ``versions``.
     """
     now = datetime.now(UTC)
+    on = switched_on(os.environ, (each for one in vendors().values() for each in one.switches))
     info = RunInfo(
         id=f"{now:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}",
         started=f"{now:%Y-%m-%dT%H:%M:%SZ}",
@@ -421,6 +426,7 @@ def new_run(
         devices=devices,
         strict=strict,
         replay=replay,
+        switches={} if replay else {each.variable: os.environ[each.variable] for each in on},
     )
     return Run(info)
 

@@ -196,10 +196,11 @@ RUN_RULES: Final[Mapping[str, Rule]] = {
     "devices": each(object_of({"name": text}, others=True)),
     "strict": flag,
     "interrupted": flag,
+    "switches": values_of(text),
     "replay": each(object_of({"name": name, "sha256": or_null(name), "source": or_null(name)})),
     "error": or_null(object_of({"exit_code": positive, "message": text})),
 }
-RUN_OPTIONAL: Final = frozenset({"replay", "error"})
+RUN_OPTIONAL: Final = frozenset({"replay", "switches", "error"})
 """Keys of a run that older documents lack; "error" is only in a run that an error ended."""
 
 RESULT_RULES: Final[Mapping[str, Rule]] = {

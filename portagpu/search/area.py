@@ -21,6 +21,14 @@ if TYPE_CHECKING:
     from portagpu.world import Rank
 
 
+def has_contract(gpu: Backend, minor: int) -> bool:
+    """Whether the backend was written for contract 1.``minor`` or a later one.
+
+    What a later contract added is not drawn for an older backend, and cannot be missing there.
+    """
+    return gpu.plugin.contract >= (1, minor)
+
+
 class NotSearchable(PortagpuError, RuntimeError):
     """This machine lacks what an area needs; the message says what and how to get it."""
 

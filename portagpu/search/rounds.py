@@ -9,15 +9,16 @@ import os
 import threading
 import time
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis.errors import HypothesisException
 
 from portagpu.search.area import NotSearchable, load_area
+from portagpu.search.busy import watch_world
+from portagpu.search.difference import kind_of, raised, to_json
 from portagpu.search.programs import to_text
-from portagpu.text import error_line
 from portagpu.world.rank import tell_alive
 
 if TYPE_CHECKING:
@@ -80,11 +81,11 @@ class Round:
     rank: Rank
     journal: int
     """The file in which the program that runs now stands: it is read where the process dies."""
-    most: float = math.inf
+    max_programs: float = math.inf
     """After so many programs without a failure the round ends."""
-    least: int = 1
-    """So many run also when the time is over, until ``least_s`` are over too, but always one."""
-    least_s: float = 0.0
+    min_programs: int = 1
+    """So many run also when the time is over, until ``min_s`` are over too, but always one."""
+    min_s: float = 0.0
     programs: int = 0
     calls: int = 0
     first: str = ""
@@ -107,8 +108,8 @@ class Round:
         """Run programs of the seed ``number`` for ``seconds``, and shrink for ``shrink_s``.
 
         The time begins behind the first program: what it and hypothesis load takes longer than a
-        short search. So one program runs at least, and ``least`` of them where that takes no longer
-        than ``least_s``.
+        short search. So one program runs at least, and ``min_programs`` of them where that takes no
+        longer than ``min_s``.
         """
         programs = self.area.programs(self.rank.gpu)
         self._seconds = seconds
@@ -125,7 +126,7 @@ class Round:
             each()
 
     def _run_one(self, program: Program) -> None:
-        over = not self.first and self.programs >= self.most
+        over = not self.first and self.programs >= self.max_programs
         if over or (self.programs and time.monotonic() >= self._end()):
             raise _TimeIsUp
         text = to_text(self.area.name, program)
@@ -149,9 +150,9 @@ class Round:
         raise _Differs
 
     def _end(self) -> float:
-        if self.first or self.programs >= self.least:
+        if self.first or self.programs >= self.min_programs:
             return self._deadline
-        return max(self._deadline, self._started + self.least_s)
+        return max(self._deadline, self._started + self.min_s)
 
 
 @dataclass(slots=True)
@@ -168,7 +169,7 @@ class Listing:
     """The index of the first program that did not run."""
     programs: int = 0
     calls: int = 0
-    found: list[tuple[str, str, int, int]] = field(default_factory=list)
+    found: list[tuple[str, list[str], int, int]] = field(default_factory=list)
     """Of each that differed: the program as text, the difference, how often, of how many runs."""
     found_s: float = 0.0
     """Seconds until the first that differed."""
@@ -176,11 +177,11 @@ class Listing:
     """How many programs had run then."""
     _recent: deque[str] = field(default_factory=_recent)
 
-    def run(self, listed: list[Program], deadline: float, most: int) -> None:
-        """Run one program at least, until the deadline, or until ``most`` of them differ."""
+    def run(self, listed: list[Program], deadline: float, max_found: int) -> None:
+        """Run one program at least, until the deadline, or until ``max_found`` of them differ."""
         started = time.monotonic()
         for program in listed[self.next :]:
-            if self.programs and (time.monotonic() >= deadline or len(self.found) >= most):
+            if self.programs and (time.monotonic() >= deadline or len(self.found) >= max_found):
                 return
             text = to_text(self.area.name, program)
             # a process that dies leaves behind what it found, and where to go on
@@ -193,7 +194,7 @@ class Listing:
             if difference:
                 if not self.found:
                     self.found_s, self.found_at = time.monotonic() - started, self.programs
-                self.found.append((text, difference, *self._seen(program, journal)))
+                self.found.append((text, to_json(difference), *self._seen(program, journal)))
 
     def told(self, total: int) -> dict[str, Any]:
         """The round as JSON, of ``total`` programs in the list."""
@@ -203,7 +204,7 @@ class Listing:
             "programs": self.programs,
             "calls": self.calls,
             "found": self.found,
-            "difference": self.found[0][1] if self.found else "",
+            "difference": self.found[0][1][0] if self.found else "",
             "found_s": self.found_s,
             "found_at": self.found_at,
             "aside": Counter(self.area.aside()),
@@ -232,7 +233,7 @@ def run_program(area: Area, rank: Rank, program: Program, text: str, journal: in
     except NotSearchable:
         raise
     except Exception as error:  # noqa: BLE001 - whatever a device raises is what it did
-        return f"it raised {error_line(error)}"
+        return raised(error)
 
 
 def load_areas(names: list[str]) -> None:
@@ -252,13 +253,14 @@ def search_rank(
     *,
     seed: int = 0,
     start: int = 0,
-    most: int = 1,
-    least: int = 1,
-    least_s: float = 0.0,
+    max_found: int = 1,
+    min_programs: int = 1,
+    min_s: float = 0.0,
 ) -> dict[str, Any] | None:
-    """One round on rank 0, as JSON; the other ranks follow it. ``least`` is of drawn programs.
+    """One round on rank 0, as JSON; the other ranks follow it. ``min_programs`` are drawn ones.
 
-    Listed programs run in the order of ``seed`` from index ``start`` on, until ``most`` differ.
+    Listed programs run in the order of ``seed`` from index ``start`` on, until ``max_found`` of
+    them differ.
     """
     found = load_area(area)
     if rank.rank:
@@ -275,10 +277,11 @@ def search_rank(
         listed = found.ordered(listed, seed)
         listing = Listing(found, rank, file, start)
         # how long a list takes to make is no part of the time: torch's database takes seconds
-        listing.run(listed, time.monotonic() + seconds, most)
+        listing.run(listed, time.monotonic() + seconds, max_found)
         found.end(rank)
         return listing.told(len(listed))
-    round_ = Round(found, rank, file, least=least, least_s=least_s)
+    round_ = Round(found, rank, file, min_programs=min_programs, min_s=min_s)
+    watch = watch_world()
     round_.run(number, seconds, shrink_s)
     found.end(rank)
     return {
@@ -287,6 +290,8 @@ def search_rank(
         "first": round_.first,
         "smallest": round_.smallest,
         "difference": round_.difference,
+        "kind": str(kind_of(round_.difference)),
+        "starved": asdict(watch.starved),
         "earlier": round_.earlier,
         "found_s": round_.found_s,
         "found_at": round_.found_at,
@@ -310,19 +315,24 @@ def repeat_rank(
     program = [(name, arguments) for name, arguments in calls]
     file = os.open(journal, os.O_RDWR | os.O_CREAT, 0o600)
     text = to_text(area, program)
-    differences: list[str] = []
+    differences: list[list[str]] = []
+    watch = watch_world()
     try:
         with _alive_for(found.start_s):
             found.load()
         for _ in range(times):
             journaled = journal_text(text, {"differences": differences}, ())
-            differences.append(run_program(found, rank, program, journaled, file))
+            differences.append(to_json(run_program(found, rank, program, journaled, file)))
     except NotSearchable as error:
         return {"not_here": str(error)}
     finally:
         found.end(rank)
-    aside = Counter(found.aside())
-    return {"differences": differences, "aside": aside, "unjudged": found.unjudged()}
+    return {
+        "differences": differences,
+        "starved": asdict(watch.starved),
+        "aside": Counter(found.aside()),
+        "unjudged": found.unjudged(),
+    }
 
 
 @contextlib.contextmanager

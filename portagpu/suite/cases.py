@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from portagpu.contract import Capability
 from portagpu.errors import Unsupported
 from portagpu.results.verdicts import Evidence
+from portagpu.switches import CHANGED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -91,7 +92,7 @@ class NotClaimed(Exception):
 
 
 class RankFailed(AssertionError):
-    """A rank failed without a wrong value: it ``raised`` another error, or was ``lost``."""
+    """A rank failed without a wrong value: ``kind`` is the kind of the case's outcome."""
 
     def __init__(self, sentence: str, kind: str) -> None:
         super().__init__(sentence)
@@ -121,7 +122,9 @@ class Case:
     ``outcome`` is "exact", "bounded: FORMULA", "unsupported" (a typed error) or "undefined"
     (recorded, never judged). ``covers`` names what it exercises, for instance "Backend.Stream" or
     "portagpu.seed". ``params`` are the values of its arguments. ``smoke`` is True, or has the
-    argument values with which the case is in the smoke selection.
+    argument values with which the case is in the smoke selection. ``unaltered`` is what the case
+    can only judge as it is by itself (``portagpu.switches.CHANGED``): under a variable that changes
+    it the result is INCONCLUSIVE.
     """
 
     id: str
@@ -135,6 +138,7 @@ class Case:
     timeout_s: float | None = None
     does_not_show: str = ""
     search: Search | None = None
+    unaltered: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         problem = _problem(self)
@@ -166,6 +170,9 @@ def _problem(case: Case) -> str:
         return f"the outcome is {', '.join(_PLAIN_OUTCOMES)} or '{_BOUNDED}FORMULA'"
     if case.outcome.startswith(_BOUNDED) and not case.outcome.removeprefix(_BOUNDED).strip():
         return "a bounded outcome states the formula of its bound"
+    unknown = [each for each in case.unaltered if each not in CHANGED]
+    if unknown:
+        return f"no variable changes {unknown[0]!r}, only {', '.join(CHANGED)}"
     # a search draws no call that the device does not claim
     for covered in case.covers if case.search is None else ():
         of_library = Capability.COLLECTIVES if covered.startswith("Comm.") else None
@@ -188,6 +195,7 @@ def case(
     search: Search | None = None,
     timeout_s: float | None = None,
     does_not_show: str = "",
+    unaltered: Sequence[str] = (),
 ) -> Callable[[_F], _F]:
     """Declare a pytest function to be the case ``id``; see :class:`Case` for the arguments.
 
@@ -213,6 +221,7 @@ def case(
         timeout_s=timeout_s,
         does_not_show=does_not_show,
         search=search,
+        unaltered=tuple(unaltered),
     )
 
     def mark(function: _F) -> _F:

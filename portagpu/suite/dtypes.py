@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.search.area import has_contract
 from portagpu.suite.cases import NotClaimed
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def claimed_support(gpu: Backend, dtype: str) -> str:
 
 def require_contract(gpu: Backend, minor: int) -> None:
     """Raise NotClaimed for a backend that was written before contract 1.``minor``."""
-    if gpu.plugin.contract < (1, minor):
+    if not has_contract(gpu, minor):
         raise NotClaimed(f"the {gpu.name} backend is older than contract 1.{minor}")
 
 

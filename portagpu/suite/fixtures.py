@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -17,6 +18,8 @@ from portagpu.errors import Unsupported
 from portagpu.suite.batch import Batches, batched_calls
 from portagpu.suite.cases import ATTRIBUTE, Case, NotHere, RankFailed
 from portagpu.suite.session import SESSION
+from portagpu.switches import switched_on, unjudged
+from portagpu.vendors import vendors
 from portagpu.world import RankState
 
 if TYPE_CHECKING:
@@ -83,6 +86,18 @@ def installed() -> Callable[[str], bool]:
 def _same_start() -> None:
     """Seed torch, so that every case starts from the same random numbers."""
     importlib.import_module("torch").manual_seed(_SEED)
+
+
+@pytest.fixture(autouse=True)
+def _unaltered(request: pytest.FixtureRequest, pytestconfig: pytest.Config) -> None:
+    """Raise NotHere for a case that can judge nothing under a variable of the environment."""
+    case = getattr(request.function, ATTRIBUTE, None)
+    if isinstance(case, Case) and case.unaltered:
+        vendor = vendors().get(pytestconfig.stash[SESSION].device().plugin.vendor or "")
+        on = switched_on(os.environ, vendor.switches if vendor is not None else ())
+        reason = unjudged(case.unaltered, on, os.environ)
+        if reason:
+            raise NotHere(reason)
 
 
 @pytest.fixture
@@ -162,8 +177,9 @@ def search(request: pytest.FixtureRequest, gpu: Backend) -> Callable[[], None]:
     """``search()``: run random programs of the case's area.
 
     Raises AssertionError with the smallest program on which the device differs from the model,
-    NotHere if there are fewer devices than the area has ranks, and Unsupported without a capability
-    of the case: programs draw what is claimed, and other cases ask whether the rest is refused.
+    NotHere if there are fewer devices than the area has ranks or the machine is too busy to tell,
+    and Unsupported without a capability of the case: programs draw what is claimed, and other cases
+    ask whether the rest is refused.
     """
     case: Case = getattr(request.function, ATTRIBUTE)
     session = request.config.stash[SESSION]
@@ -171,6 +187,7 @@ def search(request: pytest.FixtureRequest, gpu: Backend) -> Callable[[], None]:
     def run() -> None:
         from portagpu.search import SearchRequest, from_text, load_area
         from portagpu.search import search as run_programs
+        from portagpu.search.difference import Kind, kind_of
 
         declared = case.search
         if declared is None:
@@ -216,8 +233,15 @@ def search(request: pytest.FixtureRequest, gpu: Backend) -> Callable[[], None]:
             programs = f"{report.programs} of {report.total} programs"
         aside = "".join(f"; {reason}: {count} programs" for reason, count in report.aside)
         session.observed.append(f"{programs} in {report.seconds:.1f} s, seed {asked.seed}{aside}")
+        unsure = "; and ".join(each.sentence for each in report.unsure)
         if report.failures:
-            raise AssertionError("; and ".join(each.sentence for each in report.failures))
+            session.observed += [f"not judged: {unsure}"] if unsure else []
+            text = "; and ".join(each.sentence for each in report.failures)
+            if all(kind_of(each.difference) is Kind.HANG for each in report.failures):
+                raise RankFailed(text, "hung")
+            raise AssertionError(text)
+        if unsure:
+            raise NotHere(f"not judged: {unsure}: run it again on a quiet machine")
 
     return run
 
@@ -262,7 +286,7 @@ def _failure(blamed: RankOutcome, sentence: str) -> AssertionError:
     """The error of the case: an AssertionError for a rank's assertion, else RankFailed."""
     if blamed.state is RankState.RAISED and blamed.error.startswith(_RAISED):
         return AssertionError(sentence.replace(f" {_RAISED}", ": "))
-    kind = "raised" if blamed.state is RankState.RAISED else "lost"
+    kind = {RankState.RAISED: "raised", RankState.HUNG: "hung"}.get(blamed.state, "lost")
     return RankFailed(sentence, "starved" if blamed.is_starved else kind)
 
 

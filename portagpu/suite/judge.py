@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.results.advice import HUNG
 from portagpu.results.expectations import exactly
 from portagpu.results.run import Evidence, Result, Verdict
 from portagpu.suite.case_ids import base_id, matches
@@ -24,8 +25,11 @@ OWN_AREA: Final = "suite"
 UNOPENED_DEVICE: Final = "device"
 """The name, in that area, of the result for a further device that could not be opened."""
 
-FAILED_KINDS: Final = ("failed", "raised", "lost")
+LOST_KINDS: Final = ("lost", "hung")
+"""The kinds of outcome that no excuse covers: a rank died, or something did not end in time."""
+FAILED_KINDS: Final = ("failed", "raised", *LOST_KINDS)
 """The kinds of outcome of a case that did not hold; see ``session.outcome_of_error``."""
+_NO_VALUE: Final = ("raised", *LOST_KINDS)
 _JUDGED: Final = frozenset({Verdict.PASS, Verdict.FAIL, Verdict.ERROR, Verdict.INCONCLUSIVE})
 _RAN: Final = frozenset({Verdict.PASS, Verdict.FAIL, Verdict.ERROR, Verdict.UNVERIFIED})
 
@@ -58,9 +62,11 @@ def judge(case: ListedCase, outcome: Mapping[str, Any], device: DeviceUnderTest)
     observed = list(outcome.get("observed", ()))
     if outcome.get("no_world"):
         case = replace(case, evidence=None, does_not_show=_NO_WORLD)
-    return _result(
-        case, verdict, reason, outcome["duration_s"], {"observed": observed} if observed else {}
-    )
+    extra = {"observed": observed} if observed else {}
+    result = _result(case, verdict, reason, outcome["duration_s"], extra)
+    # time alone says nothing of the hardware: the advice is that of a hang
+    hung = result.failed and outcome["kind"] == "hung"
+    return replace(result, value=HUNG) if hung else result
 
 
 def _verdict(
@@ -88,7 +94,7 @@ def _verdict(
             else "every backend must do this"
         )
         return Verdict.FAIL, f"{claimed}, but it raised Unsupported: {reason}"
-    if case.outcome == "undefined" and kind not in ("raised", "lost"):
+    if case.outcome == "undefined" and kind not in _NO_VALUE:
         seen = "; ".join(outcome.get("observed", ())) or reason or "nothing to record"
         return Verdict.SKIP, f"undefined, recorded and not judged: {seen}"
     if kind in FAILED_KINDS:
@@ -108,7 +114,7 @@ def _verdict_with_override(
     if kind == "not-claimed":
         return Verdict.SKIP, reason
     if override.outcome == "undefined":
-        if kind in ("raised", "lost"):
+        if kind in _NO_VALUE:
             return Verdict.FAIL, f"{declares}, which is about values: {reason}"
         seen = "; ".join(outcome.get("observed", ())) or reason or "it passed"
         return Verdict.UNVERIFIED, f"{declares}, recorded and not judged: {seen}"

@@ -99,6 +99,7 @@ class OutcomeKind(StrEnum):
     FAILED = "failed"
     RAISED = "raised"
     LOST = "lost"
+    HUNG = "hung"
     STARVED = "starved"
     """It took too long while it waited for a CPU."""
     UNSUPPORTED = "unsupported"

@@ -6,10 +6,17 @@ on every rank; a wrong result is a failure. torch is imported where a rank needs
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.codec import decode
+from portagpu.patience import Starvation
+from portagpu.search.busy import excuse, watch_world
+from portagpu.suite.cases import NotHere, RankFailed
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import torch
 
@@ -18,6 +25,37 @@ if TYPE_CHECKING:
 WORLDS: Final = (1, 2, 3, 4, 8)
 SEVERAL: Final = WORLDS[1:]
 REFUSED: Final = "refused: "
+
+
+def stopwatch() -> Callable[[], dict[str, Any]]:
+    """Begin to measure on a rank; the function gives the time so far for :func:`time_limited`."""
+    watch = watch_world()
+    return lambda: asdict(watch.starved)
+
+
+@contextmanager
+def time_limited(spent: Iterable[Mapping[str, Any]]) -> Iterator[None]:
+    """Assertions about what ranks do within a limit of time, of each rank with its stopwatch.
+
+    Raises NotHere where they do not hold on a busy machine: ranks that wait for a CPU are late, and
+    are taken for lost.
+    """
+    found = [decode(Starvation, each, "spent") for each in spent]
+    try:
+        yield
+    except AssertionError as error:
+        starved = next(filter(None, map(excuse, found)), None)
+        if starved is None:
+            raise
+        raise NotHere(f"{error}{starved.remark}: run it again on a quiet machine") from error
+
+
+def check_in_time(spent: Mapping[str, Any], limit_s: float, what: str) -> None:
+    """Fail with ``what`` if a rank was at work for longer; its waits for a CPU do not count."""
+    found = decode(Starvation, spent, "spent")
+    seconds = found.wall_s - found.waited_s
+    if seconds >= limit_s:
+        raise RankFailed(f"{what} {seconds:.1f} s, the bound is {limit_s:g} s", "hung")
 
 
 def payload(rank: int, count: int = 12) -> list[int]:

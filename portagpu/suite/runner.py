@@ -22,6 +22,7 @@ from portagpu.suite.child import Child, SuiteError
 from portagpu.suite.expected_failures import apply_expected_failures, stale_expected_failures
 from portagpu.suite.judge import (
     FAILED_KINDS,
+    LOST_KINDS,
     device_not_rejudged,
     judge,
     missing_case,
@@ -266,7 +267,7 @@ class _DeviceRun:
                 if running is None:
                     self._ended_between(reason, begun, machine)
                 else:
-                    kind = "starved" if starved.is_starved else "lost"
+                    kind = "starved" if starved.is_starved else "hung"
                     self._judge_outcome(running, _failed_outcome(kind, reason, limit_s), machine)
                 return
             except PortagpuError as error:
@@ -335,7 +336,7 @@ class _DeviceRun:
     ) -> None:
         judged = judge(case, outcome, machine)
         failures = () if machine.target is None else machine.target.expected_failures
-        result = apply_expected_failures(judged, failures, lost=outcome["kind"] == "lost")
+        result = apply_expected_failures(judged, failures, lost=outcome["kind"] in LOST_KINDS)
         self.raw[case.id] = judged.verdict
         if outcome["kind"] in (*FAILED_KINDS, "starved", "error"):
             self.failed.add(base_id(case.id))

@@ -120,8 +120,8 @@ def describe_device(gpu: Backend) -> DeviceUnderTest:
 def outcome_of_error(when: str | None, error: BaseException) -> tuple[str, str]:
     """The kind of outcome, and its reason in one line.
 
-    "failed" is an assertion about a value, "raised" any other error, "lost" a rank that died or
-    hung, "starved" one that hung on a busy machine.
+    "failed" is an assertion about a value, "raised" any other error, "lost" a rank that died,
+    "hung" one that hung, "starved" one that hung on a busy machine.
     """
     text = str(error).strip()
     first = text.splitlines()[0].strip() if text else ""

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from portagpu.switches import Switch  # noqa: TC001 - the types of fields are read
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -100,6 +102,8 @@ class Vendor:
     out_of_memory: tuple[str, ...] = ()
     """Parts of its libraries' error texts that mean exhausted memory, in lower case. They are for
     errors that are no ``torch.OutOfMemoryError``."""
+    switches: tuple[Switch, ...] = ()
+    """Variables under which its devices do not work as they do otherwise: debugging aids."""
     tables: Path | None = None
     """The folder of its tables, each of which may be missing: ``kernel_log.toml`` (lines of logs,
     and how grave they are), ``answers.toml`` (what its tools print where they have no answer),

@@ -13,9 +13,10 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.patience import LIMITS
 from portagpu.search.area import Area
 from portagpu.search.collectives.judge import difference
-from portagpu.text import error_line
+from portagpu.search.difference import raised
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -26,12 +27,9 @@ if TYPE_CHECKING:
     from portagpu.search.programs import Program, Runners
     from portagpu.world import Rank
 
-TIMEOUT_S: Final = 8.0
-"""Of the groups: how long a rank waits for another that is not there, where the library can."""
-
 
 class _Collectives(Area):
-    wait_s = TIMEOUT_S
+    wait_s = LIMITS.group_s
 
     def __init__(self, ranks: int) -> None:
         self.name = f"collectives-{ranks}"
@@ -40,7 +38,7 @@ class _Collectives(Area):
         self._leader: Leader | None = None
         self._groups: dict[str, Group] = {}
         self._kept: dict[str, str] = {}
-        """Differences of programs in which a rank waited in vain, which takes TIMEOUT_S: they are
+        """Differences of programs in which a rank waited in vain, which takes long: they are
         not run again."""
         self._is_over = False
         """Whether the default group is broken, so that no other program can run."""
@@ -63,10 +61,10 @@ class _Collectives(Area):
         leader.tell(program)
         reports = {0: self._report(rank, program)}
         try:
-            reports |= leader.answers(TIMEOUT_S, lambda: self._abandon(rank, program))
+            reports |= leader.answers(LIMITS.group_s, lambda: self._abandon(rank, program))
         except RuntimeError as error:
             rank.broke_group = True
-            self._kept[text] = f"it raised {error_line(error)}"
+            self._kept[text] = raised(error)
             self._is_over = True
             raise
         found = difference(reports)
@@ -97,7 +95,7 @@ class _Collectives(Area):
             report = self._report(rank, program)
             link.send_bytes(json.dumps(report).encode())
             # rank 0 always says that it has seen a difference, unless it hangs
-            if report["wrong"] and not link.poll(TIMEOUT_S):
+            if report["wrong"] and not link.poll(LIMITS.group_s):
                 self._abandon(rank, program)
         link.close()
         self._drop_groups(rank)
@@ -122,12 +120,12 @@ class _Collectives(Area):
     def _report(self, rank: Rank, program: Program) -> dict[str, Any]:
         """Run the program on this rank. After an error its groups are gone.
 
-        So the others' calls end at once, and not after TIMEOUT_S.
+        So the others' calls end at once, and not after ``Limits.group_s``.
         """
         from portagpu.search.collectives.runner import Runner, make_groups
 
         if not self._groups:
-            self._groups = make_groups(rank, TIMEOUT_S)
+            self._groups = make_groups(rank, LIMITS.group_s)
         # as JSON has it, on rank 0 too
         text = json.dumps(asdict(Runner(rank, self._groups).run(program)))
         report: dict[str, Any] = json.loads(text)

@@ -11,6 +11,10 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Client, Connection, Listener, wait
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.patience import LIMITS
+from portagpu.search.busy import watch_world
+from portagpu.search.difference import Kind
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -18,14 +22,18 @@ if TYPE_CHECKING:
 
 _HOST: Final = "127.0.0.1"
 _POLL_S: Final = 0.002
-JOIN_S: Final = 30.0
-"""How long ranks may need to come: they may still open their devices."""
-ANSWER_S: Final = 12.0
-"""How long rank 0 waits for what the others saw of a program. A right one takes milliseconds."""
 
 
 class RankDidNotAnswer(RuntimeError):
     """A rank said nothing in time."""
+
+    kind: Final = Kind.HANG
+
+
+class RankEnded(RuntimeError):
+    """A rank closed its end of the link, as its process does when it ends."""
+
+    kind: Final = Kind.DEATH
 
 
 def _key(number: int) -> str:
@@ -52,8 +60,10 @@ class Leader:
             _store().set(_key(number), str(listener.address[1]))
             found = cls()
             socket = listener._listener._socket  # type: ignore[attr-defined]
-            socket.settimeout(JOIN_S)
+            watch = watch_world(LIMITS.meet_s)
             while len(found.followers) < rank.world - 1:
+                if not watch.wait(lambda pause_s: bool(wait([socket], pause_s))):
+                    raise RankDidNotAnswer(f"not all ranks came within {LIMITS.meet_s:g} s")
                 connection = listener.accept()
                 found.followers[json.loads(connection.recv_bytes())] = connection
         return found
@@ -67,26 +77,25 @@ class Leader:
     def answers(self, patience_s: float, after: Callable[[], None]) -> dict[int, Any]:
         """What each rank says, by its number; ``after`` is called once if one takes that long.
 
-        Raises RankDidNotAnswer after ANSWER_S.
+        Raises RankDidNotAnswer after ``Limits.answer_s``, and RankEnded.
         """
-        end = time.monotonic() + ANSWER_S
-        patient = True
+        watch = None
         found: dict[int, Any] = {}
         while len(found) < len(self.followers):
             left = {link: each for each, link in self.followers.items() if each not in found}
-            limit_s = patience_s if patient else max(0.0, end - time.monotonic())
-            ready = wait(list(left), limit_s)
-            if not ready and patient:
-                patient = False
+            ready = wait(list(left), patience_s if watch is None else watch.pause_s)
+            if not ready and watch is None:
+                # a right program takes less than to begin this
+                watch = watch_world(max(0.0, LIMITS.answer_s - patience_s))
                 after()
-            elif not ready:
-                missing = ", ".join(map(str, sorted(left.values())))
-                raise RankDidNotAnswer(f"rank {missing} did not answer within {ANSWER_S:g} s")
+            elif not ready and watch is not None and watch.over:
+                missing, limit_s = ", ".join(map(str, sorted(left.values()))), LIMITS.answer_s
+                raise RankDidNotAnswer(f"rank {missing} did not answer within {limit_s:g} s")
             for link in ready:
                 try:
                     found[left[link]] = json.loads(link.recv_bytes())  # type: ignore[index, union-attr]
                 except EOFError:
-                    raise RankDidNotAnswer(f"rank {left[link]} ended") from None  # type: ignore[index]
+                    raise RankEnded(f"rank {left[link]} ended") from None  # type: ignore[index]
         return found
 
     def close(self) -> None:
@@ -97,11 +106,11 @@ class Leader:
 
 def follow(rank: Rank, number: int) -> Connection:
     """The end of another rank."""
-    store, end = _store(), time.monotonic() + JOIN_S
+    store, watch = _store(), watch_world(LIMITS.meet_s)
     # the file's own wait polls in whole seconds
     while not store.check([_key(number)]):
-        if time.monotonic() > end:
-            raise RankDidNotAnswer(f"rank 0 did not publish its port within {JOIN_S:g} s")
+        if watch.over:
+            raise RankDidNotAnswer(f"rank 0 did not publish its port within {LIMITS.meet_s:g} s")
         time.sleep(_POLL_S)
     link = Client((_HOST, int(store.get(_key(number)))))
     link.send_bytes(json.dumps(rank.rank).encode())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from portagpu.search.difference import Difference, Kind
 from portagpu.text import ranks_in_words
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ def difference(reports: Mapping[int, dict[str, Any]]) -> str:
     (index, text, _), rank = min(waiting)
     gone = [each for each, report in reports.items() if not report["raised"]]
     past = f", while {ranks_in_words(gone)} went on" if gone else ""
-    return f"{_label(reports, index)}: rank {rank} waited in vain{past}: {text}"
+    waited = f"{_label(reports, index)}: rank {rank} waited in vain{past}: {text}"
+    return Difference(waited, Kind.HANG)
 
 
 def _own(report: dict[str, Any]) -> list[tuple[int, str]]:

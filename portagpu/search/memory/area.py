@@ -1,6 +1,6 @@
 """The area ``memory``: programs of tensors, and the counters after each of their calls.
 
-A program holds at most MOST_LIVE bytes. Every tensor is written, because untouched pages are not
+A program holds at most MAX_LIVE bytes. Every tensor is written, because untouched pages are not
 resident on a CPU, and is read again when memory was released and at the end: what ``empty_cache``
 frees is nobody's, and what is written into a view is in all views of its memory.
 """
@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.contract import Capability
-from portagpu.search.area import Area
+from portagpu.search.area import Area, has_contract
+from portagpu.search.difference import Difference, Kind
 from portagpu.search.memory.model import MIB, SLACK, Model
+from portagpu.search.memory.resident import kernel_share
 from portagpu.search.memory.told import KEYS, wrong_counters, wrong_info
 from portagpu.search.programs import methods
 
@@ -34,7 +36,7 @@ SIZES: Final = (20 * MIB, 24 * MIB + 8, 40 * MIB, 28 * MIB - 8, 64 * MIB)
 DTYPES: Final = ("uint8", "float32", "float16", "int64", "complex64", "bool")
 MAKERS: Final = ("full", "ones", "empty", "zeros")
 VIEWS: Final = ("detach", "slice", "reshape", "expand", "transpose")
-MOST_LIVE: Final = 144 * MIB
+MAX_LIVE: Final = 144 * MIB
 BY: Final = ("method", "function")
 """Whether the handle is asked, or the module's function for the current device."""
 
@@ -101,7 +103,7 @@ class _Memory(Area):
         ]
         if gpu.supports(Capability.PEAK_MEMORY):
             calls += [call("reset", by=BY), call("reset", by=BY)]
-        if gpu.supports(Capability.IPC):
+        if gpu.supports(Capability.IPC) and has_contract(gpu, 2):
             calls.append(call("ipc_collect", by=BY))
         return programs(*calls, most=8)
 
@@ -158,6 +160,7 @@ class _Run:
         self.release_memory()
         peaks = self.gpu.supports(Capability.PEAK_MEMORY)
         found: str | None = self._reset_peaks("method") if peaks else ""
+        self.model.sees(share := self._share())
         started, reserved = self.gpu.memory_allocated(), self.gpu.memory_reserved()
         self.gap = max(0, reserved - started)
         self.model.start(started)
@@ -181,15 +184,19 @@ class _Run:
             return found
         for kind, before in (("allocated", started), ("reserved", reserved)):
             left = getattr(self.gpu, f"memory_{kind}")() - before
-            if left > SLACK:
+            if left > SLACK + max(0, self._share() - share):
                 shown = f"{left / MIB:.1f} MiB still count as {kind}"
-                return f"{shown} when all tensors are gone and the cache is empty"
+                text = f"{shown} when all tensors are gone and the cache is empty"
+                return Difference(text, Kind.COUNTER)
         return ""
 
     def release_memory(self) -> None:
         """Give back all that no tensor holds; no tensor here is part of a cycle."""
         self.gpu.synchronize()
         self.gpu.empty_cache()
+
+    def _share(self) -> int:
+        return kernel_share(self.gpu)
 
     def _source(self, by: str) -> Any:
         """Where a call is made: the handle, or the module where that is about the same device."""
@@ -204,7 +211,9 @@ class _Run:
         found = self._changed(when)
         if found:
             return found
+        share = self._share()
         stats = self.gpu.memory_stats()
+        self.model.sees(share, self._share())
         self.seen = stats, dict(stats)
         found = wrong_counters(stats)
         if found:
@@ -220,19 +229,21 @@ class _Run:
             return f"{when} the {reserved} reserved bytes are less than {allocated} allocated ones"
         found = self.model.current().wrong(f"{when} allocated_bytes.all.current", allocated)
         if found:
-            return f"{found}{self._stays(allocated)}"
+            return Difference(f"{found}{self._stays(allocated)}", Kind.COUNTER)
         if not peaks:
             return ""
         found = self.model.highest.wrong(f"{when} allocated_bytes.all.peak", peak)
         low = self.model.highest.low + self.gap
         if not found and reserved_peak < low:
             shown = f"{when} reserved_bytes.all.peak is {reserved_peak / MIB:.1f} MiB"
-            return f"{shown}, less than {low / MIB:.1f} with the tensors that lived"
+            text = f"{shown}, less than {low / MIB:.1f} with the tensors that lived"
+            return Difference(text, Kind.COUNTER)
         for kind, before, now in zip(
             ("allocated", "reserved"), self.peaks, (peak, reserved_peak), strict=True
         ):
             if not found and before - now > SLACK:
-                found = f"{when} the {kind} peak fell by {(before - now) / MIB:.1f} MiB, not reset"
+                text = f"{when} the {kind} peak fell by {(before - now) / MIB:.1f} MiB, not reset"
+                found = Difference(text, Kind.COUNTER)
         self.peaks = peak, reserved_peak
         return found
 
@@ -274,7 +285,7 @@ class _Run:
         return 1 if str(tensor.dtype) == "torch.bool" else self.count
 
     def _room(self, size: int) -> bool:
-        return self.model.live + size <= MOST_LIVE
+        return self.model.live + size <= MAX_LIVE
 
     def _put(self, slot: str, tensor: torch.Tensor) -> None:
         self.leaves.pop(slot, None)
@@ -355,7 +366,7 @@ class _Run:
         shared = any(storages & each for name, each in self.model.slots.items() if name != slot)
         size = sum(self.model.sizes[each] for each in storages)
         owned = tensor.is_contiguous() and tensor.numel() * tensor.element_size() == size
-        if shared or not owned or old + 2 * size > MOST_LIVE:
+        if shared or not owned or old + 2 * size > MAX_LIVE:
             return
         more = (tensor.numel() * 3 // 2) * tensor.element_size()
         tensor.resize_(tensor.numel() * 3 // 2).fill_(self._number(tensor))
@@ -449,7 +460,9 @@ class _Run:
     def _empty_cache(self, by: str) -> str:
         self.gpu.synchronize()
         self._source(by).empty_cache()
-        return self.model.released(self.gpu.memory_allocated())
+        share, value = self._share(), self.gpu.memory_allocated()
+        self.model.sees(share, self._share())
+        return self.model.released(value)
 
     def _ipc_collect(self, by: str) -> str:
         self._source(by).ipc_collect()
@@ -462,17 +475,20 @@ class _Run:
 
     def _reset_peaks(self, by: str) -> str:
         """The peaks begin again near the current values."""
+        share = self._share()
         self._source(by).reset_peak_memory_stats()
         self.peaks = 0, 0
         stats = self.gpu.memory_stats()
+        slack = SLACK + max(0, share - self._share())
         found = wrong_counters(stats)
         if found:
             return found
         for kind in ("allocated", "reserved"):
             over = stats[f"{kind}_bytes.all.peak"] - stats[f"{kind}_bytes.all.current"]
-            if over > SLACK:
+            if over > slack:
                 shown = f"{over / MIB:.1f} MiB above the current value"
-                return f"after reset_peak_memory_stats() the {kind} peak is {shown}"
+                text = f"after reset_peak_memory_stats() the {kind} peak is {shown}"
+                return Difference(text, Kind.COUNTER)
         return ""
 
     def _read(self, thread: bool, by: str) -> str:
@@ -480,6 +496,7 @@ class _Run:
         found: list[int] = []
         # another thread has a current device of its own
         source = self.gpu if thread else self._source(by)
+        share = self._share()
         before = source.memory_stats()
         wrong = wrong_counters(before)
         if wrong:
@@ -492,17 +509,19 @@ class _Run:
             "max_memory_reserved",
         )
         _run(lambda: found.extend(getattr(source, name)() for name in names), thread)
+        slack = SLACK + abs(self._share() - share)
         for name, key, value in zip(names, KEYS, found, strict=True):
             if type(value) is not int:
                 return f"{name}() is {value!r}, which is no whole number"
             kept = self.seen[1][key]
-            if abs(value - kept) > SLACK:
-                return f"{name}() is {value / MIB:.1f} MiB and {key} {kept / MIB:.1f} MiB"
+            if abs(value - kept) > slack:
+                shown = f"{name}() is {value / MIB:.1f} MiB and {key} {kept / MIB:.1f} MiB"
+                return Difference(shown, Kind.COUNTER)
         return self._changed("after read")
 
     def _info(self, by: str) -> str:
-        least = self.model.live - SLACK * (1 + self.model.number)
-        return wrong_info(self._source(by), self.gpu, least)
+        in_use = self.model.live - SLACK * (1 + self.model.number)
+        return wrong_info(self._source(by), self.gpu, in_use)
 
 
 def _numbers(flat: torch.Tensor, start: int, until: int) -> set[complex]:

@@ -3,13 +3,17 @@
 Contract: a tensor counts as allocated to within 16 MiB while it lives. What it leaves when it dies
 may count until ``empty_cache()``, since a CPU's counters are the process's resident memory. So the
 counters are known best right after ``empty_cache()``, and programs are judged from there: what
-changed since is SLACK for each storage that came or went, and up to all garbage more.
+changed since is SLACK for each storage that came or went, and up to all garbage more. What the
+kernel mapped or took back meanwhile is known, and may count too
+(:func:`portagpu.search.memory.resident.kernel_share`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Final
+
+from portagpu.search.difference import Difference, Kind
 
 MIB: Final = 1 << 20
 SLACK: Final = 16 * MIB
@@ -18,7 +22,7 @@ SLACK: Final = 16 * MIB
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The least and the most that a counter may be, in bytes."""
+    """The lowest and the highest that a counter may be, in bytes."""
 
     low: int
     high: int
@@ -28,7 +32,8 @@ class Bounds:
         if self.low <= value <= self.high:
             return ""
         low, high = self.low / MIB, self.high / MIB
-        return f"{name} is {value / MIB:.1f} MiB, not between {low:.1f} and {high:.1f}"
+        shown = f"{name} is {value / MIB:.1f} MiB, not between {low:.1f} and {high:.1f}"
+        return Difference(shown, Kind.COUNTER)
 
 
 @dataclass(slots=True)
@@ -47,6 +52,12 @@ class Model:
     highest: Bounds = field(default_factory=lambda: Bounds(0, 0))
     """Of the peak since the last reset: the highest of what the counter was between."""
     number: int = 0
+    share: int = 0
+    """What of resident memory was the kernel's when it was looked at last."""
+    base_share: int = 0
+    """The same at the last release."""
+    moved: tuple[int, int] = (0, 0)
+    """Between how many bytes that has grown since; below 0 it fell."""
 
     @property
     def live(self) -> int:
@@ -97,7 +108,22 @@ class Model:
         """Of the allocated bytes now."""
         level = self.base + self.live - self.base_live
         slack = SLACK * max(1, self.changed)
-        return Bounds(level - slack, level + self.garbage + slack)
+        fell, rose = min(0, self.moved[0]), max(0, self.moved[1])
+        return Bounds(level - slack + fell, level + self.garbage + slack + rose)
+
+    def sees(self, *shares: int) -> None:
+        """The kernel's share was so much right before and after a counter was read."""
+        before, self.moved = (
+            self.moved,
+            (
+                min(shares) - self.base_share,
+                max(shares) - self.base_share,
+            ),
+        )
+        # a peak may have been before the share fell, or after it rose
+        fell, rose = min(0, self.moved[0] - before[0]), max(0, self.moved[1] - before[1])
+        self.highest = Bounds(self.highest.low + fell, self.highest.high + rose)
+        self.share = shares[-1]
 
     def released(self, value: int) -> str:
         """No garbage is left, and the counter is ``value``; the difference."""
@@ -111,6 +137,7 @@ class Model:
     def start(self, value: int) -> None:
         """The counter is ``value``, and what lives now is counted in it."""
         self.base, self.base_live, self.changed = value, self.live, 0
+        self.base_share, self.moved = self.share, (0, 0)
         self.also(0)
 
     def reset(self) -> None:

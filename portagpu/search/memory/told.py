@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.search.difference import Difference, Kind
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -26,7 +28,7 @@ def wrong_counters(stats: Mapping[str, int]) -> str:
     return ""
 
 
-def wrong_info(source: Any, gpu: Backend, least: int = 0) -> str:
+def wrong_info(source: Any, gpu: Backend, in_use: int = 0) -> str:
     """What is wrong with free, total and used memory, where so many bytes at least are in use.
 
     ``source`` is asked: the device, or the module for the current device.
@@ -42,7 +44,8 @@ def wrong_info(source: Any, gpu: Backend, least: int = 0) -> str:
         if abs(total - free - used) <= total // 20:
             break
     else:
-        return f"device_memory_used is {used} where {free} of {total} bytes are free"
+        text = f"device_memory_used is {used} where {free} of {total} bytes are free"
+        return Difference(text, Kind.COUNTER)
     stated = gpu.get_device_properties().total_memory
     if source.mem_get_info()[1] != total:
         return f"mem_get_info's total of {total} bytes changes between two calls"
@@ -50,8 +53,9 @@ def wrong_info(source: Any, gpu: Backend, least: int = 0) -> str:
         return f"mem_get_info's total is {total} bytes, and the properties state {stated}"
     if not 0 <= used <= total:
         return f"device_memory_used is {used} of {total} bytes"
-    if used < least:
-        return f"device_memory_used is {used} bytes, less than the tensors that live"
+    if used < in_use:
+        text = f"device_memory_used is {used} bytes, less than the tensors that live"
+        return Difference(text, Kind.COUNTER)
     if (allocated := gpu.memory_allocated()) > total:
         return f"{allocated} bytes of tensors are on a device of {total}"
     return ""

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from portagpu.search.area import has_contract
 from portagpu.search.ordering.blame import stream_name
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ class CurrentStreams:
         found = self.run(thread, lambda: self._other_than(number, when))
         if found:
             return found
-        if self._gpu.plugin.contract >= (1, 2):
+        if has_contract(self._gpu, 2):
             default = self.run(thread, self._default)
             if default != self._streams[0]:
                 return f"{when} the default stream is another one"

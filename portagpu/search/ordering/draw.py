@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import strategies as st
 
 from portagpu.contract import Capability
+from portagpu.search.area import has_contract
 from portagpu.search.ordering.model import BUFFERS
 from portagpu.search.ordering.run import EVENTS, STREAMS, TIMED
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from portagpu.contract import Backend
     from portagpu.search.programs import Call, Program
 
-MOST_PHRASES = 6
+MAX_PHRASES = 6
 PAUSES = (0.003, 0.003, 0.003, 0.03)
 """Seconds of the host: by how much a clock may be off is told best by the longest."""
 
@@ -46,6 +47,7 @@ class _Phrases:
     events: bool
     graphs: bool
     newer: bool
+    """Whether it has what contract 1.2 added."""
     usual: bool = False
     """In which thread most calls of the phrase are."""
 
@@ -308,7 +310,7 @@ class _Phrases:
         return "capture", {
             "graph": self.pick(0, 1) if graph is None else graph,
             "steps": [self.step() for _ in range(self.pick(1, 2, 3, 4, 5))],
-            "pool": self.pick(False, True),
+            "pool": self.newer and self.pick(False, True),
             "own": self.streams and self.pick(False, True),
             "fork": self.pick("stream", "event") if self.events else "stream",
             "thread": self.thread(),
@@ -336,9 +338,9 @@ def programs_for(gpu: Backend) -> SearchStrategy[Program]:
         "streams": gpu.supports(Capability.STREAMS),
         "events": gpu.supports(Capability.EVENTS),
         "graphs": gpu.supports(Capability.GRAPHS),
-        "newer": gpu.plugin.contract >= (1, 2),
+        "newer": has_contract(gpu, 2),
     }
     phrase = st.composite(lambda draw: _Phrases(draw, **has).phrase())()
     before = st.composite(lambda draw: _Phrases(draw, **has).before())()
-    lists = st.tuples(before, st.lists(phrase, min_size=1, max_size=MOST_PHRASES))
+    lists = st.tuples(before, st.lists(phrase, min_size=1, max_size=MAX_PHRASES))
     return lists.map(lambda found: [*found[0], *chain.from_iterable(found[1])])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu import functions
 from portagpu.contract import Capability
 from portagpu.registry import backend
+from portagpu.search.area import has_contract
 from portagpu.search.ordering.blame import blame, event_name, stream_name, work_name
 from portagpu.search.ordering.capture import captured
 from portagpu.search.ordering.clock import Clock
@@ -56,6 +57,11 @@ class Run:
     """Where a graph of the shared pool ran last: no two of them may run at a time."""
     token: int = 9
 
+    @property
+    def newer(self) -> bool:
+        """Whether the device has what contract 1.2 added; else no program may need it."""
+        return has_contract(self.gpu, 2)
+
     def all(self, program: Program) -> str:
         """The first difference."""
         called = any(name == "functions" for name, _ in program)
@@ -82,8 +88,7 @@ class Run:
         if has(Capability.STREAMS):
             self.streams = {number: make.Stream() for number in STREAMS[1:-1]}
             self.streams[STREAMS[-1]] = make.Stream(priority=-1)
-            newer = self.gpu.plugin.contract >= (1, 2)
-            self.streams[0] = (make.default_stream if newer else make.current_stream)()
+            self.streams[0] = (make.default_stream if self.newer else make.current_stream)()
         wrong = self._no_streams()
         self.current = blocks.enter_context(CurrentStreams(self.gpu, self.streams, self.functions))
         if has(Capability.EVENTS):
@@ -294,6 +299,8 @@ class Run:
         found = self._before_waiting()
         if found:
             return found
+        # a program of a newer device may ask for it too
+        pool = pool and self.newer
         if pool and self.pool is None:
             self.pool = self.functions.graph_pool_handle()
         self.token += len(steps)
@@ -302,7 +309,8 @@ class Run:
         if own:
             options["stream"] = self.functions.Stream()
         made, wrong = self.current.run(
-            thread, lambda: recipe.capture(self.current.calls, self.kernels, options, fork)
+            thread,
+            lambda: recipe.capture(self.current.calls, self.kernels, options, fork, self.newer),
         )
         self.graphs.append((graph, pool, made))
         self._log("capture", graph, recipe.steps)
@@ -362,7 +370,7 @@ class Run:
         for stream in self.streams:
             if not self.streams[stream].query():
                 return f"{stream_name(stream)} has work left after synchronize() of the device"
-        for calls in (self.gpu, self.functions):
+        for calls in (self.gpu, self.functions) if self.newer else ():
             if (said := calls.is_current_stream_capturing()) is not False:
                 return f"is_current_stream_capturing() is {said} while no capture is open"
         return next((wrong for buffer in BUFFERS if (wrong := self._look(buffer))), "")
