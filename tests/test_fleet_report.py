@@ -194,7 +194,7 @@ def test_a_device_that_is_gone_is_a_failure_until_it_is_replaced(
     after = [here[0], {**here[1], "uuid": "GPU-c"}]
     run(2, [gate("links", "count")], host="n1", devices=after).write_json(tmp_path / "new.json")
     (found,) = report([tmp_path]).nodes
-    assert (found.verdict, found.action, found.device) == (Verdict.FAIL, "isolate", "gpu-b")
+    assert (found.verdict, found.action, found.device) == (Verdict.FAIL, "isolate", "b")
     assert found.check == "identity/absent"
     assert found.gates["bringup", "identity"] is Verdict.FAIL
     clear = ["fleet", "clear", str(tmp_path), "--node", "n1", "--reason", "RMA 7"]

@@ -93,7 +93,10 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             area = name.partition("/")[0]
             run.add(Result(id=name, suite=suite, area=area, verdict=Verdict.PASS))
         run.finish().write_json(tmp_path / "passed" / f"{verb}.json")
-    info = {"devices": [{"uuid": None, "driver_version": None}], "torch": {"version": "2.9"}}
+    info = {
+        "devices": [{"name": "CPU", "uuid": None, "driver_version": None}],
+        "torch": {"version": "2.9"},
+    }
     (tmp_path / "info.json").write_text(json.dumps(info))
     place = tmp_path / "log"
     program = tmp_path / "bin" / "python"
@@ -208,7 +211,7 @@ def change_text(document: dict[str, Any], where: str, value: object) -> None:
         (
             "run.devices",
             [{"name": "GPU", "uuid": "GPU-A"}],
-            "its device gpu-a is not here",
+            "its device a is not here",
         ),
         ("results", 1, "it has 1 of "),
         ("suite", "performance", "it is not of the suite conformance alone"),
@@ -222,7 +225,7 @@ def test_a_result_of_something_else_is_not_kept(
     made = new_run(command, target="cpu-x86-64", backend="cpu", versions={"torch": "2.9"})
     for name in ids:
         made.add(Result(id=name, suite=suite, area="a", verdict=Verdict.PASS))
-    here = Here("host", (Device(""),), "2.9", frozenset())
+    here = Here("host", (Device(""),), (), "2.9", frozenset())
 
     def reason(of: Run) -> str:
         return why_again(of, "cpu-x86-64", "conformance", (), lambda: here)
@@ -249,7 +252,7 @@ def test_another_driver_is_not_kept_and_an_unknown_machine_neither() -> None:
         made.add(Result(id=f"{gate}/x", suite="bringup", area=gate, verdict=Verdict.PASS))
 
     def reason(drivers: frozenset[str]) -> str:
-        return why_again(made, "t", "bringup", (), lambda: Here("h", (), None, drivers))
+        return why_again(made, "t", "bringup", (), lambda: Here("h", (), (), None, drivers))
 
     assert reason(frozenset({"550.1"})) == ""
     assert reason(frozenset({"560"})) == "it is of the driver 550.1, and 560 is here"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.bench.cases import SUITE
 from portagpu.bench.suite import metrics
 from portagpu.errors import PortagpuError
+from portagpu.ledger import host_of
 from portagpu.results.expectations import exactly
 from portagpu.results.run import Result, new_run
 from portagpu.results.verdicts import FAILING, Verdict
@@ -98,7 +99,8 @@ def _measures(runs: Sequence[Run]) -> Iterator[Result]:
     for run in runs:
         for result in run.results:
             if (key := measure_of(result)) is not None:
-                peer = peer_name(run.info.host, result.device)
+                # runs of no known host are never merged
+                peer = peer_name(host_of(run) or run.info.id, result.device)
                 by_measure.setdefault(key, {}).setdefault(peer, []).append(result)
     shapes = Counter(name for name, _ in by_measure)
     for (name, shape), results in by_measure.items():

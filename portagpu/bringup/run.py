@@ -239,6 +239,7 @@ def describe(run: Run, context: Context) -> None:
             "kind": "cpu" if device.facts["arch_vendor"] == "cpu" else "gpu",
             "vendor": device.facts["arch_vendor"],
             "name": device.facts["product"] or device.name,
+            "index": device.index,
             **{key: device.facts.get(key) for key in _DEVICE_KEYS},
         }
         for device in context.devices

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.bundle.check import read_bundle
 from portagpu.bundle.result_ids import area_of, most_earned, suite_of
 from portagpu.errors import BundleError, PortagpuError
-from portagpu.ledger import instant
+from portagpu.ledger import OF_SEVERAL, instant
 from portagpu.registry import plugin
 from portagpu.results.run import Run
 from portagpu.results.verdicts import FAILING, Evidence, Verdict
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from portagpu.results.run import Result
 
 _RAN: Final = frozenset({Verdict.PASS, Verdict.UNVERIFIED}) | FAILING
-_OF_SEVERAL: Final = ("collectives", "parallel")
-"""The areas that need several devices: a world of one does not execute it."""
 _SUITES: Final = ("conformance", "performance", "bringup")
 _MARKUP: Final = re.compile(r"[\\`*_\[\]<>|~&@:$]|(?<=www)\.")
 
@@ -88,7 +86,7 @@ def earned_in(run: Run) -> Iterator[tuple[Result, Evidence | None]]:
         badge = earned(result)
         if badge is not None and run.info.replay:
             badge = min(badge, Evidence.RECORDED, key=tuple(Evidence).index)
-        of_several = badge is Evidence.EXECUTED and area_of(result) in _OF_SEVERAL
+        of_several = badge is Evidence.EXECUTED and area_of(result) in OF_SEVERAL
         yield result, None if alone and of_several else badge
 
 

@@ -152,7 +152,7 @@ def first_few(names: Iterable[str], most: int) -> str:
     return f"{', '.join(listed[:most])}{more}"
 
 
-def aside_lines(aside: Sequence[Aside]) -> list[str]:
+def aside_lines(aside: Iterable[Aside]) -> list[str]:
     """What was not counted, a line for each reason with the first files."""
     reasons: dict[str, list[str]] = {}
     for each in aside:

@@ -48,14 +48,15 @@ def clear(folder: Path, node: str, device: str, replaced: bool, cleared: bool, r
         known = list(fleet.nodes)
         hint = did_you_mean(node, known, f"nodes are {', '.join(known[:5])}")
         raise click.UsageError(f"no result in {folder} is of the node {one_line(node)!r}: {hint}")
-    known = sorted(fleet.devices(node))
-    if device and device.lower() not in (each.lower() for each in known):
+    identity = fleet.device(node, device) if device else ""
+    if identity is None:
+        known = sorted(fleet.devices(node))
         hint = did_you_mean(device, known, f"devices are {', '.join(known) or 'not named'}")
         raise click.UsageError(f"no result of {node} names the device {one_line(device)!r}: {hint}")
     path = write_clearance(
         folder,
         node=node,
-        device=device,
+        device=identity,
         what=Relief.REPLACED if replaced else Relief.CLEARED,
         reason=one_line(reason),
         now=datetime.now(UTC),

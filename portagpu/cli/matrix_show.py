@@ -19,7 +19,7 @@ from portagpu.cli._common import (
 )
 from portagpu.cli._complete import complete_target
 from portagpu.cli._errors import NOT_JUDGED
-from portagpu.cli._tables import print_table
+from portagpu.cli._tables import aside_lines, print_table
 from portagpu.errors import ResultError
 from portagpu.text import printable
 
@@ -53,10 +53,11 @@ def show(
     same device, and an area is a PASS when all of its cases were judged. Exit codes: 0, and 3 if no
     RESULT is of a target that is shown.
     """
-    from portagpu.bundle.files import find_files
+    from portagpu.bundle.files import Aside, find_files
     from portagpu.cli._run_output import read_results, usage_errors
     from portagpu.matrix import document, markdown, rows
     from portagpu.matrix.committed import NOT_IN_WHEEL, NOTHING, read_committed
+    from portagpu.matrix.evidence import target_of
     from portagpu.paths import matrix_dir
     from portagpu.target import load_target, load_targets
 
@@ -64,6 +65,11 @@ def show(
     check_kept([path for path, _ in find_files(results)], json_to)
     chosen = [load_target(each) for each in dict.fromkeys(targets)] or list(load_targets().values())
     documents, clearances = read_results(results)
+    of_no_target = [each.path for each in documents if target_of(each.run) is None]
+    print_lines(
+        aside_lines(Aside(path, "its devices are of no known target") for path in of_no_target),
+        sys.stderr,
+    )
     with usage_errors(ResultError):
         committed = read_committed(matrix_dir())
     matrix = rows(chosen, documents, committed, clearances)

@@ -14,14 +14,15 @@ from portagpu.bundle.times import wrong_clock
 from portagpu.errors import ResultError
 from portagpu.fleet.nodes import NodeRun, Other, Unread, read_nodes
 from portagpu.fleet.record import FILE, FleetRecord, FleetRecordError, Step, StepState, read_record
-from portagpu.ledger import balance, instant, lines
+from portagpu.ledger import balance, instant, lines, same_id
 from portagpu.text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from portagpu.ledger import Balance, Clearance
 
+_STEP_FILES: Final = frozenset({"", ".log", ".out", ".err", ".sh", ".lock", ".txt"})
 DAMAGED: Final = "damaged"
 """The state of a node whose result file cannot be read."""
 
@@ -69,11 +70,29 @@ class Fleet:
         return balance([each.account for each in self.nodes[node]], clearances)
 
     def devices(self, node: str) -> set[str]:
-        """The identities of all devices that results of a node name."""
+        """The identities and addresses of all devices that results of a node name."""
         accounts = [each.account for each in self.nodes[node]]
         stated = {fact.device for each in accounts for fact in each.statements}
-        listed = {device.id for each in accounts for device in each.devices}
+        listed = {each.id for account in accounts for each in account.devices}
+        listed |= {each.pci for account in accounts for each in account.devices}
         return (stated | listed) - {""}
+
+    def device(self, node: str, text: str) -> str | None:
+        """The identity of a device that is given by its UUID, address or name; None if unknown."""
+        wanted = same_id(text)
+        for run in self.nodes[node]:
+            for each in run.account.devices:
+                if wanted == each.id or (each.pci and wanted == each.pci and not each.has_uuid):
+                    return each.id
+        at = {
+            each.id
+            for run in self.nodes[node]
+            for each in run.account.devices
+            if wanted in (each.pci, f"{run.account.backend}:{each.number}") and each.id
+        }
+        if len(at) == 1:
+            return at.pop()
+        return wanted if wanted in self.devices(node) else None
 
 
 def gather(places: Sequence[Path], processes: int = 0, now: datetime | None = None) -> Fleet:
@@ -99,6 +118,8 @@ def gather(places: Sequence[Path], processes: int = 0, now: datetime | None = No
                     raise
                 reason = one_line(str(error)).removeprefix(f"{one_line(str(folder / FILE))} ")
                 fleet.unread.append(Unread(folder / FILE, reason))
+                inside = (path for path, _ in find_files([folder], fleet.aside))
+                files += (path for path in inside if path != folder / FILE)
                 continue
             fleet.records.append(record)
             own = {path: (record, step) for path, step in _steps_of(folder, record, fleet)}
@@ -108,6 +129,7 @@ def gather(places: Sequence[Path], processes: int = 0, now: datetime | None = No
     fleet.files += paths
     runs: dict[str, NodeRun] = {}
     owned: list[NodeRun] = []
+    hosts: dict[str, str] = {}
     for path, found in zip(paths, read_nodes(paths, processes), strict=True):
         step = steps[path][1] if path in steps else None
         if isinstance(found, Other):
@@ -128,11 +150,23 @@ def gather(places: Sequence[Path], processes: int = 0, now: datetime | None = No
             fleet.joint.append(Joint(step.nodes, step.round, found))
         else:
             node = step.nodes[0] if step is not None and step.nodes else ""
+            if _is_result_of(step, path):
+                hosts[node] = found.owner.host
+            elif found.owner.host not in ("", hosts.get(node, found.owner.host)):
+                # somebody put it into the folder of another node
+                node = ""
             owned.append(replace(found, owner=found.owner._replace(node=node)))
     for line in lines([(each.owner, each.account) for each in owned]):
         own_runs = [owned[at] for at in line.entries]
         own_runs.sort(key=lambda each: (each.account.at_s, each.account.run))
         fleet.nodes[line.name] = own_runs
+    for each in fleet.clearances:
+        if each.node not in fleet.nodes or (
+            each.device and same_id(each.device) not in fleet.devices(each.node)
+        ):
+            named = f"{each.node} {each.device}".rstrip()
+            reason = f"no result is of what it clears: {one_line(named)}"
+            fleet.aside.append(Aside(Path(one_line(each.node)), reason))
     _add_missing(fleet)
     if fleet.nodes or fleet.joint or fleet.missing:
         return fleet
@@ -190,9 +224,13 @@ def _next_to(
             aside.append(Aside(path, f"is of the step {one_line(step.id)}, which has no result"))
         else:
             found[path] = (record, step or nobody)
-    # logs and the mark of a step's end
-    aside += (each for each in others if each.path.relative_to(folder).parts[0] not in by_id)
+    aside += (each for each in others if not _is_of_step(each.path.relative_to(folder), by_id))
     return found
+
+
+def _is_of_step(path: Path, steps: Collection[str]) -> bool:
+    """Whether a run of a fleet wrote the file, which is not a result: a log, or a step's end."""
+    return path.suffix in _STEP_FILES and path.parts[0] in {*steps, path.name}
 
 
 def _steps_of(folder: Path, record: FleetRecord, fleet: Fleet) -> Iterable[tuple[Path, Step]]:
@@ -228,7 +266,7 @@ def _add_missing(fleet: Fleet) -> None:
         newest[host] = max(run.account.at_s, newest.get(host, 0.0))
     for record in fleet.records:
         for step in record.steps:
-            if len(step.nodes) > 1 and step.result is None and step.state is StepState.LOST:
+            if len(step.nodes) > 1 and step.result is None:
                 reason = step.reason or _WITHOUT_REASON[step.state]
                 fleet.missing_joint.append((step.nodes, Missing(step.id, step.state, reason)))
         # a node's own step says more of it than those with others

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _LARGEST: Final = 1e200
 """No measure is larger, and sums of those that are have no number."""
+USAGE: Final = 2
+"""The exit code of wrong usage: nothing ran."""
 _SHARE: Final = 16
 """Files for which one more process is worth its start."""
 
@@ -140,6 +142,9 @@ def read_node(path: Path) -> NodeRun | Unread | Other:
         if isinstance(error, OtherDocument):
             return Other(reason, error.clearance)
         return Unread(path, reason)
+    info = document.run.info
+    if not document.run.results and info.error and info.error["exit_code"] == USAGE:
+        return Other(f"is of a command that was refused: {info.error['message']}", None)
     # result.json stands for its folder
     place = path.parent.name if path.name == WHOLE and path.parent.name else path.stem
     return condensed(document.run, path, owner_of(document.run, place))

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.codec import encode
 from portagpu.fleet import measures, pairs, versions
 from portagpu.fleet.distributions import Distribution, distributions_of
-from portagpu.fleet.gather import Fleet, Joint, Missing, gather
+from portagpu.fleet.gather import Fleet, Missing, gather
 from portagpu.fleet.nodes import Failure
 from portagpu.ledger import IDENTITY, balance
 from portagpu.results.actions import Action
 from portagpu.results.advice import severities
-from portagpu.results.verdicts import FAILING, Verdict, fold
+from portagpu.results.verdicts import FAILING, Verdict, fold, fold_area
 from portagpu.text import one_line
 
 if TYPE_CHECKING:
@@ -230,7 +230,13 @@ def _nodes(fleet: Fleet) -> list[Node]:
         if len(step.nodes) == 1 and step.action
     }
     found = [_done(name, runs, fleet.balance(name)) for name, runs in fleet.nodes.items()]
-    found += _only_together(fleet)
+    alone = {each.name: each for each in found}
+    together = _together(fleet)
+    found = [each for each in found if each.name not in together]
+    found += (
+        _with_together(alone.get(name), [each.node(name) for each in joint])
+        for name, joint in together.items()
+    )
     # a failure of an older run is graver than no result
     missing = {each.node: each for each in fleet.missing}
     found = [
@@ -262,37 +268,52 @@ def _without(node: Node, missing: Missing) -> Node:
     )  # fmt: skip
 
 
-def _only_together(fleet: Fleet) -> Iterator[Node]:
-    """The nodes that have results with others alone: a pair that fails is told of both."""
-    own: dict[str, list[Joint]] = {}
+def _together(fleet: Fleet) -> dict[str, list[_Together]]:
+    """What stands of the pairs and groups of each node, by the same rules as of a node."""
+    runs: dict[tuple[str, ...], list[NodeRun]] = {}
     for joint in fleet.joint:
-        for node in joint.nodes:
-            if node not in fleet.nodes:
-                own.setdefault(node, []).append(joint)
-    for name, results in own.items():
-        gates: dict[Gate, Verdict] = {}
-        for joint in results:
-            for gate, verdict in balance([joint.run.account]).gates().items():
-                both = [each for each in (gates.get(gate), verdict) if each is not None]
-                gates[gate] = fold(both) if len(set(both)) > 1 else verdict
-        told = next((each for each in results if each.run.verdict in FAILING), results[-1])
-        failure = told.run.failure
-        others = ", ".join(each for each in told.nodes if each != name)
-        yield Node(
-            name=name,
-            hardware=told.run.hardware,
-            state=DONE,
-            verdict=fold(each.run.verdict for each in results),
-            gate=failure.gate if failure else "",
-            check=failure.check if failure else "",
-            reason=f"with {others}: {failure.reason}" if failure else "",
-            action=failure.action if failure else Action.NONE,
-            next_step=failure.next_step if failure else "",
-            gates=gates,
-            started=told.run.started,
-            file=str(told.run.path),
-            earlier=0,
-        )
+        runs.setdefault(joint.nodes, []).append(joint.run)
+    found: dict[str, list[_Together]] = {}
+    for nodes, own in runs.items():
+        own.sort(key=lambda each: (each.account.at_s, each.account.run))
+        stands = balance([each.account for each in own])
+        for node in nodes:
+            found.setdefault(node, []).append(_Together(nodes, stands, own))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Together:
+    """A pair or group of nodes, what stands of it, and its runs, the oldest first."""
+
+    nodes: tuple[str, ...]
+    stands: Balance
+    runs: list[NodeRun]
+
+    def node(self, name: str) -> Node:
+        """It as one of its nodes has it."""
+        found = _done(name, self.runs, self.stands)
+        others = ", ".join(each for each in self.nodes if each != name)
+        reason = f"with {others}: {found.reason}" if found.reason else ""
+        return replace(found, reason=reason, device=None, earlier=0)
+
+
+def _with_together(own: Node | None, together: Sequence[Node]) -> Node:
+    """A node with the results that it has with others: what is graver says why."""
+    nodes = [*([own] if own is not None else []), *together]
+    gates: dict[Gate, set[Verdict]] = {}
+    for each in nodes:
+        for gate, verdict in each.gates.items():
+            gates.setdefault(gate, set()).add(verdict)
+    verdict = fold(each.verdict for each in nodes if each.verdict is not None)
+    why = next((each for each in nodes if each.verdict is verdict), nodes[0])
+    return replace(
+        why,
+        hardware=nodes[0].hardware,
+        verdict=verdict,
+        gates={gate: fold_area(found) for gate, found in gates.items()},
+        earlier=nodes[0].earlier,
+    )
 
 
 def natural(name: str) -> list[tuple[int, str]]:
@@ -308,13 +329,14 @@ def _done(name: str, runs: Sequence[NodeRun], own: Balance) -> Node:
     told, failure = _why(own, by_run)
     verdict = own.verdict
     if failure is None and verdict is not Verdict.PASS:
-        # nothing was judged, or the run was interrupted
-        failure = newest.failure
+        # nothing was judged, or a run did not end by itself
+        told = by_run[own.unfinished.run] if own.unfinished is not None else newest
+        failure = told.failure or _not_ended(told)
     gates = own.gates()
     if own.absent:
         gates[IDENTITY] = Verdict.FAIL
     action = Action(failure.action) if failure is not None else Action.NONE
-    if not any(each.cleared for each in own.facts.values()):
+    if not own.replaced and not any(each.cleared for each in own.facts.values()):
         # a result that is not judged may ask for something too
         action = max(action, Action(newest.action))
     return Node(
@@ -351,7 +373,7 @@ def _why(own: Balance, by_run: Mapping[str, NodeRun]) -> tuple[NodeRun, Failure 
     failed = [each for each in standing if each[1].rank < len(severities())]
     failed += ((by_run[each.missing.run], _absent(each)) for each in own.absent)
     found = failed or standing
-    if not found or (own.several_machines and not failed):
+    if not found or ((own.several_machines or own.replaced) and not failed):
         return newest, _doubt(own)
     run, gravest = min(found, key=lambda each: each[1].rank)
     _, first = found[0]
@@ -362,7 +384,6 @@ def _why(own: Balance, by_run: Mapping[str, NodeRun]) -> tuple[NodeRun, Failure 
 def _absent(absent: Absent) -> Failure:
     """What to say of a device that is no longer listed."""
     device = absent.device
-    named = f"{device.id} at {device.pci}" if device.has_uuid and device.pci else device.id
     suite, gate = IDENTITY
     return Failure(
         suite=suite,
@@ -371,7 +392,7 @@ def _absent(absent: Absent) -> Failure:
         action=Action.ISOLATE,
         device=device.id,
         reason=(
-            f"the device {one_line(named)} of the run {absent.seen.run} is missing from "
+            f"the device {one_line(device.title)} of the run {absent.seen.run} is missing from "
             f"{absent.missing.run}, which lists all devices"
         ),
         next_step="look for the device on its bus and in dmesg; if it was replaced, record that "
@@ -380,11 +401,21 @@ def _absent(absent: Absent) -> Failure:
     )
 
 
+def _not_ended(run: NodeRun) -> Failure:
+    return Failure(
+        suite="", gate="", check="", action=Action.NONE, device=None, next_step="",
+        reason=f"the run {run.account.run} did not end by itself", rank=len(severities()),
+    )  # fmt: skip
+
+
 def _doubt(own: Balance) -> Failure | None:
     """Why a node is not a PASS although nothing of it failed; None where nothing speaks of it."""
     cleared = next((each.cleared for each in own.facts.values() if each.cleared is not None), None)
     if own.several_machines:
         reason = f"two machines may have this name: {own.several_machines}"
+    elif own.replaced is not None:
+        day = datetime.fromtimestamp(own.replaced.at_s, UTC)
+        reason = f"replaced on {day:%F} ({one_line(own.replaced.reason)}), and nothing ran since"
     elif cleared is not None:
         day = datetime.fromtimestamp(cleared.at_s, UTC)
         reason = f"cleared on {day:%F} ({one_line(cleared.reason)}), and not judged since"

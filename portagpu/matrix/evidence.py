@@ -129,7 +129,8 @@ def _cells(
         names = {stated_name(suite, fact.id) for fact in place.facts}
         judged = len(names & stated) if stated else len(names)
         verdict = fold_area(counts)
-        if verdict is Verdict.PASS and judged < len(stated):
+        partial = any(runs[at][2].interrupted for _, at in place.facts.values())
+        if verdict is Verdict.PASS and (partial or judged < len(stated)):
             verdict = Verdict.INCONCLUSIVE
         earned = [badge for fact, (_, at) in place.facts.items() if (badge := badges[at].get(fact))]
         # the run of what failed says why, else the newest

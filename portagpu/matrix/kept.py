@@ -15,7 +15,7 @@ from portagpu.bundle.result_ids import stated_areas, stated_name, stated_names
 from portagpu.contents import stated_gates
 from portagpu.errors import PortagpuError
 from portagpu.kernels.cpp.sources import KERNELS
-from portagpu.ledger import Device, account_of
+from portagpu.ledger import Device, account_of, devices_of
 from portagpu.matrix.evidence import target_of
 from portagpu.results.run import new_run
 from portagpu.subprocesses import run_program
@@ -46,6 +46,8 @@ class Here:
 
     host: str
     devices: tuple[Device, ...]
+    names: tuple[str, ...]
+    """The products of the devices."""
     torch: str | None
     drivers: frozenset[str]
 
@@ -55,13 +57,8 @@ class Here:
         devices = document["devices"]
         return cls(
             host=host,
-            devices=tuple(
-                Device(
-                    id=str(each.get("uuid") or each.get("pci") or "").lower(),
-                    pci=str(each.get("pci") or "").lower(),
-                )
-                for each in devices
-            ),
+            devices=tuple(devices_of(devices, None)),
+            names=tuple(str(each["name"]) for each in devices),
             torch=(document.get("torch") or {}).get("version"),
             drivers=frozenset(
                 each["driver_version"] for each in devices if each.get("driver_version")
@@ -124,7 +121,7 @@ def why_again(
         return f"it is of portagpu {info.versions.get('portagpu')}"
     if why := _other_cases(run, suite):
         return why
-    return "" if suite == _NO_TORCH else _other_machine(run, here)
+    return "" if suite == _NO_TORCH else _other_machine(run, suite, here)
 
 
 def _options(command: Sequence[str]) -> list[str]:
@@ -152,7 +149,7 @@ def _other_cases(run: Run, suite: str) -> str:
     return ""
 
 
-def _other_machine(run: Run, here: Callable[[], Here]) -> str:
+def _other_machine(run: Run, suite: str, here: Callable[[], Here]) -> str:
     """Why the devices or their software are not those of now."""
     try:
         now = here()
@@ -163,6 +160,14 @@ def _other_machine(run: Run, here: Callable[[], Here]) -> str:
     driver = run.info.versions.get("driver")
     if now.drivers and driver not in now.drivers:
         return f"it is of the driver {driver}, and {', '.join(sorted(now.drivers))} is here"
-    there = {each.id for each in now.devices} | {each.pci for each in now.devices}
-    gone = [each.id for each in account_of(run).devices if each.lasting and each.id not in there]
-    return f"its device {gone[0]} is not here" if gone else ""
+    there = {each.id for each in now.devices if each.lasting}
+    devices = account_of(run).devices
+    if gone := [each.title for each in devices if each.lasting and each.id not in there]:
+        return f"its device {gone[0]} is not here"
+    names = [str(each["name"]) for each in run.info.devices]
+    if other := [name for name in names if name not in now.names]:
+        return f"it is of {other[0]}, which is not here"
+    here_of_kind = [name for name in now.names if name in names]
+    if suite == "bringup" and len(here_of_kind) != len(names):
+        return f"it is of {len(names)} devices, and {len(here_of_kind)} are here"
+    return ""

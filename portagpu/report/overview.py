@@ -104,6 +104,7 @@ def matrix_section(runs: Sequence[NamedRun], clearances: Sequence[Clearance] = (
             found.setdefault(cell.target, {})[cell.suite, cell.area] = cell
     # in the order in which they ran
     there = {result.origin: None for each in runs for result in each.run.results}
+    there |= dict.fromkeys(area for areas in found.values() for area in areas)
     ordered = sorted(there, key=lambda area: _suite_place(area[0]))
     names = list(found)
     targets = [tag("span", name, class_="id") for name in names]

@@ -42,6 +42,15 @@ FAILING: Final = frozenset({Verdict.FAIL, Verdict.ERROR})
 INTERRUPTED_EXIT_CODE: Final = 130
 """The exit code of an interrupted run: 128 + SIGINT, as in shells."""
 
+GRAVITY: Final = (
+    Verdict.SKIP,
+    Verdict.UNVERIFIED,
+    Verdict.PASS,
+    Verdict.INCONCLUSIVE,
+    Verdict.ERROR,
+    Verdict.FAIL,
+).index
+"""Which of two statements about one thing is the graver one: a failure was judged, an error not."""
 _WORST_FIRST: Final = (Verdict.ERROR, Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS)
 _EXIT_CODES: Final = {
     Verdict.PASS: 0,
