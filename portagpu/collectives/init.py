@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import logging
 import math
 import os
 import socket
+import sys
 import threading
 import time
 from dataclasses import dataclass, field
@@ -22,10 +24,9 @@ from torch.distributed import distributed_c10d as c10d
 from torch.distributed.constants import default_pg_timeout
 
 from portagpu.collectives.launcher import place_of_rank
-from portagpu.collectives.meeting import Member, alarmed, live_run, meet, raise_broken
+from portagpu.collectives.meeting import Member, alarmed, leave, live_run, meet, raise_broken
 from portagpu.collectives.membership import Membership, engine_of
 from portagpu.collectives.stores import (
-    CUTS_END_S,
     POLL_S,
     Meeting,
     Overrun,
@@ -35,7 +36,6 @@ from portagpu.collectives.stores import (
     meeting_of,
     open_sockets,
     open_store,
-    unreachable_by_itself,
 )
 from portagpu.errors import CollectiveError, PortagpuError
 from portagpu.text import error_line
@@ -47,9 +47,12 @@ if TYPE_CHECKING:
     from portagpu.collectives.comm import Comm
     from portagpu.collectives.launcher import Place
 
+_log = logging.getLogger("portagpu")
+
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _LATE_S: Final = 1.2
-"""After the limit of init, until calls that still wait for the store are cut off."""
+"""After the limit of init or shutdown, until calls that still wait for the store are cut off: the
+ranks that answer agree until then on who is lost (:mod:`portagpu.collectives.meeting`)."""
 _DESTROY_S: Final = 2.0
 """How long torch may take to destroy the groups before their connections are cut."""
 
@@ -110,16 +113,11 @@ def init(
         _generation += 1
         joining = _Joining(comm, place, meeting, _generation, timeout_s, collective_timeout_s)
         try:
-            members = bounded(timeout_s + _LATE_S, joining.join, meeting.cut)
-        except Overrun as error:
-            _abandon(joining)
-            problem = f"it did not answer within {timeout_s:g} s"
-            if meeting.of_rank_0 and place.rank == 0 and not meeting.holds:
-                raise unreachable_by_itself(meeting, problem) from error
-            raise lost_store(meeting, problem) from error
+            members = _in_time(meeting, place.rank, timeout_s, joining.join)
         except BaseException:
             _abandon(joining)
             raise
+        meeting.joined = True
         _run = _Run(
             meeting, joining.run_store, comm.device_id, place.rank, place.world_size, os.getpid()
         )
@@ -155,28 +153,21 @@ class _Joining:
         """Meet the other ranks and form the group."""
         me = _me(self.comm, self.place)
         pause = self.meeting.pause
-        try:
-            store = open_store(self.meeting, self.place, self.generation, self.deadline)
-            name = str(self.generation)
-            if self.place.agent_holds_store and self.meeting.port == self.place.port:
-                name = live_run(
-                    store, self.generation, me.rank, self.timeout_s, self.deadline, pause
-                )
-            self.run_store = PrefixStore(f"portagpu/{name}", store)
-            members = meet(
-                self.run_store,
-                me,
-                self.timeout_s,
-                self.deadline,
-                hint=self.place.hint,
-                holds=self.meeting.holds,
-                pause=pause,
-            )
-            self._form_group(me)
-        except PortagpuError:
-            raise
-        except RuntimeError as error:
-            raise lost_store(self.meeting, f"it ended ({error_line(error)})") from error
+        store = open_store(self.meeting, self.place, self.generation, self.deadline)
+        name = str(self.generation)
+        if self.place.agent_holds_store and self.meeting.port == self.place.port:
+            name = live_run(store, self.generation, me.rank, self.timeout_s, self.deadline, pause)
+        self.run_store = PrefixStore(f"portagpu/{name}", store)
+        members = meet(
+            self.run_store,
+            me,
+            self.timeout_s,
+            self.deadline,
+            hint=self.place.hint,
+            holds=self.meeting.holds,
+            pause=pause,
+        )
+        self._form_group(me)
         return members
 
     def _form_group(self, me: Member) -> None:
@@ -216,6 +207,22 @@ class _Joining:
             late = f"no answer within {self.timeout_s:g} s"
             said = late if isinstance(error, Overrun) else error_line(error)
             raise_broken(self.run_store, me, said, holds=self.meeting.holds)
+
+
+def _in_time(meeting: Meeting, rank: int, timeout_s: float, action: Callable[[], Any]) -> Any:
+    """What ``action`` returns, which asks the store. Raises what it raises.
+
+    Raises the error of a lost store where the store ends, or does not answer in time.
+    """
+    try:
+        return bounded(timeout_s + _LATE_S, action, meeting.cut)
+    except PortagpuError:
+        raise
+    except Overrun as error:
+        problem = f"it did not answer within {timeout_s:g} s"
+        raise lost_store(meeting, problem, rank) from error
+    except RuntimeError as error:
+        raise lost_store(meeting, f"it ended ({error_line(error)})", rank) from error
 
 
 def _me(comm: Comm, place: Place) -> Member:
@@ -307,51 +314,42 @@ def shutdown(timeout_s: float = 10.0, device: torch.device | None = None) -> Non
         for stop in run.undo:
             with contextlib.suppress(RuntimeError):
                 stop()
-        everyone = False
+        everyone, lost = False, None
         try:
-            everyone = _in_time(run, timeout_s, lambda: _all_leave(run, timeout_s))
+            # groups are destroyed together: their threads still use what other ranks hold
+            everyone = _in_time(run.meeting, run.rank, timeout_s, partial(_leave, run, timeout_s))
+        except CollectiveError as error:
+            lost = error
         finally:
             # also after Ctrl-C
             if dist.is_initialized():
                 _destroy(run, everyone)
             if everyone:
-                _in_time(run, timeout_s, lambda: _end_last(run, timeout_s))
+                # all have said that they leave: who is lost from now on has done its work
+                with contextlib.suppress(CollectiveError):
+                    _in_time(run.meeting, run.rank, timeout_s, partial(_end_last, run, timeout_s))
             del run.store
             _close(run.meeting)
+    if lost is None or timeout_s == 0:
+        return
+    if sys.exception() is None:
+        raise lost
+    # what the program raises comes first, also from a ``finally``
+    _log.warning("%s", lost)
 
 
-def _in_time(run: _Run, timeout_s: float, action: Callable[[], bool]) -> bool:
-    """What ``action`` says; False where the store does not answer."""
-    try:
-        return bool(bounded(timeout_s + CUTS_END_S, action, run.meeting.cut))
-    except (Overrun, RuntimeError):
-        return False
+def _leave(run: _Run, timeout_s: float) -> bool:
+    return leave(run.store, run.rank, run.world_size, timeout_s, holds=run.meeting.ends_last)
 
 
-def _all_leave(run: _Run, timeout_s: float) -> bool:
-    """Say that this rank leaves; whether all do within ``timeout_s``.
-
-    Groups are destroyed together: their threads still use what other ranks hold.
-    """
-    until = time.monotonic() + timeout_s
-    run.store.set(f"left/{run.rank}", "")
-    keys = [f"left/{rank}" for rank in range(run.world_size)]
-    while not run.store.check(keys):
-        if time.monotonic() > until:
-            return False
-        time.sleep(POLL_S / 10)
-    return True
-
-
-def _end_last(run: _Run, timeout_s: float) -> bool:
+def _end_last(run: _Run, timeout_s: float) -> None:
     """Say that this rank needs the store no more; whoever holds it waits for all others."""
     until = time.monotonic() + timeout_s
     run.store.add("gone", 1)
-    while run.meeting.holds and run.store.add("gone", 0) < run.world_size:
+    while run.meeting.ends_last and run.store.add("gone", 0) < run.world_size:
         if time.monotonic() > until:
-            return False
+            return
         time.sleep(POLL_S / 10)
-    return True
 
 
 def _destroy(run: _Run, everyone: bool) -> None:

@@ -1,4 +1,6 @@
-"""Ranks that register in a store before they form a group, so that who is missing has a name.
+"""Ranks that register in a store before they form a group, and before they leave it.
+
+So who is missing has a name.
 
 A process group that waits for a rank says neither which one nor, on some engines, that it waits
 (pytorch issue 194774). Every rank writes down who it is and reads what the others wrote. The first
@@ -19,7 +21,7 @@ from portagpu.errors import CollectiveError, RankLost
 from portagpu.text import ranks_in_words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from torch._C._distributed_c10d import Store
 
@@ -121,7 +123,8 @@ def meet(
                 store.set("roster", json.dumps([encode(each) for each in members]))
                 return tuple(members)
             if problem is None and late:
-                problem = _missing(members, me.world_size, timeout_s, hint)
+                present = {each.rank for each in members}
+                problem = _missing(present, me.world_size, "come", timeout_s, hint)
             if problem is not None:
                 raise_together(store, problem, me.world_size, deadline, holds=holds)
         pause(seconds)
@@ -139,16 +142,40 @@ def _roster(store: Store, me: Member) -> tuple[Member, ...]:
     return roster
 
 
-def _missing(members: Sequence[Member], world_size: int, timeout_s: float, hint: str) -> _Problem:
-    present = {each.rank for each in members}
+def _missing(
+    present: Collection[int], world_size: int, verb: str, timeout_s: float, hint: str = ""
+) -> _Problem:
     # where all have come, rank 0 came and did not say so
     missing = [rank for rank in range(world_size) if rank not in present] or [0]
-    here = ranks_in_words(sorted(present - {*missing}))
+    here = ranks_in_words({*present} - {*missing})
     return _Problem(
-        f"{ranks_in_words(missing)} did not come within {timeout_s:g} s, {here} did: "
+        f"{ranks_in_words(missing)} did not {verb} within {timeout_s:g} s, {here} did: "
         f"{hint or f'look at the output of {ranks_in_words(missing)}'}",
         tuple(missing),
     )
+
+
+def leave(store: Store, rank: int, world_size: int, timeout_s: float, *, holds: bool) -> bool:
+    """Say that ``rank`` leaves; whether all ranks do.
+
+    Raises RankLost, on every rank that waits, with those that do not within ``timeout_s``. Without
+    a limit (0) nobody waits, and nobody is lost.
+    """
+    deadline = time.monotonic() + timeout_s
+    keys = {each: f"left/{each}" for each in range(world_size)}
+    store.set(keys[rank], "")
+    while not store.check(list(keys.values())):
+        if timeout_s == 0:
+            return False
+        late = time.monotonic() > deadline
+        left = [each for each, key in keys.items() if store.check([key])] if late else []
+        if len(left) == world_size:
+            break
+        problem = _missing(left, world_size, "shut down", timeout_s) if late else None
+        if late or store.check(["problem"]):
+            raise_together(store, problem, world_size, deadline, holds=holds)
+        time.sleep(POLL_S / 10)
+    return True
 
 
 def raise_together(

@@ -64,6 +64,13 @@ class Meeting:
     """The connections of the process group, as /proc names them."""
     given_up: bool = False
     """Whether nobody waits any more for what the threads of this meeting do."""
+    joined: bool = False
+    """Whether this process is through init."""
+
+    @property
+    def ends_last(self) -> bool:
+        """Whether the store may end with this process: a given one is perhaps the one's own."""
+        return self.holds or self.given
 
     def pause(self, seconds: float) -> None:
         """Sleep. Raises CollectiveError where the meeting was given up, as by Ctrl-C."""
@@ -263,12 +270,19 @@ def unreachable_by_itself(meeting: Meeting, problem: str) -> CollectiveError:
     )
 
 
-def lost_store(meeting: Meeting, problem: str) -> CollectiveError:
-    """The error for a store that cannot be reached: rank 0 is lost, if it holds the store."""
+def lost_store(meeting: Meeting, problem: str, rank: int | None = None) -> CollectiveError:
+    """The error, on ``rank``, for a store that cannot be reached.
+
+    Rank 0 is lost, if it holds the store.
+    """
+    if meeting.of_rank_0 and rank == 0 and not meeting.holds:
+        return unreachable_by_itself(meeting, problem)
     if meeting.of_rank_0:
+        lost = "is gone" if meeting.joined else "did not come or is gone"
+        more = "" if meeting.joined else ", and at MASTER_ADDR and MASTER_PORT"
         return RankLost(
-            f"rank 0, which holds the store at {meeting.where}, did not come or is gone: "
-            f"{problem}; look at the output of rank 0, and at MASTER_ADDR and MASTER_PORT",
+            f"rank 0, which holds the store at {meeting.where}, {lost}: {problem}; look at the "
+            f"output of rank 0{more}",
             ranks=(0,),
         )
     return CollectiveError(
