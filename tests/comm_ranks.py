@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -136,16 +137,109 @@ def lose(rank, port, victim, how):
         os.kill(os.getpid(), {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}[how])
     work = dist.all_reduce(torch.ones(4), async_op=True)
     started = time.monotonic()
-    world.shutdown(timeout_s=1.0)
+    first = told(lambda: world.shutdown(timeout_s=1.0))
     seconds = time.monotonic() - started
     del work
     with rank.gpu.comm.init(rank=0, world_size=1) as alone:
         return {
+            "first": first,
             "threads": threads_left(),
             "alone": alone.world_size,
             # torch's own limit is half an hour
             "long": seconds > 60.0,
         }
+
+
+def lost_before_shutdown(rank, port, victims, how, after):
+    """Some ranks are lost when all is done that the ranks do together; the others shut down."""
+    world = rank.gpu.comm.init(timeout_s=20.0, init_method=f"tcp://127.0.0.1:{port}")
+    if after == "groups":
+        pair = dist.new_group([0, 1])
+        dist.all_reduce(torch.ones(4), group=dist.new_group())
+        del pair
+    if after == "checked":
+        rank.gpu.comm.checked(timeout_s=20.0).all_reduce(torch.ones(4))
+    _all_through(port, rank)
+    if rank.rank in victims:
+        if how == "ends":
+            os._exit(0)
+        if how == "hangs":
+            time.sleep(300.0)
+        os.kill(os.getpid(), {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}[how])
+    first = told(lambda: world.shutdown(timeout_s=1.0))
+    again = told(rank.gpu.comm.shutdown)
+    with rank.gpu.comm.init(rank=0, world_size=1) as alone:
+        return {
+            "first": first,
+            "again": again,
+            "alone": alone.world_size,
+            "threads": threads_left(),
+        }
+
+
+def _all_through(port, rank):
+    """Wait until all ranks are through what they do together, without a collective.
+
+    The store is rank 0's, which has to wait until the others have read that it is.
+    """
+    run = init_module._run
+    run.store.add("test/through", 1)
+    while run.store.add("test/through", 0) < rank.world:
+        time.sleep(0.01)
+    run.store.add("test/seen", 1)
+    while rank.rank == 0 and run.store.add("test/seen", 0) < rank.world:
+        time.sleep(0.01)
+
+
+def late_for_shutdown(rank, port, late, note):
+    """One rank shuts down when the others wait for it, or when all have given it up."""
+    world = rank.gpu.comm.init(timeout_s=20.0, init_method=f"tcp://127.0.0.1:{port}")
+    store, me = init_module._run.store, rank.rank
+    limit = 1.0 if late == "beyond" else 30.0
+    others = [f"left/{each}" for each in range(1, rank.world)]
+    if me == 0:
+        while late == "within" and not store.check(others):
+            time.sleep(0.01)
+        while late == "beyond" and len(list(Path(note).iterdir())) < rank.world - 1:
+            time.sleep(0.01)
+    first = told(lambda: world.shutdown(timeout_s=limit))
+    (Path(note) / str(me)).touch()
+    return first
+
+
+def rank_0_is_lost_and_block_ends(rank, port, error):
+    """Rank 0 is killed inside its block; what rank 1 then sees, whose block ends with ``error``."""
+    said = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append([record.levelname, record.getMessage()])
+    logging.getLogger("portagpu").addHandler(handler)
+
+    def act():
+        with rank.gpu.comm.init(timeout_s=20.0, init_method=f"tcp://127.0.0.1:{port}") as world:
+            _all_through(port, rank)
+            if rank.rank == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            try:
+                if error != "none":
+                    raise ValueError("the program's own")
+            finally:
+                if error == "finally":
+                    world.shutdown()
+
+    return [told(act), said, dist.is_initialized()]
+
+
+def checked_is_lost(rank, port, victim, how):
+    """One rank is killed or stopped before a checked call, over the store of rank 0."""
+    rank.gpu.comm.init(timeout_s=20.0, init_method=f"tcp://127.0.0.1:{port}")
+    comm = rank.gpu.comm.checked(timeout_s=1.0)
+    _all_through(port, rank)
+    if rank.rank == victim:
+        os.kill(os.getpid(), {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}[how])
+    first = told(lambda: comm.all_reduce(torch.ones(4)))
+    # as the end of a program that does not catch it: the store ends with rank 0
+    rank.gpu.comm.shutdown(0.0)
+    return first
 
 
 def keeps_other_sockets(rank, port, victim):
@@ -166,7 +260,7 @@ def keeps_other_sockets(rank, port, victim):
     if rank.rank == victim:
         os.kill(os.getpid(), signal.SIGSTOP)
     work = dist.all_reduce(torch.ones(4), async_op=True)
-    world.shutdown(timeout_s=0.5)
+    told(lambda: world.shutdown(timeout_s=0.5))
     del work
     alive = 0
     for here, there in pairs:

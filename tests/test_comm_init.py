@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,10 @@ pytestmark = pytest.mark.torch
 import torch.distributed as dist
 
 import portagpu
-from portagpu.errors import CollectiveError, Unsupported
+from portagpu.collectives import init as init_module
+from portagpu.collectives.meeting import Problem, leave, raise_together
+from portagpu.collectives.stores import Meeting, Overrun, watched
+from portagpu.errors import CollectiveError, RankLost, Unsupported
 from portagpu.world import Ranks
 from tests.processes import descendants
 
@@ -259,7 +263,143 @@ def test_two_ranks_on_one_device_are_named(ranks: Ranks) -> None:
 def test_shutdown_does_not_wait_for_a_lost_rank(ranks: Ranks, victim: int, how: str) -> None:
     told = values(ranks, "lose", 2, port=free_port(), victim=victim, how=how, lost=[victim])
     found = told[1 - victim]
+    name, _, lost = found.pop("first")
+    assert (name, lost) == ("RankLost", [victim])
     assert found == {"threads": ["MainThread"], "alone": 1, "long": False}
+
+
+@pytest.mark.parametrize(
+    ("victims", "how", "after", "world"),
+    [
+        ([1], "killed", "groups", 2),
+        ([1], "killed", "nothing", 4),
+        ([2], "stopped", "groups", 4),
+        ([1, 3], "ends", "checked", 4),
+        ([1, 3], "hangs", "nothing", 4),
+        ([0], "hangs", "groups", 3),
+        ([0], "killed", "checked", 3),
+        ([0], "stopped", "nothing", 3),
+    ],
+)
+def test_who_is_lost_before_shutdown_is_named_by_all_others(
+    ranks: Ranks, victims: list[int], how: str, after: str, world: int
+) -> None:
+    options = {"victims": victims, "how": how, "after": after, "lost": victims}
+    told = values(ranks, "lost_before_shutdown", world, port=free_port(), **options)
+    survivors = [found for rank, found in enumerate(told) if rank not in victims]
+    for found in survivors:
+        name, message, lost = found["first"]
+        assert (name, lost) == ("RankLost", victims)
+        words = "ranks 1 and 3" if len(victims) > 1 else f"rank {victims[0]}"
+        assert message.startswith(words)
+        assert f"look at the output of {words}" in message
+        assert "\n" not in message
+        assert found == {**found, "again": None, "alone": 1, "threads": ["MainThread"]}
+    assert len({found["first"][1] for found in survivors}) == 1
+
+
+def test_a_slow_rank_is_not_lost(ranks: Ranks, tmp_path: Path) -> None:
+    options = {"late": "within", "note": str(tmp_path)}
+    assert values(ranks, "late_for_shutdown", 3, port=free_port(), **options) == [None] * 3
+
+
+def test_a_rank_that_comes_after_the_limit_says_what_all_say(ranks: Ranks, tmp_path: Path) -> None:
+    options = {"late": "beyond", "note": str(tmp_path)}
+    told = values(ranks, "late_for_shutdown", 3, port=free_port(), **options)
+    assert [[name, lost] for name, _, lost in told] == [["RankLost", [0]]] * 3
+    (message,) = {message for _, message, _ in told}
+    assert message.startswith("rank 0 did not shut down within 1 s, ranks 1 and 2 did: ")
+    assert message.endswith(", or give shutdown() a longer timeout_s")
+
+
+@pytest.mark.parametrize("error", ["none", "block", "finally"])
+def test_the_programs_own_error_comes_before_a_lost_rank(ranks: Ranks, error: str) -> None:
+    options = {"error": error, "lost": [0]}
+    told = values(ranks, "rank_0_is_lost_and_block_ends", 2, port=free_port(), **options)
+    (name, message, lost), said, group = told[1]
+    assert not group
+    if error == "none":
+        assert (name, lost, said) == ("RankLost", [0], [])
+    else:
+        assert (name, message) == ("ValueError", "the program's own")
+        warned = [[level, line.split(",")[0]] for level, line in said]
+        assert warned == ([["WARNING", "rank 0"]] if error == "finally" else [])
+
+
+@pytest.mark.parametrize(("victim", "how"), [(0, "stopped"), (0, "killed"), (1, "killed")])
+def test_a_checked_call_names_who_is_lost_also_with_the_store(
+    ranks: Ranks, victim: int, how: str
+) -> None:
+    options = {"victim": victim, "how": how, "lost": [victim]}
+    told = values(ranks, "checked_is_lost", 4, port=free_port(), **options)
+    for rank, found in enumerate(told):
+        if rank != victim:
+            assert (found[0], found[2]) == ("RankLost", [victim])
+
+
+def test_ranks_that_wait_to_leave_read_who_is_lost() -> None:
+    """The first one that gives up judges, and the others say the same before their own limit."""
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    assert not leave(store, 1, 3, 0.0, holds=False), "without a limit nobody is lost"
+    store.set("left/1", "")
+    for rank, limit in ((0, 0.01), (1, 300.0)):
+        with pytest.raises(RankLost) as caught:
+            leave(store, rank, 3, limit, holds=False)
+        assert caught.value.ranks == (2,)
+        said = "rank 2 did not shut down within 0.01 s, ranks 0 and 1 did: look at the output of"
+        assert str(caught.value).startswith(f"{said} rank 2")
+    with pytest.raises(RankLost, match="rank 2 did not"):
+        leave(store, 2, 3, 300.0, holds=False)
+    assert leave(store, 2, 3, 0.0, holds=False)
+
+
+class _Ends:
+    """A store that ends when it is asked what the others wrote."""
+
+    def add(self, key: str, amount: int) -> int:
+        return amount
+
+    def set(self, key: str, value: str) -> None: ...
+
+    def check(self, keys: list[str]) -> bool:
+        raise RuntimeError("it ended")
+
+
+def test_what_a_rank_found_stays_when_the_store_ends_or_is_cut_off() -> None:
+    def find() -> None:
+        raise_together(_Ends(), Problem("rank 1 is lost", (1,)), 2, 0.0, holds=True)  # type: ignore[arg-type]
+
+    with pytest.raises(RankLost, match="rank 1 is lost"):
+        find()
+    with pytest.raises(RuntimeError, match="it ended"):
+        raise_together(_Ends(), None, 2, 0.0, holds=True)  # type: ignore[arg-type]
+    cut = threading.Event()
+
+    def wait_and_find() -> None:
+        cut.wait(LIMIT_S)
+        find()
+
+    class Cut(Meeting):
+        def cut(self) -> None:
+            cut.set()
+
+    meeting = Cut(None, "there", of_rank_0=True)
+    with pytest.raises(RankLost, match="rank 1 is lost"):
+        init_module._in_time(meeting, 1, -init_module._LATE_S, wait_and_find)
+
+
+def test_a_watched_call_is_cut_when_it_is_late() -> None:
+    def fail() -> None:
+        raise RuntimeError("gone")
+
+    cut = threading.Event()
+    assert watched(LIMIT_S, lambda: 3, cut.set) == 3
+    with pytest.raises(RuntimeError, match="gone"):
+        watched(LIMIT_S, fail, cut.set)
+    assert not cut.is_set()
+    with pytest.raises(Overrun) as caught:
+        watched(0.0, lambda: fail() if cut.wait(LIMIT_S) else None, cut.set)
+    assert str(caught.value.__cause__) == "gone"
 
 
 def test_connections_of_the_program_are_not_cut(ranks: Ranks) -> None:

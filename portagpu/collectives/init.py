@@ -219,6 +219,9 @@ def _in_time(meeting: Meeting, rank: int, timeout_s: float, action: Callable[[],
     except PortagpuError:
         raise
     except Overrun as error:
+        if isinstance(error.__cause__, PortagpuError):
+            # what was found before the store was cut off
+            raise error.__cause__ from None
         problem = f"it did not answer within {timeout_s:g} s"
         raise lost_store(meeting, problem, rank) from error
     except RuntimeError as error:

@@ -52,7 +52,9 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class _Problem:
+class Problem:
+    """Why the ranks cannot go on, in one line, and which ranks are lost."""
+
     message: str
     lost: tuple[int, ...] = ()
 
@@ -143,14 +145,19 @@ def _roster(store: Store, me: Member) -> tuple[Member, ...]:
 
 
 def _missing(
-    present: Collection[int], world_size: int, verb: str, timeout_s: float, hint: str = ""
-) -> _Problem:
+    present: Collection[int],
+    world_size: int,
+    verb: str,
+    timeout_s: float,
+    hint: str = "",
+    more: str = "",
+) -> Problem:
     # where all have come, rank 0 came and did not say so
     missing = [rank for rank in range(world_size) if rank not in present] or [0]
     here = ranks_in_words({*present} - {*missing})
-    return _Problem(
+    return Problem(
         f"{ranks_in_words(missing)} did not {verb} within {timeout_s:g} s, {here} did: "
-        f"{hint or f'look at the output of {ranks_in_words(missing)}'}",
+        f"{hint or f'look at the output of {ranks_in_words(missing)}'}{more}",
         tuple(missing),
     )
 
@@ -164,36 +171,48 @@ def leave(store: Store, rank: int, world_size: int, timeout_s: float, *, holds: 
     deadline = time.monotonic() + timeout_s
     keys = {each: f"left/{each}" for each in range(world_size)}
     store.set(keys[rank], "")
-    while not store.check(list(keys.values())):
-        if timeout_s == 0:
-            return False
+    while True:
         late = time.monotonic() > deadline
-        left = [each for each, key in keys.items() if store.check([key])] if late else []
-        if len(left) == world_size:
-            break
-        problem = _missing(left, world_size, "shut down", timeout_s) if late else None
-        if late or store.check(["problem"]):
+        everyone = store.check(list(keys.values()))
+        if timeout_s == 0:
+            return bool(everyone)
+        problem = None
+        if late and not everyone:
+            left = [each for each, key in keys.items() if store.check([key])]
+            more = ", or give shutdown() a longer timeout_s"
+            if len(left) < world_size:
+                problem = _missing(left, world_size, "shut down", timeout_s, more=more)
+        # also where all leave: the others may have given up one that was late
+        if problem is not None or store.check(["problem"]):
             raise_together(store, problem, world_size, deadline, holds=holds)
+        if everyone:
+            return True
         time.sleep(POLL_S / 10)
-    return True
 
 
 def raise_together(
-    store: Store, problem: _Problem | None, world_size: int, deadline: float, *, holds: bool
+    store: Store, problem: Problem | None, readers: int, deadline: float, *, holds: bool
 ) -> NoReturn:
-    """Raise the problem that was written down first, which may be this one."""
-    if problem is not None and store.add("problems", 1) == 1:
-        store.set("problem", json.dumps(asdict(problem)))
+    """Raise the problem that was written down first, or this one where the store ends.
+
+    A rank that ``holds`` the store stays until so many ``readers`` have read it.
+    """
     now = time.monotonic()
     until = now + min(max(_READ_S, deadline - now), _READ_EARLY_S)
-    while not store.check(["problem"]) and time.monotonic() < until:
-        time.sleep(POLL_S)
-    if store.check(["problem"]):
-        problem = decode(_Problem, json.loads(store.get("problem")), "problem")
-    problem = problem or _Problem("another rank found a problem, and ended before it said which")
-    store.add("read", 1)
-    while holds and store.add("read", 0) < world_size and time.monotonic() < until:
-        time.sleep(POLL_S)
+    try:
+        if problem is not None and store.add("problems", 1) == 1:
+            store.set("problem", json.dumps(asdict(problem)))
+        while not store.check(["problem"]) and time.monotonic() < until:
+            time.sleep(POLL_S)
+        if store.check(["problem"]):
+            problem = decode(Problem, json.loads(store.get("problem")), "problem")
+        store.add("read", 1)
+        while holds and store.add("read", 0) < readers and time.monotonic() < until:
+            time.sleep(POLL_S)
+    except RuntimeError:
+        if problem is None:
+            raise
+    problem = problem or Problem("another rank found a problem, and ended before it said which")
     if problem.lost:
         raise RankLost(problem.message, ranks=problem.lost)
     raise CollectiveError(problem.message)
@@ -222,7 +241,7 @@ def raise_broken(store: Store, me: Member, error: str, *, holds: bool) -> NoRetu
         message = (
             f"{ranks_in_words(lost)} came, and did not come back from forming the group: {error}"
         )
-    problem = _Problem(message, tuple(lost))
+    problem = Problem(message, tuple(lost))
     raise_together(store, problem, me.world_size, time.monotonic(), holds=holds)
 
 
@@ -238,20 +257,20 @@ def _new_members(store: Store, known: int) -> list[Member]:
     return [decode(Member, json.loads(text), "member") for text in texts]
 
 
-def _disagreement(members: Sequence[Member]) -> _Problem | None:
+def _disagreement(members: Sequence[Member]) -> Problem | None:
     """The first contradiction between what ranks wrote down, naming both sides."""
     of_rank: dict[int, Member] = {}
     of_device: dict[tuple[str, str], Member] = {}
     for each in members:
         first = members[0]
         if each.world_size != first.world_size:
-            return _Problem(
+            return Problem(
                 f"rank {first.rank} says that there are {first.world_size} ranks, and rank "
                 f"{each.rank} says {each.world_size}: give all ranks one world size (WORLD_SIZE)"
             )
         other = of_rank.setdefault(each.rank, each)
         if other is not each:
-            return _Problem(
+            return Problem(
                 f"two processes have rank {each.rank}: {other.pid} on {other.host} and {each.pid} "
                 f"on {each.host}; give each its own (RANK), and each run its own store"
             )
@@ -259,7 +278,7 @@ def _disagreement(members: Sequence[Member]) -> _Problem | None:
             continue
         other = of_device.setdefault((each.machine, each.device), each)
         if other is not each:
-            return _Problem(
+            return Problem(
                 f"ranks {other.rank} and {each.rank} have one device, {each.device_name} of "
                 f"{each.host}: start no more ranks than devices, and give each its own with "
                 "portagpu.backend(), or with portagpu.set_device(local rank) before it"
