@@ -322,14 +322,19 @@ def store_limit(rank, port):
 
 
 def raises_inside(rank, port):
-    """Rank 1 raises in its block, and does not wait for the others."""
+    """Rank 1 raises in its block, does not wait for the others, and says that it is gone."""
+    gone = 1
     try:
         with rank.gpu.comm.init(timeout_s=20.0, init_method=f"tcp://127.0.0.1:{port}"):
             if rank.rank == 1:
                 raise KeyError("mine")
+            store, until = init_module._run.store, time.monotonic() + 20.0
+            while not (gone := store.add("gone", 0)) and time.monotonic() < until:
+                time.sleep(0.01)
+            del store
     except KeyError as error:
-        return [str(error), dist.is_initialized()]
-    return ["", dist.is_initialized()]
+        return [str(error), dist.is_initialized(), gone]
+    return ["", dist.is_initialized(), gone]
 
 
 def model_lives_on(rank, port):

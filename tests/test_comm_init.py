@@ -429,7 +429,8 @@ def test_the_groups_store_waits_as_long_as_the_group(ranks: Ranks) -> None:
 
 
 def test_a_rank_that_raises_leaves_at_once(ranks: Ranks) -> None:
-    assert values(ranks, "raises_inside", 2, port=free_port()) == [["", False], ["'mine'", False]]
+    told = values(ranks, "raises_inside", 2, port=free_port())
+    assert told == [["", False, 1], ["'mine'", False, 1]]
 
 
 def test_a_group_that_lives_on_holds_no_port(ranks: Ranks) -> None:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("portagpu")
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
-_LATE_S: Final = 1.2
+_LATE_S: Final = 1.0
 """After the limit of init or shutdown, until calls that still wait for the store are cut off: the
 ranks that answer agree until then on who is lost (:mod:`portagpu.collectives.meeting`)."""
 _DESTROY_S: Final = 2.0
@@ -327,8 +327,8 @@ def shutdown(timeout_s: float = 10.0, device: torch.device | None = None) -> Non
             # also after Ctrl-C
             if dist.is_initialized():
                 _destroy(run, everyone)
-            if everyone:
-                # all have said that they leave: who is lost from now on has done its work
+            if everyone or (timeout_s == 0 and lost is None):
+                # who is lost after all have said that they leave has done its work
                 with contextlib.suppress(CollectiveError):
                     _in_time(run.meeting, run.rank, timeout_s, partial(_end_last, run, timeout_s))
             del run.store

@@ -16,6 +16,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -35,6 +36,9 @@ _FIRST_POLL_S: Final = 1e-3
 POLL_S: Final = 0.05
 _CONNECT_S: Final = 2.0
 _LONGEST_S: Final = 10.0
+_HANDSHAKE_S: Final = 0.3
+"""After the limit, until torch's client is left alone: where the store ends after it answered, it
+tries again for more than twice its own limit (torch 2.13), and has no connection to cut."""
 _CUT_S: Final = 0.1
 """How often connections are shut down while a call does not end."""
 CUTS_END_S: Final = 0.6
@@ -261,15 +265,10 @@ def _connect(meeting: Meeting, owner: str | None, deadline: float) -> Store:
             with socket.create_connection((address, port), min(left, _CONNECT_S)) as probe:
                 if probe.getsockname() == probe.getpeername():
                     raise ConnectionRefusedError("nothing answers there")
-            store = TCPStore(
-                address,
-                port,
-                None,
-                False,
-                # it answered just now; on a busy machine torch's own handshake takes longer
-                timedelta(seconds=min(max(left, _CONNECT_S), _LONGEST_S)),
-                wait_for_workers=False,
-            )
+            # it answered just now; on a busy machine torch's own handshake takes longer
+            limit = timedelta(seconds=min(max(left, _CONNECT_S), _LONGEST_S))
+            connect = partial(TCPStore, address, port, None, False, limit, wait_for_workers=False)
+            store = bounded(deadline - time.monotonic() + _HANDSHAKE_S, connect, None)
             if owner is None:
                 return store
             problem = "what answers there is no store of this run"
@@ -280,7 +279,7 @@ def _connect(meeting: Meeting, owner: str | None, deadline: float) -> Store:
             if store.check([_OWNER_KEY]) and store.get(_OWNER_KEY).decode() == owner:
                 return store
             del store
-        except TimeoutError:
+        except (TimeoutError, Overrun):
             problem = "it does not answer"
         except OSError as error:
             problem = error.strerror or str(error)
