@@ -229,14 +229,19 @@ def rank_0_is_lost_and_block_ends(rank, port, error):
     return [told(act), said, dist.is_initialized()]
 
 
-def checked_is_lost(rank, port, victim, how):
+def checked_is_lost(rank, port, victim, how, members):
     """One rank is killed or stopped before a checked call, over the store of rank 0."""
     rank.gpu.comm.init(timeout_s=20.0, init_method=f"tcp://127.0.0.1:{port}")
-    comm = rank.gpu.comm.checked(timeout_s=1.0)
+    group = dist.new_group(members)
+    if rank.rank in members:
+        comm = rank.gpu.comm.checked(group, timeout_s=1.0)
     _all_through(port, rank)
     if rank.rank == victim:
         os.kill(os.getpid(), {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}[how])
-    first = told(lambda: comm.all_reduce(torch.ones(4)))
+    first = None
+    while first is None:
+        # a rank that is no member may take a moment to die
+        first = told(lambda: comm.all_reduce(torch.ones(4)))
     # as the end of a program that does not catch it: the store ends with rank 0
     rank.gpu.comm.shutdown(0.0)
     return first

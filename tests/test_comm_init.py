@@ -326,11 +326,18 @@ def test_the_programs_own_error_comes_before_a_lost_rank(ranks: Ranks, error: st
         assert warned == ([["WARNING", "rank 0"]] if error == "finally" else [])
 
 
-@pytest.mark.parametrize(("victim", "how"), [(0, "stopped"), (0, "killed"), (1, "killed")])
+@pytest.mark.parametrize(
+    ("victim", "how", "members"),
+    [
+        (0, "stopped", [0, 1, 2, 3]),
+        (0, "killed", [1, 2, 3]),
+        (1, "killed", [0, 1, 2, 3]),
+    ],
+)
 def test_a_checked_call_names_who_is_lost_also_with_the_store(
-    ranks: Ranks, victim: int, how: str
+    ranks: Ranks, victim: int, how: str, members: list[int]
 ) -> None:
-    options = {"victim": victim, "how": how, "lost": [victim]}
+    options = {"victim": victim, "how": how, "lost": [victim], "members": members}
     told = values(ranks, "checked_is_lost", 4, port=free_port(), **options)
     for rank, found in enumerate(told):
         if rank != victim:

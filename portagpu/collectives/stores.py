@@ -268,7 +268,7 @@ def _connect(meeting: Meeting, owner: str | None, deadline: float) -> Store:
             # it answered just now; on a busy machine torch's own handshake takes longer
             limit = timedelta(seconds=min(max(left, _CONNECT_S), _LONGEST_S))
             connect = partial(TCPStore, address, port, None, False, limit, wait_for_workers=False)
-            store = bounded(deadline - time.monotonic() + _HANDSHAKE_S, connect, None)
+            store: Store = bounded(deadline - time.monotonic() + _HANDSHAKE_S, connect, None)
             if owner is None:
                 return store
             problem = "what answers there is no store of this run"
