@@ -122,6 +122,23 @@ def _then(function, action):
     return call
 
 
+def joins_what_ends(rank):
+    """Join a store that answers once and ends before torch's own client comes."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        method = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+
+        def answer_once():
+            server.accept()[0].close()
+            server.close()
+
+        thread = threading.Thread(target=answer_once)
+        thread.start()
+        options = {"rank": 1, "world_size": 2, "timeout_s": 0.5}
+        found = told(lambda: rank.gpu.comm.init(init_method=method, **options))
+        thread.join()
+    return found
+
+
 def one_device(rank, port, devices):
     """Every rank says that it has the device of its number in ``devices``."""
     comm = replace(rank.gpu.comm, device_ids=[0], device_identity=devices[rank.rank])

@@ -240,24 +240,11 @@ def test_a_rank_0_under_a_foreign_address_says_what_to_set(timeout_s: float) -> 
     assert "\n" not in said
 
 
-def test_a_store_that_ends_after_it_answered_is_not_waited_for() -> None:
+def test_a_store_that_ends_after_it_answered_is_not_waited_for(ranks: Ranks) -> None:
     """torch's client tries again for at least 2 s, and cannot be cut off meanwhile."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-
-        def answer_once() -> None:
-            server.accept()[0].close()
-            server.close()
-
-        thread = threading.Thread(target=answer_once)
-        thread.start()
-        with pytest.raises(RankLost) as caught:
-            portagpu.backend("cpu").comm.init(
-                rank=1, world_size=2, init_method=f"tcp://127.0.0.1:{port}", timeout_s=0.5
-            )
-        thread.join()
-    assert caught.value.ranks == (0,)
-    assert "did not come or is gone: it does not answer; look at" in str(caught.value)
+    ((name, message, lost),) = values(ranks, "joins_what_ends", 1)
+    assert (name, lost) == ("RankLost", [0])
+    assert "did not come or is gone: it does not answer; look at" in message
 
 
 def test_the_store_of_another_run_is_not_joined(ranks: Ranks) -> None:
