@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
 import socket
+import tempfile
 import threading
 import time
 from dataclasses import replace
@@ -17,6 +19,7 @@ import torch.distributed as dist
 import portagpu
 from portagpu.collectives import init as init_module
 from portagpu.collectives.call_hooks import check_plain_calls
+from portagpu.collectives.processes import is_lost
 from portagpu.collectives.stores import open_sockets
 from portagpu.errors import PortagpuError
 
@@ -168,7 +171,10 @@ def lose(rank, port, victim, how):
 
 
 def lost_before_shutdown(rank, port, victims, how, after):
-    """Some ranks are lost when all is done that the ranks do together; the others shut down."""
+    """Some ranks end, stop or hang when all is done that the ranks do together; the others leave.
+
+    What they warn is read from the process's own standard error, as a user sees it.
+    """
     world = rank.gpu.comm.init(timeout_s=20.0, init_method=f"tcp://127.0.0.1:{port}")
     if after == "groups":
         pair = dist.new_group([0, 1])
@@ -183,11 +189,15 @@ def lost_before_shutdown(rank, port, victims, how, after):
         if how == "hangs":
             time.sleep(300.0)
         os.kill(os.getpid(), {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}[how])
-    first = told(lambda: world.shutdown(timeout_s=1.0))
+    with tempfile.TemporaryFile("w+") as file, contextlib.redirect_stderr(file):
+        first = told(lambda: world.shutdown(timeout_s=1.0))
+        file.seek(0)
+        said = file.read()
     again = told(rank.gpu.comm.shutdown)
     with rank.gpu.comm.init(rank=0, world_size=1) as alone:
         return {
             "first": first,
+            "said": said,
             "again": again,
             "alone": alone.world_size,
             "threads": threads_left(),
@@ -208,20 +218,35 @@ def _all_through(port, rank):
         time.sleep(0.01)
 
 
-def late_for_shutdown(rank, port, late, note):
-    """One rank shuts down when the others wait for it, or when all have given it up."""
+def waits_for_the_last(rank, port):
+    """Rank 0 shuts down when all others wait for it."""
     world = rank.gpu.comm.init(timeout_s=20.0, init_method=f"tcp://127.0.0.1:{port}")
-    store, me = init_module._run.store, rank.rank
-    limit = 1.0 if late == "beyond" else 30.0
-    others = [f"left/{each}" for each in range(1, rank.world)]
-    if me == 0:
-        while late == "within" and not store.check(others):
-            time.sleep(0.01)
-        while late == "beyond" and len(list(Path(note).iterdir())) < rank.world - 1:
-            time.sleep(0.01)
-    first = told(lambda: world.shutdown(timeout_s=limit))
-    (Path(note) / str(me)).touch()
-    return first
+    store, others = init_module._run.store, [f"left/{each}" for each in range(1, rank.world)]
+    while rank.rank == 0 and not store.check(others):
+        time.sleep(0.01)
+    del store
+    return told(lambda: world.shutdown(timeout_s=30.0))
+
+
+def comes_late(rank, method, late, note):
+    """One rank shuts down when all others have ended, which have gone on without it."""
+    world = rank.gpu.comm.init(timeout_s=20.0, init_method=method)
+    _all_through(None, rank)
+    others = [each for each in range(rank.world) if each != late]
+    if rank.rank == late:
+        for each in others:
+            path = Path(f"{note}/{each}")
+            while not path.exists() or not is_lost(*map(int, path.read_text().split())):
+                time.sleep(0.01)
+    with tempfile.TemporaryFile("w+") as file, contextlib.redirect_stderr(file):
+        # the late one never has to wait
+        first = told(lambda: world.shutdown(timeout_s=300.0 if rank.rank == late else 1.0))
+        file.seek(0)
+        said = file.read()
+    path = Path(f"{note}/{rank.rank}")
+    path.with_suffix(".new").write_text(f"{os.getpid()} {world.members[rank.rank].started}")
+    path.with_suffix(".new").rename(path)
+    return [first, said, dist.is_initialized(), threads_left()]
 
 
 def rank_0_is_lost_and_block_ends(rank, port, error):

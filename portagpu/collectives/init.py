@@ -23,9 +23,22 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.constants import default_pg_timeout
 
+from portagpu.codec import decode
 from portagpu.collectives.launcher import place_of_rank
-from portagpu.collectives.meeting import Member, alarmed, leave, live_run, meet, raise_broken
+from portagpu.collectives.meeting import (
+    Member,
+    Problem,
+    alarmed,
+    go_on,
+    judged,
+    leave,
+    live_run,
+    meet,
+    raise_broken,
+    slow,
+)
 from portagpu.collectives.membership import Membership, engine_of
+from portagpu.collectives.processes import own_process
 from portagpu.collectives.stores import (
     POLL_S,
     Meeting,
@@ -36,6 +49,7 @@ from portagpu.collectives.stores import (
     meeting_of,
     open_sockets,
     open_store,
+    say_farewell,
 )
 from portagpu.errors import CollectiveError, PortagpuError
 from portagpu.text import error_line
@@ -65,7 +79,7 @@ class _Run:
     store: Store
     device: torch.device | None
     rank: int
-    world_size: int
+    members: tuple[Member, ...]
     pid: int
     """Of the process that joined: a fork of it has copies of its connections."""
     undo: list[Callable[[], None]] = field(default_factory=list)
@@ -118,9 +132,7 @@ def init(
             _abandon(joining)
             raise
         meeting.joined = True
-        _run = _Run(
-            meeting, joining.run_store, comm.device_id, place.rank, place.world_size, os.getpid()
-        )
+        _run = _Run(meeting, joining.run_store, comm.device_id, place.rank, members, os.getpid())
         try:
             return _membership(comm, place, meeting, members, checked, timeout_s)
         except BaseException:
@@ -151,9 +163,9 @@ class _Joining:
 
     def join(self) -> tuple[Member, ...]:
         """Meet the other ranks and form the group."""
-        me = _me(self.comm, self.place)
         pause = self.meeting.pause
         store = open_store(self.meeting, self.place, self.generation, self.deadline)
+        me = _me(self.comm, self.place, self.meeting)
         name = str(self.generation)
         if self.place.agent_holds_store and self.meeting.port == self.place.port:
             name = live_run(store, self.generation, me.rank, self.timeout_s, self.deadline, pause)
@@ -228,11 +240,12 @@ def _in_time(meeting: Meeting, rank: int, timeout_s: float, action: Callable[[],
         raise lost_store(meeting, f"it ended ({error_line(error)})", rank) from error
 
 
-def _me(comm: Comm, place: Place) -> Member:
+def _me(comm: Comm, place: Place, meeting: Meeting) -> Member:
     host = socket.gethostname()
-    machine = host
+    machine, namespace, started = host, "", 0
     with contextlib.suppress(OSError):
         machine = _BOOT_ID.read_text("ascii").strip()
+        namespace, started = own_process()
     return Member(
         rank=place.rank,
         world_size=place.world_size,
@@ -242,6 +255,9 @@ def _me(comm: Comm, place: Place) -> Member:
         device=comm.device_identity if comm.device_ids else None,
         device_name=str(comm.device_id or comm.device_type),
         local_rank=place.local_rank,
+        pid_namespace=namespace,
+        started=started,
+        farewell=meeting.farewell_end,
     )
 
 
@@ -323,6 +339,12 @@ def shutdown(timeout_s: float = 10.0, device: torch.device | None = None) -> Non
             everyone = _in_time(run.meeting, run.rank, timeout_s, partial(_leave, run, timeout_s))
         except CollectiveError as error:
             lost = error
+            me, first = run.members[run.rank], run.members[0]
+            silent = run.meeting.of_rank_0 and isinstance(error.__cause__, Overrun)
+            if silent and timeout_s and judged(me, first) is False:
+                # it is at work, so that even its store has no time to answer
+                lost = None
+                go_on(run.rank, slow([0], timeout_s))
         finally:
             # also after Ctrl-C
             if dist.is_initialized():
@@ -342,14 +364,39 @@ def shutdown(timeout_s: float = 10.0, device: torch.device | None = None) -> Non
 
 
 def _leave(run: _Run, timeout_s: float) -> bool:
-    return leave(run.store, run.rank, run.world_size, timeout_s, holds=run.meeting.ends_last)
+    meeting, store = run.meeting, run.store
+    try:
+        said = meeting.farewell_said()
+        if said is None:
+            return _leave_over_store(run, timeout_s)
+    except PortagpuError:
+        raise
+    except RuntimeError:
+        said = meeting.farewell_said()
+        if said is None:
+            raise
+    finally:
+        with contextlib.suppress(RuntimeError):
+            if meeting.server is not None and store.check(["problem"]):
+                agreed, ends = store.get("problem"), {each.farewell for each in run.members}
+                say_farewell(meeting.port, agreed, ends)
+    return go_on(run.rank, decode(Problem, said, "farewell"))
+
+
+def _leave_over_store(run: _Run, timeout_s: float) -> bool:
+    meeting, store = run.meeting, run.store
+    together = leave(store, run.rank, run.members, timeout_s, holds=meeting.ends_last)
+    if meeting.file is not None and timeout_s and not together:
+        # the last one that comes removes it
+        meeting.holds = store.check([f"left/{each.rank}" for each in run.members])
+    return together
 
 
 def _end_last(run: _Run, timeout_s: float) -> None:
     """Say that this rank needs the store no more; whoever holds it waits for all others."""
     until = time.monotonic() + timeout_s
     run.store.add("gone", 1)
-    while run.meeting.ends_last and run.store.add("gone", 0) < run.world_size:
+    while run.meeting.ends_last and run.store.add("gone", 0) < len(run.members):
         if time.monotonic() > until:
             return
         time.sleep(POLL_S / 10)
@@ -377,6 +424,8 @@ def _on_device(device: torch.device | None, action: Callable[[], Any]) -> Callab
 def _close(meeting: Meeting) -> None:
     """Close the store: the process that holds it frees its port."""
     meeting.store = meeting.server = None
+    if meeting.farewell is not None:
+        meeting.farewell.close()
     # torch's groups hold it in cycles
     gc.collect()
     if meeting.file is not None and meeting.holds:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import _thread
 import contextlib
 import gc
+import json
 import os
 import socket
 import threading
@@ -41,6 +42,7 @@ _HANDSHAKE_S: Final = 0.3
 tries again for more than twice its own limit (torch 2.13), and has no connection to cut."""
 _CUT_S: Final = 0.1
 """How often connections are shut down while a call does not end."""
+_FAREWELL_BYTES: Final = 1 << 16
 CUTS_END_S: Final = 0.6
 """How long a call may take to end after its connections are gone."""
 
@@ -65,6 +67,9 @@ class Meeting:
     of_rank_0: bool = False
     """Whether the process of rank 0 holds it."""
     file: Path | None = None
+    farewell: socket.socket | None = None
+    """A connection to the store of rank 0, which is silent until rank 0 leaves this rank behind:
+    what the ranks agreed on would end with the store."""
     sockets: set[str] = field(default_factory=set)
     """The connections of the process group, as /proc names them."""
     given_up: bool = False
@@ -76,6 +81,20 @@ class Meeting:
     def ends_last(self) -> bool:
         """Whether the store may end with this process: a given one is perhaps the one's own."""
         return self.holds or self.given
+
+    @property
+    def farewell_end(self) -> str:
+        """This rank's end of the farewell connection, as both ends write it; empty without one."""
+        return "" if self.farewell is None else _end(self.farewell.getsockname())
+
+    def farewell_said(self) -> Any:
+        """What rank 0 said before its store ended, parsed; None if nothing."""
+        if self.farewell is None:
+            return None
+        try:
+            return json.loads(self.farewell.recv(_FAREWELL_BYTES))
+        except (OSError, ValueError):
+            return None
 
     def pause(self, seconds: float) -> None:
         """Sleep. Raises CollectiveError where the meeting was given up, as by Ctrl-C."""
@@ -277,6 +296,9 @@ def _connect(meeting: Meeting, owner: str | None, deadline: float) -> Store:
             while not store.check([_OWNER_KEY]) and time.monotonic() < until:
                 meeting.pause(POLL_S)
             if store.check([_OWNER_KEY]) and store.get(_OWNER_KEY).decode() == owner:
+                if not meeting.holds:
+                    meeting.farewell = socket.create_connection((address, port), _CONNECT_S)
+                    meeting.farewell.setblocking(False)
                 return store
             del store
         except (TimeoutError, Overrun):
@@ -324,6 +346,22 @@ def lost_store(meeting: Meeting, problem: str, rank: int | None = None) -> Colle
 def open_sockets() -> set[str]:
     """The sockets of this process, as /proc names them."""
     return {name for name, _ in _sockets()}
+
+
+def say_farewell(port: int, text: bytes, ends: Collection[str]) -> None:
+    """Send ``text`` to those ``ends`` of connections that this process holds at ``port``."""
+    for _, descriptor in _sockets():
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
+            if connection.family not in (socket.AF_INET, socket.AF_INET6):
+                continue
+            here, there = connection.getsockname(), connection.getpeername()
+            if here[1] == port and _end(there) in ends:
+                connection.send(text[:_FAREWELL_BYTES], socket.MSG_DONTWAIT)
+
+
+def _end(address: tuple[Any, ...]) -> str:
+    # a server of both families names one of IPv4 so
+    return f"{str(address[0]).removeprefix('::ffff:')}:{address[1]}"
 
 
 def _sockets() -> Iterator[tuple[str, int]]:

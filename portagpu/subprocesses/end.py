@@ -115,16 +115,19 @@ def children_of(process: int) -> list[int]:
     return [pid for pid, parent, _ in _processes() if parent == process]
 
 
+def stat_fields(folder: Path) -> list[str]:
+    """What ``/proc/PID/stat`` states after the name: state, parent, group, session and so on."""
+    # the name stands in parentheses and may hold spaces
+    return (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
+
+
 def _processes() -> Iterator[tuple[int, int, int]]:
     """(process, parent, session) of every visible process that has not ended."""
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
             continue
         try:
-            text = (folder / "stat").read_text(errors="replace")
-            # the name stands in parentheses and may hold spaces; state, parent, group and session
-            # follow it
-            fields = text.rpartition(")")[2].split()
+            fields = stat_fields(folder)
             found = int(folder.name), int(fields[1]), int(fields[3])
         except (OSError, ValueError, IndexError):
             continue
