@@ -98,7 +98,7 @@ class CollectiveMismatch(CollectiveError):
 
 
 class RankLost(CollectiveError):
-    """A rank did not join, did not call a collective, or did not come back from it.
+    """A rank did not join, call a collective or come back from it, or ended before shutdown.
 
     ``ranks`` are the lost ones; the message names them, and the collective.
     """

@@ -339,15 +339,18 @@ def processes(proc: Path = Path("/proc")) -> Iterator[tuple[int, int, int]]:
     """(process, parent, session) of every visible process that has not ended."""
     for folder in _folders(proc):
         try:
-            text = (folder / "stat").read_text(errors="replace")
-            # the name stands in parentheses and may hold spaces; state, parent, group and session
-            # follow it
-            fields = text.rpartition(")")[2].split()
+            fields = stat_fields(folder)
             found = int(folder.name), int(fields[1]), int(fields[3])
         except (OSError, ValueError, IndexError):
             continue
         if fields[0] not in "ZX":
             yield found
+
+
+def stat_fields(folder: Path) -> list[str]:
+    """What ``/proc/PID/stat`` states after the name: state, parent, group, session and so on."""
+    # the name stands in parentheses and may hold spaces
+    return (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
 
 
 def _folders(folder: Path) -> list[Path]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import signal
 import socket
+import tempfile
 import threading
 import time
 from dataclasses import replace
@@ -16,6 +19,7 @@ import torch.distributed as dist
 import portagpu
 from portagpu.collectives import init as init_module
 from portagpu.collectives.call_hooks import check_plain_calls
+from portagpu.collectives.processes import is_lost
 from portagpu.collectives.stores import open_sockets
 from portagpu.errors import PortagpuError
 
@@ -121,6 +125,23 @@ def _then(function, action):
     return call
 
 
+def joins_what_ends(rank):
+    """Join a store that answers once and ends before torch's own client comes."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        method = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+
+        def answer_once():
+            server.accept()[0].close()
+            server.close()
+
+        thread = threading.Thread(target=answer_once)
+        thread.start()
+        options = {"rank": 1, "world_size": 2, "timeout_s": 0.5}
+        found = told(lambda: rank.gpu.comm.init(init_method=method, **options))
+        thread.join()
+    return found
+
+
 def one_device(rank, port, devices):
     """Every rank says that it has the device of its number in ``devices``."""
     comm = replace(rank.gpu.comm, device_ids=[0], device_identity=devices[rank.rank])
@@ -136,16 +157,136 @@ def lose(rank, port, victim, how):
         os.kill(os.getpid(), {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}[how])
     work = dist.all_reduce(torch.ones(4), async_op=True)
     started = time.monotonic()
-    world.shutdown(timeout_s=1.0)
+    first = told(lambda: world.shutdown(timeout_s=1.0))
     seconds = time.monotonic() - started
     del work
     with rank.gpu.comm.init(rank=0, world_size=1) as alone:
         return {
+            "first": first,
             "threads": threads_left(),
             "alone": alone.world_size,
             # torch's own limit is half an hour
             "long": seconds > 60.0,
         }
+
+
+def lost_before_shutdown(rank, port, victims, how, after):
+    """Some ranks end, stop or hang when all is done that the ranks do together; the others leave.
+
+    What they warn is read from the process's own standard error, as a user sees it.
+    """
+    world = rank.gpu.comm.init(timeout_s=20.0, init_method=f"tcp://127.0.0.1:{port}")
+    if after == "groups":
+        pair = dist.new_group([0, 1])
+        dist.all_reduce(torch.ones(4), group=dist.new_group())
+        del pair
+    if after == "checked":
+        rank.gpu.comm.checked(timeout_s=20.0).all_reduce(torch.ones(4))
+    _all_through(port, rank)
+    if rank.rank in victims:
+        if how == "ends":
+            os._exit(0)
+        if how == "hangs":
+            time.sleep(300.0)
+        os.kill(os.getpid(), {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}[how])
+    with tempfile.TemporaryFile("w+") as file, contextlib.redirect_stderr(file):
+        first = told(lambda: world.shutdown(timeout_s=1.0))
+        file.seek(0)
+        said = file.read()
+    again = told(rank.gpu.comm.shutdown)
+    with rank.gpu.comm.init(rank=0, world_size=1) as alone:
+        return {
+            "first": first,
+            "said": said,
+            "again": again,
+            "alone": alone.world_size,
+            "threads": threads_left(),
+        }
+
+
+def _all_through(port, rank):
+    """Wait until all ranks are through what they do together, without a collective.
+
+    The store is rank 0's, which has to wait until the others have read that it is.
+    """
+    run = init_module._run
+    run.store.add("test/through", 1)
+    while run.store.add("test/through", 0) < rank.world:
+        time.sleep(0.01)
+    run.store.add("test/seen", 1)
+    while rank.rank == 0 and run.store.add("test/seen", 0) < rank.world:
+        time.sleep(0.01)
+
+
+def waits_for_the_last(rank, port):
+    """Rank 0 shuts down when all others wait for it."""
+    world = rank.gpu.comm.init(timeout_s=20.0, init_method=f"tcp://127.0.0.1:{port}")
+    store, others = init_module._run.store, [f"left/{each}" for each in range(1, rank.world)]
+    while rank.rank == 0 and not store.check(others):
+        time.sleep(0.01)
+    del store
+    return told(lambda: world.shutdown(timeout_s=30.0))
+
+
+def comes_late(rank, method, late, note):
+    """One rank shuts down when all others have ended, which have gone on without it."""
+    world = rank.gpu.comm.init(timeout_s=20.0, init_method=method)
+    _all_through(None, rank)
+    others = [each for each in range(rank.world) if each != late]
+    if rank.rank == late:
+        for each in others:
+            path = Path(f"{note}/{each}")
+            while not path.exists() or not is_lost(*map(int, path.read_text().split())):
+                time.sleep(0.01)
+    with tempfile.TemporaryFile("w+") as file, contextlib.redirect_stderr(file):
+        # the late one never has to wait
+        first = told(lambda: world.shutdown(timeout_s=300.0 if rank.rank == late else 1.0))
+        file.seek(0)
+        said = file.read()
+    path = Path(f"{note}/{rank.rank}")
+    path.with_suffix(".new").write_text(f"{os.getpid()} {world.members[rank.rank].started}")
+    path.with_suffix(".new").rename(path)
+    return [first, said, dist.is_initialized(), threads_left()]
+
+
+def rank_0_is_lost_and_block_ends(rank, port, error):
+    """Rank 0 is killed inside its block; what rank 1 then sees, whose block ends with ``error``."""
+    said = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append([record.levelname, record.getMessage()])
+    logging.getLogger("portagpu").addHandler(handler)
+
+    def act():
+        with rank.gpu.comm.init(timeout_s=20.0, init_method=f"tcp://127.0.0.1:{port}") as world:
+            _all_through(port, rank)
+            if rank.rank == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            try:
+                if error != "none":
+                    raise ValueError("the program's own")
+            finally:
+                if error == "finally":
+                    world.shutdown()
+
+    return [told(act), said, dist.is_initialized()]
+
+
+def checked_is_lost(rank, port, victim, how, members):
+    """One rank is killed or stopped before a checked call, over the store of rank 0."""
+    rank.gpu.comm.init(timeout_s=20.0, init_method=f"tcp://127.0.0.1:{port}")
+    group = dist.new_group(members)
+    if rank.rank in members:
+        comm = rank.gpu.comm.checked(group, timeout_s=1.0)
+    _all_through(port, rank)
+    if rank.rank == victim:
+        os.kill(os.getpid(), {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}[how])
+    first = None
+    while first is None:
+        # a rank that is no member may take a moment to die
+        first = told(lambda: comm.all_reduce(torch.ones(4)))
+    # as the end of a program that does not catch it: the store ends with rank 0
+    rank.gpu.comm.shutdown(0.0)
+    return first
 
 
 def keeps_other_sockets(rank, port, victim):
@@ -166,7 +307,7 @@ def keeps_other_sockets(rank, port, victim):
     if rank.rank == victim:
         os.kill(os.getpid(), signal.SIGSTOP)
     work = dist.all_reduce(torch.ones(4), async_op=True)
-    world.shutdown(timeout_s=0.5)
+    told(lambda: world.shutdown(timeout_s=0.5))
     del work
     alive = 0
     for here, there in pairs:
@@ -228,14 +369,19 @@ def store_limit(rank, port):
 
 
 def raises_inside(rank, port):
-    """Rank 1 raises in its block, and does not wait for the others."""
+    """Rank 1 raises in its block, does not wait for the others, and says that it is gone."""
+    gone = 1
     try:
         with rank.gpu.comm.init(timeout_s=20.0, init_method=f"tcp://127.0.0.1:{port}"):
             if rank.rank == 1:
                 raise KeyError("mine")
+            store, until = init_module._run.store, time.monotonic() + 20.0
+            while not (gone := store.add("gone", 0)) and time.monotonic() < until:
+                time.sleep(0.01)
+            del store
     except KeyError as error:
-        return [str(error), dist.is_initialized()]
-    return ["", dist.is_initialized()]
+        return [str(error), dist.is_initialized(), gone]
+    return ["", dist.is_initialized(), gone]
 
 
 def model_lives_on(rank, port):

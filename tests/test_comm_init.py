@@ -7,6 +7,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +21,12 @@ pytestmark = pytest.mark.torch
 import torch.distributed as dist
 
 import portagpu
-from portagpu.errors import CollectiveError, Unsupported
+from portagpu.collectives import init as init_module
+from portagpu.collectives import meeting
+from portagpu.collectives.meeting import Member, Problem, leave, raise_together
+from portagpu.collectives.processes import is_lost, own_process
+from portagpu.collectives.stores import Meeting, Overrun, watched
+from portagpu.errors import CollectiveError, RankLost, Unsupported
 from portagpu.world import Ranks
 from tests.processes import descendants
 
@@ -236,6 +244,13 @@ def test_a_rank_0_under_a_foreign_address_says_what_to_set(timeout_s: float) -> 
     assert "\n" not in said
 
 
+def test_a_store_that_ends_after_it_answered_is_not_waited_for(ranks: Ranks) -> None:
+    """torch's client tries again for at least 2 s, and cannot be cut off meanwhile."""
+    ((name, message, lost),) = values(ranks, "joins_what_ends", 1)
+    assert (name, lost) == ("RankLost", [0])
+    assert "did not come or is gone: it does not answer; look at" in message
+
+
 def test_the_store_of_another_run_is_not_joined(ranks: Ranks) -> None:
     store = dist.TCPStore(  # type: ignore[attr-defined]
         "127.0.0.1", free_port(), None, True, wait_for_workers=False
@@ -259,7 +274,315 @@ def test_two_ranks_on_one_device_are_named(ranks: Ranks) -> None:
 def test_shutdown_does_not_wait_for_a_lost_rank(ranks: Ranks, victim: int, how: str) -> None:
     told = values(ranks, "lose", 2, port=free_port(), victim=victim, how=how, lost=[victim])
     found = told[1 - victim]
+    name, _, lost = found.pop("first")
+    assert (name, lost) == ("RankLost", [victim])
     assert found == {"threads": ["MainThread"], "alone": 1, "long": False}
+
+
+@pytest.mark.parametrize(
+    ("victims", "how", "after", "world"),
+    [
+        ([1], "killed", "groups", 2),
+        ([1], "killed", "nothing", 4),
+        ([2], "stopped", "groups", 4),
+        ([1, 3], "ends", "checked", 4),
+        ([0], "killed", "checked", 3),
+        ([0], "stopped", "nothing", 3),
+    ],
+)
+def test_who_is_lost_before_shutdown_is_named_by_all_others(
+    ranks: Ranks, victims: list[int], how: str, after: str, world: int
+) -> None:
+    options = {"victims": victims, "how": how, "after": after, "lost": victims}
+    told = values(ranks, "lost_before_shutdown", world, port=free_port(), **options)
+    survivors = [found for rank, found in enumerate(told) if rank not in victims]
+    for found in survivors:
+        name, message, lost = found["first"]
+        assert (name, lost) == ("RankLost", victims)
+        words = "ranks 1 and 3" if len(victims) > 1 else f"rank {victims[0]}"
+        assert message.startswith(words)
+        assert f"look at the output of {words}" in message
+        assert "\n" not in message
+        rest = {"again": None, "alone": 1, "threads": ["MainThread"], "said": ""}
+        assert found == {**found, **rest}
+    assert len({found["first"][1] for found in survivors}) == 1
+
+
+@pytest.mark.parametrize(("slow", "world"), [([0], 3), ([1, 3], 4)])
+def test_ranks_that_hang_are_warned_of_by_all_others(
+    ranks: Ranks, slow: list[int], world: int
+) -> None:
+    options = {"victims": slow, "how": "hangs", "after": "groups", "lost": slow}
+    told = values(ranks, "lost_before_shutdown", world, port=free_port(), **options)
+    words, them = ("ranks 1 and 3", "them") if len(slow) > 1 else ("rank 0", "it")
+    said = f"{words} did not shut down within 1 s and may still be at work; going on without {them}"
+    rest = {"first": None, "again": None, "alone": 1, "threads": ["MainThread"]}
+    survivors = [found for rank, found in enumerate(told) if rank not in slow]
+    assert survivors == [{**rest, "said": f"{said}\n"}] * (world - len(slow))
+
+
+def test_all_wait_for_the_last_rank(ranks: Ranks) -> None:
+    assert values(ranks, "waits_for_the_last", 3, port=free_port()) == [None] * 3
+
+
+@pytest.mark.parametrize("how", ["tcp", "file"])
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_rank_that_comes_when_all_others_have_ended_ends_well(
+    ranks: Ranks, tmp_path: Path, late: int, how: str
+) -> None:
+    """Rank 0 holds the store, which is gone when rank 1 comes."""
+    file = tmp_path / "store"
+    method = f"tcp://127.0.0.1:{free_port()}" if how == "tcp" else f"file://{file}"
+    options = {"late": late, "note": str(tmp_path), "method": method}
+    for rank, found in enumerate(values(ranks, "comes_late", 3, **options)):
+        first, said, group, threads = found
+        assert (first, group, threads) == (None, False, ["MainThread"])
+        warned = f"rank {late} did not shut down within 1 s and may still be at work; "
+        assert said == ("" if rank == late else f"{warned}going on without it\n")
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("error", ["none", "block", "finally"])
+def test_the_programs_own_error_comes_before_a_lost_rank(ranks: Ranks, error: str) -> None:
+    options = {"error": error, "lost": [0]}
+    told = values(ranks, "rank_0_is_lost_and_block_ends", 2, port=free_port(), **options)
+    (name, message, lost), said, group = told[1]
+    assert not group
+    if error == "none":
+        assert (name, lost, said) == ("RankLost", [0], [])
+    else:
+        assert (name, message) == ("ValueError", "the program's own")
+        warned = [[level, line.split(",")[0]] for level, line in said]
+        assert warned == ([["WARNING", "rank 0"]] if error == "finally" else [])
+
+
+@pytest.mark.parametrize(
+    ("victim", "how", "members"),
+    [
+        (0, "stopped", [0, 1, 2, 3]),
+        (0, "killed", [1, 2, 3]),
+        (1, "killed", [0, 1, 2, 3]),
+    ],
+)
+def test_a_checked_call_names_who_is_lost_also_with_the_store(
+    ranks: Ranks, victim: int, how: str, members: list[int]
+) -> None:
+    options = {"victim": victim, "how": how, "lost": [victim], "members": members}
+    told = values(ranks, "checked_is_lost", 4, port=free_port(), **options)
+    for rank, found in enumerate(told):
+        if rank != victim:
+            assert (found[0], found[2]) == ("RankLost", [victim])
+
+
+def members(seen: list[bool | None], monkeypatch: pytest.MonkeyPatch) -> list[Member]:
+    """Members whose processes all ranks see so; None is one of another machine."""
+    monkeypatch.setattr(meeting, "is_lost", lambda pid, started: seen[pid])
+    kernels = ["here" if each is not None else "there" for each in seen]
+    return [
+        Member(
+            rank=rank,
+            world_size=len(seen),
+            host="a",
+            machine=kernel,
+            pid=rank,
+            device=None,
+            pid_namespace="pid:[1]",
+        )
+        for rank, kernel in enumerate(kernels)
+    ]
+
+
+def test_ranks_that_wait_to_leave_read_who_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one that gives up looks at all, and the others say the same before their limit."""
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    four = members([False, False, True, False], monkeypatch)
+    assert not leave(store, 1, four, 0.0, holds=False), "without a limit nobody is lost"
+    store.set("left/1", "")
+    for rank, limit in ((0, 0.01), (1, 300.0)):
+        with pytest.raises(RankLost) as caught:
+            leave(store, rank, four, limit, holds=False)
+        assert caught.value.ranks == (2,), "rank 3 is only slow"
+        said = "rank 2 did not shut down within 0.01 s, ranks 0 and 1 did: it has ended or is "
+        assert str(caught.value) == f"{said}stopped; look at the output of rank 2"
+    with pytest.raises(RankLost, match="rank 2 did not"):
+        leave(store, 2, four, 300.0, holds=False)
+    assert not leave(store, 2, four, 0.0, holds=False)
+
+
+def test_ranks_that_are_only_slow_are_not_lost(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    four = members([False, False, None, False], monkeypatch)
+    store.set("left/1", "")
+    for rank, limit in ((0, 0.01), (1, 300.0), (2, 300.0), (3, 300.0)):
+        assert not leave(store, rank, four, limit, holds=True)
+    said = "ranks 2 and 3 did not shut down within 0.01 s and may still be at work; going on "
+    assert caplog.messages == [f"{said}without them"] * 2
+
+
+def test_a_rank_of_another_machine_says_who_is_lost_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 sees no other process; rank 1, which still has time, sees that rank 2 has ended."""
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    three = members([None, False, True], monkeypatch)
+    monkeypatch.setattr(meeting, "_LOOK_S", LIMIT_S)
+    said: list[tuple[int, ...]] = []
+
+    def wait(rank: int, limit: float) -> None:
+        with pytest.raises(RankLost) as caught:
+            leave(store, rank, three, limit, holds=False)
+        said.append(caught.value.ranks)
+
+    other = threading.Thread(target=wait, args=(1, 300.0), daemon=True)
+    other.start()
+    while not store.check(["left/1"]):
+        time.sleep(0.001)
+    wait(0, 0.01)
+    other.join(LIMIT_S)
+    assert said == [(2,), (2,)]
+
+
+def test_all_can_still_leave_together_when_one_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    two = members([False, False], monkeypatch)
+    store.set("left/1", "")
+    store.set("late", "")
+    assert leave(store, 0, two, 300.0, holds=False)
+    assert leave(store, 1, two, 300.0, holds=False)
+
+
+@pytest.mark.parametrize(
+    ("state", "started", "lost"),
+    [
+        ("S", 700, False),
+        ("R", 700, False),
+        ("D", 700, False),
+        ("Z", 700, True),
+        ("X", 700, True),
+        ("T", 700, True),
+        ("t", 700, True),
+        ("S", 701, True),
+    ],
+)
+def test_a_process_is_lost_that_has_ended_or_is_stopped(
+    tmp_path: Path, state: str, started: int, lost: bool
+) -> None:
+    fields = [state, *map(str, range(4, 22)), str(started), "23", "24"]
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7/stat").write_text(f"7 (a) Z (b) {' '.join(fields)}\n")
+    assert is_lost(7, 700, tmp_path) is lost
+
+
+def test_a_process_that_is_not_there_is_lost_unless_it_is_hidden(tmp_path: Path) -> None:
+    # above the largest number that Linux gives
+    assert is_lost((1 << 22) + 1, 700, tmp_path) is True
+    assert is_lost(os.getpid(), 700, tmp_path) is None
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7/stat").write_text("7 (a) S 1")
+    assert is_lost(7, 700, tmp_path) is None
+
+
+def test_a_process_knows_itself_where_proc_shows_it(tmp_path: Path) -> None:
+    namespace, started = own_process()
+    assert namespace == str(Path("/proc/self/ns/pid").readlink())
+    assert is_lost(os.getpid(), started) is False
+    (tmp_path / "self").symlink_to(str(os.getpid() + 1))
+    with pytest.raises(OSError, match="another namespace"):
+        own_process(tmp_path)
+
+
+@pytest.mark.parametrize(("seen", "lost"), [(False, False), (True, True), (None, True)])
+def test_a_rank_0_at_work_is_not_lost_although_its_store_is_silent(
+    seen: bool | None,
+    lost: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cut = threading.Event()
+
+    class Silent:
+        def set(self, key: str, value: str) -> None:
+            cut.wait(LIMIT_S)
+            raise RuntimeError("closed")
+
+    class Cut(Meeting):
+        def cut(self) -> None:
+            cut.set()
+
+    there = Cut(None, "there", of_rank_0=True)
+    two = tuple(members([seen, False], monkeypatch))
+    run = init_module._Run(there, Silent(), None, 1, two, os.getpid())  # type: ignore[arg-type]
+    monkeypatch.setattr(init_module, "_run", run)
+    monkeypatch.setattr(init_module, "_LATE_S", 0.0)
+    if lost:
+        with pytest.raises(RankLost, match="rank 0, which holds the store"):
+            init_module.shutdown(0.01)
+    else:
+        init_module.shutdown(0.01)
+    warned = [message.split(" and ")[0] for message in caplog.messages]
+    assert warned == ([] if lost else ["rank 0 did not shut down within 0.01 s"])
+
+
+@pytest.mark.parametrize(
+    "other", [{"machine": "b"}, {"pid_namespace": "pid:[2]"}, {"pid_namespace": ""}]
+)
+def test_nobody_looks_at_a_process_of_another_machine_or_container(
+    other: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me, there = members([True, True], monkeypatch)
+    assert meeting.judged(me, there) is True
+    assert meeting.judged(me, replace(there, **other)) is None  # type: ignore[arg-type]
+    blank = {"pid_namespace": ""}
+    assert meeting.judged(replace(me, **blank), replace(there, **blank)) is None  # type: ignore[arg-type]
+
+
+class _Ends:
+    """A store that ends when it is asked what the others wrote."""
+
+    def add(self, key: str, amount: int) -> int:
+        return amount
+
+    def set(self, key: str, value: str) -> None: ...
+
+    def check(self, keys: list[str]) -> bool:
+        raise RuntimeError("it ended")
+
+
+def test_what_a_rank_found_stays_when_the_store_ends_or_is_cut_off() -> None:
+    def find() -> None:
+        raise_together(_Ends(), Problem("rank 1 is lost", (1,)), 2, 0.0, holds=True)  # type: ignore[arg-type]
+
+    with pytest.raises(RankLost, match="rank 1 is lost"):
+        find()
+    with pytest.raises(RuntimeError, match="it ended"):
+        raise_together(_Ends(), None, 2, 0.0, holds=True)  # type: ignore[arg-type]
+    cut = threading.Event()
+
+    def wait_and_find() -> None:
+        cut.wait(LIMIT_S)
+        find()
+
+    class Cut(Meeting):
+        def cut(self) -> None:
+            cut.set()
+
+    there = Cut(None, "there", of_rank_0=True)
+    with pytest.raises(RankLost, match="rank 1 is lost"):
+        init_module._in_time(there, 1, -init_module._LATE_S, wait_and_find)
+
+
+def test_a_watched_call_is_cut_when_it_is_late() -> None:
+    def fail() -> None:
+        raise RuntimeError("gone")
+
+    cut = threading.Event()
+    assert watched(LIMIT_S, lambda: 3, cut.set) == 3
+    with pytest.raises(RuntimeError, match="gone"):
+        watched(LIMIT_S, fail, cut.set)
+    assert not cut.is_set()
+    with pytest.raises(Overrun) as caught:
+        watched(0.0, lambda: fail() if cut.wait(LIMIT_S) else None, cut.set)
+    assert str(caught.value.__cause__) == "gone"
 
 
 def test_connections_of_the_program_are_not_cut(ranks: Ranks) -> None:
@@ -289,7 +612,8 @@ def test_the_groups_store_waits_as_long_as_the_group(ranks: Ranks) -> None:
 
 
 def test_a_rank_that_raises_leaves_at_once(ranks: Ranks) -> None:
-    assert values(ranks, "raises_inside", 2, port=free_port()) == [["", False], ["'mine'", False]]
+    told = values(ranks, "raises_inside", 2, port=free_port())
+    assert told == [["", False, 1], ["'mine'", False, 1]]
 
 
 def test_a_group_that_lives_on_holds_no_port(ranks: Ranks) -> None:

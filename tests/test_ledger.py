@@ -113,27 +113,42 @@ _CLEARANCES = st.lists(
 )
 
 
+def name_in(made: Made, device: str) -> str:
+    """What a run that states something of the device knows of it: its UUID, or its index alone."""
+    return device if device in made.listed else f"example:{DEVICES.index(device)}"
+
+
 def unrepaired(runs: list[Made], reliefs: list[Clearance]) -> set[tuple[str, str]]:
     """The failures that stand: each FAIL that nothing repaired after it."""
     found = set()
     for failed in runs:
         for (device, name), verdict in failed.stated:
-            known = device if device in failed.listed else f"example:{DEVICES.index(device)}"
+            known = name_in(failed, device)
             if verdict is not Verdict.FAIL:
                 continue
             own = [
                 each for each in reliefs if each.device in ("", known) and each.at_s >= failed.at
             ]
-            repaired = any(each.what is Relief.REPLACED or name == IDS[0] for each in own) or (
-                name != IDS[0]
-                and any(
-                    each.at >= failed.at + 1
-                    and not each.interrupted
-                    and ((device, name), Verdict.PASS) in each.stated
-                    and (device in each.listed) == (device in failed.listed)
-                    for each in runs
+            repaired = any(each.what is Relief.REPLACED or name == IDS[0] for each in own)
+            of_same = [
+                len(each.listed)
+                for each in runs
+                if ((device, name), Verdict.FAIL) in each.stated and name_in(each, device) == known
+            ]
+            for passed in runs:
+                # an index is that device where all are listed, and more than the failing run knew
+                same = name_in(passed, device) == known or (
+                    known.startswith("example:")
+                    and device in passed.listed
+                    and len(passed.listed) > max(of_same)
                 )
-            )
+                repaired |= (
+                    name != IDS[0]
+                    and same
+                    and passed.at >= failed.at + 1
+                    and not passed.interrupted
+                    and ((device, name), Verdict.PASS) in passed.stated
+                )
             if not repaired:
                 found.add((known, name))
     return found

@@ -13,23 +13,30 @@ import json
 import threading
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
 
 from portagpu.codec import decode, encode
+from portagpu.collectives.meeting import Problem, raise_together
 from portagpu.collectives.renamed import all_gather_single, reduce_scatter_single
+from portagpu.collectives.stores import Overrun, port_of, shut_down, watched
 from portagpu.errors import CollectiveError, CollectiveMismatch, RankLost
 from portagpu.text import ranks_in_words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from portagpu.collectives.annotated import CollectiveMarks
 
 _GRACE_S: Final = 1.0
 """How long a rank with an error waits for those of the others. A rank without one is lost."""
+_LATE_S: Final = 0.6
+"""After the time of a question to the store, until a store that does not answer is cut off: the
+rank that holds it waits as long for the others to read who is lost."""
 _CHECK_FAILURES_S: Final = 0.1
 """How often a rank in a collective checks whether another rank failed in it."""
 _IN_PLACE: Final = frozenset({"all_reduce", "broadcast", "reduce", "scatter"})
@@ -113,11 +120,14 @@ class CheckedGroup:
         """The global ranks of the members."""
         self._me: Final = self.ranks[rank]
         self._store: Final = group.get_group_store()
+        self._port: Final = port_of(self._store)
+        self._failure = ""
         base = f"portagpu/checked/{group.group_name}"
-        made = self._store.add(f"{base}/made/{self._me}", 1)
+        made = self._ask(
+            "making it", timeout_s, lambda: self._store.add(f"{base}/made/{self._me}", 1)
+        )
         self._prefix: Final = f"{base}/{made}"
         self._number = 0
-        self._failure = ""
         self._starting = False
         """Whether a call of this object, which was compared, is on its way to torch's hooks."""
 
@@ -270,8 +280,8 @@ class CheckedGroup:
         """Compare a call of torch's own functions, from a hook of the group."""
         if self._starting:
             return
-        number, _ = self._agree(call)
-        if self._other_rank_failed(number):
+        number, deadline = self._agree(call)
+        if self._other_rank_failed(call, number, deadline):
             self._failure = (
                 f"another rank waited {self.timeout_s:g} s for this one and left: {call}"
             )
@@ -323,22 +333,9 @@ class CheckedGroup:
 
     def _compare_calls(self, call: Call, number: int, deadline: float) -> None:
         """Publish this rank's call and compare it with the others. Raises CollectiveMismatch."""
-        with self._store_errors(call):
-            self._store.set(self._key(number, "call", self._me), json.dumps(encode(call)))
-            keys = {rank: self._key(number, "call", rank) for rank in self.ranks}
-            if not self._wait_for_keys(list(keys.values()), deadline - time.monotonic()):
-                missing = [rank for rank, key in keys.items() if not self._store.check([key])]
-                if missing:
-                    # who comes late must not go on alone
-                    self._store.set(self._key(number, "alarm"), "")
-                    self._raise_lost(
-                        call, number, missing, f"did not call it in {self.timeout_s:g} s"
-                    )
-            stated = {rank: json.loads(self._store.get(key)) for rank, key in keys.items()}
-            calls = {rank: decode(Call, each, "call") for rank, each in stated.items()}
-            # whoever states this call has read all that was stated two calls ago
-            for kind in ("call", "failed"):
-                self._delete_key(self._key(number - 2, kind, self._me))
+        calls = self._ask(
+            call, deadline - time.monotonic(), lambda: self._exchange_calls(call, number, deadline)
+        )
         problem = disagreement(calls)
         if problem:
             self._failure = problem
@@ -350,48 +347,86 @@ class CheckedGroup:
             )
             raise CollectiveError(self._failure)
 
+    def _exchange_calls(self, call: Call, number: int, deadline: float) -> dict[int, Call]:
+        """The calls of all ranks. Raises RankLost with those that do not call in time."""
+        self._store.set(self._key(number, "call", self._me), json.dumps(encode(call)))
+        keys = {rank: self._key(number, "call", rank) for rank in self.ranks}
+        problem = self._key(number, "problem")
+        if not self._wait_for_keys([*keys.values()], deadline - time.monotonic(), problem):
+            missing = [rank for rank, key in keys.items() if not self._store.check([key])]
+            if missing:
+                # who comes late must not go on alone
+                self._store.set(self._key(number, "alarm"), "")
+                self._raise_lost(call, number, missing, f"did not call it in {self.timeout_s:g} s")
+        stated = {rank: json.loads(self._store.get(key)) for rank, key in keys.items()}
+        # whoever states this call has read all that was stated two calls ago
+        for kind in ("call", "failed"):
+            self._delete_key(self._key(number - 2, kind, self._me))
+        return {rank: decode(Call, each, "call") for rank, each in stated.items()}
+
     def _raise_failure(self, call: Call, number: int, error: BaseException) -> None:
         """Alarm the other ranks, find the lost ones, and raise RankLost or CollectiveError."""
-        with self._store_errors(call):
-            self._store.set(self._key(number, "alarm"), "")
-            self._store.set(self._key(number, "failed", self._me), "")
-            keys = {rank: self._key(number, "failed", rank) for rank in self.ranks}
-            self._wait_for_keys(list(keys.values()), _GRACE_S)
-            lost = [rank for rank, key in keys.items() if not self._store.check([key])]
-        if lost:
-            self._raise_lost(call, number, lost, "did not come back from it")
+        self._ask(call, _GRACE_S, lambda: self._find_lost(call, number))
         first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
         self._failure = f"{call} (call {number} of this group) failed: {first}"
         raise CollectiveError(self._failure) from error
 
-    def _raise_lost(self, call: Call, number: int, lost: Sequence[int], how: str) -> None:
-        self._failure = f"{ranks_in_words(lost)} {how}: {call} (call {number} of this group)"
-        raise RankLost(self._failure, ranks=tuple(lost))
+    def _find_lost(self, call: Call, number: int) -> None:
+        self._store.set(self._key(number, "alarm"), "")
+        self._store.set(self._key(number, "failed", self._me), "")
+        keys = {rank: self._key(number, "failed", rank) for rank in self.ranks}
+        self._wait_for_keys([*keys.values()], _GRACE_S, self._key(number, "problem"))
+        lost = [rank for rank, key in keys.items() if not self._store.check([key])]
+        if lost:
+            self._raise_lost(call, number, lost, "did not come back from it")
 
-    @contextlib.contextmanager
-    def _store_errors(self, call: Call) -> Iterator[None]:
+    def _raise_lost(self, call: Call, number: int, lost: Sequence[int], how: str) -> None:
+        message = f"{ranks_in_words(lost)} {how}: {call} (call {number} of this group)"
+        store = PrefixStore(f"{self._prefix}/{number}", self._store)
+        # the store ends with rank 0 where no launcher holds it
+        others = len(self.ranks) - 1
+        raise_together(
+            store, Problem(message, tuple(lost)), others, time.monotonic(), holds=self._me == 0
+        )
+
+    def _ask(self, call: Call | str, seconds: float, action: Callable[[], Any]) -> Any:
+        """What ``action`` returns or raises, which asks the store for up to ``seconds``.
+
+        Raises RankLost where the store has ended, or does not answer then.
+        """
         try:
-            yield
-        except CollectiveError:
+            if not self._port:
+                return action()
+            return watched(seconds + _LATE_S, action, partial(shut_down, self._port))
+        except CollectiveError as error:
+            self._failure = str(error)
             raise
-        except RuntimeError as error:
+        except (Overrun, RuntimeError) as error:
+            problem = error.__cause__
+            if isinstance(problem, CollectiveError):
+                # found before the store was cut off
+                self._failure = str(problem)
+                raise problem from None
+            how = "does not answer" if isinstance(error, Overrun) else "has ended"
             self._failure = (
                 f"the store of the group cannot be reached in {call}: the process that holds it, "
-                "which is rank 0 unless a launcher holds it, has ended"
+                f"which is rank 0 unless a launcher holds it, {how}"
             )
-            raise RankLost(self._failure, ranks=(self.ranks[0],)) from error
+            raise RankLost(self._failure, ranks=(0,)) from error
 
-    def _other_rank_failed(self, number: int) -> bool:
-        return bool(self._store.check([self._key(number, "alarm")]))
+    def _other_rank_failed(self, call: Call, number: int, deadline: float) -> bool:
+        key = self._key(number, "alarm")
+        left = deadline - time.monotonic()
+        return bool(self._ask(call, left, lambda: self._store.check([key])))
 
-    def _wait_for_keys(self, keys: list[str], seconds: float) -> bool:
-        """Whether the keys appear within ``seconds``.
+    def _wait_for_keys(self, keys: list[str], seconds: float, problem: str) -> bool:
+        """Whether the keys appear within ``seconds``, and before another rank wrote a problem.
 
         The store's own ``wait`` is not used: FileStore rounds up to whole seconds.
         """
         until, pause = time.monotonic() + seconds, _FIRST_POLL_S
         while not self._store.check(keys):
-            if time.monotonic() > until:
+            if time.monotonic() > until or self._store.check([problem]):
                 return False
             time.sleep(pause)
             pause = min(2 * pause, _POLL_S)
@@ -442,9 +477,8 @@ class PendingCall:
             if now > self._deadline:
                 return TimeoutError(f"it did not end within {self._group.timeout_s:g} s")
             if now > look:
-                with self._group._store_errors(self._call):
-                    if self._group._other_rank_failed(self._number):
-                        return ConnectionError("another rank failed in it")
+                if self._group._other_rank_failed(self._call, self._number, self._deadline):
+                    return ConnectionError("another rank failed in it")
                 look = now + _CHECK_FAILURES_S
             if not self._on_host:
                 time.sleep(_POLL_S)

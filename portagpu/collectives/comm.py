@@ -181,9 +181,13 @@ class Comm:
     def shutdown(self, timeout_s: float = 10.0) -> None:
         """Destroy all process groups, and leave nothing of :meth:`init` behind.
 
-        It waits up to ``timeout_s`` for the other ranks to shut down too. Without one that is lost
-        the groups are aborted and their connections cut; torch would wait for it. Safe without a
-        group, twice, and after an error; then :meth:`init` works again.
+        It waits up to ``timeout_s`` for the other ranks to shut down too. Raises, within
+        ``timeout_s`` plus two seconds, RankLost with those of the missing ones whose processes have
+        ended or are stopped, and CollectiveError where a store that no rank holds is gone. Where an
+        error is being handled, that is a warning in the log instead, as it always is for ranks that
+        are only slow; with 0 it neither waits nor raises. Without a rank the groups are aborted and
+        their connections cut; torch would wait for it. Safe without a group, twice, and after an
+        error; then :meth:`init` works again.
         """
         self._need_library()
         from portagpu.collectives.init import shutdown

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import logging
 import math
 import os
 import socket
+import sys
 import threading
 import time
 from dataclasses import dataclass, field
@@ -21,11 +23,23 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.constants import default_pg_timeout
 
+from portagpu.codec import decode
 from portagpu.collectives.launcher import place_of_rank
-from portagpu.collectives.meeting import Member, alarmed, live_run, meet, raise_broken
+from portagpu.collectives.meeting import (
+    Member,
+    Problem,
+    alarmed,
+    go_on,
+    judged,
+    leave,
+    live_run,
+    meet,
+    raise_broken,
+    slow,
+)
 from portagpu.collectives.membership import Membership, engine_of
+from portagpu.collectives.processes import own_process
 from portagpu.collectives.stores import (
-    CUTS_END_S,
     POLL_S,
     Meeting,
     Overrun,
@@ -35,7 +49,7 @@ from portagpu.collectives.stores import (
     meeting_of,
     open_sockets,
     open_store,
-    unreachable_by_itself,
+    say_farewell,
 )
 from portagpu.errors import CollectiveError, PortagpuError
 from portagpu.text import error_line
@@ -47,9 +61,12 @@ if TYPE_CHECKING:
     from portagpu.collectives.comm import Comm
     from portagpu.collectives.launcher import Place
 
+_log = logging.getLogger("portagpu")
+
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
-_LATE_S: Final = 1.2
-"""After the limit of init, until calls that still wait for the store are cut off."""
+_LATE_S: Final = 1.0
+"""After the limit of init or shutdown, until calls that still wait for the store are cut off: the
+ranks that answer agree until then on who is lost (:mod:`portagpu.collectives.meeting`)."""
 _DESTROY_S: Final = 2.0
 """How long torch may take to destroy the groups before their connections are cut."""
 
@@ -62,7 +79,7 @@ class _Run:
     store: Store
     device: torch.device | None
     rank: int
-    world_size: int
+    members: tuple[Member, ...]
     pid: int
     """Of the process that joined: a fork of it has copies of its connections."""
     undo: list[Callable[[], None]] = field(default_factory=list)
@@ -110,19 +127,12 @@ def init(
         _generation += 1
         joining = _Joining(comm, place, meeting, _generation, timeout_s, collective_timeout_s)
         try:
-            members = bounded(timeout_s + _LATE_S, joining.join, meeting.cut)
-        except Overrun as error:
-            _abandon(joining)
-            problem = f"it did not answer within {timeout_s:g} s"
-            if meeting.of_rank_0 and place.rank == 0 and not meeting.holds:
-                raise unreachable_by_itself(meeting, problem) from error
-            raise lost_store(meeting, problem) from error
+            members = _in_time(meeting, place.rank, timeout_s, joining.join)
         except BaseException:
             _abandon(joining)
             raise
-        _run = _Run(
-            meeting, joining.run_store, comm.device_id, place.rank, place.world_size, os.getpid()
-        )
+        meeting.joined = True
+        _run = _Run(meeting, joining.run_store, comm.device_id, place.rank, members, os.getpid())
         try:
             return _membership(comm, place, meeting, members, checked, timeout_s)
         except BaseException:
@@ -153,30 +163,23 @@ class _Joining:
 
     def join(self) -> tuple[Member, ...]:
         """Meet the other ranks and form the group."""
-        me = _me(self.comm, self.place)
         pause = self.meeting.pause
-        try:
-            store = open_store(self.meeting, self.place, self.generation, self.deadline)
-            name = str(self.generation)
-            if self.place.agent_holds_store and self.meeting.port == self.place.port:
-                name = live_run(
-                    store, self.generation, me.rank, self.timeout_s, self.deadline, pause
-                )
-            self.run_store = PrefixStore(f"portagpu/{name}", store)
-            members = meet(
-                self.run_store,
-                me,
-                self.timeout_s,
-                self.deadline,
-                hint=self.place.hint,
-                holds=self.meeting.holds,
-                pause=pause,
-            )
-            self._form_group(me)
-        except PortagpuError:
-            raise
-        except RuntimeError as error:
-            raise lost_store(self.meeting, f"it ended ({error_line(error)})") from error
+        store = open_store(self.meeting, self.place, self.generation, self.deadline)
+        me = _me(self.comm, self.place, self.meeting)
+        name = str(self.generation)
+        if self.place.agent_holds_store and self.meeting.port == self.place.port:
+            name = live_run(store, self.generation, me.rank, self.timeout_s, self.deadline, pause)
+        self.run_store = PrefixStore(f"portagpu/{name}", store)
+        members = meet(
+            self.run_store,
+            me,
+            self.timeout_s,
+            self.deadline,
+            hint=self.place.hint,
+            holds=self.meeting.holds,
+            pause=pause,
+        )
+        self._form_group(me)
         return members
 
     def _form_group(self, me: Member) -> None:
@@ -218,11 +221,31 @@ class _Joining:
             raise_broken(self.run_store, me, said, holds=self.meeting.holds)
 
 
-def _me(comm: Comm, place: Place) -> Member:
+def _in_time(meeting: Meeting, rank: int, timeout_s: float, action: Callable[[], Any]) -> Any:
+    """What ``action`` returns, which asks the store. Raises what it raises.
+
+    Raises the error of a lost store where the store ends, or does not answer in time.
+    """
+    try:
+        return bounded(timeout_s + _LATE_S, action, meeting.cut)
+    except PortagpuError:
+        raise
+    except Overrun as error:
+        if isinstance(error.__cause__, PortagpuError):
+            # what was found before the store was cut off
+            raise error.__cause__ from None
+        problem = f"it did not answer within {timeout_s:g} s"
+        raise lost_store(meeting, problem, rank) from error
+    except RuntimeError as error:
+        raise lost_store(meeting, f"it ended ({error_line(error)})", rank) from error
+
+
+def _me(comm: Comm, place: Place, meeting: Meeting) -> Member:
     host = socket.gethostname()
-    machine = host
+    machine, namespace, started = host, "", 0
     with contextlib.suppress(OSError):
         machine = _BOOT_ID.read_text("ascii").strip()
+        namespace, started = own_process()
     return Member(
         rank=place.rank,
         world_size=place.world_size,
@@ -232,6 +255,9 @@ def _me(comm: Comm, place: Place) -> Member:
         device=comm.device_identity if comm.device_ids else None,
         device_name=str(comm.device_id or comm.device_type),
         local_rank=place.local_rank,
+        pid_namespace=namespace,
+        started=started,
+        farewell=meeting.farewell_end,
     )
 
 
@@ -307,51 +333,73 @@ def shutdown(timeout_s: float = 10.0, device: torch.device | None = None) -> Non
         for stop in run.undo:
             with contextlib.suppress(RuntimeError):
                 stop()
-        everyone = False
+        everyone, lost = False, None
         try:
-            everyone = _in_time(run, timeout_s, lambda: _all_leave(run, timeout_s))
+            # groups are destroyed together: their threads still use what other ranks hold
+            everyone = _in_time(run.meeting, run.rank, timeout_s, partial(_leave, run, timeout_s))
+        except CollectiveError as error:
+            lost = error
+            me, first = run.members[run.rank], run.members[0]
+            silent = run.meeting.of_rank_0 and isinstance(error.__cause__, Overrun)
+            if silent and timeout_s and judged(me, first) is False:
+                # it is at work, so that even its store has no time to answer
+                lost = None
+                go_on(run.rank, slow([0], timeout_s))
         finally:
             # also after Ctrl-C
             if dist.is_initialized():
                 _destroy(run, everyone)
-            if everyone:
-                _in_time(run, timeout_s, lambda: _end_last(run, timeout_s))
+            if everyone or (timeout_s == 0 and lost is None):
+                # who is lost after all have said that they leave has done its work
+                with contextlib.suppress(CollectiveError):
+                    _in_time(run.meeting, run.rank, timeout_s, partial(_end_last, run, timeout_s))
             del run.store
             _close(run.meeting)
+    if lost is None or timeout_s == 0:
+        return
+    if sys.exception() is None:
+        raise lost
+    # what the program raises comes first, also from a ``finally``
+    _log.warning("%s", lost)
 
 
-def _in_time(run: _Run, timeout_s: float, action: Callable[[], bool]) -> bool:
-    """What ``action`` says; False where the store does not answer."""
+def _leave(run: _Run, timeout_s: float) -> bool:
+    meeting, store = run.meeting, run.store
     try:
-        return bool(bounded(timeout_s + CUTS_END_S, action, run.meeting.cut))
-    except (Overrun, RuntimeError):
-        return False
+        said = meeting.farewell_said()
+        if said is None:
+            return _leave_over_store(run, timeout_s)
+    except PortagpuError:
+        raise
+    except RuntimeError:
+        said = meeting.farewell_said()
+        if said is None:
+            raise
+    finally:
+        with contextlib.suppress(RuntimeError):
+            if meeting.server is not None and store.check(["problem"]):
+                agreed, ends = store.get("problem"), {each.farewell for each in run.members}
+                say_farewell(meeting.port, agreed, ends)
+    return go_on(run.rank, decode(Problem, said, "farewell"))
 
 
-def _all_leave(run: _Run, timeout_s: float) -> bool:
-    """Say that this rank leaves; whether all do within ``timeout_s``.
-
-    Groups are destroyed together: their threads still use what other ranks hold.
-    """
-    until = time.monotonic() + timeout_s
-    run.store.set(f"left/{run.rank}", "")
-    keys = [f"left/{rank}" for rank in range(run.world_size)]
-    while not run.store.check(keys):
-        if time.monotonic() > until:
-            return False
-        time.sleep(POLL_S / 10)
-    return True
+def _leave_over_store(run: _Run, timeout_s: float) -> bool:
+    meeting, store = run.meeting, run.store
+    together = leave(store, run.rank, run.members, timeout_s, holds=meeting.ends_last)
+    if meeting.file is not None and timeout_s and not together:
+        # the last one that comes removes it
+        meeting.holds = store.check([f"left/{each.rank}" for each in run.members])
+    return together
 
 
-def _end_last(run: _Run, timeout_s: float) -> bool:
+def _end_last(run: _Run, timeout_s: float) -> None:
     """Say that this rank needs the store no more; whoever holds it waits for all others."""
     until = time.monotonic() + timeout_s
     run.store.add("gone", 1)
-    while run.meeting.holds and run.store.add("gone", 0) < run.world_size:
+    while run.meeting.ends_last and run.store.add("gone", 0) < len(run.members):
         if time.monotonic() > until:
-            return False
+            return
         time.sleep(POLL_S / 10)
-    return True
 
 
 def _destroy(run: _Run, everyone: bool) -> None:
@@ -376,6 +424,8 @@ def _on_device(device: torch.device | None, action: Callable[[], Any]) -> Callab
 def _close(meeting: Meeting) -> None:
     """Close the store: the process that holds it frees its port."""
     meeting.store = meeting.server = None
+    if meeting.farewell is not None:
+        meeting.farewell.close()
     # torch's groups hold it in cycles
     gc.collect()
     if meeting.file is not None and meeting.holds:

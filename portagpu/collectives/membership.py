@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
-    """This rank in its run. As a context manager it shuts down at the end of the block."""
+    """This rank in its run. As a context manager it shuts down at the end of the block.
+
+    That raises RankLost as :meth:`shutdown` does, where the block itself raises nothing: with ranks
+    that have ended or are stopped. Of ranks that are only slow it warns.
+    """
 
     rank: int
     world_size: int

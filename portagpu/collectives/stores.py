@@ -7,14 +7,17 @@ run in a thread; after their time the connections are shut down, which ends the 
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import gc
+import json
 import os
 import socket
 import threading
 import time
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -25,7 +28,7 @@ from portagpu.errors import CollectiveError, RankLost
 from portagpu.text import error_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from portagpu.collectives.launcher import Place
 
@@ -34,8 +37,12 @@ _FIRST_POLL_S: Final = 1e-3
 POLL_S: Final = 0.05
 _CONNECT_S: Final = 2.0
 _LONGEST_S: Final = 10.0
+_HANDSHAKE_S: Final = 0.3
+"""After the limit, until torch's client is left alone: where the store ends after it answered, it
+tries again for more than twice its own limit (torch 2.13), and has no connection to cut."""
 _CUT_S: Final = 0.1
 """How often connections are shut down while a call does not end."""
+_FAREWELL_BYTES: Final = 1 << 16
 CUTS_END_S: Final = 0.6
 """How long a call may take to end after its connections are gone."""
 
@@ -60,10 +67,34 @@ class Meeting:
     of_rank_0: bool = False
     """Whether the process of rank 0 holds it."""
     file: Path | None = None
+    farewell: socket.socket | None = None
+    """A connection to the store of rank 0, which is silent until rank 0 leaves this rank behind:
+    what the ranks agreed on would end with the store."""
     sockets: set[str] = field(default_factory=set)
     """The connections of the process group, as /proc names them."""
     given_up: bool = False
     """Whether nobody waits any more for what the threads of this meeting do."""
+    joined: bool = False
+    """Whether this process is through init."""
+
+    @property
+    def ends_last(self) -> bool:
+        """Whether the store may end with this process: a given one is perhaps the one's own."""
+        return self.holds or self.given
+
+    @property
+    def farewell_end(self) -> str:
+        """This rank's end of the farewell connection, as both ends write it; empty without one."""
+        return "" if self.farewell is None else _end(self.farewell.getsockname())
+
+    def farewell_said(self) -> Any:
+        """What rank 0 said before its store ended, parsed; None if nothing."""
+        if self.farewell is None:
+            return None
+        try:
+            return json.loads(self.farewell.recv(_FAREWELL_BYTES))
+        except (OSError, ValueError):
+            return None
 
     def pause(self, seconds: float) -> None:
         """Sleep. Raises CollectiveError where the meeting was given up, as by Ctrl-C."""
@@ -73,7 +104,7 @@ class Meeting:
 
     def cut(self) -> None:
         """Shut down the connections to the store and of the process group."""
-        _shut_down(self.port, self.sockets)
+        shut_down(self.port, self.sockets)
 
 
 class Overrun(Exception):
@@ -119,13 +150,43 @@ def bounded(
     raise errors[0]
 
 
+def watched(seconds: float, action: Callable[[], Any], cut: Callable[[], None]) -> Any:
+    """What ``action`` returns or raises, in this thread, where ``cut`` is sure to end it.
+
+    It costs less than :func:`bounded`. Raises Overrun, from what ``action`` raised after
+    ``seconds``.
+    """
+    done, late = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        if not done.wait(max(0.0, seconds)):
+            late.set()
+            while not done.is_set():
+                cut()
+                done.wait(_CUT_S)
+
+    # Thread.start would wait until it runs
+    _thread.start_new_thread(watch, ())
+    try:
+        return action()
+    except RuntimeError as error:
+        if not late.is_set():
+            raise
+        raise Overrun(f"it did not end within {seconds:g} s") from error
+    finally:
+        done.set()
+
+
 def given_store(store: Store) -> Meeting:
     """The caller's own store."""
-    inner = store
-    while isinstance(inner, PrefixStore):
-        inner = inner.underlying_store
-    port = inner.port if isinstance(inner, TCPStore) else 0
-    return Meeting(store, "the given store", given=True, port=port)
+    return Meeting(store, "the given store", given=True, port=port_of(store))
+
+
+def port_of(store: Store) -> int:
+    """Of the process that holds the store; 0 for a store without one."""
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    return store.port if isinstance(store, TCPStore) else 0
 
 
 def meeting_of(place: Place, init_method: str | None) -> Meeting:
@@ -223,15 +284,10 @@ def _connect(meeting: Meeting, owner: str | None, deadline: float) -> Store:
             with socket.create_connection((address, port), min(left, _CONNECT_S)) as probe:
                 if probe.getsockname() == probe.getpeername():
                     raise ConnectionRefusedError("nothing answers there")
-            store = TCPStore(
-                address,
-                port,
-                None,
-                False,
-                # it answered just now; on a busy machine torch's own handshake takes longer
-                timedelta(seconds=min(max(left, _CONNECT_S), _LONGEST_S)),
-                wait_for_workers=False,
-            )
+            # it answered just now; on a busy machine torch's own handshake takes longer
+            limit = timedelta(seconds=min(max(left, _CONNECT_S), _LONGEST_S))
+            connect = partial(TCPStore, address, port, None, False, limit, wait_for_workers=False)
+            store: Store = bounded(deadline - time.monotonic() + _HANDSHAKE_S, connect, None)
             if owner is None:
                 return store
             problem = "what answers there is no store of this run"
@@ -240,9 +296,12 @@ def _connect(meeting: Meeting, owner: str | None, deadline: float) -> Store:
             while not store.check([_OWNER_KEY]) and time.monotonic() < until:
                 meeting.pause(POLL_S)
             if store.check([_OWNER_KEY]) and store.get(_OWNER_KEY).decode() == owner:
+                if not meeting.holds:
+                    meeting.farewell = socket.create_connection((address, port), _CONNECT_S)
+                    meeting.farewell.setblocking(False)
                 return store
             del store
-        except TimeoutError:
+        except (TimeoutError, Overrun):
             problem = "it does not answer"
         except OSError as error:
             problem = error.strerror or str(error)
@@ -263,12 +322,19 @@ def unreachable_by_itself(meeting: Meeting, problem: str) -> CollectiveError:
     )
 
 
-def lost_store(meeting: Meeting, problem: str) -> CollectiveError:
-    """The error for a store that cannot be reached: rank 0 is lost, if it holds the store."""
+def lost_store(meeting: Meeting, problem: str, rank: int | None = None) -> CollectiveError:
+    """The error, on ``rank``, for a store that cannot be reached.
+
+    Rank 0 is lost, if it holds the store.
+    """
+    if meeting.of_rank_0 and rank == 0 and not meeting.holds:
+        return unreachable_by_itself(meeting, problem)
     if meeting.of_rank_0:
+        lost = "is gone" if meeting.joined else "did not come or is gone"
+        more = "" if meeting.joined else ", and at MASTER_ADDR and MASTER_PORT"
         return RankLost(
-            f"rank 0, which holds the store at {meeting.where}, did not come or is gone: "
-            f"{problem}; look at the output of rank 0, and at MASTER_ADDR and MASTER_PORT",
+            f"rank 0, which holds the store at {meeting.where}, {lost}: {problem}; look at the "
+            f"output of rank 0{more}",
             ranks=(0,),
         )
     return CollectiveError(
@@ -282,6 +348,22 @@ def open_sockets() -> set[str]:
     return {name for name, _ in _sockets()}
 
 
+def say_farewell(port: int, text: bytes, ends: Collection[str]) -> None:
+    """Send ``text`` to those ``ends`` of connections that this process holds at ``port``."""
+    for _, descriptor in _sockets():
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
+            if connection.family not in (socket.AF_INET, socket.AF_INET6):
+                continue
+            here, there = connection.getsockname(), connection.getpeername()
+            if here[1] == port and _end(there) in ends:
+                connection.send(text[:_FAREWELL_BYTES], socket.MSG_DONTWAIT)
+
+
+def _end(address: tuple[Any, ...]) -> str:
+    # a server of both families names one of IPv4 so
+    return f"{str(address[0]).removeprefix('::ffff:')}:{address[1]}"
+
+
 def _sockets() -> Iterator[tuple[str, int]]:
     """(name, descriptor) of each open socket."""
     with contextlib.suppress(OSError):
@@ -292,19 +374,26 @@ def _sockets() -> Iterator[tuple[str, int]]:
                     yield name, int(link.name)
 
 
-def _shut_down(port: int, names: set[str]) -> None:
+def shut_down(port: int, names: Collection[str] = ()) -> None:
     """Shut down this process's connections to that port, and those of ``names``.
 
     What a socket object of Python holds is the program's own: torch's connections have none.
     """
-    own = {each.fileno() for each in gc.get_objects() if issubclass(type(each), socket.socket)}
+    own: set[int] | None = None
     for name, descriptor in _sockets():
-        if descriptor in own:
-            continue
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
             if connection.family not in (socket.AF_INET, socket.AF_INET6):
                 continue
             # one that listens has no peer; Gloo would end the process over it
             peer = connection.getpeername()
-            if name in names or (port and peer[1] == port):
+            if name not in names and not (port and peer[1] == port):
+                continue
+            if own is None:
+                # 40 ms of a process with torch, so not where all are shut down already
+                own = {
+                    each.fileno()
+                    for each in gc.get_objects()
+                    if issubclass(type(each), socket.socket)
+                }
+            if descriptor not in own:
                 connection.shutdown(socket.SHUT_RDWR)

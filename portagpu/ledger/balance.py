@@ -139,7 +139,8 @@ def _add_passes_of_all(stated: dict[Fact, _History], ordered: Sequence[Account])
                 more.append((account, statement))
         backend, joint, index = fact.device.rpartition(":")
         if joint and backend == fact.backend and index.isdecimal():
-            known = max(len(account.devices) for account, _ in history)
+            failed = (each for each, own in history if own.verdict is Verdict.FAIL)
+            known = max(len(each.devices) for each in failed)
             for account in ordered:
                 device = next((each for each in account.devices if each.number == int(index)), None)
                 whole = account.lists_all and len(account.devices) > known
