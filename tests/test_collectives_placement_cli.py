@@ -213,7 +213,8 @@ def test_a_topology_that_breaks_off_is_one_line_or_says_so(capfd, tmp_path):
         if code == 0:
             assert json.loads(out)["remarks"][0].startswith("a source breaks off"), at
         else:
-            assert (code, out, len(err.strip().splitlines())) == (2, "", 1), at
+            assert (code, len(err.strip().splitlines())) == (2, 1), at
+            assert json.loads(out)["schema"] == "portagpu.error/1", at
     assert outcomes == {0, 2}
 
 

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from portagpu.bundle.clearance import write_clearance
 from portagpu.cli import main
 from portagpu.errors import ResultError
 from portagpu.fleet.gather import DAMAGED, gather
 from portagpu.fleet.nodes import read_nodes
 from portagpu.fleet.record import FleetRecord, FleetRecordError, Step, StepState, write_record
 from portagpu.fleet.report import SCHEMA, report
+from portagpu.ledger import Relief
 from portagpu.report.fleet_page import render
 from portagpu.results.run import Result, Run, parse_json
 from portagpu.results.verdicts import Verdict
@@ -194,7 +196,7 @@ def test_a_device_that_is_gone_is_a_failure_until_it_is_replaced(
     after = [here[0], {**here[1], "uuid": "GPU-c"}]
     run(2, [gate("links", "count")], host="n1", devices=after).write_json(tmp_path / "new.json")
     (found,) = report([tmp_path]).nodes
-    assert (found.verdict, found.action, found.device) == (Verdict.FAIL, "isolate", "b")
+    assert (found.verdict, found.action, found.device) == (Verdict.FAIL, "isolate", "gpu-b")
     assert found.check == "identity/absent"
     assert found.gates["bringup", "identity"] is Verdict.FAIL
     clear = ["fleet", "clear", str(tmp_path), "--node", "n1", "--reason", "RMA 7"]
@@ -218,7 +220,7 @@ def test_a_wrong_value_is_cleared_by_a_person_and_then_run_again(
     run(2, [right], host="n1").write_json(tmp_path / "2.json")
     (found,) = report([tmp_path]).nodes
     assert (found.verdict, found.action) == (Verdict.FAIL, "isolate")
-    words = ["--node", "n1", "--device", "cuda:0", "--cleared", "--reason", "a driver's fault"]
+    words = ["--node", "n1", "--cleared", "--reason", "a driver's fault"]
     (tmp_path / "2.json").unlink()
     assert main(["fleet", "clear", str(tmp_path), *words]) == 0
     (found,) = report([tmp_path]).nodes
@@ -231,6 +233,77 @@ def test_a_wrong_value_is_cleared_by_a_person_and_then_run_again(
     cleared = next(tmp_path.glob("clearance-*.json"))
     cleared.write_text(cleared.read_text().replace('"cleared"', '"forgiven"'))
     assert report([tmp_path]).unread[0].path == cleared
+
+
+def test_a_pair_that_failed_is_not_hidden_by_the_nodes_own_results(tmp_path: Path) -> None:
+    for number, name in enumerate(("a", "b", "a+b")):
+        (tmp_path / name).mkdir()
+        made = run(number, [gate("links", "x")], host=name)
+        if name == "a+b":
+            bad = gate("collectives", "all_reduce", Verdict.FAIL, reason="rank 1 has 3")
+            made = run(number, [bad], host="a")
+        made.write_json(tmp_path / name / "result.json")
+    done = StepState.DONE
+    steps = [
+        Step(
+            id=name, nodes=tuple(name.split("+")), state=done, result=f"{name}/result.json",
+            verdict="FAIL" if "+" in name else "PASS",
+        )
+        for name in ("a", "b", "a+b")
+    ]  # fmt: skip
+    record(tmp_path, *steps, nodes=("a", "b"))
+    found = report([tmp_path])
+    assert found.verdict is Verdict.FAIL
+    assert [(each.name, each.verdict, each.reason) for each in found.nodes] == [
+        ("a", Verdict.FAIL, "with b: rank 1 has 3"),
+        ("b", Verdict.FAIL, "with a: rank 1 has 3"),
+    ]
+    # the same pair passes the same check later
+    again = run(5, [gate("collectives", "all_reduce")], host="a")
+    later = tmp_path.parent / f"{tmp_path.name}-later"
+    (later / "p").mkdir(parents=True)
+    again.write_json(later / "p" / "result.json")
+    record(
+        later,
+        Step(id="p", nodes=("a", "b"), state=done, result="p/result.json", verdict="PASS"),
+        nodes=("a", "b"),
+    )
+    assert report([tmp_path, later]).verdict is Verdict.PASS
+
+
+def test_a_result_in_the_folder_of_another_node_is_its_own(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    run(1, [SPOILED], host="a").write_json(tmp_path / "a" / "result.json")
+    run(2, [WELL], host="b").write_json(tmp_path / "a" / "stray.json")
+    step = Step(id="a", nodes=("a",), state=StepState.DONE, result="a/result.json", verdict="FAIL")
+    record(tmp_path, step, nodes=("a",))
+    found = {each.name: each.verdict for each in report([tmp_path]).nodes}
+    assert found == {"a": Verdict.FAIL, "b": Verdict.PASS}
+
+
+def test_a_fleet_json_of_something_else_hides_no_result(tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    run(1, [SPOILED], host="a").write_json(tmp_path / "x" / "old.json")
+    (tmp_path / "x" / "fleet.json").write_text('{"schema": "portagpu.fleet-report/1"}')
+    assert report([tmp_path]).verdict is Verdict.FAIL
+
+
+def test_a_command_that_was_refused_is_not_a_run(tmp_path: Path) -> None:
+    run(1, [WELL], host="a").write_json(tmp_path / "1.json")
+    refused = run(2, [], host="a", error={"exit_code": 2, "message": "no such option"})
+    refused.write_json(tmp_path / "2.json")
+    found = report([tmp_path])
+    assert found.verdict is Verdict.PASS
+    assert [each.reason for each in found.aside] == [
+        "is of a command that was refused: no such option"
+    ]
+
+
+def test_a_clearance_of_nobody_is_named(tmp_path: Path) -> None:
+    run(1, [SPOILED], host="a").write_json(tmp_path / "1.json")
+    write_clearance(tmp_path, node="z", device="", what=Relief.REPLACED, reason="so", now=FIRST_DAY)
+    (aside,) = report([tmp_path]).aside
+    assert aside.reason == "no result is of what it clears: z"
 
 
 def test_two_machines_under_one_name_are_reported(

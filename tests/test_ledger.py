@@ -114,7 +114,12 @@ _CLEARANCES = st.lists(
 
 
 def name_in(made: Made, device: str) -> str:
-    """What a run that states something of the device knows of it: its UUID, or its index alone."""
+    """What a run that states something of the device knows of it: its UUID, or its index alone.
+
+    Where a run describes no device, the first one is what it is about.
+    """
+    if not made.listed and device == DEVICES[0]:
+        return ""
     return device if device in made.listed else f"example:{DEVICES.index(device)}"
 
 
@@ -164,7 +169,10 @@ def lost(runs: list[Made], reliefs: list[Clearance]) -> set[str]:
     found = set()
     for device in {name for each in runs for name in each.listed}:
         seen = max(each.at for each in runs if device in each.listed)
-        relieved = any(each.device in ("", device) and each.at_s >= seen for each in reliefs)
+        relieved = any(
+            each.what is Relief.REPLACED and each.device in ("", device) and each.at_s >= seen
+            for each in reliefs
+        )
         missing = any(device not in each.listed and each.at > seen - 1 for each in newest)
         if missing and not relieved:
             found.add(device)
@@ -173,7 +181,7 @@ def lost(runs: list[Made], reliefs: list[Clearance]) -> set[str]:
 
 def shown(identity: str) -> str:
     """An identity as the documents of this module write it."""
-    return f"GPU-{identity}" if len(identity) == 1 else identity
+    return identity.replace("gpu-", "GPU-")
 
 
 @settings(
@@ -335,7 +343,7 @@ def test_a_device_that_a_later_run_does_not_list_is_a_failure() -> None:
     (absent,) = balance(
         [account_of(each) for each in (eight, run(9, check, devices=gpus("GPU-a")))]
     ).absent
-    assert (absent.device.id, absent.missing.run) == ("b", "run-9")
+    assert (absent.device.id, absent.missing.run) == ("gpu-b", "run-9")
     one = {"devices": gpus("GPU-a")}
     for quiet in (
         run(9, result("gemm/x", suite="performance"), **one),
@@ -422,3 +430,104 @@ def test_what_was_not_judged_last_is_not_a_pass() -> None:
 def test_a_balance_needs_a_run() -> None:
     with pytest.raises(ValueError, match="at least one run"):
         balance([])
+
+
+def test_what_a_run_says_of_a_gate_as_a_whole_ends_with_results_of_the_gate() -> None:
+    left_out = result("memory/left-out", Verdict.INCONCLUSIVE)
+    whole = result("memory/x")
+    assert stands(run(0, left_out), run(9, whole)) is Verdict.PASS
+    assert stands(run(0, whole), run(9, left_out)) is Verdict.PASS, "it was judged before"
+    assert stands(
+        run(0, whole), run(9, left_out, result("links/left-out", Verdict.INCONCLUSIVE))
+    ) is (Verdict.INCONCLUSIVE)
+    broke = result("memory/check", Verdict.ERROR)
+    assert stands(run(0, broke), run(9, whole)) is Verdict.PASS
+    assert stands(run(0, whole), run(9, broke)) is Verdict.ERROR
+
+
+def test_a_pass_of_all_repairs_what_blamed_one_of_them() -> None:
+    here = {"devices": gpus("GPU-a", "GPU-b")}
+    for culprit, devices in (("rank 1", here), ("node 1", here), ("rank 1", {})):
+        blamed = result("collectives/x", Verdict.FAIL, culprit)
+        assert stands(run(0, blamed, **devices), run(9, result("collectives/x"), **here)) is (
+            Verdict.PASS
+        )
+    blamed = run(0, result("links/numa", Verdict.FAIL, "node 1"), **here)
+    (fact,) = account_of(blamed).statements
+    assert fact.device == "node 1", "it is no GPU"
+    # one device's case says nothing of another
+    other = result("memory/alloc", Verdict.FAIL, "cuda:1", suite="conformance")
+    passed = result("memory/alloc", suite="conformance")
+    assert stands(run(0, other, **here), run(9, passed, **here)) is Verdict.FAIL
+
+
+def test_a_device_that_did_not_open_is_repaired_by_its_index_where_all_are_listed() -> None:
+    closed = result("identity/device", Verdict.FAIL, "cuda device 1")
+    old = run(0, closed, devices=[{**each, "index": 0} for each in gpus("GPU-a")])
+    opened = result("identity/device", Verdict.PASS, "cuda:1")
+    assert stands(old, run(9, opened, devices=gpus("GPU-a", "GPU-b"))) is Verdict.PASS
+    # after it was lost another device has its index
+    assert stands(old, run(9, opened, devices=gpus("GPU-b"))) is Verdict.FAIL
+    # the devices that opened keep their indices
+    kept = [{**each, "index": place} for place, each in enumerate(gpus("GPU-a", "GPU-b", "GPU-c"))]
+    failed = result("memory/x", Verdict.FAIL, "cuda:2")
+    (fact,) = account_of(run(0, failed, devices=kept[1:])).statements
+    assert fact.device == "gpu-c"
+
+
+def test_each_backend_lists_its_own_devices() -> None:
+    check = result("identity/count")
+    both = run(0, check, backend=None, devices=gpus("GPU-a", "GPU-b"))
+    gone = run(3, check, backend=None, devices=gpus("GPU-a"))
+    cpu = run(6, check, backend="cpu", devices=[{"name": "CPU", "kind": "cpu"}])
+    assert stands(both, gone, cpu) is Verdict.FAIL
+    none = run(6, check, backend=None, devices=[])
+    assert stands(both, none) is Verdict.FAIL, "it counted, and found none"
+    amd = run(6, check, backend="rocm", devices=[{"name": "G", "vendor": "amd", "uuid": "GPU-z"}])
+    assert stands(run(0, check, devices=gpus("GPU-a")), amd) is Verdict.PASS
+    unnamed = [*gpus("GPU-a"), {"name": "GPU", "vendor": "nvidia"}]
+    three = run(0, check, devices=gpus("GPU-a", "GPU-b", "GPU-c"))
+    assert stands(three, run(9, check, devices=unnamed)) is Verdict.FAIL, "one may be unnamed"
+    assert stands(
+        run(0, check, devices=gpus("GPU-a", "GPU-b")), run(9, check, devices=unnamed)
+    ) is (Verdict.PASS)
+
+
+def test_a_slice_shows_its_device_and_a_clearance_brings_none_back() -> None:
+    check = result("identity/count")
+    both = run(0, check, devices=gpus("GPU-a", "GPU-b"))
+    parts = [{"name": "slice", "vendor": "nvidia", "uuid": "MIG-1", "parent": "GPU-a"}]
+    assert stands(both, run(9, check, devices=[*parts, *gpus("GPU-b")])) is Verdict.PASS
+    at = instant(both.info.started)
+    gone = run(9, check, devices=gpus("GPU-b"))
+    for what, verdict in ((Relief.CLEARED, Verdict.FAIL), (Relief.REPLACED, Verdict.PASS)):
+        relief = Clearance(node="node", device="GPU-a", at_s=at + 5, what=what, reason="so")
+        assert stands(both, gone, reliefs=(relief,)) is verdict
+    relief = replace(relief, at_s=at + 99)
+    assert stands(both, reliefs=(relief,)) is Verdict.INCONCLUSIVE, "nothing ran since"
+
+
+def test_an_address_is_the_device_that_alone_was_seen_there() -> None:
+    at = [{"name": "GPU", "pci": "0000:81:00.0"}]
+    full = [{**gpus("GPU-a")[0], "pci": "00000000:81:00.0"}]
+    failed = result("health/ecc", Verdict.FAIL, "0000:81:00.0", suite="health")
+    passed = replace(failed, verdict=Verdict.PASS)
+    assert stands(run(0, failed, devices=at), run(9, passed, devices=full)) is Verdict.PASS
+    swapped = run(9, passed, devices=[{**full[0], "uuid": "GPU-b"}])
+    assert stands(run(0, failed, devices=full), swapped) is Verdict.FAIL
+
+
+def test_uuids_are_the_same_with_and_without_a_word_before_them() -> None:
+    hexes = "6d0d7a2e-1111-2222-3333-444455556666"
+    old = run(0, FAILED, devices=[{**each, "index": 1} for each in gpus(f"GPU-{hexes}")])
+    new = run(9, PASSED, devices=[{**each, "index": 1} for each in gpus(hexes.upper())])
+    assert stands(old, new) is Verdict.PASS
+
+
+def test_a_run_that_did_not_end_counts_until_one_of_its_suites_does() -> None:
+    stopped = run(0, PASSED, interrupted=True)
+    health = run(9, result("health/x", suite="health"))
+    assert stands(stopped, health) is Verdict.INCONCLUSIVE
+    assert stands(stopped, health, run(20, PASSED)) is Verdict.PASS
+    broke = run(0, PASSED, error={"exit_code": 1, "message": "it broke"})
+    assert stands(broke, health) is Verdict.ERROR

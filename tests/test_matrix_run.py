@@ -211,7 +211,7 @@ def change_text(document: dict[str, Any], where: str, value: object) -> None:
         (
             "run.devices",
             [{"name": "GPU", "uuid": "GPU-A"}],
-            "its device a is not here",
+            "its device gpu-a is not here",
         ),
         ("results", 1, "it has 1 of "),
         ("suite", "performance", "it is not of the suite conformance alone"),

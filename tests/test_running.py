@@ -65,7 +65,7 @@ def test_a_rank_that_hung_is_a_failure_unless_the_machine_was_busy() -> None:
     assert found["reason"] == f"rank 0 hung in wait (c10d.py:3) on a busy machine ({clause})"
     assert [
         getattr(_failure(each.ranks[0], each.sentence), "kind", None) for each in (quiet, busy)
-    ] == ["lost", "starved"]
+    ] == ["hung", "starved"]
     assert (busy.ok, busy.first_failure and busy.first_failure.is_starved) == (False, True)
 
 

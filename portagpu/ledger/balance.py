@@ -83,15 +83,24 @@ def balance(accounts: Sequence[Account], clearances: Iterable[Clearance] = ()) -
         standing = _standing(history, own)
         if standing is not None:
             facts[fact] = standing
-    replaced = [each for each in reliefs if each.what is Relief.REPLACED]
     return Balance(
         facts,
         tuple(_absent(ordered, reliefs)),
         ordered[-1],
         _several_machines(ordered, reliefs),
         _unfinished(ordered),
-        replaced[-1] if replaced and replaced[-1].at_s > ordered[-1].at_s else None,
+        _untested(ordered[-1], reliefs),
     )
+
+
+def _untested(newest: Account, reliefs: Sequence[Clearance]) -> Clearance | None:
+    """A replacement after which nothing ran: the newest run still has the old device."""
+    devices = {each.id for each in newest.devices} | {each.device for each in newest.statements}
+    for relief in reliefs:
+        has_it = not relief.device or any(relief.covers(each) for each in devices)
+        if relief.what is Relief.REPLACED and relief.at_s > newest.at_s and has_it:
+            return relief
+    return None
 
 
 def _by_fact(ordered: Sequence[Account]) -> dict[Fact, _History]:

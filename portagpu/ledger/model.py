@@ -45,9 +45,8 @@ class Statement(NamedTuple):
 class Device(NamedTuple):
     """A device as a run describes it.
 
-    ``id`` is its UUID in lower case, without the "GPU-" that only some tools write, else its PCI
-    address, else its place under its backend, and empty where nothing names it. ``parent`` is the
-    device of which it is a slice.
+    ``id`` is its UUID, else its PCI address (both by :func:`same_id`), else its place under its
+    backend, and empty where nothing names it. ``parent`` is the device of which it is a slice.
     """
 
     id: str
@@ -72,13 +71,16 @@ class Device(NamedTuple):
 
 
 def same_id(text: str) -> str:
-    """An identity as devices have it: lower case, no "GPU-", and a PCI domain of four digits."""
-    plain = text.strip().lower().removeprefix("gpu-")
+    """An identity as devices have it: lower case, no word before a UUID, and a PCI domain of four
+    digits."""
+    plain = _WORD.sub("", text.strip().lower())
     if (found := _PCI.fullmatch(plain)) is None:
         return plain
     return f"{(found[1] or '0000')[-4:]}:{found[2]}"
 
 
+_WORD: Final = re.compile(r"^[a-z]+-(?=[0-9a-f]{8}-[0-9a-f]{4}-|[0-9a-f]{16}$)")
+"""What only some tools write before a UUID."""
 _PCI: Final = re.compile(r"(?:([0-9a-f]{4}|[0-9a-f]{8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
 
 
