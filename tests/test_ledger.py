@@ -143,7 +143,7 @@ def unrepaired(runs: list[Made], reliefs: list[Clearance]) -> set[tuple[str, str
             for passed in runs:
                 # an index is that device where all are listed, and more than the failing run knew
                 same = name_in(passed, device) == known or (
-                    known.startswith("example:")
+                    (known.startswith("example:") or not known)
                     and device in passed.listed
                     and len(passed.listed) > max(of_same)
                 )

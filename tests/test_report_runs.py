@@ -397,3 +397,18 @@ def test_a_measure_of_many_runs_shows_those_that_differ_most() -> None:
     assert len(re.findall('class="line"', curves)) == 2 * 24, "in the chart and its legend"
     assert "Roofline, any dtype (24 of 1000 lines)" in section(text, "Roofline")
     assert len(data(text)["rows"]) == 1000
+
+
+def test_what_fails_in_the_runs_together_alone_is_the_verdict_of_the_page() -> None:
+    here = [{"name": "GPU", "vendor": "nvidia", "uuid": f"GPU-{each}"} for each in "ab"]
+    first = run_of("one", gate("identity", "count"), devices=here)
+    later = run_of(
+        "one",
+        gate("identity", "count"),
+        devices=here[:1],
+        id="later",
+        started="2025-03-02T00:00:00Z",
+    )
+    text = render_runs([first, later])
+    assert "FAIL: portagpu: 2 runs of 1 target" in text
+    assert "together they fail: identity of one" in text

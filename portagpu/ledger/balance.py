@@ -133,34 +133,44 @@ def _add_passes_of_all(stated: dict[Fact, _History], ordered: Sequence[Account])
     """
     places = {each.run: place for place, each in enumerate(ordered)}
     for fact, history in stated.items():
-        of_one = fact.suite == "conformance" and fact.area not in OF_SEVERAL
-        if (
-            not fact.device
-            or of_one
-            or not any(each.verdict is Verdict.FAIL for _, each in history)
-        ):
+        failed = [account for account, own in history if own.verdict is Verdict.FAIL]
+        if not failed or (fact.suite == "conformance" and fact.area not in OF_SEVERAL):
             continue
-        more: _History = []
-        for account, statement in stated.get(fact._replace(device=""), ()):
-            own = {each.id for each in account.devices}
-            named = fact.device.startswith(("rank ", "node "))
-            if statement.verdict is Verdict.PASS and (named or fact.device in own):
-                more.append((account, statement))
-        backend, joint, index = fact.device.rpartition(":")
-        if joint and backend == fact.backend and index.isdecimal():
-            failed = (each for each, own in history if own.verdict is Verdict.FAIL)
-            known = max(len(each.devices) for each in failed)
-            for account in ordered:
-                device = next((each for each in account.devices if each.number == int(index)), None)
-                whole = account.lists_all and len(account.devices) > known
-                if device is None or not device.lasting or not whole:
-                    continue
-                found = account.statements.get(fact._replace(device=device.id))
-                if found is not None and found.verdict is Verdict.PASS:
-                    more.append((account, found))
+        more = [
+            (account, statement)
+            for account, statement in stated.get(fact._replace(device=""), ())
+            if fact.device
+            and statement.verdict is Verdict.PASS
+            and (
+                fact.device.startswith(("rank ", "node "))
+                or fact.device in {each.id for each in account.devices}
+            )
+        ]
+        known = max(len(each.devices) for each in failed)
+        index = _index(fact, known)
+        for account in ordered if index is not None else ():
+            only = len(account.devices) == 1 and index == 0
+            device = next((each for each in account.devices if each.number == index or only), None)
+            whole = account.lists_all and len(account.devices) > known
+            if device is None or not device.lasting or not whole:
+                continue
+            found = account.statements.get(fact._replace(device=device.id))
+            if found is not None and found.verdict is Verdict.PASS:
+                more.append((account, found))
         if more:
             history += more
             history.sort(key=lambda each: places[each[0].run])
+
+
+def _index(fact: Fact, known: int) -> int | None:
+    """The index of the device of a fact where that is all that is known of it, else None.
+
+    Of a run that describes no device it is the first one.
+    """
+    backend, joint, index = fact.device.rpartition(":")
+    if not fact.device:
+        return 0 if known == 0 else None
+    return int(index) if joint and backend == fact.backend and index.isdecimal() else None
 
 
 def _leave_out_gates(stated: dict[Fact, _History]) -> None:

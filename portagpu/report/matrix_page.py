@@ -35,11 +35,12 @@ def render_runs(
     if not runs:
         raise ValueError("a report needs at least one run")
     listed = named(runs)
+    standing = overview.standing_cells(listed, clearances)
     targets = len({each.hardware for each in listed})
     default = f"portagpu: {units.count(len(runs), 'run')} of {units.count(targets, 'target')}"
     shown = title or default
     parts = (
-        ("Matrix", overview.matrix_section(listed, clearances)),
+        ("Matrix", overview.matrix_section(listed, standing)),
         ("Failures", overview.failures_section(listed)),
         ("Runs", overview.runs_section(listed)),
         ("Measures", compare.measures_section(listed)),
@@ -51,12 +52,12 @@ def render_runs(
     main = tag(
         "main",
         shapes(),
-        overview.banner(listed, shown),
+        overview.banner(listed, shown, standing),
         contents(parts),
         *(part for _, part in parts),
         footer([result for run in runs for result in run.results]),
     )
-    return page(f"{overview.verdict_of_all(listed)}: {shown}", CSS, main, script())
+    return page(f"{overview.verdict_of_all(listed, standing)}: {shown}", CSS, main, script())
 
 
 def _roofline_section(runs: Sequence[NamedRun]) -> Markup | None:

@@ -38,9 +38,9 @@ _MOST_FAILURES: Final = 40
 """Failures of one run that are written out; the checks have all of them."""
 
 
-def banner(runs: Sequence[NamedRun], title: str) -> Markup:
+def banner(runs: Sequence[NamedRun], title: str, standing: Sequence[Cell] = ()) -> Markup:
     """The verdict of all runs together, the most severe failure and what to do."""
-    verdict = verdict_of_all(runs)
+    verdict = verdict_of_all(runs, standing)
     failing = {id(result): each for each in runs for result in each.run.failures}
     facts: list[tuple[str, Child]] = []
     wide: list[tuple[str, Child]] = []
@@ -62,27 +62,32 @@ def banner(runs: Sequence[NamedRun], title: str) -> Markup:
         "header",
         tag("p", title, class_="about"),
         tag("h1", icon(verdict), str(verdict)),
-        tag("p", _why(runs), class_="why"),
+        tag("p", _why(runs, standing), class_="why"),
         fact_list(facts, wide) if facts else None,
         tag("ul", *counts, class_="counts", aria_label="Runs by verdict"),
         class_=f"card verdict {verdict.lower()}",
     )
 
 
-def verdict_of_all(runs: Sequence[NamedRun]) -> Verdict:
-    """The fold of the verdicts of the runs; strict if one of them was."""
+def verdict_of_all(runs: Sequence[NamedRun], standing: Sequence[Cell] = ()) -> Verdict:
+    """The fold of the verdicts of the runs, and of what fails in them together alone, as a device
+    that a later run lacks; strict if one of them was."""
     strict = any(each.run.info.strict for each in runs)
-    return fold((each.run.verdict for each in runs), strict=strict)
+    verdicts = [each.run.verdict for each in runs]
+    verdicts += (each.verdict for each in standing if each.verdict in FAILING)
+    return fold(verdicts, strict=strict)
 
 
-def _why(runs: Sequence[NamedRun]) -> str:
+def _why(runs: Sequence[NamedRun], standing: Sequence[Cell]) -> str:
     """ "2 of 5 runs failed: A; B; 1 of 5 runs not judged: C"."""
     failed = [each.name for each in runs if each.run.verdict in FAILING]
     unjudged = [each.name for each in runs if each.run.verdict is Verdict.INCONCLUSIVE]
+    together = [f"{each.area} of {each.target}" for each in standing if each.verdict in FAILING]
     whole = f"of {units.count(len(runs), 'run')}"
     parts = [
         f"{len(failed)} {whole} failed: {_listed(failed)}" if failed else None,
         f"{len(unjudged)} {whole} not judged: {_listed(unjudged)}" if unjudged else None,
+        f"together they fail: {_listed(together)}" if together and not failed else None,
     ]
     return "; ".join(filter(None, parts)) or f"none {whole} failed"
 
@@ -92,16 +97,25 @@ def _listed(names: Sequence[str]) -> str:
     return "; ".join(names[:3]) + (f" and {more} more" if more > 0 else "")
 
 
-def matrix_section(runs: Sequence[NamedRun], clearances: Sequence[Clearance] = ()) -> Markup:
+def standing_cells(runs: Sequence[NamedRun], clearances: Sequence[Clearance] = ()) -> list[Cell]:
+    """What stands of each target and area; what ran stands before recordings."""
+    found = cells(((each.name, each.run) for each in runs), hardware_of, clearances)
+    ran = {(each.target, each.suite, each.area) for each in found if not each.recorded}
+    return [
+        each
+        for each in found
+        if not each.recorded or (each.target, each.suite, each.area) not in ran
+    ]
+
+
+def matrix_section(runs: Sequence[NamedRun], standing: Sequence[Cell]) -> Markup:
     """Target by area, as ``matrix show`` has it: what stands of each, and what it earned.
 
     Whichever are more stand below each other.
     """
     found: dict[str, dict[Area, Cell]] = {}
-    for cell in cells(((each.name, each.run) for each in runs), hardware_of, clearances):
-        # what ran stands before recordings
-        if not cell.recorded or (cell.suite, cell.area) not in found.get(cell.target, {}):
-            found.setdefault(cell.target, {})[cell.suite, cell.area] = cell
+    for cell in standing:
+        found.setdefault(cell.target, {})[cell.suite, cell.area] = cell
     # in the order in which they ran
     there = {result.origin: None for each in runs for result in each.run.results}
     there |= dict.fromkeys(area for areas in found.values() for area in areas)
