@@ -326,12 +326,12 @@ def _done(name: str, runs: Sequence[NodeRun], own: Balance) -> Node:
     """A node with what stands of all its runs."""
     newest = runs[-1]
     by_run = {run.account.run: run for run in runs}
-    told, failure = _why(own, by_run)
+    source, failure = _why(own, by_run)
     verdict = own.verdict
     if failure is None and verdict is not Verdict.PASS:
         # nothing was judged, or a run did not end by itself
-        told = by_run[own.unfinished.run] if own.unfinished is not None else newest
-        failure = told.failure or _not_ended(told)
+        source = by_run[own.unfinished.run] if own.unfinished is not None else newest
+        failure = source.failure or _not_ended(source)
     gates = own.gates()
     if own.absent:
         gates[IDENTITY] = Verdict.FAIL
@@ -351,8 +351,8 @@ def _done(name: str, runs: Sequence[NodeRun], own: Balance) -> Node:
         action=action,
         next_step=failure.next_step if failure else "",
         gates=gates,
-        started=told.started,
-        file=str(told.path),
+        started=source.started,
+        file=str(source.path),
         earlier=len(runs) - 1,
     )
 
@@ -382,7 +382,7 @@ def _why(own: Balance, by_run: Mapping[str, NodeRun]) -> tuple[NodeRun, Failure 
 
 
 def _absent(absent: Absent) -> Failure:
-    """What to say of a device that is no longer listed."""
+    """The failure of a device that the newest listing lacks."""
     device = absent.device
     suite, gate = IDENTITY
     return Failure(
@@ -441,7 +441,7 @@ def _missing_together(fleet: Fleet) -> Iterator[Node]:
 
 
 def _alike(nodes: Sequence[Node]) -> list[Alike]:
-    """Groups of nodes that are no PASS: the failed before the missing, the largest first."""
+    """Groups of nodes that are not a PASS: the failed before the missing, the largest first."""
     groups: dict[tuple[object, ...], list[Node]] = {}
     for node in nodes:
         if node.verdict is not Verdict.PASS:
