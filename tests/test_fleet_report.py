@@ -611,3 +611,11 @@ def test_it_fits_a_phone_in_both_colours(browser: Browser, scheme: str) -> None:
     browser.resize(360, 800)
     assert browser.run("document.documentElement.scrollWidth") <= 360
     browser.resize(1200, 900)
+
+
+def test_two_runs_under_one_id_both_count(tmp_path: Path) -> None:
+    run(1, [WELL], host="n1").write_json(tmp_path / "a.json")
+    run(1, [SPOILED], host="n1").write_json(tmp_path / "b.json")
+    found = report([tmp_path])
+    assert found.verdict is Verdict.FAIL
+    assert [each.path.name for each in found.unread] == ["b.json"]

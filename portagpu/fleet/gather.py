@@ -146,6 +146,10 @@ def gather(places: Sequence[Path], processes: int = 0, now: datetime | None = No
         elif (other := runs.setdefault(found.account.run, found)) is not found:
             again = f"holds the same run as {one_line(str(other.path))}"
             _cannot_be_read(fleet, Unread(path, again), step)
+            if (found.owner, found.account) != (other.owner, other.account):
+                # one of them was edited or copied, and nobody knows which: both count
+                name = f"{found.account.run} in {one_line(str(path))}"
+                owned.append(replace(found, account=replace(found.account, run=name)))
         elif step is not None and len(step.nodes) > 1:
             fleet.joint.append(Joint(step.nodes, step.round, found))
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from portagpu import units
@@ -27,7 +28,7 @@ _EACH: Final = 3
 
 
 def reasons_section(report: FleetReport) -> Markup | None:
-    """Nodes that are no PASS, grouped by what they say; None if all passed."""
+    """Nodes that are not a PASS, grouped by what they say; None if all passed."""
     rows = [
         tag(
             "tr",
@@ -42,7 +43,7 @@ def reasons_section(report: FleetReport) -> Markup | None:
         for each in report.alike[:_MOST]
     ]
     head = ("Nodes", "Verdict", "Number", "First gate", "Action", "Reason")
-    caption = "Nodes that are no PASS, with alike reasons together"
+    caption = "Nodes that are not a PASS, by reason"
     return _section("Reasons", head, rows, caption, len(report.alike))
 
 
@@ -54,6 +55,10 @@ def _verdict(each: Alike) -> Markup:
 
 def _reason(each: Alike) -> list[Child]:
     parts: list[Child] = [shortened(each.reason, 400)]
+    blamed = Counter(device for device in each.devices if device)
+    if blamed:
+        named = ", ".join(f"{device} ({n:,})" if n > 1 else device for device, n in blamed.items())
+        parts.append(tag("span", f"on {shortened(named, 200)}", class_="soft"))
     if each.check:
         parts.append(tag("span", wrapped_id(shortened(each.check)), class_="soft"))
     if each.next_step:
