@@ -47,6 +47,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--part", metavar="K/N", help="every N-th file of tests, from the K-th on")
 
 
+# after -m and -k: a part has its share of the files that these leave, so that none is empty
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep the part that is asked for, and have workers begin with the longest tests.
 
