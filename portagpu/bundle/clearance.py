@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SCHEMA: Final = "portagpu.clearance/1"
+_NOT_OF_A_NAME: Final = re.compile(r"[^A-Za-z0-9.-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +65,6 @@ def write_clearance(
     document = _Document(
         node=node, device=device, at=f"{now:%Y-%m-%dT%H:%M:%S.%fZ}", what=what, reason=reason
     )
-    named = re.sub(r"[^A-Za-z0-9.-]+", "-", node)[:80]
+    named = _NOT_OF_A_NAME.sub("-", node)[:80]
     path = folder / f"clearance-{now:%Y%m%dT%H%M%S%fZ}-{named}.json"
     return write_atomic(path, json.dumps(encode(document), indent=1) + "\n")
