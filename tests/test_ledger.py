@@ -475,6 +475,14 @@ def test_a_device_that_did_not_open_is_repaired_by_its_index_where_all_are_liste
     assert fact.device == "gpu-c"
 
 
+def test_the_only_device_that_is_listed_is_not_another_index() -> None:
+    failed = run(0, result("links/x", Verdict.FAIL))
+    second = [{**each, "index": 1} for each in gpus("GPU-b")]
+    assert stands(failed, run(9, result("links/x", Verdict.PASS, "cuda:1"), devices=second)) is (
+        Verdict.FAIL
+    )
+
+
 def test_each_backend_lists_its_own_devices() -> None:
     check = result("identity/count")
     both = run(0, check, backend=None, devices=gpus("GPU-a", "GPU-b"))

@@ -150,7 +150,14 @@ def _add_passes_of_all(stated: dict[Fact, _History], ordered: Sequence[Account])
         index = _index(fact, known)
         for account in ordered if index is not None else ():
             only = len(account.devices) == 1 and index == 0
-            device = next((each for each in account.devices if each.number == index or only), None)
+            device = next(
+                (
+                    each
+                    for each in account.devices
+                    if each.number == index or (only and each.number is None)
+                ),
+                None,
+            )
             whole = account.lists_all and len(account.devices) > known
             if device is None or not device.lasting or not whole:
                 continue
