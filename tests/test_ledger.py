@@ -483,6 +483,14 @@ def test_the_only_device_that_is_listed_is_not_another_index() -> None:
     )
 
 
+def test_a_pass_of_the_first_device_is_not_one_of_all() -> None:
+    here = {"devices": gpus("GPU-a", "GPU-b")}
+    unnamed = run(0, result("links/x", Verdict.FAIL))
+    second = run(1, result("links/x", Verdict.FAIL, "cuda:1"), **here)
+    first = run(9, result("links/x", Verdict.PASS, "cuda:0"), **here)
+    assert stands(unnamed, second, first) is Verdict.FAIL
+
+
 def test_each_backend_lists_its_own_devices() -> None:
     check = result("identity/count")
     both = run(0, check, backend=None, devices=gpus("GPU-a", "GPU-b"))

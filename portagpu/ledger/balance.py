@@ -132,13 +132,15 @@ def _add_passes_of_all(stated: dict[Fact, _History], ordered: Sequence[Account])
     is that device where the run lists all devices, and has one more than those that were known.
     """
     places = {each.run: place for place, each in enumerate(ordered)}
+    # what is added below is of one device, and not of all
+    of_all = {fact: tuple(history) for fact, history in stated.items() if not fact.device}
     for fact, history in stated.items():
         failed = [account for account, own in history if own.verdict is Verdict.FAIL]
         if not failed or (fact.suite == "conformance" and fact.area not in OF_SEVERAL):
             continue
         more = [
             (account, statement)
-            for account, statement in stated.get(fact._replace(device=""), ())
+            for account, statement in of_all.get(fact._replace(device=""), ())
             if fact.device
             and statement.verdict is Verdict.PASS
             and (
