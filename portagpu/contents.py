@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SCHEMA: Final = "portagpu.contents/1"
-WRITE_ANEW: Final = "python -m tests.pages"
+WRITE_ANEW: Final = "python -m tests.support.pages"
 
 
 class DamagedInstallation(PortagpuError, RuntimeError):

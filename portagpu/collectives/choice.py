@@ -503,7 +503,7 @@ def _remarks(
 
 
 def known_errors_of(rows: Sequence[Mapping[str, Any]]) -> tuple[KnownError, ...]:
-    """The rows of a table of known errors, as ``tests/pages.py`` writes it."""
+    """The rows of a table of known errors, as ``tests/support/pages.py`` writes it."""
     return tuple(
         KnownError(**{"high_bytes": None, **row, "sources": tuple(row["sources"])}) for row in rows
     )

@@ -1,8 +1,8 @@
 """How far the cost models are from published results: ``python -m tests.benchmarks.cost_models``.
 
-Prints every table's errors, with what the model chose. ``python -m tests.pages`` writes the tables
-of known errors beside the models' constants, which every answer looks up, and the table of
-docs/collectives.md. An error is ``max(predicted / measured, measured / predicted)`` of a time.
+Prints every table's errors, with what the model chose. ``python -m tests.support.pages`` writes
+the tables of known errors beside the models' constants, which every answer looks up, and the table
+of docs/collectives.md. An error is ``max(predicted / measured, measured / predicted)`` of a time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 ROOT = Path(__file__).resolve().parents[2]
-PUBLISHED = ROOT / "tests" / "published_tables.toml"
+PUBLISHED = ROOT / "tests/vendor_texts/published_tables.toml"
 PACKAGES = {"nvidia": "portagpu_cuda", "amd": "portagpu_rocm"}
 TABLES = {
     vendor: ROOT / "backends" / package / "tables" / "cost_model_errors.toml"
@@ -132,7 +132,7 @@ def known_errors(vendor: str) -> str:
     assert model is not None
     lines = [
         f"# How far the cost model of {model.library} {model.version} is from published results.",
-        "# Written by `python -m tests.pages`: do not edit.",
+        "# Written by `python -m tests.support.pages`: do not edit.",
         f'version = "{model.version}"',
     ]
     for (target, operation, nodes), points, sources in groups(vendor):

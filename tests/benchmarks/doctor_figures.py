@@ -3,9 +3,9 @@
 ``python -m tests.benchmarks.doctor_figures [FOLDER ...]`` prints two tables. The first has torch's
 own cases of flight-recorder dumps, ours, and dumps of real ranks over Gloo, with the answers of
 torch's analyser and of the doctor. The second has logs: the lines that are of a library, and the
-findings beside those that a reader found. A FOLDER has recorded logs of ``tests/log_readings.toml``
-by name; those that no folder has are left out, and said to be.
-"""
+findings beside those that a reader found. A FOLDER has recorded logs of
+``tests/vendor_texts/log_readings.toml`` by name; those that no folder has are left out, and said
+to be."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from typing import TYPE_CHECKING, Any
 from portagpu.doctor import DoctorOptions, doctor
 from portagpu.doctor.logs import Job, read_log
 from portagpu.results.run import Verdict
-from tests.flight_recorder_cases import DumpCase, own_cases, torch_cases
-from tests.test_doctor_dumps import KINDS
-from tests.test_doctor_logs import EVENTS, WARNINGS, line, rank
+from tests.process.test_doctor_dumps import KINDS
+from tests.support.flight_recorder_cases import DumpCase, own_cases, torch_cases
+from tests.vendor_texts.test_doctor_logs import EVENTS, WARNINGS, line, rank
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from portagpu.results.run import Run
 
-READINGS = Path(__file__).resolve().parents[1] / "log_readings.toml"
+READINGS = Path(__file__).resolve().parents[1] / "vendor_texts/log_readings.toml"
 
 
 # ---- dumps
@@ -110,7 +110,7 @@ def _quiet() -> Iterator[None]:
 
 
 def real_cases() -> list[DumpCase]:
-    """Dumps that three ranks over Gloo wrote, for each kind of fault of ``tests.hang_ranks``."""
+    """Dumps of three ranks over Gloo, for each kind of fault of ``tests.support.hang_ranks``."""
     from portagpu.world import Ranks
 
     found = []
@@ -119,7 +119,7 @@ def real_cases() -> list[DumpCase]:
             own = Path(folder) / kind
             own.mkdir()
             done = ranks.run(
-                "tests.hang_ranks:plant",
+                "tests.support.hang_ranks:plant",
                 3,
                 arguments={"kind": kind, "folder": str(own)},
                 backend="cpu",

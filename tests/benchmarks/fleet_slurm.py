@@ -19,9 +19,9 @@ from pathlib import Path
 from portagpu.fleet.begin import FleetOptions
 from portagpu.fleet.record import FleetRecord, Step, StepState
 from portagpu.fleet.run import FleetProgress, run
-from tests import slurm_cluster
+from tests.support import slurm_cluster
 
-NODE = Path(__file__).parents[1] / "fleet_node.py"
+NODE = Path(__file__).parents[1] / "support/fleet_node.py"
 
 
 class Kill(FleetProgress):

@@ -26,10 +26,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "backends")]
 
 from portagpu.health.engine import health
 from portagpu.health.options import HealthOptions
-from tests.gpu_trees import amd_gpu, machine, nvidia_gpu
-from tests.host_trees import build, two_socket_x86
+from tests.support.gpu_trees import amd_gpu, machine, nvidia_gpu
+from tests.support.host_trees import build, two_socket_x86
 
-_PAGE = ROOT / "tests" / "formats" / "nvidia_smi_xml" / "v13-lost.xml"
+_PAGE = ROOT / "tests" / "vendor_texts" / "formats" / "nvidia_smi_xml" / "v13-lost.xml"
 
 
 def page_of(count: int) -> str:

@@ -34,8 +34,8 @@ from portagpu.history.regressions import level_changes
 from portagpu.history.selection import select
 from portagpu.history.store import open_store
 from portagpu.history.trend import trends
-from tests.history_samples import measure, run, write
-from tests.history_stores import server
+from tests.support.history_samples import measure, run, write
+from tests.support.history_stores import server
 
 if TYPE_CHECKING:
     from collections.abc import Callable

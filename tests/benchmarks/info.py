@@ -27,8 +27,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "backends")]
 from portagpu.host.tree import Tree
 from portagpu.info import collect
 from portagpu.inventory.sources import Live
-from tests.gpu_trees import amd_gpu, machine, nvidia_gpu
-from tests.host_trees import build, two_socket_x86
+from tests.support.gpu_trees import amd_gpu, machine, nvidia_gpu
+from tests.support.host_trees import build, two_socket_x86
 
 _MACHINES = {
     "no GPU": machine,

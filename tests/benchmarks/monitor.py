@@ -112,7 +112,7 @@ def main() -> None:
     parser.add_argument("--terminal", action="store_true")
     options = parser.parse_args()
     sys.path.insert(0, str(ROOT))
-    from tests.test_gpu_probes import nvml_changed
+    from tests.process.test_gpu_probes import nvml_changed
 
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)

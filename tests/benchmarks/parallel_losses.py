@@ -1,14 +1,14 @@
 """How far losses and norms over ranks are from one process's.
 
 ``python -m tests.benchmarks.parallel_losses``. The trainings are those of
-``tests/test_parallel.py``, which holds them to a bound.
+``tests/full/test_parallel.py``, which holds them to a bound.
 """
 
 from __future__ import annotations
 
 from portagpu.world import Ranks
-from tests.parallel_ranks import reference
-from tests.test_parallel import CLIP, RUNS, WRONG, furthest
+from tests.full.test_parallel import CLIP, RUNS, WRONG, furthest
+from tests.support.parallel_ranks import reference
 
 
 def main() -> None:
@@ -21,7 +21,7 @@ def main() -> None:
                 for number, (_, function, options) in enumerate(runs)
             }
             done = ranks.run(
-                "tests.parallel_ranks:several",
+                "tests.support.parallel_ranks:several",
                 world,
                 arguments={"calls": calls},
                 backend="cpu",

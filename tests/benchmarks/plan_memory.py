@@ -23,7 +23,7 @@ from portagpu.planning.trackers import track
 from portagpu.subprocesses.start import python_environment
 from portagpu.target import load_target
 from portagpu.units import size
-from tests.planned_models import CASES, Decoder, adamw, decoder, loss_of
+from tests.support.planned_models import CASES, Decoder, adamw, decoder, loss_of
 
 GIB = 1 << 30
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}

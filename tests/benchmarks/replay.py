@@ -26,8 +26,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "backends")]
 from portagpu.bringup import BringupOptions, bringup
 from portagpu.info import collect
 from portagpu.recordings.replay import Recording
-from tests.gpu_trees import amd_gpu, machine, nvidia_gpu
-from tests.host_trees import build, two_socket_x86
+from tests.support.gpu_trees import amd_gpu, machine, nvidia_gpu
+from tests.support.host_trees import build, two_socket_x86
 
 _MACHINES = {
     "8 x H200": lambda: machine(*(nvidia_gpu(each) for each in range(8))),

@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))
 from portagpu.report import write_report
 from portagpu.results.run import Evidence, Result, Run, RunInfo, Verdict
 from portagpu.target import load_targets
-from tests.chromium import PROGRAM, WHY_NOT, Page
+from tests.support.chromium import PROGRAM, WHY_NOT, Page
 
 TARGETS = 35
 MEASURES = 60

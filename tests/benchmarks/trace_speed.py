@@ -11,9 +11,9 @@ with imports. The subjects take turns, in both orders, and the table has their m
   and device. Neither has medians, percentiles, unions of time, ranges or steps.
 - Of Kineto's JSON json.load is the reference; with more than a million events it is left out.
 
-The SQLite files are of ``tests/trace_samples.py``: kernels on two devices in no order, and for
-every ``--per-step`` of them a copy, four ranges and four collectives. With ``--calls`` each kernel
-has its launch. Kineto's have kernels alone, 510 bytes each.
+The SQLite files are of ``tests/support/trace_samples.py``: kernels on two devices in no order, and
+for every ``--per-step`` of them a copy, four ranges and four collectives. With ``--calls`` each
+kernel has its launch. Kineto's have kernels alone, 510 bytes each.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 FORMATS: Final = ("nsys", "rocpd", "kineto")
 MOST_JSON: Final = 1_000_000
 UUID: Final = "0198c3a1_5f00_7abc_8def_0123456789ab"
-"""As tests/trace_samples.py has it, whose numpy is no part of what is measured."""
+"""As tests/support/trace_samples.py has it, whose numpy is no part of what is measured."""
 _TABLES: Final = {
     "nsys": (
         "CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds s ON s.id = k.{}",
@@ -104,7 +104,7 @@ def _make(path: Path, kind: str, rows: int, per_step: int, calls: bool) -> None:
     if kind == "kineto":
         _write_kineto(path, rows)
         return
-    from tests.trace_samples import timeline, write_nsys, write_rocpd
+    from tests.support.trace_samples import timeline, write_nsys, write_rocpd
 
     made = timeline(rows, devices=2, shuffled=True, calls=calls, per_step=per_step)
     (write_nsys if kind == "nsys" else write_rocpd)(made, path)

@@ -1,0 +1,117 @@
+"""The first pages of the book: what they show of a command is what it prints.
+
+In a ``console`` block, a line after ``$`` is run in a folder that has the project's samples;
+``...`` stands for any lines, and numbers of seconds may differ. ``sh`` blocks are for machines
+that are not here: their words are read as the command line reads them.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.support.command_words import assert_taken
+
+SLURM = ROOT / "docs/start-slurm.md"
+PAGES = sorted((ROOT / "docs").glob("start-*.md"))
+ELSEWHERE = ("portagpu bringup --out bringup",)
+"""README has it too, and tests/pages/test_packaging_readme.py runs it."""
+
+
+def commands(text: str) -> list[tuple[str, list[str]]]:
+    """(command, the lines that are shown of it) of all ``console`` blocks."""
+    found = []
+    for block in re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, *lines = part.splitlines()
+            found.append((command, [line for line in lines if line and line != "..."]))
+    return found
+
+
+SHOWN = [
+    pytest.param(command, lines, id=f"{page.stem}-{number}")
+    for page in PAGES
+    if page != SLURM
+    for number, (command, lines) in enumerate(commands(page.read_text("utf-8")))
+    if command not in ELSEWHERE
+]
+
+
+ELSEWHERE_TOO = [
+    pytest.param(line, id=f"{page.stem}-{number}")
+    for page in PAGES
+    for block in re.findall(r"^```sh\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    for number, line in enumerate(block.replace("\\\n", "").splitlines())
+    if line.startswith(("portagpu ", "srun "))
+]
+
+
+@pytest.mark.parametrize("line", ELSEWHERE_TOO)
+def test_a_command_for_another_machine_has_the_words_of_ours(line: str, tmp_path: Path) -> None:
+    words = shlex.split(line, comments=True)
+    if words[0] == "srun":
+        words = shlex.split(words[-1])
+    assert_taken([word.replace("/shared", str(tmp_path)) for word in words])
+
+
+def timeless(line: str) -> str:
+    """A line without what goes by the time: seconds, and Slurm's sign for a node that is silent."""
+    return re.sub(r"\d+\.\d+ s\b", "# s", line).replace("unknown*", "unknown")
+
+
+@pytest.mark.parametrize(("command", "lines"), SHOWN)
+def test_a_command_prints_what_is_shown(command: str, lines: list[str], tmp_path: Path) -> None:
+    program, *words = shlex.split(command)
+    assert program == "portagpu"
+    if "--replay" not in words:
+        pytest.importorskip("torch")
+    (tmp_path / "tests").symlink_to(ROOT / "tests")
+    assert_printed(command, lines, tmp_path)
+
+
+@pytest.mark.torch
+def test_a_fleet_prints_what_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a cluster of Slurm's own programs, whose nodes are all this machine."""
+    pytest.importorskip("torch")
+    slurm = pytest.importorskip("tests.support.slurm_cluster")
+    shown = commands(SLURM.read_text("utf-8"))
+    assert len(shown) == 2
+    with slurm.running() as cluster:
+        monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
+        monkeypatch.setenv("PYTHONPATH", ":".join(filter(None, sys.path)))
+        for command, lines in shown:
+            assert_printed(command, lines, cluster.shared)
+
+
+def assert_printed(command: str, lines: list[str], folder: Path) -> None:
+    """Run a command of a page in a folder, and compare what it prints with the page's lines."""
+    ended = subprocess.run(
+        [Path(sys.executable).with_name("portagpu"), *shlex.split(command)[1:]],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    said = f"{ended.stdout}\n{ended.stderr}"
+    rest = iter([timeless(line) for line in ended.stdout.splitlines()])
+    for line in lines:
+        assert timeless(line) in rest, f"{line!r} is not printed, or not there:\n{said}"
+
+
+def test_each_page_says_what_was_not_run() -> None:
+    assert [page.stem for page in PAGES] == [
+        "start-amd",
+        "start-laptop",
+        "start-nvidia",
+        "start-slurm",
+    ]
+    for page in PAGES:
+        said = re.search(r"^> \*\*Not run", page.read_text("utf-8"), re.MULTILINE)
+        assert bool(said) == (page.stem != "start-laptop")

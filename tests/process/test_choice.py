@@ -1,0 +1,378 @@
+"""What an answer rests on: versions, measured times, known errors, and the device's own library."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from portagpu.collectives.alpha_beta import fit_line
+from portagpu.collectives.bandwidth import bus_factor
+from portagpu.collectives.choice import (
+    BasisKind,
+    Candidate,
+    Graph,
+    Hardware,
+    KnownError,
+    Prediction,
+    Question,
+    choose,
+)
+from portagpu.collectives.comm import Comm
+from portagpu.contract import Description
+from portagpu.discovery import cost_model_for
+from portagpu.errors import Unsupported
+from portagpu.target import load_target
+from portagpu_cuda.cost_model import MODEL as NCCL
+from tests.benchmarks import cost_models
+from tests.support.fake_plugins import FakeBackend, FakePlugin, handle
+
+HARDWARE = Hardware(target="acme-1", arch="acme_1")
+SOURCE = "https://example.org/table"
+
+
+class Model:
+    """A model that predicts what it is told."""
+
+    library, version, source = "ACL", "3.4.5", SOURCE
+
+    def __init__(self, *times, errors=()):
+        self.times, self.errors = times, errors
+
+    def predict(self, question):
+        return Prediction(
+            candidates=tuple(Candidate(f"A{at}", "P", time, 1.0) for at, time in self.times)
+        )
+
+    def known_errors(self):
+        return self.errors
+
+
+def asked(**fields):
+    fields = {"hardware": HARDWARE, "size_bytes": 1 << 20, "ranks": 4, **fields}
+    return Question(operation=fields.pop("operation", "all_reduce"), **fields)
+
+
+def known(**fields):
+    told = {"low_bytes": 65536, "high_bytes": 1 << 20, "points": 5, "sources": (SOURCE,), **fields}
+    base = {"target": "acme-1", "operation": "all_reduce", "nodes": 1, "factor_p95": 3.5}
+    return KnownError(**{**base, "ratio_p50": 0.4, "factor_p50": 2.5, **told})
+
+
+def test_the_fastest_is_chosen_and_the_others_follow_in_order():
+    found = choose(asked(), Model((1, 30.0), (2, 10.0), (3, 20.0)))
+    assert str(found.best) == "A2 P"
+    assert [each.algorithm for each in found.alternatives] == ["A3", "A1"]
+
+
+@pytest.mark.parametrize(
+    ("library", "kind", "words"),
+    [
+        (None, BasisKind.MODEL, "model, constants of version 3.4.5"),
+        ("3.4.5", BasisKind.MODEL, "model, constants of version 3.4.5"),
+        ("3.4.99", BasisKind.MODEL, "model, constants of version 3.4.5"),
+        ("3.5.0", BasisKind.OTHER_MODEL, "constants of ACL 3.4.5, library 3.5.0"),
+        ("3.3.9", BasisKind.OTHER_MODEL, "constants of ACL 3.4.5, library 3.3.9"),
+        ("4.4.5", BasisKind.OTHER_MODEL, "constants of ACL 3.4.5, library 4.4.5"),
+    ],
+)
+def test_a_library_of_another_minor_version_is_told(library, kind, words):
+    basis = choose(asked(), Model((1, 10.0)), library_version=library).basis
+    assert basis.kind is kind
+    assert words in str(basis)
+    assert str(basis).startswith(str(kind))
+
+
+def test_a_measured_time_says_on_how_many_points():
+    fit = fit_line("all_reduce", 4, [(1 << power, 20 + 2**power / 1e3) for power in range(4, 16)])
+    found = choose(asked(), fit=fit)
+    assert found.basis.kind is BasisKind.MEASURED
+    assert str(found.basis) == "measured on 12 points, error p50 0%, p95 0%"
+    assert found.best.time_us == pytest.approx(20 + (1 << 20) / 1e3)
+    assert found.best.busbw_gbs == pytest.approx(
+        (1 << 20) / found.best.time_us / 1e3 * bus_factor("all_reduce", 4)
+    )
+    assert str(found.best) == ""
+    assert found.remarks == ("1 MiB is outside of the measured sizes, 16 B to 32 KiB",)
+
+
+@pytest.mark.parametrize("other", [{"operation": "all_gather"}, {"ranks": 8}])
+def test_times_of_another_collective_are_no_answer(other):
+    fit = fit_line("all_reduce", 4, [(2**at, 10.0 + 2**at) for at in range(8)])
+    assert choose(asked(), fit=fit).best.time_us == pytest.approx(10 + 2**20)
+    with pytest.raises(ValueError, match="the times are of all_reduce on 4 ranks, not of"):
+        choose(asked(**other), fit=fit)
+
+
+def test_a_measured_time_takes_the_algorithm_from_the_model_and_says_so():
+    fit = fit_line("all_reduce", 4, [(x, 99.0) for x in (8, 16, 32, 1 << 20)])
+    found = choose(asked(), Model((1, 10.0), (2, 5.0)), fit=fit, library_version="3.5")
+    assert (str(found.best), round(found.best.time_us)) == ("A2 P", 99)
+    assert found.remarks[-1].startswith("algorithm and protocol: model of another version")
+    assert found.alternatives == (), "times of a model do not stand beside measured ones"
+    assert found.known_error is None
+
+
+def test_without_a_model_and_measurements_nothing_is_invented():
+    with pytest.raises(Unsupported, match="give a table of measured times"):
+        choose(asked())
+    with pytest.raises(Unsupported, match="ACL has nothing enabled for all_reduce on 4 ranks"):
+        choose(asked(), Model())
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({}, True),
+        ({"size_bytes": 65537}, True),
+        ({"size_bytes": 65536}, False),
+        ({"size_bytes": (1 << 20) + 1}, False),
+        ({"operation": "all_gather"}, False),
+        ({"ranks": 4, "nodes": 2}, False),
+        ({"hardware": Hardware(target="acme-2", arch="acme_1")}, False),
+    ],
+)
+def test_a_range_in_which_the_model_is_wrong_is_told(fields, found):
+    answer = choose(asked(**fields), Model((1, 10.0), errors=(known(),)))
+    (remark,) = answer.remarks
+    assert (answer.known_error is not None) == found
+    if found:
+        assert remark == (
+            "the model is wrong here: its times are 2.5 times too short in the median of 5 sizes "
+            "of a published table of acme-1"
+        )
+    else:
+        assert "was compared with the model of ACL 3.4.5" in remark
+
+
+def test_more_than_two_nodes_are_one_kind_and_the_last_range_has_no_end():
+    error = known(nodes=3, high_bytes=None, factor_p50=1.9, ratio_p50=1.9)
+    found = choose(asked(ranks=64, nodes=16, size_bytes=1 << 40), Model((1, 1.0), errors=(error,)))
+    assert found.known_error is error
+    assert not error.wrong
+    assert "off by 1.90 times in the median, 3.50 times at p95" in found.remarks[0]
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"operation": "all_redcue"}, "there is no collective 'all_redcue'"),
+        ({"size_bytes": 0}, "at least 1 byte, not 0"),
+        ({"ranks": 1}, "at least 2 ranks, not 1"),
+        ({"ranks": 8, "nodes": 3}, "8 ranks cannot be spread evenly over 3 nodes"),
+        ({"ranks": 8, "nodes": 0}, "cannot be spread evenly over 0 nodes"),
+        ({"ranks": 10**400}, "at most 1048576 ranks"),
+        ({"size_bytes": 10**400}, "more than 1 EiB"),
+        ({"nics": 10**400}, "1 to 1048576 network ports"),
+        ({"nic_gbs": float("nan")}, "0.001 to 1,000,000 GB/s, not nan"),
+        ({"nic_gbs": float("inf")}, "0.001 to 1,000,000 GB/s, not inf"),
+        ({"nic_gbs": 1e-308}, "0.001 to 1,000,000 GB/s, not 1e-308"),
+        ({"graphs": {"A1": Graph(1, 1e300, 1)}}, "0.001 to 1,000,000 GB/s, not 1e\\+300"),
+    ],
+)
+def test_a_question_without_sense_is_refused(fields, said):
+    with pytest.raises(ValueError, match=said):
+        asked(**fields)
+
+
+# published results
+
+
+def test_every_published_table_has_its_source_and_is_compared():
+    tables = cost_models.published()
+    assert len(tables) >= 24
+    for table in tables:
+        assert table["source"].startswith("https://github.com/")
+        assert len(cost_models.compare(table)) == len(table["points"])
+
+
+@pytest.mark.parametrize(
+    "table",
+    [each for each in cost_models.published() if "excluded" not in each],
+    ids=lambda each: f"{each['target']}-{each['operation']}-{each['ranks']}",
+)
+def test_long_transfers_are_predicted_within_a_quarter(table):
+    # from 256 MiB on the links decide, and latencies and corrections hardly count
+    points = [each for each in cost_models.compare(table) if each.size_bytes > 256 << 20]
+    if points:
+        assert cost_models.summary(points)["factor_p50"] < 1.25
+
+
+def test_short_transfers_are_known_to_be_wrong_where_they_are():
+    target = load_target("nvidia-a100-sxm-40gb")
+    question = asked(hardware=Hardware.of_target(target), ranks=8, size_bytes=1024)
+    found = choose(question, NCCL)
+    assert found.known_error is not None
+    assert found.known_error.wrong
+    assert "times too short" in found.remarks[0]
+
+
+# the device's library
+
+
+def comm(model=None, target=None, library="ACL", version="3.4.6"):
+    find = (lambda: model) if model is not None else None
+    return Comm("gloo", library, version, "cpu", cost_model=find, target=target)
+
+
+def test_a_device_s_library_answers_with_its_target_and_version():
+    target = load_target("nvidia-h100-sxm")
+    found = comm(NCCL, target, "NCCL", "2.27.5").choose("all_reduce", 1 << 26, ranks=8)
+    assert str(found.best) == "NVLS Simple"
+    assert found.basis.kind is BasisKind.OTHER_MODEL
+    assert found.question.nodes == 1
+
+
+def test_a_plugin_s_model_answers_for_its_devices(monkeypatch):
+    module = SimpleNamespace(MODEL=Model((1, 10.0)))
+    monkeypatch.setitem(sys.modules, "acme_cost_model", module)
+
+    class Plugin(FakePlugin):
+        cost_model_module = "acme_cost_model"
+        vendor = "acme"
+
+    target = load_target("cpu-x86-64")
+    plugin = Plugin("acme")
+    description = replace(description_of(handle(plugin, "acme", 0)), target=target)
+    found = FakeBackend(plugin, description).comm.choose("all_reduce", 8, ranks=4)
+    assert str(found.best) == "A1 P"
+    assert found.question.hardware.target == "cpu-x86-64"
+    # a device of which nothing is known, and one whose plugin has no model
+    for unknown in (handle(plugin, "acme", 0), handle(FakePlugin("fake"), "fake", 0)):
+        with pytest.raises(Unsupported, match="give a table of measured times"):
+            unknown.comm.choose("all_reduce", 8, ranks=4)
+    monkeypatch.setattr("portagpu.discovery.candidates", lambda: {"acme": None})
+    monkeypatch.setattr("portagpu.discovery.plugin", lambda name: plugin)
+    assert cost_model_for("acme") is module.MODEL
+    assert cost_model_for("nvidia") is None
+
+
+def description_of(opened):
+    """What the device was opened with."""
+    fields = {field.name: getattr(opened, field.name) for field in dataclasses.fields(Description)}
+    return Description(**fields)
+
+
+def test_nodes_are_those_of_the_launcher(monkeypatch):
+    target = load_target("nvidia-h100-sxm")
+    library = comm(NCCL, target)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    assert library.choose("all_reduce", 8, ranks=32, nic_gbs=50.0).question.nodes == 4
+    assert library.choose("all_reduce", 8, ranks=8).question.nodes == 1
+    assert library.choose("all_reduce", 8, ranks=32, nodes=2, nic_gbs=50.0).question.nodes == 2
+    for odd in ("3", "x", "", "0", "99"):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", odd)
+        assert library.choose("all_reduce", 8, ranks=8).question.nodes == 1
+
+
+def test_a_library_without_a_model_needs_measured_times():
+    fit = fit_line("all_reduce", 2, [(8, 50.0), (64, 51.0), (1024, 60.0), (1 << 20, 900.0)])
+    assert comm().choose("all_reduce", 1024, ranks=2, measured=fit).basis.kind == "measured"
+    with pytest.raises(Unsupported, match="give a table of measured times"):
+        comm().choose("all_reduce", 1024, ranks=2)
+    with pytest.raises(Unsupported, match="no communication library"):
+        Comm.none("cpu").choose("all_reduce", 1024, ranks=2)
+
+
+@pytest.mark.torch
+def test_without_a_group_the_ranks_must_be_given():
+    pytest.importorskip("torch")
+    with pytest.raises(ValueError, match="say how many ranks take part"):
+        comm().choose("all_reduce", 1024)
+
+
+@pytest.mark.torch
+def test_the_cpu_has_no_model_and_says_what_to_do():
+    pytest.importorskip("torch")
+    import portagpu
+
+    gpu = portagpu.backend("cpu")
+    with pytest.raises(Unsupported, match="give a table of measured times"):
+        gpu.comm.choose("all_reduce", 1024, ranks=2)
+
+
+MODEL_WAY = "algorithm and protocol: model, constants of version 2.30.7"
+OWN = "all_reduce, all_gather, reduce_scatter, broadcast, reduce"
+ASKS = """
+import os, torch
+import torch.distributed as dist
+from portagpu.collectives import own_answer
+from portagpu.collectives.comm import Comm
+from portagpu.errors import Unsupported
+
+library = Comm("gloo", "Gloo", None, "cpu")
+def ask(**more):
+    try:
+        found = library.choose("all_reduce", 4096, ranks=2, ask_library=True, **more)
+        print(found.basis, "|", round(found.best.time_us, 3), "|", found.own_answer)
+    except Unsupported as error:
+        print(error)
+ask()
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+ask()
+
+class Estimates:
+    supports_time_estimate = True
+class Group:
+    def _get_backend(self, device): return Estimates()
+class Estimator:
+    estimated_time = None
+    def __init__(self, group, device): pass
+    def __enter__(self): return self
+    def __exit__(self, *failure): self.estimated_time = self.time
+from torch.distributed import distributed_c10d as c10d
+c10d._get_default_group = Group
+dist.get_world_size = lambda group=None: 1
+called = []
+for name, new in (("all_reduce", ""), ("all_gather_into_tensor", "all_gather_single"),
+                  ("reduce_scatter_tensor", "reduce_scatter_single")):
+    call = lambda *tensors, n=name, **_: called.append((n, tensors[0].numel()))
+    setattr(dist, name, call)
+    if hasattr(dist, new):
+        setattr(dist, new, call)
+c10d._time_estimator = Estimator
+Estimator.time = 12.5
+ask()
+from portagpu.target import load_target
+from portagpu_cuda.cost_model import MODEL
+library = Comm("gloo", "NCCL", "2.30.7", "cpu", cost_model=lambda: MODEL,
+               target=load_target("nvidia-h100-sxm"))
+found = library.choose("all_reduce", 4096, ranks=2, ask_library=True)
+print(found.best, found.best.time_us, found.alternatives, found.basis, found.remarks)
+Estimator.time = 0.0
+ask()
+print(called)
+for operation in ("all_gather", "reduce_scatter"):
+    Estimator.time = 3.0
+    print(own_answer.estimated_time_us(operation, 4096, torch.device("cpu")))
+try:
+    own_answer.estimated_time_us("all_to_all", 4096, torch.device("cpu"))
+except Unsupported as error:
+    print(error)
+os._exit(0)
+"""
+
+
+@pytest.mark.torch
+def test_the_library_is_asked_only_where_it_can_answer():
+    pytest.importorskip("torch")
+    ended = subprocess.run(
+        [sys.executable, "-u", "-c", ASKS], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    lines = ended.stdout.splitlines()
+    assert lines == [
+        "the library's own answer needs a process group: initialise one first",
+        "the library's own answer is not available: gloo estimates no times through this torch",
+        "library's own answer: Gloo estimated the time | 12.5 | asked",
+        f"Ring LL 12.5 () library's own answer: NCCL 2.30.7 estimated the time ('{MODEL_WAY}',)",
+        "the library estimated no time for all_reduce",
+        "[('all_reduce', 2048), ('all_reduce', 2048), ('all_reduce', 2048)]",
+        "3.0",
+        "3.0",
+        f"the library's own answer covers {OWN}, not all_to_all",
+    ]

@@ -1,0 +1,397 @@
+"""The C++ kernels in ``portagpu compile``: routes, missing and bad compilers, the cache, Ctrl-C."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from portagpu.cli import main
+from portagpu.compile import cpp_jobs, triton_jobs
+from portagpu.compile.run import CompileOptions, compile_kernels
+from portagpu.discovery import toolchain_for
+from portagpu.distributions import install
+from portagpu.errors import MissingDependency, Unsupported
+from portagpu.kernels.cache import Cache
+from portagpu.kernels.catalogue import VARIANTS
+from portagpu.kernels.cpp import KERNELS
+from portagpu.machine_code.toolchain import MachineCode, Toolchain
+from portagpu.results.run import Result, Verdict, read_json
+from tests.conftest import CHILD_LIMIT_S
+from tests.support.fake_clang import write_clang
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from portagpu.machine_code.compiler import Compiler
+    from tests.conftest import Child
+
+IDS = [
+    "warp_reduce[f32]",
+    "warp_reduce[f64]",
+    "warp_reduce[i32]",
+    "warp_reduce[i64]",
+    "warp_scan[f32]",
+    "warp_scan[f64]",
+    "warp_scan[i32]",
+    "warp_scan[i64]",
+    "ballot_rank",
+    "block_reduce[f32]",
+    "block_reduce[f64]",
+    "block_reduce[i32]",
+    "block_reduce[i64]",
+    "histogram[i32]",
+    "histogram[i64]",
+]
+CODE = MachineCode(
+    wave_size=64,
+    threads=256,
+    registers=20,
+    scalar_registers=20,
+    spills=0,
+    spill_unit="registers",
+    scalar_spills=0,
+    stack_bytes=0,
+    matrix={},
+)
+
+
+def compilers(version: str, stamp: str, *archs: str) -> dict[str, Any]:
+    """The answer of the child that is asked for them."""
+    return {arch: {"name": "clang", "version": version, "stamp": stamp} for arch in archs}
+
+
+FAKE = compilers("99.1.2", "a", "gfx906", "gfx942")
+
+
+def good(job: Any) -> dict[str, Any]:
+    """The answer of a worker to which nothing happens."""
+    names = KERNELS[job["source"]] if job["kind"] == "cpp" else ()
+    return {"codes": {name: asdict(CODE) for name in names}, "seconds": 1.0}
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Compilers that are here and workers that answer; the sources that were asked for."""
+    sources: list[str] = []
+
+    def ask_all(jobs: Any, on_answer: Any, **_: Any) -> None:
+        for index, job in enumerate(jobs):
+            sources.append(job.get("source", job.get("variant")))
+            on_answer(index, good(job))
+
+    monkeypatch.setattr("portagpu.compile.run.ask_all", ask_all)
+    monkeypatch.setattr(cpp_jobs, "call", lambda *_, **__: (FAKE, ""))
+    return sources
+
+
+def compiled(archs: Sequence[str], folder: Path | None = None) -> list[Result]:
+    return compile_kernels(CompileOptions(archs=archs, cache=Cache(folder))).results
+
+
+def test_every_function_has_a_result_with_an_id_of_its_own() -> None:
+    names = [
+        cpp_jobs.result_id(name, function)
+        for name, functions in KERNELS.items()
+        for function in functions
+    ]
+    assert names == IDS
+    assert not set(names) & {variant.id for variant in VARIANTS}
+
+
+@pytest.mark.parametrize("arch", ["sm_70", "sm_75", "gfx906", "gfx1030"])
+def test_what_triton_does_not_build_for_is_skipped_once_with_the_reason(
+    asked: list[str], monkeypatch: pytest.MonkeyPatch, arch: str
+) -> None:
+    monkeypatch.setattr(cpp_jobs, "call", lambda *_, **__: (compilers("1", "a", arch), ""))
+    triton, *others = compiled([arch])
+    assert (triton.id, triton.verdict) == ("kernels/triton", Verdict.SKIP)
+    assert "Triton 3.9" in triton.reason
+    assert [each.id for each in others] == [f"kernels/{name}" for name in IDS]
+    assert asked == list(KERNELS)
+
+
+def test_missing_triton_is_said_once_and_the_others_are_built(
+    asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing() -> Compiler:
+        raise MissingDependency(f"Triton is not installed: {install('compile')}")
+
+    monkeypatch.setattr(triton_jobs, "find_compiler", missing)
+    triton, *others = compiled(["gfx942"])
+    assert (triton.id, triton.verdict) == ("kernels/triton", Verdict.INCONCLUSIVE)
+    assert install("compile") in triton.reason
+    assert Counter(each.verdict for each in others) == {Verdict.PASS: len(IDS)}
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict", "said"),
+    [
+        (({"gfx906": "no clang is installed: install ROCm"}, ""), "INCONCLUSIVE", "install ROCm"),
+        ((None, "it did not answer within 60 s"), "ERROR", "could not be asked: it did not answer"),
+    ],
+    ids=["missing", "hangs"],
+)
+def test_missing_compiler_of_cpp_is_one_result(
+    asked: list[str], monkeypatch: pytest.MonkeyPatch, answer: Any, verdict: str, said: str
+) -> None:
+    monkeypatch.setattr(cpp_jobs, "call", lambda *_, **__: answer)
+    _, cpp = compiled(["gfx906"])
+    assert (cpp.id, str(cpp.verdict)) == ("kernels/cpp", verdict)
+    assert said in cpp.reason
+    assert asked == []
+
+
+class Bare(Toolchain):
+    """A backend that knows Triton and no C++."""
+
+    vendor = "amd"
+
+    def triton_target(self, arch: str) -> tuple[str, int | str]:
+        return "hip", arch
+
+    def inspect(self, *_: Any, **__: Any) -> MachineCode:
+        return CODE
+
+
+def test_a_backend_without_cpp_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Plugin:
+        def toolchain(self) -> Toolchain:
+            return Bare()
+
+    monkeypatch.setattr("portagpu.discovery.plugin", lambda _: Plugin())
+    monkeypatch.setattr(cpp_jobs, "check_readers", lambda: None)
+    assert cpp_jobs.survey("rocm", ["gfx942"]) == {"gfx942": "the backend for amd builds no C++"}
+    with pytest.raises(Unsupported, match="builds no C"):
+        Bare().compile_cpp("", "gfx942")
+
+
+def test_missing_readers_are_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "msgpack", None)
+    monkeypatch.setitem(sys.modules, "elftools.elf.elffile", None)
+    found = cpp_jobs.survey("rocm", ["gfx942"])
+    assert install("compile") in found["gfx942"]
+
+
+def test_what_is_known_of_the_real_compilers_is_known_without_compiling() -> None:
+    for vendor, arch in (("nvidia", "sm_90"), ("amd", "gfx942")):
+        found = toolchain_for(vendor)
+        assert found is not None
+        known = found[1].cpp_compilers([arch])[arch]
+        if isinstance(known, str):
+            assert "install" in known
+        else:
+            assert re.fullmatch(r"(NVRTC|clang) [\d.]+", str(known))
+            assert known.stamp
+            assert found[1].cpp_compilers([arch])[arch] == known
+
+
+# the cache
+
+
+def test_what_was_built_is_kept_by_source_and_compiler(
+    asked: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first = compiled(["gfx906"], tmp_path)
+    assert asked == list(KERNELS)
+    asked.clear()
+    again = compiled(["gfx906"], tmp_path)
+    assert asked == []
+    assert [r.extra.get("cached") for r in again[1:]] == [True] * len(IDS)
+    assert [r.value for r in again] == [r.value for r in first]
+    real = cpp_jobs.read_source
+    monkeypatch.setattr(
+        cpp_jobs, "read_source", lambda name: real(name) + "//" * (name == "histogram")
+    )
+    compiled(["gfx906"], tmp_path)
+    assert asked == ["histogram"]
+    asked.clear()
+    monkeypatch.setattr(
+        cpp_jobs,
+        "call",
+        lambda *_, **__: (compilers("99", "b", "gfx906"), ""),
+    )
+    compiled(["gfx906"], tmp_path)
+    assert asked == list(KERNELS)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: "{",
+        lambda text: "[]",
+        lambda text: text.replace('"registers": 20', '"registers": "20"'),
+        lambda text: text.replace('"stack_bytes": 0', '"stack": 0'),
+        lambda text: text.replace('"matrix": {}', '"matrix": {"a": "b"}'),
+        lambda text: text.replace('"spills": 0', '"spills": null'),
+        lambda text: text.replace("row_sum_f32", "row_sum_f16"),
+        lambda text: text.replace('"codes"', '"code"'),
+    ],
+)
+def test_kept_files_of_another_form_are_built_again(
+    asked: list[str], tmp_path: Path, damage: Callable[[str], str]
+) -> None:
+    compiled(["gfx906"], tmp_path)
+    (file,) = [each for each in tmp_path.iterdir() if "row_sum_f32" in each.read_text("utf-8")]
+    text = file.read_text("utf-8")
+    assert damage(text) != text
+    file.write_text(damage(text), "utf-8")
+    asked.clear()
+    results = compiled(["gfx906"], tmp_path)
+    assert asked == ["warp_reduce"]
+    assert Counter(each.verdict for each in results[1:]) == {Verdict.PASS: len(IDS)}
+
+
+def test_a_folder_that_cannot_be_written_keeps_nothing_and_says_so(
+    asked: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert main(["compile", "--arch", "gfx906"]) == 0
+    assert "nothing was kept for the next time: cannot write" in capsys.readouterr().out
+
+
+# bad compilers, in real workers
+
+
+needs_readers = pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("elftools", "msgpack")),
+    reason="what reads machine code is not installed: pip install 'portagpu[compile]'",
+)
+
+
+@pytest.fixture
+def only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A path with one folder, for a clang that stands in."""
+    if Path("/opt/rocm").exists():
+        pytest.skip("ROCm is installed, whose clang comes first")
+    for name in ("ROCM_PATH", "ROCM_HOME", "HIP_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return tmp_path
+
+
+@needs_readers
+@pytest.mark.parametrize(
+    ("act", "verdict", "said"),
+    [
+        (
+            "echo kernel.cpp:7:1: error: what is this >&2; echo 1 error generated. >&2; exit 1",
+            "FAIL",
+            "clang 99.1.2 did not compile it: .* error: what is this$",
+        ),
+        ("kill -9 $$", "ERROR", "clang 99.1.2 ended with exit code -9: it said nothing"),
+        ("echo LLVM ERROR: no >&2; exit 70", "ERROR", "exit code 70: LLVM ERROR: no"),
+        ("kill -9 $PPID", "ERROR", "the compiler's process died of SIGKILL"),
+        ("echo '{\"codes\": {}}'; exit 0", "ERROR", "clang 99.1.2 wrote no code"),
+        (
+            "for last; do :; done; echo no code > $last; exit 0",
+            "ERROR",
+            "the machine code cannot be read: these bytes are no .* ELF file",
+        ),
+        ("exec /bin/sleep 600", "ERROR", "the compiler's process did not answer within 5 s"),
+    ],
+    ids=["refuses", "dies", "crashes", "kills", "prints", "garbage", "hangs"],
+)
+def test_a_bad_compiler_is_a_result_of_every_function(
+    only: Path, act: str, verdict: str, said: str
+) -> None:
+    write_clang(only, act)
+    found = compile_kernels(CompileOptions(archs=["gfx906"], limit_s=5)).results
+    assert [each.id for each in found[1:]] == [f"kernels/{name}" for name in IDS]
+    for each in found[1:]:
+        assert str(each.verdict) == verdict, each.reason
+        assert re.search(said, each.reason), each.reason
+
+
+@needs_readers
+def test_an_interruption_leaves_no_compiler_behind(
+    only: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids, out = tmp_path / "pids", tmp_path / "result.json"
+    write_clang(only, f"echo $$ >> {pids}; exec /bin/sleep 600")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    verb = subprocess.Popen(
+        [sys.executable, "-m", "portagpu", "compile", "--arch", "gfx906", "--json", str(out)],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        end = time.monotonic() + CHILD_LIMIT_S
+        while not (pids.exists() and pids.read_text().endswith("\n")):
+            assert verb.poll() is None, verb.communicate()[0]
+            assert time.monotonic() < end, "no compiler was started"
+            time.sleep(0.05)
+        verb.send_signal(signal.SIGINT)
+        verb.communicate(timeout=CHILD_LIMIT_S)
+    finally:
+        verb.kill()
+    assert verb.returncode == 130
+    assert read_json(out).info.interrupted
+    for pid in map(int, pids.read_text().split()):
+        assert not _runs(pid), f"{pid} still runs"
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
+
+
+def test_real_sources_are_built_and_kept(child: Callable[..., Child], tmp_path: Path) -> None:
+    """For architectures that Triton does not build for, where a compiler is installed."""
+    environment = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PATH": os.environ["PATH"]}
+    for cached in (False, True):
+        file = tmp_path / f"{cached}.json"
+        words = ("--arch", "sm_75", "--arch", "gfx1030", "--json", str(file))
+        ended = child("-m", "portagpu", "compile", *words, environment=environment)
+        run = read_json(file)
+        by_arch: dict[str | None, list[Result]] = {}
+        for result in run.results:
+            by_arch.setdefault(result.device, []).append(result)
+        for results in by_arch.values():
+            cpp = results[1:]
+            if cpp[0].verdict is Verdict.INCONCLUSIVE:
+                assert (len(cpp), ended.code) == (1, 3)
+                assert "install" in cpp[0].reason
+                continue
+            assert [each.id for each in cpp] == [f"kernels/{name}" for name in IDS]
+            assert all(each.verdict is Verdict.PASS for each in cpp), [r.reason for r in cpp]
+            assert all(each.extra["cached"] is cached for each in cpp)
+            (name,) = {each.extra["compiler"] for each in cpp}
+            kind, version = name.split()
+            assert run.info.versions[kind.lower()] == version
+
+
+def test_nothing_is_imported_before_it_is_needed(child: Callable[..., Child]) -> None:
+    script = """
+import json, sys
+import portagpu.kernels.cpp
+first = set(sys.modules)
+import portagpu.compile, portagpu.compile.worker
+second = set(sys.modules)
+print(json.dumps([sorted(first), sorted(second)]))
+"""
+    first, second = json.loads(child("-c", script).ok())
+    assert not [name for name in first if name.startswith("portagpu.compile")]
+    for name in ("torch", "triton", "portagpu_cuda_build", "portagpu_rocm_build"):
+        assert name not in second

@@ -1,0 +1,245 @@
+"""fp8 on a CPU is stated as it runs, whatever the CPU and whatever oneDNN may use of it.
+
+torch asks its own copy of cpuinfo whether there is AMX-INT8, and oneDNN asks the processor. A child
+process that sets torch's copy (c10 exports it) takes the way of a CPU with AMX on any x86-64, where
+oneDNN then runs what this processor and ``ONEDNN_MAX_CPU_ISA`` leave it.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import textwrap
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from portagpu.bench.device import _support
+from portagpu.precision import Support
+from portagpu.precision.formats import FLAVOURS, FP8_NAMES
+from portagpu.results.run import Verdict
+from portagpu_cpu import fp8
+from tests.conftest import ROOT
+from tests.support import suite_harness
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.conftest import Child
+
+pytestmark = pytest.mark.torch
+
+CASES = (
+    "precision/support-as-it-runs",
+    "precision/arithmetic-works",
+    "precision/storage-holds",
+    "precision/storage-only-does-not-sum",
+    "precision/support-is-a-level",
+)
+JUDGED = """
+    import ctypes, json, sys
+    from pathlib import Path
+
+    import pytest
+    import torch
+
+    from portagpu_cpu import fp8
+    from tests.support import suite_harness
+    from tests.process import test_cpu_fp8
+
+    def pretend(unit):
+        '''Set the unit in torch's copy of cpuinfo, whose fields c10 does not name.'''
+        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
+        fields = (ctypes.c_bool * 64).in_dll(library, "cpuinfo_isa")
+        ask = torch._C._cpu._get_cpu_capability
+        before = ask()
+        for place in range(len(fields)):
+            if not before[unit] and not fields[place]:
+                fields[place] = True
+                changed = [name for name, has in ask().items() if has != before[name]]
+                if changed == [unit]:
+                    return
+                fields[place] = False
+        assert before[unit], f"nothing sets {unit}"
+
+    def found():
+        with pytest.MonkeyPatch.context() as patch:
+            gpu = suite_harness.open_device(patch)
+            stated = {name: gpu.precision.support(getattr(torch, name)) for name in names}
+            results = [suite_harness.run(gpu, f"{case}[{name}]")
+                       for case in test_cpu_fp8.CASES for name in names]
+        wrong = [f"{each.id} is {each.verdict}: {each.reason}" for each in results
+                 if each.verdict not in ("PASS", "SKIP")]
+        return {"stated": stated, "wrong": wrong}
+
+    names = test_cpu_fp8.FP8_NAMES
+    seen = {"unit": torch._C._cpu._get_cpu_capability().get("amx_int8"), "here": found()}
+    if seen["unit"] is not None:
+        pretend("amx_int8")
+        fp8._works_with.cache_clear()
+        seen["amx"] = found()
+        torch.backends.mkldnn.enabled = False
+        seen["switched off"] = found()
+        torch.backends.mkldnn.enabled = True
+        fp8._multiplies = lambda dtype: True
+        fp8._works_with.cache_clear()
+        seen["taken on trust"] = found()
+    print(json.dumps(seen))
+"""
+BELOW_FP16 = ("SSE41", "AVX2", "AVX512_CORE")
+"""Values of oneDNN's variable with which it multiplies no fp8."""
+
+
+@pytest.fixture
+def answers() -> Iterator[None]:
+    """Answers that were found out are forgotten before the test, and those of the test after it."""
+    fp8._works_with.cache_clear()
+    yield
+    fp8._works_with.cache_clear()
+
+
+def multiply_as(refused: tuple[str, ...]) -> Callable[..., torch.Tensor]:
+    """``torch._scaled_mm`` of a CPU that refuses these formats and multiplies the others."""
+
+    def scaled_mm(left, right, left_scale, right_scale, out_dtype):
+        if str(left.dtype).removeprefix("torch.") in refused:
+            raise RuntimeError("itensor_view_from_dense expects float/bfloat16/half/int8/fp8")
+        product = (left.float() * left_scale) @ (right.float() * right_scale)
+        return product.to(out_dtype)
+
+    return scaled_mm
+
+
+@pytest.mark.parametrize("isa", ["", *BELOW_FP16, "AVX512_CORE_AMX"])
+def test_every_instruction_set_is_stated_as_it_runs(child: Callable[..., Child], isa: str) -> None:
+    environment = {"ONEDNN_MAX_CPU_ISA": isa} if isa else {}
+    code = textwrap.dedent(JUDGED)
+    seen = json.loads(child("-c", code, path=[ROOT], environment=environment).ok())
+    assert seen["here"]["wrong"] == []
+    emulated = dict.fromkeys(FP8_NAMES, "emulated")
+    if not seen["unit"]:
+        assert seen["here"]["stated"] == emulated, "torch multiplies without oneDNN here"
+    if platform.machine() != "x86_64":
+        return
+    assert seen["amx"]["wrong"] == [], f"as on a CPU with AMX, {isa}"
+    stated = seen["amx"]["stated"]
+    assert {stated[name] for name in FLAVOURS["fnuz"]} == {"storage"}, "torch hands oneDNN FNUZ"
+    if isa in BELOW_FP16:
+        assert set(stated.values()) == {"storage"}, f"oneDNN multiplies fp8 with {isa}"
+    assert seen["switched off"] == {"stated": emulated, "wrong": []}
+    wrong = seen["taken on trust"]["wrong"]
+    assert len(wrong) == list(stated.values()).count("storage"), (
+        f"a wrong statement passed: {wrong}"
+    )
+    assert all("stated as emulated and ran as storage" in each for each in wrong)
+
+
+@pytest.mark.usefixtures("answers")
+@pytest.mark.parametrize("refused", [(), FLAVOURS["fnuz"], FP8_NAMES], ids=["none", "fnuz", "all"])
+def test_what_torch_refuses_is_stored(monkeypatch: pytest.MonkeyPatch, refused) -> None:
+    """CPUs without AMX, those with it, and those with it where oneDNN may not use it."""
+    monkeypatch.setattr(torch, "_scaled_mm", multiply_as(refused))
+    gpu = suite_harness.open_device(monkeypatch)
+    for name in FP8_NAMES:
+        expected = Support.STORAGE if name in refused else Support.EMULATED
+        assert gpu.precision.support(getattr(torch, name)) is expected, name
+        for case in CASES:
+            result = suite_harness.run(gpu, f"{case}[{name}]")
+            assert result.verdict in (Verdict.PASS, Verdict.SKIP), f"{result.id}: {result.reason}"
+
+
+@pytest.mark.usefixtures("answers")
+@pytest.mark.parametrize("refused", [(), FLAVOURS["fnuz"], FP8_NAMES], ids=["none", "fnuz", "all"])
+def test_what_bench_says_of_fp8_is_the_same_on_every_cpu(monkeypatch, refused) -> None:
+    monkeypatch.setattr(torch, "_scaled_mm", multiply_as(refused))
+    support = _support(suite_harness.open_device(monkeypatch))
+    assert support["fp8"] == "storage", "bench measures fp8 of the device's own alone"
+
+
+@pytest.mark.usefixtures("answers")
+def test_a_product_that_is_wrong_is_no_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
+    good = multiply_as(())
+    monkeypatch.setattr(torch, "_scaled_mm", lambda *given, **named: -good(*given, **named))
+    assert fp8.fp8_support(torch.float8_e5m2) is Support.STORAGE
+
+
+@pytest.mark.usefixtures("answers")
+def test_nothing_is_multiplied_before_fp8_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    good = multiply_as(())
+    monkeypatch.setattr(
+        torch, "_scaled_mm", lambda *given, **named: asked.append(1) or good(*given, **named)
+    )
+    gpu = suite_harness.open_device(monkeypatch)
+    gpu.precision.training()
+    assert gpu.precision.support(torch.float32) is Support.NATIVE
+    assert torch.quint4x2 not in gpu.precision.table
+    assert not asked, "a product ran before it was needed"
+    for _ in range(3):
+        gpu.precision.support(torch.float8_e4m3fn)
+    assert len(asked) == 1, f"one question ran {len(asked)} products"
+
+
+@pytest.mark.usefixtures("answers")
+def test_an_error_of_another_kind_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def exhausted(*_: object, **__: object) -> None:
+        raise MemoryError("no memory")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(torch, "_scaled_mm", exhausted)
+        with pytest.raises(MemoryError):
+            fp8.fp8_support(torch.float8_e5m2)
+    monkeypatch.setattr(torch, "_scaled_mm", multiply_as(()))
+    assert fp8.fp8_support(torch.float8_e5m2) is Support.EMULATED, "the error was remembered"
+
+
+@pytest.mark.usefixtures("answers")
+def test_the_modes_of_the_caller_change_nothing() -> None:
+    plain = [fp8.fp8_support(dtype) for dtype in fp8.FP8]
+    for mode in (FakeTensorMode(), torch.device("meta"), torch.inference_mode()):
+        fp8._works_with.cache_clear()
+        with mode:
+            assert [fp8.fp8_support(dtype) for dtype in fp8.FP8] == plain, mode
+
+
+@pytest.mark.usefixtures("answers")
+def test_compiled_code_asks_when_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = suite_harness.open_device(monkeypatch)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        for dtype in refused, taken:
+            level = gpu.precision.support(dtype)
+            x = x * 3 + (1 if level is Support.EMULATED else 2 if level == "storage" else 0)
+        return x
+
+    refused, taken = torch.float8_e4m3fnuz, torch.float8_e4m3fn
+    monkeypatch.setattr(torch, "_scaled_mm", multiply_as(FLAVOURS["fnuz"]))
+    compiled = torch.compile(step, backend="eager", fullgraph=True)
+    assert compiled(torch.zeros(2)).tolist() == [2 * 3 + 1] * 2
+
+
+def test_a_process_that_asked_can_fork(child: Callable[..., Child]) -> None:
+    """OpenMP's threads are not there in a forked process, which waits for them for ever."""
+    code = """
+        import os, time, torch
+        from portagpu_cpu import fp8
+        before = os.listdir("/proc/self/task")
+        asked = [fp8.fp8_support(dtype) for dtype in fp8.FP8]
+        end = time.monotonic() + 20
+        while os.listdir("/proc/self/task") != before:
+            assert time.monotonic() < end, "the question left threads behind"
+            time.sleep(0.01)
+        process = os.fork()
+        if not process:
+            fp8._works_with.cache_clear()
+            again = [fp8.fp8_support(dtype) for dtype in fp8.FP8]
+            torch.ones(2048, 2048) @ torch.ones(2048, 2048)
+            os._exit(0 if again == asked else 1)
+        assert os.waitpid(process, 0)[1] == 0, "the forked process found another answer"
+    """
+    child("-c", textwrap.dedent(code), limit_s=60).ok()

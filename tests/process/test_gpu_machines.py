@@ -1,0 +1,206 @@
+"""Machines with GPUs, through the command line: a torch of another build, no driver, bad masks.
+
+The kernel's files are a folder and torch is one whose version file can be read and which cannot be
+imported, as a GPU build without its libraries: choosing a backend needs no more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from portagpu.bringup import load_gates
+from portagpu.host import visibility_variables
+from portagpu.results.run import Run
+from tests.support.host_trees import build, gfx942_node, pci_device, two_socket_x86
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT_S = 120
+# the command line, over another root than this machine's
+PROGRAM = """
+import sys
+from pathlib import Path
+root = Path(sys.argv.pop(1))
+import portagpu.host.gpus, portagpu.host.tree
+portagpu.host.gpus.gpus_on_machine.__defaults__ = (root,)
+init = portagpu.host.tree.Tree.__init__
+init.__defaults__ = (root, *init.__defaults__[1:])
+{body}
+"""
+CLI = "from portagpu.cli import main\nsys.exit(main())"
+OPEN = """
+from portagpu.errors import PortagpuError
+import portagpu as pg
+try:
+    print(pg.backend().name)
+except PortagpuError as error:
+    sys.exit(f"{type(error).__name__}: {error}")
+"""
+TOOLKITS = {
+    "cuda": "cuda = '12.8'\nhip = None",
+    "rocm": "cuda = None\nhip = '6.4.43482'",
+    "cpu": "cuda = None\nhip = None",
+}
+LIBRARY = "libcudart.so.13: cannot open shared object file"
+DRIVERS = {"dev/nvidiactl": "", "dev/kfd": ""}
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """``run(words, kind, vendors, drivers=..., **environment)`` on a machine with these GPUs."""
+
+    def run(words, kind, vendors, *, drivers=True, body=CLI, **environment):
+        site = tmp_path / "site/torch"
+        site.mkdir(parents=True)
+        (site / "version.py").write_text(f"__version__ = '2.13.0'\n{TOOLKITS[kind]}\n")
+        (site / "__init__.py").write_text(f"raise ImportError({LIBRARY!r})\n")
+        files = dict(two_socket_x86())
+        if "nvidia" in vendors:
+            files |= pci_device("0000:83:00.0", "0x030200", "0x10de")
+        if "amd" in vendors:
+            files |= gfx942_node(1, 0x500) | {"dev/dri/renderD128": ""}
+        root = build(tmp_path / "root", files | (DRIVERS if drivers else {}))
+        inherited = {k: v for k, v in os.environ.items() if k not in visibility_variables()}
+        paths = (str(site.parent), str(ROOT), str(ROOT / "backends"))
+        return subprocess.run(
+            [sys.executable, "-c", PROGRAM.format(body=body), str(root), *words],
+            env={**inherited, "PYTHONPATH": os.pathsep.join(paths), **environment},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+
+    return run
+
+
+def reason_of(ended, backend):
+    """What ``info --json -`` says of that backend: (usable, reason)."""
+    assert ended.returncode == 0, ended.stderr
+    entries = {each["name"]: each for each in json.loads(ended.stdout)["backends"]}
+    reason = entries[backend]["reason"]
+    assert reason.isprintable(), f"more than one line: {reason!r}"
+    assert len(reason) < 500, f"{len(reason)} characters are no clear line: {reason}"
+    return entries[backend]["usable"], reason
+
+
+BROKEN = [
+    # build, GPUs, drivers, backend, words of its reason
+    ("cpu", "nvidia", True, "cuda", "cannot use 1 NVIDIA GPU: install a CUDA build of torch"),
+    ("cpu", "amd", True, "rocm", "cannot use 1 AMD GPU: install a ROCm build of torch"),
+    ("rocm", "nvidia", True, "cuda", "is a rocm build and cannot use 1 NVIDIA GPU: install a CUDA"),
+    ("cuda", "amd", True, "rocm", "is a cuda build and cannot use 1 AMD GPU: install a ROCm"),
+    ("cuda", "nvidia", False, "cuda", "no /dev/nvidiactl: load NVIDIA's driver"),
+    ("rocm", "amd", False, "rocm", "no /dev/kfd: load the amdgpu driver"),
+    ("cuda", "amd nvidia", True, "rocm", "is a cuda build and cannot use 1 AMD GPU"),
+    ("rocm", "amd nvidia", True, "cuda", "is a rocm build and cannot use 1 NVIDIA GPU"),
+]
+BLOCKED = {each.id for each in load_gates()} - {"environment"}
+broken = pytest.mark.parametrize(("kind", "vendors", "drivers", "backend", "words"), BROKEN)
+
+
+@broken
+def test_info_says_in_one_line_why_a_gpu_cannot_be_used(
+    machine, kind, vendors, drivers, backend, words
+):
+    ended = machine(["info", "--json", "-"], kind, vendors, drivers=drivers)
+    usable, reason = reason_of(ended, backend)
+    assert not usable, reason
+    assert words in reason, reason
+
+
+@broken
+def test_a_bringup_that_asks_for_it_judges_files_alone_and_says_why(
+    machine, kind, vendors, drivers, backend, words
+):
+    ended = machine(
+        ["bringup", "--backend", backend, "--json", "-"], kind, vendors, drivers=drivers
+    )
+    assert ended.returncode == 1, f"exit code {ended.returncode}: {ended.stderr}"
+    run = Run.from_json(json.loads(ended.stdout))
+    assert (
+        f"FAIL: environment/backend: the backend {backend!r} cannot be used" in run.summary_line()
+    )
+    assert words in run.summary_line()
+    assert {each.area for each in run.results if each.id.endswith("/blocked")} == BLOCKED
+    assert not [each.id for each in run.results if each.evidence], "no device was opened"
+    (count,) = (each for each in run.results if each.id == "identity/count")
+    assert count.value, "no GPU is counted by the kernel's files"
+
+
+@pytest.mark.parametrize("kind", ["cuda", "rocm"])
+def test_of_two_vendors_the_one_of_the_build_is_usable(machine, kind):
+    ended = machine(["info", "--json", "-"], kind, "amd nvidia")
+    usable = {each["name"] for each in json.loads(ended.stdout)["backends"] if each["usable"]}
+    assert usable == {"cpu", kind}, f"usable are {sorted(usable)}: {ended.stdout[:2000]}"
+
+
+@pytest.mark.parametrize(("kind", "vendors"), [("cuda", "nvidia"), ("rocm", "amd")])
+def test_a_build_whose_libraries_are_missing_says_which(machine, kind, vendors):
+    ended = machine([], kind, vendors, body=OPEN)
+    assert ended.returncode == 1, ended.stdout
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("BackendNotFound: "), line
+    assert LIBRARY in line, line
+
+
+MASKS = {
+    "ten thousand that are not there": ",".join(map(str, range(10_000, 20_000))),
+    "ten thousand times one": ",".join(["0"] * 10_000),
+    "negative": "-3",
+    "negative first": "-1,0",
+    "twice": "0,0",
+    "words": "one,two",
+    "a number of 5000 digits": "9" * 5000,
+    "empty": "",
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_a_mask_that_hides_every_gpu_is_one_line_everywhere(machine, name):
+    variable = {"CUDA_VISIBLE_DEVICES": MASKS[name]}
+    shown = machine(["info", "--json", "-"], "cuda", "nvidia", **variable)
+    usable, reason = reason_of(shown, "cuda")
+    assert not usable, reason
+    assert reason.startswith("CUDA_VISIBLE_DEVICES="), reason
+    assert "hides every GPU: " in reason, reason
+
+
+@pytest.mark.parametrize("name", ["ten thousand times one", "negative"])
+@pytest.mark.parametrize("body", [CLI, OPEN])
+def test_a_machine_whose_gpus_are_hidden_does_not_fall_back(machine, name, body):
+    ended = machine(["bringup"], "cuda", "nvidia", body=body, CUDA_VISIBLE_DEVICES=MASKS[name])
+    assert ended.returncode == 1, f"exit code {ended.returncode}: {ended.stderr}"
+    (line,) = ended.stderr.splitlines() if body == OPEN else ended.stdout.splitlines()[-1:]
+    assert body == OPEN or line.startswith("FAIL: environment/"), line
+    assert "hides every GPU: " in line, line
+    assert len(line) < 1000, f"{len(line)} characters are no clear line"
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": "0," * 9_999 + "1"}, "hides every GPU"),
+        ({"CUDA_VISIBLE_DEVICES": "0,GPU-1"}, "is of another kind than the first"),
+        ({"HIP_VISIBLE_DEVICES": "0"}, "HIP_VISIBLE_DEVICES='0' hides nothing from cuda"),
+    ],
+)
+def test_a_mask_that_is_read_otherwise_than_it_is_meant_is_said(machine, environment, words):
+    ended = machine(["info", "--json", "-"], "cuda", "nvidia", **environment)
+    _, reason = reason_of(ended, "cuda")
+    assert words in reason, reason
+
+
+def test_the_text_of_info_shows_the_beginning_of_a_long_mask(machine):
+    mask = MASKS["ten thousand that are not there"]
+    ended = machine(["info"], "cuda", "nvidia", CUDA_VISIBLE_DEVICES=mask)
+    assert ended.returncode == 0, ended.stderr
+    assert "(10000 entries)" in ended.stdout
+    longest = max(map(len, ended.stdout.splitlines()))
+    assert longest < 1000, f"a line has {longest} characters"

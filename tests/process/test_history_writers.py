@@ -1,0 +1,194 @@
+"""Writers that are killed, that write at once, and whose disk is full."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("numpy")
+pytest.importorskip("sqlalchemy")
+pytest.importorskip("alembic")
+
+from portagpu.history.store import open_store
+from tests.conftest import ROOT
+from tests.process.test_history_store import outcomes, rows
+from tests.support.history_samples import measure, run, write
+from tests.support.history_stores import place, postgres_server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.conftest import Child
+
+__all__ = ["place", "postgres_server"]
+
+WRITERS = ROOT / "tests/support/history_writers.py"
+MEASURES = 5
+
+
+def documents(folder: Path, count: int) -> None:
+    folder.mkdir()
+    write(
+        folder,
+        [
+            # a name that only this run has, and four that all have
+            run(day, [measure(f"a/{n or -day}", float(day)) for n in range(MEASURES)])
+            for day in range(count)
+        ],
+    )
+
+
+def check_whole(place: str, count: int) -> None:
+    """Every document is there once, with every measure, and nothing else is."""
+    assert rows(place, "SELECT count(*), count(DISTINCT id) FROM portagpu_runs") == [(count, count)]
+    (joined,) = rows(
+        place,
+        "SELECT count(*) FROM portagpu_measures m JOIN portagpu_names n ON n.key = m.name "
+        "JOIN portagpu_runs r ON r.key = m.run JOIN portagpu_documents d ON d.run = r.key "
+        "JOIN portagpu_packed p ON p.run = r.key",
+    )
+    assert joined == (count * MEASURES,)
+    assert rows(place, "SELECT count(*) FROM portagpu_measures") == [joined]
+    assert rows(place, "SELECT count(*) FROM portagpu_documents") == [(count,)]
+    assert rows(place, "SELECT count(*) FROM portagpu_packed") == [(count,)]
+    assert rows(place, "SELECT count(*) FROM portagpu_names") == [(count + MEASURES - 1,)]
+    if "://" not in place:
+        assert rows(place, "PRAGMA integrity_check") == [("ok",)]
+
+
+@pytest.mark.slow
+def test_a_writer_that_is_killed_100_times_loses_and_doubles_nothing(
+    place: str, tmp_path: Path, child: Callable[..., Child]
+) -> None:
+    folder = tmp_path / "documents"
+    documents(folder, 400)
+    done = json.loads(child(str(WRITERS), "kill", place, str(folder), "100").ok())
+    assert done["killed"] >= 80, "the others had finished everything"
+    assert done["at_work"] >= 5, "hardly one was killed while it added documents"
+    # what a killed writer said it had added is there, and whatever is there is whole
+    with open_store(place, create=True) as store:
+        there = {f"{each.machine.host}-{each.id}.json" for each in store.runs()}
+    assert set(done["told"]) <= there
+    check_whole(place, len(there)) if there else None
+    twice = [name for name, times in Counter(done["told"]).items() if times > 1]
+    assert not twice, "they were added, and then were not there"
+    outcomes(place, folder)
+    check_whole(place, 400)
+
+
+def test_writers_at_once_add_each_document_once(
+    place: str, tmp_path: Path, child: Callable[..., Child]
+) -> None:
+    """They make the store at once too."""
+    folder = tmp_path / "documents"
+    documents(folder, 60)
+    done = json.loads(child(str(WRITERS), "together", place, str(folder), "3").ok())
+    assert done["codes"] == [0, 0, 0], done["told"]
+    counts = Counter(line.rpartition(" node-1")[0] for line in done["told"])
+    assert counts == {"added": 60, "there already": 120}
+    check_whole(place, 60)
+
+
+def import_within(child: Callable[..., Child], limit: int, place: Path, folder: Path) -> Child:
+    """Import as the command does, with files of at most ``limit`` bytes."""
+    code = f"""
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, resource.RLIM_INFINITY))
+from portagpu.cli import main
+sys.exit(main(["matrix", "history", "import", "--store", {str(place)!r}, {str(folder)!r}]))
+"""
+    done: Child = child("-c", code)
+    return done
+
+
+def test_a_full_disk_is_one_line_and_leaves_what_was_there(
+    tmp_path: Path, child: Callable[..., Child]
+) -> None:
+    folder, place = tmp_path / "documents", tmp_path / "store.db"
+    documents(folder, 60)
+    whole = tmp_path / "whole.db"
+    outcomes(str(whole), folder)
+    done = import_within(child, whole.stat().st_size // 2, place, folder)
+    assert done.code == 1
+    (line,) = done.err.splitlines()
+    assert line.startswith(f"portagpu: {place}: ")
+    assert "free space" in line
+    with open_store(str(place)) as store:
+        kept = len(store.runs())
+    assert 0 < kept < 60
+    check_whole(str(place), kept)
+    # and with space it goes on where it was
+    outcomes(str(place), folder)
+    check_whole(str(place), 60)
+
+
+def test_a_disk_without_space_for_the_tables_has_no_store(
+    tmp_path: Path, child: Callable[..., Child]
+) -> None:
+    folder, place = tmp_path / "documents", tmp_path / "store.db"
+    documents(folder, 1)
+    done = import_within(child, 6000, place, folder)
+    assert (done.code, len(done.err.splitlines())) == (1, 1), done.err
+    assert outcomes(str(place), folder) == ["added"]
+    check_whole(str(place), 1)
+
+
+def test_a_writer_waits_for_another_and_says_so_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from portagpu.errors import StoreError
+
+    place = str(tmp_path / "store.db")
+    documents(tmp_path / "documents", 1)
+    with open_store(place, create=True):
+        pass
+    monkeypatch.setattr("portagpu.history.database._WAIT_S", 0)
+    other: Any = sqlite3.connect(place, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreError, match="locked; another program writes: try again later"):
+        outcomes(place, tmp_path / "documents")
+    other.execute("ROLLBACK")
+    other.close()
+    assert outcomes(place, tmp_path / "documents") == ["added"]
+
+
+@pytest.mark.parametrize("words", [["runs"], ["import", "runs"]])
+def test_ctrl_c_ends_the_wait_for_another_writer(tmp_path: Path, words: list[str]) -> None:
+    documents(tmp_path / "runs", 1)
+    place = str(tmp_path / "store.db")
+    outcomes(place, tmp_path / "runs")
+    holder = sqlite3.connect(place, isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+    code = f"""
+import sys
+from portagpu.history import database
+free = database._when_free
+def waits(*words):
+    print("waits", flush=True)
+    free(*words)
+database._when_free = waits
+from portagpu.cli import main
+sys.exit(main(["matrix", "history", *{words!r}, "--store", {place!r}]))
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waits\n"
+    process.send_signal(signal.SIGINT)
+    # SQLite itself would wait for a minute, and the holder never ends
+    _, said = process.communicate(timeout=30)
+    holder.close()
+    assert (process.returncode, said.strip()) == (130, "portagpu: interrupted")
+    check_whole(place, 1)

@@ -1,0 +1,448 @@
+"""``portagpu port rewrite``: what it writes, what it leaves, and what it never touches."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+pytest.importorskip("libcst")
+
+from portagpu.cli import main
+from portagpu.errors import OutputError
+from portagpu.port.rewrite import Rewritten, rewrite
+from tests.conftest import ROOT
+
+SAMPLES: Final = ROOT / "tests/support/port_samples"
+BEFORE: Final = sorted((SAMPLES / "before").glob("*.py"))
+PORTABLE: Final = sorted((SAMPLES / "portable").glob("*.py"))
+
+
+def rewritten(path: Path, *, unsafe: bool = True) -> Rewritten:
+    """The one file."""
+    result = rewrite([str(path)], unsafe=unsafe)
+    assert not result.unread
+    (only,) = result.files
+    return only
+
+
+def changed(tmp_path: Path, code: str, *, unsafe: bool = False) -> str:
+    """``code`` rewritten, without the import of portagpu."""
+    path = tmp_path / "script.py"
+    path.write_text(f"import torch\n{code}", encoding="utf-8")
+    files = rewrite([str(path)], unsafe=unsafe).files
+    text = files[0].text if files else path.read_text(encoding="utf-8")
+    return text.removeprefix("import torch\n").removeprefix("import portagpu as pg\n")
+
+
+@pytest.mark.parametrize("path", BEFORE, ids=lambda path: path.stem)
+def test_a_sample_becomes_what_a_reader_approved(path: Path) -> None:
+    expected = (SAMPLES / "after" / path.name).read_text(encoding="utf-8")
+    assert rewritten(path).text == expected
+
+
+@pytest.mark.parametrize("path", BEFORE, ids=lambda path: path.stem)
+def test_rewriting_twice_changes_nothing(path: Path, tmp_path: Path) -> None:
+    copy = tmp_path / path.name
+    copy.write_text(rewritten(path).text, encoding="utf-8")
+    again = rewrite([str(copy)], unsafe=True)
+    assert not again.changed, again.changed[0].diff
+
+
+def test_what_one_rule_writes_no_other_rewrites(tmp_path: Path) -> None:
+    code = "from apex.parallel import convert_syncbn_model as c\nm = c(m)\n"
+    once = changed(tmp_path, code, unsafe=True)
+    assert changed(tmp_path, once, unsafe=True) == once
+
+
+@pytest.mark.parametrize("path", BEFORE, ids=lambda path: path.stem)
+def test_lines_without_a_use_stay_as_they_are(path: Path) -> None:
+    new = rewritten(path)
+    touched = {each.line for each in new.done}
+    lines = new.text.splitlines()
+    kept = [
+        line
+        for number, line in enumerate(new.source.text.splitlines(), 1)
+        if number not in touched and "import" not in line
+    ]
+    assert all(line in lines for line in kept)
+
+
+@pytest.mark.parametrize("path", PORTABLE, ids=lambda path: path.stem)
+def test_a_portable_program_stays_as_it_is(path: Path) -> None:
+    result = rewrite([str(path)], unsafe=True)
+    assert not result.changed
+    assert not result.left
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("x.cuda()\n", "x.to(pg.device())\n"),
+        ("x.cuda(None)\n", "x.to(pg.device())\n"),
+        ("x.cuda(device=0)\n", "x.to(pg.device(0))\n"),
+        ("x.cuda(0, True)\n", "x.to(pg.device(0), non_blocking=True)\n"),
+        ("f(x.cuda().y.cuda())\n", "f(x.to(pg.device()).y.to(pg.device()))\n"),
+        ("device = f'cuda:{a + 1}'\n", "device = str(pg.device(a + 1))\n"),
+        ("d = x or torch.device(0)\n", "d = x or pg.device(0)\n"),
+        ("device = a or 'cuda'\n", "device = a or pg.device().type\n"),
+        ("if (torch.cuda.device_count() < 2): f()\n", "if (pg.device_count() < 2): f()\n"),
+        ("torch.cuda.set_device('cuda:1')\n", "pg.set_device(str(pg.device(1)))\n"),
+        ("x = torch.cuda.current_device() # a\n", "x = pg.current_device() # a\n"),
+        ("m = {'cuda:%d' % 0: 'cuda:%d' % r}\n", "m = {'cuda:%d' % 0: str(pg.device(r))}\n"),
+        ("f(f'cuda:{torch.cuda.current_device()}')\n", "f(str(pg.device(pg.current_device())))\n"),
+        ("x = 1\r\nx.cuda()\r\n", "x = 1\r\nx.to(pg.device())\r\n"),
+        ("with torch.autocast('cuda'):\n\tpass\n", "with pg.autocast():\n\tpass\n"),
+    ],
+)
+def test_one_use(tmp_path: Path, code: str, expected: str) -> None:
+    path = tmp_path / "script.py"
+    path.write_bytes(b"import torch\n" + code.encode())
+    text = rewritten(path).data.decode()
+    assert text.split("import portagpu as pg", 1)[1].lstrip("\r\n") == expected
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "x = 'cuda' in name\n",
+        "y = x.to('cpu')\n",
+        "x.to(torch.float16)\n",
+        "device = 'cuda' if torch.cuda.is_available() else 'cpu'\n",
+        "if torch.cuda.is_available() and ok:\n    x.cuda()\n",
+        "if not torch.cuda.is_available():\n    y = 1\nelse:\n    x.cuda()\n",
+        "if device.type != 'cpu':\n    torch.cuda.synchronize()\n",
+        "logging.info('cuda')\n",
+        "print(f'cuda:{torch.version.cuda} {x}', f'cuda:{torch.version.cuda}')\n",
+        "print(f'cuda:{torch.cuda.is_available()}', f'cuda:{x=}', f'cuda:{x:02d}')\n",
+        "torch.cuda.synchronize = lambda: None\n",
+        "def f():\n    'cuda'\n",
+        "model.rank = 3\n",
+        "x.cuda()  # portagpu: ignore\n",
+        "x.cuda()  # portagpu: ignore[PG001, PG002]\n",
+    ],
+)
+def test_what_means_something_else_stays(tmp_path: Path, code: str) -> None:
+    assert changed(tmp_path, code, unsafe=True) == code
+
+
+def test_a_comment_ignores_only_the_rules_that_it_names(tmp_path: Path) -> None:
+    code = "x.cuda()  # portagpu: ignore[PG002]\n"
+    assert "x.to(pg.device())" in changed(tmp_path, code)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "x = torch.cuda.get_device_capability()[0] >= 8\n",
+        "m = torch.nn.SyncBatchNorm.convert_sync_batchnorm(m)\n",
+        "assert x.is_cuda\n",
+    ],
+)
+def test_what_may_change_numbers_needs_the_flag(tmp_path: Path, code: str) -> None:
+    assert changed(tmp_path, code) == code
+    assert changed(tmp_path, code, unsafe=True) != code
+
+
+def test_what_is_left_says_why() -> None:
+    left = [each for path in BEFORE for each in rewritten(path).left]
+    assert len({each.rule.id for each in left}) >= 8
+    assert all(each.left for each in left)
+
+
+@pytest.mark.parametrize(
+    "data", [b"\xef\xbb\xbfx.cuda()\n", "# coding: latin-1\ny='é'\nx.cuda()\n".encode("latin-1")]
+)
+def test_the_encoding_stays(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "script.py"
+    path.write_bytes(data)
+    path.chmod(0o750)
+    assert main(["port", "rewrite", "--write", str(path)]) == 0
+    new = path.read_bytes()
+    assert b"x.to(pg.device())" in new
+    assert new[:3] == data[:3]
+    assert (b"\xe9" in new) == (b"\xe9" in data)
+    assert path.stat().st_mode & 0o777 == 0o750
+    assert [each.name for each in tmp_path.iterdir()] == ["script.py"]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "words"),
+    [
+        ("a.py", b"x.cuda(\n", f"is no Python 3.{sys.version_info.minor}: line 1"),
+        ("a.py", b"print 'torch.cuda'\n", "is Python 2"),
+        ("a.py", b"exec 'x.cuda()' in y\n", "is Python 2"),
+        ("a.py", b"try:\n    x.cuda()\nexcept E, e:\n    pass\n", "line 3"),
+        ("a.py", b"def f():\n\tx.cuda()\n        y\n", "line 3, inconsistent use of tabs"),
+        ("a.py", "x.cuda()\n".encode("utf-16"), "encoding"),
+        ("a.py", "x.cuda()\n".encode("utf-16-le"), "null characters"),
+        ("a.py", b"# coding: klingon\nx.cuda()\n", "encoding"),
+        ("a.py", b"\xef\xbb\xbf# coding: latin-1\nx.cuda()\n", "encoding"),
+        ("a.py", b"y = x.cuda()" + b"+x.cuda()" * 3000, "nested too deeply"),
+        ("a.py", b"# coding: ascii\n'\xe9'.cuda()\n", "encoding"),
+        ("a.py", b"\xff\xfex.cuda()", "encoding"),
+        ("a.py", b"x.cuda()\0", "null characters"),
+        ("a.py", b"# Generated by protoc. DO NOT EDIT!\nx.cuda()\n", "is generated"),
+        ("a.py", b"x.cuda()\n" + b"#" * (1 << 20), "larger than 1 MiB"),
+        ("a.py", b"x.cuda()" + b"[" * 5000, "nested too deeply|no Python"),
+        ("a.ipynb", b"{}", "is a notebook"),
+        ("a.txt", b"x.cuda()", "is no Python"),
+        ("a.py/", b"", "is not there"),
+    ],
+)
+def test_bad_input_is_one_line_and_changes_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str, data: bytes, words: str
+) -> None:
+    path = tmp_path / name
+    if data:
+        path.write_bytes(data)
+    assert main(["port", "rewrite", "--write", "--unsafe", str(path)]) == 3
+    lines = capfd.readouterr().err.splitlines()
+    about = [line for line in lines if line.startswith("portagpu: ")]
+    assert len(about) == 1, lines
+    assert any(each in about[0] for each in words.split("|")), about[0]
+    assert not data or path.read_bytes() == data
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"import torch\r\nx.cuda()\r\ny = 1\r\n",
+        b"import torch\rx.cuda()\ry = 1\r",
+        b"import torch\nx.cuda()",
+        b"import torch\n\x0c\ndef f():\n\tx.cuda()\n\x0c\n",
+        "import torch\ns = '\x0c\x1c\u2028'\nx.cuda()\n".encode(),
+        b"import torch\r\nx.cuda()\ny = 1\r\n",
+    ],
+)
+def test_what_is_not_replaced_stays_byte_for_byte(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "a.py"
+    path.write_bytes(data)
+    assert main(["port", "rewrite", "--write", str(path)]) == 0
+    new = path.read_bytes().replace(b"x.to(pg.device())", b"x.cuda()")
+    before, line, after = new.partition(b"import portagpu as pg")
+    assert line
+    end = data[len(b"import torch") :][: len(before) - len(b"import torch")]
+    assert before + after.removeprefix(end) == data
+
+
+def test_many_uses_on_one_line(tmp_path: Path) -> None:
+    """A minified file: the time grows with its length, not with its square."""
+    path = tmp_path / "a.py"
+    path.write_text("x.cuda();" * 2000, encoding="utf-8")
+    assert len(rewritten(path).done) == 2000
+
+
+def test_other_kinds_of_files_are_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("fifo.py")
+    Path("loop.py").symlink_to("other.py")
+    Path("other.py").symlink_to("loop.py")
+    Path("outside.py").symlink_to("/")
+    Path("folder").mkdir()
+    Path("folder", "up").symlink_to(tmp_path)
+    names = ["fifo.py", "loop.py", "outside.py", "folder"]
+    assert main(["port", "lint", *names]) == 3
+    lines = [line for line in capfd.readouterr().err.splitlines() if "portagpu: " in line]
+    # the link in the folder is passed over, and then there is nothing in it
+    assert [line.split()[1] for line in lines] == names
+    Path("secret.py").write_text("x.cuda()\n", encoding="utf-8")
+    Path("secret.py").chmod(0)
+    if not os.access("secret.py", os.R_OK):
+        assert main(["port", "rewrite", "--write", "secret.py"]) == 3
+        assert "cannot be read" in capfd.readouterr().err
+
+
+def test_a_link_is_not_followed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    real = tmp_path / "real.py"
+    real.write_text("x.cuda()\n", encoding="utf-8")
+    link = tmp_path / "link.py"
+    link.symlink_to(real)
+    assert main(["port", "rewrite", "--write", str(link)]) == 3
+    assert "symbolic link" in capfd.readouterr().err
+    assert real.read_text(encoding="utf-8") == "x.cuda()\n"
+
+
+def test_a_file_that_changed_meanwhile_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text("x.cuda()\n", encoding="utf-8")
+    new = rewritten(path)
+    path.write_text("y.cuda()\n", encoding="utf-8")
+    with pytest.raises(OutputError, match="changed while"):
+        new.write()
+    assert path.read_text(encoding="utf-8") == "y.cuda()\n"
+
+
+def test_a_diff_is_shown_and_nothing_written(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(SAMPLES / "before" / "devices.py", tmp_path / "a.py")
+    monkeypatch.chdir(tmp_path)
+    before = Path("a.py").read_bytes()
+    assert main(["port", "rewrite", "a.py"]) == 0
+    out, err = capfd.readouterr()
+    assert Path("a.py").read_bytes() == before
+    assert "not written" in err
+    patch = (
+        subprocess.run(["patch", "-p0"], input=out.encode(), check=False, capture_output=True)
+        if shutil.which("patch")
+        else None
+    )
+    if patch is not None:
+        assert patch.returncode == 0, patch.stdout
+        expected = (SAMPLES / "after" / "devices.py").read_bytes()
+        assert Path("a.py").read_bytes() == expected
+
+
+def test_the_example_of_the_page_is_what_the_tool_writes(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "porting.md").read_text(encoding="utf-8")
+    before, after = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    imports = "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+    assert changed(tmp_path, imports + before) == imports + after
+
+
+def test_every_result_is_python(tmp_path: Path) -> None:
+    for path in BEFORE:
+        ast.parse(rewritten(path).text)
+        ast.parse(rewritten(path, unsafe=False).text)
+
+
+def test_every_name_that_is_written_exists() -> None:
+    import portagpu
+    from portagpu.port.rules import load_rules
+
+    names = [each.to for each in load_rules().names.values() if each.to]
+    own = {name.partition(".")[0] for name in names if not name.startswith(".")}
+    assert own <= {*portagpu.__all__}
+    assert len(own) > 40
+
+
+def test_the_package_imports_no_torch() -> None:
+    code = (
+        "import sys, portagpu.port.rewrite, portagpu.port.lint as l; "
+        f"l.lint([{str(SAMPLES)!r}]); sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("DEVICE = 'cuda'\nimport os\n", "import portagpu as pg\nDEVICE = pg.device().type\n"),
+        ("'d'\nimport os\ndevice = 'cuda'\nimport torch\n", "'d'\nimport portagpu as pg\n"),
+        ("from __future__ import annotations\ndevice = 'cuda'\nimport torch\n",
+         "import annotations\nimport portagpu as pg\n"),
+    ],
+)  # fmt: skip
+def test_the_import_stands_before_the_first_use(tmp_path: Path, code: str, expected: str) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(code, encoding="utf-8")
+    assert expected in rewritten(path).text
+
+
+@pytest.mark.parametrize("line", ["import portagpu as pg", "import portagpu"])
+def test_an_import_inside_a_function_is_not_for_the_file(tmp_path: Path, line: str) -> None:
+    code = f"def f():\n    {line}\n\n\ndef g(x):\n    return x.to('cuda')\n"
+    path = tmp_path / "script.py"
+    path.write_text(code, encoding="utf-8")
+    once = rewritten(path).text
+    values: dict[str, Any] = {}
+    exec(compile(once, "script.py", "exec"), values)
+    assert values["g"](_Tensor()) == "moved"
+    path.write_text(once, encoding="utf-8")
+    assert not rewrite([str(path)], unsafe=True).changed
+
+
+class _Tensor:
+    def to(self, device: object) -> str:
+        return "moved"
+
+
+@pytest.mark.parametrize("written", ["cuda:01", "cuda:\N{ARABIC-INDIC DIGIT THREE}"])
+def test_a_number_may_be_written_in_other_ways(tmp_path: Path, written: str) -> None:
+    number = int(written.partition(":")[2])
+    assert changed(tmp_path, f"device = '{written}'\n") == f"device = str(pg.device({number}))\n"
+    assert changed(tmp_path, "device = 'cuda:\N{SUPERSCRIPT TWO}'\n").startswith("device = 'cuda:")
+
+
+@pytest.mark.parametrize("ids", ["[PG-001]", "[PG001", "[pg001]", "[]", " [PG002;PG001]", "d"])
+def test_a_comment_without_a_known_rule_ignores_nothing(tmp_path: Path, ids: str) -> None:
+    found = changed(tmp_path, f"x.cuda()  # portagpu: ignore{ids}\n")
+    assert ("x.cuda()" in found) == (ids == "[PG001")
+
+
+def test_an_encoding_that_loses_line_ends_is_left(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    data = b"# coding: unicode_escape\nx.cuda()\n"
+    path = tmp_path / "a.py"
+    path.write_bytes(data)
+    assert main(["port", "rewrite", "--write", str(path)]) == 3
+    assert "unicode" in capfd.readouterr().err
+    assert path.read_bytes() == data
+
+
+def test_a_file_that_cannot_be_written_does_not_keep_the_others(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a.py", "b.py", "c.py"):
+        (tmp_path / name).write_text("x.cuda()\n", encoding="utf-8")
+    replace = Path.replace
+
+    def fails(self: Path, target: Path) -> Path:
+        if target.name == "b.py":
+            raise PermissionError(1, "Operation not permitted")
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", fails)
+    assert main(["port", "rewrite", "--write", "--json", "-", str(tmp_path)]) == 3
+    out, err = capfd.readouterr()
+    about = [line for line in err.splitlines() if line.startswith("portagpu: ")]
+    assert len(about) == 1 and "b.py stays as it is" in about[0], err
+    assert [Path(each).name for each in json.loads(out)["written"]] == ["a.py", "c.py"]
+    assert (tmp_path / "b.py").read_text(encoding="utf-8") == "x.cuda()\n"
+    assert "pg." in (tmp_path / "c.py").read_text(encoding="utf-8")
+    assert len([*tmp_path.iterdir()]) == 3
+
+
+def test_one_file_under_two_names_is_rewritten_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.py").write_text("x.cuda()\n", encoding="utf-8")
+    result = rewrite(["a.py", str(tmp_path / "a.py"), "./a.py", str(tmp_path)])
+    assert [each.source.path for each in result.files] == ["a.py"]
+
+
+def test_a_name_cannot_add_lines_to_the_diff(tmp_path: Path) -> None:
+    path = tmp_path / "a\n+++ b\x1b[31m.py"
+    path.write_text("x.cuda()\n", encoding="utf-8")
+    diff = rewritten(path).diff
+    assert b"\x1b" not in diff and len(diff.splitlines()) == 6
+
+
+@pytest.mark.parametrize("verb", [["lint"], ["rewrite"], ["rewrite", "--write"]])
+def test_a_source_is_no_output_and_an_empty_path_no_folder(
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    verb: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.py").write_text("x.cuda()\n", encoding="utf-8")
+    assert main(["port", *verb, "a.py", "--json", "a.py"]) == 2
+    assert main(["port", *verb, ".", "--json", "./a.py"]) == 2
+    assert main(["port", *verb, ""]) == 2
+    lines = capfd.readouterr().err.splitlines()
+    assert ["read too" in each for each in lines] == [True, True, False]
+    assert Path("a.py").read_text(encoding="utf-8") == "x.cuda()\n"

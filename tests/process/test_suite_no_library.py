@@ -1,0 +1,84 @@
+"""A device without a communication library: nothing is judged of what is not there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from portagpu.contract import Capability
+from portagpu.errors import Unsupported
+from portagpu.results.run import Verdict
+from portagpu.suite import Selection, case
+from portagpu.suite.case_ids import base_id
+from tests.support.case_files import by_id, conform
+from tests.support.fake_plugins import install
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+torch = pytest.importorskip("torch")
+
+from portagpu.collectives.comm import Comm
+from portagpu_cpu.backend import CpuBackend
+from tests.support import registry_state, suite_harness
+
+pytestmark = pytest.mark.torch
+
+MODULE = """
+from portagpu.contract import Capability
+from portagpu_cpu import CpuPlugin
+from tests.process.test_suite_no_library import NoLibrary
+
+class Alone(CpuPlugin):
+    name = "alone"
+    def open(self, index):
+        handle = super().open(index)
+        handle.name, handle.target = "alone", None
+        handle.comm = NoLibrary("", "none", None, "cpu")
+        handle.capabilities -= {Capability.COLLECTIVES}
+        return handle
+
+PLUGIN = Alone()
+"""
+
+
+class NoLibrary(Comm):
+    """What is asked of a library that is not there."""
+
+    @property
+    def init_string(self) -> str:
+        raise Unsupported("this device has no communication library")
+
+
+def test_every_case_about_a_library_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    install(
+        tmp_path, "portagpu-alone", {"alone": "portagpu_alone:PLUGIN"}, {"portagpu_alone": MODULE}
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    registry_state.forget(monkeypatch)
+    on_ranks = [k for k, each in suite_harness.everything().items() if each.needs_ranks]
+    only = ("collectives", "failures", *{base_id(each) for each in on_ranks})
+    found = by_id(conform("alone", selection=Selection(only=only)))
+    other = {k: each for k, each in found.items() if each.verdict is not Verdict.SKIP}
+    assert not other, {k: (str(each.verdict), each.reason) for k, each in other.items()}
+    said = "it raised Unsupported, as it must"
+    assert all(said in each.reason for each in found.values())
+
+
+def test_a_library_that_is_not_claimed_must_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Shy(CpuBackend):
+        """Claims no collectives and answers all the same."""
+
+    gpu = suite_harness.open_device(monkeypatch, Shy)
+    gpu.capabilities -= {Capability.COLLECTIVES}
+    result = suite_harness.run(gpu, "collectives/init-string")
+    assert result.verdict is Verdict.FAIL, result.reason
+    assert "so it must raise Unsupported; instead it did what it does not claim" in result.reason
+
+
+def test_a_case_about_a_library_declares_it() -> None:
+    with pytest.raises(ValueError, match=r"covers Comm\.library and does not declare"):
+        case("identity/name", spec="It has one.", covers=("Comm.library",))

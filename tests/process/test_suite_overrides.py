@@ -1,0 +1,295 @@
+"""Outcomes that a backend publishes for cases: judged, listed, and never a way to pass."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from portagpu.contract import Override
+from portagpu.results.run import Verdict
+from portagpu.suite.judge import judge, unused_overrides
+from portagpu.suite.messages import DeviceUnderTest, ListedCase
+from tests.support import registry_state
+from tests.support.case_files import by_id, conform, write_cases
+from tests.support.fake_plugins import install
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+URL = "https://example.org/priorities"
+
+
+def _override(outcome: str = "undefined", pattern: str = "streams/x") -> Override:
+    return Override(pattern=pattern, outcome=outcome, reason="one queue serves all", url=URL)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"outcome": "exact"}, "unsupported or undefined: 'exact'"),
+        ({"outcome": "passes"}, "unsupported or undefined"),
+        ({"pattern": ""}, "'' is none"),
+        ({"pattern": "streams"}, "'streams' is none"),
+        ({"pattern": "*"}, "is none"),
+        ({"reason": " "}, "needs a reason of one line"),
+        ({"reason": "two\nlines"}, "needs a reason of one line"),
+        ({"reason": "red \x1b[31m"}, "needs a reason of one line"),
+        ({"url": "http://example.org"}, "must be an https address"),
+        ({"url": ""}, "must be an https address"),
+    ],
+)
+def test_an_override_is_complete_or_refused(changes: dict[str, str], said: str) -> None:
+    whole = {"pattern": "streams/x", "outcome": "undefined", "reason": "why", "url": URL}
+    with pytest.raises(ValueError, match=said):
+        Override(**{**whole, **changes})
+
+
+def _judge(kind: str, override: Override, capability: tuple[str, ...] = ()) -> tuple[Verdict, str]:
+    case = ListedCase(id="streams/x[n2]", area="streams", spec="It works.", capability=capability)
+    machine = DeviceUnderTest(
+        backend="some",
+        name="some:0",
+        product=None,
+        vendor=None,
+        arch="none",
+        capabilities=frozenset({"streams"}),
+        target=None,
+        overrides=(override,),
+    )
+    outcome: dict[str, Any] = {"kind": kind, "reason": "", "duration_s": 1.0, "observed": []}
+    if kind != "passed":
+        outcome["reason"] = "it was so"
+    result = judge(case, outcome, machine)
+    return result.verdict, result.reason
+
+
+@pytest.mark.parametrize(
+    ("outcome", "kind", "verdict", "said"),
+    [
+        ("undefined", "passed", Verdict.UNVERIFIED, "recorded and not judged: it passed"),
+        ("undefined", "failed", Verdict.UNVERIFIED, "recorded and not judged: it was so"),
+        ("undefined", "unsupported", Verdict.UNVERIFIED, "recorded and not judged: it was so"),
+        ("undefined", "raised", Verdict.FAIL, "which is about values: it was so"),
+        ("undefined", "lost", Verdict.FAIL, "which is about values: it was so"),
+        ("undefined", "hung", Verdict.FAIL, "which is about values: it was so"),
+        ("undefined", "starved", Verdict.INCONCLUSIVE, "it was so"),
+        ("undefined", "error", Verdict.ERROR, "it was so"),
+        ("undefined", "not-here", Verdict.INCONCLUSIVE, "it was so"),
+        ("undefined", "not-claimed", Verdict.SKIP, "it was so"),
+        ("unsupported", "unsupported", Verdict.SKIP, "it raised Unsupported, as it must"),
+        ("unsupported", "passed", Verdict.FAIL, "so it must raise Unsupported; instead it passed"),
+        ("unsupported", "failed", Verdict.FAIL, "instead it failed: it was so"),
+        ("unsupported", "raised", Verdict.FAIL, "instead it failed: it was so"),
+        ("unsupported", "lost", Verdict.FAIL, "instead it failed: it was so"),
+        ("unsupported", "hung", Verdict.FAIL, "instead it failed: it was so"),
+        ("unsupported", "starved", Verdict.INCONCLUSIVE, "it was so"),
+        ("unsupported", "error", Verdict.ERROR, "it was so"),
+        ("unsupported", "not-here", Verdict.INCONCLUSIVE, "it was so"),
+    ],
+)
+def test_an_override_decides_and_never_passes(
+    outcome: str, kind: str, verdict: Verdict, said: str
+) -> None:
+    found, reason = _judge(kind, _override(outcome))
+    assert found is verdict, reason
+    assert said in reason, reason
+    if "declares" in reason:
+        assert f"some declares it {outcome} (one queue serves all, {URL})" in reason
+
+
+def test_what_is_claimed_and_refused_is_not_undefined() -> None:
+    found, reason = _judge("unsupported", _override(), ("streams",))
+    assert found is Verdict.FAIL, reason
+    assert "some claims streams, but it raised Unsupported" in reason
+
+
+def test_an_override_of_another_case_changes_nothing() -> None:
+    assert _judge("passed", _override(pattern="streams/y"))[0] is Verdict.PASS
+    assert _judge("failed", _override(pattern="streams/x[n3]"))[0] is Verdict.FAIL
+
+
+def test_an_override_without_a_case_is_an_error() -> None:
+    judged = {"streams/x[n2]": Verdict.FAIL}
+    assert unused_overrides([_override()], judged) == []
+    (found,) = unused_overrides([_override(), _override(pattern="streams/y")], judged)
+    assert found.verdict is Verdict.ERROR
+    assert found.id == "suite/override-2"
+    assert "'streams/y'" in found.reason
+    assert "fits no case" in found.reason
+
+
+def test_an_override_that_never_counts_is_an_error() -> None:
+    judged = {"streams/x[n2]": Verdict.FAIL, "streams/y": Verdict.FAIL}
+    assert unused_overrides([_override(), _override(pattern="streams/*")], judged) == []
+    (found,) = unused_overrides([_override(pattern="streams/*"), _override()], judged)
+    assert found.id == "suite/override-2"
+    assert "because others stand before it" in found.reason
+
+
+@pytest.mark.parametrize("name", ["pattern", "outcome", "reason", "url"])
+def test_a_part_of_an_override_is_text(name: str) -> None:
+    whole: dict[str, Any] = {"pattern": "streams/x", "outcome": "undefined", "reason": "why"}
+    with pytest.raises(TypeError, match=f"an override's {name} is text, not 3"):
+        Override(**{**whole, "url": URL, name: 3})
+
+
+@pytest.mark.parametrize(
+    ("stated", "said"),
+    [
+        ('overrides = ["rng/*"]', "states its overrides as ['rng/*'] instead of a tuple"),
+        ('overrides = ("rng/*",)', "states its overrides as ('rng/*',) instead of a tuple"),
+        ("overrides = None", "states its overrides as None instead of a tuple"),
+        ("@property\n    def overrides(self): raise KeyError(7)", "raised KeyError: 7"),
+        ("contract = property(lambda self: 1 / 0)", "raised ZeroDivisionError"),
+    ],
+)
+def test_a_plugin_that_states_something_else_is_refused_in_one_line(
+    tmp_path: Path, stated: str, said: str
+) -> None:
+    module = (
+        "from portagpu_cpu import CpuPlugin\n"
+        f'class Odd(CpuPlugin):\n    name = "quirky"\n    {stated}\n'
+        "PLUGIN = Odd()\n"
+    )
+    install(tmp_path, "portagpu-quirky", {"quirky": "odd:PLUGIN"}, {"odd": module})
+    paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    done = _conform(environment, "--list", "--only", "rng")
+    assert done.returncode == 3, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert said in line
+
+
+QUIRKY = """
+from portagpu.contract import Override
+from portagpu_cpu import CpuPlugin
+
+URL = "https://example.org"
+
+class Quirky(CpuPlugin):
+    name = "quirky"
+    overrides = (
+        Override(pattern="rng/seed-repeats[rand]", outcome="undefined", reason="it drifts",
+                 url=URL),
+        Override(pattern="rng/seed-is-*", outcome="unsupported", reason="it has none", url=URL),
+    )
+    def open(self, index):
+        handle = super().open(index)
+        handle.name = "quirky"
+        return handle
+
+PLUGIN = Quirky()
+"""
+
+
+@pytest.fixture
+def quirky(tmp_path: Path) -> dict[str, str]:
+    """An environment with a backend that publishes overrides."""
+    install(tmp_path, "portagpu-quirky", {"quirky": "portagpu_quirky:PLUGIN"}, _modules())
+    paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def _modules() -> dict[str, str]:
+    return {"portagpu_quirky": QUIRKY}
+
+
+def _conform(environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "portagpu", "conform", "--backend", "quirky", *words],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def test_the_list_has_a_backends_outcomes(quirky: dict[str, str]) -> None:
+    done = _conform(quirky, "--list", "--only", "rng/seed-repeats", "--json", "-")
+    assert done.returncode == 0, done.stderr
+    outcomes = {case["id"]: case for case in json.loads(done.stdout)["cases"]}
+    changed = outcomes.pop("rng/seed-repeats[rand]")
+    assert changed["outcome"] == "undefined"
+    assert changed["override"]["reason"] == "it drifts"
+    assert outcomes
+    assert all("override" not in case for case in outcomes.values())
+    text = _conform(quirky, "--list", "--only", "rng/seed-repeats").stdout
+    assert text.count("undefined (rng/seed-repeats[rand]): it drifts") == 1
+
+
+@pytest.mark.torch
+def test_a_run_is_judged_by_a_backends_outcomes(quirky: dict[str, str]) -> None:
+    pytest.importorskip("torch")
+    done = _conform(quirky, "--only", "rng", "--json", "-")
+    results = {each["id"]: each for each in json.loads(done.stdout)["results"]}
+    assert results["rng/seed-repeats[rand]"]["verdict"] == "UNVERIFIED"
+    assert "quirky declares it undefined" in results["rng/seed-repeats[rand]"]["reason"]
+    others = [
+        name for name in results if name.startswith("rng/seed-repeats[") and "[rand]" not in name
+    ]
+    assert others
+    assert {results[name]["verdict"] for name in others} == {"PASS"}
+    seeds = {name: each for name, each in results.items() if name.startswith("rng/seed-is-")}
+    assert seeds, sorted(results)
+    assert {each["verdict"] for each in seeds.values()} == {"FAIL"}
+    assert done.returncode == 1, "it claims to be unable to do what it does"
+
+
+ENDS = {
+    "value": "assert 1 == 2, 'one is two'",
+    "rank-value": "world(2, ends, how='value')",
+    "runtime-error": "raise RuntimeError('device-side assert triggered')",
+    "memory-error": "raise MemoryError('out of memory')",
+    "rank-error": "world(2, ends, how='error')",
+    "rank-dies": "world(2, ends, how='dies')",
+    "rank-hangs": "world(2, ends, how='hangs')",
+    "hangs": "threading.Event().wait()",
+    "dies": "os.kill(os.getpid(), signal.SIGSEGV)",
+}
+ON_RANKS = """
+def ends(rank, how):
+    if rank.rank == 1:
+        if how == "error": raise RuntimeError("device-side assert triggered")
+        if how == "dies": os.kill(os.getpid(), signal.SIGKILL)
+        if how == "hangs": threading.Event().wait()
+        assert how != "value", "one is two"
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("stated", ["exact", "undefined"])
+def test_what_is_undefined_hides_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stated: str
+) -> None:
+    pytest.importorskip("torch")
+    pattern = "rng/*" if stated == "exact" else "rng/seed-repeats[rand]"
+    module = QUIRKY.replace("rng/seed-repeats[rand]", pattern)
+    install(tmp_path, "portagpu-quirky", {"quirky": "quirky_1:PLUGIN"}, {"quirky_1": module})
+    monkeypatch.syspath_prepend(tmp_path)
+    registry_state.forget(monkeypatch)
+    # a world has half of a case's time, and is given up before it
+    text = ON_RANKS + "".join(
+        f"""
+@case("rng/{name}", spec="It ends.", outcome="{stated}", capability="collectives", timeout_s=8.0)
+def test_{name.replace("-", "_")}(gpu, world): {body}
+"""
+        for name, body in ENDS.items()
+    )
+    found = by_id(conform("quirky", folder=write_cases(tmp_path / "cases", text)))
+    recorded = Verdict.UNVERIFIED if stated == "exact" else Verdict.SKIP
+    verdicts = {name: found[f"rng/{name}"].verdict for name in ENDS}
+    assert verdicts == {
+        **dict.fromkeys(ENDS, Verdict.FAIL),
+        "value": recorded,
+        "rank-value": recorded,
+        "dies": Verdict.ERROR,
+    }, {name: found[f"rng/{name}"].reason for name in ENDS}
+    assert "device-side assert" in found["rng/runtime-error"].reason
+    assert "rank 1 died of SIGKILL" in found["rng/rank-dies"].reason
+    assert "rank 1 hung" in found["rng/rank-hangs"].reason

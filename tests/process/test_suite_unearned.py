@@ -1,0 +1,425 @@
+"""Ways to a PASS that was not earned: each ends in another verdict, and says why."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.metadata
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from portagpu import contents
+from portagpu.bringup.gates import load_gates
+from portagpu.contents import DamagedInstallation
+from portagpu.paths import matrix_dir
+from portagpu.results.run import Evidence, Result, Verdict, new_run, read_json
+from portagpu.suite import Selection
+from portagpu.suite.expected_failures import apply_expected_failures, stale_expected_failures, today
+from portagpu.suite.judge import mostly_unjudged_areas, shared_world_failures
+from portagpu.target import ExpectedFailure
+from tests.support.case_files import by_id, conform, write_cases
+from tests.support.fake_plugins import install
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+needs_torch = pytest.mark.torch
+
+# A world that fails once: rank 1, where it is the first to leave its mark in the folder.
+ONCE = """
+from pathlib import Path
+
+def once(rank, value, folder, what):
+    mark = Path(folder) / what
+    if rank.rank == 1 and not mark.exists():
+        mark.mkdir()
+        {"die": lambda: os.kill(os.getpid(), signal.SIGKILL),
+         "raise": lambda: 1 / 0,
+         "hang": lambda: time.sleep(600)}[what]()
+    return value
+
+@case("collectives/once", spec="Is right.", capability="collectives",
+      params={"value": (1, 2, 3)}, timeout_s=TIMEOUT)
+def test_once(world, value):
+    assert world(2, once, value=value, folder=FOLDER, what=WHAT) == [value, value]
+
+@case("rng/fine", spec="Is fine.")
+def test_fine(gpu): pass
+"""
+
+
+@pytest.mark.slow
+@needs_torch
+@pytest.mark.parametrize(
+    ("what", "alone", "whole", "said"),
+    [
+        ("die", Verdict.UNVERIFIED, Verdict.FAIL, "rank 1 died of SIGKILL"),
+        ("raise", Verdict.PASS, Verdict.FAIL, "rank 1 raised ZeroDivisionError"),
+        ("hang", Verdict.UNVERIFIED, Verdict.INCONCLUSIVE, "rank 1 hung"),
+    ],
+)
+def test_a_shared_world_that_failed_once_is_told(
+    tmp_path: Path, what: str, alone: Verdict, whole: Verdict, said: str
+) -> None:
+    pytest.importorskip("torch")
+    limit_s = 20.0 if what == "hang" else 30.0
+    text = f"FOLDER, WHAT, TIMEOUT = {str(tmp_path)!r}, {what!r}, {limit_s}\n{ONCE}"
+    results = by_id(conform("cpu", folder=write_cases(tmp_path / "cases", text)))
+    for value in (1, 2, 3):
+        found = results[f"collectives/once[value{value}]"]
+        assert found.verdict is alone, f"{found.id}: {found.verdict} {found.reason}"
+        assert alone is Verdict.PASS or said in found.reason
+    told = results["suite/world-of-collectives-once"]
+    assert told.verdict is whole, told.reason
+    assert said in told.reason
+    assert "alone each passed" in told.reason
+    assert results["rng/fine"].verdict is Verdict.PASS
+    run = new_run()
+    run.extend(list(results.values()))
+    assert run.exit_code != 0
+
+
+@needs_torch
+def test_a_form_that_fails_alone_explains_the_world_that_it_shared(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    text = """
+def dies_for_two(rank, value):
+    if value == 2 and rank.rank == 1: os.kill(os.getpid(), signal.SIGSEGV)
+    return value
+
+@case("collectives/dies", spec="Is right.", capability="collectives", params={"value": (1, 2)})
+def test_dies(world, value): assert world(2, dies_for_two, value=value) == [value, value]
+"""
+    results = by_id(conform("cpu", folder=write_cases(tmp_path, text)))
+    assert results["collectives/dies[value2]"].verdict is Verdict.FAIL
+    assert results["collectives/dies[value1]"].verdict is Verdict.UNVERIFIED
+    assert "suite/world-of-collectives-dies" not in results
+    only = Selection(only=("collectives/dies[value1]",))
+    (alone,) = conform("cpu", folder=tmp_path, selection=only)
+    assert alone.verdict is Verdict.PASS, "a form that is not asked for was run beside it"
+
+
+SEGFAULTS_ONCE = """
+import os, signal
+from pathlib import Path
+from portagpu_cpu import CpuPlugin
+
+class Once(CpuPlugin):
+    name = "once"
+    def open(self, index):
+        handle = super().open(index)
+        handle.name = "once"
+        mark = Path(os.environ["ONCE_FOLDER"]) / "died"
+        if os.environ.get("RANK") == "1" and not mark.exists():
+            mark.mkdir()
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return handle
+
+PLUGIN = Once()
+"""
+
+
+@needs_torch
+@pytest.mark.parametrize("strict", [(), ("--strict",)])
+def test_a_backend_whose_rank_dies_in_its_first_world_does_not_pass(
+    tmp_path: Path, strict: tuple[str, ...]
+) -> None:
+    pytest.importorskip("torch")
+    install(
+        tmp_path, "portagpu-once", {"once": "once_backend:PLUGIN"}, {"once_backend": SEGFAULTS_ONCE}
+    )
+    words = ["conform", "--backend", "once", "--only", "collectives/barrier*", "--json", "-"]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]),
+        "ONCE_FOLDER": str(tmp_path),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "portagpu", *words, *strict],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert (tmp_path / "died").exists(), "no rank died"
+    assert done.returncode == 1, done.stderr
+    assert "rank 1 died of SIGSEGV" in done.stderr
+
+
+GIVEN_UP = """
+@case("rng/given-up", spec="Ends the run.")
+def test_given_up(gpu):
+    import pytest
+    mark = Path(FOLDER) / "given-up"
+    if not mark.exists():
+        mark.mkdir()
+        ENDS
+
+@case("rng/next", spec="Is fine.")
+def test_next(gpu): pass
+"""
+
+
+@needs_torch
+@pytest.mark.parametrize("ends", ["pytest.exit('enough')", "raise KeyboardInterrupt"])
+def test_a_case_without_a_result_is_not_tried_again(tmp_path: Path, ends: str) -> None:
+    pytest.importorskip("torch")
+    text = f"from pathlib import Path\nFOLDER = {str(tmp_path)!r}\n{GIVEN_UP.replace('ENDS', ends)}"
+    results = by_id(conform("cpu", folder=write_cases(tmp_path / "cases", text)))
+    assert results["rng/given-up"].verdict is Verdict.ERROR
+    assert "gave it up without a result" in results["rng/given-up"].reason
+    assert results["rng/next"].verdict is Verdict.PASS
+
+
+def test_a_world_that_raised_or_died_for_no_case_fails_the_run() -> None:
+    how = {"state": "died", "sentence": "rank 1 died of SIGKILL"}
+    (found,) = shared_world_failures({"collectives/x": how}, set())
+    assert (found.verdict, found.evidence) == (Verdict.FAIL, (Evidence.EXECUTED,))
+    assert shared_world_failures({"collectives/x": how}, {"collectives/x"}) == []
+    (found,) = shared_world_failures({"collectives/x": {**how, "state": "hung"}}, set())
+    assert found.verdict is Verdict.INCONCLUSIVE
+
+
+def _result(name: str, verdict: Verdict) -> Result:
+    area = name.partition("/")[0]
+    return Result(id=name, suite="conformance", area=area, verdict=verdict, reason="it was so")
+
+
+def test_an_area_of_which_nothing_is_judged_is_told() -> None:
+    results = [
+        _result("rng/a", Verdict.UNVERIFIED),
+        _result("rng/b", Verdict.SKIP),
+        _result("memory/a", Verdict.UNVERIFIED),
+        _result("memory/b", Verdict.PASS),
+        _result("graphs/a", Verdict.SKIP),
+    ]
+    (found,) = mostly_unjudged_areas(results, {"rng": 2, "memory": 1})
+    assert (found.id, found.verdict) == ("suite/unjudged-rng", Verdict.INCONCLUSIVE)
+
+
+OVERRIDES_ALL = """
+from portagpu.contract import Override
+from portagpu_cpu import CpuPlugin
+from portagpu_cpu.backend import CpuBackend
+
+class Broken(CpuBackend):
+    __slots__ = ()
+    def manual_seed(self, seed): pass
+    def mem_get_info(self): return (-1, 0)
+
+class Careless(CpuPlugin):
+    name = "careless"
+    overrides = (Override(pattern="*/*", outcome="undefined", reason="all", url="https://x.org"),)
+    def open(self, index):
+        handle = Broken(self, index)
+        handle.name = "careless"
+        return handle
+
+PLUGIN = Careless()
+"""
+
+
+@needs_torch
+def test_a_backend_cannot_override_its_way_to_a_pass(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    install(
+        tmp_path, "portagpu-careless", {"careless": "careless:PLUGIN"}, {"careless": OVERRIDES_ALL}
+    )
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "portagpu", "conform", "--backend", "careless", "--json", "-"),
+            *("--only", "rng/seed-repeats", "--only", "memory/free*"),
+        ],
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]),
+        },
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 3, done.stderr
+    verdicts = {each["id"]: each["verdict"] for each in json.loads(done.stdout)["results"]}
+    assert verdicts["suite/unjudged-rng"] == verdicts["suite/unjudged-memory"] == "INCONCLUSIVE"
+    assert "Unverified:" in done.stderr
+
+
+@needs_torch
+def test_a_suite_of_one_file_does_not_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    left = tmp_path / "conformance"
+    left.mkdir()
+    shutil.copy(matrix_dir() / "conformance" / "test_graphs.py", left)
+    for file in (matrix_dir() / "conformance").glob("test_rng*.py"):
+        shutil.copy(file, left)
+    monkeypatch.setattr("portagpu.suite.runner.matrix_dir", lambda: tmp_path)
+    results = by_id(conform("cpu", selection=Selection(only=("rng/seed-repeats",))))
+    damage = results["suite/contents"]
+    assert damage.verdict is Verdict.ERROR
+    assert re.search(r"\b0 of \d+ in memory\b", damage.reason)
+    assert "reinstall portagpu" in damage.reason
+    assert "in rng" not in damage.reason
+
+
+def test_a_checklist_that_lost_a_gate_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = (matrix_dir() / "bringup" / "gates.toml").read_text(encoding="utf-8")
+    (tmp_path / "bringup").mkdir()
+    cut = whole.partition('[[gate]]\nid = "memory"')[0]
+    (tmp_path / "bringup" / "gates.toml").write_text(cut, encoding="utf-8")
+    monkeypatch.setattr("portagpu.bringup.gates.matrix_dir", lambda: tmp_path)
+    with pytest.raises(DamagedInstallation, match=r"the gate memory is missing: reinstall"):
+        load_gates()
+
+
+@pytest.mark.parametrize("text", [None, "", "schema = 7", '{"a": 1}', "\x00"])
+def test_contents_that_cannot_be_read_are_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None
+) -> None:
+    if text is not None:
+        (tmp_path / "contents.toml").write_text(text, encoding="utf-8")
+    monkeypatch.setattr(contents, "matrix_dir", lambda: tmp_path)
+    with pytest.raises(DamagedInstallation, match=r"damaged: .*contents\.toml .*; reinstall"):
+        contents.stated_gates()
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A matrix of one file in an installed wheel, which is the distribution that is asked."""
+    file = tmp_path / "portagpu" / "_matrix" / "some.toml"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"a = 1\n")
+    digest = base64.urlsafe_b64encode(hashlib.sha256(b"a = 1\n").digest()).rstrip(b"=").decode()
+    info = tmp_path / "portagpu-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: portagpu\nVersion: 1.0\n")
+    # the command is elsewhere after pip's --target
+    rows = f"../../bin/portagpu,sha256={digest},6\nportagpu/_matrix/some.toml,sha256={digest},6\n"
+    (info / "RECORD").write_text(rows)
+    found = importlib.metadata.PathDistribution(info)
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda name: found)
+    monkeypatch.setattr(contents, "__file__", str(tmp_path / "portagpu" / "contents.py"))
+    monkeypatch.setattr(contents, "matrix_dir", lambda: file.parent)
+    return file
+
+
+def test_a_file_that_is_not_as_it_was_installed_is_named(installed: Path) -> None:
+    check = contents.check_installation.__wrapped__
+    check()
+    installed.write_bytes(b"a = 2\n")
+    with pytest.raises(DamagedInstallation, match=r"some\.toml is not as it was installed"):
+        check()
+    installed.unlink()
+    with pytest.raises(DamagedInstallation, match=r"some\.toml cannot be compared .*: .*No such"):
+        check()
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        "",
+        "portagpu/_matrix/some.toml,,\n",
+        "portagpu/_matrix/some.toml\n",
+        "portagpu/_matrix/other.toml,sha256=x,6\n",
+        "portagpu/_matrix/some.toml,sha999=x,6\n",
+        None,
+    ],
+)
+def test_a_record_that_lost_a_file_is_damage_too(installed: Path, record: str | None) -> None:
+    file = installed.parents[2] / "portagpu-1.0.dist-info" / "RECORD"
+    if record is None:
+        file.unlink()
+    else:
+        file.write_text(record)
+    with pytest.raises(DamagedInstallation, match=r"record.*; reinstall portagpu"):
+        contents.check_installation.__wrapped__()
+
+
+@needs_torch
+def test_what_cannot_run_again_keeps_last_failed_from_passing(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    run = new_run()
+    for name in ("rng/fine", "rng/gone", "suite/test_rng.py"):
+        run.add(_result(name, Verdict.ERROR))
+    text = '@case("rng/fine", spec="Is fine.")\ndef test_fine(gpu): pass\n'
+    folder = write_cases(tmp_path / "cases", text)
+    selection = Selection(failed_in=run.write_json(tmp_path / "result.json"))
+    results = by_id(conform("cpu", folder=folder, selection=selection))
+    assert results.pop("rng/fine").verdict is Verdict.PASS
+    assert {each.verdict for each in results.values()} == {Verdict.INCONCLUSIVE}
+    assert set(results) == {"rng/gone", "suite/test_rng.py"}
+
+
+@needs_torch
+@pytest.mark.parametrize("verb", ["conform", "bench", "compile"])
+def test_a_run_that_is_killed_leaves_no_older_verdict(tmp_path: Path, verb: str) -> None:
+    pytest.importorskip("torch")
+    old = new_run(["portagpu", verb])
+    old.add(_result("rng/old", Verdict.PASS))
+    file = old.finish().write_json(tmp_path / "result.json")
+    junit = tmp_path / "junit.xml"
+    words = {
+        "conform": ["--backend", "cpu", "--junit", str(junit)],
+        "bench": ["--backend", "cpu", "--junit", str(junit)],
+        "compile": ["--all", "--no-cache"],
+    }[verb]
+    junit.write_text("<testsuites/>")
+    child = subprocess.Popen(
+        [sys.executable, "-m", "portagpu", verb, *words, "--json", str(file)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        deadline = time.monotonic() + 120
+        written = junit if "--junit" in words else file
+        before = written.read_bytes()
+        while written.read_bytes() == before and child.poll() is None:
+            assert time.monotonic() < deadline, "the run does not begin"
+            time.sleep(0.02)
+    finally:
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    left = read_json(file)
+    assert left.info.interrupted
+    assert left.verdict is Verdict.INCONCLUSIVE
+    if verb != "compile":
+        assert "interrupted" in junit.read_text()
+
+
+EXPIRED = ExpectedFailure("rng/*", "known", "https://example.org/1", date(2025, 1, 1))
+
+
+def test_a_clock_that_was_set_back_revives_no_excuse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class SetBack(datetime):
+        @classmethod
+        def now(cls, tz: object = None) -> datetime:  # type: ignore[override]
+            return datetime(2024, 1, 1, tzinfo=UTC)
+
+    monkeypatch.setattr("portagpu.suite.expected_failures.datetime", SetBack)
+    assert today([]) == date(2024, 1, 1)
+    assert today() > date(2025, 1, 1), "no folder of this machine was changed since"
+    found = apply_expected_failures(_result("rng/a", Verdict.FAIL), [EXPIRED])
+    assert found.verdict is Verdict.FAIL
+    assert "expired on 2025-01-01" in found.reason
+    assert "expired" in stale_expected_failures([EXPIRED], {"rng/a": Verdict.FAIL})[0].reason
+
+
+def test_the_day_is_the_latest_that_is_known(tmp_path: Path) -> None:
+    assert abs(today([]) - datetime.now(UTC).date()) <= timedelta(days=1)
+    os.utime(tmp_path, (4e9, 4e9))
+    assert today([tmp_path, tmp_path / "none"]) == date(2096, 10, 2)

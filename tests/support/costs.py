@@ -1,0 +1,115 @@
+"""What each test costs: CPU seconds of its own and of its children, and processes started.
+
+A plugin of pytest. Workers of xdist send the numbers with their reports. CPU seconds are printed
+and never judged: they differ from machine to machine.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+SHOWN: Final = 10
+STARTS: Final = {"subprocess.Popen", "os.posix_spawn", "os.fork", "os.forkpty"}
+
+
+@dataclass
+class Cost:
+    """CPU seconds (user and system) and processes started."""
+
+    own: float = 0.0
+    children: float = 0.0
+    processes: int = 0
+
+    @classmethod
+    def until_now(cls) -> Cost:
+        """Of this process since its start; of its children only those that it waited for."""
+        own, children = (
+            sum(resource.getrusage(who)[:2])
+            for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+        )
+        return cls(own, children, _started[0])
+
+    def __sub__(self, other: Cost) -> Cost:
+        return Cost(
+            self.own - other.own,
+            self.children - other.children,
+            self.processes - other.processes,
+        )
+
+    @property
+    def total(self) -> float:
+        """CPU seconds of both."""
+        return self.own + self.children
+
+
+_started = [0]
+
+
+def _count(event: str, _: tuple[object, ...]) -> None:
+    if event in STARTS:
+        _started[0] += 1
+
+
+class Costs:
+    """The costs of the tests of a run."""
+
+    def __init__(self) -> None:
+        self.of_tests: dict[str, Cost] = {}
+        self.collecting = 0.0
+        sys.addaudithook(_count)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        self._before = Cost.until_now()
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        if call.when == "teardown":
+            cost = Cost.until_now() - self._before
+            report.cost = [cost.own, cost.children, cost.processes]
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if cost := getattr(report, "cost", None):
+            self.of_tests[report.nodeid] = Cost(*cost)
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        if not self.of_tests:
+            return
+        dearest = sorted(self.of_tests.items(), key=lambda each: -each[1].total)
+        terminalreporter.section(f"{min(SHOWN, len(dearest))} dearest tests, in CPU seconds")
+        for name, cost in dearest[:SHOWN]:
+            terminalreporter.write_line(
+                f"{cost.total:7.1f} s  {cost.processes:3d} processes  {name}"
+            )
+        own = sum(each.own for each in self.of_tests.values())
+        children = sum(each.children for each in self.of_tests.values())
+        processes = sum(each.processes for each in self.of_tests.values())
+        terminalreporter.write_line(
+            f"{own + children:7.1f} s  all: {own:.1f} s of tests, {children:.1f} s of children, "
+            f"{processes:,} processes"
+        )
+        if path := os.environ.get("TEST_COSTS"):
+            rows = [
+                f"{name}\t{c.own:.3f}\t{c.children:.3f}\t{c.processes}\n" for name, c in dearest
+            ]
+            Path(path).write_text("".join(rows), encoding="utf-8")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Measure in this process, a worker or not."""
+    config.pluginmanager.register(Costs(), "costs")

@@ -1,0 +1,91 @@
+"""Every pattern that meets a stranger's text takes time that grows as the text does."""
+
+from __future__ import annotations
+
+import json
+import pkgutil
+import re
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+import portagpu.bundle
+import portagpu.redact
+from tests.conftest import ROOT
+from tests.support.regex_growth import grows, hidden, patterns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from tests.conftest import Child
+
+MODULES: Final = (
+    *(
+        f"{package.__name__}.{each.name}"
+        for package in (portagpu.bundle, portagpu.redact)
+        for each in pkgutil.iter_modules(package.__path__)
+    ),
+    *(f"portagpu.recordings.{name}" for name in ("anonymous", "anonymous_output", "record")),
+)
+LIMIT_S: Final = 900
+"""Cubic time at 16,000 characters is hours; all texts together take about a minute."""
+
+
+@pytest.mark.slow
+@pytest.mark.growth
+def test_no_text_keeps_a_pattern_busy(child: Callable[..., Child]) -> None:
+    names = [name for name in MODULES if not name.endswith("__main__")]
+    ended = child("-m", "tests.support.regex_growth", *names, path=[ROOT], limit_s=LIMIT_S)
+    found = json.loads(ended.ok())
+    assert found["patterns"] > 50
+    assert found["texts"] > 20_000
+    assert found["slow"] == {}
+    assert found["hidden"] == [], "a pattern inside a function is not found by this test"
+
+
+@pytest.mark.growth
+@pytest.mark.parametrize(
+    ("pattern", "length"),
+    [
+        (r"a+@", 1000),
+        (r"serial\s*x?\s*:", 1000),
+        (r"[\w-]*token[\w-]*=", 100),
+        (r"(?m)^(\s*[ \w]*serial)\s*:", 400),
+    ],
+)
+def test_a_pattern_that_is_kept_busy_is_found(pattern: str, length: int) -> None:
+    """Quadratic and cubic ones, on texts short enough to come back."""
+    _, slow = grows(re.compile(pattern).search, pattern, length)
+    assert slow, f"{pattern} was not found"
+
+
+def test_work_that_only_long_texts_get_does_not_grow() -> None:
+    slow_from = 3000
+
+    def work(text: str) -> None:
+        for _ in range(1_000_000 if len(text) > slow_from else 0):
+            pass
+
+    assert grows(work, "a", 1000, step=50)[1] == {}
+
+
+def test_patterns_are_found_wherever_a_module_has_them(
+    stand_in: Callable[[str, str], None],
+) -> None:
+    stand_in("module_of_patterns", SOURCE)
+    from importlib import import_module
+
+    module: ModuleType = import_module("module_of_patterns")
+    assert {pattern.pattern for _, pattern in patterns(module)} == {"one", "two", "three", "four"}
+    assert len(list(hidden(module))) == 1
+
+
+SOURCE: Final = """
+import re
+ONE = re.compile("one")
+PAIRS = (("kind", re.compile("two")), [re.compile("three")])
+TABLE = {"a": re.compile("four")}
+def looks(text):
+    return re.search("five", text)
+"""
