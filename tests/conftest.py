@@ -37,6 +37,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Print what tests cost after each run."""
+    from tests.support.costs import Costs
+
+    config.pluginmanager.register(Costs(), "costs")
+
+
 def pytest_report_header() -> str:
     """Say which portagpu is tested: a checkout's or an installed wheel's."""
     return f"portagpu: {portagpu.__version__} from {Path(portagpu.__file__).parent}"

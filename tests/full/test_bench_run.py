@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 pytest.importorskip("torch")
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = pytest.mark.torch
 
 from portagpu import bench
 from portagpu.bench import Effort, MeasuredDevice, load, load_ranks

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from portagpu.results.run import Result
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = pytest.mark.torch
 
 FAULTS = ROOT / "tests/support/commbench_faults.py"
 LIMIT_S = 100

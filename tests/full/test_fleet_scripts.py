@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 FAULT = "portagpu health: isolate: links/active on gpu:3: 17 of 18 links are up (and 1 more)"
 
-pytestmark = pytest.mark.slow
-
 
 def check(folder: Path) -> list[str]:
     """Stands for portagpu: a fault where a file says so, "$" and quotes to be kept from shells."""

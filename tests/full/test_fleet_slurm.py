@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from tests.support.slurm_cluster import Cluster
 
-pytestmark = pytest.mark.slow
-
 NODE = ROOT / "tests/support/fleet_node.py"
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 pytest.importorskip("torch")
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = pytest.mark.torch
 
 import portagpu as pg
 from portagpu.parallel import planned

@@ -17,7 +17,7 @@ import pytest
 
 pytest.importorskip("libcst")
 pytest.importorskip("torch")
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = pytest.mark.torch
 
 from portagpu.port.reading import Source, read
 from portagpu.port.rewrite import Rewritten, rewrite_source

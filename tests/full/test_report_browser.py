@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(PROGRAM is None, reason=WHY_NOT)]
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason=WHY_NOT)
 
 HOSTILE = "</script><script>window.broken = 1</script><img src=x onerror='window.broken = 1'>"
 STATUS = "document.querySelector('.filter [role=status]').textContent"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import Child
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = pytest.mark.torch
 pytest.importorskip("torch")
 
 ON_RANKS = ("collectives", "parallel", "failures")

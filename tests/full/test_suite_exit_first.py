@@ -19,7 +19,7 @@ from tests.support.case_files import Recorder, write_cases
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = pytest.mark.torch
 
 
 def test_what_was_not_begun_when_the_run_ends_is_inconclusive() -> None:

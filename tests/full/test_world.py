@@ -23,7 +23,7 @@ from portagpu.subprocesses.start import python_environment
 from portagpu.world import Ranks, RankState, client
 from tests.conftest import ROOT
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = pytest.mark.torch
 
 RANKS = str(ROOT / "tests/support/ranks.py")
 

@@ -65,26 +65,6 @@ def check_whole(place: str, count: int) -> None:
         assert rows(place, "PRAGMA integrity_check") == [("ok",)]
 
 
-@pytest.mark.slow
-def test_a_writer_that_is_killed_100_times_loses_and_doubles_nothing(
-    place: str, tmp_path: Path, child: Callable[..., Child]
-) -> None:
-    folder = tmp_path / "documents"
-    documents(folder, 400)
-    done = json.loads(child(str(WRITERS), "kill", place, str(folder), "100").ok())
-    assert done["killed"] >= 80, "the others had finished everything"
-    assert done["at_work"] >= 5, "hardly one was killed while it added documents"
-    # what a killed writer said it had added is there, and whatever is there is whole
-    with open_store(place, create=True) as store:
-        there = {f"{each.machine.host}-{each.id}.json" for each in store.runs()}
-    assert set(done["told"]) <= there
-    check_whole(place, len(there)) if there else None
-    twice = [name for name, times in Counter(done["told"]).items() if times > 1]
-    assert not twice, "they were added, and then were not there"
-    outcomes(place, folder)
-    check_whole(place, 400)
-
-
 def test_writers_at_once_add_each_document_once(
     place: str, tmp_path: Path, child: Callable[..., Child]
 ) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -630,31 +628,6 @@ def test_a_checked_world_names_both_sides(ranks: Ranks) -> None:
         assert "rank 1 called" in message or "rank 0 called" in message
         assert found["covers"] is hooks
         assert (found["plain"] is not None) is hooks
-
-
-@pytest.mark.slow
-def test_torchrun_restarts_ranks_with_the_store_that_they_had(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(
-        "import os, sys\n"
-        "import portagpu\n"
-        "with portagpu.backend().comm.init(timeout_s=30) as world:\n"
-        "    line = f'joined {world.rank} {world.launcher} {world.local_rank}'\n"
-        "    os.write(1, f'{line}\\n'.encode())\n"
-        "sys.exit(os.environ['TORCHELASTIC_RESTART_COUNT'] == '0')\n"
-    )
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    found = subprocess.run(
-        [*command, "--nproc_per_node=2", "--max-restarts=1", str(script)],
-        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PORTAGPU_BACKEND": "cpu"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    joined = sorted(line for line in found.stdout.splitlines() if line.startswith("joined"))
-    assert found.returncode == 0, found.stderr
-    assert joined == ["joined 0 torchrun 0"] * 2 + ["joined 1 torchrun 1"] * 2
 
 
 def test_broken_variables_stop_init_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:

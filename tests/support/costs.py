@@ -108,8 +108,3 @@ class Costs:
                 f"{name}\t{c.own:.3f}\t{c.children:.3f}\t{c.processes}\n" for name, c in dearest
             ]
             Path(path).write_text("".join(rows), encoding="utf-8")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Measure in this process, a worker or not."""
-    config.pluginmanager.register(Costs(), "costs")

@@ -29,8 +29,7 @@ from portagpu.report import render as report_page
 from portagpu.report.junit import render as junit
 from portagpu.results.rules import UNSAFE
 from portagpu.results.run import Run
-from tests.support import fuzz_trees, growth_formats
-from tests.support.fuzz_formats import format_modules
+from tests.support import fuzz_trees
 from tests.support.fuzz_trees import OUTSIDE, fuzz, own, texts
 from tests.support.host_trees import PCI, build, gfx942_node
 from tests.support.read_parts import read_all
@@ -404,15 +403,6 @@ def test_mutated_trees_are_the_same_every_time(tmp_path: Path) -> None:
     assert fuzz_trees.mutation(first, 5, 1) == fuzz_trees.mutation(first, 5, 1)
     assert fuzz_trees.mutation(first, 0, 1) == first
     assert fuzz_trees.mutation(first, 5, 1) != fuzz_trees.mutation(first, 6, 1)
-
-
-@pytest.mark.slow
-@pytest.mark.growth
-@pytest.mark.parametrize("module", format_modules())
-def test_no_reader_takes_more_than_linear_time(module: str) -> None:
-    count, found = growth_formats.growth(module, 1 << 16, 1)
-    assert count > 50, found
-    assert not [each for each in found if each.is_fault], found
 
 
 def test_one_long_line_of_a_table_is_read_in_linear_time() -> None:

@@ -22,7 +22,6 @@ pytestmark = [
         reason="triton is not installed: pip install 'portagpu[compile]'",
     ),
     pytest.mark.torch,
-    pytest.mark.slow,
 ]
 
 

@@ -22,7 +22,6 @@ pytestmark = [
         importlib.util.find_spec("triton") is None,
         reason="triton is not installed: pip install 'portagpu[compile]'",
     ),
-    pytest.mark.slow,
 ]
 
 BUILT = """

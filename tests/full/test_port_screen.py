@@ -1,0 +1,32 @@
+"""What is left out before libcst reads a file: no finding changes by it."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("libcst")
+from portagpu.port.reading import Source, read
+from portagpu.port.screen import has_word
+from tests.unit.test_port_screen import (
+    both,
+)
+
+
+def test_public_code_has_the_same_uses() -> None:
+    """Some of torch's own modules, which name its devices in every way."""
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        pytest.skip("needs the sources of an installed torch")
+    folder = Path(spec.origin).parent
+    chosen = [*sorted((folder / "distributed").rglob("*.py"))[::8], *sorted(folder.glob("*.py"))]
+    compared = 0
+    for path in chosen:
+        source = read(path)
+        if isinstance(source, Source) and has_word(source.text):
+            screened, whole = both(source)
+            assert screened == whole, path
+            compared += 1
+    assert compared > 20
