@@ -103,7 +103,7 @@ class PostHookArgs:
 
 
 class FakeGroup:
-    """What is used of torch 2.14's ProcessGroup; see tests/ranks/test_comm_hooks.py."""
+    """What is used of torch 2.14's ProcessGroup; see tests/torch/test_comm_hooks.py."""
 
     group_name = "7"
 
