@@ -21,7 +21,7 @@ from portagpu.report import render
 from portagpu.results.run import Result, Verdict, validate, verdict_of
 from tests.support.processes import descendants
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("forked")]
 
 AMOUNTS = {effort: {"limit_s": 30} for effort in ("quick", "full")}
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from portagpu.suite import ConformOptions
     from tests.conftest import Child
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 PROGRAM = 'generators [["fork",{}]]'
 DEVICE = DeviceUnderTest(
     backend="cpu",

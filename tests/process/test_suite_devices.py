@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from portagpu.suite import ConformOptions
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("forked")]
 
 WRONG, CLOSED = 2, 3
 GATE = next(gate for gate in load_gates() if gate.id == "numerics")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("forked")]
 
 MODULE = """
 import os

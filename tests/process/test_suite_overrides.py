@@ -21,6 +21,8 @@ from tests.support.fake_plugins import install
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 URL = "https://example.org/priorities"
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import Child
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("forked")]
 pytest.importorskip("torch")
 
 
