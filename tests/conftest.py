@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from unittest import mock
 
 import pytest
 
@@ -19,6 +20,7 @@ import portagpu
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from portagpu.world import Ranks
     from tests.support.forked import Prepared
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -29,6 +31,11 @@ CHILD_LIMIT_S: Final = 120
 if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
     share = max(1, len(os.sched_getaffinity(0)) // int(workers))
     os.environ.setdefault("OMP_NUM_THREADS", str(share))
+
+ENVIRONMENT: Final = {
+    name: text for name, text in os.environ.items() if name != "PORTAGPU_BACKEND"
+}
+"""Of the rank server, whatever the test that starts it has set."""
 
 # last, so that `from tests.x import y` works and the installed package is still the one under test
 sys.path.append(str(ROOT))
@@ -178,6 +185,45 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, 
             monkeypatch.syspath_prepend(str(folder))
 
     return write
+
+
+@pytest.fixture(scope="session")
+def rank_server() -> Iterator[Ranks]:
+    """The rank server of this worker, for fixtures of modules: tests take ``ranks``.
+
+    A test that needs an environment of its own, or that ends the server, starts another one.
+    """
+    pytest.importorskip("torch")
+    from portagpu.world import Ranks
+
+    with Ranks() as server:
+        _start(server)
+        yield server
+        assert ranks_left(server) == [], "ranks are left at the end"
+
+
+@pytest.fixture
+def ranks(rank_server: Ranks) -> Iterator[Ranks]:
+    """The rank server of this worker, which is there, and has no ranks when the test ends."""
+    _start(rank_server)
+    before = rank_server._child
+    yield rank_server
+    if rank_server._child is not before:
+        # what a test starts again has the environment of that test
+        rank_server.close()
+    assert ranks_left(rank_server) == [], "ranks are left of a test"
+
+
+def _start(server: Ranks) -> None:
+    with mock.patch.dict(os.environ, ENVIRONMENT, clear=True):
+        server.start()
+
+
+def ranks_left(server: Ranks) -> list[int]:
+    """The processes below a rank server, which has some only while it runs a world."""
+    from tests.support.processes import descendants
+
+    return descendants(server._child.pid) if server._child is not None else []
 
 
 def build_wheel(project: Path, into: Path) -> Path:

@@ -22,12 +22,6 @@ if TYPE_CHECKING:
 RANKS = "tests.support.checked_ranks"
 
 
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    with Ranks() as server:
-        yield server
-
-
 def values(ranks: Ranks, function: str, world: int, **options: Any) -> list[Any]:
     lost = options.pop("lost", ())
     return ranks.run(

@@ -24,12 +24,6 @@ ROOT = Path(__file__).resolve().parents[2]
 NAN, INF = math.nan, math.inf
 
 
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    with Ranks() as server:
-        yield server
-
-
 def values(ranks: Ranks, function: str, world: int, **options: Any) -> list[Any]:
     done = ranks.run(
         f"tests.support.helper_ranks:{function}",

@@ -44,12 +44,6 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    with Ranks() as server:
-        yield server
-
-
 # below the ports of outgoing connections, where another test's may be; each is used once
 PORTS = iter(range(12000 + os.getpid() % 70 * 100, 20000))
 

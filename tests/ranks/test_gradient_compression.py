@@ -17,12 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    with Ranks() as server:
-        yield server
-
-
 def values(ranks: Ranks, function: str, world: int = 2, **options: Any) -> list[Any]:
     done = ranks.run(
         f"tests.support.helper_ranks:{function}",

@@ -18,12 +18,6 @@ if TYPE_CHECKING:
 RANKS = "tests.support.placement_ranks"
 
 
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    with Ranks() as server:
-        yield server
-
-
 def values(ranks: Ranks, function: str, world: int, **options: Any) -> list[Any]:
     return ranks.run(
         f"{RANKS}:{function}", world, arguments=options, backend="cpu", timeout_s=120.0

@@ -35,17 +35,11 @@ HERE = str(Path(__file__))
 LIMIT_S = 60.0
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Ranks]:
-    with Ranks() as ranks:
-        yield ranks
-
-
-def run(server: Ranks, function: str, ranks: int, **arguments: Any) -> Any:
+def run(ranks: Ranks, function: str, world: int, **arguments: Any) -> Any:
     """What that function of this file returned on rank 0."""
-    outcome = server.run(
+    outcome = ranks.run(
         f"{HERE}:{function}",
-        ranks,
+        world,
         arguments=arguments,
         backend="cpu",
         group=True,
@@ -360,9 +354,9 @@ def right_programs(rank: Rank, number: int, count: int) -> list[str] | None:
     return found
 
 
-@pytest.mark.parametrize(("ranks", "count"), [(4, 80), (3, 40), (2, 40)])
-def test_right_programs_differ_in_nothing(server: Ranks, ranks: int, count: int) -> None:
-    found = run(server, "right_programs", ranks, number=ranks, count=count)
+@pytest.mark.parametrize(("world", "count"), [(4, 80), (3, 40), (2, 40)])
+def test_right_programs_differ_in_nothing(search_ranks: Ranks, world: int, count: int) -> None:
+    found = run(search_ranks, "right_programs", world, number=world, count=count)
     assert len(found) >= count // 2
     assert [each for each in found if each] == []
 
@@ -387,8 +381,8 @@ def repetitions_in_another_order(rank: Rank) -> str | None:
     return found
 
 
-def test_ranks_may_wait_for_repetitions_in_another_order(server: Ranks) -> None:
-    assert run(server, "repetitions_in_another_order", 3) == ""
+def test_ranks_may_wait_for_repetitions_in_another_order(search_ranks: Ranks) -> None:
+    assert run(search_ranks, "repetitions_in_another_order", 3) == ""
 
 
 def faulty_programs(rank: Rank, cases: list[Any]) -> list[str] | None:
@@ -444,9 +438,9 @@ CAUGHT = [
 ]  # fmt: skip
 
 
-def test_faults_are_named(server: Ranks) -> None:
+def test_faults_are_named(search_ranks: Ranks) -> None:
     cases = [(fault, program) for fault, program, _ in CAUGHT]
-    found = run(server, "faulty_programs", 4, cases=cases)
+    found = run(search_ranks, "faulty_programs", 4, cases=cases)
     for (fault, _, words), sentence in zip(CAUGHT, found, strict=True):
         for each in words:
             assert each in sentence, f"{fault}: {sentence}"
@@ -474,8 +468,8 @@ def without_a_call(rank: Rank) -> list[str] | None:
     return found
 
 
-def test_a_rank_that_leaves_out_a_call_is_told(server: Ranks) -> None:
-    first, other, again = run(server, "without_a_call", 2)
+def test_a_rank_that_leaves_out_a_call_is_told(search_ranks: Ranks) -> None:
+    first, other, again = run(search_ranks, "without_a_call", 2)
     assert "all_reduce SUM of 12 int32 on ranks 0, 1: rank 1 got" in first
     assert again == first
     assert other == ""
@@ -504,5 +498,5 @@ def silent_rank(rank: Rank) -> str | None:
     return ""
 
 
-def test_a_silent_rank_is_named(server: Ranks) -> None:
-    assert run(server, "silent_rank", 2) == "rank 1 did not answer within 0.3 s"
+def test_a_silent_rank_is_named(search_ranks: Ranks) -> None:
+    assert run(search_ranks, "silent_rank", 2) == "rank 1 did not answer within 0.3 s"

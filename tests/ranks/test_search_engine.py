@@ -30,14 +30,6 @@ if TYPE_CHECKING:
 RANKS = ROOT / "tests/support/search_ranks.py"
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Ranks]:
-    with Ranks() as found:
-        # a rank that imports hypothesis itself may take longer than the limits here
-        found.prepare("portagpu.search.rounds:load_areas", backend="cpu", names=[])
-        yield found
-
-
 QUIET = Starvation(wall_s=20.0, waited_s=0.4, load=1.5, cpus=2)
 BUSY = Starvation(wall_s=40.0, waited_s=24.4, load=31.2, cpus=2)
 
@@ -54,7 +46,7 @@ def undisturbed(outcome: WorldOutcome) -> WorldOutcome:
     return replace(outcome, ranks=tuple(map(quiet, outcome.ranks)))
 
 
-def run(server: Ranks, device: str, monkeypatch: pytest.MonkeyPatch, **request: Any) -> Report:
+def run(ranks: Ranks, device: str, monkeypatch: pytest.MonkeyPatch, **request: Any) -> Report:
     """The report of a search of ``search_ranks``, in which nothing hangs for long."""
     # whatever does not hang is given the time that a busy machine needs to begin
     short = {"HANGS": 1.0, "LOADS_FOR_LONG": 2.0, "WRONG_AFTER_A_WHILE": 8.0}
@@ -69,7 +61,7 @@ def run(server: Ranks, device: str, monkeypatch: pytest.MonkeyPatch, **request: 
         place: str, arguments: Mapping[str, Any], timeout_s: float, most_s: float
     ) -> WorldOutcome:
         function = place.rpartition(":")[2]
-        outcome = server.run(
+        outcome = ranks.run(
             f"{RANKS}:{function}",
             arguments={**arguments, "device": device},
             backend="cpu",
@@ -83,18 +75,18 @@ def run(server: Ranks, device: str, monkeypatch: pytest.MonkeyPatch, **request: 
 
 
 def test_a_right_device_has_programs_and_no_failure(
-    server: Ranks, monkeypatch: pytest.MonkeyPatch
+    search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    report = run(server, "RIGHT", monkeypatch)
+    report = run(search_ranks, "RIGHT", monkeypatch)
     assert report.programs > 0
     assert report.calls >= report.programs
     assert report.failures == ()
 
 
 def test_a_short_search_runs_a_program_however_long_drawing_takes_to_load(
-    server: Ranks, monkeypatch: pytest.MonkeyPatch
+    search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    report = run(server, "SLOW_TO_LOAD", monkeypatch, seconds=0.01)
+    report = run(search_ranks, "SLOW_TO_LOAD", monkeypatch, seconds=0.01)
     assert report.programs > 0, "a search without a program passes"
 
 
@@ -131,32 +123,32 @@ def test_a_device_on_which_no_program_begins_fails() -> None:
 
 
 def test_a_short_search_runs_five_programs_of_a_slow_device(
-    server: Ranks, monkeypatch: pytest.MonkeyPatch
+    search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # the clock of the machine is no part of it: five take as long as they take
     monkeypatch.setattr(engine, "MIN_S", 60.0)
-    assert run(server, "SLOW", monkeypatch, seconds=0.01).programs == 5
+    assert run(search_ranks, "SLOW", monkeypatch, seconds=0.01).programs == 5
 
 
 def test_five_programs_that_take_too_long_are_not_waited_for(
-    server: Ranks, monkeypatch: pytest.MonkeyPatch
+    search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "MIN_S", 0.01)
     # the first is not in the time
-    assert run(server, "SLOW", monkeypatch, seconds=0.01).programs <= 2
+    assert run(search_ranks, "SLOW", monkeypatch, seconds=0.01).programs <= 2
 
 
 def test_a_search_without_a_program_judges_nothing(
-    server: Ranks, monkeypatch: pytest.MonkeyPatch
+    search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    report = run(server, "LISTED_NONE", monkeypatch)
+    report = run(search_ranks, "LISTED_NONE", monkeypatch)
     assert (report.programs, report.not_here) == (0, "no program of adding ran")
 
 
 def test_a_wrong_device_is_shown_by_the_smallest_program(
-    server: Ranks, monkeypatch: pytest.MonkeyPatch
+    search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (failure,) = run(server, "WRONG", monkeypatch).failures
+    (failure,) = run(search_ranks, "WRONG", monkeypatch).failures
     assert failure.program == [("add", {"n": 41})]
     assert (failure.seen, failure.runs) == (10, 10)
     assert failure.sentence == (
@@ -166,24 +158,24 @@ def test_a_wrong_device_is_shown_by_the_smallest_program(
 
 
 def test_a_flaky_device_fails_so_many_times_of_ten(
-    server: Ranks, monkeypatch: pytest.MonkeyPatch
+    search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (failure,) = run(server, "FLAKY", monkeypatch).failures
+    (failure,) = run(search_ranks, "FLAKY", monkeypatch).failures
     assert failure.difference == "the sum is another one"
     assert 0 < failure.seen < failure.runs or failure.runs == 11
     assert f", {failure.seen} of {failure.runs} times, in: " in failure.sentence
 
 
-def test_an_error_is_a_difference(server: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
-    (failure,) = run(server, "RAISES", monkeypatch).failures
+def test_an_error_is_a_difference(search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+    (failure,) = run(search_ranks, "RAISES", monkeypatch).failures
     assert failure.difference == "it raised RuntimeError: the device was lost"
     assert len(failure.program) == 1
 
 
 def test_programs_that_end_their_process_are_named_and_the_search_goes_on(
-    server: Ranks, monkeypatch: pytest.MonkeyPatch
+    search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    report = run(server, "DIES", monkeypatch, seconds=20)
+    report = run(search_ranks, "DIES", monkeypatch, seconds=20)
     assert len(report.failures) == engine.MAX_LOST
     for failure in report.failures:
         assert "SIGSEGV" in failure.difference
@@ -195,11 +187,11 @@ def test_programs_that_end_their_process_are_named_and_the_search_goes_on(
     ("device", "told"), [("DAMAGED", "the sum is another one"), ("DAMAGED_DIES", "SIGSEGV")]
 )
 def test_what_an_earlier_program_damaged_is_told_with_that_program(
-    server: Ranks, monkeypatch: pytest.MonkeyPatch, device: str, told: str
+    search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch, device: str, told: str
 ) -> None:
     monkeypatch.setattr(engine, "MAX_LOST", 1)
     monkeypatch.setattr(engine, "LOST_SHRINK_S", 300.0)
-    (failure,) = run(server, device, monkeypatch, seconds=20, seed=2).failures
+    (failure,) = run(search_ranks, device, monkeypatch, seconds=20, seed=2).failures
     assert told in failure.difference
     assert failure.seen == failure.runs
     # the call that damages, and any four behind it: more than one program has
@@ -207,33 +199,33 @@ def test_what_an_earlier_program_damaged_is_told_with_that_program(
     assert failure.program[0][1].get("n", 0) > 40
 
 
-def test_a_program_that_hangs_is_named(server: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_hangs_is_named(search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "MAX_LOST", 1)
-    (failure,) = run(server, "HANGS", monkeypatch).failures
+    (failure,) = run(search_ranks, "HANGS", monkeypatch).failures
     assert failure.difference.startswith("it did not end within 1 s and stood in _hangs")
     assert any(given.get("n", 0) > 40 for _, given in failure.program)
 
 
-def test_what_loads_for_long_does_not_hang(server: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_loads_for_long_does_not_hang(search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = {"start_s": 60.0, "seconds": 0.3}
-    report = run(server, "LOADS_FOR_LONG", monkeypatch, **seconds)
+    report = run(search_ranks, "LOADS_FOR_LONG", monkeypatch, **seconds)
     assert report.programs > 0
     assert report.failures == ()
 
 
 def test_repetitions_of_a_slow_program_do_not_share_the_time_of_one(
-    server: Ranks, monkeypatch: pytest.MonkeyPatch
+    search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = [("add", {"n": 77})]
-    (failure,) = run(server, "WRONG_AFTER_A_WHILE", monkeypatch, program=program).failures
+    (failure,) = run(search_ranks, "WRONG_AFTER_A_WHILE", monkeypatch, program=program).failures
     assert (failure.difference, failure.seen, failure.runs) == ("the sum is another one", 10, 10)
 
 
 def test_a_death_now_and_then_is_told_as_such(
-    server: Ranks, monkeypatch: pytest.MonkeyPatch
+    search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = [("add", {"n": 77})]
-    (failure,) = run(server, "DIES_AT_THE_THIRD", monkeypatch, program=program).failures
+    (failure,) = run(search_ranks, "DIES_AT_THE_THIRD", monkeypatch, program=program).failures
     assert "SIGSEGV" in failure.difference
     assert (failure.seen, failure.runs) == (3, 9)
 
@@ -250,9 +242,9 @@ def test_a_program_that_ends_the_server_of_its_rank_is_named(
 
 @pytest.mark.parametrize("program", [None, [("add", {"n": 77})]])
 def test_programs_of_which_nothing_is_judged_are_no_pass(
-    server: Ranks, monkeypatch: pytest.MonkeyPatch, program: Program | None
+    search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch, program: Program | None
 ) -> None:
-    report = run(server, "UNJUDGED", monkeypatch, seconds=0.3, program=program)
+    report = run(search_ranks, "UNJUDGED", monkeypatch, seconds=0.3, program=program)
     runs = report.programs
     assert runs > 0
     told = f"nothing of {runs} programs of adding was judged; no sample: {runs}"
@@ -412,11 +404,11 @@ def test_a_failure_without_a_program_gives_no_command() -> None:
     assert failure.sentence == "its process ended before its first program"
 
 
-def test_one_program_is_repeated_alone(server: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_program_is_repeated_alone(search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
     program = [("add", {"n": 7})]
-    report = run(server, "WRONG", monkeypatch, program=program)
+    report = run(search_ranks, "WRONG", monkeypatch, program=program)
     assert (report.programs, report.failures) == (10, ())
-    (failure,) = run(server, "WRONG", monkeypatch, program=[("add", {"n": 77})]).failures
+    (failure,) = run(search_ranks, "WRONG", monkeypatch, program=[("add", {"n": 77})]).failures
     assert failure.program == [("add", {"n": 77})]
 
 
@@ -465,16 +457,16 @@ def test_a_program_with_an_unknown_call_is_wrong_usage(text: str, told: str) -> 
     assert str(raised.value) == told
 
 
-def test_listed_programs_run_each_once(server: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
-    report = run(server, "LISTED", monkeypatch, seconds=20)
+def test_listed_programs_run_each_once(search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = run(search_ranks, "LISTED", monkeypatch, seconds=20)
     assert (report.programs, report.total, report.failures) == (60, 60, ())
     assert report.aside == (("n ends in 0", 6),)
 
 
 def test_listed_programs_go_on_after_a_difference(
-    server: Ranks, monkeypatch: pytest.MonkeyPatch
+    search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    report = run(server, "LISTED_WRONG", monkeypatch, seconds=20)
+    report = run(search_ranks, "LISTED_WRONG", monkeypatch, seconds=20)
     assert report.programs == 60
     # by hand: 41 to 59 without 50
     numbers = sorted(failure.program[0][1]["n"] for failure in report.failures)
@@ -483,39 +475,39 @@ def test_listed_programs_go_on_after_a_difference(
 
 
 def test_no_more_listed_programs_than_can_be_read_are_told(
-    server: Ranks, monkeypatch: pytest.MonkeyPatch
+    search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "MAX_LISTED", 3)
-    report = run(server, "LISTED_WRONG", monkeypatch, seconds=20)
+    report = run(search_ranks, "LISTED_WRONG", monkeypatch, seconds=20)
     assert len(report.failures) == 3
     assert report.programs < 60
 
 
 def test_listed_programs_go_on_behind_one_that_ends_its_process(
-    server: Ranks, monkeypatch: pytest.MonkeyPatch
+    search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    report = run(server, "LISTED_DIES", monkeypatch, seconds=20)
+    report = run(search_ranks, "LISTED_DIES", monkeypatch, seconds=20)
     # those that ended their process returned nothing
     assert len({str(failure.program) for failure in report.failures}) == engine.MAX_LOST
     assert report.total == 60
 
 
 def test_listed_programs_come_in_the_order_of_the_seed(
-    server: Ranks, monkeypatch: pytest.MonkeyPatch
+    search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "MAX_LISTED", 1)
     firsts = [
-        run(server, "LISTED_WRONG", monkeypatch, seed=seed).failures[0].program[0][1]["n"]
+        run(search_ranks, "LISTED_WRONG", monkeypatch, seed=seed).failures[0].program[0][1]["n"]
         for seed in (1, 1, 2, 3)
     ]
     assert firsts[0] == firsts[1]
     assert len(set(firsts)) > 1
 
 
-def test_what_a_machine_lacks_is_told(server: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
-    report = run(server, "LISTED_MISSING", monkeypatch)
+def test_what_a_machine_lacks_is_told(search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = run(search_ranks, "LISTED_MISSING", monkeypatch)
     assert report.not_here == "install adding"
-    again = run(server, "LISTED_MISSING", monkeypatch, program=[("add", {"n": 3})])
+    again = run(search_ranks, "LISTED_MISSING", monkeypatch, program=[("add", {"n": 3})])
     assert (again.not_here, again.failures) == ("install adding", ())
 
 

@@ -92,16 +92,9 @@ def test_the_kernels_share_is_of_files_and_not_of_what_was_swapped_out(
     assert kernel_share(gpu, tmp_path / "status") == share
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Ranks]:
-    """Processes of their own: the tests' process frees and takes memory beside a program."""
-    with Ranks() as found:
-        yield found
-
-
-def test_the_cpu_passes(server, tmp_path):
+def test_the_cpu_passes(search_ranks, tmp_path):
     arguments = {"area": "memory", "number": 15, "seconds": 3.0, "shrink_s": 1.0}
-    outcome = server.run(
+    outcome = search_ranks.run(
         "portagpu.search.rounds:search_rank",
         arguments={**arguments, "journal": str(tmp_path / "program")},
         backend="cpu",
@@ -111,7 +104,7 @@ def test_the_cpu_passes(server, tmp_path):
     assert outcome.values[0]["difference"] == ""
 
 
-def test_pages_of_files_that_come_and_go_are_no_tensors(server):
+def test_pages_of_files_that_come_and_go_are_no_tensors(search_ranks):
     def make(slot):
         return "make", {"slot": slot, "size": 20 * MIB, "dtype": "float32", "maker": "full"}
 
@@ -120,7 +113,7 @@ def test_pages_of_files_that_come_and_go_are_no_tensors(server):
         *(("reset", {"by": "method"}), make("y"), ("release", {"by": "method"})),
         *(make("z"), ("free", {"slot": "y"}), ("release", {"by": "method"}), make("y")),
     ]
-    outcome = server.run(
+    outcome = search_ranks.run(
         f"{ROOT / 'tests/support/mapped_ranks.py'}:differences",
         arguments={"program": program},
         backend="cpu",
@@ -141,9 +134,9 @@ CAUGHT = {
 
 
 @pytest.mark.parametrize("name", CAUGHT)
-def test_a_fault_is_caught(server, name):
+def test_a_fault_is_caught(search_ranks, name):
     fault = next(each for each in faults() if each.name == name)
-    found = score(server, fault, 0, seconds=30.0).sentence
+    found = score(search_ranks, fault, 0, seconds=30.0).sentence
     assert found, "no program found it"
     assert CAUGHT[name] in found, found
 

@@ -71,20 +71,19 @@ FAULTS = {
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, Any]:
+def found(rank_server: Ranks) -> dict[str, Any]:
     """What ``tests/support/operator_ranks.py`` found in a process of its own.
 
     Torch's database stays out of this one: it changes what torch does.
     """
     faults = [[f"operators-{kind}", name, *pair] for name, ((kind, *pair), _) in FAULTS.items()]
-    with Ranks() as server:
-        outcome = server.run(
-            f"{RANKS}:everything",
-            arguments={"step": 67, "faults": faults},
-            backend="cpu",
-            group=False,
-            timeout_s=120,
-        )
+    outcome = rank_server.run(
+        f"{RANKS}:everything",
+        arguments={"step": 67, "faults": faults},
+        backend="cpu",
+        group=False,
+        timeout_s=120,
+    )
     assert outcome.ok, outcome.sentence
     value: dict[str, Any] = outcome.values[0]
     return value

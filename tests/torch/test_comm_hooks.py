@@ -159,12 +159,6 @@ def test_without_hooks_plain_calls_are_not_compared() -> None:
     assert check_plain_calls(checked) is None
 
 
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    with Ranks() as server:
-        yield server
-
-
 @pytest.mark.skipif(not HOOKS, reason="this torch's groups have no hooks")
 @pytest.mark.parametrize("kind", ["shape", "dtype", "collective", "root", "late"])
 def test_plain_calls_that_differ_name_both_sides(ranks: Ranks, kind: str) -> None:

@@ -43,6 +43,9 @@ class _Collectives(Area):
         self._is_over = False
         """Whether the default group is broken, so that no other program can run."""
 
+    def load(self) -> None:
+        from portagpu.search.collectives import drawing, runner  # noqa: F401 - for ranks forked then
+
     def programs(self, gpu: Backend) -> SearchStrategy[Program]:
         from portagpu.search.collectives.drawing import programs
 
