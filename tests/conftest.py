@@ -17,7 +17,9 @@ import pytest
 import portagpu
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from tests.support.forked_verbs import ForkedVerbs
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 CHILD_LIMIT_S: Final = 120
@@ -150,6 +152,15 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, 
             monkeypatch.syspath_prepend(str(folder))
 
     return write
+
+
+@pytest.fixture(scope="session")
+def verbs() -> Iterator[ForkedVerbs]:
+    """``verbs("info", "--json", "-")`` is a fork that runs the command line, as a Child."""
+    from tests.support.forked_verbs import ForkedVerbs
+
+    with ForkedVerbs() as started:
+        yield started
 
 
 def build_wheel(project: Path, into: Path) -> Path:
