@@ -62,7 +62,6 @@ def charge(children_s: float) -> None:
     _started[0] += children_s > 0
 
 
-
 def _count(event: str, _: tuple[object, ...]) -> None:
     if event in STARTS:
         _started[0] += 1
