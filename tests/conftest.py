@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from portagpu.world import Ranks
     from tests.support.forked import Prepared
+    from tests.support.forked_verbs import ForkedVerbs
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 CHILD_LIMIT_S: Final = 120
@@ -32,9 +33,7 @@ if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
     share = max(1, len(os.sched_getaffinity(0)) // int(workers))
     os.environ.setdefault("OMP_NUM_THREADS", str(share))
 
-ENVIRONMENT: Final = {
-    name: text for name, text in os.environ.items() if name != "PORTAGPU_BACKEND"
-}
+ENVIRONMENT: Final = {name: text for name, text in os.environ.items() if name != "PORTAGPU_BACKEND"}
 """Of the rank server, whatever the test that starts it has set."""
 
 # last, so that `from tests.x import y` works and the installed package is still the one under test
@@ -224,6 +223,15 @@ def ranks_left(server: Ranks) -> list[int]:
     from tests.support.processes import descendants
 
     return descendants(server._child.pid) if server._child is not None else []
+
+
+@pytest.fixture(scope="session")
+def verbs() -> Iterator[ForkedVerbs]:
+    """``verbs("info", "--json", "-")`` is a fork that runs the command line, as a Child."""
+    from tests.support.forked_verbs import ForkedVerbs
+
+    with ForkedVerbs() as started:
+        yield started
 
 
 def build_wheel(project: Path, into: Path) -> Path:

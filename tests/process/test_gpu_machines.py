@@ -8,31 +8,27 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from portagpu.bringup import load_gates
 from portagpu.host import visibility_variables
 from portagpu.results.run import Run
+from tests.support.forked_verbs import LIBRARIES_HERE, VERB
 from tests.support.host_trees import build, gfx942_node, pci_device, two_socket_x86
 
-ROOT = Path(__file__).resolve().parents[2]
-LIMIT_S = 120
 # the command line, over another root than this machine's
 PROGRAM = """
 import sys
 from pathlib import Path
-root = Path(sys.argv.pop(1))
+root = Path({root!r})
 import portagpu.host.gpus, portagpu.host.tree
 portagpu.host.gpus.gpus_on_machine.__defaults__ = (root,)
 init = portagpu.host.tree.Tree.__init__
 init.__defaults__ = (root, *init.__defaults__[1:])
+{libraries}
 {body}
 """
-CLI = "from portagpu.cli import main\nsys.exit(main())"
 OPEN = """
 from portagpu.errors import PortagpuError
 import portagpu as pg
@@ -51,10 +47,10 @@ DRIVERS = {"dev/nvidiactl": "", "dev/kfd": ""}
 
 
 @pytest.fixture
-def machine(tmp_path):
+def machine(tmp_path, verbs):
     """``run(words, kind, vendors, drivers=..., **environment)`` on a machine with these GPUs."""
 
-    def run(words, kind, vendors, *, drivers=True, body=CLI, **environment):
+    def run(words, kind, vendors, *, drivers=True, body=VERB, **environment):
         site = tmp_path / "site/torch"
         site.mkdir(parents=True)
         (site / "version.py").write_text(f"__version__ = '2.13.0'\n{TOOLKITS[kind]}\n")
@@ -66,15 +62,12 @@ def machine(tmp_path):
             files |= gfx942_node(1, 0x500) | {"dev/dri/renderD128": ""}
         root = build(tmp_path / "root", files | (DRIVERS if drivers else {}))
         inherited = {k: v for k, v in os.environ.items() if k not in visibility_variables()}
-        paths = (str(site.parent), str(ROOT), str(ROOT / "backends"))
-        return subprocess.run(
-            [sys.executable, "-c", PROGRAM.format(body=body), str(root), *words],
-            env={**inherited, "PYTHONPATH": os.pathsep.join(paths), **environment},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
+        return verbs(
+            *words,
+            folder=tmp_path,
+            path=[site.parent],
+            environment={**inherited, **environment},
+            body=PROGRAM.format(root=str(root), libraries=LIBRARIES_HERE, body=body),
         )
 
     return run
@@ -82,8 +75,8 @@ def machine(tmp_path):
 
 def reason_of(ended, backend):
     """What ``info --json -`` says of that backend: (usable, reason)."""
-    assert ended.returncode == 0, ended.stderr
-    entries = {each["name"]: each for each in json.loads(ended.stdout)["backends"]}
+    assert ended.code == 0, ended.err
+    entries = {each["name"]: each for each in json.loads(ended.out)["backends"]}
     reason = entries[backend]["reason"]
     assert reason.isprintable(), f"more than one line: {reason!r}"
     assert len(reason) < 500, f"{len(reason)} characters are no clear line: {reason}"
@@ -122,8 +115,8 @@ def test_a_bringup_that_asks_for_it_judges_files_alone_and_says_why(
     ended = machine(
         ["bringup", "--backend", backend, "--json", "-"], kind, vendors, drivers=drivers
     )
-    assert ended.returncode == 1, f"exit code {ended.returncode}: {ended.stderr}"
-    run = Run.from_json(json.loads(ended.stdout))
+    assert ended.code == 1, f"exit code {ended.code}: {ended.err}"
+    run = Run.from_json(json.loads(ended.out))
     assert (
         f"FAIL: environment/backend: the backend {backend!r} cannot be used" in run.summary_line()
     )
@@ -137,15 +130,15 @@ def test_a_bringup_that_asks_for_it_judges_files_alone_and_says_why(
 @pytest.mark.parametrize("kind", ["cuda", "rocm"])
 def test_of_two_vendors_the_one_of_the_build_is_usable(machine, kind):
     ended = machine(["info", "--json", "-"], kind, "amd nvidia")
-    usable = {each["name"] for each in json.loads(ended.stdout)["backends"] if each["usable"]}
-    assert usable == {"cpu", kind}, f"usable are {sorted(usable)}: {ended.stdout[:2000]}"
+    usable = {each["name"] for each in json.loads(ended.out)["backends"] if each["usable"]}
+    assert usable == {"cpu", kind}, f"usable are {sorted(usable)}: {ended.out[:2000]}"
 
 
 @pytest.mark.parametrize(("kind", "vendors"), [("cuda", "nvidia"), ("rocm", "amd")])
 def test_a_build_whose_libraries_are_missing_says_which(machine, kind, vendors):
     ended = machine([], kind, vendors, body=OPEN)
-    assert ended.returncode == 1, ended.stdout
-    (line,) = ended.stderr.splitlines()
+    assert ended.code == 1, ended.out
+    (line,) = ended.err.splitlines()
     assert line.startswith("BackendNotFound: "), line
     assert LIBRARY in line, line
 
@@ -173,11 +166,11 @@ def test_a_mask_that_hides_every_gpu_is_one_line_everywhere(machine, name):
 
 
 @pytest.mark.parametrize("name", ["ten thousand times one", "negative"])
-@pytest.mark.parametrize("body", [CLI, OPEN])
+@pytest.mark.parametrize("body", [VERB, OPEN], ids=["bringup", "open"])
 def test_a_machine_whose_gpus_are_hidden_does_not_fall_back(machine, name, body):
     ended = machine(["bringup"], "cuda", "nvidia", body=body, CUDA_VISIBLE_DEVICES=MASKS[name])
-    assert ended.returncode == 1, f"exit code {ended.returncode}: {ended.stderr}"
-    (line,) = ended.stderr.splitlines() if body == OPEN else ended.stdout.splitlines()[-1:]
+    assert ended.code == 1, f"exit code {ended.code}: {ended.err}"
+    (line,) = ended.err.splitlines() if body == OPEN else ended.out.splitlines()[-1:]
     assert body == OPEN or line.startswith("FAIL: environment/"), line
     assert "hides every GPU: " in line, line
     assert len(line) < 1000, f"{len(line)} characters are no clear line"
@@ -200,7 +193,7 @@ def test_a_mask_that_is_read_otherwise_than_it_is_meant_is_said(machine, environ
 def test_the_text_of_info_shows_the_beginning_of_a_long_mask(machine):
     mask = MASKS["ten thousand that are not there"]
     ended = machine(["info"], "cuda", "nvidia", CUDA_VISIBLE_DEVICES=mask)
-    assert ended.returncode == 0, ended.stderr
-    assert "(10000 entries)" in ended.stdout
-    longest = max(map(len, ended.stdout.splitlines()))
+    assert ended.code == 0, ended.err
+    assert "(10000 entries)" in ended.out
+    longest = max(map(len, ended.out.splitlines()))
     assert longest < 1000, f"a line has {longest} characters"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import subprocess
+import shutil
 import sys
-from importlib.util import find_spec
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -26,42 +27,73 @@ from portagpu.subprocesses.start import (
 )
 from portagpu_cuda_build import nvrtc
 from portagpu_rocm_build import clang
-from tests.conftest import ROOT, Child
-from tests.support.planted import PROGRAMS, plant
+from tests.conftest import ROOT
+from tests.support.forked_verbs import VERB, ForkedVerbs
+from tests.support.planted import (
+    PROGRAMS,
+    VERBS,
+    WITH_GPUS,
+    environment_outside,
+    marks,
+    modules_of_a_start,
+    plant,
+    run,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.conftest import Child
 
 HOME: Final = Path(portagpu.__file__).parents[1]
 EMPTY: Final = "::.:relative:/nowhere"
 
-# main() on a machine that shows a GPU of each vendor, so that their branches run
-WITH_GPUS: Final = """
-import sys
-import portagpu.host
-from portagpu.host import PciGpu
-gpus = (PciGpu("nvidia", pci="0000:01:00.0"), PciGpu("amd", pci="0000:02:00.0"))
-portagpu.host.gpus_on_machine = lambda root="/": gpus
-from portagpu.cli import main
-sys.exit(main(sys.argv[1:]))
-"""
-needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
-VERBS: Final = (
-    ("--version",),
-    ("info",),
-    ("info", "--topology"),
-    ("info", "--replay", "."),
-    ("record", "OUT"),
-    ("bringup", "--replay", "."),
-    ("health", "--gate", "npd", "--log", "dmesg"),
-    ("conform", "--list"),
-    *(
-        pytest.param(("compile", "--arch", arch, "--no-cache"), marks=needs_triton)
-        for arch in ("sm_90", "gfx942")
-    ),
-    ("occupancy", "--arch", "gfx942", "--threads", "256", "--regs", "100"),
-    pytest.param(
-        ("conform", "--backend", "cpu", "--only", "rng/seed-repeats"), marks=pytest.mark.torch
-    ),
-    pytest.param(("bench", "--backend", "cpu", "launch"), marks=pytest.mark.torch),
-)
+
+@dataclass
+class Watched:
+    """A stranger's folder, and forks of a process that was started in it and that is watched."""
+
+    folder: Path
+    log: Path
+    forks: ForkedVerbs
+    environment: dict[str, str]
+
+    def run(self, *words: str, body: str = VERB) -> Child:
+        out = str(self.log.with_name(f"out-{len(list(self.log.parent.iterdir()))}"))
+        words = tuple(out if word == "OUT" else word for word in words)
+        return self.forks(*words, folder=self.folder, environment=self.environment, body=body)
+
+    def reported(self) -> list[str]:
+        """What was executed of the folder, or could have been."""
+        said = self.log.read_text("utf-8").splitlines() if self.log.exists() else []
+        self.log.unlink(missing_ok=True)
+        return [*said, *marks(self.folder)]
+
+
+@contextlib.contextmanager
+def watch(place: Path) -> Iterator[Watched]:
+    folder, log = place / "stranger", place / "log"
+    plant(folder, place / "marks")
+    environment = environment_outside(
+        folder,
+        PATH=f".::{os.environ['PATH']}:.",
+        CUDA_HOME=".",
+        ROCM_PATH=".",
+        WATCHED=str(folder),
+        WATCH_LOG=str(log),
+    )
+    watching = str(ROOT / "tests/support/watched")
+    environment["PYTHONPATH"] = os.pathsep.join([watching, environment["PYTHONPATH"]])
+    with ForkedVerbs(folder, environment) as forks:
+        found = Watched(folder, log, forks, environment)
+        assert found.reported() == [], "an import of the command line executed what lies there"
+        yield found
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    with watch(tmp_path_factory.mktemp("watched")) as found:
+        yield found
 
 
 @pytest.fixture
@@ -73,60 +105,91 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def marks(folder: Path) -> list[str]:
-    """What of a stranger's folder was executed."""
-    return sorted(mark.name for mark in (folder.parent / "marks").iterdir())
-
-
-def run(folder: Path, *words: str, **variables: str) -> Child:
-    """Run this Python in ``folder``, finding portagpu from outside of it."""
-    given = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
-    given |= {
-        "PYTHONPATH": os.pathsep.join(python_environment()["PYTHONPATH"].split(os.pathsep)),
-        "XDG_CACHE_HOME": str(folder.parent / "cache"),
-        **variables,
-    }
-    words = tuple(str(folder.parent / "out") if word == "OUT" else word for word in words)
-    ended = subprocess.run(
-        [sys.executable, *words],
-        cwd=folder,
-        env=given,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    return Child(ended.returncode, ended.stdout, ended.stderr)
+ONE_KERNEL: Final = """
+import portagpu.compile.cpp_jobs as cpp
+import portagpu.compile.triton_jobs as triton
+triton.VARIANTS = triton.VARIANTS[:1]
+cpp.KERNELS = {name: cpp.KERNELS[name] for name in list(cpp.KERNELS)[:1]}
+"""
+DEAR: Final = ("compile", "conform --backend", "bench")
+"""Verbs that run with GPUs alone, which is all that they do without and more."""
 
 
 @pytest.mark.parametrize("words", VERBS, ids=" ".join)
 def test_no_verb_executes_what_lies_in_the_working_folder(
-    stranger: Path, words: tuple[str, ...]
+    watched: Watched, words: tuple[str, ...]
 ) -> None:
-    path = f".::{os.environ['PATH']}:."
-    for start in (("-P", "-m", "portagpu"), ("-P", "-c", WITH_GPUS)):
-        ended = run(stranger, *start, *words, PATH=path, CUDA_HOME=".", ROCM_PATH=".")
+    """The verbs' own process imports only what is watched, and so do their children."""
+    dear = " ".join(words).startswith(DEAR)
+    for body in (WITH_GPUS,) if dear else (VERB, WITH_GPUS):
+        ended = watched.run(*words, body=ONE_KERNEL * (words[0] == "compile") + body)
         assert ended.code in (0, 1, 2, 3), ended.err
         assert not {"unexpected", "Traceback"} & {*ended.err.split()}, ended.err
-        assert marks(stranger) == [], f"{words} executed what lies in the working folder"
+        assert watched.reported() == [], f"{words} executed what lies in the working folder"
+
+
+FAULTS: Final = {
+    "import": ("sys.path.insert(0, ''); import conftest", "import: conftest", "conftest"),
+    "path": ("sys.path.insert(0, '.'); import colorsys", "import: colorsys", None),
+    "source": ("exec(compile('', 'conftest.py', 'exec'))", "compile: conftest.py", None),
+    "module": (
+        "import runpy; runpy.run_path('planted_plugin.py')",
+        "exec: planted_plugin.py",
+        "planted_plugin",
+    ),
+    "program": ("subprocess.run(['./gcc'])", "subprocess.Popen: ./gcc", "gcc"),
+    "found": ("subprocess.run(['gcc'])", "subprocess.Popen: gcc in PATH=.", "gcc"),
+    "folder": (
+        "subprocess.run(['./gcc'], cwd=os.environ['WATCHED'], env={})",
+        "subprocess.Popen: ./gcc",
+        "gcc",
+    ),
+    "variables": (
+        "subprocess.run(['/bin/true'], env={'LD_LIBRARY_PATH': '/x:'})",
+        "subprocess.Popen: /bin/true under LD_LIBRARY_PATH=/x:",
+        None,
+    ),
+    "spawned": (
+        "os.waitpid(os.posix_spawn('gcc', ['gcc'], {}), 0)",
+        "os.posix_spawn: gcc in PATH=",
+        "gcc",
+    ),
+    "replaced": ("os.execv('./gcc', ['gcc'])", "os.exec: ./gcc", "gcc"),
+    "library": ("ctypes.CDLL('./libcuda.so.1')", "ctypes.dlopen: ./libcuda.so.1", "library"),
+    "child": (
+        "subprocess.run([sys.executable, '-c', 'import conftest'], env={**os.environ, 'PATH': ''})",
+        "import: conftest",
+        "conftest",
+    ),
+}
+"""Ways to execute what lies in the working folder: the code, what is reported, and its mark."""
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_watch_reports_what_is_executed(watched: Watched, name: str) -> None:
+    code, said, mark = FAULTS[name]
+    if mark == "library" and shutil.which("cc") is None:
+        pytest.skip("no C compiler is on PATH, which builds the library")
+    watched.run(body=f"import contextlib, ctypes, os, subprocess, sys\n{code}")
+    reported = watched.reported()
+    assert any(each.startswith(said) for each in reported), reported
+    assert mark is None or mark in reported, reported
+    for each in (watched.folder.parent / "marks").iterdir():
+        each.unlink()
 
 
 @pytest.fixture(scope="module")
 def starting(tmp_path_factory: pytest.TempPathFactory) -> frozenset[str]:
-    """What ``python -m`` imports before it looks for the module: against that only ``-P`` helps."""
-    folder = tmp_path_factory.mktemp("starting")
-    (folder / "starting.py").write_text("import sys\nprint(*sys.modules)\n")
-    said = run(folder, "-P", "-m", "starting", PYTHONPATH=str(folder)).ok()
-    return frozenset(name.partition(".")[0] for name in said.split())
+    return modules_of_a_start(tmp_path_factory.mktemp("starting"))
 
 
-@pytest.mark.parametrize("words", VERBS, ids=" ".join)
+@pytest.mark.parametrize("words", ["info", "record OUT"])
 def test_python_m_portagpu_leaves_the_working_folder_out(
-    tmp_path: Path, starting: frozenset[str], words: tuple[str, ...]
+    tmp_path: Path, starting: frozenset[str], words: str
 ) -> None:
     folder = tmp_path / "stranger"
     plant(folder, tmp_path / "marks", without=starting)
-    ended = run(folder, "-m", "portagpu", *words)
+    ended = run(folder, "-m", "portagpu", *words.split())
     assert ended.code in (0, 1, 2, 3), ended.err
     assert marks(folder) == [], f"{words} executed what lies in the working folder"
 
@@ -270,9 +333,10 @@ os.rmdir(folder)
 
 
 @pytest.mark.parametrize("words", VERBS, ids=" ".join)
-def test_a_deleted_working_folder_is_one_clear_line(tmp_path: Path, words: tuple[str, ...]) -> None:
-    start = f"{GONE}from portagpu.cli import main\nsys.exit(main({list(words)!r}))"
-    ended = run(tmp_path, "-P", "-c", start)
+def test_a_deleted_working_folder_is_one_clear_line(
+    verbs: ForkedVerbs, words: tuple[str, ...]
+) -> None:
+    ended = verbs(*words, body=f"{GONE}{VERB}")
     if words == ("--version",):
         assert ended.code == 0
         return
@@ -286,16 +350,13 @@ def test_a_deleted_working_folder_stops_no_import_and_no_question(tmp_path: Path
     assert json.loads(said.ok()) == [None, "the working folder was deleted: cd to one that exists"]
 
 
-@pytest.mark.parametrize("words", VERBS, ids=" ".join)
+@pytest.mark.parametrize("words", VERBS[:-1], ids=" ".join)
 def test_no_folder_for_temporary_files_is_one_clear_line(
-    tmp_path: Path, words: tuple[str, ...]
+    tmp_path: Path, verbs: ForkedVerbs, words: tuple[str, ...]
 ) -> None:
     words = tuple(str(tmp_path / "out") if word == "OUT" else word for word in words)
-    start = (
-        "import sys, tempfile\ntempfile._candidate_tempdir_list = lambda: ['/proc/none']\n"
-        f"from portagpu.cli import main\nsys.exit(main({list(words)!r}))"
-    )
-    ended = run(tmp_path, "-P", "-c", start)
+    nowhere = "import tempfile\ntempfile._candidate_tempdir_list = lambda: ['/proc/none']\n"
+    ended = verbs(*words, body=f"{nowhere}{VERB}")
     said = ended.err.splitlines()
     assert len(said) <= 1, said
     assert "unexpected" not in ended.err

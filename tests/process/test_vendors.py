@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.conftest import Child
+    from tests.support.forked_verbs import ForkedVerbs
 
 REPORT = """
 import json
@@ -49,9 +50,9 @@ def distribute(folder: Path, distribution: str, name: str, code: str) -> None:
 
 
 @pytest.fixture
-def report(child: Callable[..., Child], tmp_path: Path) -> Callable[[], Any]:
-    """(names of vendors, of runtimes, problems) in a child, with what is in ``tmp_path``."""
-    return lambda: json.loads(child("-c", REPORT, path=[tmp_path]).ok())
+def report(verbs: ForkedVerbs, tmp_path: Path) -> Callable[[], Any]:
+    """(names of vendors, of runtimes, problems) in a fork, with what is in ``tmp_path``."""
+    return lambda: json.loads(verbs(body=REPORT, path=[tmp_path]).ok())
 
 
 BROKEN = {
@@ -196,19 +197,21 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize(("code", "reason"), BROKEN.values(), ids=BROKEN)
-def test_a_broken_vendor_is_named_and_stops_no_other(
-    report: Callable[[], Any], tmp_path: Path, code: str, reason: str
+def test_each_broken_vendor_is_named_and_stops_no_other(
+    report: Callable[[], Any], tmp_path: Path
 ) -> None:
-    distribute(tmp_path, "other", "other", code)
+    for number, (code, _) in enumerate(BROKEN.values()):
+        distribute(tmp_path, f"other{number}", f"point{number}", code)
     distribute(tmp_path, "zealous", "zealous", "VENDOR = Vendor(name='zealous')")
     names, runtimes, problems = report()
     assert names == [*OWN, "zealous"]
     assert runtimes == ["cuda", "rocm"]
-    (problem,) = problems
-    assert problem.startswith("the vendor 'other' of other is left out: it "), problem
-    assert reason in problem
-    assert "\n" not in problem
+    for number, (name, (_, reason)) in enumerate(BROKEN.items()):
+        begin = f"the vendor 'point{number}' of other{number} is left out: it "
+        (problem,) = (each for each in problems if each.startswith(begin))
+        assert reason in problem, (name, problem)
+        assert "\n" not in problem
+    assert len(problems) == len(BROKEN)
 
 
 def test_of_two_vendors_of_one_name_the_later_is_left_out(
@@ -294,22 +297,25 @@ TABLES = {
 }
 
 
-@pytest.mark.parametrize(("name", "text", "reason"), TABLES.values(), ids=TABLES)
-def test_a_broken_table_is_left_out_with_its_reason(
-    report: Callable[[], Any], tmp_path: Path, name: str, text: str, reason: str
+def test_each_broken_table_is_left_out_with_its_reason(
+    report: Callable[[], Any], tmp_path: Path
 ) -> None:
-    distribute(
-        tmp_path, "other", "other", "VENDOR = Vendor(name='other', tables=Path(__file__).parent)"
-    )
-    (tmp_path / f"{name}.toml").write_text(text, "utf-8")
+    for number, (name, text, _) in enumerate(TABLES.values()):
+        vendor = f"other{number}"
+        code = f"VENDOR = Vendor(name={vendor!r}, tables=Path(__file__).with_suffix(''))"
+        distribute(tmp_path, vendor, vendor, code)
+        (tmp_path / vendor).mkdir()
+        (tmp_path / vendor / f"{name}.toml").write_text(text, "utf-8")
     names, _, problems = report()
-    assert names == [*OWN, "other"]
-    (problem,) = problems
-    assert problem.startswith(f"the table {name}.toml of the vendor 'other' is left out: "), problem
-    assert reason in problem
+    assert names == [*OWN, *sorted(f"other{number}" for number in range(len(TABLES)))]
+    for number, (case, (name, _, reason)) in enumerate(TABLES.items()):
+        begin = f"the table {name}.toml of the vendor 'other{number}' is left out: "
+        (problem,) = (each for each in problems if each.startswith(begin))
+        assert reason in problem, (case, problem)
+    assert len(problems) == len(TABLES)
 
 
-def test_a_code_may_be_written_in_any_way(child: Callable[..., Child], tmp_path: Path) -> None:
+def test_a_code_may_be_written_in_any_way(verbs: ForkedVerbs, tmp_path: Path) -> None:
     distribute(
         tmp_path, "other", "other", "VENDOR = Vendor(name='other', tables=Path(__file__).parent)"
     )
@@ -333,7 +339,7 @@ from portagpu.formats.events import events, table
 found = events("acme 007\\nacme 0x1f\\nacme 8\\nacme 9", table("kernel_log"), "")
 print([event.meaning for _, event in found])
 """
-    said = child("-c", code, path=[tmp_path]).ok().strip()
+    said = verbs(body=code, path=[tmp_path]).ok().strip()
     assert said == "['seven', 'a fan', \"not used by the vendor's current GPUs\", None]"
 
 
@@ -341,7 +347,7 @@ print([event.meaning for _, event in found])
     "table", ["kernel_log", "answers", "health"], ids=["events", "answers", "health"]
 )
 def test_bring_up_is_inconclusive_without_a_table(
-    child: Callable[..., Child], tmp_path: Path, table: str
+    verbs: ForkedVerbs, tmp_path: Path, table: str
 ) -> None:
     distribute(
         tmp_path, "other", "other", "VENDOR = Vendor(name='other', tables=Path(__file__).parent)"
@@ -352,22 +358,22 @@ def test_bring_up_is_inconclusive_without_a_table(
         "utf-8",
     )
     words = ("bringup", "--replay", str(tmp_path / "log.txt"), "--json", "-")
-    ended = child("-m", "portagpu", *words, path=[tmp_path])
+    ended = verbs(*words, path=[tmp_path])
     assert ended.code == 3, ended
     document = json.loads(ended.out)
     (result,) = [each for each in document["results"] if each["id"] == "environment/declarations"]
     assert result["verdict"] == "INCONCLUSIVE"
     assert f"the table {table}.toml of the vendor 'other' is left out" in result["reason"]
     words = ("info", "--json", "-")
-    remarks = json.loads(child("-m", "portagpu", *words, path=[tmp_path]).ok())["remarks"]
+    remarks = json.loads(verbs(*words, path=[tmp_path]).ok())["remarks"]
     assert any(f"the table {table}.toml of the vendor 'other'" in each for each in remarks)
 
 
 def test_info_shows_who_is_left_out_in_a_document_of_json(
-    child: Callable[..., Child], tmp_path: Path
+    verbs: ForkedVerbs, tmp_path: Path
 ) -> None:
     distribute(tmp_path, "other", "other", "print('hello')\nraise OSError('lost')")
-    ended = child("-m", "portagpu", "info", "--json", "-", path=[tmp_path])
+    ended = verbs("info", "--json", "-", path=[tmp_path])
     assert (
         "the vendor 'other' of other is left out: it raised OSError: lost"
         in (json.loads(ended.ok())["remarks"])
@@ -375,7 +381,7 @@ def test_info_shows_who_is_left_out_in_a_document_of_json(
     assert "hello" in ended.err
 
 
-def test_an_installation_without_vendors_says_what_to_do(child: Callable[..., Child]) -> None:
+def test_an_installation_without_vendors_says_what_to_do(verbs: ForkedVerbs) -> None:
     code = """
 import portagpu.vendors.loading as loading
 from portagpu.patience import Limits
@@ -383,11 +389,11 @@ loading.entry_points = lambda group: []
 from portagpu.info import collect
 print(collect()["remarks"])
 """
-    assert "no vendor is declared, so that no GPU is known" in child("-c", code).ok()
+    assert "no vendor is declared, so that no GPU is known" in verbs(body=code).ok()
 
 
 def test_entry_points_of_another_version_of_ours_are_one_line(
-    child: Callable[..., Child], tmp_path: Path
+    verbs: ForkedVerbs, tmp_path: Path
 ) -> None:
     """The folder of an older installation comes first on the path."""
     metadata = tmp_path / "portagpu-0.0.1.dist-info"
@@ -395,7 +401,7 @@ def test_entry_points_of_another_version_of_ours_are_one_line(
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: portagpu\nVersion: 0.0.1\n")
     (metadata / "entry_points.txt").write_text("[portagpu.formats]\nold = portagpu_old.formats\n")
     (tmp_path / "smi.txt").write_text("GPU 0: NVIDIA H100 PCIe (UUID: GPU-1)\n", "utf-8")
-    ended = child("-m", "portagpu", "info", "--replay", str(tmp_path / "smi.txt"), path=[tmp_path])
+    ended = verbs("info", "--replay", str(tmp_path / "smi.txt"), path=[tmp_path])
     assert ended.code == 1
     assert ended.err.startswith(
         "portagpu: this installation of portagpu has entry points of another one "

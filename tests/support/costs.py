@@ -37,7 +37,7 @@ class Cost:
             sum(resource.getrusage(who)[:2])
             for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
         )
-        return cls(own, children, _started[0])
+        return cls(own, children + _charged[0], _started[0])
 
     def __sub__(self, other: Cost) -> Cost:
         return Cost(
@@ -53,6 +53,13 @@ class Cost:
 
 
 _started = [0]
+_charged = [0.0]
+
+
+def charge(children_s: float) -> None:
+    """Add CPU seconds of children whose parent, another child, has not ended yet."""
+    _charged[0] += children_s
+    _started[0] += children_s > 0
 
 
 def _count(event: str, _: tuple[object, ...]) -> None:

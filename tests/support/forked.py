@@ -129,8 +129,7 @@ class Prepared:
             signal.getsignal(signal.SIGINT) is signal.SIG_IGN,
         )
         standard = [
-            each if each >= 0 else ours
-            for ours, each in enumerate((read_in, write_out, write_err))
+            each if each >= 0 else ours for ours, each in enumerate((read_in, write_out, write_err))
         ]
         try:
             place = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY)
@@ -282,9 +281,7 @@ def _main(number: str, parent: str) -> None:
     for name in _IMPORTED:
         importlib.import_module(name)
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    places = {
-        name: _place(module) for name, module in list(sys.modules.items()) if "." not in name
-    }
+    places = {name: _place(module) for name, module in list(sys.modules.items()) if "." not in name}
     paths = tuple(each for each in sys.path if each not in given)
     imported = _Imported(_read_at_start(dict(os.environ)), paths, places)
     connection = socket.socket(fileno=int(number))

@@ -245,9 +245,9 @@ def _wrong(value: object) -> str | None:
     return None
 
 
-def _outcome(parse: Callable[[str], object], text: str) -> tuple[str, str]:
+def _outcome(parse: Callable[[str], object], text: str, cpu_s: float) -> tuple[str, str]:
     try:
-        signal.setitimer(signal.ITIMER_PROF, CPU_S)
+        signal.setitimer(signal.ITIMER_PROF, cpu_s)
         matches = getattr(sys.modules[parse.__module__], "matches", None)
         if matches is not None and not isinstance(matches(text), bool):
             return "wrong", "matches() does not answer with a bool"
@@ -261,7 +261,7 @@ def _outcome(parse: Callable[[str], object], text: str) -> tuple[str, str]:
     except MemoryError:
         return "memory", f"more than {MEMORY_BYTES >> 20} MiB"
     except TooSlow:
-        return "slow", f"more than {CPU_S:g} s of CPU time"
+        return "slow", f"more than {cpu_s:g} s of CPU time"
     except Exception as error:  # noqa: BLE001 - whatever a reader raises is what is looked for
         return "raised", f"{type(error).__name__}: {error}"[:300]
     finally:
@@ -271,56 +271,80 @@ def _outcome(parse: Callable[[str], object], text: str) -> tuple[str, str]:
 
 def _child(stream: TextIO, out: TextIO) -> None:
     job = json.load(stream)
-    origin = Seed(job["name"], job["parse"], bytes.fromhex(job["data"]))
-    module, name = origin.parse.split(":")
-    parse = getattr(importlib.import_module(module), name)
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-    limit = pages * resource.getpagesize() + MEMORY_BYTES
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     signal.signal(signal.SIGPROF, stop)
-    for number in range(job["first"], job["last"]):
-        text = decode_text(mutation(origin, number, job["seed"]))
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_utime
-        outcome, detail = _outcome(parse, text)
-        spent = resource.getrusage(resource.RUSAGE_SELF).ru_utime - before
-        out.write(json.dumps([number, outcome, detail, round(spent, 4)]) + "\n")
-        out.flush()
+    for entry in job["seeds"]:
+        origin = Seed(entry["name"], entry["parse"], bytes.fromhex(entry["data"]))
+        module, name = origin.parse.split(":")
+        parse = getattr(importlib.import_module(module), name)
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+        limit = pages * resource.getpagesize() + MEMORY_BYTES
+        # the next seed may raise it again
+        resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+        for number in range(entry["first"], job["last"]):
+            text = decode_text(mutation(origin, number, job["seed"]))
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_utime
+            outcome, detail = _outcome(parse, text, job["cpu_s"])
+            spent = resource.getrusage(resource.RUSAGE_SELF).ru_utime - before
+            out.write(json.dumps([origin.name, number, outcome, detail, round(spent, 4)]) + "\n")
+            out.flush()
 
 
 # -- the parent ----------------------------------------------------------------------------------
 
 
-def fuzz(seeds: Iterable[Seed], each: int, seed_number: int = 0) -> Report:
-    """Read every seed and ``each`` mutations of it, in child processes with bounds."""
+def fuzz(seeds: Iterable[Seed], each: int, seed_number: int = 0, *, cpu_s: float = CPU_S) -> Report:
+    """Read every seed and ``each`` mutations of it, in child processes with bounds.
+
+    One child reads all of them; after one that dies another goes on, five times for a seed.
+    """
     report = Report()
-    for origin in seeds:
-        first = 0
-        for _ in range(5):
-            first = _batch(origin, first, each + 1, seed_number, report)
-            if first > each:
-                break
+    firsts = dict.fromkeys(seeds, 0)
+    deaths: Counter[Seed] = Counter()
+    while waiting := [
+        (origin, first) for origin, first in firsts.items() if first <= each and deaths[origin] < 5
+    ]:
+        _batch(waiting, each + 1, seed_number, cpu_s, report, firsts)
+        died = next((origin for origin, _ in waiting if firsts[origin] <= each), None)
+        if died is not None:
+            # the child has ended in this one; those after it have not begun
+            deaths[died] += 1
+            firsts[died] += 1
     return report
 
 
-def _batch(origin: Seed, first: int, last: int, seed_number: int, report: Report) -> int:
-    """Run one child; the number to go on from, which is past ``last`` when it came through."""
-    job = {"name": origin.name, "parse": origin.parse, "data": origin.data.hex()}
-    job |= {"first": first, "last": last, "seed": seed_number}
+def _batch(
+    waiting: list[tuple[Seed, int]],
+    last: int,
+    seed_number: int,
+    cpu_s: float,
+    report: Report,
+    firsts: dict[Seed, int],
+) -> None:
+    """Run one child, and note in ``firsts`` the number from which each seed is to go on."""
+    entries = [
+        {"name": origin.name, "parse": origin.parse, "data": origin.data.hex(), "first": first}
+        for origin, first in waiting
+    ]
+    job = {"seeds": entries, "last": last, "seed": seed_number, "cpu_s": cpu_s}
     done = _run(json.dumps(job))
-    kind = origin.name.split("/", 1)[0]
+    by_name = {origin.name: origin for origin, _ in waiting}
     for line in done.stdout.splitlines():
-        number, outcome, detail, spent = json.loads(line)
-        report.outcomes[kind, outcome] += 1
+        name, number, outcome, detail, spent = json.loads(line)
+        report.outcomes[_kind(name), outcome] += 1
         report.slowest_s = max(report.slowest_s, spent)
         if outcome not in ("findings", "refused"):
-            report.faults.append(Fault(origin.name, number, outcome, detail))
-        first = number + 1
-    if first < last:
-        report.outcomes[kind, "died"] += 1
+            report.faults.append(Fault(name, number, outcome, detail))
+        firsts[by_name[name]] = number + 1
+    stopped = next((origin for origin, _ in waiting if firsts[origin] < last), None)
+    if stopped is not None:
+        report.outcomes[_kind(stopped.name), "died"] += 1
         detail = f"exit code {done.returncode}: {done.stderr[-300:]}"
-        report.faults.append(Fault(origin.name, first, "died", detail))
-        first += 1
-    return first
+        report.faults.append(Fault(stopped.name, firsts[stopped], "died", detail))
+
+
+def _kind(name: str) -> str:
+    """The format of a seed's name."""
+    return name.split("/", 1)[0]
 
 
 def _run(job: str) -> subprocess.CompletedProcess[str]:

@@ -1,14 +1,52 @@
-"""A stranger's folder: whatever of it is executed leaves a mark."""
+"""A stranger's folder: whatever of it is executed leaves a mark. And what may be run in it."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from portagpu.subprocesses.start import python_environment
+from tests.conftest import Child
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+# main() on a machine that shows a GPU of each vendor, so that their branches run
+WITH_GPUS: Final = """
+import sys
+import portagpu.host
+from portagpu.host import PciGpu
+gpus = (PciGpu("nvidia", pci="0000:01:00.0"), PciGpu("amd", pci="0000:02:00.0"))
+portagpu.host.gpus_on_machine = lambda root="/": gpus
+from portagpu.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+VERBS: Final = (
+    ("--version",),
+    ("info",),
+    ("info", "--topology"),
+    ("info", "--replay", "."),
+    ("record", "OUT"),
+    ("bringup", "--replay", "."),
+    ("health", "--gate", "npd", "--log", "dmesg"),
+    ("conform", "--list"),
+    *(
+        pytest.param(("compile", "--arch", arch, "--no-cache"), marks=needs_triton)
+        for arch in ("sm_90", "gfx942")
+    ),
+    ("occupancy", "--arch", "gfx942", "--threads", "256", "--regs", "100"),
+    pytest.param(
+        ("conform", "--backend", "cpu", "--only", "rng/seed-repeats"), marks=pytest.mark.torch
+    ),
+    pytest.param(("bench", "--backend", "cpu", "launch"), marks=pytest.mark.torch),
+)
 MODULES: Final = (
     *("ast", "base64", "collections", "copy", "csv", "ctypes", "dataclasses", "datetime", "enum"),
     *("fcntl", "hashlib", "importlib", "inspect", "json", "logging", "pathlib", "pickle"),
@@ -67,3 +105,40 @@ def _plant_libraries(folder: Path, marks: Path) -> None:
         place.mkdir(parents=True, exist_ok=True)
         for name in LIBRARIES:
             shutil.copy(built, place / name)
+
+
+def marks(folder: Path) -> list[str]:
+    """What of a stranger's folder was executed."""
+    return sorted(mark.name for mark in (folder.parent / "marks").iterdir())
+
+
+def environment_outside(folder: Path, **variables: str) -> dict[str, str]:
+    """The environment of a Python in ``folder`` that finds portagpu from outside of it."""
+    given = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+    return given | {
+        "PYTHONPATH": python_environment()["PYTHONPATH"],
+        "XDG_CACHE_HOME": str(folder.parent / "cache"),
+        **variables,
+    }
+
+
+def run(folder: Path, *words: str, **variables: str) -> Child:
+    """Run this Python in ``folder``, finding portagpu from outside of it."""
+    words = tuple(str(folder.parent / "out") if word == "OUT" else word for word in words)
+    ended = subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        env=environment_outside(folder, **variables),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return Child(ended.returncode, ended.stdout, ended.stderr)
+
+
+def modules_of_a_start(folder: Path) -> frozenset[str]:
+    """What ``python -m`` imports before it looks for the module: against that only ``-P`` helps."""
+    (folder / "starting.py").write_text("import sys\nprint(*sys.modules)\n")
+    said = run(folder, "-P", "-m", "starting", PYTHONPATH=str(folder)).ok()
+    return frozenset(name.partition(".")[0] for name in said.split())

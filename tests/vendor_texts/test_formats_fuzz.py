@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import pytest
 
 from portagpu.formats import integer, is_error, stated
@@ -9,12 +11,17 @@ from portagpu.formats.cleaning import decode_text
 from tests.support import fuzz_formats
 from tests.support.fuzz_formats import Seed, fixtures, format_modules, fuzz, mutation
 
+EACH: Final = 100
+"""Mutations of each fixture; tests/full has more, and tests/deep those of new seeds."""
 
-@pytest.mark.parametrize("module", [name for name in format_modules() if fixtures(name)])
-def test_no_mutation_of_a_fixture_breaks_its_reader(module: str) -> None:
-    report = fuzz(fixtures(module), 300)
+
+def test_no_mutation_of_a_fixture_breaks_its_reader() -> None:
+    seeds = {module: fixtures(module) for module in format_modules()}
+    report = fuzz((seed for found in seeds.values() for seed in found), EACH)
     assert not report.faults, report.faults[:5]
-    assert report.outcomes[module, "findings"] > len(fixtures(module)), "nothing was ever read"
+    for module, found in seeds.items():
+        read = report.outcomes[module, "findings"]
+        assert not found or read > len(found), f"nothing of {module} was ever read"
 
 
 def test_mutations_are_the_same_every_time_and_differ_from_one_another() -> None:
@@ -46,9 +53,31 @@ def test_the_harness_tells_faults_apart(
     source = "from portagpu.readings import Findings, FormatError\ndef parse(text):\n    "
     (tmp_path / "reader_under_test.py").write_text(source + body)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    report = fuzz([Seed("some/seed", "reader_under_test:parse", b"x")], 0)
+    report = fuzz([Seed("some/seed", "reader_under_test:parse", b"x")], 0, cpu_s=0.3)
     assert dict(report.outcomes) == {("some", outcome): 1}
     assert bool(report.faults) == (outcome not in ("findings", "refused"))
+
+
+def test_one_that_dies_stops_no_other(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child goes on after the mutation of which the one before it died."""
+    source = """
+import os
+from portagpu.readings import FormatError
+def parse(text):
+    if text.startswith("x"):
+        os._exit(3)
+    raise FormatError("no")
+"""
+    (tmp_path / "reader_under_test.py").write_text(source)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    names = ("a/1", "x/2", "b/3")
+    seeds = [Seed(name, "reader_under_test:parse", name.encode()) for name in names]
+    report = fuzz(seeds, 2)
+    died = [n for n in range(3) if decode_text(mutation(seeds[1], n, 0)).startswith("x")]
+    assert [(each.name, each.number) for each in report.faults] == [("x/2", n) for n in died]
+    assert died
+    assert report.outcomes["a", "refused"] == report.outcomes["b", "refused"] == 3
+    assert report.outcomes["x", "refused"] == 3 - len(died)
 
 
 def test_a_seed_names_the_function_that_reads_it() -> None:
