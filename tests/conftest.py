@@ -31,9 +31,7 @@ if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
     share = max(1, len(os.sched_getaffinity(0)) // int(workers))
     os.environ.setdefault("OMP_NUM_THREADS", str(share))
 
-ENVIRONMENT: Final = {
-    name: text for name, text in os.environ.items() if name != "PORTAGPU_BACKEND"
-}
+ENVIRONMENT: Final = {name: text for name, text in os.environ.items() if name != "PORTAGPU_BACKEND"}
 """Of the rank server, whatever the test that starts it has set."""
 
 # last, so that `from tests.x import y` works and the installed package is still the one under test

@@ -23,7 +23,7 @@ from portagpu.world import RankOutcome, Ranks, RankState, WorldOutcome
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from portagpu.search.programs import Program
 
@@ -199,14 +199,18 @@ def test_what_an_earlier_program_damaged_is_told_with_that_program(
     assert failure.program[0][1].get("n", 0) > 40
 
 
-def test_a_program_that_hangs_is_named(search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_hangs_is_named(
+    search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(engine, "MAX_LOST", 1)
     (failure,) = run(search_ranks, "HANGS", monkeypatch).failures
     assert failure.difference.startswith("it did not end within 1 s and stood in _hangs")
     assert any(given.get("n", 0) > 40 for _, given in failure.program)
 
 
-def test_what_loads_for_long_does_not_hang(search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_loads_for_long_does_not_hang(
+    search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seconds = {"start_s": 60.0, "seconds": 0.3}
     report = run(search_ranks, "LOADS_FOR_LONG", monkeypatch, **seconds)
     assert report.programs > 0
@@ -404,7 +408,9 @@ def test_a_failure_without_a_program_gives_no_command() -> None:
     assert failure.sentence == "its process ended before its first program"
 
 
-def test_one_program_is_repeated_alone(search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_program_is_repeated_alone(
+    search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program = [("add", {"n": 7})]
     report = run(search_ranks, "WRONG", monkeypatch, program=program)
     assert (report.programs, report.failures) == (10, ())
@@ -457,7 +463,9 @@ def test_a_program_with_an_unknown_call_is_wrong_usage(text: str, told: str) -> 
     assert str(raised.value) == told
 
 
-def test_listed_programs_run_each_once(search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listed_programs_run_each_once(
+    search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
     report = run(search_ranks, "LISTED", monkeypatch, seconds=20)
     assert (report.programs, report.total, report.failures) == (60, 60, ())
     assert report.aside == (("n ends in 0", 6),)

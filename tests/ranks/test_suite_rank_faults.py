@@ -139,9 +139,7 @@ def told(rank_server: Ranks) -> dict[str, str]:
 @pytest.mark.parametrize("fault", SEARCHED)
 def test_random_programs_find_the_fault_and_name_it(told: dict[str, str], fault: str) -> None:
     assert told[fault], f"{PROGRAMS} random programs pass on a library that {fault}"
-    assert FAULTS[fault][1] in told[fault], (
-        f"the sentence does not tell the fault: {told[fault]}"
-    )
+    assert FAULTS[fault][1] in told[fault], f"the sentence does not tell the fault: {told[fault]}"
 
 
 def test_a_reduce_op_that_is_not_claimed_may_be_refused(search_ranks: Ranks) -> None:
