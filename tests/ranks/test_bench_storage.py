@@ -6,6 +6,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,6 +20,9 @@ from portagpu_cuda.storage import counts_of
 from portagpu_rocm.storage import STORAGE as HIPFILE
 from tests.conftest import ROOT
 from tests.process.test_bench_suite import CPU, GPU
+
+if TYPE_CHECKING:
+    from portagpu.world import Ranks
 
 FAULTS = ROOT / "tests/support/bench_faults.py"
 SIZE = 1 << 16
@@ -74,20 +78,18 @@ def test_each_of_two_calls_goes_first_as_often_and_is_prepared() -> None:
     assert said == ["-", "two", "-", "one", "-", "one", "-", "two"]
 
 
-def measured(name: str, fault: str | None = None) -> Result:
+def measured(ranks: Ranks, name: str, fault: str | None = None) -> Result:
     pytest.importorskip("torch")
     from portagpu.bench import MeasuredDevice, open_device
     from portagpu.bench.case_runner import BenchContext
-    from portagpu.world import Ranks
 
-    with Ranks() as ranks:
-        device = open_device(ranks, "cpu")
-        assert isinstance(device, MeasuredDevice)
-        (case,) = plan([name], device, Effort.QUICK, 2, None)
-        case = replace(case, arguments={**case.arguments, "size": SIZE})
-        if fault is not None:
-            case = replace(case, function=f"{FAULTS}:{fault}")
-        found = BenchContext(ranks, device, Effort.QUICK, None).result(case)
+    device = open_device(ranks, "cpu")
+    assert isinstance(device, MeasuredDevice)
+    (case,) = plan([name], device, Effort.QUICK, 2, None)
+    case = replace(case, arguments={**case.arguments, "size": SIZE})
+    if fault is not None:
+        case = replace(case, function=f"{FAULTS}:{fault}")
+    found = BenchContext(ranks, device, Effort.QUICK, None).result(case)
     if fault != "storage_in_memory" and found.verdict is Verdict.SKIP:
         assert "TMPDIR" in found.reason or "/proc/self/io" in found.reason
         pytest.skip(found.reason)
@@ -96,8 +98,10 @@ def measured(name: str, fault: str | None = None) -> Result:
 
 @pytest.mark.torch
 @pytest.mark.parametrize("way", ["read", "write"])
-def test_a_cpu_moves_a_file_past_the_cache_and_says_what_the_kernel_counted(way: str) -> None:
-    found = measured(f"storage/{way}")
+def test_a_cpu_moves_a_file_past_the_cache_and_says_what_the_kernel_counted(
+    ranks: Ranks, way: str
+) -> None:
+    found = measured(ranks, f"storage/{way}")
     assert found.verdict in (Verdict.UNVERIFIED, Verdict.INCONCLUSIVE), found.reason
     assert found.value is not None
     assert found.value > 0
@@ -112,16 +116,16 @@ def test_a_cpu_moves_a_file_past_the_cache_and_says_what_the_kernel_counted(way:
 
 @pytest.mark.torch
 @pytest.mark.parametrize("way", ["read", "write"])
-def test_a_wrong_byte_keeps_no_number(way: str) -> None:
-    found = measured(f"storage/{way}", "storage_that_flips_a_bit")
+def test_a_wrong_byte_keeps_no_number(ranks: Ranks, way: str) -> None:
+    found = measured(ranks, f"storage/{way}", "storage_that_flips_a_bit")
     assert found.verdict is Verdict.FAIL, found.reason
     assert f"{way} of {SIZE} bytes: byte 4711 is" in found.reason
     assert found.value is None
 
 
 @pytest.mark.torch
-def test_a_folder_in_memory_is_skipped_and_says_what_to_do() -> None:
-    found = measured("storage/read", "storage_in_memory")
+def test_a_folder_in_memory_is_skipped_and_says_what_to_do(ranks: Ranks) -> None:
+    found = measured(ranks, "storage/read", "storage_in_memory")
     assert found.verdict is Verdict.SKIP
     assert "set TMPDIR" in found.reason
 

@@ -18,6 +18,8 @@ from tests.process.test_bench_suite import CPU, GPU
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from portagpu.world import Ranks
+
 FAULTS = ROOT / "tests/support/bench_faults.py"
 # torch/cuda/tunable.py shows this file
 FILE = """Validator,PT_VERSION,2.2.0
@@ -65,26 +67,24 @@ def test_tuners_are_planned_by_name_and_a_device_without_says_so() -> None:
     assert "--full" in quick.absent.reason
 
 
-def measured(name: str, fault: str) -> Result:
+def measured(ranks: Ranks, name: str, fault: str) -> Result:
     pytest.importorskip("torch")
     from portagpu.bench import MeasuredDevice, open_device
     from portagpu.bench.case_runner import BenchContext
-    from portagpu.world import Ranks
 
-    with Ranks() as ranks:
-        device = open_device(ranks, "cpu")
-        assert isinstance(device, MeasuredDevice)
-        tuned = replace(device, tuners=("demo",), triton=True)
-        (case,) = plan([name], tuned, Effort.FULL, 2, None)
-        arguments = {**case.arguments, **({"edge": 64} if "edge" in case.arguments else {})}
-        case = replace(case, function=f"{FAULTS}:{fault}", arguments=arguments)
-        return BenchContext(ranks, device, Effort.QUICK, None).result(case)
+    device = open_device(ranks, "cpu")
+    assert isinstance(device, MeasuredDevice)
+    tuned = replace(device, tuners=("demo",), triton=True)
+    (case,) = plan([name], tuned, Effort.FULL, 2, None)
+    arguments = {**case.arguments, **({"edge": 64} if "edge" in case.arguments else {})}
+    case = replace(case, function=f"{FAULTS}:{fault}", arguments=arguments)
+    return BenchContext(ranks, device, Effort.QUICK, None).result(case)
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("fault", ["a_tuner_of_products", "a_tuner_of_convolutions"])
-def test_a_gain_is_the_time_without_over_the_time_with(fault: str) -> None:
-    found = measured("tuning/library[demo]", fault)
+def test_a_gain_is_the_time_without_over_the_time_with(ranks: Ranks, fault: str) -> None:
+    found = measured(ranks, "tuning/library[demo]", fault)
     assert found.verdict in (Verdict.UNVERIFIED, Verdict.INCONCLUSIVE), found.reason
     assert found.value is not None
     assert found.extra["state"] == {
@@ -93,8 +93,8 @@ def test_a_gain_is_the_time_without_over_the_time_with(fault: str) -> None:
 
 
 @pytest.mark.torch
-def test_inductor_has_its_state_and_a_gain() -> None:
-    found = measured("tuning/inductor", "inductor_without_a_compiler")
+def test_inductor_has_its_state_and_a_gain(ranks: Ranks) -> None:
+    found = measured(ranks, "tuning/inductor", "inductor_without_a_compiler")
     assert found.verdict in (Verdict.UNVERIFIED, Verdict.INCONCLUSIVE), found.reason
     assert found.extra["state"]["on"] is False
     assert found.extra["state"]["where"]
@@ -108,16 +108,16 @@ def test_inductor_has_its_state_and_a_gain() -> None:
         ("tuning/inductor", "inductor_that_tunes_wrongly"),
     ],
 )
-def test_a_wrong_product_keeps_no_gain(name: str, fault: str) -> None:
-    found = measured(name, fault)
+def test_a_wrong_product_keeps_no_gain(ranks: Ranks, name: str, fault: str) -> None:
+    found = measured(ranks, name, fault)
     assert found.verdict is Verdict.FAIL, found.reason
     assert "product is wrong in row 0" in found.reason
     assert found.value is None
 
 
 @pytest.mark.torch
-def test_triton_s_cache_is_worth_the_time_without_over_the_time_with() -> None:
-    found = measured("tuning/triton_cache", "first_launches_from_a_cache")
+def test_triton_s_cache_is_worth_the_time_without_over_the_time_with(ranks: Ranks) -> None:
+    found = measured(ranks, "tuning/triton_cache", "first_launches_from_a_cache")
     assert found.verdict is Verdict.UNVERIFIED, found.reason
     assert found.value == 4.0  # half a second without, an eighth with
     assert found.n == 3
@@ -134,20 +134,22 @@ def test_triton_s_cache_is_worth_the_time_without_over_the_time_with() -> None:
         ("first_launches_that_compile_again", Verdict.FAIL, "went from 1 to 4 files"),
     ],
 )
-def test_a_cache_that_is_not_used_saves_nothing(fault: str, verdict: Verdict, words: str) -> None:
-    found = measured("tuning/triton_cache", fault)
+def test_a_cache_that_is_not_used_saves_nothing(
+    ranks: Ranks, fault: str, verdict: Verdict, words: str
+) -> None:
+    found = measured(ranks, "tuning/triton_cache", fault)
     assert found.verdict is verdict, found.reason
     assert words in found.reason
     assert found.value is None
 
 
 @pytest.mark.torch
-def test_a_first_launch_is_one_of_a_new_process() -> None:
+def test_a_first_launch_is_one_of_a_new_process(ranks: Ranks) -> None:
     pytest.importorskip("triton")
-    found = measured("tuning/triton_cache", "first_launches_in_the_interpreter")
+    found = measured(ranks, "tuning/triton_cache", "first_launches_in_the_interpreter")
     assert found.verdict is Verdict.SKIP, found.reason
     assert "the cache is off" in found.reason
     # outside of the interpreter Triton has no CPU
-    refused = measured("tuning/triton_cache", "first_launches_on_a_cpu")
+    refused = measured(ranks, "tuning/triton_cache", "first_launches_on_a_cpu")
     assert refused.verdict is Verdict.ERROR
     assert "no first launch: portagpu.bench.first_launch failed: Unsupported" in refused.reason

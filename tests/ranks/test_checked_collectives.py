@@ -13,11 +13,10 @@ pytestmark = pytest.mark.torch
 
 from portagpu.collectives.checked import Call, CheckedGroup, _call_of_tensor, disagreement
 from portagpu.errors import CollectiveError
-from portagpu.world import Ranks
 from tests.support.processes import descendants, ports_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from portagpu.world import Ranks
 
 RANKS = "tests.support.checked_ranks"
 
@@ -101,15 +100,14 @@ def test_ranks_that_are_lost_on_purpose_leave_nothing(ranks: Ranks) -> None:
 
 
 @pytest.mark.parametrize("how", ["killed", "sleeps", "raises"])
-def test_a_failure_leaves_no_process_and_no_port(how: str) -> None:
+def test_a_failure_leaves_no_process_and_no_port(ranks: Ranks, how: str) -> None:
     with socket.create_server(("127.0.0.1", 0)):
         assert ports_of(os.getpid()), "a port that is open is not seen"
-    with Ranks() as server:
-        values(server, "lose", 3, how=how, victim=1, timeout_s=0.5, lost=[1])
-        assert server._child is not None
-        pid = server._child.pid
-        assert not descendants(pid), "ranks are left of a world that is over"
-        assert not ports_of(pid), "a port of a world that is over is left open"
+    values(ranks, "lose", 3, how=how, victim=1, timeout_s=0.5, lost=[1])
+    assert ranks._child is not None
+    pid = ranks._child.pid
+    assert not descendants(pid), "ranks are left of a world that is over"
+    assert not ports_of(pid), "a port of a world that is over is left open"
 
 
 @pytest.mark.parametrize("name", ["all_reduce", "broadcast", "reduce", "scatter", "expand"])

@@ -15,10 +15,11 @@ pytestmark = pytest.mark.torch
 
 from portagpu.collectives import helpers
 from portagpu.errors import Unsupported
-from portagpu.world import Ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
+
+    from portagpu.world import Ranks
 
 ROOT = Path(__file__).resolve().parents[2]
 NAN, INF = math.nan, math.inf

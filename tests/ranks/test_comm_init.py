@@ -25,11 +25,10 @@ from portagpu.collectives.meeting import Member, Problem, leave, raise_together
 from portagpu.collectives.processes import is_lost, own_process
 from portagpu.collectives.stores import Meeting, Overrun, watched
 from portagpu.errors import CollectiveError, RankLost, Unsupported
-from portagpu.world import Ranks
 from tests.support.processes import descendants
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from portagpu.world import Ranks
 
 RANKS = "tests.support.comm_ranks"
 LIMIT_S = 60.0

@@ -11,10 +11,11 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 from portagpu.collectives.compression import TopK
-from portagpu.world import Ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
+
+    from portagpu.world import Ranks
 
 
 def values(ranks: Ranks, function: str, world: int = 2, **options: Any) -> list[Any]:
@@ -154,9 +155,9 @@ def test_what_is_kept_by_bucket_does_not_survive_the_first_step(ranks: Ranks) ->
 
 
 @pytest.fixture(scope="module")
-def plain(ranks: Ranks) -> list[float]:
+def plain(rank_server: Ranks) -> list[float]:
     """The losses of DDP without compression, in float64."""
-    (losses, _), (others, _) = values(ranks, "trains", density=0, steps=120)
+    (losses, _), (others, _) = values(rank_server, "trains", density=0, steps=120)
     assert losses == others
     return losses
 

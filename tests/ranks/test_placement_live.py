@@ -10,10 +10,9 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 from portagpu.placement import device_mesh
-from portagpu.world import Ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from portagpu.world import Ranks
 
 RANKS = "tests.support.placement_ranks"
 

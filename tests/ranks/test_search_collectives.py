@@ -23,13 +23,10 @@ from portagpu.search.collectives.channel import RankDidNotAnswer
 from portagpu.search.collectives.claims import CLAIMED, is_claimed
 from portagpu.search.collectives.judge import difference
 from portagpu.search.collectives.values import SIZE, addends, bits, wrapped
-from portagpu.world import Ranks
 from tests.support.faults import faults_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from portagpu.world import Rank
+    from portagpu.world import Rank, Ranks
 
 HERE = str(Path(__file__))
 LIMIT_S = 60.0

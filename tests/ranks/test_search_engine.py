@@ -23,7 +23,7 @@ from portagpu.world import RankOutcome, Ranks, RankState, WorldOutcome
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from portagpu.search.programs import Program
 

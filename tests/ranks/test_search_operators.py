@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,8 +12,10 @@ pytest.importorskip("expecttest")
 
 from portagpu.search.operators.classes import FACTOR, growth, unit_roundoff
 from portagpu.search.operators.samples import shown
-from portagpu.world import Ranks
 from tests.conftest import ROOT
+
+if TYPE_CHECKING:
+    from portagpu.world import Ranks
 
 RANKS = ROOT / "tests/support/operator_ranks.py"
 

@@ -1,15 +1,18 @@
-"""One rank of a search in which a fault is installed, for ``tests/support/fault_score.py``."""
+"""What ranks do that search with a fault, for ``tests/support/fault_score.py`` and tests."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from portagpu.search.rounds import repeat_rank, search_rank
+from portagpu.search.area import load_area
+from portagpu.search.rounds import Listing, Round, repeat_rank, search_rank
 from tests.support.faults import faults_of
 
 if TYPE_CHECKING:
@@ -41,10 +44,12 @@ def search_as_a_case(
 def _fault(rank: Rank, area: str, name: str) -> Iterator[None]:
     """The fault of that name is there in the block."""
     found = next(each for each in faults_of(area) if each.name == name)
+    good = rank.gpu
     if found.device is not None:
         rank.gpu = found.device()
     with found.apply():
         yield
+    rank.gpu = good
 
 
 def search_with_fault(rank: Rank, area: str, fault: str, **arguments: Any) -> Any:
@@ -57,3 +62,38 @@ def repeat_with_fault(rank: Rank, area: str, fault: str, **arguments: Any) -> An
     """``rounds.repeat_rank`` with that fault."""
     with _fault(rank, area, fault):
         return repeat_rank(rank, area, **arguments)
+
+
+def first_programs(
+    rank: Rank, area: str, faults: list[str], number: int, most: int
+) -> list[tuple[str, int] | None]:
+    """What the first programs of the seed ``number`` tell of each fault, and how many ran.
+
+    ``most`` at most. No clock decides, and nothing is shrunk. The fault "" is none.
+    """
+    return [_first_programs(rank, area, each, number, most) for each in faults]
+
+
+def _first_programs(
+    rank: Rank, area: str, fault: str, number: int, most: int
+) -> tuple[str, int] | None:
+    rank.step(fault)
+    found = load_area(area)
+    with _fault(rank, area, fault) if fault else contextlib.nullcontext():
+        if rank.rank:
+            found.follow(rank)
+            return None
+        found.load()
+        listed = found.listed(rank.gpu)
+        with tempfile.TemporaryFile() as journal:
+            if listed is None:
+                drawn = Round(found, rank, journal.fileno(), most)
+                drawn.run(number, seconds=math.inf, shrink_s=0.0)
+                told = drawn.difference, drawn.programs
+            else:
+                listing = Listing(found, rank, journal.fileno(), 0)
+                listing.run(found.ordered(listed, number)[:most], math.inf, 1)
+                first = listing.found[0][1][0] if listing.found else ""
+                told = first, listing.programs
+        found.end(rank)
+    return told

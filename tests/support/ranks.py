@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
+import io
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -251,3 +254,26 @@ def writes_to_nobody(rank):
     except BrokenPipeError:
         return "an error"
     return "written"
+
+
+def import_training():
+    """What each rank that trains would import in seconds; for the rank server."""
+    for name in ("_dynamo", "distributed.fsdp", "distributed.tensor.parallel"):
+        importlib.import_module(f"torch.{name}")
+    for name in ("pipelining", "checkpoint", "checkpoint.state_dict"):
+        importlib.import_module(f"torch.distributed.{name}")
+
+
+def program(rank, path, words, variables):
+    """Run a file of Python as a launcher does; how it exited, what it printed, and its errors."""
+    os.environ.update(variables)
+    torch = importlib.import_module("torch")
+    torch.set_num_threads(1)
+    sys.argv = [path, *words]
+    code, out, err = 0, io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            runpy.run_path(path, run_name="__main__")
+        except SystemExit as end:
+            code = end.code
+    return [code, out.getvalue(), err.getvalue()]

@@ -21,10 +21,11 @@ import torch
 from portagpu.collectives.call_hooks import call_of_hook, check_plain_calls
 from portagpu.collectives.checked import Call, disagreement
 from portagpu.errors import CollectiveMismatch
-from portagpu.world import Ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+
+    from portagpu.world import Ranks
 
 HOOKS = hasattr(torch._C._distributed_c10d.ProcessGroup, "register_pre_hook")
 
