@@ -32,31 +32,36 @@ if matrix_dir() != ROOT / "matrix":
     pytest.skip("the matrix runs from a checkout", allow_module_level=True)
 
 STAND_IN = """\
-#!{python}
-import json, os, pathlib, sys, time
-if "-m" not in sys.argv:
-    sys.exit(0)
-if "info" in sys.argv:
-    print(pathlib.Path({info!r}).read_text())
-    sys.exit(0)
-words = dict(zip(sys.argv, sys.argv[1:]))
-name = words["--target"] + " " + words["portagpu"]
-log = pathlib.Path({log!r})
-with log.open("a") as file:
-    file.write("begin " + name + "\\n")
-print("said by " + name)
-if name in os.environ.get("STUCK", ""):
-    time.sleep(600)
-time.sleep(0.3)
-if name not in os.environ.get("BROKEN", ""):
-    document = json.loads((pathlib.Path({results!r}) / (words["portagpu"] + ".json")).read_text())
-    document["run"]["command"] = ["portagpu", *sys.argv[sys.argv.index("portagpu") + 1 :]]
-    document["run"]["target"] = words["--target"]
-    place = pathlib.Path(words["--json"])
-    place.parent.mkdir(exist_ok=True)
-    place.write_text(json.dumps(document))
-with log.open("a") as file:
-    file.write("end " + name + "\\n")
+#!/bin/sh
+case " $* " in
+*" info "*) cat '{info}'; exit 0 ;;
+*" -m "*) ;;
+*) exit 0 ;;
+esac
+while [ "$1" != portagpu ]; do shift; done
+verb=$2 command='"portagpu"' place= target=
+shift
+while [ $# -gt 0 ]; do
+    case "$1" in
+    --target) target=$2 ;;
+    --json) place=$2 ;;
+    esac
+    command="$command, \\"$1\\""
+    shift
+done
+name="$target $verb"
+echo "begin $name" >> '{log}'
+echo "said by $name"
+case "$STUCK" in *"$name"*) exec sleep 600 ;; esac
+sleep 0.3
+case "$BROKEN" in
+*"$name"*) ;;
+*)
+    mkdir -p "${{place%/*}}"
+    sed -e "s|@COMMAND@|$command|" -e "s|@TARGET@|$target|" '{results}'/"$verb".json > "$place"
+    ;;
+esac
+echo "end $name" >> '{log}'
 """
 """A Python with everything, which stands for the verbs: it writes a run that passed."""
 
@@ -92,7 +97,11 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for name in sorted(ids):
             area = name.partition("/")[0]
             run.add(Result(id=name, suite=suite, area=area, verdict=Verdict.PASS))
-        run.finish().write_json(tmp_path / "passed" / f"{verb}.json")
+        document = run.finish().to_json()
+        document["run"] |= {"command": ["@COMMAND@"], "target": "@TARGET@"}
+        template = tmp_path / "passed" / f"{verb}.json"
+        template.parent.mkdir(exist_ok=True)
+        template.write_text(json.dumps(document).replace('"@COMMAND@"', "@COMMAND@"))
     info = {
         "devices": [{"name": "CPU", "uuid": None, "driver_version": None}],
         "torch": {"version": "2.9"},
@@ -103,7 +112,6 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.parent.mkdir()
     program.write_text(
         STAND_IN.format(
-            python=sys.executable,
             log=str(place),
             results=str(tmp_path / "passed"),
             info=str(tmp_path / "info.json"),
