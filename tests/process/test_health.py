@@ -28,12 +28,15 @@ from portagpu.inventory.sources import Live
 from portagpu.readings.model import Event, Findings, GpuState, Reading
 from portagpu.results.actions import Action, action_of
 from portagpu.results.run import Result, Run, Verdict, read_json, validate
+from tests.support.forked_verbs import VERB, ForkedVerbs
 from tests.support.gpu_trees import machine, nvidia_gpu
 from tests.support.host_trees import build, two_socket_x86
 from tests.support.result_samples import info
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from tests.conftest import Child
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "tests" / "vendor_texts" / "formats" / "nvidia_smi_xml"
@@ -620,6 +623,13 @@ def command(
     )
 
 
+@pytest.fixture
+def fork(verbs: ForkedVerbs) -> Callable[..., Child]:
+    """The command in a fork, with no variable; a warning is an error."""
+    strict = "import warnings\nwarnings.simplefilter('error')\n"
+    return lambda *words: verbs("health", *words, environment={}, body=f"{strict}{VERB}")
+
+
 def test_the_command_judges_and_writes(tmp_path: Path) -> None:
     page = str(PAGES / "v13-lost.xml")
     done = command("--replay", page, "--out", str(tmp_path / "out"))
@@ -641,16 +651,21 @@ def test_the_command_judges_and_writes(tmp_path: Path) -> None:
     ],
 )
 def test_a_gate_answers_where_its_caller_reads(
-    words: tuple[str, ...], code: int, out: str, err: str, tmp_path: Path
+    words: tuple[str, ...],
+    code: int,
+    out: str,
+    err: str,
+    tmp_path: Path,
+    fork: Callable[..., Child],
 ) -> None:
     """A prolog has no PATH, no HOME and no terminal: the environment here has neither."""
     reason = () if "npd" in words else ("--reason-file", str(tmp_path / "reason"))
-    done = command(*words, *reason, "--replay", str(PAGES / "v13-lost.xml"))
-    assert done.returncode == code, done.stderr
-    assert out in done.stdout
-    assert bool(out) == bool(done.stdout)
-    assert err in done.stderr
-    assert len(done.stdout.splitlines()) <= 1
+    done = fork(*words, *reason, "--replay", str(PAGES / "v13-lost.xml"))
+    assert done.code == code, done.err
+    assert out in done.out
+    assert bool(out) == bool(done.out)
+    assert err in done.err
+    assert len(done.out.splitlines()) <= 1
     if reason:
         assert " isolate: health/answers on " in (tmp_path / "reason").read_text()
 
@@ -671,20 +686,24 @@ def test_a_gate_answers_where_its_caller_reads(
         (("--replay", ".", "--since", "60"), "leave it out with --replay"),
     ],
 )
-def test_wrong_usage_is_one_line(words: tuple[str, ...], said: str) -> None:
-    done = command(*words)
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+def test_wrong_usage_is_one_line(
+    words: tuple[str, ...], said: str, fork: Callable[..., Child]
+) -> None:
+    done = fork(*words)
+    assert done.code == 2
+    assert said in done.err
+    assert len(done.err.splitlines()) == 1
 
 
-def test_a_gate_whose_judgement_breaks_lets_the_job_run_and_says_so(tmp_path: Path) -> None:
+def test_a_gate_whose_judgement_breaks_lets_the_job_run_and_says_so(
+    tmp_path: Path, fork: Callable[..., Child]
+) -> None:
     reason = ("--reason-file", str(tmp_path / "reason"))
     for words, code in (((), 0), (("--fail-on-unknown",), 3)):
-        done = command("--gate", "prolog", *words, *reason, "--replay", "/nowhere")
-        assert done.returncode == code
-        assert "not judged: /nowhere: there is no such file or folder" in done.stderr
-    assert command("--gate", "npd", "--replay", "/nowhere").returncode == 2
+        done = fork("--gate", "prolog", *words, *reason, "--replay", "/nowhere")
+        assert done.code == code
+        assert "not judged: /nowhere: there is no such file or folder" in done.err
+    assert fork("--gate", "npd", "--replay", "/nowhere").code == 2
 
 
 @pytest.mark.parametrize("gate", ["prolog", "healthcheck"])
@@ -801,10 +820,12 @@ def test_a_child_that_dies_is_inconclusive(tmp_path: Path) -> None:
     assert done.stdout.startswith("not judged: health/time: the judging process died of SIGABRT")
 
 
-def test_a_node_without_gpus_and_log_is_not_passed(tmp_path: Path) -> None:
-    done = command("--expect-devices", "8", "--log", str(tmp_path))
-    assert done.returncode in (1, 3)
-    assert "cannot be read" in done.stdout
+def test_a_node_without_gpus_and_log_is_not_passed(
+    tmp_path: Path, fork: Callable[..., Child]
+) -> None:
+    done = fork("--expect-devices", "8", "--log", str(tmp_path))
+    assert done.code in (1, 3)
+    assert "cannot be read" in done.out
 
 
 def test_the_command_imports_no_torch_and_no_numpy() -> None:
