@@ -11,16 +11,18 @@ import importlib.util
 import io
 import json
 import re
-import subprocess
-import sys
 import tokenize
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from portagpu.results.run import Evidence, Result, Verdict, exit_code, new_run
 from tests.conftest import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.forked_verbs import ForkedVerbs
 
 PAGES: Final = sorted(
     [
@@ -167,8 +169,7 @@ def _resolves(name: str) -> bool:
     return False
 
 
-def test_every_option_of_a_command_exists() -> None:
-    program = str(Path(sys.executable).with_name("portagpu"))
+def test_every_option_of_a_command_exists(verbs: ForkedVerbs) -> None:
     helped: dict[str, str] = {}
     for page in PAGES:
         if page.name in NO_PAGES:
@@ -180,9 +181,7 @@ def test_every_option_of_a_command_exists() -> None:
         )
         for verb, rest in lines:
             if verb not in helped:
-                helped[verb] = subprocess.run(
-                    [program, verb, "--help"], capture_output=True, text=True, check=True
-                ).stdout
+                helped[verb] = verbs(verb, "--help").ok()
             for option in re.findall(r"(?<=\s)--[a-z][a-z-]+", rest.partition(" && ")[0]):
                 assert option in helped[verb], f"{page.name}: portagpu {verb} has no {option}"
 
@@ -244,12 +243,8 @@ def test_the_shares_of_the_migration_guide_are_counted() -> None:
     assert f"{literal:.0%}".replace("%", " %") in page
 
 
-def test_the_table_of_gates_is_the_one_that_is_printed() -> None:
-    program = str(Path(sys.executable).with_name("portagpu"))
-    ended = subprocess.run(
-        [program, "bringup", "--list"], capture_output=True, text=True, check=True
-    )
-    lines = ended.stdout.splitlines()
+def test_the_table_of_gates_is_the_one_that_is_printed(verbs: ForkedVerbs) -> None:
+    lines = verbs("bringup", "--list").ok().splitlines()
     gates = [
         [line.split()[0], needs.strip().removeprefix("needs ")]
         for line, needs in zip(lines[::2], lines[1::2], strict=True)
@@ -257,14 +252,11 @@ def test_the_table_of_gates_is_the_one_that_is_printed() -> None:
     assert [[row[0].strip("`"), row[2]] for row in table("docs/bringup.md", "gate")] == gates
 
 
-def test_the_options_of_bring_up_are_listed() -> None:
-    program = str(Path(sys.executable).with_name("portagpu"))
-    ended = subprocess.run(
-        [program, "bringup", "--help"], capture_output=True, text=True, check=True
-    )
+def test_the_options_of_bring_up_are_listed(verbs: ForkedVerbs) -> None:
+    helped = verbs("bringup", "--help").ok()
     rows = [row[0].strip("`").split()[0] for row in table("docs/bringup.md", "option")]
     assert len(set(rows)) == len(rows)
-    missing = [row for row in rows if f" {row}" not in ended.stdout]
+    missing = [row for row in rows if f" {row}" not in helped]
     assert not missing, f"bring-up has no {missing}"
 
 
@@ -301,16 +293,9 @@ def test_the_keys_of_a_result_are_those_that_are_written() -> None:
         assert optional in stated
 
 
-def test_the_keys_of_info_are_those_that_are_written() -> None:
+def test_the_keys_of_info_are_those_that_are_written(verbs: ForkedVerbs) -> None:
     recording = ROOT / "tests/vendor_texts/formats/nvidia_smi_xml/v11-mig-throttled.xml"
-    program = str(Path(sys.executable).with_name("portagpu"))
-    ended = subprocess.run(
-        [program, "info", "--replay", str(recording), "--json", "-"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    document = json.loads(ended.stdout)
+    document = json.loads(verbs("info", "--replay", str(recording), "--json", "-").ok())
     under = text("docs/info.md").partition("## JSON")[2]
     named = set(re.findall(r"`(\w+)`", under.partition("New versions")[0]))
     parts = {"parts", "indices", "sources", "disagreements", "settings"}

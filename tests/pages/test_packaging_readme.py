@@ -10,78 +10,49 @@ from __future__ import annotations
 import re
 import shlex
 import struct
-import subprocess
 import sys
 import tomllib
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from portagpu.contract import CONTRACT
 from portagpu.results.run import Evidence, Verdict, exit_code
-from tests.conftest import ROOT
+from tests.conftest import ROOT, Child
 from tests.support.history_samples import measure, run
+from tests.support.launched import run_on_the_cpu
+from tests.support.readme import (
+    TEXT,
+    assert_gates,
+    assert_in_order,
+    assert_trained,
+    portagpu,
+    section,
+    shell_blocks,
+    shown,
+    training_example,
+)
 
-JOB_LIMIT_S: Final = 600
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.forked_verbs import ForkedVerbs
+
 MOST_BYTES: Final = 150 * 1024
 """Of one picture: README is read over slow lines too."""
 
-TEXT: Final = (ROOT / "README.md").read_text("utf-8")
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 
 
-@pytest.fixture(scope="module")
-def blocks() -> list[list[str]]:
-    """The commands of each ``sh`` block, split at ``&&``."""
-    found = re.findall(r"^```sh\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
-    assert len(found) >= 2, "README.md must show two complete commands as ```sh blocks"
-    return [[part.strip() for part in block.replace("\\\n", " ").split("&&")] for block in found]
-
-
-def section(title: str) -> str:
-    """The text under a heading of README, up to the next one of that level or above."""
-    level = len(title) - len(title.lstrip("#"))
-    found = re.search(
-        rf"^{re.escape(title)}\n(.*?)(?=^#{{1,{level}}} |\Z)", TEXT, re.MULTILINE | re.DOTALL
-    )
-    assert found, f"README.md has no section {title!r}"
-    return found[1]
-
-
-def portagpu(*words: str, cwd: Path, limit_s: int = 120) -> subprocess.CompletedProcess[str]:
-    program = Path(sys.executable).with_name("portagpu")
-    return subprocess.run(
-        [program, *words], cwd=cwd, capture_output=True, text=True, timeout=limit_s, check=False
-    )
-
-
-def shown(command: str) -> list[str]:
-    """The lines that README shows below a command, without those that are ``...``."""
-    found = re.search(rf"^\$ {re.escape(command)}\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
-    assert found, f"README.md does not show {command!r}"
-    return [line for line in found[1].splitlines() if line and line != "..."]
-
-
-def timeless(line: str) -> str:
-    return re.sub(r"\d+\.\d+ s\b", "# s", line)
-
-
-def assert_in_order(expected: list[str], printed: str) -> None:
-    lines = iter([timeless(line) for line in printed.splitlines()])
-    for line in expected:
-        assert timeless(line) in lines, f"README shows what is not printed there: {line}\n{printed}"
-
-
-def test_main_job_command_makes_its_own_environment(blocks: list[list[str]]) -> None:
-    make, install, job = (shlex.split(part) for part in blocks[0])
+def test_main_job_command_makes_its_own_environment() -> None:
+    make, install, job = (shlex.split(part) for part in shell_blocks()[0])
     assert make == ["python3", "-m", "venv", ".venv"]
     assert install[:2] == [".venv/bin/pip", "install"]
     assert job[:2] == [".venv/bin/portagpu", "bringup"]
 
 
-def test_what_the_main_job_command_installs_exists(blocks: list[list[str]]) -> None:
-    words = shlex.split(blocks[0][1])[2:]
+def test_what_the_main_job_command_installs_exists() -> None:
+    words = shlex.split(shell_blocks()[0][1])[2:]
     if "-c" in words:
         assert (ROOT / words[words.index("-c") + 1]).is_file()
     (requirement,) = (word for word in words if word.startswith("."))
@@ -89,51 +60,41 @@ def test_what_the_main_job_command_installs_exists(blocks: list[list[str]]) -> N
     assert set(extras) <= set(PROJECT["optional-dependencies"]), f"{requirement} does not exist"
 
 
-def test_test_command_is_the_one_that_continuous_checks_run(blocks: list[list[str]]) -> None:
-    command = " && ".join(" ".join(part.split()) for part in blocks[1])
+def test_test_command_is_the_one_that_continuous_checks_run() -> None:
+    command = " && ".join(" ".join(part.split()) for part in shell_blocks()[1])
     script = (ROOT / ".ci" / "run").read_text("utf-8")
     assert command in script.splitlines(), f".ci/run must run exactly: {command}"
 
 
-@pytest.mark.torch
-@pytest.mark.first
-def test_main_job_command_ends_in_a_verdict_of_pass(
-    blocks: list[list[str]], tmp_path: Path
-) -> None:
-    pytest.importorskip("torch")
-    words = shlex.split(blocks[0][-1])
-    ended = portagpu(*words[1:], cwd=tmp_path, limit_s=JOB_LIMIT_S)
-    assert ended.returncode == 0, f"{words}\n{ended.stdout}\n{ended.stderr}"
-    assert "PASS" in ended.stdout
-    below = section("## Check this machine").partition("```console\n")[2].partition("```")[0]
-    lines = [line for line in below.splitlines() if line and line != "..."]
-    gates = [line[13:34].strip() for line in lines if re.search(r"\d s  ", line)]
-    assert len(gates) > 3
-    # verdicts and numbers go by the machine; titles and files do not
-    assert_in_order(gates, "\n".join(line[13:34].strip() for line in ended.stdout.splitlines()))
-    assert_in_order([line for line in lines if line.startswith("wrote")], ended.stdout)
+@pytest.fixture(scope="module")
+def replayed(verbs: ForkedVerbs, tmp_path_factory: pytest.TempPathFactory) -> Child:
+    """The main job with the recording of the example: it runs nothing on this machine."""
+    (recording,) = re.findall(r"^\$ portagpu bringup --replay (.*)$", TEXT, re.MULTILINE)
+    words = shlex.split(shell_blocks()[0][-1])[1:]
+    return verbs(*words, "--replay", str(ROOT / recording), folder=tmp_path_factory.mktemp("job"))
+
+
+def test_main_job_command_prints_what_is_shown(replayed: Child) -> None:
+    """tests/full has it on this machine, with its verdict."""
+    assert_gates(replayed.out)
+
+
+def test_recording_example_prints_what_is_shown(replayed: Child) -> None:
+    (command,) = re.findall(r"^\$ portagpu (bringup --replay .*)$", TEXT, re.MULTILINE)
+    assert replayed.code == 1, replayed.out
+    lines = shown(f"portagpu {command}")
+    assert len(lines) > 4
+    assert_in_order(lines, replayed.out)
 
 
 @pytest.mark.torch
 def test_training_example_prints_what_is_shown(tmp_path: Path) -> None:
+    """Alone, as it also runs; tests/full has it with two ranks."""
     pytest.importorskip("torch")
-    code = re.search(
-        r"^```python\n(.*?)^```", section("### 1. Train on any vendor"), re.MULTILINE | re.DOTALL
-    )
-    assert code
-    (tmp_path / "train.py").write_text(code[1])
-    command = "torchrun --standalone --nproc_per_node=2 train.py"
-    ended = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", *command.split()[1:]],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert [line.split()[0::2] for line in shown(command)] == [["cpu", "Gloo"]]
-    assert [line.split()[0::2] for line in ended.stdout.splitlines()] == [["cpu", "Gloo"]]
+    (tmp_path / "train.py").write_text(training_example())
+    code, out, err = run_on_the_cpu([sys.executable, "train.py"], tmp_path)
+    assert code == 0, err
+    assert_trained(out)
 
 
 @pytest.mark.torch
@@ -145,16 +106,7 @@ def test_conformance_example_prints_what_is_shown(tmp_path: Path) -> None:
     assert_in_order(shown(f"portagpu {command}"), ended.stdout)
 
 
-def test_recording_example_prints_what_is_shown() -> None:
-    (command,) = re.findall(r"^\$ portagpu (bringup --replay .*)$", TEXT, re.MULTILINE)
-    ended = portagpu(*shlex.split(command), cwd=ROOT)
-    assert ended.returncode == 1, ended.stdout
-    lines = shown(f"portagpu {command}")
-    assert len(lines) > 4
-    assert_in_order(lines, ended.stdout)
-
-
-def test_comparing_runs_prints_what_is_shown(tmp_path: Path) -> None:
+def test_comparing_runs_prints_what_is_shown(tmp_path: Path, verbs: ForkedVerbs) -> None:
     pytest.importorskip("sqlalchemy")
     pytest.importorskip("alembic")
     part = section("### 5. Compare runs and machines")
@@ -165,17 +117,17 @@ def test_comparing_runs_prints_what_is_shown(tmp_path: Path) -> None:
     rest = [command for command in commands if not command.startswith("bench")]
     assert (len(files), len(rest)) == (2, 3)
     for command in rest:
-        ended = portagpu(*shlex.split(command), cwd=tmp_path)
-        assert ended.returncode == 0, ended.stderr
+        ended = verbs(*shlex.split(command), folder=tmp_path)
+        assert ended.code == 0, ended.err
         after = re.search(
             rf"^\$ portagpu {re.escape(command)}\n(.*?)^(?:\$|```)", part, re.MULTILINE | re.DOTALL
         )
         assert after
-        assert_in_order([line for line in after[1].splitlines() if line != "..."], ended.stdout)
+        assert_in_order([line for line in after[1].splitlines() if line != "..."], ended.out)
 
 
-def test_each_command_has_a_row() -> None:
-    helped = portagpu("--help", cwd=ROOT).stdout.partition("Verbs:")[2]
+def test_each_command_has_a_row(verbs: ForkedVerbs) -> None:
+    helped = verbs("--help").out.partition("Verbs:")[2]
     verbs = re.findall(r"^  (\w+) ", helped, re.MULTILINE)
     rows = re.findall(r"^\| `portagpu (\w+)` \|", section("## The commands"), re.MULTILINE)
     assert sorted(rows) == sorted(verbs)

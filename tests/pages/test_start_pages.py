@@ -12,11 +12,15 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, Child
 from tests.support.command_words import assert_taken
+
+if TYPE_CHECKING:
+    from tests.support.forked_verbs import ForkedVerbs
 
 SLURM = ROOT / "docs/start-slurm.md"
 PAGES = sorted((ROOT / "docs").glob("start-*.md"))
@@ -66,13 +70,15 @@ def timeless(line: str) -> str:
 
 
 @pytest.mark.parametrize(("command", "lines"), SHOWN)
-def test_a_command_prints_what_is_shown(command: str, lines: list[str], tmp_path: Path) -> None:
+def test_a_command_prints_what_is_shown(
+    command: str, lines: list[str], tmp_path: Path, verbs: ForkedVerbs
+) -> None:
     program, *words = shlex.split(command)
     assert program == "portagpu"
     if "--replay" not in words:
         pytest.importorskip("torch")
     (tmp_path / "tests").symlink_to(ROOT / "tests")
-    assert_printed(command, lines, tmp_path)
+    assert_printed(lines, verbs(*words, folder=tmp_path))
 
 
 @pytest.mark.torch
@@ -86,11 +92,10 @@ def test_a_fleet_prints_what_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
         monkeypatch.setenv("PYTHONPATH", ":".join(filter(None, sys.path)))
         for command, lines in shown:
-            assert_printed(command, lines, cluster.shared)
+            assert_printed(lines, run_command(command, cluster.shared))
 
 
-def assert_printed(command: str, lines: list[str], folder: Path) -> None:
-    """Run a command of a page in a folder, and compare what it prints with the page's lines."""
+def run_command(command: str, folder: Path) -> Child:
     ended = subprocess.run(
         [Path(sys.executable).with_name("portagpu"), *shlex.split(command)[1:]],
         cwd=folder,
@@ -99,10 +104,14 @@ def assert_printed(command: str, lines: list[str], folder: Path) -> None:
         timeout=120,
         check=False,
     )
-    said = f"{ended.stdout}\n{ended.stderr}"
-    rest = iter([timeless(line) for line in ended.stdout.splitlines()])
+    return Child(ended.returncode, ended.stdout, ended.stderr)
+
+
+def assert_printed(lines: list[str], ended: Child) -> None:
+    """Compare what a command prints with the page's lines."""
+    rest = iter([timeless(line) for line in ended.out.splitlines()])
     for line in lines:
-        assert timeless(line) in rest, f"{line!r} is not printed, or not there:\n{said}"
+        assert timeless(line) in rest, f"{line!r} is not printed, or not there:\n{ended}"
 
 
 def test_each_page_says_what_was_not_run() -> None:

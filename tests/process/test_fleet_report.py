@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from portagpu.errors import ResultError
 from portagpu.fleet.gather import DAMAGED, gather
 from portagpu.fleet.nodes import read_nodes
 from portagpu.fleet.record import FleetRecord, FleetRecordError, Step, StepState, write_record
-from portagpu.fleet.report import SCHEMA, report
+from portagpu.fleet.report import SCHEMA, FleetReport, report
 from portagpu.ledger import Relief
 from portagpu.report.fleet_page import render
 from portagpu.results.run import Result, Run, parse_json
@@ -491,24 +492,42 @@ def test_the_command_writes_page_document_and_text(
         assert each["node"] in page.text
 
 
-def test_the_page_keeps_what_it_reads(fleet: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    for place in (next(fleet.glob("node-*/result.json")), fleet / "fleet.json"):
+def test_the_page_keeps_what_it_reads(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a").mkdir()
+    result = run(1, [WELL], host="a").write_json(tmp_path / "a" / "result.json")
+    done = Step(id="a", nodes=("a",), state=StepState.DONE, result="a/result.json", verdict="PASS")
+    record(tmp_path, done, nodes=("a",))
+    for place in (result, tmp_path / "fleet.json"):
         before = place.read_bytes()
         for words in (("report", "--out"), ("report", "--json"), ("status", "--json")):
             if words[0] == "report" or place.name == "fleet.json":
-                assert main(["fleet", words[0], str(fleet), words[1], str(place)]) == 2
+                assert main(["fleet", words[0], str(tmp_path), words[1], str(place)]) == 2
                 assert place.read_bytes() == before
                 assert "is read too" in capfd.readouterr().err
 
 
-def test_several_processes_read_what_one_does(fleet: Path) -> None:
-    paths = sorted(fleet.glob("*/result.json"))
-    assert len(paths) > 100
+def test_several_processes_read_what_one_does(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = []
+
+    def pool(processes: int, **options: Any) -> ProcessPoolExecutor:
+        used.append(processes)
+        return ProcessPoolExecutor(processes, **options)
+
+    monkeypatch.setattr("portagpu.fleet.nodes.ProcessPoolExecutor", pool)
+    monkeypatch.setattr("portagpu.fleet.nodes._SHARE", 8)
+    paths = sorted(fleet.glob("*/result.json"))[:24]
     assert list(read_nodes(paths, 1)) == list(read_nodes(paths, 3))
+    assert used == [3]
 
 
-def test_every_picture_has_every_node_once(fleet: Path) -> None:
-    found = report([fleet])
+@pytest.fixture(scope="module")
+def judged(fleet: Path) -> FleetReport:
+    """What is found in those files."""
+    return report([fleet])
+
+
+def test_every_picture_has_every_node_once(judged: FleetReport) -> None:
+    found = judged
     pictures = re.findall("<svg [^>]*data-columns.*?</svg>", render(found))
     assert len(pictures) == 2 + len(found.gates)
     for picture in pictures:
@@ -554,11 +573,11 @@ def test_a_number_that_is_not_finite_is_refused_wherever_it_is(tmp_path: Path, n
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory, fleet: Path) -> Iterator[Browser]:
+def browser(tmp_path_factory: pytest.TempPathFactory, judged: FleetReport) -> Iterator[Browser]:
     if PROGRAM is None:
         pytest.skip(WHY_NOT)
     place = tmp_path_factory.mktemp("page") / "fleet.html"
-    place.write_text(render(report([fleet])), "utf-8")
+    place.write_text(render(judged), "utf-8")
     with Browser(tmp_path_factory.mktemp("profile")) as page:
         page.open(place)
         yield page
@@ -571,8 +590,8 @@ def rows(page: Browser) -> list[str]:
     return page.run(names)  # type: ignore[no-any-return]
 
 
-def test_nodes_are_sorted_and_filtered(browser: Browser, fleet: Path) -> None:
-    found = {each.name: each for each in report([fleet]).nodes}
+def test_nodes_are_sorted_and_filtered(browser: Browser, judged: FleetReport) -> None:
+    found = {each.name: each for each in judged.nodes}
     first = rows(browser)
     assert len(first) == 60
     assert found[first[0]].verdict is Verdict.FAIL

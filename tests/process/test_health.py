@@ -28,12 +28,15 @@ from portagpu.inventory.sources import Live
 from portagpu.readings.model import Event, Findings, GpuState, Reading
 from portagpu.results.actions import Action, action_of
 from portagpu.results.run import Result, Run, Verdict, read_json, validate
+from tests.support.forked_verbs import VERB, ForkedVerbs
 from tests.support.gpu_trees import machine, nvidia_gpu
 from tests.support.host_trees import build, two_socket_x86
 from tests.support.result_samples import info
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from tests.conftest import Child
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "tests" / "vendor_texts" / "formats" / "nvidia_smi_xml"
@@ -48,11 +51,17 @@ def dmesg(*lines: str) -> str:
     return QUIET + "".join(f"[  100.{number:06}] {line}" for number, line in enumerate(lines))
 
 
-@pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]:
-    """Judges a machine of files with eight H200 and this log, as if it were this one."""
+@pytest.fixture(scope="module")
+def root_of_node(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of a machine with eight H200, which no test changes."""
     files, links = machine(*(nvidia_gpu(index) for index in range(8)))
-    root = build(tmp_path / "machine", two_socket_x86() | files, links)
+    return build(tmp_path_factory.mktemp("node") / "machine", two_socket_x86() | files, links)
+
+
+@pytest.fixture
+def node(root_of_node: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]:
+    """Judges a machine of files with eight H200 and this log, as if it were this one."""
+    root = root_of_node
     monkeypatch.setattr("portagpu.health.machine.Live", lambda: Live(root, {}))
 
     def judge(printed: str | None = QUIET, /, **options: Any) -> Run:
@@ -280,8 +289,10 @@ NO_LINES = {
 }
 
 
-@pytest.mark.parametrize("since", [None, "all", "60"])
-@pytest.mark.parametrize("name", NO_LINES)
+@pytest.mark.parametrize(
+    ("name", "since"),
+    [*((name, None) for name in NO_LINES), *(("boot", since) for since in ("all", "60"))],
+)
 def test_a_log_without_a_line_of_the_kernel_is_not_a_reading(
     node: Callable[..., Run], tmp_path: Path, name: str, since: str | None
 ) -> None:
@@ -620,6 +631,20 @@ def command(
     )
 
 
+JUDGES_HERE = """
+import portagpu.health.watchdog
+from portagpu.health.engine import health
+portagpu.health.watchdog.health_within = health
+"""
+
+
+@pytest.fixture
+def fork(verbs: ForkedVerbs) -> Callable[..., Child]:
+    """The command in a fork that judges by itself, with no variable; a warning is an error."""
+    body = f"{JUDGES_HERE}import warnings\nwarnings.simplefilter('error')\n{VERB}"
+    return lambda *words: verbs("health", *words, environment={}, body=body)
+
+
 def test_the_command_judges_and_writes(tmp_path: Path) -> None:
     page = str(PAGES / "v13-lost.xml")
     done = command("--replay", page, "--out", str(tmp_path / "out"))
@@ -641,16 +666,21 @@ def test_the_command_judges_and_writes(tmp_path: Path) -> None:
     ],
 )
 def test_a_gate_answers_where_its_caller_reads(
-    words: tuple[str, ...], code: int, out: str, err: str, tmp_path: Path
+    words: tuple[str, ...],
+    code: int,
+    out: str,
+    err: str,
+    tmp_path: Path,
+    fork: Callable[..., Child],
 ) -> None:
     """A prolog has no PATH, no HOME and no terminal: the environment here has neither."""
     reason = () if "npd" in words else ("--reason-file", str(tmp_path / "reason"))
-    done = command(*words, *reason, "--replay", str(PAGES / "v13-lost.xml"))
-    assert done.returncode == code, done.stderr
-    assert out in done.stdout
-    assert bool(out) == bool(done.stdout)
-    assert err in done.stderr
-    assert len(done.stdout.splitlines()) <= 1
+    done = fork(*words, *reason, "--replay", str(PAGES / "v13-lost.xml"))
+    assert done.code == code, done.err
+    assert out in done.out
+    assert bool(out) == bool(done.out)
+    assert err in done.err
+    assert len(done.out.splitlines()) <= 1
     if reason:
         assert " isolate: health/answers on " in (tmp_path / "reason").read_text()
 
@@ -671,37 +701,43 @@ def test_a_gate_answers_where_its_caller_reads(
         (("--replay", ".", "--since", "60"), "leave it out with --replay"),
     ],
 )
-def test_wrong_usage_is_one_line(words: tuple[str, ...], said: str) -> None:
-    done = command(*words)
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+def test_wrong_usage_is_one_line(
+    words: tuple[str, ...], said: str, fork: Callable[..., Child]
+) -> None:
+    done = fork(*words)
+    assert done.code == 2
+    assert said in done.err
+    assert len(done.err.splitlines()) == 1
 
 
-def test_a_gate_whose_judgement_breaks_lets_the_job_run_and_says_so(tmp_path: Path) -> None:
+def test_a_gate_whose_judgement_breaks_lets_the_job_run_and_says_so(
+    tmp_path: Path, fork: Callable[..., Child]
+) -> None:
     reason = ("--reason-file", str(tmp_path / "reason"))
     for words, code in (((), 0), (("--fail-on-unknown",), 3)):
-        done = command("--gate", "prolog", *words, *reason, "--replay", "/nowhere")
-        assert done.returncode == code
-        assert "not judged: /nowhere: there is no such file or folder" in done.stderr
-    assert command("--gate", "npd", "--replay", "/nowhere").returncode == 2
+        done = fork("--gate", "prolog", *words, *reason, "--replay", "/nowhere")
+        assert done.code == code
+        assert "not judged: /nowhere: there is no such file or folder" in done.err
+    assert fork("--gate", "npd", "--replay", "/nowhere").code == 2
 
 
+FULL = """
+import os
+full = os.open("/dev/full", os.O_WRONLY)
+os.dup2(full, 1)
+os.dup2(full, 2)
+"""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 @pytest.mark.parametrize("gate", ["prolog", "healthcheck"])
-def test_output_that_nobody_takes_is_no_fault_of_the_node(gate: str, tmp_path: Path) -> None:
+def test_output_that_nobody_takes_is_no_fault_of_the_node(
+    gate: str, tmp_path: Path, verbs: ForkedVerbs
+) -> None:
     given = ("--gate", gate, "--log", str(tmp_path / "log"))
     for line, code in ((QUIET, 0), (dmesg(LOST), 1)):
         (tmp_path / "log").write_text(line)
-        with Path("/dev/full").open("w") as full:
-            done = subprocess.run(
-                [sys.executable, "-m", "portagpu", "health", *given],
-                env={"PYTHONPATH": f"{ROOT}:{ROOT / 'backends'}"},
-                stdout=full,
-                stderr=full,
-                timeout=60,
-                check=False,
-            )
-        assert done.returncode == code
+        assert verbs("health", *given, environment={}, body=f"{FULL}{VERB}").code == code
 
 
 HANGS = {
@@ -801,10 +837,12 @@ def test_a_child_that_dies_is_inconclusive(tmp_path: Path) -> None:
     assert done.stdout.startswith("not judged: health/time: the judging process died of SIGABRT")
 
 
-def test_a_node_without_gpus_and_log_is_not_passed(tmp_path: Path) -> None:
-    done = command("--expect-devices", "8", "--log", str(tmp_path))
-    assert done.returncode in (1, 3)
-    assert "cannot be read" in done.stdout
+def test_a_node_without_gpus_and_log_is_not_passed(
+    tmp_path: Path, fork: Callable[..., Child]
+) -> None:
+    done = fork("--expect-devices", "8", "--log", str(tmp_path))
+    assert done.code in (1, 3)
+    assert "cannot be read" in done.out
 
 
 def test_the_command_imports_no_torch_and_no_numpy() -> None:

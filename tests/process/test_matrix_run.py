@@ -32,33 +32,54 @@ if matrix_dir() != ROOT / "matrix":
     pytest.skip("the matrix runs from a checkout", allow_module_level=True)
 
 STAND_IN = """\
-#!{python}
-import json, os, pathlib, sys, time
-if "-m" not in sys.argv:
-    sys.exit(0)
-if "info" in sys.argv:
-    print(pathlib.Path({info!r}).read_text())
-    sys.exit(0)
-words = dict(zip(sys.argv, sys.argv[1:]))
-name = words["--target"] + " " + words["portagpu"]
-log = pathlib.Path({log!r})
-with log.open("a") as file:
-    file.write("begin " + name + "\\n")
-print("said by " + name)
-if name in os.environ.get("STUCK", ""):
-    time.sleep(600)
-time.sleep(0.3)
-if name not in os.environ.get("BROKEN", ""):
-    document = json.loads((pathlib.Path({results!r}) / (words["portagpu"] + ".json")).read_text())
-    document["run"]["command"] = ["portagpu", *sys.argv[sys.argv.index("portagpu") + 1 :]]
-    document["run"]["target"] = words["--target"]
-    place = pathlib.Path(words["--json"])
-    place.parent.mkdir(exist_ok=True)
-    place.write_text(json.dumps(document))
-with log.open("a") as file:
-    file.write("end " + name + "\\n")
+#!/bin/sh
+case " $* " in
+*" info "*) cat '{info}'; exit 0 ;;
+*" -m "*) ;;
+*) exit 0 ;;
+esac
+while [ "$1" != portagpu ]; do shift; done
+verb=$2 command='"portagpu"' place= target=
+shift
+while [ $# -gt 0 ]; do
+    case "$1" in
+    --target) target=$2 ;;
+    --json) place=$2 ;;
+    esac
+    command="$command, \\"$1\\""
+    shift
+done
+name="$target $verb"
+echo "begin $name" >> '{log}'
+echo "said by $name"
+case "$STUCK" in *"$name"*) exec sleep 600 ;; esac
+sleep 0.3
+case "$BROKEN" in
+*"$name"*) ;;
+*)
+    mkdir -p "${{place%/*}}"
+    sed -e "s|@COMMAND@|$command|" -e "s|@TARGET@|$target|" '{results}'/"$verb".json > "$place"
+    ;;
+esac
+echo "end $name" >> '{log}'
 """
 """A Python with everything, which stands for the verbs: it writes a run that passed."""
+
+TOX = """\
+#!/bin/sh
+while [ "$1" != -e ]; do shift; done
+name=$2
+case " $* " in *" --notest "*) exit 0 ;; esac
+while [ "$1" != -- ]; do shift; done
+shift
+case "$name" in
+*-conformance) verb=conform ;;
+*-performance) verb=bench ;;
+*) verb=${name##*-} ;;
+esac
+exec "$PORTAGPU_PYTHON" -P -m portagpu $verb --target "${name%-*}" "$@"
+"""
+"""A tox that only starts what the environment runs: the real one takes half a second of a CPU."""
 
 
 WHOLE = {
@@ -92,7 +113,11 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for name in sorted(ids):
             area = name.partition("/")[0]
             run.add(Result(id=name, suite=suite, area=area, verdict=Verdict.PASS))
-        run.finish().write_json(tmp_path / "passed" / f"{verb}.json")
+        document = run.finish().to_json()
+        document["run"] |= {"command": ["@COMMAND@"], "target": "@TARGET@"}
+        template = tmp_path / "passed" / f"{verb}.json"
+        template.parent.mkdir(exist_ok=True)
+        template.write_text(json.dumps(document).replace('"@COMMAND@"', "@COMMAND@"))
     info = {
         "devices": [{"name": "CPU", "uuid": None, "driver_version": None}],
         "torch": {"version": "2.9"},
@@ -103,7 +128,6 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.parent.mkdir()
     program.write_text(
         STAND_IN.format(
-            python=sys.executable,
             log=str(place),
             results=str(tmp_path / "passed"),
             info=str(tmp_path / "info.json"),
@@ -113,6 +137,14 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PORTAGPU_PYTHON", str(program))
     monkeypatch.setenv("TOX_WORK_DIR", str(tmp_path / "tox"))
     return place
+
+
+@pytest.fixture
+def without_tox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "tox.sh"
+    program.write_text(TOX)
+    program.chmod(0o755)
+    monkeypatch.setattr(matrix_run, "python_command", lambda *words: [str(program), *words])
 
 
 def run(folder: Path, *names: str, jobs: int = 2, again: bool = False) -> dict[str, str]:
@@ -154,6 +186,7 @@ def test_each_environment_has_a_result_and_a_log(log: Path, tmp_path: Path) -> N
     assert "said by cpu-x86-64 bench" in said
 
 
+@pytest.mark.usefixtures("without_tox")
 def test_measures_run_alone(log: Path, tmp_path: Path) -> None:
     run(
         tmp_path / "out",
@@ -171,6 +204,7 @@ def test_measures_run_alone(log: Path, tmp_path: Path) -> None:
         assert sum(each.startswith("begin") for each in before) == len(before) / 2
 
 
+@pytest.mark.usefixtures("without_tox")
 def test_what_ended_is_kept_and_the_rest_goes_on(
     log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,6 +297,7 @@ def test_another_driver_is_not_kept_and_an_unknown_machine_neither() -> None:
     assert why_again(made, "t", "bringup", (), unknown) == "there is no Python with torch"
 
 
+@pytest.mark.usefixtures("without_tox")
 @pytest.mark.parametrize("change", ["interrupted", "cut"])
 def test_what_did_not_end_runs_again(
     change: str, log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.conftest import Child
+    from tests.support.forked_verbs import ForkedVerbs
 
 FILES = {
     "acme-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n",
@@ -105,16 +105,14 @@ def acme(tmp_path: Path) -> Path:
     return tmp_path / "site"
 
 
-def _info(child: Callable[..., Child], acme: Path, *words: str) -> dict[str, Any]:
-    ended = child("-m", "portagpu", "info", *words, "--json", "-", path=[acme])
+def _info(verbs: ForkedVerbs, acme: Path, *words: str) -> dict[str, Any]:
+    ended = verbs("info", *words, "--json", "-", path=[acme])
     found: dict[str, Any] = json.loads(ended.ok())
     return found
 
 
-def test_its_devices_are_shown_with_its_own_targets(
-    child: Callable[..., Child], acme: Path
-) -> None:
-    found = _info(child, acme)
+def test_its_devices_are_shown_with_its_own_targets(verbs: ForkedVerbs, acme: Path) -> None:
+    found = _info(verbs, acme)
     boards = [each for each in found["devices"] if each["vendor"] == "acme"]
     assert [(each["pci"], each["target"]) for each in boards] == [
         ("0000:40:00.0", "acme-one"),
@@ -122,28 +120,22 @@ def test_its_devices_are_shown_with_its_own_targets(
     ]
 
 
-def test_nobody_is_told_to_install_another_torch_for_it(
-    child: Callable[..., Child], acme: Path
-) -> None:
-    wrong = [each for each in _info(child, acme)["remarks"] if "acme" in each]
+def test_nobody_is_told_to_install_another_torch_for_it(verbs: ForkedVerbs, acme: Path) -> None:
+    wrong = [each for each in _info(verbs, acme)["remarks"] if "acme" in each]
     assert not wrong, f"what its torch needs is known to its plugin alone, and info says {wrong}"
 
 
-def test_its_tool_is_asked_and_read_by_its_own_reader(
-    child: Callable[..., Child], acme: Path
-) -> None:
-    ended = child("-m", "portagpu", "info", "--topology", "--json", "-", path=[acme])
+def test_its_tool_is_asked_and_read_by_its_own_reader(verbs: ForkedVerbs, acme: Path) -> None:
+    ended = verbs("info", "--topology", "--json", "-", path=[acme])
     assert "acmelink" in ended.ok(), "what its tool prints of links is not in the topology"
 
 
-def test_its_tool_is_recorded_and_replayed(
-    child: Callable[..., Child], acme: Path, tmp_path: Path
-) -> None:
+def test_its_tool_is_recorded_and_replayed(verbs: ForkedVerbs, acme: Path, tmp_path: Path) -> None:
     recording = tmp_path / "recording"
-    child("-m", "portagpu", "record", str(recording), path=[acme]).ok()
+    verbs("record", str(recording), path=[acme]).ok()
     printed = [file.read_text("utf-8") for file in recording.glob("outputs/*.txt")]
     assert any(text.startswith("acme-smi: ") for text in printed), f"recorded are {printed}"
-    replayed = _info(child, acme, "--replay", str(recording))
+    replayed = _info(verbs, acme, "--replay", str(recording))
     boards = [each["target"] for each in replayed["devices"] if each["vendor"] == "acme"]
     assert boards == ["acme-one"] * 2
 
@@ -166,7 +158,7 @@ RETURNS = "from portagpu.readings import *\nfrom portagpu.formats import Shape\n
 
 
 @pytest.fixture
-def read(child: Callable[..., Child], acme: Path) -> Callable[[str, str], str]:
+def read(verbs: ForkedVerbs, acme: Path) -> Callable[[str, str], str]:
     """What is read of a text with a reader of that code, in a package with a good one."""
 
     def read_with(code: str, text: str) -> str:
@@ -184,7 +176,7 @@ def read(child: Callable[..., Child], acme: Path) -> Callable[[str, str], str]:
         metadata.mkdir()
         (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: aaa-dist\nVersion: 1\n")
         (metadata / "entry_points.txt").write_text("[portagpu.formats]\naaa = aaa\n")
-        return child("-c", READ, text, path=[acme]).ok()
+        return verbs(text, body=READ, path=[acme]).ok()
 
     return read_with
 
@@ -243,13 +235,11 @@ def test_a_broken_reader_stops_no_other(
 
 
 def test_what_a_reader_prints_is_no_part_of_a_document(
-    child: Callable[..., Child], acme: Path, tmp_path: Path
+    verbs: ForkedVerbs, acme: Path, tmp_path: Path
 ) -> None:
     smi = acme / "acme_smi.py"
     smi.write_text("print('loaded')\n" + smi.read_text("utf-8") + "\nprint('whole')\n", "utf-8")
     (tmp_path / "smi.txt").write_text("acme-smi: board 0 to 1 over acmelink\n", "utf-8")
-    ended = child(
-        "-m", "portagpu", "info", "--replay", str(tmp_path / "smi.txt"), "--json", "-", path=[acme]
-    )
+    ended = verbs("info", "--replay", str(tmp_path / "smi.txt"), "--json", "-", path=[acme])
     assert json.loads(ended.ok())["sources"][0] == "acme-smi"
     assert "loaded" in ended.err

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.conftest import Child
+    from tests.support.forked_verbs import ForkedVerbs
 
 GOOD = """
 from portagpu import Plugin, Status
@@ -60,11 +60,11 @@ def distribute(folder: Path, distribution: str, backend: str, code: str) -> Path
 
 
 @pytest.fixture
-def statuses(child: Callable[..., Child], tmp_path: Path) -> Callable[[], dict[str, Any]]:
+def statuses(verbs: ForkedVerbs, tmp_path: Path) -> Callable[[], dict[str, Any]]:
     """The status of every candidate as a child process sees it, with what is in ``tmp_path``."""
 
     def ask() -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(child("-c", REPORT, path=[tmp_path]).ok())
+        found: dict[str, Any] = json.loads(verbs(body=REPORT, path=[tmp_path]).ok())
         return found
 
     return ask
@@ -135,11 +135,9 @@ def test_broken_backend_is_reported_and_stops_nothing(
     assert "cpu" in found, "the CPU must still be a candidate"
 
 
-def test_backend_called_cpu_is_ignored_and_named(
-    child: Callable[..., Child], tmp_path: Path
-) -> None:
+def test_backend_called_cpu_is_ignored_and_named(verbs: ForkedVerbs, tmp_path: Path) -> None:
     distribute(tmp_path, "usurper", "cpu", GOOD.format(name="cpu"))
-    ended = child("-c", REPORT, path=[tmp_path])
+    ended = verbs(body=REPORT, path=[tmp_path])
     found = json.loads(ended.ok())
     assert "cpu is well" not in found["cpu"][1], "a third party's 'cpu' must not replace ours"
     assert "usurper" in ended.err, f"the ignored distribution must be named, not {ended.err!r}"
@@ -158,7 +156,7 @@ def test_two_backends_of_one_name_are_both_refused(
     assert "cpu" in found
 
 
-def test_asking_for_one_backend_loads_no_other(child: Callable[..., Child], tmp_path: Path) -> None:
+def test_asking_for_one_backend_loads_no_other(verbs: ForkedVerbs, tmp_path: Path) -> None:
     distribute(tmp_path, "loud", "loud", "raise SystemExit('loud was loaded')")
     distribute(tmp_path, "wanted", "wanted", GOOD.format(name="wanted"))
     code = """
@@ -166,10 +164,10 @@ import sys
 from portagpu.discovery import plugin
 print(plugin("wanted").name, "loud" in sys.modules)
 """
-    assert child("-c", code, path=[tmp_path]).ok().split() == ["wanted", "False"]
+    assert verbs(body=code, path=[tmp_path]).ok().split() == ["wanted", "False"]
 
 
-def test_closest_name_is_offered(child: Callable[..., Child], tmp_path: Path) -> None:
+def test_closest_name_is_offered(verbs: ForkedVerbs, tmp_path: Path) -> None:
     distribute(tmp_path, "wanted", "wanted", GOOD.format(name="wanted"))
     code = """
 import portagpu
@@ -178,15 +176,13 @@ try:
 except portagpu.BackendNotFound as error:
     print(error)
 """
-    said = child("-c", code, path=[tmp_path]).ok()
+    said = verbs(body=code, path=[tmp_path]).ok()
     assert "did you mean 'wanted'?" in said
 
 
-def test_info_shows_a_broken_backend_with_its_reason(
-    child: Callable[..., Child], tmp_path: Path
-) -> None:
+def test_info_shows_a_broken_backend_with_its_reason(verbs: ForkedVerbs, tmp_path: Path) -> None:
     distribute(tmp_path, "other", "other", "raise RuntimeError('<b>no driver</b>')")
-    ended = child("-m", "portagpu", "info", "--json", "-", path=[tmp_path])
+    ended = verbs("info", "--json", "-", path=[tmp_path])
     backends = {entry["name"]: entry for entry in json.loads(ended.ok())["backends"]}
     assert backends["other"]["usable"] is False
     assert "raised RuntimeError: <b>no driver</b>" in backends["other"]["reason"]

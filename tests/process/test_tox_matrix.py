@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import subprocess
-import sys
 import venv
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from tests.conftest import CHILD_LIMIT_S, ROOT, Child
+from tests.conftest import ROOT, Child, run_child
+from tests.support.forked_verbs import ForkedVerbs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 pytest.importorskip("tox")
+
+TOX: Final = "import tox.run\nsys.exit(tox.run.run(sys.argv[1:]))"
 
 SUITES: Final = {
     "conformance": "conform",
@@ -31,11 +31,19 @@ TARGETS: Final = sorted(
 )
 
 
+@pytest.fixture(scope="module")
+def forks() -> Iterator[ForkedVerbs]:
+    """A process that has tox imported."""
+    names = ("tox.run", "tox.session.cmd.run.common", "virtualenv")
+    with ForkedVerbs(imports=names) as started:
+        yield started
+
+
 @pytest.fixture
-def tox(tmp_path: Path) -> Callable[..., Child]:
+def tox(tmp_path: Path, forks: ForkedVerbs) -> Callable[..., Child]:
     """Run tox with a work folder of its own, and with PORTAGPU_PYTHON as given."""
 
-    def run(*words: str, python: str | None = None, root: Path = ROOT) -> Child:
+    def run(*words: str, python: str | None = None, root: Path = ROOT, real: bool = False) -> Child:
         passed = {
             key: value
             for key, value in os.environ.items()
@@ -45,16 +53,10 @@ def tox(tmp_path: Path) -> Callable[..., Child]:
             passed["PORTAGPU_PYTHON"] = python
         verb, *rest = words
         place = ["--workdir", str(tmp_path / "work"), "-c", str(root / "tox.ini")]
-        ended = subprocess.run(
-            [sys.executable, "-m", "tox", verb, "--colored", "no", *place, *rest],
-            cwd=root,
-            env=passed,
-            capture_output=True,
-            text=True,
-            timeout=CHILD_LIMIT_S,
-            check=False,
-        )
-        return Child(ended.returncode, ended.stdout, ended.stderr)
+        words = (verb, "--colored", "no", *place, *rest)
+        if real:
+            return run_child(root, "-m", "tox", *words, environment=passed)
+        return forks(*words, folder=root, environment=passed, body=TOX)
 
     return run
 
@@ -73,15 +75,12 @@ def small(tmp_path: Path) -> Path:
 @pytest.fixture
 def vendor(tmp_path: Path) -> tuple[str, Path]:
     """A stand-in for a vendor's Python that has all: it records its words and exits with 3."""
-    record = tmp_path / "words.json"
+    record = tmp_path / "words"
     program = tmp_path / "vendor" / "python"
     program.parent.mkdir()
     program.write_text(
-        f"#!{sys.executable}\n"
-        "import json, pathlib, sys\n"
-        "if '-m' in sys.argv:\n"
-        f"    pathlib.Path({str(record)!r}).write_text(json.dumps(sys.argv[1:]))\n"
-        "    sys.exit(3)\n",
+        "#!/bin/sh\n"
+        f'case " $* " in *" -m "*) printf "%s\\n" "$@" > {str(record)!r}; exit 3 ;; esac\n',
         "utf-8",
     )
     program.chmod(0o755)
@@ -95,7 +94,7 @@ def listed(output: str) -> dict[str, str]:
 
 
 def test_plain_tox_runs_lint_the_book_and_cpu(tox: Callable[..., Child]) -> None:
-    assert tox("list", "-d", "-q", "--no-desc").ok().split() == ["lint", "docs", "cpu"]
+    assert tox("list", "-d", "-q", "--no-desc", real=True).ok().split() == ["lint", "docs", "cpu"]
 
 
 def test_every_target_has_every_suite(tox: Callable[..., Child]) -> None:
@@ -176,7 +175,7 @@ def test_generated_environment_runs_the_named_python_and_keeps_its_exit_code(
     program, record = vendor
     ended = tox("run", "-e", f"amd-mi300x-{suite}", "--", "--json", "-", python=program)
     assert ended.code == 3, f"INCONCLUSIVE must stay 3\n{ended.out}\n{ended.err}"
-    words = json.loads(record.read_text("utf-8"))
+    words = record.read_text("utf-8").splitlines()
     assert words == ["-P", "-m", "portagpu", verb, "--target", "amd-mi300x", "--json", "-"]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -28,6 +27,8 @@ from tests.support.host_trees import build, gfx942_node, two_socket_x86
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from tests.support.forked_verbs import ForkedVerbs
 
 ROOT = Path(__file__).resolve().parents[2]
 NOT_REPLAYED = ["memory", "numerics", "transfers", "collectives", "sustained", "health-after"]
@@ -365,25 +366,13 @@ def test_two_kinds_of_error_of_one_gpu_are_one_failure_that_says_both(tmp_path: 
 # --- the command
 
 
-def portagpu(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "portagpu", "bringup", *arguments],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-
-
-def test_the_command_writes_every_form_and_no_bundle(tmp_path: Path) -> None:
+def test_the_command_writes_every_form_and_no_bundle(tmp_path: Path, verbs: ForkedVerbs) -> None:
     path = mi300x(tmp_path / "eight")
-    done = portagpu("--replay", str(path), "--full", "--out", "made", cwd=tmp_path)
-    assert done.returncode == 3, done.stderr
+    done = verbs("bringup", "--replay", str(path), "--full", "--out", "made", folder=tmp_path)
+    assert done.code == 3, done.err
     made = sorted(file.name for file in (tmp_path / "made").iterdir())
     assert made == ["junit.xml", "report.html", "result.json"]
-    lines = done.stdout.splitlines()
+    lines = done.out.splitlines()
     assert lines[0] == f"recording eight, sha256 {origin_of(path).sha256}"
     assert any("a recording cannot run this" in line for line in lines)
     assert any(line.startswith("INCONCLUSIVE: ") for line in lines)
@@ -401,15 +390,15 @@ def test_the_command_writes_every_form_and_no_bundle(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_replayed_is_one_line_and_exit_code_2(
-    tmp_path: Path, arguments: tuple[str, ...], said: str
+    tmp_path: Path, verbs: ForkedVerbs, arguments: tuple[str, ...], said: str
 ) -> None:
     written(tmp_path / "dmesg", XIDS)
     written(tmp_path / "junk/a.txt", "nothing that a tool prints\n")
     (tmp_path / "empty").mkdir()
-    done = portagpu(*arguments, cwd=tmp_path)
-    assert done.returncode == 2, done.stderr
-    assert done.stdout == ""
-    (line,) = done.stderr.strip().splitlines()
+    done = verbs("bringup", *arguments, folder=tmp_path)
+    assert done.code == 2, done.err
+    assert done.out == ""
+    (line,) = done.err.strip().splitlines()
     assert said in line
 
 
