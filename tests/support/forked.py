@@ -19,6 +19,7 @@ import ctypes
 import fcntl
 import gc
 import importlib.machinery
+import io
 import os
 import pickle
 import runpy
@@ -45,7 +46,7 @@ READ_AT_START: Final = (
     *("OPENBLAS_", "ONEDNN_", "DNNL_", "TORCH_", "PYTORCH_", "NPY_", "NUMPY_"),
 )
 """Beginnings of names; all but ``_SET_LATER`` have to be as the prepared process has them."""
-_SET_LATER: Final = ("PYTHONPATH", "PYTHONSAFEPATH", "PYTHONUNBUFFERED")
+_SET_LATER: Final = ("PYTHONPATH", "PYTHONSAFEPATH")
 _IMPORTED: Final = (
     *("torch.distributed", "numpy", "pytest", "hypothesis", "pdb", "rich.table"),
     *(f"_pytest.{name}" for name in ("faulthandler", "skipping", "unittest", "warnings")),
@@ -393,22 +394,21 @@ def _fork_spare(imported: _Imported) -> int:
 
 
 def _open_standard_streams() -> None:
+    """As CPython's ``create_stdio`` opens them."""
     unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
-    for number, (name, errors) in enumerate(
-        (("stdin", "strict"), ("stdout", "strict"), ("stderr", "backslashreplace"))
-    ):
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
         before = getattr(sys, f"__{name}__")
-        stream = open(  # noqa: SIM115, PTH123
-            number,
-            "w" if number else "r",
+        mode, size = ("wb", 0 if unbuffered else -1) if number else ("rb", -1)
+        file = open(number, mode, size, closefd=False)  # noqa: SIM115, PTH123
+        getattr(file, "raw", file).name = f"<{name}>"
+        stream = io.TextIOWrapper(
+            file,
             encoding=before.encoding,
-            errors=before.errors if number < 2 else errors,
-            closefd=False,
+            errors=before.errors,
+            newline="\n",
+            line_buffering=not unbuffered and (number == 2 or os.isatty(number)),
+            write_through=unbuffered,
         )
-        if number:
-            stream.reconfigure(
-                line_buffering=number == 2 or os.isatty(number), write_through=unbuffered
-            )
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
 
@@ -444,8 +444,9 @@ def _run(words: Sequence[str], paths: Sequence[str]) -> NoReturn:
     atexit._run_exitfuncs()
     try:
         sys.stdout.flush()
-    except OSError:
+    except OSError as error:
         code = 120
+        print(f"Exception ignored in: {sys.stdout!r}\nOSError: {error}", file=sys.stderr)
     if interrupted:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
