@@ -20,7 +20,8 @@ import pytest
 
 from portagpu.codec import decode, encode
 from portagpu.search.area import load_area
-from portagpu.subprocesses.channel import OPTION, parent_channel
+from portagpu.subprocesses import parent_channel
+from portagpu.subprocesses.fork import OPTION
 from portagpu.suite.case_ids import retired_cases
 from portagpu.suite.cases import AREAS, ATTRIBUTE, EARNS, Case, label
 from portagpu.suite.messages import ListedCase, Searches
