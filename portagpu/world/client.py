@@ -14,6 +14,7 @@ from portagpu.distributions import install
 from portagpu.errors import MissingDependency, PortagpuError
 from portagpu.patience import LIMITS, Starvation
 from portagpu.subprocesses import BrokenMessage, Subprocess
+from portagpu.subprocesses.end import signal_process
 from portagpu.subprocesses.fork import Forked, ForkHere, can_watch_forks, request_of
 from portagpu.subprocesses.start import python_environment
 
@@ -192,8 +193,12 @@ class Ranks:
 
     def _take_status(self, server: Subprocess, pid: int) -> int:
         """The status of an ended child of the helper process, whose end is that of the child."""
-        if server.running and server is self._child:
-            with contextlib.suppress(PortagpuError):
+        with contextlib.suppress(PortagpuError):
+            if server.running and server is self._child:
+                # one that is stopped would not answer
+                signal_process(server.pid, signal.SIGCONT)
+                self._wait_until_prepared()
+            if server.running and server is self._child:
                 return int(self._exchange(server, {"take": pid})["status"])
         return -signal.SIGKILL
 
