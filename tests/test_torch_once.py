@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -23,7 +24,6 @@ from tests.test_subprocesses import LEAVING, is_gone, open_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from portagpu.results.run import Result
 
@@ -258,6 +258,18 @@ LEAVES: Final = {
     "fork": "(pid := os.fork()) or (os.setsid() if {away} else None, time.sleep(600)) and pid",
     "daemon": "int(subprocess.check_output([sys.executable, {leaving!r}, '2']))",
 }
+
+
+def test_a_server_of_ranks_that_nobody_needed_ends_before_its_client(
+    fork: Callable[..., Subprocess],
+) -> None:
+    with fork() as child:
+        ask(child, "0")
+        (server,) = descendants(child.pid)
+        child.send({"do": "sys.exit(3)"})
+        assert child.receive(LIMIT_S) is None
+        assert child.how_it_ended() == "ended with status 3"
+        assert not Path(f"/proc/{server}").exists()
 
 
 @pytest.mark.parametrize("away", [False, True])

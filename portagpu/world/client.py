@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import signal
 import time
@@ -377,6 +378,12 @@ def fork_ahead(channel: tuple[int, ...]) -> None:
     """
     with contextlib.suppress(PortagpuError, OSError):
         _ahead.append(Ranks()._new_server(ForkHere(channel)))
+        atexit.register(_close_ahead)
+
+
+def _close_ahead() -> None:
+    while _ahead:
+        _ahead.pop().close()
 
 
 def _take_ahead(ranks: Ranks) -> Subprocess | None:
