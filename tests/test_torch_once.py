@@ -253,10 +253,37 @@ def test_without_a_torch_that_imports_a_child_is_started(
         assert ask(child, "os.getppid()") == os.getpid()
 
 
+def test_where_linux_gives_no_handle_of_a_process_a_child_is_started(
+    fork: Callable[..., Subprocess], ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*_: object) -> int:
+        raise OSError(38, "Function not implemented")
+
+    ranks.start()
+    monkeypatch.setattr(os, "pidfd_open", none)
+    with fork() as child:
+        assert not was_forked(child, ranks)
+
+
+def test_a_server_whose_torch_began_a_thread_does_not_fork(
+    fork: Callable[..., Subprocess], ranks: Ranks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "torch"
+    package.mkdir()
+    begins = "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True)"
+    (package / "__init__.py").write_text(f"{begins}.start()\n")
+    (package / "distributed.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with fork() as child:
+        assert not was_forked(child, ranks)
+        assert server_of(ranks) in descendants(os.getpid())
+
+
 LEAVES: Final = {
-    "program": "subprocess.Popen(['sleep', '600'], start_new_session={away}).pid",
-    "fork": "(pid := os.fork()) or (os.setsid() if {away} else None, time.sleep(600)) and pid",
-    "daemon": "int(subprocess.check_output([sys.executable, {leaving!r}, '2']))",
+    "program": "subprocess.Popen(['sleep', '600']).pid",
+    "session": "subprocess.Popen(['sleep', '600'], start_new_session=True).pid",
+    "fork": "(pid := os.fork()) or (os.setsid(), time.sleep(600)) and pid",
+    "daemon": "int(subprocess.check_output([sys.executable, 'leaving.py', '2'], cwd={folder!r}))",
 }
 
 
@@ -272,16 +299,15 @@ def test_a_server_of_ranks_that_nobody_needed_ends_before_its_client(
         assert not Path(f"/proc/{server}").exists()
 
 
-@pytest.mark.parametrize("away", [False, True])
 @pytest.mark.parametrize("what", [*LEAVES])
 @pytest.mark.parametrize("end", ["", "sys.exit()", "os.kill(os.getpid(), 9)", "stop"])
 def test_nothing_is_left_of_a_forked_child(
-    fork: Callable[..., Subprocess], ranks: Ranks, tmp_path: Path, what: str, away: bool, end: str
+    fork: Callable[..., Subprocess], ranks: Ranks, tmp_path: Path, what: str, end: str
 ) -> None:
     (tmp_path / "leaving.py").write_text(LEAVING, "utf-8")
     with fork() as child:
         assert was_forked(child, ranks)
-        left = ask(child, LEAVES[what].format(away=away, leaving=str(tmp_path / "leaving.py")))
+        left = ask(child, LEAVES[what].format(folder=str(tmp_path)))
         if end == "stop":
             os.kill(child.pid, signal.SIGSTOP)
         elif end:
