@@ -335,15 +335,15 @@ class Watch:
                 return False
 
 
-def processes(proc: Path = Path("/proc")) -> Iterator[tuple[int, int, int]]:
-    """(process, parent, session) of every visible process that has not ended."""
+def processes(proc: Path = Path("/proc"), *, ended: bool = False) -> Iterator[tuple[int, int, int]]:
+    """(process, parent, session) of every visible process; with ``ended`` also of zombies."""
     for folder in _folders(proc):
         try:
             fields = stat_fields(folder)
             found = int(folder.name), int(fields[1]), int(fields[3])
         except (OSError, ValueError, IndexError):
             continue
-        if fields[0] not in "ZX":
+        if ended or fields[0] not in "ZX":
             yield found
 
 

@@ -34,6 +34,7 @@ from portagpu.subprocesses.end import (
     signal_name,
     signal_process,
 )
+from portagpu.subprocesses.fork import OPTION, Program
 from portagpu.subprocesses.start import NEUTRAL_FOLDER, python_command, python_environment
 from portagpu.text import excerpt
 
@@ -43,9 +44,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from portagpu.patience import Meter, Watch
+    from portagpu.subprocesses.fork import Forker, Process
 
-OPTION: Final = "--portagpu-channel"
-"""The last argument of a child: the descriptors of its pipes, ``OPTION=READER,WRITER``."""
 _CHUNK: Final = 1 << 20
 _TRACE_S: Final = 0.3
 _MOST_PRINTED: Final = 1 << 20
@@ -166,12 +166,36 @@ def parent_channel(numbers: str | None = None) -> Channel:
     return Channel(reader, writer)
 
 
+class _Started(subprocess.Popen[bytes]):
+    """A child that was started."""
+
+    def __init__(self, program: Program) -> None:
+        channel = f"{OPTION}={program.reader},{program.writer}"
+        super().__init__(
+            [*python_command(program.module, *program.words), channel],
+            stdin=subprocess.DEVNULL,
+            stdout=program.output if program.prints else subprocess.DEVNULL,
+            stderr=program.output,
+            env={**program.variables, **program.further},
+            cwd=program.folder,
+            pass_fds=(program.reader, program.writer),
+            start_new_session=True,
+        )
+
+    def has_ended(self) -> bool:
+        return has_ended(self.pid)
+
+    def has_number(self) -> bool:
+        return True
+
+
 class Subprocess:
     """A Python child that runs a module, with a channel to it; the context manager ends it.
 
     ``leave_out`` are prefixes of variables that the child must not see, ``environment`` those to
     add. It works in ``folder``; None is this process's. With ``prints=False`` its standard output
-    is discarded. Raises PortagpuError and OSError where it cannot be started.
+    is discarded. A ``forker`` forks it, if that can; ``environment`` must then not matter to what
+    the forker has imported. Raises PortagpuError and OSError where it cannot be started.
     """
 
     def __init__(
@@ -182,9 +206,12 @@ class Subprocess:
         leave_out: tuple[str, ...] = (),
         folder: str | None = NEUTRAL_FOLDER,
         prints: bool = True,
+        forker: Forker | None = None,
     ) -> None:
         given = python_environment()
         given = {name: value for name, value in given.items() if not name.startswith(leave_out)}
+        self.environment = {**given, **(environment or {})}
+        """The variables that it has, without the mark."""
         # in memory, because a disk may be full
         self._output = os.memfd_create("portagpu-printed")
         # so that it begins again at the beginning where its output was thrown away
@@ -194,16 +221,19 @@ class Subprocess:
         theirs.writer, ours.writer = ours.writer, theirs.writer
         self.channel = ours
         try:
-            self._process = subprocess.Popen(
-                [*python_command(module, *words), f"{OPTION}={theirs.reader},{theirs.writer}"],
-                stdin=subprocess.DEVNULL,
-                stdout=self._output if prints else subprocess.DEVNULL,
-                stderr=self._output,
-                env={**given, **(environment or {}), MARK: self._mark},
-                cwd=folder,
-                pass_fds=(theirs.reader, theirs.writer),
-                start_new_session=True,
+            program = Program(
+                module=module,
+                words=words,
+                variables=given,
+                further={**(environment or {}), MARK: self._mark},
+                folder=folder,
+                reader=theirs.reader,
+                writer=theirs.writer,
+                output=self._output,
+                prints=prints,
             )
+            forked = None if forker is None else forker.fork(program)
+            self._process: Process = forked or _Started(program)
         except BaseException:
             self._close_files()
             raise
@@ -286,7 +316,7 @@ class Subprocess:
 
     @property
     def running(self) -> bool:
-        return self._process.returncode is None and not has_ended(self.pid)
+        return self._process.returncode is None and not self._process.has_ended()
 
     def _has_ended(self, pause_s: float) -> bool:
         """Whether it has ended after a moment, which is ``pause_s`` at most."""
@@ -340,11 +370,13 @@ class Subprocess:
         self._killed = True
         others = children_of(self.pid) if self.running else []
         # the group keeps its number while the child is not yet reaped
-        kill_group(self.pid)
+        has_number = self._process.has_number()
+        if has_number:
+            kill_group(self.pid)
         for pid in others:
             signal_process(pid, signal.SIGCONT)
         # so does the session, of which a child that ended by itself may have left processes
-        end_marked(self._mark, self.pid)
+        end_marked(self._mark, self.pid if has_number else None)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(limit_s)
 

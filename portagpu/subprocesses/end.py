@@ -9,14 +9,19 @@ import secrets
 import signal
 import time
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from portagpu.patience import LIMITS, processes
+from portagpu.patience import LIMITS, processes, stat_fields
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
 MARK: Final = "PORTAGPU_PROCESS"
 """The variable by which what a child started is found after it left the child's session."""
+_MARK_BYTES: Final = 32
+_SELF: Final = Path("/proc/self")
 _PASSES: Final = 50
 _PASS_S: Final = 0.01
 
@@ -65,23 +70,27 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def end_strays(limit_s: float = LIMITS.stray_s) -> None:
-    """End processes that ranks left behind. The server is their subreaper, so their parent."""
+def end_strays(kept: Collection[int] = (), limit_s: float = LIMITS.stray_s) -> None:
+    """End the children of this process but ``kept``: what ranks left, whose subreaper it is."""
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
         try:
-            pid, _ = os.waitpid(-1, os.WNOHANG)
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
             return
-        if pid == 0:
-            for stray in children_of(os.getpid()):
-                signal_process(stray, signal.SIGKILL)
-            time.sleep(0.01)
+        strays = [pid for pid in children_of(os.getpid(), ended=True) if pid not in kept]
+        if not strays:
+            return
+        for stray in strays:
+            signal_process(stray, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(stray, os.WNOHANG)
+        time.sleep(0.01)
 
 
 def new_mark() -> str:
     """The value of ``MARK`` for a child: what it starts inherits it, in whatever session."""
-    return secrets.token_hex(16)
+    return secrets.token_hex(_MARK_BYTES // 2)
 
 
 def end_marked(mark: str, session: int | None = None) -> None:
@@ -109,6 +118,31 @@ def _environment_of(pid: int) -> str:
         return ""
 
 
-def children_of(process: int) -> list[int]:
-    """The visible processes with that parent."""
-    return [pid for pid, parent, _ in processes() if parent == process]
+def mark_place() -> int | None:
+    """Where this process's memory holds its mark, as others read it; None where that is unknown.
+
+    It is among the variables with which the process began: a forked one has those of its parent.
+    """
+    name = f"{MARK}=".encode()
+    try:
+        # the address of the first variable (proc_pid_stat(5): env_start)
+        start = int(stat_fields(_SELF)[47])
+        before, found, rest = (_SELF / "environ").read_bytes().partition(name)
+        place = start + len(before) + len(name)
+        with (_SELF / "mem").open("rb", buffering=0) as memory:
+            held = os.pread(memory.fileno(), _MARK_BYTES, place)
+    except (OSError, ValueError, IndexError, OverflowError):
+        return None
+    mark = rest.partition(b"\0")[0]
+    return place if found and len(mark) == _MARK_BYTES and held == mark else None
+
+
+def write_mark(place: int, mark: str) -> None:
+    """Give this process another mark. Raises OSError where its memory cannot be written."""
+    with (_SELF / "mem").open("r+b", buffering=0) as memory:
+        os.pwrite(memory.fileno(), mark.encode(), place)
+
+
+def children_of(process: int, *, ended: bool = False) -> list[int]:
+    """The visible processes with that parent; those that have ``ended`` only if asked for."""
+    return [pid for pid, parent, _ in processes(ended=ended) if parent == process]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from portagpu.errors import PortagpuError
 from portagpu.scratch import Scratch
 from portagpu.subprocesses import Subprocess
 
+if TYPE_CHECKING:
+    from portagpu.subprocesses.fork import Forker
+
 _INI: Final = Path(__file__).with_name("suite.ini")
 _PYTEST: Final = "pytest"
-_LEFT_OUT: Final = (
+LEFT_OUT: Final = (
     "PYTEST_ADDOPTS",
     "PYTEST_PLUGINS",
     "PYTHONOPTIMIZE",
@@ -26,9 +29,12 @@ class SuiteError(PortagpuError, RuntimeError):
 
 
 class Child(Subprocess):
-    """One pytest process over the files of a folder; a context manager that cleans up."""
+    """One pytest process over the files of a folder; a context manager that cleans up.
 
-    def __init__(self, folder: Path) -> None:
+    A ``forker`` has imported what cases need; without one the process does when they need it.
+    """
+
+    def __init__(self, folder: Path, forker: Forker | None = None) -> None:
         self._scratch = Scratch("suite")
         scratch = self._scratch.path
         options = (
@@ -44,7 +50,7 @@ class Child(Subprocess):
                 *(_PYTEST, str(folder), "-c", str(_INI), "--rootdir", str(folder), "--noconftest"),
                 *("--import-mode=importlib", "--capture=no", "-qq", *options),
                 *("--continue-on-collection-errors", f"--basetemp={scratch / 'pytest'}"),
-                leave_out=_LEFT_OUT,
+                leave_out=LEFT_OUT,
                 environment={
                     "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
                     # the default is a name in /tmp that any user can guess and create first
@@ -52,6 +58,7 @@ class Child(Subprocess):
                 },
                 folder=None,
                 prints=False,
+                forker=forker,
             )
         except BaseException:
             self._scratch.remove()

@@ -20,7 +20,8 @@ import pytest
 
 from portagpu.codec import decode, encode
 from portagpu.search.area import load_area
-from portagpu.subprocesses.channel import OPTION, parent_channel
+from portagpu.subprocesses import parent_channel
+from portagpu.subprocesses.fork import OPTION
 from portagpu.suite.case_ids import retired_cases
 from portagpu.suite.cases import AREAS, ATTRIBUTE, EARNS, Case, label
 from portagpu.suite.messages import ListedCase, Searches
@@ -95,6 +96,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if any(map(_forks, items)):
         # it imports torch while this process does; cases start it again, and report the error
         with contextlib.suppress(Exception):
+            session.rank_server()
             areas = [each.search for each in listed if each.search and each.id in request["ids"]]
             session.slow_areas = [each for each in areas if load_area(each).start_s]
             session.quiet_from = _quiet_from(items)

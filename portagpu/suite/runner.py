@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.codec import decode, encode
@@ -18,7 +20,7 @@ from portagpu.search.engine import LONGEST_REPEATS_S
 from portagpu.search.programs import from_text
 from portagpu.subprocesses import BrokenMessage
 from portagpu.suite.case_ids import base_id, matches
-from portagpu.suite.child import Child, SuiteError
+from portagpu.suite.child import LEFT_OUT, Child, SuiteError
 from portagpu.suite.expected_failures import apply_expected_failures, stale_expected_failures
 from portagpu.suite.judge import (
     FAILED_KINDS,
@@ -45,6 +47,7 @@ from portagpu.suite.messages import (
 )
 from portagpu.suite.select import Selection, SelectionError
 from portagpu.text import did_you_mean
+from portagpu.world import Ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -74,8 +77,18 @@ def listing(selection: Selection, folder: Path | None) -> list[ListedCase]:
     return selection.choose(collected.cases)
 
 
-def judge_cases(run: Run, options: ConformOptions, progress: Progress) -> None:
-    """Add every result to ``run``, in the order in which the cases run."""
+def judge_cases(
+    run: Run, options: ConformOptions, progress: Progress, ranks: Ranks | None = None
+) -> None:
+    """Add every result to ``run``, in the order in which the cases run.
+
+    ``ranks`` fork the processes that run them; by default a server of its own does.
+    """
+    with contextlib.nullcontext(ranks) if ranks else Ranks(leave_out=LEFT_OUT) as forker:
+        _judge_on_devices(run, options, progress, forker)
+
+
+def _judge_on_devices(run: Run, options: ConformOptions, progress: Progress, forker: Ranks) -> None:
     from portagpu.registry import plugin, resolve
 
     check_installation()
@@ -84,7 +97,8 @@ def judge_cases(run: Run, options: ConformOptions, progress: Progress) -> None:
     first, *others = dict.fromkeys(options.indices())
     if plugin(name).shared:
         others = []
-    judged = _DeviceRun(run, options, progress, name, wanted, first, several=bool(others))
+    start = partial(_DeviceRun, run, progress=progress, backend=name, wanted=wanted, forker=forker)
+    judged = start(options, index=first, several=bool(others))
     known = {each.name: each for each in (judged.machine,) if each is not None}
     further = replace(options, selection=replace(options.selection, per_device=True))
     for index in others:
@@ -95,7 +109,7 @@ def judge_cases(run: Run, options: ConformOptions, progress: Progress) -> None:
                 result = replace(unopened_device(device, reason), verdict=Verdict.INCONCLUSIVE)
                 add_result(run, progress, result)
             else:
-                _DeviceRun(run, further, progress, name, wanted, index, known)
+                start(further, index=index, known=known)
         except PortagpuError as error:
             add_result(run, progress, unopened_device(device, str(error)))
     for device in sorted(options.selection.failed_on - set(known)):
@@ -109,17 +123,19 @@ class _DeviceRun:
         self,
         run: Run,
         options: ConformOptions,
+        *,
         progress: Progress,
         backend: str,
         wanted: Target | None,
+        forker: Ranks,
         index: int,
         known: dict[str, DeviceUnderTest] | None = None,
-        *,
         several: bool = True,
     ) -> None:
         self.run = run
         self.options = options
         self.progress = progress
+        self.forker = forker
         self.index = index
         self.several = several
         self.further = known is not None
@@ -143,7 +159,7 @@ class _DeviceRun:
     def _all_children(self) -> None:
         first = True
         while first or self.pending:
-            with Child(self.folder) as child:
+            with Child(self.folder, self.forker) as child:
                 try:
                     machine = self._open(child, first)
                 except PortagpuError as error:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import signal
 import time
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -12,6 +15,9 @@ from portagpu.distributions import install
 from portagpu.errors import MissingDependency, PortagpuError
 from portagpu.patience import LIMITS, Starvation
 from portagpu.subprocesses import BrokenMessage, Subprocess
+from portagpu.subprocesses.end import signal_process
+from portagpu.subprocesses.fork import Forked, ForkHere, can_watch_forks, request_of
+from portagpu.subprocesses.start import python_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +25,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from portagpu.patience import Watch
+    from portagpu.subprocesses.fork import Forker, Process, Program
 
 
 class RankState(StrEnum):
@@ -115,10 +122,13 @@ class WorldOutcome:
 class Ranks:
     """The helper process, started on first use; use it as a context manager.
 
-    ``environment`` is added to the environment of every rank.
+    ``environment`` is added to the environment of every rank, without the variables that begin
+    with a text of ``leave_out``. It is a forker of :class:`portagpu.subprocesses.Subprocess`: of
+    children that need torch.
     """
 
     environment: Mapping[str, str] = field(default_factory=dict)
+    leave_out: tuple[str, ...] = ()
     worlds: int = 0
     """How many worlds have run."""
     _child: Subprocess | None = None
@@ -152,9 +162,58 @@ class Ranks:
                 f"ranks need torch: {install('torch')}, or your vendor's torch wheel"
             )
         self._was_used, self._is_ready, self._preparing = False, False, 0
-        self._child = Subprocess(
-            "portagpu.world.server", environment=self.environment, folder=None, prints=False
+        self._child = _take_ahead(self) or self._new_server()
+
+    def _new_server(self, forker: Forker | None = None) -> Subprocess:
+        return Subprocess(
+            "portagpu.world.server",
+            environment=self.environment,
+            leave_out=self.leave_out,
+            folder=None,
+            prints=False,
+            forker=forker,
         )
+
+    def fork(self, program: Program) -> Process | None:
+        """Have the helper process fork a child; None where the program has to be started instead.
+
+        That is where torch does not import, and where the child must see variables that the helper
+        process did not see when it imported torch.
+        """
+        try:
+            self._wait_until_prepared()
+            server = self._child
+            if server is None or server.environment != program.variables or not can_watch_forks():
+                return None
+            pid = self._exchange(server, {"fork": request_of(program)})["forked"]
+            if pid is None:
+                return None
+            return Forked(pid, lambda: self._take_status(server, pid), lambda: server.running)
+        except (PortagpuError, OSError):
+            return None
+
+    def _take_status(self, server: Subprocess, pid: int) -> int:
+        """The status of an ended child of the helper process, whose end is that of the child."""
+        with contextlib.suppress(PortagpuError):
+            if server.running and server is self._child:
+                # one that is stopped would not answer
+                signal_process(server.pid, signal.SIGCONT)
+                self._wait_until_prepared()
+            if server.running and server is self._child:
+                return int(self._exchange(server, {"take": pid})["status"])
+        return -signal.SIGKILL
+
+    def _exchange(self, server: Subprocess, message: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to a message. Without one end the helper process, and raise PortagpuError."""
+        try:
+            server.send(message)
+            return self._receive(server, server.watch(LIMITS.reply_s))
+        except TimeoutError:
+            self.close()
+            raise PortagpuError("the rank server stopped answering and was ended") from None
+        except BaseException:
+            self.close()
+            raise
 
     def prepare(self, function: str, *, backend: str | None, **arguments: Any) -> None:
         """Have the helper process call ``function(**arguments)`` before the next world.
@@ -306,3 +365,42 @@ class Ranks:
             # the server ends its ranks and itself at the end of the channel. Without a request it
             # has no ranks, and may still be importing torch
             child.close(LIMITS.exit_s if self._was_used else 0.0)
+
+
+_ahead: list[Subprocess] = []
+"""The helper process of this one, where it was forked before this one ran anything."""
+
+
+def fork_ahead(channel: tuple[int, ...]) -> None:
+    """In a child that a helper process forked: fork one of its own, while this one ran nothing.
+
+    The first :class:`Ranks` takes it. It does not inherit the child's ``channel``.
+    """
+    with contextlib.suppress(PortagpuError, OSError):
+        _ahead.append(Ranks()._new_server(ForkHere(channel)))
+        atexit.register(_close_ahead)
+
+
+def _close_ahead() -> None:
+    while _ahead:
+        _ahead.pop().close()
+
+
+def _take_ahead(ranks: Ranks) -> Subprocess | None:
+    """The helper process that was forked ahead, where one that is started now would be the same."""
+    child = _ahead.pop() if _ahead else None
+    if child is None:
+        return None
+    wanted = {**python_environment(), **ranks.environment}
+    same = [
+        {
+            name: value
+            for name, value in variables.items()
+            if not name.startswith(("PYTEST_", *ranks.leave_out))
+        }
+        for variables in (child.environment, wanted)
+    ]
+    if child.running and same[0] == same[1]:
+        return child
+    child.close()
+    return None

@@ -1,7 +1,8 @@
 """The helper process of :mod:`portagpu.world`: imports torch, runs nothing, forks ranks.
 
-It receives requests from the client, forks the ranks, and sends their steps and outcomes. The end
-of the channel ends every rank and the server.
+It receives requests from the client, forks the ranks, and sends their steps and outcomes. It also
+forks other programs that need torch. The end of the channel ends every rank and the server; the end
+of the server ends those programs.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import signal
 import sys
 import termios
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.patience import LIMITS, PATIENCE, Starvation
@@ -37,7 +39,9 @@ from portagpu.subprocesses.end import (
     signal_name,
     wake_at_parents_end,
 )
+from portagpu.subprocesses.fork import Become, fork, run_main, take_status
 from portagpu.text import error_line
+from portagpu.world.client import fork_ahead
 from portagpu.world.rank import C10D, COMPILER, WAYS, RankOutputs, load_function, run_rank
 
 if TYPE_CHECKING:
@@ -84,9 +88,10 @@ class _Child:
 class _World:
     """The ranks of one request, from fork to end."""
 
-    def __init__(self, request: dict[str, Any], control: Channel) -> None:
+    def __init__(self, request: dict[str, Any], control: Channel, kept: set[int]) -> None:
         self.request = request
         self.control = control
+        self.kept = kept
         self.scratch = Scratch("ranks")
         self.children: list[_Child] = []
         self.failures: list[_Child] = []
@@ -325,7 +330,7 @@ class _World:
                     os.waitpid(child.pid, 0)
                 child.ended = True
             child.channel.close()
-        end_strays()
+        end_strays(self.kept)
 
 
 def _is_closed(descriptor: int) -> bool:
@@ -388,6 +393,7 @@ def main() -> int:
     # what a rank's own children leave behind becomes this process's, which ends it
     adopt_orphans()
     wanted: set[str] = set()
+    kept: set[int] = set()
     while True:
         try:
             request = control.receive(_IDLE_S)
@@ -396,15 +402,40 @@ def main() -> int:
             if os.getppid() != client:
                 return 0
             continue
-        if request is not None and "prepare" in request:
-            _call_ahead(request, client)
-            try:
-                control.send({"prepared": True})
-            except BrokenPipeError:
-                return 0
-            continue
-        if request is None or not _serve(request, control, wanted):
+        if request is None:
             return 0
+        if "prepare" in request:
+            _call_ahead(request, client)
+            answer: dict[str, Any] = {"prepared": True}
+        elif "fork" in request:
+            answer = _fork_program(request["fork"], control, kept)
+        elif "take" in request:
+            kept.remove(request["take"])
+            answer = {"status": take_status(request["take"])}
+        elif _serve(request, control, wanted, kept):
+            continue
+        else:
+            return 0
+        try:
+            control.send(answer)
+        except BrokenPipeError:
+            return 0
+
+
+def _fork_program(request: dict[str, Any], control: Channel, kept: set[int]) -> dict[str, Any]:
+    """Fork a child that runs a program for the client, and is ``kept`` until its status is taken.
+
+    The child's own ranks come from a server that it forks before it runs anything.
+    """
+    if not gc.get_freeze_count():
+        gc.freeze()
+    try:
+        pid = fork(request, (control.reader, control.writer))
+    except Become as become:
+        raise Become(partial(_run_program, become), become.channel) from None
+    if pid is not None:
+        kept.add(pid)
+    return {"forked": pid}
 
 
 def _call_ahead(request: dict[str, Any], client: int) -> None:
@@ -443,10 +474,16 @@ def _prepare(name: str | None, function: str, wanted: set[str]) -> float:
     return start_s
 
 
-def _serve(request: dict[str, Any], control: Channel, wanted: set[str]) -> bool:
+def _run_program(become: Become) -> None:
+    fork_ahead(become.channel)
+    become.program()
+
+
+def _serve(request: dict[str, Any], control: Channel, wanted: set[str], kept: set[int]) -> bool:
     """Run one world and reply; False when the client is gone.
 
-    ``wanted`` gets the modules that its ranks should not each have had to import.
+    ``wanted`` gets the modules that its ranks should not each have had to import; ``kept`` are
+    children of this process that are none of its ranks.
     """
     imported = len(sys.modules)
     request["start_s"] = _prepare(request["backend"], request["function"], wanted)
@@ -455,7 +492,7 @@ def _serve(request: dict[str, Any], control: Channel, wanted: set[str]) -> bool:
         gc.freeze()
     try:
         control.send({"start_s": request["start_s"]})
-        world = _World(request, control)
+        world = _World(request, control, kept)
         outcome = world.run()
         if world.compiler:
             wanted.add(COMPILER)
@@ -471,4 +508,4 @@ def _serve(request: dict[str, Any], control: Channel, wanted: set[str]) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_main(main)

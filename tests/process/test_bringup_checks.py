@@ -293,7 +293,7 @@ def test_an_interrupt_keeps_the_cases_that_were_judged(monkeypatch):
 
     judged = Result(id="rng/seed", suite="conformance", area="rng", verdict=Verdict.PASS)
 
-    def pressed(run, options, progress):
+    def pressed(run, options, progress, ranks):
         progress.result_added(run.add(judged))
         raise KeyboardInterrupt
 

@@ -229,7 +229,7 @@ def test_the_gate_sums_up_each_further_device(monkeypatch: pytest.MonkeyPatch) -
             evidence=ran,
         )
 
-    def told(run: Run, options: ConformOptions, progress: Progress) -> None:
+    def told(run: Run, options: ConformOptions, progress: Progress, ranks: Ranks) -> None:
         assert (options.backend, options.selection.smoke) == ("many", True)
         assert options.index == [0, 1, 2]
         add_result(run, progress, result(Verdict.ERROR, None, "suite/broken"))
@@ -254,7 +254,7 @@ def test_the_gate_sums_up_each_further_device(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_device_of_which_nothing_was_judged_is_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    def late(run: Run, options: ConformOptions, progress: Progress) -> None:
+    def late(run: Run, options: ConformOptions, progress: Progress, ranks: Ranks) -> None:
         result = Result(
             id="suite/device",
             suite="conformance",
@@ -275,7 +275,11 @@ def test_a_device_of_which_nothing_was_judged_is_no_pass(monkeypatch: pytest.Mon
 
 def test_a_device_that_all_share_is_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(numerics, "judge_cases", lambda _, options, __: asked.append(options.index))
+
+    def late(run: Run, options: ConformOptions, progress: Progress, ranks: Ranks) -> None:
+        asked.append(options.index)
+
+    monkeypatch.setattr(numerics, "judge_cases", late)
     list(numerics.check(_context(2, shared=True)))
     assert asked == [0]
     found = conform("cpu", selection=Selection(only=(PRODUCT,)), index=(0, 1))
@@ -285,7 +289,7 @@ def test_a_device_that_all_share_is_judged_once(monkeypatch: pytest.MonkeyPatch)
 def test_the_gate_of_such_a_machine_fails_and_names_the_device(
     site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def shortened(run: Run, options: ConformOptions, progress: Progress) -> None:
+    def shortened(run: Run, options: ConformOptions, progress: Progress, ranks: Ranks) -> None:
         selection = replace(options.selection, only=(PRODUCT,))
         judge_cases(run, replace(options, selection=selection), progress)
 

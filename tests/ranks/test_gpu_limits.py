@@ -120,7 +120,7 @@ def test_a_gate_whose_time_is_up_begins_nothing_and_blames_nobody(monkeypatch, n
     if name == "numerics":
         asked = []
 
-        def late(run, options, progress):
+        def late(run, options, progress, ranks):
             asked.append((progress.stop_reason(), options.index))
 
         monkeypatch.setattr(numerics, "judge_cases", late)

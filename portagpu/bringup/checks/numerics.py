@@ -85,7 +85,7 @@ def check(context: Context) -> Iterator[Result]:
     selection = Selection(smoke=context.amounts["smoke"])
     options = ConformOptions(backend=context.backend, selection=selection, index=devices or 0)
     try:
-        judge_cases(options.new_run(), options, judged)
+        judge_cases(options.new_run(), options, judged, context.ranks)
     except KeyboardInterrupt:
         # results from before the interrupt stay in the run
         yield from judged.results()

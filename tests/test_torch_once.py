@@ -1,0 +1,525 @@
+"""Children that the rank server forks, so that torch is imported once: they are as if started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from portagpu import bench
+from portagpu.bringup import BringupOptions, bringup
+from portagpu.subprocesses import Subprocess
+from portagpu.subprocesses.start import python_environment
+from portagpu.suite import Selection
+from portagpu.world import Ranks
+from tests.case_files import conform, write_cases
+from tests.processes import descendants
+from tests.test_subprocesses import LEAVING, is_gone, open_files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from portagpu.results.run import Result
+
+LIMIT_S: Final = 60.0
+CHILD: Final = """
+import atexit, faulthandler, gc, json, os, signal, subprocess, sys, threading, time
+from portagpu.subprocesses import parent_channel
+channel = parent_channel()
+{before}
+if __name__ == "__main__":
+    while (message := channel.receive()) is not None:
+        channel.send({{"value": eval(message["do"])}})
+"""
+
+
+@pytest.fixture(autouse=True)
+def limit() -> Iterator[None]:
+    """No test waits for the limits of the code it tests."""
+
+    def too_long(number: int, frame: object) -> None:
+        raise TimeoutError("the test took longer than 100 s")
+
+    before = signal.signal(signal.SIGALRM, too_long)
+    signal.alarm(100)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A torch that is imported in no time, and writes down which process imports it."""
+    folder = tmp_path_factory.mktemp("libraries")
+    package = folder / "torch"
+    package.mkdir()
+    (package / "version.py").write_text("__version__ = '2.13.0'\ncuda = None\nhip = None\n")
+    (package / "distributed.py").touch()
+    noted = folder / "imports"
+    noted.touch()
+    (package / "__init__.py").write_text(
+        f"import os\nopen({str(noted)!r}, 'a').write(f'{{os.getpid()}}\\n')\n"
+    )
+    return folder
+
+
+@pytest.fixture
+def ranks(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ranks]:
+    """A server of ranks that has imported that torch; in the end nothing of it is left."""
+    monkeypatch.syspath_prepend(str(libraries))
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "torch")
+    before = open_files()
+    with Ranks(leave_out=("PYTHONOPTIMIZE",)) as server:
+        yield server
+        session = None if server._child is None else server._child.pid
+    assert session is None or is_gone(session)
+    assert open_files() == before
+
+
+@pytest.fixture
+def fork(ranks: Ranks, libraries: Path) -> Callable[..., Subprocess]:
+    """A child of the server that evaluates what it is sent."""
+
+    def start(before: str = "", *words: str, **options: Any) -> Subprocess:
+        file, text = libraries / "evaluates.py", CHILD.format(before=before)
+        if not file.exists() or file.read_text() != text:  # a child may be about to read it
+            file.write_text(text, "utf-8")
+        given = {"leave_out": ("PYTHONOPTIMIZE",), "folder": None, "forker": ranks}
+        return Subprocess("evaluates", *words, **{**given, **options})
+
+    return start
+
+
+def ask(child: Subprocess, do: str) -> Any:
+    answer, problem = child.ask({"do": do}, LIMIT_S)
+    assert answer is not None, problem
+    return answer["value"]
+
+
+def server_of(ranks: Ranks) -> int:
+    assert ranks._child is not None
+    return ranks._child.pid
+
+
+def was_forked(child: Subprocess, ranks: Ranks) -> bool:
+    return bool(ask(child, "os.getppid()") == server_of(ranks))
+
+
+SEEN: Final = """
+{
+    "variables": {k: v for k, v in os.environ.items() if k != "PORTAGPU_PROCESS"},
+    "cwd": os.getcwd(), "argv": sys.argv[:-1], "path": sys.path, "flags": list(sys.flags),
+    "orig": sys.flags.safe_path, "session": os.getsid(0) == os.getpid() == os.getpgrp(),
+    "stdin": os.readlink("/proc/self/fd/0"), "stdout": os.readlink("/proc/self/fd/1"),
+    "stderr": os.readlink("/proc/self/fd/2").partition(" ")[0],
+    "files": len(os.listdir("/proc/self/fd")), "umask": os.umask(0o22) or os.umask(0o22),
+    "signals": {n: str(signal.getsignal(n)) for n in range(1, 32) if n not in (9, 19)},
+    "masked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
+    "threads": threading.active_count(), "main": sys.modules["__main__"].__file__,
+    "name": __name__, "spec": __spec__.name, "buffered": sys.stdout.line_buffering,
+    "hooks": sys.excepthook is sys.__excepthook__, "warnings": sys.warnoptions,
+    "faulthandler": faulthandler.is_enabled(), "gc": gc.isenabled(),
+    "mark": os.environ["PORTAGPU_PROCESS"] in open("/proc/self/environ").read(),
+}
+"""
+
+
+def test_a_forked_child_sees_what_a_started_one_sees(
+    fork: Callable[..., Subprocess], ranks: Ranks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {"environment": {"ADDED": "1"}}
+    ranks.start()
+    monkeypatch.chdir(tmp_path)  # not where the server began
+    do = SEEN.replace("\n", " ")
+    for folder, prints in ((None, True), (None, False), ("/", True)):
+        options |= {"folder": folder, "prints": prints}
+        with fork("", "word", **options) as forked:
+            assert was_forked(forked, ranks)
+            seen = ask(forked, do)
+        with fork("", "word", **options, forker=None) as started:
+            assert not was_forked(started, ranks)
+            expected = ask(started, do)
+        # the pipes, the output and the handle of the server of its own ranks
+        expected["files"] += 4
+        assert seen == expected
+        assert seen["cwd"] == str(folder or tmp_path)
+
+
+def test_a_forked_child_has_what_the_server_imported(
+    fork: Callable[..., Subprocess], ranks: Ranks, libraries: Path
+) -> None:
+    noted = libraries / "imports"
+    noted.write_text("")
+    for _ in range(2):
+        with fork("import torch.distributed") as child:
+            assert ask(child, "'torch.distributed' in sys.modules")
+            ends = "__import__('portagpu.world').world.Ranks()"
+            started = f"(r := {ends}, r._wait_until_ready(), r._child.pid)[2]"
+            server = ask(child, started)
+            assert server in descendants(child.pid), "its own ranks are of another process"
+        assert is_gone(server)
+    assert noted.read_text().split() == [str(server_of(ranks))]
+
+
+ENDS: Final = {
+    "exits": ("sys.exit(3)", "ended with status 3"),
+    "ends": ("os.close(channel.reader) or sys.exit()", "ended with status 0"),
+    "says": ("sys.exit('no driver')", "ended with status 1"),
+    "raises": ("1 / 0", "ended with status 1"),
+    "killed": ("os.kill(os.getpid(), 9)", "died of SIGKILL"),
+    "terminated": ("os.kill(os.getpid(), signal.SIGTERM)", "died of SIGTERM"),
+    "crashes": ("faulthandler._sigsegv()", "died of SIGSEGV"),
+    "aborts": ("print('bad', file=sys.stderr, flush=True) or os.abort()", "died of SIGABRT"),
+    "interrupted": ("os.kill(os.getpid(), signal.SIGINT)", "died of SIGINT"),
+    "at exit": ("atexit.register(print, 'left', file=sys.stderr) and sys.exit(4)", "status 4"),
+    "thread": ("threading.Thread(target=time.sleep, args=(0.2,)).start() or sys.exit(5)", "us 5"),
+}
+
+
+@pytest.mark.parametrize("how", [*ENDS])
+def test_a_forked_child_ends_as_a_started_one_does(
+    fork: Callable[..., Subprocess], ranks: Ranks, how: str
+) -> None:
+    do, said = ENDS[how]
+    ends = []
+    for forker in (ranks, None):
+        with fork("faulthandler.enable()", forker=forker) as child:
+            assert was_forked(child, ranks) is (forker is ranks)
+            child.send({"do": do})
+            assert child.receive(LIMIT_S) is None
+            ends.append((child.how_it_ended(), child.last_line(), child.running))
+    assert ends[0] == ends[1]
+    assert ends[0][0].endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "forked"),
+    [
+        ("PYTHONOPTIMIZE", "1", True),  # which neither the server nor the child is to see
+        ("PYTHONWARNINGS", "error", False),
+        ("OMP_NUM_THREADS", "1", False),
+        ("LD_BIND_NOW", "1", False),
+    ],
+)
+def test_a_child_that_must_see_other_variables_than_the_server_did_is_started(
+    fork: Callable[..., Subprocess],
+    ranks: Ranks,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    value: str,
+    forked: bool,
+) -> None:
+    monkeypatch.delenv(name, raising=False)
+    ranks.start()
+    monkeypatch.setenv(name, value)
+    with fork() as child:
+        assert was_forked(child, ranks) is forked
+        found = ask(child, f"[os.environ.get({name!r}), sys.flags.optimize, sys.warnoptions]")
+    assert found == [None if forked else value, 0, ["error"] if "WARN" in name else []]
+
+
+def test_a_child_that_finds_modules_elsewhere_than_the_server_is_started(
+    fork: Callable[..., Subprocess], ranks: Ranks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks.start()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with fork() as child:
+        assert not was_forked(child, ranks)
+        assert ask(child, "sys.path")[0] == str(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["raise OSError('no driver')", "import os; os.abort()", None])
+def test_without_a_torch_that_imports_a_child_is_started(
+    fork: Callable[..., Subprocess],
+    ranks: Ranks,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str | None,
+) -> None:
+    if text is None:
+        monkeypatch.setattr("portagpu.torchbuild.torch_build", lambda: None)
+    else:
+        (tmp_path / "torch").mkdir()
+        (tmp_path / "torch" / "__init__.py").write_text(text)
+        monkeypatch.syspath_prepend(str(tmp_path))
+    with fork() as child:
+        assert ask(child, "os.getppid()") == os.getpid()
+
+
+def test_where_linux_gives_no_handle_of_a_process_a_child_is_started(
+    fork: Callable[..., Subprocess], ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*_: object) -> int:
+        raise OSError(38, "Function not implemented")
+
+    ranks.start()
+    monkeypatch.setattr(os, "pidfd_open", none)
+    with fork() as child:
+        assert not was_forked(child, ranks)
+
+
+def test_a_server_whose_torch_began_a_thread_does_not_fork(
+    fork: Callable[..., Subprocess], ranks: Ranks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "torch"
+    package.mkdir()
+    begins = "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True)"
+    (package / "__init__.py").write_text(f"{begins}.start()\n")
+    (package / "distributed.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with fork() as child:
+        assert not was_forked(child, ranks)
+        assert server_of(ranks) in descendants(os.getpid())
+
+
+LEAVES: Final = {
+    "program": "subprocess.Popen(['sleep', '600']).pid",
+    "session": "subprocess.Popen(['sleep', '600'], start_new_session=True).pid",
+    "fork": "(pid := os.fork()) or (os.setsid(), time.sleep(600)) and pid",
+    "daemon": "int(subprocess.check_output([sys.executable, 'leaving.py', '2'], cwd={folder!r}))",
+}
+
+
+def test_a_server_of_ranks_that_nobody_needed_ends_before_its_client(
+    fork: Callable[..., Subprocess],
+) -> None:
+    with fork() as child:
+        ask(child, "0")
+        (server,) = descendants(child.pid)
+        child.send({"do": "sys.exit(3)"})
+        assert child.receive(LIMIT_S) is None
+        assert child.how_it_ended() == "ended with status 3"
+        assert not Path(f"/proc/{server}").exists()
+
+
+@pytest.mark.parametrize("what", [*LEAVES])
+@pytest.mark.parametrize("end", ["", "sys.exit()", "os.kill(os.getpid(), 9)", "stop"])
+def test_nothing_is_left_of_a_forked_child(
+    fork: Callable[..., Subprocess], ranks: Ranks, tmp_path: Path, what: str, end: str
+) -> None:
+    (tmp_path / "leaving.py").write_text(LEAVING, "utf-8")
+    with fork() as child:
+        assert was_forked(child, ranks)
+        left = ask(child, LEAVES[what].format(folder=str(tmp_path)))
+        if end == "stop":
+            os.kill(child.pid, signal.SIGSTOP)
+        elif end:
+            child.send({"do": end})
+            while child.running:  # what it left may hold its pipe
+                time.sleep(0.01)
+    assert is_gone(left)
+    assert is_gone(child.pid)
+    with fork() as child:  # the server goes on
+        assert was_forked(child, ranks)
+
+
+def test_a_server_that_is_killed_takes_its_children_along(
+    fork: Callable[..., Subprocess], ranks: Ranks
+) -> None:
+    with fork() as child:
+        other = ask(child, "subprocess.Popen(['sleep', '600'], start_new_session=True).pid")
+        first = server_of(ranks)
+        os.kill(first, signal.SIGKILL)
+        assert child.receive(LIMIT_S) is None
+        assert child.how_it_ended() == "died of SIGKILL"
+    assert is_gone(other)
+    with fork() as child:
+        assert was_forked(child, ranks)
+        assert server_of(ranks) != first
+
+
+def test_a_stopped_server_goes_on_to_tell_how_a_child_ended(
+    fork: Callable[..., Subprocess], ranks: Ranks
+) -> None:
+    with fork() as child:
+        child.send({"do": f"os.kill({server_of(ranks)}, signal.SIGSTOP) or sys.exit(3)"})
+        assert child.receive(LIMIT_S) is None
+        assert child.how_it_ended() == "ended with status 3"
+
+
+def test_a_server_that_does_not_answer_is_ended_with_its_children(
+    fork: Callable[..., Subprocess], ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(*_: object) -> None:
+        raise TimeoutError
+
+    with fork() as child, fork() as other:
+        server = server_of(ranks)
+        child.send({"do": "sys.exit(3)"})
+        assert child.receive(LIMIT_S) is None
+        monkeypatch.setattr(Ranks, "_receive", late)
+        assert child.how_it_ended() == "died of SIGKILL"
+        assert other.receive(LIMIT_S) is None
+    assert is_gone(server)
+
+
+CLIENT: Final = """
+import os, signal, sys
+from portagpu.subprocesses import Subprocess
+from portagpu.world import Ranks
+ranks = Ranks()
+child = Subprocess("evaluates", folder=None, forker=ranks)
+start = "(r := __import__('portagpu.world').world.Ranks(), r._wait_until_ready(), r._child.pid)[2]"
+server = child.ask({"do": start}, 60)[0]["value"]
+assert child.ask({"do": "os.getppid()"}, 60)[0]["value"] == ranks._child.pid
+pids = {"server": ranks._child.pid, "child": child.pid, "its server": server}
+print(*pids.values(), flush=True)
+for name in sys.argv[2:]:
+    os.kill(pids[name], signal.SIGSTOP)
+if sys.argv[1] in pids:
+    os.kill(pids[sys.argv[1]], signal.SIGKILL)
+if sys.argv[1] == "close":
+    child.close(); ranks.close()
+elif sys.argv[1] == "close the server":
+    ranks.close(); child.close()
+else:
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("stopped", [(), ("server",), ("child",), ("its server",), "all"])
+@pytest.mark.parametrize(
+    "how", ["client", "server", "child", "its server", "close", "close the server"]
+)
+@pytest.mark.usefixtures("fork")
+def test_no_process_is_left_in_whatever_order_they_end(
+    libraries: Path, how: str, stopped: tuple[str, ...] | str
+) -> None:
+    (libraries / "evaluates.py").write_text(CHILD.format(before=""), "utf-8")
+    names = ("server", "child", "its server") if stopped == "all" else stopped
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", CLIENT, how, *names],
+        env=python_environment(),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    pids = [int(pid) for pid in done.stdout.split()]
+    assert len(pids) == 3, done.stderr
+    assert all(map(is_gone, pids))
+
+
+STRAYS: Final = """
+import os, subprocess
+from portagpu.subprocesses.end import adopt_orphans, end_strays
+adopt_orphans()
+kept, stray = (subprocess.Popen(["sleep", "600"]) for _ in range(2))
+ended = subprocess.Popen(["true"])
+os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+end_strays({kept.pid, ended.pid})
+print(kept.poll(), os.path.exists(f"/proc/{stray.pid}"), ended.wait())
+kept.kill(); kept.wait()
+end_strays()
+"""
+
+
+def test_what_ranks_left_is_ended_and_what_else_was_forked_is_not() -> None:
+    words = [sys.executable, "-P", "-c", STRAYS]
+    done = subprocess.run(
+        words, env=python_environment(), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout == "None False 0\n", done.stderr
+
+
+NOTED: Final = """
+import os
+def note():
+    with open(os.environ["NOTED_IMPORTS"], "a") as file:
+        file.write(f"{os.getpid()}\\n")
+"""
+"""torch calls it once for each import of torch (torch/__init__.py, _import_device_backends)."""
+CASES: Final = """
+def add(rank): return rank.rank
+
+@case("rng/first", spec="Passes.")
+def test_first(gpu, torch): assert torch.ones(2).sum() == 2
+
+@case("rng/kills", spec="Ends its process.")
+def test_kills(gpu): os.kill(os.getpid(), 9)
+
+@case("rng/kills-server", spec="Ends the process that forked its own.")
+def test_kills_server(gpu):
+    {kill}
+
+@case("collectives/ranks", spec="Passes.", capability="collectives")
+def test_ranks(world): assert world(2, add) == [0, 1]
+"""
+
+
+@pytest.fixture
+def imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[int]]:
+    """The processes that have imported torch since then."""
+    pytest.importorskip("torch")
+    folder = tmp_path / "noting"
+    about = folder / "noting-1.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: noting\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[torch.backends]\nnoting = noting:note\n")
+    (folder / "noting.py").write_text(NOTED)
+    noted = tmp_path / "noted"
+    noted.touch()
+    monkeypatch.setenv("NOTED_IMPORTS", str(noted))
+    monkeypatch.syspath_prepend(str(folder))
+    return lambda: [int(pid) for pid in noted.read_text().split()]
+
+
+def verdicts(results: list[Result]) -> dict[str, str]:
+    return {each.id: f"{each.verdict} {each.reason}".strip() for each in results}
+
+
+EXPECTED: Final = {
+    "rng/first": "PASS",
+    "rng/kills": "ERROR the process died of SIGKILL",
+    "rng/kills-server": "PASS",
+    "collectives/ranks": "PASS",
+}
+
+
+@pytest.mark.torch
+def test_a_run_of_the_suite_imports_torch_once(
+    tmp_path: Path, imports: Callable[[], list[int]]
+) -> None:
+    folder = write_cases(tmp_path / "cases", CASES.format(kill="pass"))
+    assert verdicts(conform("cpu", folder=folder)) == EXPECTED
+    assert len(imports()) == 1
+
+
+@pytest.mark.torch
+def test_a_suite_whose_server_is_killed_goes_on_with_another(
+    tmp_path: Path, imports: Callable[[], list[int]]
+) -> None:
+    folder = write_cases(
+        tmp_path / "cases", CASES.format(kill="os.kill(os.getppid(), 9); time.sleep(600)")
+    )
+    expected = {**EXPECTED, "rng/kills-server": "ERROR the process died of SIGKILL"}
+    assert verdicts(conform("cpu", folder=folder)) == expected
+    assert len(set(imports())) == 2
+
+
+@pytest.mark.torch
+def test_a_bringup_imports_torch_once(
+    tmp_path: Path, imports: Callable[[], list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_cases(tmp_path / "cases", CASES.format(kill="pass"))
+    monkeypatch.setattr("portagpu.suite.runner._folder", lambda _: folder)
+    monkeypatch.setattr("portagpu.suite.runner.missing_cases", lambda _: "")
+    monkeypatch.setattr("portagpu.bringup.checks.numerics.Selection", lambda smoke: Selection())
+    run = bringup(BringupOptions(backend="cpu", only=("numerics",)))
+    found = verdicts(run.results)
+    assert {key: found.get(key) for key in EXPECTED} == EXPECTED
+    assert len(imports()) == 1
+
+
+@pytest.mark.torch
+def test_a_benchmark_imports_torch_once(imports: Callable[[], list[int]]) -> None:
+    run = bench.run(bench.BenchOptions(backend="cpu", names=("memory/copy",)))
+    assert run.results
+    assert len(imports()) == 1
