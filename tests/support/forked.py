@@ -399,7 +399,7 @@ def _open_standard_streams() -> None:
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         before = getattr(sys, f"__{name}__")
         mode, size = ("wb", 0 if unbuffered else -1) if number else ("rb", -1)
-        file = open(number, mode, size, closefd=False)  # noqa: SIM115, PTH123
+        file = open(number, mode, size, closefd=False)  # noqa: SIM115
         getattr(file, "raw", file).name = f"<{name}>"
         stream = io.TextIOWrapper(
             file,

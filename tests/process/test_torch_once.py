@@ -18,9 +18,9 @@ from portagpu.subprocesses import Subprocess
 from portagpu.subprocesses.start import python_environment
 from portagpu.suite import Selection
 from portagpu.world import Ranks
-from tests.case_files import conform, write_cases
-from tests.processes import descendants
-from tests.test_subprocesses import LEAVING, is_gone, open_files
+from tests.process.test_subprocesses import LEAVING, is_gone, open_files
+from tests.support.case_files import conform, write_cases
+from tests.support.processes import descendants
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
