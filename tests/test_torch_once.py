@@ -385,6 +385,7 @@ else:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stopped", [(), ("server",), ("child",), ("its server",), "all"])
 @pytest.mark.parametrize(
     "how", ["client", "server", "child", "its server", "close", "close the server"]
