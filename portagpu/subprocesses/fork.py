@@ -203,8 +203,11 @@ def fork(request: Mapping[str, Any], apart: tuple[int, ...]) -> int | None:
 
 
 def take_status(pid: int) -> int:
-    """The exit status of an ended child of this process, as ``Popen.returncode`` has it."""
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    """The status of an ended child, as ``Popen.returncode`` has it: 0 if it was taken before."""
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    except ChildProcessError:
+        return 0
 
 
 def _files(request: Mapping[str, Any]) -> list[int]:

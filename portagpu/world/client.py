@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import signal
 import time
 from dataclasses import dataclass, field
@@ -378,11 +379,11 @@ def fork_ahead(channel: tuple[int, ...]) -> None:
     """
     with contextlib.suppress(PortagpuError, OSError):
         _ahead.append(Ranks()._new_server(ForkHere(channel)))
-        atexit.register(_close_ahead)
+        atexit.register(_close_ahead, os.getpid())
 
 
-def _close_ahead() -> None:
-    while _ahead:
+def _close_ahead(process: int) -> None:
+    while _ahead and os.getpid() == process:
         _ahead.pop().close()
 
 

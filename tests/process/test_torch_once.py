@@ -15,6 +15,7 @@ import pytest
 from portagpu import bench
 from portagpu.bringup import BringupOptions, bringup
 from portagpu.subprocesses import Subprocess
+from portagpu.subprocesses.fork import take_status
 from portagpu.subprocesses.start import python_environment
 from portagpu.suite import Selection
 from portagpu.world import Ranks
@@ -384,6 +385,7 @@ else:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stopped", [(), ("server",), ("child",), ("its server",), "all"])
 @pytest.mark.parametrize(
     "how", ["client", "server", "child", "its server", "close", "close the server"]
@@ -405,6 +407,14 @@ def test_no_process_is_left_in_whatever_order_they_end(
     pids = [int(pid) for pid in done.stdout.split()]
     assert len(pids) == 3, done.stderr
     assert all(map(is_gone, pids))
+
+
+def test_a_status_that_somebody_else_took_is_no_error() -> None:
+    words = [sys.executable, "-c", "raise SystemExit(3)"]
+    with subprocess.Popen(words) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert take_status(process.pid) == 3
+        assert take_status(process.pid) == 0
 
 
 STRAYS: Final = """
