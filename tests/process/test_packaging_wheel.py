@@ -198,11 +198,18 @@ def test_installed_wheel_describes_the_machine(installed: Callable[..., Child]) 
     assert {"cpu", "cuda", "rocm"} <= {entry["name"] for entry in found["backends"]}
 
 
-@pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_of_the_installed_wheel_explains_itself(
-    installed: Callable[..., Child], verb: str
+    installed: Callable[..., Child],
 ) -> None:
-    assert "Usage:" in installed("-m", "portagpu", verb, "--help").ok()
+    code = """
+import sys
+from portagpu.cli import VERBS, main
+for verb in VERBS:
+    assert main([verb, "--help"]) == 0, verb
+"""
+    said = installed("-c", code).ok()
+    for verb in VERBS:
+        assert f"Usage: portagpu {verb} " in said
 
 
 @pytest.mark.torch
@@ -211,10 +218,10 @@ def test_installed_wheel_runs_its_own_cases_and_measures(
 ) -> None:
     pytest.importorskip("torch")
     ended = installed(
-        "-m", "portagpu", "conform", "--backend", "cpu", "--only", "rng", "--json", "-"
+        "-m", "portagpu", "conform", "--backend", "cpu", "--only", "rng/seed*", "--json", "-"
     )
     conformance = json.loads(ended.ok())
-    assert conformance["counts"]["PASS"] > 20
+    assert conformance["counts"]["PASS"] > 2
     ended = installed("-m", "portagpu", "bench", "launch", "--backend", "cpu", "--json", "-")
     measures = {entry["id"]: entry for entry in json.loads(ended.out)["results"]}
     assert measures["launch/issue"]["value"] > 0, ended.err
