@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -153,8 +154,10 @@ def _fixed() -> dict[str, str]:
         "import os; os.abort()",
         "import os; os.close(1); print('x')",
         "import atexit; atexit.register(print, 'late'); print('first', end=' ')",
-        "import threading, time\n"
-        "threading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start()",
+        (
+            "import threading, time\n"
+            "threading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start()"
+        ),
     ],
 )
 def test_a_child_ends_as_it_would_end(child: Callable[..., Child], code: str) -> None:
@@ -210,6 +213,18 @@ def test_a_child_has_such_children_and_leaves_no_process(tmp_path: Path) -> None
     assert (int(own), int(parent), loaded) == (process.pid, process.pid, "True")
     assert len(below) == 1, "the process that its own children are forked from"
     deadline = time.monotonic() + LIMIT_S
-    while any(Path(f"/proc/{pid}/fd").exists() and os.path.lexists(f"/proc/{pid}/exe") for pid in below):
+    while any(
+        Path(f"/proc/{pid}/fd").exists() and os.path.lexists(f"/proc/{pid}/exe") for pid in below
+    ):
         assert time.monotonic() < deadline, "it stays"
         time.sleep(0.01)
+
+
+def test_onednn_reads_its_variables_in_the_child(child: Callable[..., Child]) -> None:
+    if platform.machine() != "x86_64":
+        pytest.skip("the names of instruction sets are those of x86-64")
+    code = f"{LOADED}; import torch; torch.nn.functional.conv2d(*[torch.ones(1, 1, 8, 8)] * 2)"
+    limits = {"ONEDNN_VERBOSE": "1", "ONEDNN_MAX_CPU_ISA": "SSE41"}
+    said = child("-c", code, environment=limits).ok()
+    assert said.startswith("True\n")
+    assert "isa:Intel SSE4.1" in said

@@ -46,7 +46,8 @@ READ_AT_START: Final = (
     *("OPENBLAS_", "ONEDNN_", "DNNL_", "TORCH_", "PYTORCH_", "NPY_", "NUMPY_"),
 )
 """Beginnings of names; all but ``_SET_LATER`` have to be as the prepared process has them."""
-_SET_LATER: Final = ("PYTHONPATH", "PYTHONSAFEPATH")
+_SET_LATER: Final = ("PYTHONPATH", "PYTHONSAFEPATH", "ONEDNN_MAX_CPU_ISA", "ONEDNN_VERBOSE")
+"""oneDNN reads its variables when it is first used."""
 _IMPORTED: Final = (
     *("torch.distributed", "numpy", "pytest", "hypothesis", "pdb", "rich.table"),
     *(f"_pytest.{name}" for name in ("faulthandler", "skipping", "unittest", "warnings")),
@@ -130,8 +131,7 @@ class Prepared:
             signal.getsignal(signal.SIGINT) is signal.SIG_IGN,
         )
         standard = [
-            each if each >= 0 else ours
-            for ours, each in enumerate((read_in, write_out, write_err))
+            each if each >= 0 else ours for ours, each in enumerate((read_in, write_out, write_err))
         ]
         try:
             place = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY)
@@ -283,9 +283,7 @@ def _main(number: str, parent: str) -> None:
     for name in _IMPORTED:
         importlib.import_module(name)
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    places = {
-        name: _place(module) for name, module in list(sys.modules.items()) if "." not in name
-    }
+    places = {name: _place(module) for name, module in list(sys.modules.items()) if "." not in name}
     paths = tuple(each for each in sys.path if each not in given)
     imported = _Imported(_read_at_start(dict(os.environ)), paths, places)
     connection = socket.socket(fileno=int(number))
@@ -402,7 +400,7 @@ def _open_standard_streams() -> None:
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         before = getattr(sys, f"__{name}__")
         mode, size = ("wb", 0 if unbuffered else -1) if number else ("rb", -1)
-        file = open(number, mode, size, closefd=False)  # noqa: SIM115, PTH123
+        file = open(number, mode, size, closefd=False)  # noqa: SIM115
         getattr(file, "raw", file).name = f"<{name}>"
         stream = io.TextIOWrapper(
             file,
