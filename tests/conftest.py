@@ -21,6 +21,7 @@ import portagpu
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from tests.support.forked import Prepared
     from tests.support.forked_verbs import ForkedVerbs
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -136,6 +137,32 @@ def child(tmp_path: Path) -> Callable[..., Child]:
     folder = tmp_path / "child"
     folder.mkdir()
     return partial(run_child, folder)
+
+
+@pytest.fixture(scope="session")
+def _prepared() -> Iterator[Prepared]:
+    from tests.support.forked import prepared_process
+
+    with prepared_process() as prepared:
+        yield prepared
+
+
+@pytest.fixture(scope="module")
+def forked(_prepared: Prepared) -> Iterator[None]:
+    """Fork the Python children of a module's tests where they can be (``tests/support/forked``)."""
+    from tests.support.forked import forking
+
+    with forking(_prepared):
+        yield
+
+
+@pytest.fixture
+def started() -> Iterator[None]:
+    """Start the Python children of a test, also in a module that uses ``forked``."""
+    from tests.support.forked import starting
+
+    with starting():
+        yield
 
 
 @pytest.fixture

@@ -29,6 +29,8 @@ from tests.support.host_trees import build, two_socket_x86
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 LOST = "0000:03:00.0"
 # in the form of the messages of Linux drivers/gpu/drm/amd/amdgpu/amdgpu_ras.c, as dmesg has them
 LOG = (

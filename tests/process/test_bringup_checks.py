@@ -22,7 +22,7 @@ from portagpu.target import load_target
 from portagpu.world import Ranks
 from tests.support.host_trees import build as write_tree
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("forked")]
 
 AMOUNTS = {
     effort: {"limit_s": 60, "fraction": 0.01, "maximum_bytes": 1 << 20, "smoke": True}

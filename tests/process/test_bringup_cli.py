@@ -19,7 +19,7 @@ from portagpu.results.rules import UNSAFE
 from portagpu.results.run import Result, Verdict, new_run, read_json, validate
 from portagpu.results.wording import headline
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("forked")]
 
 
 def portagpu(*arguments, cwd, **environment):

@@ -21,7 +21,7 @@ from portagpu.report import render
 from portagpu.results.run import Result, Verdict, validate, verdict_of
 from tests.support.processes import descendants
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("forked")]
 
 AMOUNTS = {effort: {"limit_s": 30} for effort in ("quick", "full")}
 
@@ -191,6 +191,7 @@ sys.exit(run.exit_code)
 """
 
 
+@pytest.mark.usefixtures("started")
 def test_ctrl_c_leaves_a_valid_partial_result_and_no_process(tmp_path):
     root = Path(__file__).parents[2]
     child = subprocess.Popen(

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import Child
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("forked")]
 
 CASES = (
     "precision/support-as-it-runs",

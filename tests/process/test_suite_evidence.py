@@ -16,7 +16,7 @@ from tests.support.case_files import by_id, write_cases
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("forked")]
 
 CASES = """
 import pytest

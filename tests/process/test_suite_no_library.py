@@ -23,7 +23,7 @@ from portagpu.collectives.comm import Comm
 from portagpu_cpu.backend import CpuBackend
 from tests.support import registry_state, suite_harness
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("forked")]
 
 MODULE = """
 from portagpu.contract import Capability

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import Child
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("forked")]
 
 OUTCOMES = '''
 @case("rng/passes", spec="Passes.")

@@ -33,6 +33,8 @@ from tests.support.fake_plugins import install
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 needs_torch = pytest.mark.torch
 
 
