@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import textwrap
 from dataclasses import dataclass
 from functools import partial
@@ -244,3 +245,18 @@ def portagpu_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def portagpu_installed(portagpu_wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that holds what portagpu's wheel installs, and nothing else."""
     return made_once(tmp_path_factory, "portagpu-installed", partial(install, portagpu_wheel))
+
+
+@pytest.fixture
+def installed(child: Callable[..., Child], portagpu_installed: Path) -> Callable[..., Child]:
+    """Run Python with the wheel's files and its dependencies, and without the checkout.
+
+    ``-S`` leaves out what site-packages adds to the path, such as an editable install.
+    """
+
+    def run(*words: str) -> Child:
+        libraries = sysconfig.get_path("purelib")
+        path = f"{portagpu_installed}:{libraries}"
+        return child("-S", *words, environment={"PYTHONPATH": path})
+
+    return run
