@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import textwrap
 from dataclasses import dataclass
 from functools import partial
@@ -260,13 +263,44 @@ def pip(words: Sequence[str]) -> None:
     assert ended.returncode == 0, f"pip {' '.join(words)}\n{ended.stdout}\n{ended.stderr}"
 
 
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], Path]) -> Path:
+    """What ``make`` makes in a folder that all workers share, by the first that asks for it."""
+    common = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        common = common.parent
+    folder, made = common / name, common / f"{name}.made"
+    with (common / f"{name}.lock").open("w") as lock:
+        # the kernel unlocks it also where the worker dies
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            made.write_text(str(make(folder)), "utf-8")
+    return Path(made.read_text("utf-8"))
+
+
 @pytest.fixture(scope="session")
 def portagpu_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """portagpu's own wheel, built from this checkout."""
-    return build_wheel(ROOT, tmp_path_factory.mktemp("portagpu-wheel"))
+    return made_once(tmp_path_factory, "portagpu-wheel", partial(build_wheel, ROOT))
 
 
 @pytest.fixture(scope="session")
 def portagpu_installed(portagpu_wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that holds what portagpu's wheel installs, and nothing else."""
-    return install(portagpu_wheel, tmp_path_factory.mktemp("portagpu-installed"))
+    return made_once(tmp_path_factory, "portagpu-installed", partial(install, portagpu_wheel))
+
+
+@pytest.fixture
+def installed(child: Callable[..., Child], portagpu_installed: Path) -> Callable[..., Child]:
+    """Run Python with the wheel's files and its dependencies, and without the checkout.
+
+    ``-S`` leaves out what site-packages adds to the path, such as an editable install.
+    """
+
+    def run(*words: str) -> Child:
+        libraries = sysconfig.get_path("purelib")
+        path = f"{portagpu_installed}:{libraries}"
+        return child("-S", *words, environment={"PYTHONPATH": path})
+
+    return run

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import shlex
 import struct
-import sys
 import tomllib
 from typing import TYPE_CHECKING, Final
 
@@ -20,13 +19,11 @@ from portagpu.contract import CONTRACT
 from portagpu.results.run import Evidence, Verdict, exit_code
 from tests.conftest import ROOT, Child
 from tests.support.history_samples import measure, run
-from tests.support.launched import run_on_the_cpu
 from tests.support.readme import (
     TEXT,
     assert_gates,
     assert_in_order,
     assert_trained,
-    portagpu,
     section,
     shell_blocks,
     shown,
@@ -34,6 +31,7 @@ from tests.support.readme import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.support.forked_verbs import ForkedVerbs
@@ -88,22 +86,20 @@ def test_recording_example_prints_what_is_shown(replayed: Child) -> None:
 
 
 @pytest.mark.torch
-def test_training_example_prints_what_is_shown(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("forked")
+def test_training_example_prints_what_is_shown(child: Callable[..., Child]) -> None:
     """Alone, as it also runs; tests/full has it with two ranks."""
     pytest.importorskip("torch")
-    (tmp_path / "train.py").write_text(training_example())
-    code, out, err = run_on_the_cpu([sys.executable, "train.py"], tmp_path)
-    assert code == 0, err
-    assert_trained(out)
+    assert_trained(child("-c", training_example()).ok())
 
 
 @pytest.mark.torch
-def test_conformance_example_prints_what_is_shown(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("forked")
+def test_conformance_example_prints_what_is_shown(child: Callable[..., Child]) -> None:
     pytest.importorskip("torch")
     (command,) = re.findall(r"^\$ portagpu (conform .*)$", TEXT, re.MULTILINE)
-    ended = portagpu(*shlex.split(command), "--backend", "cpu", cwd=tmp_path)
-    assert ended.returncode == 0, ended.stdout
-    assert_in_order(shown(f"portagpu {command}"), ended.stdout)
+    ended = child("-m", "portagpu", *shlex.split(command), "--backend", "cpu")
+    assert_in_order(shown(f"portagpu {command}"), ended.ok())
 
 
 def test_comparing_runs_prints_what_is_shown(tmp_path: Path, verbs: ForkedVerbs) -> None:

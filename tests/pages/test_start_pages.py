@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conftest import ROOT, Child
+from tests.conftest import ROOT, Child, run_child
 from tests.support.command_words import assert_taken
 
 if TYPE_CHECKING:
@@ -71,14 +71,22 @@ def timeless(line: str) -> str:
 
 @pytest.mark.parametrize(("command", "lines"), SHOWN)
 def test_a_command_prints_what_is_shown(
-    command: str, lines: list[str], tmp_path: Path, verbs: ForkedVerbs
+    command: str,
+    lines: list[str],
+    tmp_path: Path,
+    verbs: ForkedVerbs,
+    request: pytest.FixtureRequest,
 ) -> None:
     program, *words = shlex.split(command)
     assert program == "portagpu"
-    if "--replay" not in words:
-        pytest.importorskip("torch")
     (tmp_path / "tests").symlink_to(ROOT / "tests")
-    assert_printed(lines, verbs(*words, folder=tmp_path))
+    if "--replay" in words:
+        ended = verbs(*words, folder=tmp_path)
+    else:
+        pytest.importorskip("torch")
+        request.getfixturevalue("forked")
+        ended = run_child(tmp_path, "-m", "portagpu", *words)
+    assert_printed(lines, ended)
 
 
 @pytest.mark.torch

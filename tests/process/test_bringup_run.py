@@ -191,6 +191,7 @@ sys.exit(run.exit_code)
 """
 
 
+@pytest.mark.usefixtures("started")
 def test_ctrl_c_leaves_a_valid_partial_result_and_no_process(tmp_path):
     root = Path(__file__).parents[2]
     child = subprocess.Popen(

@@ -50,6 +50,7 @@ def test_bringup_says_what_became_of_the_bundle(tmp_path: Path) -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("forked")
 def test_a_run_of_another_machine_gives_no_bundle_and_keeps_its_exit_code(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     ended = subprocess.run(

@@ -22,11 +22,13 @@ from portagpu.distributions import install
 from portagpu.errors import BackendNotFound, MissingDependency, OutputError, TargetNotFound
 from portagpu.results.run import read_json
 from portagpu.torchbuild import TorchBuild
+from tests.support.forked_verbs import VERB
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.conftest import Child
+    from tests.support.forked_verbs import ForkedVerbs
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {
@@ -36,15 +38,11 @@ ENVIRONMENT = {
 }
 
 
-def _run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "portagpu", *words],
-        env=ENVIRONMENT | variables,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+@pytest.fixture
+def run(verbs: ForkedVerbs) -> Callable[..., Child]:
+    """The command line in a fork, in which a warning is an error."""
+    strict = "import warnings\nwarnings.simplefilter('error')\n"
+    return lambda *words: verbs(*words, environment=ENVIRONMENT, body=f"{strict}{VERB}")
 
 
 def _verb(monkeypatch: pytest.MonkeyPatch, function: Callable[[], int | None]) -> None:
@@ -97,11 +95,11 @@ def test_help_lists_the_verbs_and_imports_none() -> None:
 
 
 @pytest.mark.parametrize("verb", cli.VERBS)
-def test_every_verb_exists_and_has_json(verb: str) -> None:
-    done = _run(verb, "--help")
-    assert (done.returncode, done.stderr) == (0, "")
-    group = "COMMAND" in done.stdout or "VERB ..." in done.stdout
-    assert "--json" in done.stdout or group, f"{verb} has no --json"
+def test_every_verb_exists_and_has_json(verb: str, run: Callable[..., Child]) -> None:
+    done = run(verb, "--help")
+    assert (done.code, done.err) == (0, "")
+    group = "COMMAND" in done.out or "VERB ..." in done.out
+    assert "--json" in done.out or group, f"{verb} has no --json"
 
 
 def test_no_verb_shows_help_as_wrong_usage(capfd: pytest.CaptureFixture[str]) -> None:
@@ -312,28 +310,28 @@ def test_info_works_without_torch_and_says_how_to_install_it(tmp_path: Path) -> 
     assert "torch is not installed: pip install '.[torch]' (in the folder of" in done.stdout
 
 
-def test_json_to_standard_output_is_json_alone() -> None:
-    done = _run("info", "--json", "-")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout)["schema"] == "portagpu.info/1"
+def test_json_to_standard_output_is_json_alone(run: Callable[..., Child]) -> None:
+    done = run("info", "--json", "-")
+    assert (done.code, done.err) == (0, "")
+    assert json.loads(done.out)["schema"] == "portagpu.info/1"
 
 
-def test_json_to_a_file_keeps_the_text(tmp_path: Path) -> None:
-    done = _run("info", "--json", str(tmp_path / "a/info.json"))
-    assert (done.returncode, done.stderr) == (0, "")
+def test_json_to_a_file_keeps_the_text(tmp_path: Path, run: Callable[..., Child]) -> None:
+    done = run("info", "--json", str(tmp_path / "a/info.json"))
+    assert (done.code, done.err) == (0, "")
     assert json.loads((tmp_path / "a/info.json").read_text())["schema"] == "portagpu.info/1"
-    assert done.stdout.startswith("Devices\n")
+    assert done.out.startswith("Devices\n")
 
 
-def test_json_to_a_folder_is_one_clear_line(tmp_path: Path) -> None:
-    done = _run("info", "--json", str(tmp_path))
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("portagpu: info: cannot write ")
-    assert done.stderr.count("\n") == 1
+def test_json_to_a_folder_is_one_clear_line(tmp_path: Path, run: Callable[..., Child]) -> None:
+    done = run("info", "--json", str(tmp_path))
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("portagpu: info: cannot write ")
+    assert done.err.count("\n") == 1
 
 
-def test_text_in_a_pipe_is_plain() -> None:
-    assert "\x1b" not in _run("info").stdout
+def test_text_in_a_pipe_is_plain(run: Callable[..., Child]) -> None:
+    assert "\x1b" not in run("info").out
 
 
 def test_forced_colour_is_in_a_pipe_too_and_moves_no_cursor(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import os
-import subprocess
-import sys
+import runpy
 
 import pytest
 
@@ -14,71 +12,8 @@ torch = pytest.importorskip("torch")
 
 import portagpu as pg
 from portagpu import registry
+from tests.conftest import ROOT
 from tests.support.registry_state import forget
-
-SCRIPT = """
-from __future__ import annotations
-
-import torch
-
-import portagpu as pg
-
-
-class Timer:
-    def __init__(self, stream: pg.Stream | None = None) -> None:
-        self.start: pg.Event = pg.Event(enable_timing=True)
-        self.end = pg.Event(True, blocking=False)
-        self.stream = stream or pg.current_stream()
-        self.gpu: pg.Backend = pg.backend()
-
-    def milliseconds(self) -> float:
-        self.start.record(self.stream)
-        self.end.record()
-        self.end.synchronize()
-        return self.start.elapsed_time(self.end)
-
-
-@pg.annotate("step")
-def step(x: torch.Tensor, times: int = 1) -> torch.Tensor:
-    with pg.annotate("inner"), pg.device_index(0):
-        return x * times
-
-
-class Twice(torch.autograd.Function):
-    @staticmethod
-    @pg.custom_fwd
-    def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
-        return x * 2
-
-    @staticmethod
-    @pg.amp.custom_fwd(cast_inputs=torch.float32)
-    def other(ctx: object, x: torch.Tensor) -> torch.Tensor:
-        return x
-
-
-def graph_of(side: pg.Stream) -> pg.Graph:
-    graph: pg.Graph = pg.Graph()
-    with pg.graph(graph, stream=side):
-        pass
-    graph.replay()
-    return graph
-
-
-def kinds(one: object) -> str:
-    if isinstance(one, pg.Event):
-        return str(one.query())
-    if isinstance(one, pg.Stream):
-        one.wait_stream(pg.Stream(priority=-1))
-        return "stream"
-    return "neither"
-
-
-gpu = pg.backend()
-streams: list[pg.Stream] = [gpu.Stream(), gpu.current_stream(), pg.default_stream()]
-event: pg.Event = gpu.Event(enable_timing=True)
-y: torch.Tensor = step(torch.ones(2), times=2)
-number: int = pg.current_device() + 1
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -87,28 +22,9 @@ def _on_the_cpu(monkeypatch):
     monkeypatch.setenv("PORTAGPU_BACKEND", "cpu")
 
 
-def mypy_on(folder, text):
-    """What mypy --strict says of that script; torch's own functions may be untyped."""
-    pytest.importorskip("mypy")
-    (folder / "script.py").write_text(text, encoding="utf-8")
-    words = ("--strict", "--config-file", os.devnull, "--cache-dir", str(folder / "cache"))
-    return subprocess.run(
-        [sys.executable, "-m", "mypy", *words, "script.py"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        cwd=folder,
-    ).stdout
-
-
-def test_mypy_strict_knows_the_types(tmp_path):
-    found = mypy_on(tmp_path, SCRIPT)
-    assert "Success: no issues found" in found, found
-    found = mypy_on(
-        tmp_path, f"{SCRIPT}\nbad: str = event.elapsed_time(event)\nstep('x', times=2)\n"
-    )
-    assert "Found 2 errors" in found, found
+def test_the_typed_script_runs():
+    """mypy checks it too (pyproject.toml)."""
+    assert runpy.run_path(str(ROOT / "tests/support/typed_script.py"))["number"] == 1
 
 
 def test_instances_are_of_their_types():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -217,3 +218,13 @@ def test_a_child_has_such_children_and_leaves_no_process(tmp_path: Path) -> None
     ):
         assert time.monotonic() < deadline, "it stays"
         time.sleep(0.01)
+
+
+def test_onednn_reads_its_variables_in_the_child(child: Callable[..., Child]) -> None:
+    if platform.machine() != "x86_64":
+        pytest.skip("the names of instruction sets are those of x86-64")
+    code = f"{LOADED}; import torch; torch.nn.functional.conv2d(*[torch.ones(1, 1, 8, 8)] * 2)"
+    limits = {"ONEDNN_VERBOSE": "1", "ONEDNN_MAX_CPU_ISA": "SSE41"}
+    said = child("-c", code, environment=limits).ok()
+    assert said.startswith("True\n")
+    assert "isa:Intel SSE4.1" in said

@@ -737,7 +737,9 @@ def test_output_that_nobody_takes_is_no_fault_of_the_node(
     given = ("--gate", gate, "--log", str(tmp_path / "log"))
     for line, code in ((QUIET, 0), (dmesg(LOST), 1)):
         (tmp_path / "log").write_text(line)
-        assert verbs("health", *given, environment={}, body=f"{FULL}{VERB}").code == code
+        assert (
+            verbs("health", *given, environment={}, body=f"{JUDGES_HERE}{FULL}{VERB}").code == code
+        )
 
 
 HANGS = {

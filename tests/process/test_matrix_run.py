@@ -26,6 +26,7 @@ from portagpu.paths import matrix_dir
 from portagpu.results.run import Result, Run, Verdict, new_run
 from portagpu.target import load_target
 from tests.conftest import CHILD_LIMIT_S, ROOT
+from tests.support.forked_verbs import VERB, ForkedVerbs
 
 pytest.importorskip("tox")
 if matrix_dir() != ROOT / "matrix":
@@ -140,11 +141,13 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def without_tox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def without_tox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The program that stands for tox."""
     program = tmp_path / "tox.sh"
     program.write_text(TOX)
     program.chmod(0o755)
     monkeypatch.setattr(matrix_run, "python_command", lambda *words: [str(program), *words])
+    return str(program)
 
 
 def run(folder: Path, *names: str, jobs: int = 2, again: bool = False) -> dict[str, str]:
@@ -334,18 +337,12 @@ def test_an_environment_without_a_result_tells_its_last_line(
     assert "nvidia-t4-compile: said by nvidia-t4 compile" in out
 
 
-def started(out: Path, jobs: int, stuck: str) -> subprocess.Popen[str]:
-    """The verb with two environments, of which one never ends."""
+def words_of_two(out: Path, jobs: int) -> list[str]:
+    """Those of the verb with two environments."""
     targets = ["--target", "nvidia-t4", "--target", "nvidia-l4"]
-    options = ["--suite", "compile", "--jobs", str(jobs), "--out", str(out)]
-    return subprocess.Popen(
-        [sys.executable, "-m", "portagpu", "matrix", "run", *targets, *options],
-        env={**os.environ, "STUCK": f"{stuck} compile"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    )
+    return [
+        "matrix", "run", *targets, "--suite", "compile", "--jobs", str(jobs), "--out", str(out)
+    ]  # fmt: skip
 
 
 def check_nothing_left(folder: Path) -> None:
@@ -355,7 +352,14 @@ def check_nothing_left(folder: Path) -> None:
 
 
 def test_ctrl_c_ends_what_runs(log: Path, tmp_path: Path) -> None:
-    child = started(tmp_path / "out", 1, "nvidia-l4")
+    child = subprocess.Popen(
+        [sys.executable, "-m", "portagpu", *words_of_two(tmp_path / "out", 1)],
+        env={**os.environ, "STUCK": "nvidia-l4 compile"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
     end = time.monotonic() + CHILD_LIMIT_S
     while not (log.exists() and "begin nvidia-l4" in log.read_text()):
         assert time.monotonic() < end
@@ -367,12 +371,22 @@ def test_ctrl_c_ends_what_runs(log: Path, tmp_path: Path) -> None:
     check_nothing_left(tmp_path)
 
 
-def test_a_log_that_cannot_be_written_ends_what_runs(log: Path, tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_written_ends_what_runs(
+    log: Path, without_tox: str, tmp_path: Path, verbs: ForkedVerbs
+) -> None:
     (tmp_path / "out" / "nvidia-l4-compile.log").mkdir(parents=True)
-    child = started(tmp_path / "out", 2, "nvidia-t4")
-    _, err = child.communicate(timeout=CHILD_LIMIT_S)
-    assert (child.returncode, err.count("\n")) == (1, 1)
-    assert "nvidia-l4-compile.log: Is a directory" in err
+    patch = f"""
+import portagpu.matrix.run
+portagpu.matrix.run.python_command = lambda *words: [{without_tox!r}, *words]
+"""
+    ended = verbs(
+        *words_of_two(tmp_path / "out", 2),
+        folder=ROOT,
+        environment={**os.environ, "STUCK": "nvidia-t4 compile"},
+        body=f"{patch}{VERB}",
+    )
+    assert (ended.code, ended.err.count("\n")) == (1, 1)
+    assert "nvidia-l4-compile.log: Is a directory" in ended.err
     assert "begin nvidia-t4" in log.read_text()
     check_nothing_left(tmp_path)
 

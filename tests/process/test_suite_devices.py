@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu import suite
+from portagpu import cli, suite
 from portagpu.bringup.checks import numerics
 from portagpu.bringup.context import CheckedDevice, Context
 from portagpu.bringup.gates import load_gates
@@ -18,9 +19,9 @@ from portagpu.suite import Selection, list_cases
 from portagpu.suite.messages import DeviceUnderTest
 from portagpu.suite.runner import judge_cases
 from portagpu.world import Ranks
-from tests.conftest import run_child
+from tests.conftest import Child, run_child
 from tests.support import registry_state
-from tests.support.case_files import Recorder, conform
+from tests.support.case_files import Recorder, conform, copy_cases
 from tests.support.fake_plugins import install
 
 if TYPE_CHECKING:
@@ -85,10 +86,15 @@ def _installed(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     registry_state.forget(monkeypatch)
 
 
+def _cases(site: Path) -> Path:
+    """The files that have the cases that are asked for."""
+    return copy_cases(site / "cases", "precision", "precision_products", "collectives_async")
+
+
 def _judged(site: Path, monkeypatch: pytest.MonkeyPatch, *index: int, **more: Any) -> list[Result]:
     _installed(site, monkeypatch)
     selection = Selection(only=(PRODUCT, DATA, RANKS))
-    return conform("many", selection=selection, index=index, **more)
+    return conform("many", selection=selection, index=index, folder=_cases(site), **more)
 
 
 def test_the_device_that_computes_wrong_is_named(
@@ -128,7 +134,9 @@ def test_a_further_device_is_not_begun_when_time_is_up(
     recorder = Recorder()
     recorder.ended = lambda: "no time is left" if len(recorder.results) >= 3 else ""
     selection = Selection(only=(PRODUCT, DATA, RANKS))
-    options = suite.ConformOptions(backend="many", selection=selection, index=(0, WRONG))
+    options = suite.ConformOptions(
+        backend="many", selection=selection, index=(0, WRONG), folder=_cases(site)
+    )
     last = suite.conform(options, recorder).results[-1]
     assert (last.id, last.device) == ("suite/device", f"many device {WRONG}")
     assert (last.verdict, last.reason) == (Verdict.INCONCLUSIVE, "no time is left")
@@ -176,10 +184,18 @@ def test_what_is_of_a_device_is_given_it_and_no_ranks() -> None:
     }
 
 
-def test_the_verb_judges_the_devices_that_it_is_asked_for(site: Path, tmp_path: Path) -> None:
-    def run(*arguments: str) -> Any:
-        verb = ("-m", "portagpu", "conform", "--backend", "many", "--only", PRODUCT)
-        return run_child(tmp_path, *verb, *arguments, path=[site])
+def test_the_verb_judges_the_devices_that_it_is_asked_for(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _installed(site, monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    # the whole suite takes longer to collect
+    monkeypatch.setattr("portagpu.suite.runner._folder", lambda _: _cases(site))
+    monkeypatch.setattr("portagpu.suite.runner.missing_cases", lambda _: "")
+
+    def run(*arguments: str) -> Child:
+        code = cli.main(["conform", "--backend", "many", "--only", PRODUCT, *arguments])
+        return Child(code, *capsys.readouterr())
 
     first = run()
     assert first.code == 0, first.out + first.err
@@ -273,7 +289,9 @@ def test_a_device_of_which_nothing_was_judged_is_no_pass(monkeypatch: pytest.Mon
     assert last.reason.endswith("the gate numerics has used up its 720 s")
 
 
-def test_a_device_that_all_share_is_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_all_share_is_judged_once(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = []
 
     def late(run: Run, options: ConformOptions, progress: Progress, ranks: Ranks) -> None:
@@ -282,7 +300,8 @@ def test_a_device_that_all_share_is_judged_once(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(numerics, "judge_cases", late)
     list(numerics.check(_context(2, shared=True)))
     assert asked == [0]
-    found = conform("cpu", selection=Selection(only=(PRODUCT,)), index=(0, 1))
+    selection = Selection(only=(PRODUCT,))
+    found = conform("cpu", selection=selection, index=(0, 1), folder=_cases(site))
     assert [(each.id, each.device) for each in found] == [(PRODUCT, None)]
 
 
@@ -291,7 +310,7 @@ def test_the_gate_of_such_a_machine_fails_and_names_the_device(
 ) -> None:
     def shortened(run: Run, options: ConformOptions, progress: Progress, ranks: Ranks) -> None:
         selection = replace(options.selection, only=(PRODUCT,))
-        judge_cases(run, replace(options, selection=selection), progress)
+        judge_cases(run, replace(options, selection=selection, folder=_cases(site)), progress)
 
     _installed(site, monkeypatch)
     monkeypatch.setattr(numerics, "judge_cases", shortened)
@@ -309,13 +328,14 @@ def test_a_failure_on_another_device_is_not_passed_by_the_first(
 ) -> None:
     _installed(site, monkeypatch)
     run = new_run(["portagpu", "conform"])
-    run.results += conform("many", selection=Selection(only=(PRODUCT,)), index=(0, WRONG))
+    judge = partial(conform, "many", folder=_cases(site))
+    run.results += judge(selection=Selection(only=(PRODUCT,)), index=(0, WRONG))
     run.finish().write_json(tmp_path / "run.json")
     again = Selection(failed_in=tmp_path / "run.json")
-    found = [(each.id, each.verdict) for each in conform("many", selection=again)]
+    found = [(each.id, each.verdict) for each in judge(selection=again)]
     assert found == [
         (PRODUCT, Verdict.PASS),
         (f"suite/not-again-cpu-{WRONG}", Verdict.INCONCLUSIVE),
     ]
-    found = [(each.id, each.verdict) for each in conform("many", selection=again, index=WRONG)]
+    found = [(each.id, each.verdict) for each in judge(selection=again, index=WRONG)]
     assert found == [(PRODUCT, Verdict.FAIL)]

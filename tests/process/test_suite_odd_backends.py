@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from portagpu.errors import PortagpuError
 from portagpu.patience import Limits
 from portagpu.suite import runner
 from portagpu.suite.child import Child, SuiteError
 from portagpu.suite.session import Session
 from portagpu.world import Ranks
+from tests.support import registry_state
+from tests.support.case_files import conform, write_cases
 from tests.support.fake_plugins import install
 
 if TYPE_CHECKING:
@@ -50,7 +53,24 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_device_that_cannot_be_described_is_one_line(name: str, tmp_path: Path) -> None:
+def test_a_device_that_cannot_be_described_is_one_line(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change, said = CHANGES[name]
+    source = MODULE.format(change=change)
+    install(tmp_path, "portagpu-odd", {"odd": "portagpu_odd:PLUGIN"}, {"portagpu_odd": source})
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "portagpu_odd", raising=False)
+    registry_state.forget(monkeypatch)
+    folder = write_cases(tmp_path / "cases", '@case("rng/a", spec="Is.")\ndef test_a(gpu): pass\n')
+    with pytest.raises(PortagpuError) as raised:
+        conform("odd", folder=folder)
+    (line,) = str(raised.value).splitlines()
+    assert said in line
+
+
+@pytest.mark.parametrize("name", ["has no versions", "aborts"])
+def test_the_verb_prints_such_a_line(name: str, tmp_path: Path) -> None:
     change, said = CHANGES[name]
     source = MODULE.format(change=change)
     install(tmp_path, "portagpu-odd", {"odd": "portagpu_odd:PLUGIN"}, {"portagpu_odd": source})

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.case_files import copy_cases, write_cases
 from tests.support.fake_plugins import install
 
 if TYPE_CHECKING:
@@ -63,12 +64,23 @@ def run_pytest(
     )
 
 
+def only_cases_of(project: Path, cases: Path) -> None:
+    """Give the project a suite of these files alone, which is collected faster than all of it."""
+    (project / "conftest.py").write_text(
+        "from pathlib import Path\nimport portagpu.suite.runner as runner\n"
+        f"runner._folder = lambda folder: Path({str(cases)!r})\n"
+        "runner.missing_cases = lambda counts: ''\n",
+        encoding="utf-8",
+    )
+
+
 def test_without_the_option_nothing_is_added(project: Path) -> None:
     done = run_pytest(project, "-q")
     assert done.returncode == 0, done.stdout
     assert "1 passed" in done.stdout
 
 
+@pytest.mark.usefixtures("started")
 def test_cases_run_beside_the_projects_tests_and_are_selected_alike(project: Path) -> None:
     chosen = "mine or rng/seed-repeats or graphs"
     done = run_pytest(project, "--portagpu-backend", "cpu", "-k", chosen, "-v", "-rs")
@@ -81,6 +93,7 @@ def test_cases_run_beside_the_projects_tests_and_are_selected_alike(project: Pat
 
 
 def test_a_failing_case_shows_its_sentence_and_no_traceback(project: Path, tmp_path: Path) -> None:
+    only_cases_of(project, copy_cases(tmp_path / "cases", "memory_programs"))
     path = tmp_path / "plugins"
     path.mkdir()
     entry_points = {"broken": "portagpu_broken:PLUGIN"}
@@ -92,7 +105,7 @@ def test_a_failing_case_shows_its_sentence_and_no_traceback(project: Path, tmp_p
     assert "user_plugin.py" not in done.stdout
 
 
-@pytest.mark.parametrize("options", [("-n", "2"), ("--dist", "load", "--tx", "popen")])
+@pytest.mark.parametrize("options", [("-n", "1"), ("--dist", "load", "--tx", "popen")])
 def test_several_processes_are_refused(project: Path, options: tuple[str, ...]) -> None:
     pytest.importorskip("xdist")
     done = run_pytest(project, "--portagpu-backend", "cpu", "-p", "xdist", *options)
@@ -101,27 +114,18 @@ def test_several_processes_are_refused(project: Path, options: tuple[str, ...]) 
     assert run_pytest(project, "-p", "xdist", *options).returncode == 0
 
 
-def test_strict_fails_what_was_not_judged(project: Path) -> None:
+def test_strict_fails_what_was_not_judged(project: Path, tmp_path: Path) -> None:
     options = ("--portagpu-backend", "cpu", "-k", "here")
-    cases = project / "cases"
-    cases.mkdir()
-    (cases / "test_memory.py").write_text(
-        "from portagpu.suite import NotHere, case\n"
+    text = (
         '@case("memory/not-here", spec="Needs another machine.")\n'
         'def test_not_here(gpu): raise NotHere("needs another machine")\n'
-        '@case("memory/here", spec="Needs nothing.")\ndef test_here(gpu): pass\n',
-        encoding="utf-8",
+        '@case("memory/here", spec="Needs nothing.")\ndef test_here(gpu): pass\n'
     )
-    (project / "conftest.py").write_text(
-        "from pathlib import Path\nimport portagpu.suite.runner as runner\n"
-        f"runner._folder = lambda folder: Path({str(cases)!r})\n"
-        "runner.missing_cases = lambda counts: ''\n",
-        encoding="utf-8",
-    )
-    done = run_pytest(project, *options, "-rs", "test_mine.py")
+    only_cases_of(project, write_cases(tmp_path / "cases", text, "test_memory.py"))
+    done = run_pytest(project, *options, "-rs")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "INCONCLUSIVE: needs another machine" in done.stdout
-    strict = run_pytest(project, *options, "--portagpu-strict", "test_mine.py")
+    strict = run_pytest(project, *options, "--portagpu-strict")
     assert strict.returncode == 1, strict.stdout + strict.stderr
     assert "not judged: needs another machine" in strict.stdout
 
@@ -145,6 +149,7 @@ PLUGIN = Quirky()
 
 
 def test_what_is_said_of_the_suite_itself_fails_the_run(project: Path, tmp_path: Path) -> None:
+    only_cases_of(project, copy_cases(tmp_path / "cases", "memory_allocator", "rng"))
     path = tmp_path / "plugins"
     path.mkdir()
     install(path, "portagpu-quirky", {"quirky": "quirky:PLUGIN"}, {"quirky": QUIRKY})

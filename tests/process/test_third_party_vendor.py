@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import site
-import subprocess
 import sysconfig
 import venv
 from functools import partial
@@ -15,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.conftest import ROOT, Child, build_wheel, install
+from tests.support.forked_verbs import VERB, ForkedVerbs
 from tests.support.host_trees import build, pci_device, two_socket_x86
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     Run = Callable[..., Child]
 
@@ -31,7 +31,6 @@ LOG = """\
 [   10.000000] demo 0000:41:00.0: board stopped
 [   11.000000] demo 0000:81:00.0: code 7
 """
-LIMIT_S = 120
 
 
 @pytest.fixture(scope="module")
@@ -46,31 +45,31 @@ def python(portagpu_wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return folder / "bin/python"
 
 
-@pytest.fixture
-def run(python: Path, tmp_path: Path) -> Run:
-    """``run(*words, **environment)`` in that environment; what portagpu needs is this one's."""
+@pytest.fixture(scope="module")
+def forks(python: Path) -> Iterator[ForkedVerbs]:
+    """A process of that environment; what portagpu needs is this one's."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("DEMO_")}
+    # both wheels before this environment, which also has the metadata of this checkout
+    own = python.parents[1].glob("lib/*/site-packages")
+    needed = os.pathsep.join([*map(str, own), *site.getsitepackages()])
+    environment = {**inherited, "PYTHONPATH": needed}
+    with ForkedVerbs(environment=environment, python=str(python)) as started:
+        yield started
 
-    def in_venv(*words: str, **environment: str) -> Child:
+
+@pytest.fixture
+def run(forks: ForkedVerbs, tmp_path: Path) -> Run:
+    """``run(*words, **environment)`` in that environment: the command line, or a ``body``."""
+
+    def in_venv(*words: str, body: str = VERB, **environment: str) -> Child:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("DEMO_")}
-        # both wheels before this environment, which also has the metadata of this checkout
-        own = python.parents[1].glob("lib/*/site-packages")
-        needed = os.pathsep.join([*map(str, own), *site.getsitepackages()])
-        ended = subprocess.run(
-            [python, "-P", *words],
-            env={**inherited, "PYTHONPATH": needed, **environment},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
-        return Child(ended.returncode, ended.stdout, ended.stderr)
+        return forks(*words, folder=tmp_path, environment={**inherited, **environment}, body=body)
 
     return in_venv
 
 
 def _document(run: Run, *words: str, **environment: str) -> dict[str, Any]:
-    ended = run("-m", "portagpu", *words, "--json", "-", **environment)
+    ended = run(*words, "--json", "-", **environment)
     assert ended.out.startswith("{"), ended.err
     found: dict[str, Any] = json.loads(ended.out)
     return found
@@ -107,7 +106,7 @@ def test_both_are_read_from_their_wheels(run: Run) -> None:
         "import portagpu, portagpu_demo.vendor as demo, portagpu.vendors as known;"
         "print(portagpu.__file__, demo.__file__, *known.vendors())"
     )
-    ours, theirs, *names = run("-c", code).ok().split()
+    ours, theirs, *names = run(body=code).ok().split()
     for file in (ours, theirs):
         assert not Path(file).is_relative_to(ROOT), f"{file} is of this checkout"
         assert "site-packages" in file
@@ -212,17 +211,18 @@ wrong = resolve({"DEMO_VISIBLE_BOARDS": "0,x"}, boards, "demo").problems
 assert any("names no device for the demo runtime" in each.message for each in wrong), wrong
 assert environment_for(boards[1:], "demo") == {"DEMO_VISIBLE_BOARDS": "1,2"}
 """
-    run("-c", code).ok()
+    run(body=code).ok()
 
 
-@pytest.mark.torch
 def test_its_words_for_exhausted_memory_are_known(run: Run) -> None:
-    pytest.importorskip("torch")
-    code = (
-        "import portagpu; print(portagpu.is_oom(RuntimeError('Demo board is full: 3 MiB')),"
-        " portagpu.is_oom(RuntimeError('board is cold')))"
-    )
-    assert run("-c", code).ok().split() == ["True", "False"]
+    code = """
+import sys, types
+sys.modules["torch"] = types.SimpleNamespace(OutOfMemoryError=MemoryError)
+import portagpu
+print(portagpu.is_oom(RuntimeError("Demo board is full: 3 MiB")))
+print(portagpu.is_oom(RuntimeError("board is cold")))
+"""
+    assert run(body=code).ok().split() == ["True", "False"]
 
 
 def test_its_plugin_has_its_variables(run: Run) -> None:
@@ -230,7 +230,7 @@ def test_its_plugin_has_its_variables(run: Run) -> None:
         "from portagpu.discovery import plugin;"
         "print(plugin('demo').variables.for_job('/tmp/job'), plugin('demo').variables.one_by_one)"
     )
-    assert run("-c", code).ok().strip() == "{'DEMO_CACHE': '/tmp/job/demo'} {'DEMO_WAIT': '1'}"
+    assert run(body=code).ok().strip() == "{'DEMO_CACHE': '/tmp/job/demo'} {'DEMO_WAIT': '1'}"
 
 
 def test_no_file_of_the_project_knows_it() -> None:

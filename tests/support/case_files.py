@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import textwrap
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from portagpu import suite
+from portagpu.paths import matrix_dir
 from portagpu.running import Progress
 
 if TYPE_CHECKING:
@@ -23,6 +25,14 @@ def write_cases(folder: Path, text: str, name: str = "test_rng.py") -> Path:
     """A folder of cases with that one file."""
     folder.mkdir(exist_ok=True)
     (folder / name).write_text(HEAD + textwrap.dedent(text), "utf-8")
+    return folder
+
+
+def copy_cases(folder: Path, *names: str) -> Path:
+    """A folder with those files of the suite alone, which is collected faster than all of them."""
+    folder.mkdir(exist_ok=True)
+    for name in names:
+        shutil.copy(matrix_dir() / "conformance" / f"test_{name}.py", folder)
     return folder
 
 

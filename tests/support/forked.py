@@ -46,7 +46,8 @@ READ_AT_START: Final = (
     *("OPENBLAS_", "ONEDNN_", "DNNL_", "TORCH_", "PYTORCH_", "NPY_", "NUMPY_"),
 )
 """Beginnings of names; all but ``_SET_LATER`` have to be as the prepared process has them."""
-_SET_LATER: Final = ("PYTHONPATH", "PYTHONSAFEPATH")
+_SET_LATER: Final = ("PYTHONPATH", "PYTHONSAFEPATH", "ONEDNN_MAX_CPU_ISA", "ONEDNN_VERBOSE")
+"""oneDNN reads its variables when it is first used."""
 _IMPORTED: Final = (
     *("torch.distributed", "numpy", "pytest", "hypothesis", "pdb", "rich.table"),
     *(f"_pytest.{name}" for name in ("faulthandler", "skipping", "unittest", "warnings")),

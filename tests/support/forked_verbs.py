@@ -52,9 +52,10 @@ class ForkedVerbs:
         folder: Path | None = None,
         environment: Mapping[str, str] | None = None,
         imports: Sequence[str] | None = None,
+        python: str = sys.executable,
     ) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-P", str(Path(__file__).resolve())],
+            [python, "-P", str(Path(__file__).resolve())],
             cwd=folder,
             env=environment,
             stdin=subprocess.PIPE,
