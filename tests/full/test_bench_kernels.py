@@ -1,4 +1,4 @@
-"""Portable kernels are timed beside torch's operators at the pace of the suite, on larger arrays."""
+"""Portable kernels are timed beside torch's at the pace of the suite, on larger arrays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["interpreting"]
 @pytest.mark.torch
 @pytest.mark.parametrize("kernel", [*SHARES, "matmul"])
 def test_a_kernel_is_timed_at_the_pace_of_the_suite(
-    interpreting: Ranks,  # noqa: F811 - the fixture
+    interpreting: Ranks,
     kernel: str,
 ) -> None:
     dtype = "float16" if kernel == "matmul" else "float32"
