@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import xml.etree.ElementTree as ET
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from portagpu.results.run import Run
+    from portagpu.world import Ranks
 
 
 def result(name: str, **fields: Any) -> Result:
@@ -30,6 +32,11 @@ class TestWithTorch:
     @pytest.fixture(autouse=True)
     def _torch(self) -> None:
         pytest.importorskip("torch")
+
+    @pytest.fixture(autouse=True)
+    def _one_server(self, ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Runs of the performance suite share the rank server of the tests."""
+        monkeypatch.setattr("portagpu.bench.runner.Ranks", lambda: nullcontext(ranks))
 
     def test_a_run_without_expectations_is_not_green(
         self, capsys: pytest.CaptureFixture[str], tmp_path: Path

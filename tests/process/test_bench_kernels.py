@@ -1,16 +1,12 @@
 """Portable kernels beside torch's operators: what is timed, checked and held to, without a GPU.
 
-The kernels run in Triton's interpreter, in a child whose times say nothing.
+The kernels run in Triton's interpreter, in ranks whose times say nothing.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -21,6 +17,11 @@ from portagpu.results.run import Verdict
 from portagpu.stats import summarise
 from portagpu.target import load_target
 from tests.process.test_bench_suite import CPU, GPU
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from portagpu.world import Ranks
 
 
 def test_a_cpu_has_none_and_says_so() -> None:
@@ -82,79 +83,29 @@ def test_a_kernel_is_held_to_its_least_on_any_hardware(
     assert (found.expected["reference"], found.expected["upper"]) == (0.95, None)
 
 
-CHILD = """
-import json, sys, time
-from types import SimpleNamespace
-import torch
-import portagpu as pg
-from portagpu import kernels
-from portagpu.bench.suite import load_area
+@pytest.fixture(scope="module")
+def interpreting() -> Iterator[Ranks]:
+    """A rank server of its own, in which Triton interprets."""
+    pytest.importorskip("triton")
+    pytest.importorskip("torch")
+    from portagpu.world import Ranks
 
-kernel, dtype, fault = sys.argv[1:4]
-area = load_area("kernels")
-gpu = pg.backend("cpu")
-if fault == "wrong":
-    right = getattr(kernels, kernel)
-    def broken(*given, **options):
-        found = right(*given, **options)
-        found.reshape(-1)[-1:].add_(1.0)
-        return found
-    setattr(kernels, kernel, broken)
-if fault == "rate":
-    right_step = kernels.adamw_step
-    kernels.adamw_step = lambda *given, lr, **more: right_step(*given, lr=lr * 1.01, **more)
-if fault == "unfused":
-    from torch.optim import adam
-    def refuse(parameter):
-        raise RuntimeError("`fused=True` requires another device")
-    adam._device_dtype_check_for_fused = refuse
-if fault == "graphs":
-    from contextlib import contextmanager
-    from portagpu.contract import Capability
-
-    class Graph:
-        # it replays nothing: the result is that of the capture
-        replays = captures = 0
-        def replay(self):
-            Graph.replays += 1
-            time.sleep(1e-4)
-
-    class Graphs(type(gpu)):
-        __slots__ = ()
-        def Graph(self):
-            return Graph()
-        @contextmanager
-        def graph(self, graph):
-            Graph.captures += 1
-            yield graph
-
-    gpu.__class__ = Graphs
-    gpu.capabilities |= {Capability.GRAPHS}
-rank = SimpleNamespace(gpu=gpu, step=lambda name: None)
-for other in ("torch", "copy") if kernel != "matmul" else ("torch",):
-    found = area.compare(
-        rank, effort="quick", kernel=kernel, other=other, dtype=dtype, rows=64, columns=64)
-    if fault == "graphs":
-        found["notes"] |= {"captures": Graph.captures, "replays": Graph.replays}
-    print(json.dumps(found))
-"""
+    with Ranks(environment={"TRITON_INTERPRET": "1"}) as ranks:
+        ranks.prepare("tests.support.kernel_ranks:import_kernels", backend="cpu")
+        yield ranks
 
 
-def _measured(kernel: str, dtype: str, fault: str = "none") -> list[dict[str, Any]]:
-    return _run(CHILD, kernel, dtype, fault)
+def run(ranks: Ranks, function: str, **arguments: Any) -> Any:
+    place = f"tests.support.kernel_ranks:{function}"
+    return ranks.run(place, arguments=arguments, backend="cpu", group=False).values[0]
 
 
-def _run(program: str, *words: str) -> list[dict[str, Any]]:
-    done = subprocess.run(
-        [sys.executable, "-c", program, *words],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+def measured(
+    ranks: Ranks, kernel: str, dtype: str, fault: str = "none", **options: Any
+) -> list[dict[str, Any]]:
+    found = run(ranks, "compared", kernel=kernel, dtype=dtype, fault=fault, **options)
+    assert isinstance(found, list)
+    return found
 
 
 SHARES = {
@@ -171,11 +122,9 @@ SHARES = {
 
 @pytest.mark.torch
 @pytest.mark.parametrize("kernel", [*SHARES, "matmul"])
-def test_a_kernel_is_timed_beside_torchs(kernel: str) -> None:
-    pytest.importorskip("triton")
-    pytest.importorskip("torch")
+def test_a_kernel_is_timed_beside_torchs(interpreting: Ranks, kernel: str) -> None:
     dtype = "float16" if kernel == "matmul" else "float32"
-    readings = _measured(kernel, dtype)
+    readings = measured(interpreting, kernel, dtype, **({"rows": 20} if kernel == "matmul" else {}))
     works = [1.0] if kernel == "matmul" else [1.0, SHARES[kernel]]
     for reading, work in zip(readings, works, strict=True):
         assert (reading["wrong"], reading["skip"]) == ("", "")
@@ -188,71 +137,41 @@ def test_a_kernel_is_timed_beside_torchs(kernel: str) -> None:
 
 
 @pytest.mark.torch
-def test_a_step_is_timed_beside_torchs_foreach_where_none_is_fused() -> None:
-    pytest.importorskip("triton")
-    pytest.importorskip("torch")
-    with_torch, with_copy = _measured("adamw_step", "float32", "unfused")
+def test_a_step_is_timed_beside_torchs_foreach_where_none_is_fused(interpreting: Ranks) -> None:
+    with_torch, with_copy = measured(interpreting, "adamw_step", "float32", "unfused")
     assert with_torch["notes"]["torch_form"] == "foreach"
     assert with_torch["points"]
     assert "torch_form" not in with_copy["notes"]
 
 
 @pytest.mark.torch
-def test_a_step_at_another_rate_keeps_no_time() -> None:
-    pytest.importorskip("triton")
-    pytest.importorskip("torch")
-    for reading in _measured("adamw_step", "float32", "rate"):
+def test_a_step_at_another_rate_keeps_no_time(interpreting: Ranks) -> None:
+    for reading in measured(interpreting, "adamw_step", "float32", "rate"):
         assert reading["points"] == []
         assert "elements are further off than their bound" in reading["wrong"]
-
-
-OPERATORS = """
-import json, sys
-from types import SimpleNamespace
-import portagpu as pg
-from portagpu import kernels
-from portagpu.bench.suite import load_area
-
-name, fault = sys.argv[1:3]
-rank = SimpleNamespace(gpu=pg.backend("cpu"), step=lambda name: None)
-area = load_area("operators")
-if fault == "wrong":
-    normalise, make = area.normalise, area.make
-    area.normalise = lambda *given: normalise(*given[:3], given[3] * 1.01)
-    def make_faster(*given):
-        found = make(*given)
-        found.keywords["lr"] *= 1.01
-        return found
-    area.make = make_faster
-sizes = {"elements": 50} if name == "adamw" else {"rows": 64, "columns": 32}
-run = area.step if name == "adamw" else area.norm
-print(json.dumps(run(rank, effort="quick", name=name, form="portable", **sizes)))
-"""
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize(
     ("name", "flops", "moved"),
-    # 28 bytes for each of 16 parts of 50 numbers; 8 bytes for each of 64 x 32
-    [("adamw", 14 * 800, 28 * 800), ("rms_norm", 5 * 2048, 8 * 2048)],
+    # 28 bytes for each of 16 parts of 5 numbers; 8 bytes for each of 8 x 20
+    [("adamw", 14 * 80, 28 * 80), ("rms_norm", 5 * 160, 8 * 160)],
 )
-def test_a_kernel_is_measured_as_torchs_operators_are(name: str, flops: int, moved: int) -> None:
-    pytest.importorskip("triton")
-    pytest.importorskip("torch")
-    (reading,) = _run(OPERATORS, name, "none")
+def test_a_kernel_is_measured_as_torchs_operators_are(
+    interpreting: Ranks, name: str, flops: int, moved: int
+) -> None:
+    reading = run(interpreting, "operator", name=name, is_wrong=False)
     assert (reading["wrong"], reading["skip"]) == ("", "")
     (point,) = reading["points"]
     assert (point["flops"], point["bytes"], point["work"]) == (flops, moved, moved)
-    (broken,) = _run(OPERATORS, name, "wrong")
+    broken = run(interpreting, "operator", name=name, is_wrong=True)
     assert broken["points"] == []
     assert broken["wrong"]
 
 
 @pytest.mark.torch
-def test_a_kernel_is_timed_as_a_graph_where_the_device_has_graphs() -> None:
-    pytest.importorskip("triton")
-    pytest.importorskip("torch")
-    first, second = _measured("sum", "float32", "graphs")
+def test_a_kernel_is_timed_as_a_graph_where_the_device_has_graphs(interpreting: Ranks) -> None:
+    first, second = measured(interpreting, "sum", "float32", "graphs")
     for reading, captures in ((first, 2), (second, 4)):
         assert (reading["wrong"], reading["skip"]) == ("", "")
         notes, (point,) = reading["notes"], reading["points"]
@@ -262,9 +181,7 @@ def test_a_kernel_is_timed_as_a_graph_where_the_device_has_graphs() -> None:
 
 @pytest.mark.torch
 @pytest.mark.parametrize("kernel", ["copy", "softmax"])
-def test_a_kernel_that_computes_wrong_keeps_no_time(kernel: str) -> None:
-    pytest.importorskip("triton")
-    pytest.importorskip("torch")
-    for reading in _measured(kernel, "float32", "wrong"):
+def test_a_kernel_that_computes_wrong_keeps_no_time(interpreting: Ranks, kernel: str) -> None:
+    for reading in measured(interpreting, kernel, "float32", "wrong"):
         assert reading["points"] == []
         assert "elements are further off than their bound" in str(reading["wrong"])

@@ -147,49 +147,79 @@ def test_messages_beside_a_capture_are_kept(run_with: Callable[..., Run]) -> Non
     assert captured.extra["messages"] == ["warning: a buffer [31m was lost"]
 
 
-@pytest.mark.torch
+LIGHT_TORCH = """
+__version__ = "2.13.0"
+
+class cuda:
+    is_initialized = staticmethod(lambda: False)
+"""
+# as torchrun: it gives each rank its variables, and takes PYTHON_EXEC for their Python
+LIGHT_TORCHRUN = """
+import argparse, os, subprocess, sys
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--standalone", action="store_true")
+parser.add_argument("--nproc-per-node", type=int)
+parser.add_argument("words", nargs=argparse.REMAINDER)
+given = parser.parse_args()
+words = [os.environ.get("PYTHON_EXEC", sys.executable), "-u", *given.words]
+size = str(given.nproc_per_node)
+ranks = [
+    subprocess.Popen(words, env={
+        **os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size,
+    })
+    for rank in range(given.nproc_per_node)
+]
+sys.exit(max([rank.wait() for rank in ranks]))
+"""
+
+
+@pytest.fixture
+def light_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command imports a torch of a few lines, which takes no second, as the launcher does."""
+    modules = {"": LIGHT_TORCH, "distributed": "", "distributed/run": LIGHT_TORCHRUN}
+    for name, text in modules.items():
+        path = tmp_path / "light/torch" / name
+        file = path.with_suffix(".py") if "/" in name else path / "__init__.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, "utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "light"))
+
+
+NOT_PROFILED = "import sys, torch\nassert sys.modules['portagpu_launched'].process.profile is None"
+
+
+@pytest.mark.usefixtures("light_torch")
 @pytest.mark.parametrize("tool", TOOLS)
 @pytest.mark.parametrize(
-    ("text", "options", "said"),
-    [
-        ("import torch\ntorch.ones(2) + 1", {}, "the command used no GPU"),
-        ("import torch\ntorch.ones(2) + 1", {"region": True}, "no region was opened"),
-    ],
+    ("options", "said"),
+    [({}, "the command used no GPU"), ({"region": True}, "no region was opened")],
 )
 def test_what_the_processes_say_explains_an_absence(
-    tool: str,
-    text: str,
-    options: dict[str, Any],
-    said: str,
-    run_with: Callable[..., Run],
+    tool: str, options: dict[str, Any], said: str, run_with: Callable[..., Run]
 ) -> None:
-    pytest.importorskip("torch")
-    run = run_with(tool, text, what={"kernels": 0}, **options)
+    run = run_with(tool, NOT_PROFILED, what={"kernels": 0}, **options)
+    assert result(run, "command").verdict is Verdict.PASS
     assert said in result(run, "captured").reason
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("tool", TOOLS)
-def test_a_vendors_profiler_starts_none_of_torch(
-    tool: str, run_with: Callable[..., Run], tmp_path: Path
+def test_a_vendors_profiler_starts_none_of_torch_and_explains_the_programs_own(
+    run_with: Callable[..., Run], tmp_path: Path
 ) -> None:
     pytest.importorskip("torch")
-    text = "import sys, torch\nassert sys.modules['portagpu_launched'].process.profile is None"
-    run = run_with(tool, text)
-    assert run.verdict is Verdict.PASS, run.results
-    assert files(tmp_path) == OUTPUT[tool]
-
-
-@pytest.mark.torch
-def test_rocprofv3_with_torchs_profiler_is_explained(run_with: Callable[..., Run]) -> None:
-    pytest.importorskip("torch")
     text = """
-        import torch
+        import sys, torch
+        assert sys.modules["portagpu_launched"].process.profile is None
+        assert not torch.cuda.is_initialized()
         torch.cuda.is_initialized = lambda: True
         with torch.profiler.profile():
             torch.ones(2) + 1
     """
     run = run_with("rocprofv3", text, what={"kernels": 0})
+    assert result(run, "command").verdict is Verdict.PASS
+    assert files(tmp_path) == OUTPUT["rocprofv3"]
     reason = result(run, "captured").reason
     assert "records from the same library as rocprofv3: leave one of them out" in reason
 
@@ -226,7 +256,6 @@ RANKS = """
 
 
 def torchrun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, text: str) -> Run:
-    pytest.importorskip("torch")
     path = install(tool, tmp_path / "bin")
     monkeypatch.setenv("PATH", f"{path.parent}:{os.environ['PATH']}")
     script = str(write_script(tmp_path, text))
@@ -237,8 +266,15 @@ def torchrun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, text: s
 @pytest.mark.torch
 @pytest.mark.parametrize("tool", TOOLS)
 def test_each_rank_of_torchrun_has_its_own_output(
-    tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tool: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
+    if tool != "nsys":
+        # the real one under one tool, which runs itself for each rank
+        request.getfixturevalue("light_torch")
+    pytest.importorskip("torch")
     run = torchrun(tmp_path, monkeypatch, tool, RANKS)
     assert run.verdict is Verdict.PASS, run.results
     for rank in (0, 1):
@@ -248,7 +284,7 @@ def test_each_rank_of_torchrun_has_its_own_output(
     assert len([each for each in run.results if each.id == "profile/captured"]) == 2
 
 
-@pytest.mark.torch
+@pytest.mark.usefixtures("light_torch")
 @pytest.mark.parametrize("tool", TOOLS)
 def test_a_rank_without_output_is_named(
     tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -214,6 +214,8 @@ RAISES = Adding(_raises)
 
 def _use(device: str) -> None:
     AREAS["adding"] = f"{__name__}:{device}"  # type: ignore[index]
+    # ten repetitions of nothing end by themselves
+    rounds.REPEAT_S = 600.0  # type: ignore[misc]
 
 
 def search_rank(rank: Rank, device: str, **arguments: Any) -> Any:
