@@ -181,6 +181,7 @@ LOADED = "import sys; print('torch' in sys.modules)"
         {"module": "torch.py"},
         {"module": "json/__init__.py"},
         {"module": "sitecustomize.py"},
+        {"module": "child/torch.py", "environment": {"PYTHONSAFEPATH": ""}},
     ],
 )
 def test_what_would_make_a_difference_is_started(

@@ -118,7 +118,7 @@ class Prepared:
             # user, groups, umask, and a function to call in the child
             or given[17:22] != (None, None, None, -1, None)
             or min(others, default=3) < 3
-            or not self._runs_alike(words[1:], variables)
+            or not self._is_same(words[1:], variables, os.fsdecode(folder or b"."))
         ):
             return _start(*given)
         program = _Program(
@@ -140,13 +140,15 @@ class Prepared:
         try:
             return self._fork(program, [*standard, *others, place])
         except (OSError, EOFError):
-            # a closed descriptor, or nobody who answers
+            # a closed descriptor, or nobody who answers: no later answer is for another child
+            self._connection.close()
             return _start(*given)
         finally:
             os.close(place)
 
-    def _runs_alike(self, options: Sequence[str], variables: Sequence[bytes]) -> bool:
-        _, kind, what, *_ = *_safe_path(options), "", ""
+    def _is_same(self, options: Sequence[str], variables: Sequence[bytes], folder: str) -> bool:
+        """Whether a forked child does what a started one does."""
+        safe, kind, what, *_ = *_safe_path(options), "", ""
         if kind != "-c" and not (kind == "-m" and what in MODULES):
             return False
         environment = dict(os.fsdecode(each).split("=", 1) for each in variables)
@@ -155,6 +157,8 @@ class Prepared:
         if _read_at_start(environment) != self._imported.fixed:
             return False
         paths = environment.get("PYTHONPATH", "").split(os.pathsep)
+        if not (safe or environment.get("PYTHONSAFEPATH")):
+            paths.append(folder)
         return not any(
             self._has_others(Path(each))
             for each in paths
