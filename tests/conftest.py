@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import importlib.util
 import os
 import shutil
 import signal
@@ -146,7 +148,10 @@ def child(tmp_path: Path) -> Callable[..., Child]:
 
 
 @pytest.fixture(scope="session")
-def _prepared() -> Iterator[Prepared]:
+def _prepared() -> Iterator[Prepared | None]:
+    if importlib.util.find_spec("torch") is None:
+        yield None
+        return
     from tests.support.forked import prepared_process
 
     with prepared_process() as prepared:
@@ -154,11 +159,14 @@ def _prepared() -> Iterator[Prepared]:
 
 
 @pytest.fixture(scope="module")
-def forked(_prepared: Prepared) -> Iterator[None]:
-    """Fork the Python children of a module's tests where they can be (``tests/support/forked``)."""
+def forked(_prepared: Prepared | None) -> Iterator[None]:
+    """Fork the Python children of a module's tests where they can be (``tests/support/forked``).
+
+    Without torch they are started.
+    """
     from tests.support.forked import forking
 
-    with forking(_prepared):
+    with forking(_prepared) if _prepared else contextlib.nullcontext():
         yield
 
 

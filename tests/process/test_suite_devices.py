@@ -21,7 +21,7 @@ from portagpu.suite.runner import judge_cases
 from portagpu.world import Ranks
 from tests.conftest import Child, run_child
 from tests.support import registry_state
-from tests.support.case_files import Recorder, conform, copy_cases
+from tests.support.case_files import Recorder, conform, copy_cases, only_files
 from tests.support.fake_plugins import install
 
 if TYPE_CHECKING:
@@ -189,9 +189,7 @@ def test_the_verb_judges_the_devices_that_it_is_asked_for(
 ) -> None:
     _installed(site, monkeypatch)
     monkeypatch.chdir(tmp_path)
-    # the whole suite takes longer to collect
-    monkeypatch.setattr("portagpu.suite.runner._folder", lambda _: _cases(site))
-    monkeypatch.setattr("portagpu.suite.runner.missing_cases", lambda _: "")
+    only_files(monkeypatch, _cases(site))
 
     def run(*arguments: str) -> Child:
         code = cli.main(["conform", "--backend", "many", "--only", PRODUCT, *arguments])

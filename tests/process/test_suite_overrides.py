@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from portagpu import cli
 from portagpu.contract import Override
 from portagpu.results.run import Verdict
 from portagpu.suite.judge import judge, unused_overrides
 from portagpu.suite.messages import DeviceUnderTest, ListedCase
+from tests.conftest import Child
 from tests.support import registry_state
-from tests.support.case_files import by_id, conform, write_cases
+from tests.support.case_files import by_id, conform, copy_cases, only_files, write_cases
 from tests.support.fake_plugins import install
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("forked")
@@ -190,15 +193,21 @@ PLUGIN = Quirky()
 
 
 @pytest.fixture
-def quirky(tmp_path: Path) -> dict[str, str]:
-    """An environment with a backend that publishes overrides."""
-    install(tmp_path, "portagpu-quirky", {"quirky": "portagpu_quirky:PLUGIN"}, _modules())
-    paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+def quirky(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Child]:
+    """The verb, on a backend that publishes overrides, and with the cases that they are of."""
+    install(tmp_path, "portagpu-quirky", {"quirky": "quirky_0:PLUGIN"}, {"quirky_0": QUIRKY})
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "quirky_0", raising=False)
+    registry_state.forget(monkeypatch)
+    only_files(monkeypatch, copy_cases(tmp_path / "cases", "rng"))
 
+    def run(*words: str) -> Child:
+        code = cli.main(["conform", "--backend", "quirky", *words])
+        return Child(code, *capsys.readouterr())
 
-def _modules() -> dict[str, str]:
-    return {"portagpu_quirky": QUIRKY}
+    return run
 
 
 def _conform(environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
@@ -212,24 +221,23 @@ def _conform(environment: dict[str, str], *words: str) -> subprocess.CompletedPr
     )
 
 
-def test_the_list_has_a_backends_outcomes(quirky: dict[str, str]) -> None:
-    done = _conform(quirky, "--list", "--only", "rng/seed-repeats", "--json", "-")
-    assert done.returncode == 0, done.stderr
-    outcomes = {case["id"]: case for case in json.loads(done.stdout)["cases"]}
+def test_the_list_has_a_backends_outcomes(quirky: Callable[..., Child]) -> None:
+    done = quirky("--list", "--only", "rng/seed-repeats", "--json", "-")
+    outcomes = {case["id"]: case for case in json.loads(done.ok())["cases"]}
     changed = outcomes.pop("rng/seed-repeats[rand]")
     assert changed["outcome"] == "undefined"
     assert changed["override"]["reason"] == "it drifts"
     assert outcomes
     assert all("override" not in case for case in outcomes.values())
-    text = _conform(quirky, "--list", "--only", "rng/seed-repeats").stdout
+    text = quirky("--list", "--only", "rng/seed-repeats").out
     assert text.count("undefined (rng/seed-repeats[rand]): it drifts") == 1
 
 
 @pytest.mark.torch
-def test_a_run_is_judged_by_a_backends_outcomes(quirky: dict[str, str]) -> None:
+def test_a_run_is_judged_by_a_backends_outcomes(quirky: Callable[..., Child]) -> None:
     pytest.importorskip("torch")
-    done = _conform(quirky, "--only", "rng/seed-*", "--json", "-")
-    results = {each["id"]: each for each in json.loads(done.stdout)["results"]}
+    done = quirky("--only", "rng", "--json", "-")
+    results = {each["id"]: each for each in json.loads(done.out)["results"]}
     assert results["rng/seed-repeats[rand]"]["verdict"] == "UNVERIFIED"
     assert "quirky declares it undefined" in results["rng/seed-repeats[rand]"]["reason"]
     others = [
@@ -240,7 +248,7 @@ def test_a_run_is_judged_by_a_backends_outcomes(quirky: dict[str, str]) -> None:
     seeds = {name: each for name, each in results.items() if name.startswith("rng/seed-is-")}
     assert seeds, sorted(results)
     assert {each["verdict"] for each in seeds.values()} == {"FAIL"}
-    assert done.returncode == 1, "it claims to be unable to do what it does"
+    assert done.code == 1, "it claims to be unable to do what it does"
 
 
 ENDS = {

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu import contents
+from portagpu import cli, contents
 from portagpu.bringup.gates import load_gates
 from portagpu.contents import DamagedInstallation
 from portagpu.paths import matrix_dir
@@ -27,7 +27,8 @@ from portagpu.suite import Selection
 from portagpu.suite.expected_failures import apply_expected_failures, stale_expected_failures, today
 from portagpu.suite.judge import mostly_unjudged_areas, shared_world_failures
 from portagpu.target import ExpectedFailure
-from tests.support.case_files import by_id, conform, write_cases
+from tests.support import registry_state
+from tests.support.case_files import by_id, conform, copy_cases, only_files, write_cases
 from tests.support.fake_plugins import install
 
 if TYPE_CHECKING:
@@ -81,29 +82,25 @@ PLUGIN = Once()
 @needs_torch
 @pytest.mark.parametrize("strict", [(), ("--strict",)])
 def test_a_backend_whose_rank_dies_in_its_first_world_does_not_pass(
-    tmp_path: Path, strict: tuple[str, ...]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    strict: tuple[str, ...],
 ) -> None:
     pytest.importorskip("torch")
     install(
         tmp_path, "portagpu-once", {"once": "once_backend:PLUGIN"}, {"once_backend": SEGFAULTS_ONCE}
     )
     words = ["conform", "--backend", "once", "--only", "collectives/barrier*", "--json", "-"]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]),
-        "ONCE_FOLDER": str(tmp_path),
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", "portagpu", *words, *strict],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("ONCE_FOLDER", str(tmp_path))
+    registry_state.forget(monkeypatch)
+    only_files(monkeypatch, copy_cases(tmp_path / "cases", "collectives_async"))
+    code = cli.main([*words, *strict])
     assert (tmp_path / "died").exists(), "no rank died"
-    assert done.returncode == 1, done.stderr
-    assert "rank 1 died of SIGSEGV" in done.stderr
+    said = capsys.readouterr().err
+    assert code == 1, said
+    assert "rank 1 died of SIGSEGV" in said
 
 
 GIVEN_UP = """
@@ -180,29 +177,23 @@ PLUGIN = Careless()
 
 
 @needs_torch
-def test_a_backend_cannot_override_its_way_to_a_pass(tmp_path: Path) -> None:
+def test_a_backend_cannot_override_its_way_to_a_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("torch")
     install(
         tmp_path, "portagpu-careless", {"careless": "careless:PLUGIN"}, {"careless": OVERRIDES_ALL}
     )
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "portagpu", "conform", "--backend", "careless", "--json", "-"),
-            *("--only", "rng/seed-repeats", "--only", "memory/free*"),
-        ],
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]),
-        },
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 3, done.stderr
-    verdicts = {each["id"]: each["verdict"] for each in json.loads(done.stdout)["results"]}
+    monkeypatch.syspath_prepend(tmp_path)
+    registry_state.forget(monkeypatch)
+    only_files(monkeypatch, copy_cases(tmp_path / "cases", "rng", "memory"))
+    words = ("--only", "rng/seed-repeats", "--only", "memory/free*", "--json", "-")
+    code = cli.main(["conform", "--backend", "careless", *words])
+    out, err = capsys.readouterr()
+    assert code == 3, err
+    verdicts = {each["id"]: each["verdict"] for each in json.loads(out)["results"]}
     assert verdicts["suite/unjudged-rng"] == verdicts["suite/unjudged-memory"] == "INCONCLUSIVE"
-    assert "Unverified:" in done.stderr
+    assert "Unverified:" in err
 
 
 @needs_torch

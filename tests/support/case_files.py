@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    import pytest
+
     from portagpu.results.run import Result
     from portagpu.running import OpenedDevice
 
@@ -34,6 +36,12 @@ def copy_cases(folder: Path, *names: str) -> Path:
     for name in names:
         shutil.copy(matrix_dir() / "conformance" / f"test_{name}.py", folder)
     return folder
+
+
+def only_files(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Have a folder's files be the whole suite for what this process runs."""
+    monkeypatch.setattr("portagpu.suite.runner._folder", lambda _: folder)
+    monkeypatch.setattr("portagpu.suite.runner.missing_cases", lambda _: "")
 
 
 def by_id(results: list[Result]) -> dict[str, Result]:
