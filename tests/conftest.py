@@ -185,11 +185,11 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, 
 
 
 @pytest.fixture(scope="session")
-def verbs() -> Iterator[ForkedVerbs]:
+def verbs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedVerbs]:
     """``verbs("info", "--json", "-")`` is a fork that runs the command line, as a Child."""
     from tests.support.forked_verbs import ForkedVerbs
 
-    with ForkedVerbs() as started:
+    with ForkedVerbs(tmp_path_factory.mktemp("verbs")) as started:
         yield started
 
 

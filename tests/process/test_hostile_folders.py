@@ -84,7 +84,7 @@ def watch(place: Path) -> Iterator[Watched]:
     )
     watching = str(ROOT / "tests/support/watched")
     environment["PYTHONPATH"] = os.pathsep.join([watching, environment["PYTHONPATH"]])
-    with ForkedVerbs(folder, environment) as forks:
+    with ForkedVerbs(place, folder, environment) as forks:
         found = Watched(folder, log, forks, environment)
         assert found.reported() == [], "an import of the command line executed what lies there"
         yield found
