@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import textwrap
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 CHILD_LIMIT_S: Final = 120
+MIN_FREE_BYTES: Final = 512 << 20
+"""For temporary files: some files of tests leave 200 MiB, which pytest removes after three runs."""
 
 # workers share the cores, and a thread of torch that waits for another worker's core spins;
 # torch is not imported yet, and what a test starts inherits it
@@ -48,6 +51,22 @@ def pytest_configure(config: pytest.Config) -> None:
     from tests.support.costs import Costs
 
     config.pluginmanager.register(Costs(), "costs")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """End the run with one line where tests have no room to write."""
+    given = session.config.getoption("basetemp")
+    try:
+        place = Path(given).resolve().parent if given else Path(tempfile.gettempdir())
+        free = shutil.disk_usage(place).free
+    except OSError as error:
+        pytest.exit(f"tests cannot write temporary files: {error}: set TMPDIR", returncode=4)
+    if free < MIN_FREE_BYTES:
+        pytest.exit(
+            f"{place} has {free >> 20} MiB free, and tests write there: set TMPDIR to a folder "
+            f"with {MIN_FREE_BYTES >> 20} MiB",
+            returncode=4,
+        )
 
 
 def pytest_report_header() -> str:
