@@ -34,7 +34,7 @@ def test_a_run_with_room_begins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 def test_a_full_disk_ends_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=MIN_FREE_BYTES - 1))
-    with pytest.raises(pytest.exit.Exception, match="has 511 MiB free, and .* set TMPDIR") as said:
+    with pytest.raises(pytest.exit.Exception, match=r"has 511 MiB free, and .* set TMPDIR") as said:
         begin(tmp_path / "base")
     assert "\n" not in str(said.value)
 
@@ -42,5 +42,5 @@ def test_a_full_disk_ends_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 def test_no_folder_for_temporary_files_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc/none"])
-    with pytest.raises(pytest.exit.Exception, match="cannot write temporary files: .* set TMPDIR"):
+    with pytest.raises(pytest.exit.Exception, match=r"cannot write temporary files: .* set TMPDIR"):
         begin()
