@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import textwrap
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 CHILD_LIMIT_S: Final = 120
+MIN_FREE_BYTES: Final = 512 << 20
+"""For temporary files: some files of tests leave 200 MiB, which pytest removes after three runs."""
 
 # workers share the cores, and a thread of torch that waits for another worker's core spins;
 # torch is not imported yet, and what a test starts inherits it
@@ -55,6 +58,22 @@ def pytest_configure(config: pytest.Config) -> None:
     from tests.support.costs import Costs
 
     config.pluginmanager.register(Costs(), "costs")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """End the run with one line where tests have no room to write."""
+    given = session.config.getoption("basetemp")
+    try:
+        place = Path(given).resolve().parent if given else Path(tempfile.gettempdir())
+        free = shutil.disk_usage(place).free
+    except OSError as error:
+        pytest.exit(f"tests cannot write temporary files: {error}: set TMPDIR", returncode=4)
+    if free < MIN_FREE_BYTES:
+        pytest.exit(
+            f"{place} has {free >> 20} MiB free, and tests write there: set TMPDIR to a folder "
+            f"with {MIN_FREE_BYTES >> 20} MiB",
+            returncode=4,
+        )
 
 
 def pytest_report_header() -> str:
@@ -237,11 +256,11 @@ def ranks_left(server: Ranks) -> list[int]:
 
 
 @pytest.fixture(scope="session")
-def verbs() -> Iterator[ForkedVerbs]:
+def verbs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedVerbs]:
     """``verbs("info", "--json", "-")`` is a fork that runs the command line, as a Child."""
     from tests.support.forked_verbs import ForkedVerbs
 
-    with ForkedVerbs() as started:
+    with ForkedVerbs(tmp_path_factory.mktemp("verbs")) as started:
         yield started
 
 

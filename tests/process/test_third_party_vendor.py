@@ -46,14 +46,16 @@ def python(portagpu_wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 @pytest.fixture(scope="module")
-def forks(python: Path) -> Iterator[ForkedVerbs]:
+def forks(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedVerbs]:
     """A process of that environment; what portagpu needs is this one's."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("DEMO_")}
     # both wheels before this environment, which also has the metadata of this checkout
     own = python.parents[1].glob("lib/*/site-packages")
     needed = os.pathsep.join([*map(str, own), *site.getsitepackages()])
     environment = {**inherited, "PYTHONPATH": needed}
-    with ForkedVerbs(environment=environment, python=str(python)) as started:
+    with ForkedVerbs(
+        tmp_path_factory.mktemp("forks"), environment=environment, python=str(python)
+    ) as started:
         yield started
 
 

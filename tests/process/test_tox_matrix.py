@@ -32,10 +32,10 @@ TARGETS: Final = sorted(
 
 
 @pytest.fixture(scope="module")
-def forks() -> Iterator[ForkedVerbs]:
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedVerbs]:
     """A process that has tox imported."""
     names = ("tox.run", "tox.session.cmd.run.common", "virtualenv")
-    with ForkedVerbs(imports=names) as started:
+    with ForkedVerbs(tmp_path_factory.mktemp("tox"), imports=names) as started:
         yield started
 
 

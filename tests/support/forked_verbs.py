@@ -45,10 +45,14 @@ _IMPORTED: Final = ("cli", "info", "health", "bringup", "report")
 
 
 class ForkedVerbs:
-    """A context: a process that forks for each call, and ends with this one or before it."""
+    """A context: a process that forks for each call, and ends with this one or before it.
+
+    ``files`` is a folder for what calls print; it starts in ``folder``, with ``environment``.
+    """
 
     def __init__(
         self,
+        files: Path,
         folder: Path | None = None,
         environment: Mapping[str, str] | None = None,
         imports: Sequence[str] | None = None,
@@ -62,6 +66,7 @@ class ForkedVerbs:
             stdout=subprocess.PIPE,
             text=True,
         )
+        self._files = files
         self._ask({"imports": imports})
 
     def __enter__(self) -> Self:
@@ -85,7 +90,7 @@ class ForkedVerbs:
         """
         from tests.conftest import Child
 
-        with tempfile.TemporaryDirectory() as place:
+        with tempfile.TemporaryDirectory(dir=self._files) as place:
             given = {
                 "words": words,
                 "folder": str(folder or place),
@@ -160,6 +165,21 @@ def _become(call: dict[str, Any]) -> None:
     sys.argv[:] = ["portagpu", *call["words"]]
 
 
+def _wait(pid: int) -> None:
+    """Wait for the end of a fork, or for that of the process that asked: then nobody is left."""
+    import select
+    import signal
+
+    ended = select.poll()
+    ended.register(pidfd := os.pidfd_open(pid), select.POLLIN)
+    # it reports nothing but that the other end is closed
+    ended.register(0, 0)
+    if 0 in dict(ended.poll()):
+        os.killpg(pid, signal.SIGKILL)
+        os._exit(1)
+    os.close(pidfd)
+
+
 def serve() -> None:
     """Answer each line of standard input with an exit code; a fork returns from here."""
     for line in iter(sys.stdin.readline, ""):
@@ -173,6 +193,7 @@ def serve() -> None:
             _become(call)
             exec(compile(f"import sys\n{call['body']}", "<body>", "exec"), {"__name__": "__main__"})
             return
+        _wait(pid)
         _, status = os.waitpid(pid, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)
 

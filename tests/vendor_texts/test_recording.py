@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -234,13 +233,12 @@ def test_the_verb_reads_recordings_and_refuses_others(tmp_path: Path) -> None:
     assert isinstance(refused.exception, RecordingError)
 
 
-TOOL = """#!{python}
-import sys, time
-if sys.argv[1:] == ["hang"]:
-    time.sleep(300)
-if sys.argv[1:] == ["fail"]:
-    sys.exit("no device\\nmore")
-print({text!r})
+TOOL = """#!/bin/sh
+case "$1" in
+hang) exec sleep 300 ;;
+fail) printf 'no device\\nmore' >&2; exit 1 ;;
+esac
+cat "$0.txt"
 """
 
 
@@ -248,7 +246,8 @@ print({text!r})
 def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     file = tmp_path / "bin" / "gpu-tool"
     file.parent.mkdir()
-    file.write_text(TOOL.format(python=sys.executable, text=TOPO))
+    file.write_text(TOOL)
+    file.with_name("gpu-tool.txt").write_text(TOPO)
     file.chmod(0o755)
     (tmp_path / "bin" / "forbidden").write_text("")
     monkeypatch.setenv("PATH", f"{file.parent}{os.pathsep}{os.environ['PATH']}")
