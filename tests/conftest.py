@@ -216,36 +216,63 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, 
     return write
 
 
+TRAINING: Final = "tests.support.ranks:import_training"
+
+
 @pytest.fixture(scope="session")
 def rank_server() -> Iterator[Ranks]:
     """The rank server of this worker, for fixtures of modules: tests take ``ranks``.
 
     A test that needs an environment of its own, or that ends the server, starts another one.
     """
-    pytest.importorskip("torch")
-    from portagpu.world import Ranks
+    yield from _serve()
 
-    with Ranks() as server:
-        _start(server)
-        yield server
-        assert ranks_left(server) == [], "ranks are left at the end"
+
+@pytest.fixture(scope="session")
+def training_server() -> Iterator[Ranks]:
+    """The same with torch's compiler and FSDP, which makes every fork half as dear again."""
+    yield from _serve(TRAINING)
 
 
 @pytest.fixture
 def ranks(rank_server: Ranks) -> Iterator[Ranks]:
     """The rank server of this worker, which is there, and has no ranks when the test ends."""
-    _start(rank_server)
-    before = rank_server._child
-    yield rank_server
-    if rank_server._child is not before:
+    yield from _lend(rank_server)
+
+
+@pytest.fixture
+def training_ranks(training_server: Ranks) -> Iterator[Ranks]:
+    """The same for ranks with an optimiser, DDP or FSDP, which import torch's compiler."""
+    yield from _lend(training_server, TRAINING)
+
+
+def _serve(ahead: str = "") -> Iterator[Ranks]:
+    pytest.importorskip("torch")
+    from portagpu.world import Ranks
+
+    with Ranks() as server:
+        _start(server, ahead)
+        yield server
+        assert ranks_left(server) == [], "ranks are left at the end"
+
+
+def _lend(server: Ranks, ahead: str = "") -> Iterator[Ranks]:
+    _start(server, ahead)
+    before = server._child
+    yield server
+    if server._child is not before:
         # what a test starts again has the environment of that test
-        rank_server.close()
-    assert ranks_left(rank_server) == [], "ranks are left of a test"
+        server.close()
+    assert ranks_left(server) == [], "ranks are left of a test"
 
 
-def _start(server: Ranks) -> None:
+def _start(server: Ranks, ahead: str) -> None:
+    if server._child is not None and server._child.running:
+        return
     with mock.patch.dict(os.environ, ENVIRONMENT, clear=True):
         server.start()
+    if ahead:
+        server.prepare(ahead, backend="cpu")
 
 
 def ranks_left(server: Ranks) -> list[int]:

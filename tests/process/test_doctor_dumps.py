@@ -24,9 +24,10 @@ from portagpu.readings.model import FormatError
 from portagpu.results.run import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from portagpu.results.run import Result, Run
+    from portagpu.world import Ranks
 
 
 def trusted(data: bytes) -> Any:
@@ -381,25 +382,17 @@ KINDS = {
 
 
 @pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def real(tmp_path_factory: pytest.TempPathFactory, rank_server: Ranks) -> Path:
     """A folder with the dumps of three ranks for each kind of fault that leaves them alive."""
-    pytest.importorskip("torch")
-    from portagpu.world import Ranks
-
     folder = tmp_path_factory.mktemp("dumps")
-    with Ranks() as ranks:
-        for kind in KINDS:
-            (folder / kind).mkdir()
-            options = {"kind": kind, "folder": str(folder / kind)}
-            done = ranks.run(
-                "tests.support.hang_ranks:plant",
-                3,
-                arguments=options,
-                backend="cpu",
-                timeout_s=30.0,
-            )
-            assert done.ok, done.sentence
-    yield folder
+    for kind in KINDS:
+        (folder / kind).mkdir()
+        options = {"kind": kind, "folder": str(folder / kind)}
+        done = rank_server.run(
+            "tests.support.hang_ranks:plant", 3, arguments=options, backend="cpu", timeout_s=60.0
+        )
+        assert done.ok, done.sentence
+    return folder
 
 
 @pytest.mark.torch

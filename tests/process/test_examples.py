@@ -34,13 +34,6 @@ AGREEMENT: Final = 1e-4
 """Relative: the same batches in float32, whose sums have another order: 1e-7 at first."""
 
 
-@pytest.fixture
-def trainers(ranks: Ranks) -> Ranks:
-    """The rank server, from which ranks that train begin at once."""
-    ranks.prepare(f"{RANKS}:import_training", backend="cpu")
-    return ranks
-
-
 def run(ranks: Ranks, path: Path, world: int, *words: str) -> list[tuple[int, str, str]]:
     """(exit status, output, errors) of each rank; this process is the agent that launched them."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -79,12 +72,12 @@ def losses(out: str) -> list[float]:
 
 
 def test_the_transformer_trains_the_same_alone_and_under_torchrun(
-    trainers: Ranks, tmp_path: Path
+    training_ranks: Ranks, tmp_path: Path
 ) -> None:
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     ended = run_on_the_cpu([sys.executable, *torchrun, str(EXAMPLE), *SHORT], tmp_path)
     two = trained([ended])
-    alone = trained(run(trainers, EXAMPLE, 1, *SHORT))
+    alone = trained(run(training_ranks, EXAMPLE, 1, *SHORT))
     # the losses on the way have four digits
     assert losses(two) == pytest.approx(losses(alone), rel=AGREEMENT, abs=2e-4)
     assert losses(alone)[-1] < losses(alone)[0]
@@ -114,15 +107,15 @@ def parallel_losses(
 
 
 def test_every_way_of_splitting_trains_the_same_and_goes_on_on_other_ranks(
-    trainers: Ranks, tmp_path: Path
+    training_ranks: Ranks, tmp_path: Path
 ) -> None:
-    alone = parallel_losses(trainers, 1)
+    alone = parallel_losses(training_ranks, 1)
     assert sorted(alone) == [0, 1, 2, 3, 4]
-    split = parallel_losses(trainers, 4, "--tp", "2", "--pp", "2", "--recompute", "operators")
+    split = parallel_losses(training_ranks, 4, "--tp", "2", "--pp", "2", "--recompute", "operators")
     kept = ("--checkpoints", str(tmp_path / "kept"))
-    begun = parallel_losses(trainers, 2, *kept, steps=3)
+    begun = parallel_losses(training_ranks, 2, *kept, steps=3)
     assert sorted(begun) == [0, 1, 2]
-    on = parallel_losses(trainers, 2, *kept, "--pp", "2", "--schedule", "interleaved")
+    on = parallel_losses(training_ranks, 2, *kept, "--pp", "2", "--schedule", "interleaved")
     assert sorted(on) == [3, 4]
     for way in (split, begun | on):
         for step, pair in alone.items():

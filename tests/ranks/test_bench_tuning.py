@@ -83,8 +83,8 @@ def measured(ranks: Ranks, name: str, fault: str) -> Result:
 
 @pytest.mark.torch
 @pytest.mark.parametrize("fault", ["a_tuner_of_products", "a_tuner_of_convolutions"])
-def test_a_gain_is_the_time_without_over_the_time_with(ranks: Ranks, fault: str) -> None:
-    found = measured(ranks, "tuning/library[demo]", fault)
+def test_a_gain_is_the_time_without_over_the_time_with(training_ranks: Ranks, fault: str) -> None:
+    found = measured(training_ranks, "tuning/library[demo]", fault)
     assert found.verdict in (Verdict.UNVERIFIED, Verdict.INCONCLUSIVE), found.reason
     assert found.value is not None
     assert found.extra["state"] == {
@@ -93,8 +93,8 @@ def test_a_gain_is_the_time_without_over_the_time_with(ranks: Ranks, fault: str)
 
 
 @pytest.mark.torch
-def test_inductor_has_its_state_and_a_gain(ranks: Ranks) -> None:
-    found = measured(ranks, "tuning/inductor", "inductor_without_a_compiler")
+def test_inductor_has_its_state_and_a_gain(training_ranks: Ranks) -> None:
+    found = measured(training_ranks, "tuning/inductor", "inductor_without_a_compiler")
     assert found.verdict in (Verdict.UNVERIFIED, Verdict.INCONCLUSIVE), found.reason
     assert found.extra["state"]["on"] is False
     assert found.extra["state"]["where"]
@@ -108,16 +108,16 @@ def test_inductor_has_its_state_and_a_gain(ranks: Ranks) -> None:
         ("tuning/inductor", "inductor_that_tunes_wrongly"),
     ],
 )
-def test_a_wrong_product_keeps_no_gain(ranks: Ranks, name: str, fault: str) -> None:
-    found = measured(ranks, name, fault)
+def test_a_wrong_product_keeps_no_gain(training_ranks: Ranks, name: str, fault: str) -> None:
+    found = measured(training_ranks, name, fault)
     assert found.verdict is Verdict.FAIL, found.reason
     assert "product is wrong in row 0" in found.reason
     assert found.value is None
 
 
 @pytest.mark.torch
-def test_triton_s_cache_is_worth_the_time_without_over_the_time_with(ranks: Ranks) -> None:
-    found = measured(ranks, "tuning/triton_cache", "first_launches_from_a_cache")
+def test_triton_s_cache_is_worth_the_time_without_over_the_time_with(training_ranks: Ranks) -> None:
+    found = measured(training_ranks, "tuning/triton_cache", "first_launches_from_a_cache")
     assert found.verdict is Verdict.UNVERIFIED, found.reason
     assert found.value == 4.0  # half a second without, an eighth with
     assert found.n == 3
@@ -135,21 +135,21 @@ def test_triton_s_cache_is_worth_the_time_without_over_the_time_with(ranks: Rank
     ],
 )
 def test_a_cache_that_is_not_used_saves_nothing(
-    ranks: Ranks, fault: str, verdict: Verdict, words: str
+    training_ranks: Ranks, fault: str, verdict: Verdict, words: str
 ) -> None:
-    found = measured(ranks, "tuning/triton_cache", fault)
+    found = measured(training_ranks, "tuning/triton_cache", fault)
     assert found.verdict is verdict, found.reason
     assert words in found.reason
     assert found.value is None
 
 
 @pytest.mark.torch
-def test_a_first_launch_is_one_of_a_new_process(ranks: Ranks) -> None:
+def test_a_first_launch_is_one_of_a_new_process(training_ranks: Ranks) -> None:
     pytest.importorskip("triton")
-    found = measured(ranks, "tuning/triton_cache", "first_launches_in_the_interpreter")
+    found = measured(training_ranks, "tuning/triton_cache", "first_launches_in_the_interpreter")
     assert found.verdict is Verdict.SKIP, found.reason
     assert "the cache is off" in found.reason
     # outside of the interpreter Triton has no CPU
-    refused = measured(ranks, "tuning/triton_cache", "first_launches_on_a_cpu")
+    refused = measured(training_ranks, "tuning/triton_cache", "first_launches_on_a_cpu")
     assert refused.verdict is Verdict.ERROR
     assert "no first launch: portagpu.bench.first_launch failed: Unsupported" in refused.reason

@@ -300,10 +300,10 @@ def test_what_does_not_fit_is_one_line(ranks: Ranks) -> None:
         assert [message for _, message in found] == wanted
 
 
-def test_the_documented_examples_run(ranks: Ranks, tmp_path: Path) -> None:
+def test_the_documented_examples_run(training_ranks: Ranks, tmp_path: Path) -> None:
     page = (ROOT / "docs/collectives.md").read_text(encoding="utf-8")
     section = page.partition("\n## Helpers\n")[2].partition("\n## ")[0]
     blocks = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     assert len(blocks) == 2
-    found = values(ranks, "runs_examples", 2, blocks=blocks, folder=str(tmp_path))
+    found = values(training_ranks, "runs_examples", 2, blocks=blocks, folder=str(tmp_path))
     assert found == [[[[], [[1.0] * 3]], "[1.0, nan]", [2.0] * 4, ["bias", "weight"], True]] * 2

@@ -607,8 +607,8 @@ def test_a_rank_that_raises_leaves_at_once(ranks: Ranks) -> None:
     assert told == [["", False, 1], ["'mine'", False, 1]]
 
 
-def test_a_group_that_lives_on_holds_no_port(ranks: Ranks) -> None:
-    assert values(ranks, "model_lives_on", 2, port=free_port()) == [[True, 2, True]] * 2
+def test_a_group_that_lives_on_holds_no_port(training_ranks: Ranks) -> None:
+    assert values(training_ranks, "model_lives_on", 2, port=free_port()) == [[True, 2, True]] * 2
 
 
 def test_a_checked_world_names_both_sides(ranks: Ranks) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -176,7 +177,7 @@ SLOW = """
 
     class Slow(Plugin):
         '''A CPU that takes a moment to open, as a GPU whose driver is not loaded.'''
-        name, contract, shared = "slow", (1, 1), True
+        name, contract, shared = "{name}", (1, 1), True
         start_s = {start_s}
 
         def status(self):
@@ -194,25 +195,30 @@ SLOW = """
 """
 
 
-def slow(monkeypatch, tmp_path, start_s, opening_s=6):
-    distribute(tmp_path, "slow-device", "slow", SLOW.format(start_s=start_s, opening_s=opening_s))
-    monkeypatch.syspath_prepend(str(tmp_path))
+@pytest.fixture(scope="module")
+def slow_ranks(tmp_path_factory):
+    """A rank server of its own, which finds two devices that open late."""
+    pytest.importorskip("torch")
+    folder = tmp_path_factory.mktemp("slow")
+    for name, start_s, opening_s in (("slow", 60, 6), ("late", 1, 60)):
+        plugin = SLOW.format(name=name, start_s=start_s, opening_s=opening_s)
+        distribute(folder, f"{name}-device", name, plugin)
+    with pytest.MonkeyPatch.context() as patch, Ranks() as ranks:
+        patch.syspath_prepend(str(folder))
+        ranks.start()
+        yield ranks
 
 
-def test_a_worlds_limit_begins_when_its_ranks_have_started(monkeypatch, tmp_path):
-    slow(monkeypatch, tmp_path, start_s=60)
-    with Ranks() as ranks:
-        outcome = ranks.run(f"{RANKS}:reduce", 2, backend="slow", timeout_s=5)
-        assert outcome.values == [3.0, 3.0]
-        hung = ranks.run(f"{RANKS}:hangs", 2, arguments={"culprit": 0}, backend="slow", timeout_s=5)
+def test_a_worlds_limit_begins_when_its_ranks_have_started(slow_ranks):
+    run = partial(slow_ranks.run, backend="slow", timeout_s=5)
+    assert run(f"{RANKS}:reduce", 2).values == [3.0, 3.0]
+    hung = run(f"{RANKS}:hangs", 2, arguments={"culprit": 0})
     assert hung.first_failure.error == "did not finish within 5 s", hung.sentence
     assert hung.duration_s < 40, "the time of the start was waited for after it"
 
 
-def test_ranks_that_do_not_start_are_told_apart_from_those_that_hang(monkeypatch, tmp_path):
-    slow(monkeypatch, tmp_path, start_s=1, opening_s=60)
-    with Ranks() as ranks:
-        outcome = ranks.run(f"{RANKS}:value", 1, backend="slow", timeout_s=1)
+def test_ranks_that_do_not_start_are_told_apart_from_those_that_hang(slow_ranks):
+    outcome = slow_ranks.run(f"{RANKS}:value", 1, backend="late", timeout_s=1)
     assert outcome.first_failure.state is RankState.HUNG
     assert "had not opened its device and joined within 2 s" in outcome.first_failure.error
 
