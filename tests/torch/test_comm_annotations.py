@@ -12,7 +12,7 @@ import pytest
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
-from tests.support.ranks.test_comm_hooks import HookOpName, PreHookArgs
+from tests.torch.test_comm_hooks import HookOpName, PreHookArgs
 
 import portagpu as pg
 from portagpu.captures.labels import COLLECTIVE, COLLECTIVE_LABELS, decode
