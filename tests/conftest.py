@@ -17,15 +17,17 @@ import pytest
 import portagpu
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 CHILD_LIMIT_S: Final = 120
+CORES: Final = len(os.sched_getaffinity(0))
+"""For the number of threads of a long child: no test's result depends on it."""
 
 # workers share the cores, and a thread of torch that waits for another worker's core spins;
 # torch is not imported yet, and what a test starts inherits it
 if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
-    share = max(1, len(os.sched_getaffinity(0)) // int(workers))
+    share = max(1, CORES // int(workers))
     os.environ.setdefault("OMP_NUM_THREADS", str(share))
 
 # last, so that `from tests.x import y` works and the installed package is still the one under test
@@ -54,6 +56,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--part", metavar="K/N", help="every N-th file of tests, from the K-th on")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Have every second worker collect from the last file on.
+
+    Workers write what they compile next to the files. So each compiles one half in a fresh
+    checkout, and reads what the other wrote of the other half.
+    """
+    report = yield
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+    if int(worker) % 2 and isinstance(collector, pytest.Directory):
+        report.result.reverse()
+    return report
+
+
 # after -m and -k: a part has its share of the files that these leave, so that none is empty
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -67,6 +85,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=[each for each in items if each.path not in chosen])
         items[:] = [each for each in items if each.path in chosen]
     if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda each: str(each.path))
         first = {each.path for each in items if each.get_closest_marker("first")}
         items.sort(key=lambda each: each.path not in first)
 

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from fractions import Fraction
 from pathlib import Path
@@ -28,10 +27,9 @@ from portagpu.results.run import Run
 from portagpu.results.verdicts import Evidence, Verdict
 from portagpu.subprocesses.start import python_environment
 from tests.conftest import ROOT
+from tests.support.waits import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from portagpu.results.run import Result
 
 pytestmark = pytest.mark.torch
@@ -275,7 +273,7 @@ def test_words_of_a_refusal_are_one_line() -> None:
     ],
 )
 def test_a_lost_rank_is_named_in_one_line(fault: str, state: str, verdict: Verdict) -> None:
-    run = of_fault(fault, worlds=(2,), timeout_s=8.0)
+    run = of_fault(fault, worlds=(2,), timeout_s=8.0)  # time: what it limits never ends
     (result,) = run.results
     assert result.id == "collectives/verify/all_reduce[2]"
     assert (result.verdict, result.value, result.device) == (verdict, state, "rank 1")
@@ -286,7 +284,9 @@ def test_a_lost_rank_is_named_in_one_line(fault: str, state: str, verdict: Verdi
 
 def test_after_a_rank_hung_nothing_else_begins() -> None:
     operations = ("broadcast", "all_reduce", "reduce")
-    run = of_fault("rank_1_never_comes", worlds=(2,), operations=operations, timeout_s=6.0)
+    run = of_fault(
+        "rank_1_never_comes", worlds=(2,), operations=operations, timeout_s=6.0
+    )  # time: what it limits never ends
     found = by_id(run)
     hung = "collectives/verify/broadcast[2]"
     assert found[hung].verdict is Verdict.FAIL
@@ -320,15 +320,6 @@ def running_with(mark: str) -> list[str]:
         except OSError:
             continue
     return found
-
-
-def wait_until(condition: Callable[[], bool], limit_s: float) -> bool:
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 def test_the_command_verifies_and_leaves_nothing(tmp_path: Path) -> None:
@@ -378,14 +369,14 @@ def test_ctrl_c_ends_every_rank(tmp_path: Path) -> None:
     )
     try:
         # the command, the server, and ranks beside them
-        assert wait_until(lambda: len(running_with(mark)) >= 4, LIMIT_S)
+        wait_until(lambda: len(running_with(mark)) >= 4, "the ranks do not begin")
         child.send_signal(signal.SIGINT)
         output, _ = child.communicate(timeout=LIMIT_S)
     finally:
         child.kill()
     assert child.returncode == 130
     assert "interrupted" in output.splitlines()[-1]
-    assert wait_until(lambda: not running_with(mark), LIMIT_S)
+    wait_until(lambda: not running_with(mark), "a rank is left")
     assert Run.from_json(json.loads((tmp_path / "run.json").read_text())).info.interrupted
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
 
 from portagpu.fleet.scripts import write_scripts
 from tests.support import slurm_cluster
+from tests.support.waits import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +52,7 @@ def test_only_a_fault_fails_the_prolog(
     (tmp_path / "n1").write_text(f"{code}\n")
     # Slurm gives a prolog next to nothing
     ended = subprocess.run(
-        [scripts / name], env={"SLURMD_NODENAME": "n1"}, capture_output=True, timeout=20,
+        [scripts / name], env={"SLURMD_NODENAME": "n1"}, capture_output=True, timeout=60,
         check=False, cwd="/",
     )  # fmt: skip
     assert ended.returncode == ends_with
@@ -61,7 +62,7 @@ def test_only_a_fault_fails_the_prolog(
 @pytest.mark.parametrize("name", ["prolog.sh", "epilog.sh"])
 def test_a_program_that_is_gone_is_no_fault_of_the_node(name: str, tmp_path: Path) -> None:
     write_scripts(tmp_path, [sys.executable, "-m", "portagpu_that_is_gone"], [])
-    assert subprocess.run([tmp_path / name], env={}, timeout=20, check=False).returncode == 0
+    assert subprocess.run([tmp_path / name], env={}, timeout=60, check=False).returncode == 0
 
 
 @pytest.mark.parametrize("name", ["prolog.sh", "epilog.sh"])
@@ -77,7 +78,7 @@ def test_the_prolog_calls_no_command_of_slurm(name: str, scripts: Path) -> None:
 def test_the_scripts_are_well_formed_and_may_run(name: str, scripts: Path) -> None:
     assert os.access(scripts / name, os.X_OK)
     assert "@" not in (scripts / name).read_text().replace("%@+", "").replace("=()%+@-", "")
-    subprocess.run(["sh", "-n", scripts / name], check=True, timeout=20)
+    subprocess.run(["sh", "-n", scripts / name], check=True, timeout=60)
 
 
 def test_the_instructions_name_the_scripts(scripts: Path) -> None:
@@ -93,11 +94,27 @@ def state_and_reason(cluster: Cluster, node: str) -> tuple[str, str]:
 
 
 def wait(cluster: Cluster, node: str, *states: str) -> str:
-    until = time.monotonic() + slurm_cluster.LIMIT_S
-    while (seen := state_and_reason(cluster, node))[0] not in states:
-        assert time.monotonic() < until, seen
-        time.sleep(0.1)
-    return seen[1]
+    """The reason of a node, once it has one of these states."""
+    found: list[tuple[str, str]] = []
+
+    def is_there() -> bool:
+        found[:] = [state_and_reason(cluster, node)]
+        return found[0][0] in states
+
+    wait_until(is_there, lambda: f"{node} is {found}")
+    return found[0][1]
+
+
+def wait_for_checks(checked: Path, *nodes: str) -> None:
+    """Wait until a check of each node has begun and ended from now on."""
+    begun = Counter(checked.read_text().split())
+
+    def are_through() -> bool:
+        # the first to end may have begun before
+        ended = Counter(checked.read_text().split()) - begun
+        return all(ended[node] >= 2 for node in nodes)
+
+    wait_until(are_through, f"no check of {nodes}")
 
 
 def test_slurm_drains_for_a_fault_and_the_check_resumes_its_own(
@@ -106,7 +123,12 @@ def test_slurm_drains_for_a_fault_and_the_check_resumes_its_own(
     """As slurmd runs the HealthCheckProgram, on every node each second."""
     # slurm.conf takes no blanks in the name; slurmd passes on no variable but the node's name
     program = tmp_path / "hc.sh"
-    program.write_text(f"#!/bin/sh\nSLURM_CONF={cluster.conf} exec '{scripts}/healthcheck.sh'\n")
+    # a line in "checked" for each check that has ended
+    checked = tmp_path / "checked"
+    program.write_text(
+        f"#!/bin/sh\nSLURM_CONF={cluster.conf} '{scripts}/healthcheck.sh'\nended=$?\n"
+        f"echo $SLURMD_NODENAME >>'{checked}'\nexit $ended\n"
+    )
     program.chmod(0o755)
     lines = f"HealthCheckProgram={program}\nHealthCheckInterval=1\nHealthCheckNodeState=IDLE\n"
     cluster.ask("scontrol", "update", "NodeName=m2", "State=DRAIN", "Reason=by hand")
@@ -121,13 +143,13 @@ def test_slurm_drains_for_a_fault_and_the_check_resumes_its_own(
         cluster.ask("scontrol", "update", "NodeName=m3", "State=DRAIN", "Reason=keep it")
         # what could not be judged changes nothing
         (tmp_path / "m1").write_text("3\n")
-        time.sleep(2.5)
+        wait_for_checks(checked, "m1")
         assert state_and_reason(cluster, "m1")[0] == "drained"
         for node in ("m1", "m2", "m3"):
             (tmp_path / node).unlink()
         # it does not answer for a moment
         wait(cluster, "m1", "idle", "idle*")
-        time.sleep(1.5)
+        wait_for_checks(checked, "m2", "m3")
         assert state_and_reason(cluster, "m2") == ("drained", "by hand")
         assert state_and_reason(cluster, "m3") == ("drained", "keep it")
     cluster.heal()
@@ -143,10 +165,7 @@ def test_slurm_drains_a_node_whose_prolog_finds_a_fault(
         cluster.ask("sbatch", "-p", "nvidia", "-w", "h2", "-o", str(out), "--wrap=echo ran")
         cluster.ask("sbatch", "-p", "nvidia", "-w", "h1", "-o", "/dev/null", "--wrap=true")
         assert wait(cluster, "h1", "drained").lower().startswith("prolog error")
-        until = time.monotonic() + slurm_cluster.LIMIT_S
-        while not (out.exists() and out.read_text()):
-            assert time.monotonic() < until, cluster.log()
-            time.sleep(0.1)
+        wait_until(lambda: out.exists() and out.read_text(), cluster.log)
         assert out.read_text() == "ran\n"
         assert state_and_reason(cluster, "h2")[0] in ("idle", "completing", "allocated")
     cluster.heal()

@@ -22,6 +22,7 @@ from portagpu.doctor.stalls import judge_dumps
 from portagpu.errors import RecordingError
 from portagpu.readings.model import FormatError
 from portagpu.results.run import Verdict
+from tests.support.looped import looped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -271,8 +272,8 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("operation", BASES)
+@looped("change", CHANGES)
+@looped("operation", BASES)
 def test_what_torchs_analyser_finds_in_two_calls_is_found(
     tmp_path: Path, operation: str, change: str
 ) -> None:
@@ -396,7 +397,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
                 3,
                 arguments=options,
                 backend="cpu",
-                timeout_s=30.0,
+                timeout_s=60.0,
             )
             assert done.ok, done.sentence
     yield folder
@@ -667,7 +668,7 @@ def test_calls_of_one_number_are_collected_without_copies_of_all_before() -> Non
     assert [each.id for each in judge_dumps([dump])] == ["dumps"]
 
 
-@pytest.mark.parametrize("seed", range(200))
+@looped("seed", range(200))
 def test_victims_are_those_that_reach_a_rank_that_waits_for_nobody(seed: int) -> None:
     """Beside a search of every path."""
     chance = random.Random(seed)  # noqa: S311 - seeded on purpose
@@ -893,7 +894,7 @@ def _run(programs: Mapping[int, Sequence[tuple[str, str, int, str]]]) -> list[di
     return dumps
 
 
-@pytest.mark.parametrize("seed", range(120))
+@looped("seed", range(120))
 def test_a_planted_fault_of_a_simulated_world_is_blamed_on_its_rank(
     tmp_path: Path, seed: int
 ) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from portagpu.paths import matrix_dir
 from portagpu.results.run import Result, Run, Verdict, new_run
 from portagpu.target import load_target
 from tests.conftest import CHILD_LIMIT_S, ROOT
+from tests.support.waits import wait_until
 
 pytest.importorskip("tox")
 if matrix_dir() != ROOT / "matrix":
@@ -61,33 +62,26 @@ with log.open("a") as file:
 """A Python with everything, which stands for the verbs: it writes a run that passed."""
 
 
-WHOLE = {
-    "compile": ("compile", [f"kernels/{name}" for name in KERNELS]),
-    "conform": (
-        "conformance",
-        [
-            name
-            for area in stated_areas("conformance")
-            for name in stated_names("conformance", area)
-        ],
-    ),
-    "bench": (
-        "performance",
-        [
-            name
-            for area in stated_areas("performance")
-            for name in stated_names("performance", area)
-        ],
-    ),
-    "bringup": ("bringup", [f"{gate}/x" for gate in stated_gates()]),
-}
-"""Verb -> its suite, and results of all that the suite has."""
+def names_of(suite: str) -> list[str]:
+    return [name for area in stated_areas(suite) for name in stated_names(suite, area)]
+
+
+@functools.cache
+def whole() -> dict[str, tuple[str, list[str]]]:
+    """Verb -> its suite, and results of all that the suite has."""
+    # a child process lists the cases
+    return {
+        "compile": ("compile", [f"kernels/{name}" for name in KERNELS]),
+        "conform": ("conformance", names_of("conformance")),
+        "bench": ("performance", names_of("performance")),
+        "bringup": ("bringup", [f"{gate}/x" for gate in stated_gates()]),
+    }
 
 
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What the stand-in did: a line when an environment begins, and one when it ends."""
-    for verb, (suite, ids) in WHOLE.items():
+    for verb, (suite, ids) in whole().items():
         run = new_run(target="cpu-x86-64", backend="cpu", versions={"torch": "2.9", "driver": None})
         for name in sorted(ids):
             area = name.partition("/")[0]
@@ -220,7 +214,7 @@ def change_text(document: dict[str, Any], where: str, value: object) -> None:
 def test_a_result_of_something_else_is_not_kept(
     where: str, value: Any, why: str, tmp_path: Path
 ) -> None:
-    suite, ids = WHOLE["conform"]
+    suite, ids = whole()["conform"]
     command = ["portagpu", "conform", "--target", "cpu-x86-64", "--json", "x.json"]
     made = new_run(command, target="cpu-x86-64", backend="cpu", versions={"torch": "2.9"})
     for name in ids:
@@ -321,10 +315,7 @@ def check_nothing_left(folder: Path) -> None:
 
 def test_ctrl_c_ends_what_runs(log: Path, tmp_path: Path) -> None:
     child = started(tmp_path / "out", 1, "nvidia-l4")
-    end = time.monotonic() + CHILD_LIMIT_S
-    while not (log.exists() and "begin nvidia-l4" in log.read_text()):
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    wait_until(lambda: log.exists() and "begin nvidia-l4" in log.read_text(), "it does not begin")
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=CHILD_LIMIT_S)
     assert child.returncode == 130, err

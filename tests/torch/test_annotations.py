@@ -85,16 +85,16 @@ def test_threads_that_run_a_decorated_function_have_blocks_of_their_own():
 
     @pg.annotate("decorated")
     def wait():
-        inside.wait(10)
-        leave.wait(10)
+        inside.wait(60)
+        leave.wait(60)
 
     threads = [threading.Thread(target=wait) for _ in range(2)]
     for each in threads:
         each.start()
-    inside.wait(10)
+    inside.wait(60)
     leave.set()
     for each in threads:
-        each.join(10)
+        each.join(60)
     assert wait.__name__ == "wait"
 
 

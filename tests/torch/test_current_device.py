@@ -87,7 +87,7 @@ def test_each_thread_has_torchs_current_device(monkeypatch):
 
     thread = threading.Thread(target=other)
     thread.start()
-    thread.join(10)
+    thread.join(60)
     assert (found, pg.backend().index) == ([2], 0)
 
 
