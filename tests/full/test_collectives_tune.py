@@ -27,7 +27,6 @@ from portagpu.collectives.tuning import (
 )
 from portagpu.collectives.ways import WAYS
 from portagpu.commbench import TuneOptions, profile_of, tune
-from portagpu.commbench.sweep import WrongOptions
 from portagpu.registry import backend
 from portagpu.results.run import Run
 from portagpu.results.verdicts import Evidence, Verdict
@@ -171,20 +170,6 @@ def test_a_lost_rank_is_named_in_one_line(fault: str, state: str, verdict: Verdi
     assert run.exit_code == 1
     with pytest.raises(ValueError, match="no profile: "):
         profile_of(run)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"operations": ("sendrecv",)},
-        {"dtypes": ("fp32",)},
-        {"worlds": (1,)},
-        {"sizes": (0,)},
-    ],
-)
-def test_options_that_there_are_not_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(WrongOptions):
-        TuneOptions(**wrong)
 
 
 # settings of a vendor's table: Gloo takes the place of its library
