@@ -443,7 +443,7 @@ def test_a_rank_that_hangs_in_a_collective_is_named(ranks: Ranks, device: Measur
         device,
         "collectives/all_reduce",
         "collective_where_rank_1_hangs",
-        timeout_s=4.0,  # time: what it limits never ends
+        timeout_s=4.0,  # allowed: what it limits never ends
     )
     assert result.verdict is Verdict.FAIL
     assert result.device == "rank 1"

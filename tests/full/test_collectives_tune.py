@@ -161,7 +161,7 @@ def test_what_the_library_refuses_is_left_out() -> None:
     ],
 )
 def test_a_lost_rank_is_named_in_one_line(fault: str, state: str, verdict: Verdict) -> None:
-    run = of_fault(fault, timeout_s=8.0)  # time: what it limits never ends
+    run = of_fault(fault, timeout_s=8.0)  # allowed: what it limits never ends
     (result,) = run.results
     assert result.id == "collectives/tune/all_reduce[2]"
     assert (result.verdict, result.value, result.device) == (verdict, state, "rank 1")

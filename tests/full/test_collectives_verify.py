@@ -162,7 +162,7 @@ def test_a_fault_that_needs_two_ranks_is_not_one_alone() -> None:
     ],
 )
 def test_a_lost_rank_is_named_in_one_line(fault: str, state: str, verdict: Verdict) -> None:
-    run = of_fault(fault, worlds=(2,), timeout_s=8.0)  # time: what it limits never ends
+    run = of_fault(fault, worlds=(2,), timeout_s=8.0)  # allowed: what it limits never ends
     (result,) = run.results
     assert result.id == "collectives/verify/all_reduce[2]"
     assert (result.verdict, result.value, result.device) == (verdict, state, "rank 1")
@@ -175,7 +175,7 @@ def test_after_a_rank_hung_nothing_else_begins() -> None:
     operations = ("broadcast", "all_reduce", "reduce")
     run = of_fault(
         "rank_1_never_comes", worlds=(2,), operations=operations, timeout_s=6.0
-    )  # time: what it limits never ends
+    )  # allowed: what it limits never ends
     found = by_id(run)
     hung = "collectives/verify/broadcast[2]"
     assert found[hung].verdict is Verdict.FAIL

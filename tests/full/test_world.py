@@ -127,7 +127,9 @@ def test_what_is_prepared_reaches_ranks_that_share_a_device(backend, value):
 
 @pytest.mark.parametrize("function", ["end_process", "sleep_long"])
 def test_ranks_go_without_what_cannot_be_prepared(tmp_path, monkeypatch, function):
-    monkeypatch.setattr(client, "LIMITS", Limits(prepare_s=3.0))  # time: what it limits never ends
+    monkeypatch.setattr(
+        client, "LIMITS", Limits(prepare_s=3.0)
+    )  # allowed: what it limits never ends
     with Ranks() as ranks:
         ranks.prepare(at(function), backend="cpu", begun=str(tmp_path / "begun"))
         assert ranks.run(at("value"), 2, group=False).ok
@@ -244,7 +246,7 @@ def test_a_rank_that_sends_what_is_no_message_is_named(ranks, line):
 def test_a_step_of_another_shape_is_no_outcome(ranks, line):
     outcome = ranks.run(
         at("sends"), 2, arguments={"line": line}, group=False, timeout_s=2
-    )  # time: what it limits never ends
+    )  # allowed: what it limits never ends
     assert [each.state for each in outcome.ranks] == [RankState.HUNG] * 2
     assert outcome.ranks[1].step in ("7", "x")
 
@@ -282,7 +284,7 @@ def test_a_rank_that_dies_is_named(ranks, culprit, how, reason):
 def test_a_rank_that_hangs_outside_the_collective_is_the_culprit(ranks, culprit):
     outcome = ranks.run(
         at("hangs"), 3, arguments={"culprit": culprit}, timeout_s=4
-    )  # time: what it limits never ends
+    )  # allowed: what it limits never ends
     assert outcome.culprit == culprit, outcome.sentence
     assert re.fullmatch(
         rf"rank {culprit} hung after all the same in sleeps_in_place_of_the_collective "
@@ -297,7 +299,7 @@ def test_a_rank_that_hangs_outside_the_collective_is_the_culprit(ranks, culprit)
 def test_a_rank_that_announced_fewer_steps_is_the_culprit(ranks):
     outcome = ranks.run(
         at("stays_behind"), 3, arguments={"culprit": 2}, group=False, timeout_s=3
-    )  # time: what it limits never ends
+    )  # allowed: what it limits never ends
     assert outcome.culprit == 2, outcome.sentence
     assert outcome.ranks[2].step == "step 1"
 
@@ -305,7 +307,7 @@ def test_a_rank_that_announced_fewer_steps_is_the_culprit(ranks):
 def test_a_stopped_rank_is_the_culprit(ranks):
     outcome = ranks.run(
         at("stops"), 2, arguments={"culprit": 1}, timeout_s=4
-    )  # time: what it limits never ends
+    )  # allowed: what it limits never ends
     assert outcome.culprit == 1, outcome.sentence
     assert outcome.sentence.startswith("rank 1 hung")
 
@@ -313,7 +315,7 @@ def test_a_stopped_rank_is_the_culprit(ranks):
 def test_when_all_hang_alike_nobody_is_blamed(ranks):
     outcome = ranks.run(
         at("all_hang"), 2, group=False, timeout_s=2
-    )  # time: what it limits never ends
+    )  # allowed: what it limits never ends
     assert outcome.culprit is None
     assert outcome.sentence.startswith("ranks 0, 1 hung in all_hang (ranks.py:")
 
@@ -323,7 +325,7 @@ def test_the_limit_begins_again_at_each_sign_of_life(ranks, how):
     arguments = {"how": how, "times": 16, "then": "returns"}
     outcome = ranks.run(
         at("goes_on"), 2, arguments=arguments, group=False, timeout_s=4, most_s=600
-    )  # time: time without a CPU does not count
+    )  # allowed: time without a CPU does not count
     assert outcome.values == [16, 16]
 
 
@@ -331,7 +333,7 @@ def test_a_rank_that_falls_silent_is_ended_long_before_the_limit_in_all(ranks):
     arguments = {"how": "step", "times": 2, "then": "hangs"}
     outcome = ranks.run(
         at("goes_on"), 1, arguments=arguments, timeout_s=2, most_s=86_400
-    )  # time: time without a CPU does not count
+    )  # allowed: time without a CPU does not count
     assert outcome.ranks[0].state is RankState.HUNG
     assert outcome.ranks[0].error == (
         "did not finish within 2 s of its last sign of life, or 86400 s in all"
@@ -344,7 +346,7 @@ def test_signs_of_life_end_with_the_limit_in_all(ranks):
     arguments = {"how": "step", "times": 10**6, "then": "returns"}
     outcome = ranks.run(
         at("goes_on"), 1, arguments=arguments, timeout_s=3, most_s=4
-    )  # time: time without a CPU does not count
+    )  # allowed: time without a CPU does not count
     assert outcome.ranks[0].state is RankState.HUNG
 
 
@@ -352,21 +354,21 @@ def test_without_a_limit_in_all_signs_of_life_change_nothing(ranks):
     arguments = {"how": "step", "times": 10**6, "then": "returns"}
     outcome = ranks.run(
         at("goes_on"), 1, arguments=arguments, timeout_s=2
-    )  # time: time without a CPU does not count
+    )  # allowed: time without a CPU does not count
     assert outcome.ranks[0].error == "did not finish within 2 s"
 
 
 def test_ranks_that_ignore_signals_are_ended(ranks):
     outcome = ranks.run(
         at("ignores_signals"), 2, group=False, timeout_s=2
-    )  # time: what it limits never ends
+    )  # allowed: what it limits never ends
     assert [entry.state for entry in outcome.ranks] == [RankState.HUNG, RankState.HUNG]
 
 
 def test_a_rank_that_closes_its_pipe_and_stays_is_ended_at_the_limit(ranks):
     outcome = ranks.run(
         at("closes_every_file"), 1, group=False, timeout_s=2
-    )  # time: what it limits never ends
+    )  # allowed: what it limits never ends
     assert outcome.ranks[0].state is RankState.HUNG, outcome.sentence
 
 

@@ -346,7 +346,7 @@ def test_a_machine_whose_files_cannot_be_read_is_not_passed(
 def test_a_log_that_ends_before_this_boot_is_not_a_reading_of_it(
     node: Callable[..., Run], tmp_path: Path
 ) -> None:
-    before = time.time() - logs.boot_s() + 3600  # time: logs have stamps of today
+    before = time.time() - logs.boot_s() + 3600  # allowed: logs have stamps of today
     (tmp_path / "log").write_text(f"{iso(before)} {platform.node()} kernel: {CRASH}")
     for since in (None, "boot", "60"):
         run = node(log=str(tmp_path / "log"), since=since)
@@ -420,7 +420,7 @@ def test_a_journal_of_which_only_the_end_was_read_says_so(monkeypatch: pytest.Mo
 
 
 def iso(seconds_ago: float) -> str:
-    # time: logs have stamps of today
+    # allowed: logs have stamps of today
     moment = time.time() - seconds_ago
     return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")
 
@@ -461,7 +461,7 @@ def test_a_systems_log_that_begins_with_many_lines_of_programs_is_read(
 
 def test_events_of_an_earlier_boot_do_not_count(tmp_path: Path, node: Callable[..., Run]) -> None:
     host = platform.node()
-    before = time.time() - logs.boot_s() + 3600  # time: logs have stamps of today
+    before = time.time() - logs.boot_s() + 3600  # allowed: logs have stamps of today
     lines = f"{iso(before)} {host} kernel: {LOST}{iso(1)} {host} kernel: {ECC}"
     (tmp_path / "log").write_text(lines)
     (event,) = found(node(log=str(tmp_path / "log")), "health/events")
@@ -488,13 +488,15 @@ def test_the_clocks_of_logs_are_understood(
     time.tzset()
     written = time.strftime(
         stamp, time.gmtime(time.time() - age_s)
-    )  # time: logs have stamps of today
-    read = logs._instant_s(written, logs.boot_s(), time.time())  # time: logs have stamps of today
-    assert read == pytest.approx(time.time() - age_s, abs=3)  # time: logs have stamps of today
+    )  # allowed: logs have stamps of today
+    read = logs._instant_s(
+        written, logs.boot_s(), time.time()
+    )  # allowed: logs have stamps of today
+    assert read == pytest.approx(time.time() - age_s, abs=3)  # allowed: logs have stamps of today
 
 
 def test_seconds_of_the_kernel_count_from_its_start_and_unknown_times_are_kept() -> None:
-    now, boot = time.time(), logs.boot_s()  # time: logs have stamps of today
+    now, boot = time.time(), logs.boot_s()  # allowed: logs have stamps of today
     old = Event(source="x", vendor="y", code="z", time="1.5")
     fresh = replace(old, time=f"{now - boot:.3f}")
     timeless = replace(old, time="yesterday")

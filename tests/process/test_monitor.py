@@ -267,7 +267,7 @@ def test_intervals_follow_the_clock_that_never_steps(
     steps = iter([0, 0, -86400, -86400, -86400])
     stepping = SimpleNamespace(
         time=lambda: time.time() + next(steps), monotonic=time.monotonic
-    )  # time: a clock that steps
+    )  # allowed: a clock that steps
     monkeypatch.setattr("portagpu.readings.stream.time", stepping)
     rounds = watch(MonitorOptions(interval_s=0.1, count=5), library("lib_clock"))
     assert rounds[2].time < rounds[1].time, "stamps are of the wall clock"
@@ -282,7 +282,7 @@ def test_what_takes_too_long_is_left_out_and_not_made_up_for(
     rounds = watch(
         MonitorOptions(interval_s=0.1, count=4),
         one,
-        each=lambda _: time.sleep(next(slow)),  # time: it is slow
+        each=lambda _: time.sleep(next(slow)),  # allowed: it is slow
     )
     numbers = [each.number for each in rounds]
     assert numbers[2] - numbers[1] >= 3

@@ -179,7 +179,7 @@ def test_what_another_machine_made_stays_for_a_day(tmp_path: Path) -> None:
     path = left(tmp_path, boot="ffffffff")
     scratch.sweep(tmp_path)
     assert path.exists(), "on a shared disk its lock may not be seen here"
-    day_ago = time.time() - 90_000  # time: files have stamps of today
+    day_ago = time.time() - 90_000  # allowed: files have stamps of today
     os.utime(path, (day_ago, day_ago))
     scratch._swept.clear()
     scratch.sweep(tmp_path)

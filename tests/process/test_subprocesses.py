@@ -223,7 +223,7 @@ def test_a_call_returns_raises_or_hangs() -> None:
         None,
         "os ended with status 3: it said nothing",
     )
-    value, problem = call("time", "sleep", (600,), limit_s=1)  # time: what it limits never ends
+    value, problem = call("time", "sleep", (600,), limit_s=1)  # allowed: what it limits never ends
     assert value is None
     assert problem.startswith("time did not answer within 1 s")
 
@@ -233,11 +233,11 @@ def test_the_limit_of_a_call_begins_when_the_child_is_ready(tmp_path: Path) -> N
     slow = {"PYTHONPATH": f"{tmp_path}:{python_environment()['PYTHONPATH']}"}
     found, problem = call(
         "sys", "getrecursionlimit", limit_s=1, environment=slow
-    )  # time: time without a CPU does not count
+    )  # allowed: time without a CPU does not count
     assert (type(found), problem) == (int, "")
     value, problem = call(
         "time", "sleep", (600,), limit_s=1, environment=slow
-    )  # time: what it limits never ends
+    )  # allowed: what it limits never ends
     assert value is None
     assert problem.startswith("time did not answer within 1 s")
 
@@ -261,7 +261,7 @@ def test_a_child_that_is_late_on_a_busy_machine_says_so(
         assert problem.startswith(late)
         assert bool(said) is isinstance(problem, BusyMachine)
     with pytest.raises(TimeoutError) as caught:
-        run_program("sleep", "600", limit_s=0.2)  # time: what it limits never ends
+        run_program("sleep", "600", limit_s=0.2)  # allowed: what it limits never ends
     assert str(caught.value).startswith(late)
 
 
@@ -307,7 +307,7 @@ def test_a_program_is_ended_with_what_it_started(tmp_path: Path) -> None:
     with pytest.raises(TimeoutError, match="did not answer within 1 s"):
         run_program(
             "/bin/sh", "-c", f"sleep 600 & echo $! > {pids}; sleep 600", limit_s=1
-        )  # time: what it limits never ends
+        )  # allowed: what it limits never ends
     assert is_gone(int(pids.read_text()))
     done = run_program("/bin/sh", "-c", "echo out; echo err >&2; pwd; exit 3", limit_s=60)
     assert (done.returncode, done.stdout, done.stderr) == (3, b"out\n/\n", b"err\n")
@@ -392,7 +392,7 @@ def test_a_program_is_ended_with_what_left_its_group(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     started = f"setsid sh -c 'echo $$ > {pids}; sleep 600' & sleep 600"
     with pytest.raises(TimeoutError):
-        run_program("/bin/sh", "-c", started, limit_s=1)  # time: what it limits never ends
+        run_program("/bin/sh", "-c", started, limit_s=1)  # allowed: what it limits never ends
     assert is_gone(int(pids.read_text()))
 
 

@@ -411,7 +411,7 @@ def test_a_case_that_exceeds_its_limit_while_it_waits_for_a_cpu_is_not_judged(
         def test_hangs(gpu): threading.Event().wait()
         """,
     )
-    (result,) = conform("cpu", folder=folder, timeout_s=1)  # time: what it limits never ends
+    (result,) = conform("cpu", folder=folder, timeout_s=1)  # allowed: what it limits never ends
     assert result.verdict is Verdict.INCONCLUSIVE
     assert result.reason.startswith(
         "did not finish within 1 s on a busy machine (load 8.0 on 2 CPUs; waited 75 % of the last "
@@ -434,7 +434,7 @@ def test_a_stopped_process_of_a_case_that_hangs_goes_on_and_ends(tmp_path: Path)
             threading.Event().wait()
         """,
     )
-    (result,) = conform("cpu", folder=folder, timeout_s=3)  # time: what it limits never ends
+    (result,) = conform("cpu", folder=folder, timeout_s=3)  # allowed: what it limits never ends
     assert result.verdict is Verdict.FAIL
     server = Path(f"/proc/{mark.read_text()}/stat")
     wait_until(

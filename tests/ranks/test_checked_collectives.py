@@ -84,7 +84,7 @@ def test_a_mismatch_names_both_sides_on_every_rank(ranks: Ranks, kind: str, said
 def test_a_lost_rank_is_named(ranks: Ranks, how: str, said: str) -> None:
     told = values(
         ranks, "lose", 4, how=how, victim=2, timeout_s=2.0, lost=[2]
-    )  # time: what it limits never ends
+    )  # allowed: what it limits never ends
     assert told.pop(2) is None
     for seen in told:
         name, message, lost, _ = seen["first"]
@@ -115,7 +115,7 @@ def test_a_failure_leaves_no_process_and_no_port(how: str) -> None:
     with Ranks() as server:
         values(
             server, "lose", 3, how=how, victim=1, timeout_s=0.5, lost=[1]
-        )  # time: what it limits never ends
+        )  # allowed: what it limits never ends
         assert server._child is not None
         pid = server._child.pid
         assert not descendants(pid), "ranks are left of a world that is over"

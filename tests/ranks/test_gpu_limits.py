@@ -204,11 +204,11 @@ def test_a_worlds_limit_begins_when_its_ranks_have_started(monkeypatch, tmp_path
     with Ranks() as ranks:
         outcome = ranks.run(
             f"{RANKS}:reduce", 2, backend="slow", timeout_s=5
-        )  # time: time without a CPU does not count
+        )  # allowed: time without a CPU does not count
         assert outcome.values == [3.0, 3.0]
         hung = ranks.run(
             f"{RANKS}:hangs", 2, arguments={"culprit": 0}, backend="slow", timeout_s=5
-        )  # time: what it limits never ends
+        )  # allowed: what it limits never ends
     assert hung.first_failure.error == "did not finish within 5 s", hung.sentence
     assert hung.duration_s < 40, "the time of the start was waited for after it"
 
@@ -218,7 +218,7 @@ def test_ranks_that_do_not_start_are_told_apart_from_those_that_hang(monkeypatch
     with Ranks() as ranks:
         outcome = ranks.run(
             f"{RANKS}:value", 1, backend="slow", timeout_s=1
-        )  # time: time without a CPU does not count
+        )  # allowed: time without a CPU does not count
     assert outcome.first_failure.state is RankState.HUNG
     assert "had not opened its device and joined within 2 s" in outcome.first_failure.error
 

@@ -16,7 +16,7 @@ NAP_S = 300.0
 
 def told(action):
     """What ``action`` raises, as [type, message, lost ranks, seconds], or its value."""
-    started = time.monotonic()  # time: what is measured comes with the answer
+    started = time.monotonic()  # allowed: what is measured comes with the answer
     try:
         return action()
     except CollectiveError as error:
@@ -26,7 +26,7 @@ def told(action):
             str(error),
             lost,
             time.monotonic() - started,
-        ]  # time: what is measured comes with the answer
+        ]  # allowed: what is measured comes with the answer
 
 
 def gaps(rank, *, name):

@@ -202,9 +202,9 @@ class Page:
         return path
 
     def _receive(self) -> dict[str, Any]:
-        until = time.monotonic() + _WAIT_S  # time: a limit of what should never happen
+        until = time.monotonic() + _WAIT_S  # allowed: a limit of what should never happen
         while b"\0" not in self._rest:
-            left = max(until - time.monotonic(), 0)  # time: a limit of what should never happen
+            left = max(until - time.monotonic(), 0)  # allowed: a limit of what should never happen
             ready, _, _ = select.select([self._read], [], [], left)
             assert ready, f"chromium said nothing for {_WAIT_S:g} s"
             data = os.read(self._read, 1 << 20)

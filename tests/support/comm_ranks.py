@@ -156,9 +156,9 @@ def lose(rank, port, victim, how):
     if rank.rank == victim:
         os.kill(os.getpid(), {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}[how])
     work = dist.all_reduce(torch.ones(4), async_op=True)
-    started = time.monotonic()  # time: what is measured comes with the answer
-    first = told(lambda: world.shutdown(timeout_s=1.0))  # time: what it limits never ends
-    seconds = time.monotonic() - started  # time: what is measured comes with the answer
+    started = time.monotonic()  # allowed: what is measured comes with the answer
+    first = told(lambda: world.shutdown(timeout_s=1.0))  # allowed: what it limits never ends
+    seconds = time.monotonic() - started  # allowed: what is measured comes with the answer
     del work
     with rank.gpu.comm.init(rank=0, world_size=1) as alone:
         return {
@@ -190,7 +190,7 @@ def lost_before_shutdown(rank, port, victims, how, after):
             time.sleep(300.0)
         os.kill(os.getpid(), {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}[how])
     with tempfile.TemporaryFile("w+") as file, contextlib.redirect_stderr(file):
-        first = told(lambda: world.shutdown(timeout_s=1.0))  # time: what it limits never ends
+        first = told(lambda: world.shutdown(timeout_s=1.0))  # allowed: what it limits never ends
         file.seek(0)
         said = file.read()
     again = told(rank.gpu.comm.shutdown)
@@ -274,7 +274,7 @@ def checked_is_lost(rank, port, victim, how, members):
     rank.gpu.comm.init(timeout_s=60.0, init_method=f"tcp://127.0.0.1:{port}")
     group = dist.new_group(members)
     if rank.rank in members:
-        comm = rank.gpu.comm.checked(group, timeout_s=1.0)  # time: what it limits never ends
+        comm = rank.gpu.comm.checked(group, timeout_s=1.0)  # allowed: what it limits never ends
     _all_through(port, rank)
     if rank.rank == victim:
         os.kill(os.getpid(), {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}[how])
@@ -293,7 +293,7 @@ def keeps_other_sockets(rank, port, victim):
     server = socket.create_server(("127.0.0.1", 0))
 
     def connect():
-        while not ended.wait(0.001):  # time: a pause between looks
+        while not ended.wait(0.001):  # allowed: a pause between looks
             here = socket.create_connection(server.getsockname())
             pairs.append((here, server.accept()[0]))
 
@@ -305,7 +305,7 @@ def keeps_other_sockets(rank, port, victim):
     if rank.rank == victim:
         os.kill(os.getpid(), signal.SIGSTOP)
     work = dist.all_reduce(torch.ones(4), async_op=True)
-    told(lambda: world.shutdown(timeout_s=0.5))  # time: what it limits never ends
+    told(lambda: world.shutdown(timeout_s=0.5))  # allowed: what it limits never ends
     del work
     alive = 0
     for here, there in pairs:
@@ -434,7 +434,7 @@ def plain(rank, kind):
         elif not odd:
             dist.all_reduce(four)
         else:
-            time.sleep(3.0)  # time: it is late for a call of 1 s
+            time.sleep(3.0)  # allowed: it is late for a call of 1 s
             dist.all_reduce(four)
 
     first = told(act)

@@ -436,9 +436,9 @@ def main() -> int:
     if options.files is not None:
         write_files(made, options.files)
         return timed(options.files)
-    start = time.perf_counter()  # time: a figure that is printed
+    start = time.perf_counter()  # allowed: a figure that is printed
     report = judge(made.fleet)
-    took_s = time.perf_counter() - start  # time: a figure that is printed
+    took_s = time.perf_counter() - start  # allowed: a figure that is printed
     print(f"{'planted':<14}{'number':>7}{'found':>7}{'missed':>8}{'others named':>14}{'of':>9}")
     table = scores(made, report)
     for kind, score in table.items():
@@ -459,9 +459,9 @@ def timed(folder: Path) -> int:
     number = sum(1 for _ in folder.rglob("result.json"))
     page = folder / "fleet.html"
     command = [sys.executable, "-m", "portagpu", "fleet", "report", str(folder), "--out", str(page)]
-    start = time.perf_counter()  # time: a figure that is printed
+    start = time.perf_counter()  # allowed: a figure that is printed
     code = subprocess.run(command, check=False, stdout=subprocess.DEVNULL, cwd=ROOT).returncode
-    took_s = time.perf_counter() - start  # time: a figure that is printed
+    took_s = time.perf_counter() - start  # allowed: a figure that is printed
     print(f"{number:,} result files, {size / 1e6:.0f} MB: {took_s:.2f} s, exit code {code}")
     print(f"page {page.stat().st_size / 1e6:.2f} MB")
     return 0

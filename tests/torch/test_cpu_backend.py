@@ -289,7 +289,7 @@ def test_the_grad_scaler_scales_and_skips(cpu):
 def test_events_order_and_time(cpu):
     start, end = cpu.Event(enable_timing=True), cpu.Event(enable_timing=True)
     start.record()
-    threading.Event().wait(0.02)  # time: a pause that is measured
+    threading.Event().wait(0.02)  # allowed: a pause that is measured
     end.record()
     end.synchronize()
     assert start.query(), "recorded work is done"

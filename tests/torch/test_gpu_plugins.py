@@ -461,7 +461,7 @@ def test_a_child_that_hangs_is_ended_with_what_it_started(stand_in, tmp_path):
             time.sleep(600)
         """,
     )
-    value, problem = call("hangs", "f", limit_s=2)  # time: what it limits never ends
+    value, problem = call("hangs", "f", limit_s=2)  # allowed: what it limits never ends
     assert value is None
     assert problem.startswith("hangs did not answer within 2 s")
     pid = int((tmp_path / "pid").read_text())

@@ -15,7 +15,7 @@ from portagpu.contract import Capability
 
 PACE = Pace(
     warmup_s=0.01, sample_s=0.001, point_s=0.02, least=5, most=20, timeout_s=1.0
-)  # time: of a scripted clock
+)  # allowed: of a scripted clock
 
 
 class Clock:

@@ -337,7 +337,7 @@ def test_clients_that_are_silent_or_leave_hold_nothing_and_print_nothing(
     pytest.importorskip("prometheus_client", reason="needs the extra 'monitor'")
     monkeypatch.setattr(
         "portagpu.monitor.endpoint.LIMITS", Limits(client_s=0.2)
-    )  # time: what it limits never ends
+    )  # allowed: what it limits never ends
     before = threading.active_count()
     with Endpoint(0) as endpoint:
         endpoint.write(a_round(full(0)))

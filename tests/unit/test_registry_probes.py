@@ -63,7 +63,7 @@ def test_a_probe_that_fails_is_its_own_problem(monkeypatch, call, words):
 def test_a_probe_that_hangs_is_left_behind(monkeypatch):
     monkeypatch.setattr(
         candidates, "LIMITS", Limits(probe_s=0.2)
-    )  # time: time without a CPU does not count
+    )  # allowed: time without a CPU does not count
     end = threading.Event()
     use_plugins(monkeypatch, Probed("slow", lambda: end.wait(60)), Probed("good", lambda: FOUND))
     found = candidates.probes()

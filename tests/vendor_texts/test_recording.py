@@ -265,7 +265,7 @@ def test_tools_are_asked_one_by_one(tool: str) -> None:
 
 
 def test_a_tool_that_hangs_is_ended(tool: str) -> None:
-    (hung,) = run_commands([(tool, "hang")], limit_s=1.0)  # time: what it limits never ends
+    (hung,) = run_commands([(tool, "hang")], limit_s=1.0)  # allowed: what it limits never ends
     assert hung.problem.startswith(f"{tool} hang did not answer within 1 s")
 
 
