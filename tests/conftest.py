@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 from dataclasses import dataclass
 from functools import partial
@@ -40,10 +41,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Print what tests cost after each run."""
+    """Print what tests cost after each run, and hold them to their budgets of processes."""
     from tests.support.costs import Costs
+    from tests.support.owned import MARKERS, Owned
 
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
     config.pluginmanager.register(Costs(), "costs")
+    # all workers of a run have one parent
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+    config.pluginmanager.register(Owned(Path(tempfile.gettempdir(), f"heavy-{run}")), "owned")
 
 
 def pytest_report_header() -> str:

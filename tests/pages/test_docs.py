@@ -167,6 +167,7 @@ def _resolves(name: str) -> bool:
     return False
 
 
+@pytest.mark.processes(9, "each command is asked for its options")
 def test_every_option_of_a_command_exists() -> None:
     program = str(Path(sys.executable).with_name("portagpu"))
     helped: dict[str, str] = {}

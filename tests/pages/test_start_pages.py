@@ -75,6 +75,7 @@ def test_a_command_prints_what_is_shown(command: str, lines: list[str], tmp_path
     assert_printed(command, lines, tmp_path)
 
 
+@pytest.mark.processes(15, "each command of Slurm is one")
 @pytest.mark.torch
 def test_a_fleet_prints_what_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a cluster of Slurm's own programs, whose nodes are all this machine."""

@@ -294,6 +294,7 @@ def test_what_a_library_prints_for_days_is_not_kept(library):
     assert kept < 1 << 20, f"{kept} bytes of output are kept"
 
 
+@pytest.mark.processes(40, "it is started again and again")
 def test_starting_again_and_again_leaves_no_descriptor_and_no_process(library):
     def held():
         return len(list(Path("/proc/self/fd").iterdir())), len(descendants(os.getpid()))

@@ -234,6 +234,7 @@ def test_no_folder_for_temporary_files_is_one_line(monkeypatch: pytest.MonkeyPat
     assert "\n" not in str(told.value)
 
 
+@pytest.mark.processes(20, "they meet")
 def test_many_processes_at_once_lose_nothing(tmp_path: Path) -> None:
     """Twenty processes make, use and leave folders beside each other; half are killed."""
     code = """

@@ -37,7 +37,7 @@ class Cost:
             sum(resource.getrusage(who)[:2])
             for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
         )
-        return cls(own, children, _started[0])
+        return cls(own, children, started())
 
     def __sub__(self, other: Cost) -> Cost:
         return Cost(
@@ -60,13 +60,20 @@ def _count(event: str, _: tuple[object, ...]) -> None:
         _started[0] += 1
 
 
+def started() -> int:
+    """How many processes this one has started so far."""
+    return _started[0]
+
+
+sys.addaudithook(_count)
+
+
 class Costs:
     """The costs of the tests of a run."""
 
     def __init__(self) -> None:
         self.of_tests: dict[str, Cost] = {}
         self.collecting = 0.0
-        sys.addaudithook(_count)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:

@@ -10,19 +10,21 @@ import atexit
 import importlib.util
 import inspect
 import itertools
+import math
 import sys
 import tempfile
 from dataclasses import dataclass
 from functools import cache, partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+from unittest import mock
 
 import torch
 
 import portagpu as pg
 from portagpu.paths import matrix_dir
+from portagpu.search import rounds
 from portagpu.search.area import load_area
-from portagpu.search.rounds import Round
 from portagpu.suite.cases import ATTRIBUTE, Case, label
 from portagpu.suite.fixtures import comm_of
 from portagpu.suite.judge import judge
@@ -34,7 +36,7 @@ from portagpu_cpu.backend import CpuBackend
 from portagpu_cuda.plugin import PLUGIN as CUDA
 from portagpu_rocm.plugin import PLUGIN as ROCM
 from tests.conftest import ROOT
-from tests.support import registry_state
+from tests.support import owned, registry_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,6 +47,12 @@ if TYPE_CHECKING:
     from portagpu.contract import Backend
     from portagpu.results.run import Result
     from portagpu.world import WorldOutcome
+
+
+SHRINKS: Final = 100
+"""How many programs a failure is made smaller with."""
+WELL: Final = 100
+"""How many random programs a device without a fault runs; tests/full runs 800."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +138,8 @@ def _processes() -> Ranks:
     """Processes of their own, until this one ends."""
     server = Ranks()
     atexit.register(server.close)
+    with owned.kept():
+        server.start()
     return server
 
 
@@ -168,10 +178,13 @@ def in_child(gpu: Backend, function: Callable[..., Any], **arguments: Any) -> Wo
 
 def search_here(gpu: Backend, area: str, programs: int = 800) -> None:
     """Random programs of an area of one rank, on ``gpu`` and in this process."""
-    with tempfile.TemporaryFile() as journal:
+    looks = itertools.count()
+    clock = SimpleNamespace(monotonic=lambda: float(next(looks)))
+    with tempfile.TemporaryFile() as journal, mock.patch.object(rounds, "time", clock):
         rank: Any = SimpleNamespace(gpu=gpu, rank=0, world=1)
-        round_ = Round(load_area(area), rank, journal.fileno(), programs)
-        round_.run(0, seconds=60.0, shrink_s=0.5)
+        round_ = rounds.Round(load_area(area), rank, journal.fileno(), programs)
+        # a look at the clock before each program
+        round_.run(0, seconds=math.inf, shrink_s=SHRINKS)
     if round_.difference:
         raise AssertionError(f"{round_.difference}, in: {round_.smallest}")
 

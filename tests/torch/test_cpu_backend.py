@@ -522,6 +522,7 @@ def test_copies_of_a_configuration_keep_the_handle(cpu):
     assert copy.copy({"gpu": cpu})["gpu"] is cpu
 
 
+@pytest.mark.processes(1, "this process has threads")
 def test_preparing_to_fork_imports_what_opening_needs_and_starts_no_thread(child):
     code = """
 import os, sys

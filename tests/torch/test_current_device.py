@@ -156,6 +156,7 @@ def test_a_handle_pickles_and_copies_as_the_device_it_names(monkeypatch):
     assert (again.name, again.index, plugin.opened) == ("fake", 1, [1, 1])
 
 
+@pytest.mark.processes(2, "another process is what is tested")
 def test_a_handle_passes_to_a_spawned_process(child):
     done = child(
         "-c",

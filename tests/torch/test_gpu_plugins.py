@@ -424,11 +424,13 @@ def test_rocm_without_files_is_unknown_and_not_none(tmp_path):
 # --- asking in a child
 
 
+@pytest.mark.processes(1, "the child is what is tested")
 def test_a_child_answers_and_what_it_prints_is_no_answer(stand_in):
     stand_in("talks", "def f(a, b):\n    print('noise')\n    return {'sum': a + b}")
     assert call("talks", "f", (1, 2), limit_s=60) == ({"sum": 3}, "")
 
 
+@pytest.mark.processes(1, "the child is what is tested")
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
@@ -450,6 +452,7 @@ def test_what_ends_a_child_is_a_reason(stand_in, source, reason):
     assert "\n" not in problem, "more than one line"
 
 
+@pytest.mark.processes(1, "the child is what is tested")
 def test_a_child_that_hangs_is_ended_with_what_it_started(stand_in, tmp_path):
     stand_in(
         "hangs",
@@ -476,6 +479,7 @@ def test_a_child_that_hangs_is_ended_with_what_it_started(stand_in, tmp_path):
 # --- as installed
 
 
+@pytest.mark.processes(4, "a wheel is built, installed and run")
 @pytest.mark.torch
 def test_an_installed_wheel_shows_every_reason_and_stays_on_the_cpu(child, portagpu_installed):
     pytest.importorskip("torch")

@@ -10,6 +10,7 @@ from tests.support import fuzz_formats
 from tests.support.fuzz_formats import Seed, fixtures, format_modules, fuzz, mutation
 
 
+@pytest.mark.processes(12, "a reader that hangs is ended")
 @pytest.mark.parametrize("module", [name for name in format_modules() if fixtures(name)])
 def test_no_mutation_of_a_fixture_breaks_its_reader(module: str) -> None:
     report = fuzz(fixtures(module), 300)

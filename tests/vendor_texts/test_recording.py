@@ -255,6 +255,7 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return file.name
 
 
+@pytest.mark.processes(4, "each tool is one")
 def test_tools_are_asked_one_by_one(tool: str) -> None:
     commands = [(tool, "topo"), ("no-such-gpu-tool",), (tool, "fail"), ("forbidden",)]
     good, failed, forbidden = run_commands(commands)
