@@ -13,6 +13,7 @@ import itertools
 import math
 import sys
 import tempfile
+import threading
 from dataclasses import dataclass
 from functools import cache, partial
 from types import SimpleNamespace
@@ -178,8 +179,13 @@ def in_child(gpu: Backend, function: Callable[..., Any], **arguments: Any) -> Wo
 
 def search_here(gpu: Backend, area: str, programs: int = 800) -> None:
     """Random programs of an area of one rank, on ``gpu`` and in this process."""
-    looks = itertools.count()
-    clock = SimpleNamespace(monotonic=lambda: float(next(looks)))
+    looks, here = itertools.count(), threading.current_thread()
+
+    def now() -> float:
+        # the thread that tells of life looks at any time
+        return float(next(looks)) if threading.current_thread() is here else 0.0
+
+    clock = SimpleNamespace(monotonic=now)
     with tempfile.TemporaryFile() as journal, mock.patch.object(rounds, "time", clock):
         rank: Any = SimpleNamespace(gpu=gpu, rank=0, world=1)
         round_ = rounds.Round(load_area(area), rank, journal.fileno(), programs)

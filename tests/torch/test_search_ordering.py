@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -20,6 +21,7 @@ from portagpu.search.ordering.current import CurrentStreams
 from portagpu.search.ordering.model import Kernel, Model, Step
 from portagpu.search.rounds import SETTINGS
 from tests.support.faults.ordering import TABLES, faults
+from tests.support.looped import looped
 from tests.support.virtual_device import LENGTHS, VirtualDevice, VirtualKernels
 
 if TYPE_CHECKING:
@@ -120,29 +122,46 @@ class Differs(Exception):
     """A program differed."""
 
 
+class Enough(BaseException):
+    """Ends a search from inside; hypothesis hands on what is no Exception."""
+
+
+SHRINKS = 60
+"""How many programs a failure is made smaller with."""
+SOME = LENGTHS[::3]
+"""Lengths of kernels that every run tries; tests/full tries all."""
+
+
 def first_difference(area: Ordering, gpu: pg.Backend, most: int, shrink: bool = False) -> str:
     """The difference of the first of so many programs that has one, or of its smallest form."""
     rank = SimpleNamespace(gpu=gpu, rank=0, world=1)
     found = {"": 10**9}
+    shrinks = itertools.count()
 
     @settings(SETTINGS, max_examples=most, phases=SETTINGS.phases[: 1 + shrink])
     @seed(15)
     @given(area.programs(gpu))
     def each(program) -> None:
+        if len(found) > 1 and next(shrinks) == SHRINKS:
+            raise Enough
         wrong = area.difference(rank, program)
         if wrong:
             found[wrong] = min(found.get(wrong, 10**9), len(str(program)))
             raise Differs
 
-    with contextlib.suppress(Differs):
+    with contextlib.suppress(Differs, Enough):
         each()
     return min(found, key=found.__getitem__)
 
 
-@pytest.mark.parametrize("kernel_s", LENGTHS)
+@looped("kernel_s", LENGTHS)
 def test_a_right_device_passes_and_is_judged_at_every_length(kernel_s):
+    passes_and_is_judged(kernel_s, 25)
+
+
+def passes_and_is_judged(kernel_s, programs):
     area = Ordering(VirtualKernels)
-    assert first_difference(area, VirtualDevice(kernel_s), 100) == ""
+    assert first_difference(area, VirtualDevice(kernel_s), programs) == ""
     assert list(area.aside()) == []
 
 
@@ -254,10 +273,16 @@ def at_every_length(call: str, wrong: str) -> list[Fault]:
 
 
 @pytest.mark.parametrize("call", WAITS)
-def test_a_missing_wait_is_caught_at_every_length(call):
+def test_a_missing_wait_is_caught(call):
+    missing_wait_is_caught(call, SOME)
+
+
+def missing_wait_is_caught(call, lengths):
     chosen = at_every_length(call, "does nothing")
     assert len(chosen) == len(LENGTHS), f"{call} is not there at every length"
-    for fault in chosen:
+    for length, fault in zip(LENGTHS, chosen, strict=True):
+        if length not in lengths:
+            continue
         with fault.apply():
             found = first_difference(Ordering(VirtualKernels), fault.device(), 600)
         assert found, f"{fault.name} was not caught"
