@@ -24,7 +24,7 @@ REASON: Final = "# allowed: "
 CLOCKS: Final = {
     f"{prefix}{name}{unit}"
     for prefix in ("time.", "")
-    for name in ("time", "monotonic", "perf_counter")
+    for name in ("time", "monotonic", "perf_counter", "process_time", "thread_time")
     for unit in ("", "_ns")
     if prefix or name != "time"
 }
