@@ -208,7 +208,7 @@ def check(path: Path) -> str | None:
     from portagpu.readings import FormatError
     from portagpu.traces import reading
 
-    # allowed: how it grows is what is measured, in the deep tier alone
+    # allowed: of CPU time, and nothing comes near the limit
     began = time.process_time()
     try:
         wrong = _wrong(reading.read(path))
@@ -218,7 +218,7 @@ def check(path: Path) -> str | None:
         if isinstance(error, KeyboardInterrupt):
             raise
         wrong = traceback.format_exc()
-    # allowed: how it grows is what is measured, in the deep tier alone
+    # allowed: of CPU time, and nothing comes near the limit
     took = time.process_time() - began
     return wrong or (f"took {took:.0f} s" if took > LONGEST_S else None)
 
