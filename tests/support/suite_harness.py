@@ -177,7 +177,7 @@ def in_child(gpu: Backend, function: Callable[..., Any], **arguments: Any) -> Wo
     )
 
 
-def search_here(gpu: Backend, area: str, programs: int = 800) -> None:
+def search_here(gpu: Backend, area: str, programs: int = 800, shrinks: int = SHRINKS) -> None:
     """Random programs of an area of one rank, on ``gpu`` and in this process."""
     looks, here = itertools.count(), threading.current_thread()
 
@@ -190,7 +190,7 @@ def search_here(gpu: Backend, area: str, programs: int = 800) -> None:
         rank: Any = SimpleNamespace(gpu=gpu, rank=0, world=1)
         round_ = rounds.Round(load_area(area), rank, journal.fileno(), programs)
         # a look at the clock before each program
-        round_.run(0, seconds=math.inf, shrink_s=SHRINKS)
+        round_.run(0, seconds=math.inf, shrink_s=shrinks)
     if round_.difference:
         raise AssertionError(f"{round_.difference}, in: {round_.smallest}")
 
@@ -201,11 +201,12 @@ def run(
     tmp_path: Path | None = None,
     fault: tuple[str, str] = ("", ""),
     programs: int = 800,
+    shrinks: int = SHRINKS,
 ) -> Result:
     """The result of that case on ``gpu``, judged as the suite judges it.
 
     ``fault`` is the table and the name of the fault that the device has, and ``programs`` how many
-    random programs a case runs at most.
+    random programs a case runs at most, before a failure and to make it smaller (``shrinks``).
     """
     case = everything()[name]
     observed: list[str] = []
@@ -223,7 +224,7 @@ def run(
             given["search"] = (
                 partial(search_there, area, *fault)
                 if beside
-                else partial(search_here, gpu, area, programs)
+                else partial(search_here, gpu, area, programs, shrinks)
             )
         if "comm" in wanted:
             given["comm"] = comm_of(gpu)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -122,12 +121,6 @@ class Differs(Exception):
     """A program differed."""
 
 
-class Enough(BaseException):
-    """Ends a search from inside; hypothesis hands on what is no Exception."""
-
-
-SHRINKS = 60
-"""How many programs a failure is made smaller with."""
 SOME = LENGTHS[::3]
 """Lengths of kernels that every run tries; tests/full tries all."""
 
@@ -136,20 +129,17 @@ def first_difference(area: Ordering, gpu: pg.Backend, most: int, shrink: bool = 
     """The difference of the first of so many programs that has one, or of its smallest form."""
     rank = SimpleNamespace(gpu=gpu, rank=0, world=1)
     found = {"": 10**9}
-    shrinks = itertools.count()
 
     @settings(SETTINGS, max_examples=most, phases=SETTINGS.phases[: 1 + shrink])
     @seed(15)
     @given(area.programs(gpu))
     def each(program) -> None:
-        if len(found) > 1 and next(shrinks) == SHRINKS:
-            raise Enough
         wrong = area.difference(rank, program)
         if wrong:
             found[wrong] = min(found.get(wrong, 10**9), len(str(program)))
             raise Differs
 
-    with contextlib.suppress(Differs, Enough):
+    with contextlib.suppress(Differs):
         each()
     return min(found, key=found.__getitem__)
 
