@@ -24,7 +24,7 @@ import pytest
 import portagpu
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
     from portagpu.world import Ranks
     from tests.support.forked import Prepared
@@ -34,11 +34,13 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 CHILD_LIMIT_S: Final = 120
 MIN_FREE_BYTES: Final = 512 << 20
 """For temporary files: some files of tests leave 200 MiB, which pytest removes after three runs."""
+CORES: Final = len(os.sched_getaffinity(0))
+"""For the number of threads of a long child: no test's result depends on it."""
 
 # workers share the cores, and a thread of torch that waits for another worker's core spins;
 # torch is not imported yet, and what a test starts inherits it
 if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
-    share = max(1, len(os.sched_getaffinity(0)) // int(workers))
+    share = max(1, CORES // int(workers))
     os.environ.setdefault("OMP_NUM_THREADS", str(share))
 
 ENVIRONMENT: Final = {name: text for name, text in os.environ.items() if name != "PORTAGPU_BACKEND"}
@@ -54,10 +56,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Print what tests cost after each run."""
+    """Print what tests cost after each run, and hold them to their budgets of processes."""
     from tests.support.costs import Costs
+    from tests.support.owned import MARKERS, Owned
 
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
     config.pluginmanager.register(Costs(), "costs")
+    # all workers of a run have one parent
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+    config.pluginmanager.register(Owned(Path(tempfile.gettempdir(), f"heavy-{run}")), "owned")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -86,6 +94,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--part", metavar="K/N", help="every N-th file of tests, from the K-th on")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Have every second worker collect from the last file on.
+
+    Workers write what they compile next to the files. So each compiles one half in a fresh
+    checkout, and reads what the other wrote of the other half.
+    """
+    report = yield
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+    if int(worker) % 2 and isinstance(collector, pytest.Directory):
+        report.result.reverse()
+    return report
+
+
 # after -m and -k: a part has its share of the files that these leave, so that none is empty
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -99,6 +123,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=[each for each in items if each.path not in chosen])
         items[:] = [each for each in items if each.path in chosen]
     if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda each: str(each.path))
         first = {each.path for each in items if each.get_closest_marker("first")}
         items.sort(key=lambda each: each.path not in first)
 

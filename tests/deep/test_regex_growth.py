@@ -56,3 +56,13 @@ def test_a_pattern_that_is_kept_busy_is_found(pattern: str, length: int) -> None
     """Quadratic and cubic ones, on texts short enough to come back."""
     _, slow = grows(re.compile(pattern).search, pattern, length)
     assert slow, f"{pattern} was not found"
+
+
+def test_work_that_only_long_texts_get_does_not_grow() -> None:
+    slow_from = 3000
+
+    def work(text: str) -> None:
+        for _ in range(1_000_000 if len(text) > slow_from else 0):
+            pass
+
+    assert grows(work, "a", 1000, step=50)[1] == {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +11,7 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 from portagpu import bench
-from portagpu.bench import Effort, MeasuredDevice, load, load_ranks
+from portagpu.bench import Effort, MeasuredDevice, load
 from portagpu.bench.caches import CacheLevel
 from portagpu.bench.case_runner import BenchContext
 from portagpu.bench.ceilings import with_shares
@@ -363,55 +362,6 @@ def test_cold_operands_take_turns_and_each_is_checked(ranks: Ranks, device: Meas
     assert "wrong in row 0" in wrong.reason
 
 
-def test_shares_of_the_ceiling_are_of_the_same_dtype_and_of_memory(device: MeasuredDevice) -> None:
-    device = replace(device, cache_bytes=32 << 20)
-
-    def of(metric: str, value: float | None, unit: str, **more: Any) -> Result:
-        fields = {"verdict": Verdict.UNVERIFIED, "extra": {"metric": metric}, **more}
-        fields.setdefault("shape", {"array_bytes": 128 << 20})
-        return Result(
-            id=metric, suite="performance", area=metric.partition("/")[0], value=value,
-            unit=unit if value is not None else None, **fields,
-        )  # fmt: skip
-
-    fp32 = [of("gemm/fp32", value, "TFLOPS") for value in (1.0, 2.0)]
-    fp32 = [replace(each, id=f"gemm/fp32[{place}]") for place, each in enumerate(fp32)]
-    rest = [of("gemm/bf16", 8.0, "TFLOPS"), of("memory/copy", 10.0, "GB/s")]
-    # a sum reads faster than STREAM copies: it is above the ceiling and does not set it
-    rest += [of("memory/triad", 20.0, "GB/s"), of("memory/read", 30.0, "GB/s")]
-    rest += [
-        of("launch/issue", 2.0, "us"),
-        of("memory/add", None, "", verdict=Verdict.FAIL, reason="x"),
-    ]
-    found = {each.id: each.extra for each in with_shares([*fp32, *rest], device)}
-    shares = {name: extra.get("of_ceiling") for name, extra in found.items()}
-    assert shares == {
-        "gemm/fp32[0]": 0.5,
-        "gemm/fp32[1]": 1.0,
-        "gemm/bf16": 1.0,
-        "memory/copy": 0.5,
-        "memory/triad": 1.0,
-        "memory/read": 1.5,
-        "launch/issue": None,
-        "memory/add": None,
-    }
-    assert found["memory/copy"]["ceiling"]["id"] == "memory/triad"
-    # arrays below four times the cache of 32 MiB neither have a share nor set the ceiling
-    cached = [
-        of("operators/sgd", 90.0, "GB/s", shape={"array_bytes": 32 << 20}, does_not_show="y"),
-        of("memory/scale", 80.0, "GB/s", shape={"array_bytes": (128 << 20) - 1}),
-        of("operators/adamw", 10.0, "GB/s"),
-    ]
-    small, scale, large, *_ = with_shares([*cached, *rest], device)
-    for each in (small, scale):
-        assert "of_ceiling" not in each.extra
-        assert each.extra["beyond_cache"] is False
-        assert "no share of the memory's bandwidth" in each.does_not_show
-    assert small.does_not_show.startswith("y; ")
-    assert large.extra["of_ceiling"] == 0.5
-    assert large.does_not_show == ""
-
-
 def test_a_memory_measure_has_levels_bytes_and_flops(ranks: Ranks, device: MeasuredDevice) -> None:
     named = replace(device, caches=(CacheLevel("L1d", 1 << 18),))
     result = run_one(ranks, named, "memory/triad")
@@ -489,7 +439,11 @@ def test_a_rank_that_dies_in_a_collective_is_named(ranks: Ranks, device: Measure
 
 def test_a_rank_that_hangs_in_a_collective_is_named(ranks: Ranks, device: MeasuredDevice) -> None:
     result = run_one(
-        ranks, device, "collectives/all_reduce", "collective_where_rank_1_hangs", timeout_s=4.0
+        ranks,
+        device,
+        "collectives/all_reduce",
+        "collective_where_rank_1_hangs",
+        timeout_s=4.0,  # allowed: what it limits never ends
     )
     assert result.verdict is Verdict.FAIL
     assert result.device == "rank 1"
@@ -664,16 +618,6 @@ def test_a_load_that_others_slow_down_ends_in_time(ranks: Ranks) -> None:
     (found,) = bench.sustain_load(slowed, 0.5, backend="cpu", size=64, interval_s=0.1)
     assert found.wrong == ""
     assert found.throughput
-
-
-def test_a_clock_that_stands_still_ends_no_batch_sizes() -> None:
-    sizes: list[int] = []
-    watch = SimpleNamespace(
-        time=lambda call, repeats: sizes.append(repeats) or 0.0, resolution_s=1e-3
-    )
-    batches = load_ranks._Batches(None, watch)
-    assert batches.run() == (0.0, 50)
-    assert sizes == [1, 2, 4, 8, 16, 32, 50]
 
 
 def test_ranks_under_load_on_one_device_are_told_apart(ranks: Ranks) -> None:

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.fleet.scripts import write_scripts
 from tests.support import slurm_cluster
+from tests.support.fleet_scripts import FAULT, scripts_in
+from tests.support.waits import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from tests.support.slurm_cluster import Cluster
-
-FAULT = "portagpu health: isolate: links/active on gpu:3: 17 of 18 links are up (and 1 more)"
-
-
-def check(folder: Path) -> list[str]:
-    """Stands for portagpu: a fault where a file says so, "$" and quotes to be kept from shells."""
-    well = 'echo "portagpu health: no finding"; exit 0'
-    code = f'read code < "$0/$SLURMD_NODENAME" || {{ {well}; }}; echo "{FAULT}"; exit "$code"'
-    return ["/bin/sh", "-c", code, str(folder)]
 
 
 @pytest.fixture(scope="module")
@@ -37,53 +26,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def scripts(tmp_path: Path) -> Path:
-    folder = tmp_path / "scripts of ours"
-    for path in write_scripts(folder, check(tmp_path), ["--expect-devices", "8"]):
-        path.write_text(path.read_text().replace("/run/portagpu", str(tmp_path)))
-    return folder
-
-
-@pytest.mark.parametrize(("code", "ends_with"), [(0, 0), (1, 1), (2, 0), (3, 0), (127, 0)])
-@pytest.mark.parametrize("name", ["prolog.sh", "epilog.sh"])
-def test_only_a_fault_fails_the_prolog(
-    name: str, code: int, ends_with: int, scripts: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "n1").write_text(f"{code}\n")
-    # Slurm gives a prolog next to nothing
-    ended = subprocess.run(
-        [scripts / name], env={"SLURMD_NODENAME": "n1"}, capture_output=True, timeout=20,
-        check=False, cwd="/",
-    )  # fmt: skip
-    assert ended.returncode == ends_with
-    assert ended.stdout == b""
-
-
-@pytest.mark.parametrize("name", ["prolog.sh", "epilog.sh"])
-def test_a_program_that_is_gone_is_no_fault_of_the_node(name: str, tmp_path: Path) -> None:
-    write_scripts(tmp_path, [sys.executable, "-m", "portagpu_that_is_gone"], [])
-    assert subprocess.run([tmp_path / name], env={}, timeout=20, check=False).returncode == 0
-
-
-@pytest.mark.parametrize("name", ["prolog.sh", "epilog.sh"])
-def test_the_prolog_calls_no_command_of_slurm(name: str, scripts: Path) -> None:
-    text = (scripts / name).read_text()
-    code = [line for line in text.splitlines() if not line.startswith("#")]
-    for word in ("scontrol", "sinfo", "squeue", "scancel", "srun", "sbatch", "sacct"):
-        assert word not in "\n".join(code)
-    assert f"--gate {name.removesuffix('.sh')} --expect-devices 8" in text
-
-
-@pytest.mark.parametrize("name", ["prolog.sh", "epilog.sh", "healthcheck.sh"])
-def test_the_scripts_are_well_formed_and_may_run(name: str, scripts: Path) -> None:
-    assert os.access(scripts / name, os.X_OK)
-    assert "@" not in (scripts / name).read_text().replace("%@+", "").replace("=()%+@-", "")
-    subprocess.run(["sh", "-n", scripts / name], check=True, timeout=20)
-
-
-def test_the_instructions_name_the_scripts(scripts: Path) -> None:
-    text = (scripts / "README.txt").read_text()
-    for name in ("prolog.sh", "epilog.sh", "healthcheck.sh"):
-        assert f"{scripts}/{name}" in text
+    return scripts_in(tmp_path)
 
 
 def state_and_reason(cluster: Cluster, node: str) -> tuple[str, str]:
@@ -93,11 +36,27 @@ def state_and_reason(cluster: Cluster, node: str) -> tuple[str, str]:
 
 
 def wait(cluster: Cluster, node: str, *states: str) -> str:
-    until = time.monotonic() + slurm_cluster.LIMIT_S
-    while (seen := state_and_reason(cluster, node))[0] not in states:
-        assert time.monotonic() < until, seen
-        time.sleep(0.1)
-    return seen[1]
+    """The reason of a node, once it has one of these states."""
+    found: list[tuple[str, str]] = []
+
+    def is_there() -> bool:
+        found[:] = [state_and_reason(cluster, node)]
+        return found[0][0] in states
+
+    wait_until(is_there, lambda: f"{node} is {found}")
+    return found[0][1]
+
+
+def wait_for_checks(checked: Path, *nodes: str) -> None:
+    """Wait until a check of each node has begun and ended from now on."""
+    begun = Counter(checked.read_text().split())
+
+    def are_through() -> bool:
+        # the first to end may have begun before
+        ended = Counter(checked.read_text().split()) - begun
+        return all(ended[node] >= 2 for node in nodes)
+
+    wait_until(are_through, f"no check of {nodes}")
 
 
 def test_slurm_drains_for_a_fault_and_the_check_resumes_its_own(
@@ -106,7 +65,12 @@ def test_slurm_drains_for_a_fault_and_the_check_resumes_its_own(
     """As slurmd runs the HealthCheckProgram, on every node each second."""
     # slurm.conf takes no blanks in the name; slurmd passes on no variable but the node's name
     program = tmp_path / "hc.sh"
-    program.write_text(f"#!/bin/sh\nSLURM_CONF={cluster.conf} exec '{scripts}/healthcheck.sh'\n")
+    # a line in "checked" for each check that has ended
+    checked = tmp_path / "checked"
+    program.write_text(
+        f"#!/bin/sh\nSLURM_CONF={cluster.conf} '{scripts}/healthcheck.sh'\nended=$?\n"
+        f"echo $SLURMD_NODENAME >>'{checked}'\nexit $ended\n"
+    )
     program.chmod(0o755)
     lines = f"HealthCheckProgram={program}\nHealthCheckInterval=1\nHealthCheckNodeState=IDLE\n"
     cluster.ask("scontrol", "update", "NodeName=m2", "State=DRAIN", "Reason=by hand")
@@ -121,13 +85,13 @@ def test_slurm_drains_for_a_fault_and_the_check_resumes_its_own(
         cluster.ask("scontrol", "update", "NodeName=m3", "State=DRAIN", "Reason=keep it")
         # what could not be judged changes nothing
         (tmp_path / "m1").write_text("3\n")
-        time.sleep(2.5)
+        wait_for_checks(checked, "m1")
         assert state_and_reason(cluster, "m1")[0] == "drained"
         for node in ("m1", "m2", "m3"):
             (tmp_path / node).unlink()
         # it does not answer for a moment
         wait(cluster, "m1", "idle", "idle*")
-        time.sleep(1.5)
+        wait_for_checks(checked, "m2", "m3")
         assert state_and_reason(cluster, "m2") == ("drained", "by hand")
         assert state_and_reason(cluster, "m3") == ("drained", "keep it")
     cluster.heal()
@@ -143,10 +107,7 @@ def test_slurm_drains_a_node_whose_prolog_finds_a_fault(
         cluster.ask("sbatch", "-p", "nvidia", "-w", "h2", "-o", str(out), "--wrap=echo ran")
         cluster.ask("sbatch", "-p", "nvidia", "-w", "h1", "-o", "/dev/null", "--wrap=true")
         assert wait(cluster, "h1", "drained").lower().startswith("prolog error")
-        until = time.monotonic() + slurm_cluster.LIMIT_S
-        while not (out.exists() and out.read_text()):
-            assert time.monotonic() < until, cluster.log()
-            time.sleep(0.1)
+        wait_until(lambda: out.exists() and out.read_text(), cluster.log)
         assert out.read_text() == "ran\n"
         assert state_and_reason(cluster, "h2")[0] in ("idle", "completing", "allocated")
     cluster.heal()

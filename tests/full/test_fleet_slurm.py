@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ from portagpu.fleet.run import FleetProgress, job_name, run
 from portagpu.fleet.slow import slow_of
 from tests.conftest import ROOT
 from tests.support import slurm_cluster
+from tests.support.waits import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -233,13 +233,13 @@ def test_a_queue_limit_gives_up_on_a_busy_node(
 def small_disk(place: Path, kib: int) -> Iterator[Path]:
     """A file system of that size at ``place``, and in it a file that fills it."""
     words = ("mount", "-t", "tmpfs", "-o", f"size={kib}k", "portagpu", str(place))
-    if subprocess.run(words, capture_output=True, check=False, timeout=20).returncode:
+    if subprocess.run(words, capture_output=True, check=False, timeout=60).returncode:
         pytest.skip("this user may not mount a small file system")
     try:
         fill(place / "fill")
         yield place / "fill"
     finally:
-        subprocess.run(["umount", "-l", str(place)], check=True, timeout=20)
+        subprocess.run(["umount", "-l", str(place)], check=True, timeout=60)
 
 
 def fill(path: Path) -> None:
@@ -324,7 +324,7 @@ def test_two_fleets_at_once(fleet: Callable[..., FleetOptions]) -> None:
 
     thread = threading.Thread(target=lambda: outcomes.append(run(two).record))
     outcomes.append(run(one, Watch(StepState.SUBMITTED, meanwhile)).record)
-    thread.join(30)
+    thread.join(60)
     assert busy
     assert [step.verdict for record in outcomes for step in record.steps] == ["PASS"] * 4
 
@@ -545,8 +545,9 @@ def test_no_process_is_left() -> None:
     """The cluster's own end, on a cluster of its own."""
     with slurm_cluster.running() as cluster:
         place = str(cluster.folder)
-        cluster.ask("sbatch", "-w", "m1", "--wrap=sleep 60")
-        time.sleep(0.5)
+        begun = cluster.folder / "begun"
+        cluster.ask("sbatch", "-w", "m1", f"--wrap=touch {begun}; sleep 600")
+        wait_until(begun.exists, cluster.log)
     left = []
     for each in Path("/proc").glob("[0-9]*/environ"):
         try:

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from portagpu.patience import Limits
 from portagpu.subprocesses.start import python_environment
 from portagpu.world import Ranks, RankState, client
 from tests.conftest import ROOT
+from tests.support.waits import wait_until
 
 pytestmark = pytest.mark.torch
 
@@ -52,15 +52,6 @@ def is_running(pid: int) -> bool:
     except OSError:
         return False
     return state not in "ZX"
-
-
-def wait_until(condition, limit_s: float = 20.0) -> bool:
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 @pytest.fixture(autouse=True)
@@ -136,7 +127,9 @@ def test_what_is_prepared_reaches_ranks_that_share_a_device(backend, value):
 
 @pytest.mark.parametrize("function", ["end_process", "sleep_long"])
 def test_ranks_go_without_what_cannot_be_prepared(tmp_path, monkeypatch, function):
-    monkeypatch.setattr(client, "LIMITS", Limits(prepare_s=3.0))
+    monkeypatch.setattr(
+        client, "LIMITS", Limits(prepare_s=3.0)
+    )  # allowed: what it limits never ends
     with Ranks() as ranks:
         ranks.prepare(at(function), backend="cpu", begun=str(tmp_path / "begun"))
         assert ranks.run(at("value"), 2, group=False).ok
@@ -154,9 +147,9 @@ time.sleep(300)
 """
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as owner:
         server = int(owner.stdout.readline())
-        assert wait_until(begun.exists, 60.0)
+        wait_until(begun.exists, "no rank began")
         owner.kill()
-    assert wait_until(lambda: not is_running(server), 10.0)
+    wait_until(lambda: not is_running(server), "the server runs")
 
 
 def test_ranks_get_arguments_and_environment():
@@ -216,7 +209,7 @@ def test_a_value_that_json_cannot_hold_is_a_clear_sentence(ranks, function, argu
 
 
 def test_what_ranks_print_does_not_disturb(ranks):
-    outcome = ranks.run(at("prints"), 2, arguments={"size": 100_000}, group=False, timeout_s=30)
+    outcome = ranks.run(at("prints"), 2, arguments={"size": 100_000}, group=False, timeout_s=60)
     assert outcome.values == ["", ""], f"standard input of a rank is empty: {outcome.sentence}"
 
 
@@ -231,7 +224,7 @@ def test_what_ranks_print_does_not_disturb(ranks):
     ],
 )
 def test_a_rank_that_raises_is_named(ranks, culprit, kind, reason):
-    outcome = ranks.run(at("raises"), 2, arguments={"culprit": culprit, "kind": kind}, timeout_s=30)
+    outcome = ranks.run(at("raises"), 2, arguments={"culprit": culprit, "kind": kind}, timeout_s=60)
     assert not outcome.ok
     assert outcome.culprit == culprit, outcome.sentence
     assert outcome.sentence == f"rank {culprit} {reason} after before the error"
@@ -251,7 +244,9 @@ def test_a_rank_that_sends_what_is_no_message_is_named(ranks, line):
 
 @pytest.mark.parametrize("line", ['{"step": 7}', '{"step": "x", "ranks": [], "data": 3}'])
 def test_a_step_of_another_shape_is_no_outcome(ranks, line):
-    outcome = ranks.run(at("sends"), 2, arguments={"line": line}, group=False, timeout_s=2)
+    outcome = ranks.run(
+        at("sends"), 2, arguments={"line": line}, group=False, timeout_s=2
+    )  # allowed: what it limits never ends
     assert [each.state for each in outcome.ranks] == [RankState.HUNG] * 2
     assert outcome.ranks[1].step in ("7", "x")
 
@@ -278,7 +273,7 @@ def test_the_others_do_not_wait_for_their_limit_when_one_raised(ranks):
     ],
 )
 def test_a_rank_that_dies_is_named(ranks, culprit, how, reason):
-    outcome = ranks.run(at("dies"), 2, arguments={"culprit": culprit, "how": how}, timeout_s=30)
+    outcome = ranks.run(at("dies"), 2, arguments={"culprit": culprit, "how": how}, timeout_s=60)
     assert outcome.culprit == culprit, outcome.sentence
     assert outcome.ranks[culprit].state is RankState.DIED
     assert outcome.sentence.startswith(f"rank {culprit} {reason}")
@@ -287,11 +282,13 @@ def test_a_rank_that_dies_is_named(ranks, culprit, how, reason):
 
 @pytest.mark.parametrize("culprit", [0, 1, 2])
 def test_a_rank_that_hangs_outside_the_collective_is_the_culprit(ranks, culprit):
-    outcome = ranks.run(at("hangs"), 3, arguments={"culprit": culprit}, timeout_s=4)
+    outcome = ranks.run(
+        at("hangs"), 3, arguments={"culprit": culprit}, timeout_s=4
+    )  # allowed: what it limits never ends
     assert outcome.culprit == culprit, outcome.sentence
     assert re.fullmatch(
         rf"rank {culprit} hung after all the same in sleeps_in_place_of_the_collective "
-        r"\(ranks\.py:\d+\)( on a busy machine .*)?",
+        r"\(ranks\.py:\d+\)( on a busy machine \(load .*\))?",
         outcome.sentence,
     ), outcome.sentence
     others = [entry for entry in outcome.ranks if entry.rank != culprit]
@@ -300,19 +297,25 @@ def test_a_rank_that_hangs_outside_the_collective_is_the_culprit(ranks, culprit)
 
 
 def test_a_rank_that_announced_fewer_steps_is_the_culprit(ranks):
-    outcome = ranks.run(at("stays_behind"), 3, arguments={"culprit": 2}, group=False, timeout_s=3)
+    outcome = ranks.run(
+        at("stays_behind"), 3, arguments={"culprit": 2}, group=False, timeout_s=3
+    )  # allowed: what it limits never ends
     assert outcome.culprit == 2, outcome.sentence
     assert outcome.ranks[2].step == "step 1"
 
 
 def test_a_stopped_rank_is_the_culprit(ranks):
-    outcome = ranks.run(at("stops"), 2, arguments={"culprit": 1}, timeout_s=4)
+    outcome = ranks.run(
+        at("stops"), 2, arguments={"culprit": 1}, timeout_s=4
+    )  # allowed: what it limits never ends
     assert outcome.culprit == 1, outcome.sentence
     assert outcome.sentence.startswith("rank 1 hung")
 
 
 def test_when_all_hang_alike_nobody_is_blamed(ranks):
-    outcome = ranks.run(at("all_hang"), 2, group=False, timeout_s=2)
+    outcome = ranks.run(
+        at("all_hang"), 2, group=False, timeout_s=2
+    )  # allowed: what it limits never ends
     assert outcome.culprit is None
     assert outcome.sentence.startswith("ranks 0, 1 hung in all_hang (ranks.py:")
 
@@ -320,13 +323,17 @@ def test_when_all_hang_alike_nobody_is_blamed(ranks):
 @pytest.mark.parametrize("how", ["step", "tell_alive"])
 def test_the_limit_begins_again_at_each_sign_of_life(ranks, how):
     arguments = {"how": how, "times": 16, "then": "returns"}
-    outcome = ranks.run(at("goes_on"), 2, arguments=arguments, group=False, timeout_s=4, most_s=600)
+    outcome = ranks.run(
+        at("goes_on"), 2, arguments=arguments, group=False, timeout_s=4, most_s=600
+    )  # allowed: time without a CPU does not count
     assert outcome.values == [16, 16]
 
 
 def test_a_rank_that_falls_silent_is_ended_long_before_the_limit_in_all(ranks):
     arguments = {"how": "step", "times": 2, "then": "hangs"}
-    outcome = ranks.run(at("goes_on"), 1, arguments=arguments, timeout_s=2, most_s=86_400)
+    outcome = ranks.run(
+        at("goes_on"), 1, arguments=arguments, timeout_s=2, most_s=86_400
+    )  # allowed: time without a CPU does not count
     assert outcome.ranks[0].state is RankState.HUNG
     assert outcome.ranks[0].error == (
         "did not finish within 2 s of its last sign of life, or 86400 s in all"
@@ -337,23 +344,31 @@ def test_a_rank_that_falls_silent_is_ended_long_before_the_limit_in_all(ranks):
 
 def test_signs_of_life_end_with_the_limit_in_all(ranks):
     arguments = {"how": "step", "times": 10**6, "then": "returns"}
-    outcome = ranks.run(at("goes_on"), 1, arguments=arguments, timeout_s=3, most_s=4)
+    outcome = ranks.run(
+        at("goes_on"), 1, arguments=arguments, timeout_s=3, most_s=4
+    )  # allowed: time without a CPU does not count
     assert outcome.ranks[0].state is RankState.HUNG
 
 
 def test_without_a_limit_in_all_signs_of_life_change_nothing(ranks):
     arguments = {"how": "step", "times": 10**6, "then": "returns"}
-    outcome = ranks.run(at("goes_on"), 1, arguments=arguments, timeout_s=2)
+    outcome = ranks.run(
+        at("goes_on"), 1, arguments=arguments, timeout_s=2
+    )  # allowed: time without a CPU does not count
     assert outcome.ranks[0].error == "did not finish within 2 s"
 
 
 def test_ranks_that_ignore_signals_are_ended(ranks):
-    outcome = ranks.run(at("ignores_signals"), 2, group=False, timeout_s=2)
+    outcome = ranks.run(
+        at("ignores_signals"), 2, group=False, timeout_s=2
+    )  # allowed: what it limits never ends
     assert [entry.state for entry in outcome.ranks] == [RankState.HUNG, RankState.HUNG]
 
 
 def test_a_rank_that_closes_its_pipe_and_stays_is_ended_at_the_limit(ranks):
-    outcome = ranks.run(at("closes_every_file"), 1, group=False, timeout_s=2)
+    outcome = ranks.run(
+        at("closes_every_file"), 1, group=False, timeout_s=2
+    )  # allowed: what it limits never ends
     assert outcome.ranks[0].state is RankState.HUNG, outcome.sentence
 
 
@@ -402,9 +417,9 @@ def test_a_rank_that_returns_early_is_done_however_the_last_one_ends(ranks, how,
 
 
 def test_the_server_serves_again_after_every_failure(ranks):
-    first = ranks.run(at("dies"), 2, arguments={"culprit": 0, "how": "SIGKILL"}, timeout_s=30)
+    first = ranks.run(at("dies"), 2, arguments={"culprit": 0, "how": "SIGKILL"}, timeout_s=60)
     server = ranks._child
-    again = ranks.run(at("reduce"), 2, timeout_s=30)
+    again = ranks.run(at("reduce"), 2, timeout_s=60)
     assert not first.ok
     assert again.values == [3.0, 3.0]
     assert ranks._child is server, "the server was started again"
@@ -424,7 +439,7 @@ def test_the_server_serves_again_after_every_failure(ranks):
     ],
 )
 def test_a_function_that_does_not_exist_is_a_clear_sentence(ranks, function, reason):
-    outcome = ranks.run(function, 1, group=False, timeout_s=30)
+    outcome = ranks.run(function, 1, group=False, timeout_s=60)
     assert outcome.ranks[0].state is RankState.RAISED
     assert reason in outcome.sentence
 
@@ -500,7 +515,7 @@ def test_a_server_that_is_killed_is_an_error_and_leaves_nothing(tmp_path):
         session = ranks._child.pid
         with pytest.raises(PortagpuError, match="rank server died of SIGKILL"):
             ranks.run(at("hangs"), 2, arguments={"culprit": 0}, timeout_s=60, on_step=kill)
-        assert wait_until(lambda: not of_session(session)), of_session(session)
+        wait_until(lambda: not of_session(session), lambda: str(of_session(session)))
         assert ranks.run(at("value"), 2, group=False).ok, "the next world does not start"
         os.kill(ranks._child.pid, signal.SIGKILL)
         ranks._child._process.wait()
@@ -540,12 +555,12 @@ def test_a_client_that_is_killed_takes_its_world_along(forked):
         session = int(client.stdout.readline())
         assert client.stdout.readline() == "step\n", "the world did not start"
         os.kill(client.pid, signal.SIGKILL)
-        client.wait(10)
-        assert wait_until(lambda: not of_session(session)), of_session(session)
+        client.wait(60)
+        wait_until(lambda: not of_session(session), lambda: str(of_session(session)))
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(client.pid, signal.SIGKILL)
-        client.wait(10)
+        client.wait(60)
         client.stdout.close()
 
 
@@ -572,8 +587,8 @@ def test_an_idle_server_ends_with_its_client():
     try:
         assert client.stdout is not None
         session = int(client.stdout.readline())
-        client.wait(10)
-        assert wait_until(lambda: not of_session(session)), of_session(session)
+        client.wait(60)
+        wait_until(lambda: not of_session(session), lambda: str(of_session(session)))
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(client.pid, signal.SIGKILL)
@@ -622,10 +637,10 @@ def test_a_stopped_server_does_not_outlive_its_client(how, busy, tmp_path):
         assert client.stdout is not None
         session = int(client.stdout.readline())
         client.wait(60)
-        assert wait_until(lambda: not of_session(session)), of_session(session)
+        wait_until(lambda: not of_session(session), lambda: str(of_session(session)))
         pids = [int(pid) for file in tmp_path.iterdir() for pid in file.read_text().split()]
         assert bool(pids) == busy, "the ranks did not start their children"
-        assert wait_until(lambda: not any(map(is_running, pids))), "what ranks started still runs"
+        wait_until(lambda: not any(map(is_running, pids)), "what ranks started still runs")
     finally:
         for each in of_session(session):
             os.kill(each, signal.SIGKILL)
@@ -635,7 +650,7 @@ def test_a_stopped_server_does_not_outlive_its_client(how, busy, tmp_path):
 def test_no_folder_is_left_behind(tmp_path):
     with Ranks(environment={"TMPDIR": str(tmp_path)}) as ranks:
         assert ranks.run(at("value"), 2, timeout_s=60).ok
-        ranks.run(at("dies"), 2, arguments={"culprit": 1, "how": "SIGKILL"}, timeout_s=30)
+        ranks.run(at("dies"), 2, arguments={"culprit": 1, "how": "SIGKILL"}, timeout_s=60)
     left = [entry.name for entry in tmp_path.iterdir() if entry.name.startswith("portagpu")]
     assert not left, f"folders were left: {left}"
 

@@ -89,6 +89,7 @@ def test_a_command_prints_what_is_shown(
     assert_printed(lines, ended)
 
 
+@pytest.mark.processes(15, "each command of Slurm is one")
 @pytest.mark.torch
 def test_a_fleet_prints_what_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a cluster of Slurm's own programs, whose nodes are all this machine."""

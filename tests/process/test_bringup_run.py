@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from portagpu.errors import TargetNotFound
 from portagpu.report import render
 from portagpu.results.run import Result, Verdict, validate, verdict_of
 from tests.support.processes import descendants
+from tests.support.waits import wait_until
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("forked")]
 
@@ -203,16 +203,14 @@ def test_ctrl_c_leaves_a_valid_partial_result_and_no_process(tmp_path):
         start_new_session=True,
     )
     try:
-        deadline = time.monotonic() + 60
-        while len(descendants(child.pid)) < 3 and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: len(descendants(child.pid)) >= 3, "no rank server with two ranks runs")
         below = descendants(child.pid)
-        assert len(below) == 3, "the rank server and its two ranks run"
+        assert len(below) == 3
         partial = json.loads((tmp_path / "result.json").read_text())
         validate(partial)
         assert partial["verdict"] == "INCONCLUSIVE"
         os.killpg(child.pid, signal.SIGINT)
-        output, _ = child.communicate(timeout=30)
+        output, _ = child.communicate(timeout=60)
     finally:
         child.kill()
         child.wait()

@@ -350,16 +350,20 @@ def mutations(document: dict[str, Any], count: int) -> list[bytes]:
 
 
 def test_no_mutation_makes_the_validator_break(valid: dict[str, Any]) -> None:
+    mutations_are_refused(valid, 375)
+
+
+def mutations_are_refused(document: dict[str, Any], count: int) -> None:
     """Every one is accepted, because what was changed is free, or refused with one line."""
     refused = 0
-    for content in mutations(valid, 1500):
+    for content in mutations(document, count):
         try:
             parse(content)
         except BundleError as error:
             refused += 1
             assert str(error).isprintable(), "no line of a terminal"
             assert len(str(error)) <= 300
-    assert refused > 1200, "the mutations hardly change anything"
+    assert refused > 0.8 * count, "the mutations hardly change anything"
 
 
 def test_every_key_that_is_deleted_is_missed(valid: dict[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,17 +10,16 @@ pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.first]
 
 from portagpu.suite import list_cases
+from tests.conftest import CORES, Child
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from tests.conftest import Child
 
 
 def test_the_cpu_passes_the_smoke_selection(child: Callable[..., Child]) -> None:
     """With as many threads as torch has outside the tests."""
     count = sum(each.smoke for each in list_cases())
-    threads = {"OMP_NUM_THREADS": str(len(os.sched_getaffinity(0)))}
+    threads = {"OMP_NUM_THREADS": str(CORES)}
     words = ("-m", "portagpu", "conform", "--backend", "cpu", "--smoke")
     said = child(*words, environment=threads, limit_s=400).ok().splitlines()
     assert said[-1] == "PASS"

@@ -255,7 +255,7 @@ def test_a_named_pipe_is_written_into(tmp_path):
     reader = threading.Thread(target=lambda: got.append(pipe.read_text()), daemon=True)
     reader.start()
     write_atomic(pipe, "through")
-    reader.join(10)
+    reader.join(60)
     assert got == ["through"]
     assert stat.S_ISFIFO(pipe.stat().st_mode), "the pipe was replaced by a file"
 
@@ -282,7 +282,7 @@ def test_many_writers_leave_one_whole_file(tmp_path):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert target.read_text() in texts, "two writers were mixed in one file"
     assert names(tmp_path) == ["result.json"]
 

@@ -105,7 +105,9 @@ def test_a_client_that_hangs_is_ended(
     client: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client("sinfo", "sleep 60")
-    monkeypatch.setattr(slurm, "LIMITS", Limits(scheduler_s=0.2))
+    monkeypatch.setattr(
+        slurm, "LIMITS", Limits(scheduler_s=0.2)
+    )  # allowed: what it limits never ends
     with pytest.raises(slurm.SlurmError, match=r"sinfo did not answer within 0.2 s: is slurmctld"):
         slurm.version()
 
@@ -189,6 +191,7 @@ def test_sbatch_that_refuses_is_one_line_and_leaves_a_record(
     assert [step.state for step in read_record(tmp_path / "f").steps] == [StepState.WAITING]
 
 
+@pytest.mark.processes(60, "the verb runs for each damage")
 def test_a_damaged_record_is_one_line(
     client: Callable[[str, str], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -260,6 +263,7 @@ def options(folder: Path, **others: object) -> FleetOptions:
     return FleetOptions(**fields)  # type: ignore[arg-type]
 
 
+@pytest.mark.processes(16, "each command of Slurm is one")
 def test_a_result_that_appears_late_is_waited_for(
     client: Callable[[str, str], None], tmp_path: Path
 ) -> None:
@@ -286,6 +290,7 @@ def test_a_result_that_appears_late_is_waited_for(
     assert len(asked.read_text().split()) == 6
 
 
+@pytest.mark.processes(16, "each command of Slurm is one")
 def test_slurm_that_is_away_is_waited_for(
     client: Callable[[str, str], None], tmp_path: Path
 ) -> None:
@@ -314,6 +319,7 @@ def test_slurm_that_is_away_is_waited_for(
         fleet_run.run(options(tmp_path / "f", answer_limit_s=0.1))
 
 
+@pytest.mark.processes(9, "each command of Slurm is one")
 def test_nodes_of_several_targets_and_versions_are_told(
     client: Callable[[str, str], None], tmp_path: Path
 ) -> None:
@@ -511,6 +517,7 @@ def test_the_reason_in_a_log(text: str, said: str, tmp_path: Path) -> None:
     assert collect.last_line(tmp_path / "nowhere") == ""
 
 
+@pytest.mark.processes(13, "each command of Slurm is one")
 def test_the_history_has_the_results(
     client: Callable[[str, str], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ import pytest
 
 from tests.support.forked import starting
 from tests.support.processes import descendants
+from tests.support.waits import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -213,12 +213,12 @@ def test_a_child_has_such_children_and_leaves_no_process(tmp_path: Path) -> None
         assert process.wait(LIMIT_S) == -signal.SIGKILL
     assert (int(own), int(parent), loaded) == (process.pid, process.pid, "True")
     assert len(below) == 1, "the process that its own children are forked from"
-    deadline = time.monotonic() + LIMIT_S
-    while any(
-        Path(f"/proc/{pid}/fd").exists() and os.path.lexists(f"/proc/{pid}/exe") for pid in below
-    ):
-        assert time.monotonic() < deadline, "it stays"
-        time.sleep(0.01)
+
+    def gone() -> bool:
+        left = [pid for pid in below if Path(f"/proc/{pid}/fd").exists()]
+        return not any(os.path.lexists(f"/proc/{pid}/exe") for pid in left)
+
+    wait_until(gone, "it stays")
 
 
 def test_onednn_reads_its_variables_in_the_child(child: Callable[..., Child]) -> None:

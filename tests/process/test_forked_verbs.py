@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
-import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import portagpu
-from tests.conftest import CHILD_LIMIT_S, ROOT
+from tests.conftest import ROOT
 from tests.support.processes import descendants
+from tests.support.waits import wait_until
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.support.forked_verbs import ForkedVerbs
 
 SEEN = """
@@ -77,15 +75,14 @@ def test_nothing_is_left_of_a_killed_run(tmp_path: Path) -> None:
     words = [sys.executable, "-P", "-c", ASKS, str(ROOT), str(tmp_path)]
     with subprocess.Popen(words) as asking:
         try:
-            end = time.monotonic() + CHILD_LIMIT_S
-            while not any(each.read_text() for each in tmp_path.glob("*/out")):
-                assert time.monotonic() < end, "no fork has begun"
-                assert asking.poll() is None
-                time.sleep(0.02)
+            wait_until(
+                lambda: any(each.read_text() for each in tmp_path.glob("*/out")),
+                "no fork has begun",
+            )
             below = descendants(asking.pid)
             assert len(below) == 2
         finally:
             asking.kill()
-    while any(os.path.exists(f"/proc/{each}") for each in below):  # noqa: PTH110
-        assert time.monotonic() < end, "a process is left"
-        time.sleep(0.02)
+    wait_until(
+        lambda: not any(Path(f"/proc/{each}").exists() for each in below), "a process is left"
+    )

@@ -168,7 +168,7 @@ sys.exit(main(["matrix", "history", *{words!r}, "--store", {place!r}]))
     assert process.stdout.readline() == "waits\n"
     process.send_signal(signal.SIGINT)
     # SQLite itself would wait for a minute, and the holder never ends
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=60)
     holder.close()
     assert (process.returncode, said.strip()) == (130, "portagpu: interrupted")
     check_whole(place, 1)

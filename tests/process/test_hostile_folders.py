@@ -235,6 +235,7 @@ def test_a_library_is_asked_without_the_working_folder(
     assert marks(stranger) == []
 
 
+@pytest.mark.processes(18, "each program is looked for")
 def test_no_vendors_program_is_found_in_the_working_folder(
     stranger: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from portagpu.kernels.plan import (
     shared_estimate,
 )
 from portagpu.target import architecture_names, load_architecture, load_targets
+from tests.support.looped import looped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -165,8 +166,8 @@ def test_importing_kernels_imports_neither_torch_nor_triton(child: Callable[...,
     assert child("-c", code).ok().strip() == "set()"
 
 
-@pytest.mark.parametrize("kind", ["stream", "sum", "row", "matmul"])
-@pytest.mark.parametrize("target", GPUS, ids=lambda t: t.id)
+@looped("kind", ["stream", "sum", "row", "matmul"])
+@looped("target", GPUS)
 def test_configs_fit_every_target(kind: str, target: Target) -> None:
     """All that fit and no other, on the products, the architectures, and on parts of them."""
     whole = Limits.of_target(target)

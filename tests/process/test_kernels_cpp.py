@@ -18,6 +18,7 @@ from portagpu.kernels import cpp
 from portagpu.registry import backend
 from portagpu.sizing import Sizing
 from tests.support import lane_shim, suite_harness
+from tests.support.looped import looped
 
 pytestmark = [
     pytest.mark.torch,
@@ -110,22 +111,22 @@ def same(found, x, reduced):
     assert torch.equal(found, expected.to(found.dtype))
 
 
-@pytest.mark.parametrize("dtype", NUMBERS, ids=str)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@looped("dtype", NUMBERS)
+@looped("shape", SHAPES)
 def test_rows_are_summed(gpu, shape, dtype):
     x = numbers(shape, dtype)
     same(cpp.sum_rows(x, gpu=gpu), x, lambda wide: wide.sum(-1))
 
 
-@pytest.mark.parametrize("dtype", NUMBERS, ids=str)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@looped("dtype", NUMBERS)
+@looped("shape", SHAPES)
 def test_rows_are_scanned(gpu, shape, dtype):
     x = numbers(shape, dtype)
     same(cpp.scan_rows(x, gpu=gpu), x, lambda wide: wide.cumsum(-1))
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@looped("share", [0.0, 0.3, 1.0])
+@looped("shape", SHAPES)
 def test_flags_are_ranked_as_plain_counting_does(gpu, shape, share):
     flags = torch.rand(shape, generator=torch.Generator().manual_seed(SEED)) < share
     expected = []
@@ -148,18 +149,18 @@ def test_ranks_are_where_set_flags_move_to(gpu):
     assert torch.equal(kept, values[flags])
 
 
-@pytest.mark.parametrize("backward", [False, True])
-@pytest.mark.parametrize("dtype", NUMBERS, ids=str)
-@pytest.mark.parametrize("n", LENGTHS)
+@looped("backward", [False, True])
+@looped("dtype", NUMBERS)
+@looped("n", LENGTHS)
 def test_all_is_summed_in_any_order_of_threads(gpu, n, dtype, backward):
     gpu.cupy.backward = backward
     x = numbers((n,), dtype)
     same(cpp.sum_all(x, gpu=gpu), x, lambda wide: wide.sum())
 
 
-@pytest.mark.parametrize("bins", [1, 7, 2048, 2049])
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
-@pytest.mark.parametrize("n", [0, 1, 65, 20_001])
+@looped("bins", [1, 7, 2048, 2049])
+@looped("dtype", [torch.int32, torch.int64])
+@looped("n", [0, 1, 65, 20_001])
 def test_values_are_counted(gpu, n, dtype, bins):
     generator = np.random.default_rng(SEED)
     values = torch.from_numpy(generator.integers(0, bins, n)).to(dtype)

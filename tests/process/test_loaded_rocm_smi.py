@@ -35,7 +35,7 @@ def _missing() -> str:
     except OSError:
         return f"{rocm_smi_replay.LIBRARY} is not installed"
     try:
-        done = subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False, timeout=20)
+        done = subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False, timeout=60)
     except FileNotFoundError:
         return "there is no unshare"
     return "" if done.returncode == 0 else "this user may make no mount namespace"

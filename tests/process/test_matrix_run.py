@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from portagpu.results.run import Result, Run, Verdict, new_run
 from portagpu.target import load_target
 from tests.conftest import CHILD_LIMIT_S, ROOT
 from tests.support.forked_verbs import VERB, ForkedVerbs
+from tests.support.waits import wait_until
 
 pytest.importorskip("tox")
 if matrix_dir() != ROOT / "matrix":
@@ -83,33 +84,26 @@ exec "$PORTAGPU_PYTHON" -P -m portagpu $verb --target "${name%-*}" "$@"
 """A tox that only starts what the environment runs: the real one takes half a second of a CPU."""
 
 
-WHOLE = {
-    "compile": ("compile", [f"kernels/{name}" for name in KERNELS]),
-    "conform": (
-        "conformance",
-        [
-            name
-            for area in stated_areas("conformance")
-            for name in stated_names("conformance", area)
-        ],
-    ),
-    "bench": (
-        "performance",
-        [
-            name
-            for area in stated_areas("performance")
-            for name in stated_names("performance", area)
-        ],
-    ),
-    "bringup": ("bringup", [f"{gate}/x" for gate in stated_gates()]),
-}
-"""Verb -> its suite, and results of all that the suite has."""
+def names_of(suite: str) -> list[str]:
+    return [name for area in stated_areas(suite) for name in stated_names(suite, area)]
+
+
+@functools.cache
+def whole() -> dict[str, tuple[str, list[str]]]:
+    """Verb -> its suite, and results of all that the suite has."""
+    # a child process lists the cases
+    return {
+        "compile": ("compile", [f"kernels/{name}" for name in KERNELS]),
+        "conform": ("conformance", names_of("conformance")),
+        "bench": ("performance", names_of("performance")),
+        "bringup": ("bringup", [f"{gate}/x" for gate in stated_gates()]),
+    }
 
 
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What the stand-in did: a line when an environment begins, and one when it ends."""
-    for verb, (suite, ids) in WHOLE.items():
+    for verb, (suite, ids) in whole().items():
         run = new_run(target="cpu-x86-64", backend="cpu", versions={"torch": "2.9", "driver": None})
         for name in sorted(ids):
             area = name.partition("/")[0]
@@ -257,7 +251,7 @@ def change_text(document: dict[str, Any], where: str, value: object) -> None:
 def test_a_result_of_something_else_is_not_kept(
     where: str, value: Any, why: str, tmp_path: Path
 ) -> None:
-    suite, ids = WHOLE["conform"]
+    suite, ids = whole()["conform"]
     command = ["portagpu", "conform", "--target", "cpu-x86-64", "--json", "x.json"]
     made = new_run(command, target="cpu-x86-64", backend="cpu", versions={"torch": "2.9"})
     for name in ids:
@@ -345,6 +339,18 @@ def words_of_two(out: Path, jobs: int) -> list[str]:
     ]  # fmt: skip
 
 
+def started(out: Path, jobs: int, stuck: str) -> subprocess.Popen[str]:
+    """The verb with two environments, of which one never ends."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "portagpu", *words_of_two(out, jobs)],
+        env={**os.environ, "STUCK": f"{stuck} compile"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+
+
 def check_nothing_left(folder: Path) -> None:
     for each in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
@@ -352,18 +358,8 @@ def check_nothing_left(folder: Path) -> None:
 
 
 def test_ctrl_c_ends_what_runs(log: Path, tmp_path: Path) -> None:
-    child = subprocess.Popen(
-        [sys.executable, "-m", "portagpu", *words_of_two(tmp_path / "out", 1)],
-        env={**os.environ, "STUCK": "nvidia-l4 compile"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    )
-    end = time.monotonic() + CHILD_LIMIT_S
-    while not (log.exists() and "begin nvidia-l4" in log.read_text()):
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    child = started(tmp_path / "out", 1, "nvidia-l4")
+    wait_until(lambda: log.exists() and "begin nvidia-l4" in log.read_text(), "it does not begin")
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=CHILD_LIMIT_S)
     assert child.returncode == 130, err

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from portagpu.patience import PATIENCE, BusyMachine, Patience, Starvation, processes
+from tests.support.waits import wait_until
 
 ROOT_PID = 100
 
@@ -287,8 +288,7 @@ def test_a_real_process_that_is_stopped_uses_up_its_limit() -> None:
             child.send_signal(signal.SIGSTOP)
             os.waitid(os.P_PID, child.pid, os.WSTOPPED)
             watch = PATIENCE.watch(0.2, child.pid)
-            time.sleep(0.2)
-            assert watch.over or not _is_told()
+            wait_until(lambda: watch.over or not _is_told(), "the limit is not used up")
             assert watch.starved.wall_s >= 0.1
         finally:
             child.kill()
@@ -300,13 +300,18 @@ def test_a_real_process_is_charged_what_it_ran() -> None:
     with _begin(burn) as child:
         assert child.stdout is not None and child.stdin is not None
         child.stdout.readline()
-        begun = time.monotonic()
+        # a wait for a CPU that began before would count as one of later
+        stat = Path(f"/proc/{child.pid}/stat")
+        wait_until(
+            lambda: stat.read_text().rpartition(")")[2].split()[0] == "S", "it does not wait"
+        )
+        begun = time.monotonic()  # allowed: both clocks are the same
         watch = PATIENCE.watch(60.0, child.pid)
         child.stdin.write(b"\n")
         child.stdin.flush()
         child.stdout.readline()
         left_s = watch.left_s
-        wall_s = time.monotonic() - begun
+        wall_s = time.monotonic() - begun  # allowed: both clocks are the same
         child.kill()
     # the rest of the wall time is what it waited, which does not count
     assert 60.0 - wall_s <= left_s

@@ -93,6 +93,7 @@ def test_the_diff_gives_what_write_gives(tmp_path: Path, source: bytes) -> None:
     assert path.read_bytes() == applied(new.diff, source) != source
 
 
+@pytest.mark.processes(15, "patch, diff and git for each change")
 @pytest.mark.skipif(shutil.which("patch") is None, reason="there is no patch")
 @pytest.mark.parametrize("name", NAMES)
 def test_patch_applies_the_diff(

@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +28,7 @@ from tests.process.test_profile_commands import ATTACHED, install
 from tests.support.processes import descendants
 from tests.support.profile_reader import read
 from tests.support.profile_runs import files, profiled, result, write_script
+from tests.support.waits import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -397,9 +397,9 @@ def test_ctrl_c_ends_the_whole_tree(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, *words], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as process:
-        while not (tmp_path / "started").exists():
-            assert process.poll() is None, process.stdout and process.stdout.read()
-            time.sleep(0.05)
+        started = tmp_path / "started"
+        wait_until(lambda: started.exists() or process.poll() is not None, "it does not begin")
+        assert process.poll() is None, process.stdout and process.stdout.read()
         tree = descendants(process.pid)
         process.send_signal(signal.SIGINT)
         out = process.communicate(timeout=60)[0].decode()

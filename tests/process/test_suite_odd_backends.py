@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +18,7 @@ from portagpu.world import Ranks
 from tests.support import registry_state
 from tests.support.case_files import conform, write_cases
 from tests.support.fake_plugins import install
+from tests.support.waits import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -102,8 +102,7 @@ def test_a_device_that_hangs_is_told_with_the_line(
         runner._collect(child)
         request = {"backend": "odd", "index": 0, "timeout_s": 60.0}
         child.send({**request, "ids": [], "searches": {}})
-        while not mark.exists():
-            time.sleep(0.05)
+        wait_until(mark.exists, "the device is not opened")
         monkeypatch.setattr(runner, "LIMITS", Limits(start_s=0.0))
         with pytest.raises(SuiteError, match="not opened within 0 s and stood in "):
             runner._expect(child, "machine")

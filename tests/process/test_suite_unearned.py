@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -30,6 +29,7 @@ from portagpu.target import ExpectedFailure
 from tests.support import registry_state
 from tests.support.case_files import by_id, conform, copy_cases, only_files, write_cases
 from tests.support.fake_plugins import install
+from tests.support.waits import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -323,12 +323,12 @@ def test_a_run_that_is_killed_leaves_no_older_verdict(tmp_path: Path, verb: str)
         stderr=subprocess.DEVNULL,
     )
     try:
-        deadline = time.monotonic() + 120
         written = junit if "--junit" in words else file
         before = written.read_bytes()
-        while written.read_bytes() == before and child.poll() is None:
-            assert time.monotonic() < deadline, "the run does not begin"
-            time.sleep(0.02)
+        wait_until(
+            lambda: written.read_bytes() != before or child.poll() is not None,
+            "the run does not begin",
+        )
     finally:
         child.send_signal(signal.SIGKILL)
         child.wait()

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +21,7 @@ from portagpu.world import Ranks
 from tests.process.test_subprocesses import LEAVING, is_gone, open_files
 from tests.support.case_files import conform, write_cases
 from tests.support.processes import descendants
+from tests.support.waits import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -313,8 +313,8 @@ def test_nothing_is_left_of_a_forked_child(
             os.kill(child.pid, signal.SIGSTOP)
         elif end:
             child.send({"do": end})
-            while child.running:  # what it left may hold its pipe
-                time.sleep(0.01)
+            # what it left may hold its pipe
+            wait_until(lambda: not child.running, "it does not end")
     assert is_gone(left)
     assert is_gone(child.pid)
     with fork() as child:  # the server goes on

@@ -6,7 +6,6 @@ import os
 import socket
 import tempfile
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +25,7 @@ from portagpu.collectives.processes import is_lost, own_process
 from portagpu.collectives.stores import Meeting, Overrun, watched
 from portagpu.errors import CollectiveError, RankLost, Unsupported
 from tests.support.processes import descendants
+from tests.support.waits import wait_until
 
 if TYPE_CHECKING:
     from portagpu.world import Ranks
@@ -426,8 +426,7 @@ def test_a_rank_of_another_machine_says_who_is_lost_there(monkeypatch: pytest.Mo
 
     other = threading.Thread(target=wait, args=(1, 300.0), daemon=True)
     other.start()
-    while not store.check(["left/1"]):
-        time.sleep(0.001)
+    wait_until(lambda: store.check(["left/1"]), "rank 1 does not leave")
     wait(0, 0.01)
     other.join(LIMIT_S)
     assert said == [(2,), (2,)]

@@ -210,6 +210,7 @@ def slow_ranks(tmp_path_factory):
 
 
 def test_a_worlds_limit_begins_when_its_ranks_have_started(slow_ranks):
+    # allowed: time without a CPU does not count
     run = partial(slow_ranks.run, backend="slow", timeout_s=5)
     assert run(f"{RANKS}:reduce", 2).values == [3.0, 3.0]
     hung = run(f"{RANKS}:hangs", 2, arguments={"culprit": 0})
@@ -218,6 +219,7 @@ def test_a_worlds_limit_begins_when_its_ranks_have_started(slow_ranks):
 
 
 def test_ranks_that_do_not_start_are_told_apart_from_those_that_hang(slow_ranks):
+    # allowed: time without a CPU does not count
     outcome = slow_ranks.run(f"{RANKS}:value", 1, backend="late", timeout_s=1)
     assert outcome.first_failure.state is RankState.HUNG
     assert "had not opened its device and joined within 2 s" in outcome.first_failure.error

@@ -481,7 +481,7 @@ def silent_rank(rank: Rank) -> str | None:
     channel.LIMITS = replace(channel.LIMITS, answer_s=0.3)  # type: ignore[misc, attr-defined]
     if rank.rank:
         link = channel.follow(rank, 0)
-        time.sleep(1)
+        time.sleep(1)  # allowed: it answers never
         link.close()
         return None
     leader = channel.Leader.meet(rank, 0)

@@ -333,7 +333,7 @@ def _with_a_tuner(rank: Any, work: str) -> Any:
     def switched(on: bool) -> Any:
         seen.append(on)
         if not on:
-            time.sleep(0.02)
+            time.sleep(0.02)  # allowed: it is slow
         yield
 
     tuner = Tuner("demo", work, lambda: TunerState(True, True, False, "here", 3), switched)  # type: ignore[arg-type]
@@ -528,7 +528,7 @@ def sustain_beside_work_that_slows_it_down(rank: Any, **arguments: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls > 2:
-            time.sleep(0.02)
+            time.sleep(0.02)  # allowed: it is slow
         right(work)
 
     matmul.multiply = multiply

@@ -100,7 +100,7 @@ class Page:
         self._session = ""
         with contextlib.suppress(OSError, AssertionError, subprocess.TimeoutExpired):
             self.call("Browser.close")
-            self._process.wait(10)
+            self._process.wait(60)
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
@@ -202,9 +202,9 @@ class Page:
         return path
 
     def _receive(self) -> dict[str, Any]:
-        until = time.monotonic() + _WAIT_S
+        until = time.monotonic() + _WAIT_S  # allowed: a limit of what should never happen
         while b"\0" not in self._rest:
-            left = max(until - time.monotonic(), 0)
+            left = max(until - time.monotonic(), 0)  # allowed: a limit of what should never happen
             ready, _, _ = select.select([self._read], [], [], left)
             assert ready, f"chromium said nothing for {_WAIT_S:g} s"
             data = os.read(self._read, 1 << 20)

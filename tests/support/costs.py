@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 SHOWN: Final = 10
+HEAVY_KIB: Final = 1 << 20
+"""Of resident memory: a test with a child above it is marked as heavy."""
 STARTS: Final = {"subprocess.Popen", "os.posix_spawn", "os.fork", "os.forkpty"}
 
 
@@ -38,7 +40,7 @@ class Cost:
             sum(resource.getrusage(who)[:2])
             for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
         )
-        return cls(own, children + _of_living_children(), _started[0])
+        return cls(own, children + _of_living_children(), started())
 
     def __sub__(self, other: Cost) -> Cost:
         return Cost(
@@ -67,14 +69,17 @@ def _of_living_children() -> float:
 _started = [0]
 
 
-def count_start() -> None:
-    """Count a process that a child of this process starts for a test."""
-    _started[0] += 1
-
-
 def _count(event: str, _: tuple[object, ...]) -> None:
     if event in STARTS:
         _started[0] += 1
+
+
+def started() -> int:
+    """How many processes this one has started so far."""
+    return _started[0]
+
+
+sys.addaudithook(_count)
 
 
 class Costs:
@@ -82,8 +87,9 @@ class Costs:
 
     def __init__(self) -> None:
         self.of_tests: dict[str, Cost] = {}
+        self.heavy: dict[str, int] = {}
+        self._largest = 0
         self.collecting = 0.0
-        sys.addaudithook(_count)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -98,11 +104,18 @@ class Costs:
         if call.when == "teardown":
             cost = Cost.until_now() - self._before
             report.cost = [cost.own, cost.children, cost.processes]
+            # the kernel keeps the largest of all children, so that a smaller one is not seen
+            largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+            if largest > max(self._largest, HEAVY_KIB) and not item.get_closest_marker("heavy"):
+                report.heavy = largest
+            self._largest = max(self._largest, largest)
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if cost := getattr(report, "cost", None):
             self.of_tests[report.nodeid] = Cost(*cost)
+        if largest := getattr(report, "heavy", None):
+            self.heavy[report.nodeid] = largest
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if not self.of_tests:
@@ -120,6 +133,10 @@ class Costs:
             f"{own + children:7.1f} s  all: {own:.1f} s of tests, {children:.1f} s of children, "
             f"{processes:,} processes"
         )
+        for name, largest in self.heavy.items():
+            terminalreporter.write_line(
+                f"{largest / HEAVY_KIB:7.1f} GiB in a child of {name}: mark it as heavy"
+            )
         if path := os.environ.get("TEST_COSTS"):
             rows = [
                 f"{name}\t{c.own:.3f}\t{c.children:.3f}\t{c.processes}\n" for name, c in dearest

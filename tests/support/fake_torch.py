@@ -18,7 +18,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch._inductor.config  # it looks for the real driver when a profiler imports it
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -136,6 +135,8 @@ class FakeDriver:
 
 def install(monkeypatch: pytest.MonkeyPatch, kind: str, gpus: Sequence[RecordedGpu]) -> FakeDriver:
     """Make the installed torch a build of that kind with these devices, until the test's end."""
+    # it looks for the real driver when a profiler imports it; the first import takes 2 CPU seconds
+
     driver = FakeDriver(kind, gpus)
     _versions(monkeypatch, kind)
     _functions(monkeypatch, driver)

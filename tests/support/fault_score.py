@@ -73,7 +73,7 @@ class Score:
 
 def score(server: Ranks, fault: Fault, seed: int, seconds: float) -> Score:
     """Search with that fault for ``seconds``; what hangs or dies was found."""
-    started = time.monotonic()
+    started = time.monotonic()  # allowed: a figure that is printed
     with tempfile.TemporaryDirectory() as folder:
         number = round_seed(seed, fault.area, 0)
         arguments = {
@@ -95,7 +95,9 @@ def score(server: Ranks, fault: Fault, seed: int, seconds: float) -> Score:
             timeout_s=seconds + LIMITS.random_program_s,
         )
     if not outcome.ok:
-        return Score(fault, outcome.sentence, 0, min(time.monotonic() - started, seconds))
+        return Score(
+            fault, outcome.sentence, 0, min(time.monotonic() - started, seconds)
+        )  # allowed: a figure that is printed
     value = outcome.values[0]
     return Score(fault, value["difference"], value["programs"], value["found_s"], value["found_at"])
 

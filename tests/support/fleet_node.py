@@ -26,9 +26,11 @@ def main() -> int:
     said = dict(word.split("=", 1) for word in words if "=" in word)
     run = new_run(["portagpu", verb, *words], host=node)
     run.finish(interrupted=True).write_json(folder / "result.json")
+    # allowed: it takes as long as it is asked to, or until it may go
     until = time.monotonic() + float(said.get("sleep", 0))
+    # allowed: the same
     while time.monotonic() < until and not (folder.parent / "go").exists():
-        time.sleep(0.05)
+        time.sleep(0.05)  # allowed: the same
     if said.get("silent") == node:
         (folder / "result.json").unlink()
         print("no such device", file=sys.stderr)

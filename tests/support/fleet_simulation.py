@@ -28,7 +28,6 @@ ROOT = Path(__file__).resolve().parents[2]
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
-from portagpu.bundle.files import read_file
 from portagpu.fleet import pairs, versions
 from portagpu.fleet.gather import Fleet, Joint, Missing
 from portagpu.fleet.measures import LEVEL, MEASURE, NOISE, tables_of
@@ -75,7 +74,9 @@ class Simulated:
 
 def template() -> Run:
     """The committed run, as long as a quick one is."""
-    run = read_file(next(iter(sorted((ROOT / "matrix" / "results").glob("*.json"))))).run
+    # read_file would also ask a child process for the suite's cases
+    bundle = json.loads(min((ROOT / "matrix" / "results").glob("*.json")).read_text())
+    run = Run.from_json(bundle["result"])
     left = NUMERICS
     kept = []
     for result in run.results:
@@ -435,9 +436,9 @@ def main() -> int:
     if options.files is not None:
         write_files(made, options.files)
         return timed(options.files)
-    start = time.perf_counter()
+    start = time.perf_counter()  # allowed: a figure that is printed
     report = judge(made.fleet)
-    took_s = time.perf_counter() - start
+    took_s = time.perf_counter() - start  # allowed: a figure that is printed
     print(f"{'planted':<14}{'number':>7}{'found':>7}{'missed':>8}{'others named':>14}{'of':>9}")
     table = scores(made, report)
     for kind, score in table.items():
@@ -458,9 +459,9 @@ def timed(folder: Path) -> int:
     number = sum(1 for _ in folder.rglob("result.json"))
     page = folder / "fleet.html"
     command = [sys.executable, "-m", "portagpu", "fleet", "report", str(folder), "--out", str(page)]
-    start = time.perf_counter()
+    start = time.perf_counter()  # allowed: a figure that is printed
     code = subprocess.run(command, check=False, stdout=subprocess.DEVNULL, cwd=ROOT).returncode
-    took_s = time.perf_counter() - start
+    took_s = time.perf_counter() - start  # allowed: a figure that is printed
     print(f"{number:,} result files, {size / 1e6:.0f} MB: {took_s:.2f} s, exit code {code}")
     print(f"page {page.stat().st_size / 1e6:.2f} MB")
     return 0

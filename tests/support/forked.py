@@ -319,9 +319,11 @@ def _serve(connection: socket.socket, imported: _Imported) -> None:
         if between == 0:
             if os.fork():
                 os._exit(0)
+            # allowed: its limit is a minute, and ends what would never go on
             deadline = time.monotonic() + _LIMIT_S
             while os.getppid() != program.parent:
-                time.sleep(0.0002)
+                time.sleep(0.0002)  # allowed: the same
+                # allowed: the same
                 if time.monotonic() > deadline:
                     os._exit(1)
             _become(program, descriptors, connection, imported)

@@ -15,9 +15,6 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-if __name__ != "__main__":
-    from tests.support.costs import count_start
-
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -109,7 +106,6 @@ class ForkedVerbs:
         print(json.dumps(call), file=self._process.stdin, flush=True)
         answer = self._process.stdout.readline()
         assert answer, "the process that forks has ended"
-        count_start()
         return int(answer)
 
 

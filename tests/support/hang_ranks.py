@@ -23,7 +23,7 @@ def plant(rank, *, kind, folder):
         dist.all_reduce(torch.ones(4))
     pending = _fault(kind, me, n, groups)
     # a collective that ends does so at once; one that hangs is dumped while it does
-    time.sleep(NAP_S)
+    time.sleep(NAP_S)  # allowed: it is slow
     target = Path(folder)
     (target / f"rank_{me}").write_bytes(c10d._dump_fr_trace())
     (target / f"rank_{me}.json").write_bytes(c10d._dump_fr_trace_json())

@@ -10,11 +10,12 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
+
+from tests.support.waits import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -80,14 +81,14 @@ def server() -> Iterator[Callable[[], str]]:
 def _wait(process: subprocess.Popen[bytes], folder: str, log: Path) -> None:
     import psycopg
 
-    until = time.monotonic() + LIMIT_S
-    while True:
+    def answers() -> bool:
         assert process.poll() is None, log.read_text()
-        assert time.monotonic() < until, log.read_text()
         with contextlib.suppress(psycopg.OperationalError):
             psycopg.connect(f"host={folder} user=portagpu dbname=postgres").close()
-            return
-        time.sleep(0.05)
+            return True
+        return False
+
+    wait_until(answers, log.read_text)
 
 
 def _new_database(folder: str) -> str:

@@ -71,7 +71,7 @@ def kill(place: str, folder: str, count: int) -> dict[str, object]:
         pid, pipe = child(place, folder, random_.randrange(300))
         # while it opens the store, looks at its first file, or adds: however fast the machine is
         early = wait_for(pipe, (0, 1, 1, 2, 3)[number % 5])
-        time.sleep(random_.uniform(0, 0.05))
+        time.sleep(random_.uniform(0, 0.05))  # allowed: any moment will do
         os.kill(pid, signal.SIGKILL)
         killed += os.WIFSIGNALED(os.waitpid(pid, 0)[1])
         said = [line for line in lines(pipe, early) if line.startswith(Outcome.ADDED)]

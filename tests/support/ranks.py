@@ -100,7 +100,7 @@ def prints(rank, size):
 def raises(rank, culprit, kind="ValueError", nap_s=0.0):
     if rank.rank == culprit:
         rank.step("before the error")
-        time.sleep(nap_s)
+        time.sleep(nap_s)  # allowed: it is slow
         if kind == "unprintable":
             raise Unprintable
         if kind == "exit":
@@ -164,7 +164,7 @@ def stops(rank, culprit):
 def goes_on(rank, how, times, then):
     """Gives signs of life, two a second."""
     for number in range(times):
-        time.sleep(0.5)
+        time.sleep(0.5)  # allowed: it is slow
         if how == "step":
             rank.step(f"step {number}")
         else:
@@ -218,7 +218,7 @@ def ignores_signals(rank):
 def early(rank, culprit, how):
     if rank.rank != culprit:
         return "early"
-    time.sleep(1.0)
+    time.sleep(1.0)  # allowed: it is slow
     if how == "raise":
         raise ValueError("late")
     if how == "die":

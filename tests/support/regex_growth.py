@@ -118,8 +118,10 @@ def _cleaned(cleaner: Anonymizer, text: str) -> None:
 def seconds(work: Work, text: str, times: int = 1) -> float:
     best = float("inf")
     for _ in range(times):
+        # allowed: how it grows is what is measured, in the deep tier alone
         begun = time.process_time()
         work(text)
+        # allowed: how it grows is what is measured, in the deep tier alone
         best = min(best, time.process_time() - begun)
     return best
 
@@ -166,9 +168,11 @@ def main(names: Iterable[str]) -> None:
     works |= {name: (work, everything, 4) for name, work in functions().items()}
     tried, slow = 0, {}
     for name, (work, source, step) in works.items():
+        # allowed: how it grows is what is measured, in the deep tier alone
         begun = time.process_time()
         print(name, end=" ", file=sys.stderr, flush=True)
         count, found = grows(work, source, step=step)
+        # allowed: how it grows is what is measured, in the deep tier alone
         print(count, round(time.process_time() - begun, 1), "s", file=sys.stderr, flush=True)
         tried += count
         if found:

@@ -14,7 +14,6 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -22,12 +21,13 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from portagpu.subprocesses.end import die_with_parent, end_marked, signal_process
+from tests.support.waits import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PROGRAMS: Final = ("slurmctld", "slurmd", "sbatch", "squeue", "sinfo", "scontrol", "scancel")
-LIMIT_S: Final = 40.0
+LIMIT_S: Final = 60.0
 AMD: Final = ("m1", "m2", "m3", "m4")
 NVIDIA: Final = ("h1", "h2")
 _SEARCHED: Final = (*os.environ.get("PATH", "").split(os.pathsep), "/usr/sbin", "/sbin")
@@ -141,10 +141,11 @@ class Cluster:
 
     def wait_for(self, node: str, *states: str) -> None:
         """Wait until a node has one of these states."""
-        until = time.monotonic() + LIMIT_S
-        while (now := self.state(node)) not in states:
-            assert time.monotonic() < until, f"{node} is {now}; {self.log()}"
-            time.sleep(0.1)
+        wait_until(
+            lambda: self.state(node) in states,
+            lambda: f"{node} is {self.state(node)}; {self.log()}",
+            LIMIT_S,
+        )
 
     def heal(self) -> None:
         """No jobs, and every node idle."""
@@ -152,12 +153,14 @@ class Cluster:
         for node in (*AMD, *NVIDIA):
             if node not in self._daemons:
                 self.start(node)
-        until = time.monotonic() + LIMIT_S
-        while bad := [each for each in (*AMD, *NVIDIA) if self.state(each) != "idle"]:
-            assert time.monotonic() < until, f"{bad}; {self.log()}"
+
+        def are_idle() -> bool:
+            bad = [each for each in (*AMD, *NVIDIA) if self.state(each) != "idle"]
             for node in bad:
                 self.ask("scontrol", "update", f"NodeName={node}", "State=RESUME", check=False)
-            time.sleep(0.1)
+            return not bad
+
+        wait_until(are_idle, self.log, LIMIT_S)
 
     def broken(self) -> str:
         """What a daemon said that ended by itself; empty where all run."""
@@ -192,10 +195,14 @@ class Cluster:
 
     def stop(self) -> None:
         """End every process of the cluster and of its jobs, at once."""
-        while found := holders(str(self.folder)):
+
+        def are_gone() -> bool:
+            found = holders(str(self.folder))
             for pid in found:
                 signal_process(pid, signal.SIGKILL)
-            time.sleep(0.01)
+            return not found
+
+        wait_until(are_gone, "a process holds a file of the cluster")
         end_marked(str(self.folder))
         for daemon in self._daemons.values():
             daemon.wait(LIMIT_S)
@@ -227,11 +234,15 @@ def running() -> Iterator[Cluster]:
 
 
 def _wait(cluster: Cluster) -> None:
-    until = time.monotonic() + LIMIT_S
-    while any(cluster.state(node) != "idle" for node in (*AMD, *NVIDIA)):
-        if time.monotonic() > until or cluster.broken():
-            pytest.skip(f"Slurm does not start here: {cluster.broken() or cluster.log()}"[-500:])
-        time.sleep(0.1)
+    def are_idle() -> bool:
+        idle = all(cluster.state(node) == "idle" for node in (*AMD, *NVIDIA))
+        return idle or bool(cluster.broken())
+
+    with contextlib.suppress(AssertionError):
+        wait_until(are_idle, "", LIMIT_S)
+        if not cluster.broken():
+            return
+    pytest.skip(f"Slurm does not start here: {cluster.broken() or cluster.log()}"[-500:])
 
 
 def holders(prefix: str) -> list[int]:

@@ -10,19 +10,22 @@ import atexit
 import importlib.util
 import inspect
 import itertools
+import math
 import sys
 import tempfile
+import threading
 from dataclasses import dataclass
 from functools import cache, partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+from unittest import mock
 
 import torch
 
 import portagpu as pg
 from portagpu.paths import matrix_dir
+from portagpu.search import rounds
 from portagpu.search.area import load_area
-from portagpu.search.rounds import Round
 from portagpu.suite.cases import ATTRIBUTE, Case, label
 from portagpu.suite.fixtures import comm_of
 from portagpu.suite.judge import judge
@@ -34,7 +37,7 @@ from portagpu_cpu.backend import CpuBackend
 from portagpu_cuda.plugin import PLUGIN as CUDA
 from portagpu_rocm.plugin import PLUGIN as ROCM
 from tests.conftest import ROOT
-from tests.support import registry_state
+from tests.support import owned, registry_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,6 +48,12 @@ if TYPE_CHECKING:
     from portagpu.contract import Backend
     from portagpu.results.run import Result
     from portagpu.world import WorldOutcome
+
+
+SHRINKS: Final = 100
+"""How many programs a failure is made smaller with."""
+WELL: Final = 100
+"""How many random programs a device without a fault runs; tests/full runs 800."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +139,8 @@ def _processes() -> Ranks:
     """Processes of their own, until this one ends."""
     server = Ranks()
     atexit.register(server.close)
+    with owned.kept():
+        server.start()
     return server
 
 
@@ -166,12 +177,20 @@ def in_child(gpu: Backend, function: Callable[..., Any], **arguments: Any) -> Wo
     )
 
 
-def search_here(gpu: Backend, area: str, programs: int = 800) -> None:
+def search_here(gpu: Backend, area: str, programs: int = 800, shrinks: int = SHRINKS) -> None:
     """Random programs of an area of one rank, on ``gpu`` and in this process."""
-    with tempfile.TemporaryFile() as journal:
+    looks, here = itertools.count(), threading.current_thread()
+
+    def now() -> float:
+        # the thread that tells of life looks at any time
+        return float(next(looks)) if threading.current_thread() is here else 0.0
+
+    clock = SimpleNamespace(monotonic=now)
+    with tempfile.TemporaryFile() as journal, mock.patch.object(rounds, "time", clock):
         rank: Any = SimpleNamespace(gpu=gpu, rank=0, world=1)
-        round_ = Round(load_area(area), rank, journal.fileno(), programs)
-        round_.run(0, seconds=60.0, shrink_s=0.5)
+        round_ = rounds.Round(load_area(area), rank, journal.fileno(), programs)
+        # a look at the clock before each program
+        round_.run(0, seconds=math.inf, shrink_s=shrinks)
     if round_.difference:
         raise AssertionError(f"{round_.difference}, in: {round_.smallest}")
 
@@ -182,11 +201,12 @@ def run(
     tmp_path: Path | None = None,
     fault: tuple[str, str] = ("", ""),
     programs: int = 800,
+    shrinks: int = SHRINKS,
 ) -> Result:
     """The result of that case on ``gpu``, judged as the suite judges it.
 
     ``fault`` is the table and the name of the fault that the device has, and ``programs`` how many
-    random programs a case runs at most.
+    random programs a case runs at most, before a failure and to make it smaller (``shrinks``).
     """
     case = everything()[name]
     observed: list[str] = []
@@ -204,7 +224,7 @@ def run(
             given["search"] = (
                 partial(search_there, area, *fault)
                 if beside
-                else partial(search_here, gpu, area, programs)
+                else partial(search_here, gpu, area, programs, shrinks)
             )
         if "comm" in wanted:
             given["comm"] = comm_of(gpu)

@@ -53,7 +53,7 @@ def is_slow_by_default(rank: Any, **arguments: Any) -> Any:
 
     def perform(operation: str, way: str, task: Any) -> None:
         if way == library.DEFAULT:
-            time.sleep(0.02)
+            time.sleep(0.02)  # allowed: slowness is the fault
         _right(operation, way, task)
 
     return _sweep(perform, rank, arguments)
@@ -72,7 +72,7 @@ def is_slow_at_first(rank: Any, **arguments: Any) -> Any:
     def perform(operation: str, way: str, task: Any) -> None:
         # what is not the default is slow afterwards
         if slow == (way == library.DEFAULT):
-            time.sleep(0.02)
+            time.sleep(0.02)  # allowed: slowness is the fault
         _right(operation, way, task)
 
     tune_ranks._Race.repeat = repeated  # type: ignore[method-assign]
@@ -84,7 +84,7 @@ def is_fast_with_the_variable(rank: Any, **arguments: Any) -> Any:
 
     def perform(operation: str, way: str, task: Any) -> None:
         if os.environ.get("ACME_ALGORITHM") != "Ring":
-            time.sleep(0.02)
+            time.sleep(0.02)  # allowed: slowness is the fault
         _right(operation, way, task)
 
     return _sweep(perform, rank, arguments)
@@ -93,7 +93,7 @@ def is_fast_with_the_variable(rank: Any, **arguments: Any) -> Any:
 def is_slow_with_the_variable(rank: Any, **arguments: Any) -> Any:
     def perform(operation: str, way: str, task: Any) -> None:
         if os.environ.get("ACME_ALGORITHM") == "Ring":
-            time.sleep(0.02)
+            time.sleep(0.02)  # allowed: slowness is the fault
         _right(operation, way, task)
 
     return _sweep(perform, rank, arguments)
@@ -110,9 +110,9 @@ def is_fast_once_with_the_variable(rank: Any, **arguments: Any) -> Any:
 
     def perform(operation: str, way: str, task: Any) -> None:
         if task.output.nbytes < 4096:
-            time.sleep(0.04 if ring else 0.02)
+            time.sleep(0.04 if ring else 0.02)  # allowed: slowness is the fault
         elif ring == bool(again):
-            time.sleep(0.02)
+            time.sleep(0.02)  # allowed: slowness is the fault
         _right(operation, way, task)
 
     return _sweep(perform, rank, arguments)
@@ -137,7 +137,7 @@ def dies_when_repeated_with_the_variable(rank: Any, **arguments: Any) -> Any:
         # the smaller of two sizes is slower with them, so that only the other is repeated
         with_settings = os.environ.get("ACME_ALGORITHM") == "Ring"
         if not with_settings or task.output.nbytes < 4096:
-            time.sleep(0.04 if with_settings else 0.02)
+            time.sleep(0.04 if with_settings else 0.02)  # allowed: slowness is the fault
         _right(operation, way, task)
 
     return _sweep(perform, rank, arguments)

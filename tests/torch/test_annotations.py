@@ -85,16 +85,16 @@ def test_threads_that_run_a_decorated_function_have_blocks_of_their_own():
 
     @pg.annotate("decorated")
     def wait():
-        inside.wait(10)
-        leave.wait(10)
+        inside.wait(60)
+        leave.wait(60)
 
     threads = [threading.Thread(target=wait) for _ in range(2)]
     for each in threads:
         each.start()
-    inside.wait(10)
+    inside.wait(60)
     leave.set()
     for each in threads:
-        each.join(10)
+        each.join(60)
     assert wait.__name__ == "wait"
 
 
@@ -242,6 +242,7 @@ def open_gpu(monkeypatch, gpu):
     return handle, driver
 
 
+@pytest.mark.processes(1, "a compiler builds the stand-in")
 def test_roctx_has_domain_and_labels_in_the_name(monkeypatch, roctx):
     handle, driver = open_gpu(monkeypatch, "mi300x-spx")
     with pg.annotate("schön", step=3), handle.annotate("plain"):
@@ -260,6 +261,7 @@ def test_roctx_has_domain_and_labels_in_the_name(monkeypatch, roctx):
     assert driver.ranges == [], "torch's ROCTx is roctracer's, which rocprofv3 does not read"
 
 
+@pytest.mark.processes(1, "a compiler builds the stand-in")
 @pytest.mark.parametrize(
     ("variables", "expected"),
     [
@@ -288,6 +290,7 @@ def test_a_region_is_roctx_resume_and_pause(monkeypatch, roctx, variables, expec
     assert not driver.calls, "HIP's own call is a dummy"
 
 
+@pytest.mark.processes(1, "another process is what is tested")
 def test_a_process_that_no_tool_is_announced_to_is_idle(monkeypatch, roctx):
     handle, _ = open_gpu(monkeypatch, "mi300x-spx")
     monkeypatch.delenv("ROCP_TOOL_LIBRARIES")

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from portagpu.collectives.buckets import MIB, choose_ddp, choose_fsdp, ddp_buckets
+from tests.support.looped import looped
 
 
 def linear(alpha_us, gbs):
@@ -14,8 +15,8 @@ def linear(alpha_us, gbs):
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("cap", [None, 1, 4, 25, 100])
-@pytest.mark.parametrize("seed", range(5))
+@looped("cap", [None, 1, 4, 25, 100])
+@looped("seed", range(5))
 def test_buckets_are_those_that_torch_fills(cap, seed):
     torch = pytest.importorskip("torch")
     dist = torch.distributed

@@ -12,14 +12,13 @@ import pytest
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
-from tests.support.ranks.test_comm_hooks import HookOpName, PreHookArgs
-
 import portagpu as pg
 from portagpu.captures.labels import COLLECTIVE, COLLECTIVE_LABELS, decode
 from portagpu.captures.model import EVENT_COLUMNS
 from portagpu.collectives import annotated
 from portagpu.collectives.annotated import CollectiveMarks, annotate_plain_calls
 from portagpu.collectives.tuned import TunedGroup
+from tests.torch.test_comm_hooks import HookOpName, PreHookArgs
 
 ONE = torch.ones(4)
 

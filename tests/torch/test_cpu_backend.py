@@ -21,7 +21,7 @@ import portagpu as pg
 from portagpu.contract import Backend, Capability, Plugin
 from portagpu.errors import Unsupported
 from portagpu.host.tree import Tree
-from portagpu_cpu import memory
+from portagpu_cpu import identity, memory
 
 pytestmark = pytest.mark.torch
 
@@ -70,14 +70,23 @@ def test_any_index_is_the_one_device(cpu):
     assert all(pg.backend("cpu", index) is cpu for index in (0, 1, 7)), "ranks share the CPU"
 
 
+def test_the_cpus_are_those_that_it_may_use(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3})
+    assert identity.usable_cpus() == 1
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(4096)))
+    monkeypatch.setattr(identity, "read_cgroup", lambda root: SimpleNamespace(cpu_quota_cpus=None))
+    assert identity.usable_cpus() == 4096
+    monkeypatch.setattr(identity, "read_cgroup", lambda root: SimpleNamespace(cpu_quota_cpus=2.5))
+    assert identity.usable_cpus() == 2
+
+
 def test_properties_have_torch_names_and_true_values(cpu):
     properties = cpu.get_device_properties()
     assert properties.name == cpu.get_device_name()
     assert properties.warp_size == 1
-    affinity = len(os.sched_getaffinity(0))
-    assert 1 <= properties.multi_processor_count <= affinity, "more CPUs than it may use"
+    assert properties.multi_processor_count >= 1
+    assert properties.logical_cpus is None or properties.logical_cpus >= 1
     assert 0 < properties.total_memory <= from_meminfo("MemTotal"), "more memory than there is"
-    assert properties.logical_cpus is None or properties.logical_cpus >= affinity
     with pytest.raises(AttributeError):
         properties.name = "another"
 
@@ -280,7 +289,7 @@ def test_the_grad_scaler_scales_and_skips(cpu):
 def test_events_order_and_time(cpu):
     start, end = cpu.Event(enable_timing=True), cpu.Event(enable_timing=True)
     start.record()
-    threading.Event().wait(0.02)
+    threading.Event().wait(0.02)  # allowed: a pause that is measured
     end.record()
     end.synchronize()
     assert start.query(), "recorded work is done"
@@ -363,16 +372,16 @@ def test_each_thread_has_its_own_current_stream(cpu):
         with cpu.stream(side):
             seen.append(cpu.current_stream())
             inside.set()
-            leave.wait(10)
+            leave.wait(60)
 
     thread = threading.Thread(target=other)
     thread.start()
-    assert inside.wait(10)
+    assert inside.wait(60)
     try:
         assert cpu.current_stream() is not side, "one thread's block moved another's work"
     finally:
         leave.set()
-        thread.join(10)
+        thread.join(60)
     assert seen == [side]
 
 
@@ -418,7 +427,7 @@ def test_ranges_belong_to_their_thread(cpu):
 
     thread = threading.Thread(target=other)
     thread.start()
-    thread.join(10)
+    thread.join(60)
     assert errors, "a thread closed another thread's range"
     assert depths == [0, 0], "a thread counts another thread's ranges"
     assert cpu.range_pop() == 0
@@ -513,6 +522,7 @@ def test_copies_of_a_configuration_keep_the_handle(cpu):
     assert copy.copy({"gpu": cpu})["gpu"] is cpu
 
 
+@pytest.mark.processes(1, "this process has threads")
 def test_preparing_to_fork_imports_what_opening_needs_and_starts_no_thread(child):
     code = """
 import os, sys

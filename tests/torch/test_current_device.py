@@ -88,7 +88,7 @@ def test_each_thread_has_torchs_current_device(monkeypatch):
 
     thread = threading.Thread(target=other)
     thread.start()
-    thread.join(10)
+    thread.join(60)
     assert (found, pg.backend().index) == ([2], 0)
 
 
@@ -157,6 +157,7 @@ def test_a_handle_pickles_and_copies_as_the_device_it_names(monkeypatch):
     assert (again.name, again.index, plugin.opened) == ("fake", 1, [1, 1])
 
 
+@pytest.mark.processes(2, "another process is what is tested")
 def test_a_handle_passes_to_a_spawned_process(child):
     # as multiprocessing's "spawn" passes it
     given = bytes(ForkingPickler.dumps(pg.backend("cpu"))).hex()

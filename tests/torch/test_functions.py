@@ -16,6 +16,7 @@ from portagpu import registry
 from portagpu.contract import Backend
 from portagpu.errors import Unsupported
 from tests.support.fake_plugins import FakePlugin
+from tests.support.looped import looped
 from tests.support.registry_state import forget, use_plugins
 
 pytestmark = pytest.mark.torch
@@ -197,18 +198,16 @@ DEVICE_FUNCTIONS = [
 ]
 
 
-@pytest.mark.parametrize("name", DEVICE_FUNCTIONS)
-@pytest.mark.parametrize(
-    "device", [None, 0, 3, "cpu", "cpu:0", torch.device("cpu"), torch.device("cpu", 1)]
-)
+@looped("name", DEVICE_FUNCTIONS)
+@looped("device", [None, 0, 3, "cpu", "cpu:0", torch.device("cpu"), torch.device("cpu", 1)])
 def test_functions_take_what_torch_takes_as_a_device(name, device):
     getattr(pg, name)(device)
     getattr(pg, name)(device=device)
 
 
-@pytest.mark.parametrize("name", [*DEVICE_FUNCTIONS, "set_device"])
-@pytest.mark.parametrize(
-    ("device", "error", "message"),
+@looped("name", [*DEVICE_FUNCTIONS, "set_device"])
+@looped(
+    "device,error,message",
     [
         ("cuda:0", ValueError, "cuda:0 is not a device of the cpu backend"),
         ("cuda", ValueError, "cuda is not a device of the cpu backend"),
@@ -312,7 +311,7 @@ def test_streams_of_the_functions_nest_and_belong_to_their_thread():
         assert pg.current_stream() is side
         thread = threading.Thread(target=lambda: seen.append(pg.current_stream()))
         thread.start()
-        thread.join(10)
+        thread.join(60)
         with pg.stream(None):
             assert pg.current_stream() is side
     pg.current_stream().wait_stream(side)

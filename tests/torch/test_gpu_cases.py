@@ -278,6 +278,7 @@ def test_a_product_that_a_variable_rounds_names_it(monkeypatch, value):
     assert named is (value == "1"), found.reason
 
 
+@pytest.mark.processes(2, "torch reads the variable when it is imported")
 def test_the_variable_switches_torch_by_itself(child):
     code = (
         "import torch; from portagpu.precision.float32 import switched_by_variable as by; "

@@ -149,6 +149,7 @@ def test_a_code_with_too_many_bits_is_refused(code: int) -> None:
         FORMATS["float8_e5m2"].decode(code)
 
 
+@pytest.mark.processes(1, "this process has imported torch")
 def test_formats_and_operations_import_no_torch() -> None:
     import subprocess
     import sys

@@ -227,6 +227,7 @@ def test_torch_errs_in_one_eps_and_the_table_does_not() -> None:
     assert format_of(torch.float8_e5m2fnuz).eps == 0.25
 
 
+@pytest.mark.processes(1, "the example is a program")
 def test_the_guide_s_example_runs() -> None:
     guide = Path(__file__).resolve().parents[2] / "docs" / "precision.md"
     (example,) = re.findall(r"```python\n(.*?)```", guide.read_text(encoding="utf-8"), re.DOTALL)

@@ -20,6 +20,7 @@ from portagpu.search.ordering.current import CurrentStreams
 from portagpu.search.ordering.model import Kernel, Model, Step
 from portagpu.search.rounds import SETTINGS
 from tests.support.faults.ordering import TABLES, faults
+from tests.support.looped import looped
 from tests.support.virtual_device import LENGTHS, VirtualDevice, VirtualKernels
 
 if TYPE_CHECKING:
@@ -120,6 +121,10 @@ class Differs(Exception):
     """A program differed."""
 
 
+SOME = LENGTHS[::3]
+"""Lengths of kernels that every run tries; tests/full tries all."""
+
+
 def first_difference(area: Ordering, gpu: pg.Backend, most: int, shrink: bool = False) -> str:
     """The difference of the first of so many programs that has one, or of its smallest form."""
     rank = SimpleNamespace(gpu=gpu, rank=0, world=1)
@@ -139,10 +144,14 @@ def first_difference(area: Ordering, gpu: pg.Backend, most: int, shrink: bool = 
     return min(found, key=found.__getitem__)
 
 
-@pytest.mark.parametrize("kernel_s", LENGTHS)
+@looped("kernel_s", LENGTHS)
 def test_a_right_device_passes_and_is_judged_at_every_length(kernel_s):
+    passes_and_is_judged(kernel_s, 25)
+
+
+def passes_and_is_judged(kernel_s, programs):
     area = Ordering(VirtualKernels)
-    assert first_difference(area, VirtualDevice(kernel_s), 100) == ""
+    assert first_difference(area, VirtualDevice(kernel_s), programs) == ""
     assert list(area.aside()) == []
 
 
@@ -254,10 +263,16 @@ def at_every_length(call: str, wrong: str) -> list[Fault]:
 
 
 @pytest.mark.parametrize("call", WAITS)
-def test_a_missing_wait_is_caught_at_every_length(call):
+def test_a_missing_wait_is_caught(call):
+    missing_wait_is_caught(call, SOME)
+
+
+def missing_wait_is_caught(call, lengths):
     chosen = at_every_length(call, "does nothing")
     assert len(chosen) == len(LENGTHS), f"{call} is not there at every length"
-    for fault in chosen:
+    for length, fault in zip(LENGTHS, chosen, strict=True):
+        if length not in lengths:
+            continue
         with fault.apply():
             found = first_difference(Ordering(VirtualKernels), fault.device(), 600)
         assert found, f"{fault.name} was not caught"

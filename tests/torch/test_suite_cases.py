@@ -31,6 +31,7 @@ def _covered(cases: list[ListedCase]) -> set[str]:
     return {name for each in cases for name in each.covers}
 
 
+@pytest.mark.processes(1, "a child lists the cases")
 def test_every_method_of_a_backend_has_a_case(cases: list[ListedCase]) -> None:
     methods = {
         f"Backend.{name}"

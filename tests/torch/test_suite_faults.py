@@ -1086,6 +1086,7 @@ def _is_caught(monkeypatch: pytest.MonkeyPatch, fault: str, tmp_path: Path) -> t
     return result.verdict, result.reason
 
 
+@pytest.mark.processes(1, "some cases run in a child")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_backend_with_a_fault_fails_the_case_for_it(
     monkeypatch: pytest.MonkeyPatch, fault: str, tmp_path: Path
@@ -1102,7 +1103,7 @@ def test_good_backend_does_not_fail_the_case(
     monkeypatch: pytest.MonkeyPatch, name: str, tmp_path: Path
 ) -> None:
     gpu = suite_harness.open_device(monkeypatch)
-    result = suite_harness.run(gpu, name, tmp_path)
+    result = suite_harness.run(gpu, name, tmp_path, programs=suite_harness.WELL)
     assert result.verdict in (Verdict.PASS, Verdict.SKIP), f"{name}: {result.reason}"
 
 
@@ -1115,6 +1116,7 @@ for _name, _method in inspect.getmembers(CpuBackend, inspect.isfunction):
         setattr(_Nothing, _name, lambda self, *arguments, **options: None)
 
 
+@pytest.mark.processes(2, "some cases run in a child")
 def test_backend_that_answers_none_fails_every_method_that_returns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -23,6 +23,7 @@ def written(sentence: str | re.Pattern[str]) -> str | re.Pattern[str]:
     return re.escape(sentence) if isinstance(sentence, str) else sentence
 
 
+@pytest.mark.processes(1, "some cases run in a child")
 @pytest.mark.parametrize("fault", PATCHES)
 def test_fault_fails_the_case_for_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: str
@@ -42,5 +43,5 @@ def test_without_a_fault_the_case_passes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
     gpu = suite_harness.open_device(monkeypatch)
-    result = suite_harness.run(gpu, name, tmp_path)
+    result = suite_harness.run(gpu, name, tmp_path, programs=suite_harness.WELL)
     assert result.verdict is Verdict.PASS, f"{name}: {result.reason}"

@@ -110,6 +110,7 @@ def test_not_compiled(backend): ...
 """
 
 
+@pytest.mark.processes(1, "torch reads the variable when it is imported")
 @pytest.mark.torch
 @pytest.mark.parametrize("value", ["1", "0"])
 def test_cases_are_not_judged_under_a_variable(

@@ -19,6 +19,7 @@ from portagpu.report.trace_page import render
 from portagpu.traces.document import read_document, to_document
 from portagpu.traces.model import OPERATOR_COLUMNS
 from portagpu.traces.summary import summarize
+from tests.support.looped import looped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -63,7 +64,7 @@ def self_times(rows: list[Event]) -> dict[str, int]:
     return found
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@looped("seed", SEEDS)
 def test_the_figures_are_those_of_counting(seed: int) -> None:
     rows = made(seed)
     found = summarize([capture(rows)])
@@ -91,7 +92,7 @@ def test_the_figures_are_those_of_counting(seed: int) -> None:
     )
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@looped("seed", SEEDS)
 def test_nested_operators_lose_the_time_of_those_in_them(seed: int) -> None:
     # a tree of calls on each of two threads: the self time is the total less that of the children
     rng = np.random.default_rng(seed)
@@ -123,7 +124,7 @@ def test_nested_operators_lose_the_time_of_those_in_them(seed: int) -> None:
     assert {row["name"]: row["self_ns"] for row in got.to_pylist()} == own
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@looped("seed", SEEDS)
 def test_the_order_of_rows_changes_nothing(seed: int) -> None:
     given = capture(made(seed))
     rows = given.tables["operator"]

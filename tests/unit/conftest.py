@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from portagpu.suite import runner
 from tests.support.costs import STARTS
+from tests.support.owned import kept
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from portagpu.suite.messages import ListedCase
 
 _running = False
 
@@ -21,6 +25,24 @@ def _refuse(event: str, _: tuple[object, ...]) -> None:
 
 
 sys.addaudithook(_refuse)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _listed() -> Iterator[None]:
+    """The list of the suite's cases, which a child makes, is data here: one child a worker."""
+
+    def listing(*given: Any) -> list[ListedCase]:
+        global _running
+        was, _running = _running, False
+        with kept():
+            found = listed(*given)
+        _running = was
+        return found
+
+    listed = runner.listing
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "listing", listing)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -22,6 +22,7 @@ from portagpu.rules.health import judge_health
 from portagpu.running import broken_world
 from portagpu.vendors import tables
 from portagpu.world import RankOutcome, RankState, WorldOutcome
+from tests.support.looped import looped
 
 CATALOGUE = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"
 PACKAGE = Path(portagpu.__file__).parent
@@ -109,8 +110,8 @@ def of_time(suite: str, name: str) -> Result:
     return Result(id=name, suite=suite, area=area, **fields)
 
 
-@pytest.mark.parametrize(
-    ("suite", "name"),
+@looped(
+    "suite,name",
     [(check.suite, name.replace("*", "x")) for check in advice.checks() for name in check.ids],
 )
 def test_time_alone_is_never_a_reason_to_take_a_device_out_of_use(suite: str, name: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 from portagpu.bringup.device_properties import FIELDS, ROWS, Subject, compare
 from portagpu.results.run import Verdict
 from portagpu.target import identify, load_target, load_targets, parse_target
+from tests.support.looped import looped
 from tests.support.recorded_gpus import ALL
 
 MIB = 1 << 20
@@ -177,7 +178,7 @@ def test_no_recorded_device_fails(gpu):
     assert sum(each.verdict is Verdict.PASS for each in findings) >= 2, "hardly anything compared"
 
 
-@pytest.mark.parametrize("target_id", sorted(load_targets()))
+@looped("target_id", sorted(load_targets()))
 def test_every_target_is_compared_with_every_row_that_it_states(target_id):
     reported = dict.fromkeys(FIELDS, 1)
     findings = {

@@ -10,6 +10,7 @@ import pytest
 from portagpu.report.junit import render, write_junit
 from portagpu.results.run import Result, Run, RunInfo
 from portagpu.results.verdicts import Verdict
+from tests.support.looped import looped
 from tests.support.result_samples import failing, info, passing, stopped
 
 if TYPE_CHECKING:
@@ -35,15 +36,14 @@ def run_of(*verdicts: Verdict, **flags: bool) -> Run:
     return Run(RunInfo(id="r", started="2025-01-01T00:00:00Z", **flags), results)
 
 
-@pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize("stop", [False, True])
-@pytest.mark.parametrize(
+@looped("strict", [False, True])
+@looped("stop", [False, True])
+@looped(
     "verdicts",
     [
         *((), (V.PASS,), (V.SKIP,), (V.UNVERIFIED,), (V.PASS, V.SKIP), (V.PASS, V.UNVERIFIED)),
         *((V.PASS, V.INCONCLUSIVE), (V.PASS, V.FAIL), (V.PASS, V.ERROR), (V.UNVERIFIED, V.SKIP)),
     ],
-    ids=lambda verdicts: "+".join(verdicts) or "none",
 )
 def test_green_is_exactly_a_run_that_passed(
     verdicts: tuple[Verdict, ...], stop: bool, strict: bool

@@ -84,7 +84,7 @@ def test_it_waits_for_no_pipe_and_reads_no_large_file(folder: Path) -> None:
     assert cache.get("a") is None
     writing = threading.Thread(target=cache.put, args=("a", KEPT), daemon=True)
     writing.start()
-    writing.join(30)
+    writing.join(60)
     assert not writing.is_alive(), "writing waits for a reader of the pipe"
     assert cache.get("a") == KEPT, "the pipe was not replaced"
     cache.put("b", {"text": "x" * (2 << 20)})

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.looped import looped
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "design.md"
 BACKENDS = sorted(path.name for path in (ROOT / "backends").iterdir() if path.is_dir())
@@ -85,7 +87,7 @@ def test_the_list_of_modules_has_the_bands_of_the_picture() -> None:
     assert listed.items() <= drawn.items(), sorted(listed.items() - drawn.items())
 
 
-@pytest.mark.parametrize("name", sorted({*OWN} - OUTSIDE))
+@looped("name", sorted({*OWN} - OUTSIDE))
 def test_a_package_imports_what_is_below_it(name: str) -> None:
     upwards = [
         f"{path.relative_to(ROOT)} imports {module}"

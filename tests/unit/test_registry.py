@@ -254,14 +254,14 @@ def test_many_threads_get_one_handle(monkeypatch):
     handles = []
 
     def first_call():
-        start.wait(10)
+        start.wait(60)
         handles.append(registry.backend())
 
     threads = [threading.Thread(target=first_call) for _ in range(16)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert len(handles) == 16, "a thread got no handle"
     assert len(set(handles)) == 1, "threads got different handles"
     assert plugin.opened == [0], "the device was opened more than once"

@@ -10,6 +10,7 @@ import pytest
 from portagpu.errors import LimitExceeded, Unsupported
 from portagpu.sizing import Sizing
 from portagpu.target import Target, load_target, load_targets
+from tests.support.looped import looped
 
 SEED = 5
 CPU = Sizing(1, 8, 1, 1, 1)
@@ -140,8 +141,8 @@ def test_a_launch_that_cannot_be_is_refused(asked, said):
         H200.check((1, 1, 1, 1), 32)
 
 
-@pytest.mark.parametrize("name", [*GPUS, "cpu"])
-@pytest.mark.parametrize("n", [0, 1, 63, 1000, 10**7, 2**40])
+@looped("name", [*GPUS, "cpu"])
+@looped("n", [0, 1, 63, 1000, 10**7, 2**40])
 def test_a_reduction_reaches_every_element_and_leaves_one(name, n):
     device = GPUS.get(name, CPU)
     plan = device.reduce(n, item_bytes=2)

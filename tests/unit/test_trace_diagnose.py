@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,8 +18,7 @@ from portagpu.captures.model import (
 )
 from portagpu.results.verdicts import Verdict
 from portagpu.traces.diagnose import CANNOT, diagnose, known_findings, own_table, threshold
-from portagpu.vendors import problems, tables
-from tests.support.regex_growth import grows
+from portagpu.vendors import problems
 from tests.support.trace_summaries import MS, collectives, device, ranges, rows, summary
 
 if TYPE_CHECKING:
@@ -290,15 +288,6 @@ def test_every_threshold_and_finding_states_its_source() -> None:
     assert all(each["source"] and each["of"] for each in own_table()["threshold"])
     assert all(each.source and each.remedy and each.means for each in known_findings().values())
     assert not [each for each in problems() if "trace_words" in each]
-
-
-def test_no_name_keeps_a_pattern_busy() -> None:
-    patterns = [re.compile(own_table()["input"]["pattern"])]
-    for words in tables("trace_words").values():
-        patterns += [re.compile(words["calls"][each]) for each in ("launch", "wait")]
-    assert len(patterns) == 5
-    slow = {each.pattern: grows(each.search, each.pattern, 250)[1] for each in patterns}
-    assert not {pattern: texts for pattern, texts in slow.items() if texts}
 
 
 # ---- from captures

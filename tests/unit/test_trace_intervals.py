@@ -13,6 +13,7 @@ np: Any = pytest.importorskip("numpy")
 from portagpu.traces import intervals
 from portagpu.traces.columns import percentiles, squares_by
 from portagpu.traces.intervals import Pieces
+from tests.support.looped import looped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -43,7 +44,7 @@ def listed(pieces: Pieces) -> list[tuple[int, int]]:
     return list(zip(pieces.starts.tolist(), pieces.ends.tolist(), strict=True))
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@looped("seed", SEEDS)
 def test_a_union_is_what_any_interval_covers(seed: int) -> None:
     starts, ends = some(seed)
     found = intervals.union(starts, ends)
@@ -55,7 +56,7 @@ def test_a_union_is_what_any_interval_covers(seed: int) -> None:
     assert intervals.gaps(found).tolist() == between
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@looped("seed", SEEDS)
 def test_intersection_and_subtraction_are_those_of_sets(seed: int) -> None:
     sets, wanted = [], []
     for part in range(4):
@@ -74,8 +75,8 @@ def test_intersection_and_subtraction_are_those_of_sets(seed: int) -> None:
     assert intervals.covered_before(one, times).tolist() == before
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("block", [1, 3, 1 << 17])
+@looped("seed", SEEDS)
+@looped("block", [1, 3, 1 << 17])
 def test_unions_by_code_are_those_of_each_code(
     seed: int, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,7 +116,7 @@ def test_the_largest_times_do_not_overflow() -> None:
     assert intervals.subtraction(other, one).total == 2 * last - 8
 
 
-@pytest.mark.parametrize("seed", range(20))
+@looped("seed", range(20))
 def test_percentiles_and_deviations_are_those_of_numpy(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ from portagpu.traces.kernel_names import classify
 from portagpu.traces.reading import read
 from portagpu.traces.summary import summarize
 from tests.support import trace_samples
+from tests.support.looped import looped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -138,7 +139,7 @@ def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
 
 
 @pytest.mark.usefixtures("block")
-@pytest.mark.parametrize("seed", SEEDS)
+@looped("seed", SEEDS)
 def test_rows_of_names_and_categories_are_what_counting_gives(seed: int) -> None:
     events = made(seed)
     found = summarize([capture(events, 2)])
@@ -157,7 +158,7 @@ def test_rows_of_names_and_categories_are_what_counting_gives(seed: int) -> None
 
 
 @pytest.mark.usefixtures("block")
-@pytest.mark.parametrize("seed", SEEDS)
+@looped("seed", SEEDS)
 def test_the_time_of_a_device_is_what_counting_gives(seed: int) -> None:
     events = made(seed)
     calls = {each["correlation"]: each["start_ns"] for each in events["api"]}
@@ -223,7 +224,7 @@ def path_at(ranges: Sequence[Event], tid: int, time: int) -> str | None:
 
 
 @pytest.mark.usefixtures("block")
-@pytest.mark.parametrize("seed", SEEDS)
+@looped("seed", SEEDS)
 def test_work_belongs_to_the_innermost_range_of_its_call(seed: int) -> None:
     events = made(seed)
     calls = {each["correlation"]: each for each in events["api"]}
@@ -254,7 +255,7 @@ def text_of(summary: Summary) -> str:
     return json.dumps(to_document(summary), sort_keys=False)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@looped("seed", SEEDS)
 def test_the_order_of_rows_and_their_chunks_change_nothing(seed: int) -> None:
     events = made(seed)
     rng = np.random.default_rng(seed)
@@ -463,7 +464,7 @@ def test_a_range_that_never_closed_ends_with_the_capture() -> None:
     assert "1 ranges never closed" in found.problems[0]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@looped("seed", SEEDS)
 def test_a_summary_of_a_device_or_a_range_has_that_alone(seed: int) -> None:
     events = made(seed)
     of_one = {

@@ -18,7 +18,6 @@ from portagpu.captures.text_tables import batches, decimal_mark, number, whole_n
 from portagpu.readings import FormatError
 from portagpu.traces import reading
 from tests.conftest import ROOT
-from tests.support.regex_growth import grows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -420,26 +419,6 @@ def test_a_file_of_something_else_is_refused_in_one_line(tmp_path: Path, text: s
         read(tmp_path, text, "other.txt")
     assert "no reader knows this file" in str(found.value)
     assert "\n" not in str(found.value)
-
-
-@pytest.mark.parametrize("kind", [reader.KIND for reader in reading.readers()])
-def test_no_beginning_of_a_file_keeps_a_reader_busy(tmp_path: Path, kind: str) -> None:
-    (reader,) = (each for each in reading.readers() if kind == each.KIND)
-    _, slow = grows(lambda text: reader.matches(text.encode(), tmp_path / "a"), "", 1000)
-    assert not slow
-
-
-def test_no_line_keeps_a_reader_busy(tmp_path: Path) -> None:
-    title = "ROCPROFV3 KERNELS SUMMARY:\n| NAME | CALLS | DURATION (nsec) |\n"
-    path = tmp_path / "summary.txt"
-
-    def work(line: str) -> None:
-        number(line)
-        path.write_text(f"{title}{line}\n", "utf-8")
-        reading.read(path)
-
-    _, slow = grows(work, "", 1000, step=3)
-    assert not slow
 
 
 def test_a_batch_of_wide_rows_has_fewer_of_them() -> None:

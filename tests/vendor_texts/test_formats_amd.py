@@ -20,6 +20,7 @@ from portagpu_rocm.formats import (
 from portagpu_rocm.formats._amd import gfx_arch, size
 from portagpu_rocm.formats._amd_smi_links import most_bandwidth
 from tests.support import format_texts as texts
+from tests.support.looped import looped
 
 FORMATS = (amd_smi_json, amd_smi_text, rocm_smi_json, rocm_smi_text, rocminfo, amdgpu_top)
 SAMPLES = {
@@ -492,7 +493,7 @@ def test_long_texts_take_no_longer_than_their_length(text: str) -> None:
             continue
 
 
-@pytest.mark.parametrize("seed", range(40))
+@looped("seed", range(40))
 def test_mutations_are_read_or_refused(seed: int) -> None:
     """Bytes changed, cut out, doubled or moved: Findings or FormatError, nothing else."""
     draw = random.Random(seed)  # noqa: S311 - cases of a test

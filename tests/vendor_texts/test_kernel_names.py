@@ -23,7 +23,6 @@ from portagpu.traces.kernel_names import (
 )
 from portagpu.vendors import problems
 from tests.conftest import ROOT
-from tests.support.regex_growth import grows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -187,13 +186,6 @@ def test_names_that_tell_little_are_mostly_right(used_for: str, floor: float) ->
     assert len(rows) > 80
     right = [row for row in rows if classify(row["name"]).category == row["category"]]
     assert len(right) / len(rows) >= floor
-
-
-def test_no_name_keeps_a_rule_busy() -> None:
-    patterns = [each for rule in rules() for each in (rule.pattern, rule.unless) if each]
-    slow = {each.pattern: grows(each.search, each.pattern, 250)[1] for each in patterns}
-    assert not {pattern: texts for pattern, texts in slow.items() if texts}
-    assert max(len(readable(each * 10**6)) for each in ("a", "_Z1a", "<")) <= kernel_names.LONGEST
 
 
 def test_any_text_has_a_category() -> None:

@@ -510,7 +510,7 @@ def test_a_computed_column_is_not_run(tmp_path: Path) -> None:
         file,
         "DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL",
         "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER, end INTEGER, deviceId INTEGER"
-        " GENERATED ALWAYS AS (length(hex(zeroblob(400000000)))))",
+        " GENERATED ALWAYS AS (length(hex(zeroblob(1000)))))",
         "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (1, 2)",
     )
     capture = nsys_sqlite.read(file)

@@ -12,6 +12,7 @@ from portagpu.placement.graph import gpu_graph, numa_graph
 from portagpu.placement.orders import best_cycle, ring_edges
 from portagpu.placement.parallel_groups import arrange, fastest_domains, mesh_of, sizes
 from portagpu.readings.model import End, Findings, Link, Node, Reading
+from tests.support.looped import looped
 from tests.support.placement_graphs import RCCL, alike, at_random, graph, steps, topology, ways
 
 # networkx comes with torch
@@ -37,7 +38,7 @@ def test_a_ring_is_the_best_of_all(count):
         assert ring.slowest.level == best[0]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@looped("seed", range(40))
 def test_the_heuristic_for_many_places_is_hardly_worse_than_all_rings(monkeypatch, seed):
     found = at_random(7, seed)
     best = max(ways(found, order) for order in every_ring(7))
@@ -127,7 +128,7 @@ def test_rings_behind_a_switch_are_one_after_another_on_the_same_links():
     assert rings(alike(8)) == ()
 
 
-@pytest.mark.parametrize("seed", range(30))
+@looped("seed", range(30))
 def test_a_tree_reaches_everything_with_two_children(seed):
     found = at_random(9, seed)
     tree = tree_order(found)
@@ -219,7 +220,7 @@ def test_groups_are_the_best_of_all_divisions(size):
         assert (slowest, pairs) == best_division(found, size), seed
 
 
-@pytest.mark.parametrize("seed", range(12))
+@looped("seed", range(12))
 def test_pairs_of_many_places_are_the_best_of_all(seed):
     found = at_random(10, seed)
     order = arrange(found, 2)
@@ -227,7 +228,7 @@ def test_pairs_of_many_places_are_the_best_of_all(seed):
     assert (pairs[0], pairs) == best_division(found, 2)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@looped("seed", range(12))
 def test_exchanged_groups_of_nine_places_are_the_best_of_all(seed):
     """No promise for every graph, but these need the exchanges from several starts."""
     found = at_random(9, seed)

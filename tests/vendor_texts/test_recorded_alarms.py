@@ -193,6 +193,7 @@ def test_a_product_that_is_stated_and_another_contradicts_a_target(tmp_path: Pat
     assert ("identity/target", "0000:01:00.0") in failures(run)
 
 
+@pytest.mark.processes(6, "the order of sets is a process")
 def test_every_run_says_the_same_whatever_the_order_of_sets(tmp_path: Path) -> None:
     """Several runs, each with its own seed for the hashes of texts."""
     replay(tmp_path, row(RTX4090), row(RTX3090), row(A100, width=8), row(DISPLAY, (1, 3, 3)))

@@ -16,6 +16,7 @@ from portagpu.redact.keys import identifying_kind
 from portagpu.redact.scrub import find_identifying, scrub
 from tests.support.gpu_trees import machine, nvidia_gpu
 from tests.support.host_trees import build, two_socket_x86
+from tests.support.looped import looped
 from tests.support.redact_forms import EVERY, KEPT
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def ways_to_write(text: str) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize(("text", "secret"), EVERY)
+@looped("text,secret", EVERY)
 def test_no_form_is_left_however_it_is_written(text: str, secret: str) -> None:
     for way, written in ways_to_write(text).items():
         clean = scrub({"reason": written}).document["reason"]

@@ -1,0 +1,55 @@
+"""Every composition of the library's calls leaves what its own call leaves, on two ranks."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from portagpu.collectives.ways import DEFAULT, ONLY_SUMS, WAYS, Pending, perform
+from portagpu.world import Ranks
+from tests.support import tune_faults
+
+pytestmark = pytest.mark.torch
+
+
+def test_every_way_leaves_what_the_librarys_call_leaves() -> None:
+    with Ranks() as ranks:
+        outcome = ranks.run(f"{tune_faults.__file__}:every_way", 2, backend="cpu")
+    assert outcome.ok, outcome.sentence
+    for found in outcome.values:
+        assert len(found) == 3 * sum(map(len, WAYS.values()))
+        assert not [each for each in found if not each[3]]
+
+
+def test_rounds_begin_one_after_the_other() -> None:
+    told: list[str] = []
+
+    def work(name: str) -> Any:
+        return SimpleNamespace(wait=partial(told.append, f"waits for {name}"))
+
+    def way() -> Any:
+        told.append("begins")
+        yield [work("a"), work("b")]
+        told.append("goes on")
+        yield [work("c")]
+        told.append("ends")
+
+    pending = Pending(way())
+    assert told == ["begins"]
+    assert not pending.is_completed()
+    assert pending.wait()
+    assert pending.is_completed()
+    assert told[1:] == ["waits for a", "waits for b", "goes on", "waits for c", "ends"]
+
+
+def test_there_is_a_way_for_each_operation_and_no_other() -> None:
+    names = {name for ways in WAYS.values() for name in ways}
+    assert all(next(iter(ways)) == DEFAULT for ways in WAYS.values())
+    assert names >= ONLY_SUMS
+    with pytest.raises(KeyError):
+        perform("all_reduce", "no such way", SimpleNamespace())  # type: ignore[arg-type]
