@@ -141,15 +141,3 @@ def test_a_cache_that_is_not_used_saves_nothing(
     assert found.verdict is verdict, found.reason
     assert words in found.reason
     assert found.value is None
-
-
-@pytest.mark.torch
-def test_a_first_launch_is_one_of_a_new_process(training_ranks: Ranks) -> None:
-    pytest.importorskip("triton")
-    found = measured(training_ranks, "tuning/triton_cache", "first_launches_in_the_interpreter")
-    assert found.verdict is Verdict.SKIP, found.reason
-    assert "the cache is off" in found.reason
-    # outside of the interpreter Triton has no CPU
-    refused = measured(training_ranks, "tuning/triton_cache", "first_launches_on_a_cpu")
-    assert refused.verdict is Verdict.ERROR
-    assert "no first launch: portagpu.bench.first_launch failed: Unsupported" in refused.reason

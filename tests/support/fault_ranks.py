@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 def search_as_a_case(
-    rank: Rank, area: str, table: str, fault: str, seconds: float, journal: str
-) -> dict[str, Any] | None:
-    """A round of ``seconds`` with a fault of FAULTS or PATCHES, or with none of them."""
+    rank: Rank, area: str, table: str, fault: str, most: int
+) -> tuple[str, int] | None:
+    """The first programs with a fault of FAULTS or PATCHES, or with none of them."""
     import pytest
 
     from tests.support import suite_harness, suite_patches
@@ -37,7 +37,7 @@ def search_as_a_case(
     elif table == "PATCHES":
         rank.gpu = suite_harness.open_device(monkeypatch)
         suite_patches.PATCHES[fault].apply(monkeypatch)
-    return search_rank(rank, area, 0, seconds, 0.5, journal)
+    return _first_programs(rank, area, 0, most)
 
 
 @contextlib.contextmanager
@@ -71,29 +71,29 @@ def first_programs(
 
     ``most`` at most. No clock decides, and nothing is shrunk. The fault "" is none.
     """
-    return [_first_programs(rank, area, each, number, most) for each in faults]
+    told = []
+    for fault in faults:
+        rank.step(fault)
+        with _fault(rank, area, fault) if fault else contextlib.nullcontext():
+            told.append(_first_programs(rank, area, number, most))
+    return told
 
 
-def _first_programs(
-    rank: Rank, area: str, fault: str, number: int, most: int
-) -> tuple[str, int] | None:
-    rank.step(fault)
+def _first_programs(rank: Rank, area: str, number: int, most: int) -> tuple[str, int] | None:
     found = load_area(area)
-    with _fault(rank, area, fault) if fault else contextlib.nullcontext():
-        if rank.rank:
-            found.follow(rank)
-            return None
-        found.load()
-        listed = found.listed(rank.gpu)
-        with tempfile.TemporaryFile() as journal:
-            if listed is None:
-                drawn = Round(found, rank, journal.fileno(), most)
-                drawn.run(number, seconds=math.inf, shrink_s=0.0)
-                told = drawn.difference, drawn.programs
-            else:
-                listing = Listing(found, rank, journal.fileno(), 0)
-                listing.run(found.ordered(listed, number)[:most], math.inf, 1)
-                first = listing.found[0][1][0] if listing.found else ""
-                told = first, listing.programs
-        found.end(rank)
+    if rank.rank:
+        found.follow(rank)
+        return None
+    found.load()
+    listed = found.listed(rank.gpu)
+    with tempfile.TemporaryFile() as journal:
+        if listed is None:
+            drawn = Round(found, rank, journal.fileno(), most)
+            drawn.run(number, seconds=math.inf, shrink_s=0.0)
+            told = drawn.difference, drawn.programs
+        else:
+            listing = Listing(found, rank, journal.fileno(), 0)
+            listing.run(found.ordered(listed, number)[:most], math.inf, 1)
+            told = listing.found[0][1][0] if listing.found else "", listing.programs
+    found.end(rank)
     return told

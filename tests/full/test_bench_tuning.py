@@ -1,0 +1,27 @@
+"""Tuning back ends: their state, and what they gain, on a library that is made up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from portagpu.results.run import Verdict
+
+if TYPE_CHECKING:
+    from portagpu.world import Ranks
+from tests.ranks.test_bench_tuning import (
+    measured,
+)
+
+
+@pytest.mark.torch
+def test_a_first_launch_is_one_of_a_new_process(training_ranks: Ranks) -> None:
+    pytest.importorskip("triton")
+    found = measured(training_ranks, "tuning/triton_cache", "first_launches_in_the_interpreter")
+    assert found.verdict is Verdict.SKIP, found.reason
+    assert "the cache is off" in found.reason
+    # outside of the interpreter Triton has no CPU
+    refused = measured(training_ranks, "tuning/triton_cache", "first_launches_on_a_cpu")
+    assert refused.verdict is Verdict.ERROR
+    assert "no first launch: portagpu.bench.first_launch failed: Unsupported" in refused.reason
