@@ -51,7 +51,8 @@ def install(name: str, folder: Path) -> Path:
     """The fake tool as a program in ``folder``."""
     folder.mkdir(exist_ok=True)
     path = folder / name
-    path.write_text(f'#!/bin/sh\nexec {sys.executable} -I {FAKES / name}.py "$@"\n', "utf-8")
+    words = shlex.join([sys.executable, "-I", f"{FAKES / name}.py"])
+    path.write_text(f'#!/bin/sh\nexec {words} "$@"\n', "utf-8")
     path.chmod(0o755)
     return path
 
@@ -339,14 +340,17 @@ def test_the_rank_is_what_the_launcher_said(
 def test_torchrun_and_its_module_start_ranks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    python = tmp_path / "python"
+    python.symlink_to(sys.executable)
     program = tmp_path / "torchrun"
-    program.write_text(f"#!{sys.executable}\n", "utf-8")
+    # a first line takes no path with a blank
+    program.write_text(f"#!{python}\n", "utf-8")
     program.chmod(stat.S_IRWXU)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     # the rank of the node's task is none of theirs
     monkeypatch.setenv("SLURM_PROCID", "1")
     found = read_command(("torchrun", "x.py"), os.environ, profilers().by_name)
-    assert (found.rank, found.rank_python) == (None, sys.executable)
+    assert (found.rank, found.rank_python) == (None, str(python))
     words = (sys.executable, "-m", "torch.distributed.run", "x.py")
     found = read_command(words, os.environ, profilers().by_name)
     assert (found.rank, found.rank_python) == (None, sys.executable)
