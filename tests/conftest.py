@@ -89,11 +89,6 @@ def pytest_report_header() -> str:
     return f"portagpu: {portagpu.__version__} from {Path(portagpu.__file__).parent}"
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let two Pythons share the files of tests."""
-    parser.addoption("--part", metavar="K/N", help="every N-th file of tests, from the K-th on")
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(
     collector: pytest.Collector,
@@ -110,18 +105,8 @@ def pytest_make_collect_report(
     return report
 
 
-# after -m and -k: a part has its share of the files that these leave, so that none is empty
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the part that is asked for, and have workers begin with the longest tests.
-
-    So none of them is left over for the end.
-    """
-    if part := config.getoption("part"):
-        first, every = map(int, part.split("/"))
-        chosen = set(sorted({each.path for each in items})[first - 1 :: every])
-        config.hook.pytest_deselected(items=[each for each in items if each.path not in chosen])
-        items[:] = [each for each in items if each.path in chosen]
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have workers begin with the longest tests, so that none of them is left over for the end."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda each: str(each.path))
         first = {each.path for each in items if each.get_closest_marker("first")}
