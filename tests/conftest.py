@@ -51,6 +51,8 @@ def pytest_configure(config: pytest.Config) -> None:
     from tests.support.costs import Costs
 
     config.pluginmanager.register(Costs(), "costs")
+    # of a checkout that is read-only: pytest only remembers less there
+    config.addinivalue_line("filterwarnings", "ignore::pytest.PytestCacheWarning")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
