@@ -66,6 +66,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # all workers of a run have one parent
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
     config.pluginmanager.register(Owned(Path(tempfile.gettempdir(), f"heavy-{run}")), "owned")
+    # of a checkout that is read-only: pytest only remembers less there
+    config.addinivalue_line("filterwarnings", "ignore::pytest.PytestCacheWarning")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
