@@ -24,6 +24,8 @@ from tests.process.test_history_writers import (
     check_whole,
     documents,
 )
+from tests.support.history_stores import place as place
+from tests.support.history_stores import postgres_server as postgres_server
 
 
 def test_a_writer_that_is_killed_100_times_loses_and_doubles_nothing(

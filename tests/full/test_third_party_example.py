@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import Child
 pytest.importorskip("torch")
+from tests.process.test_third_party_example import demo as demo
 
 pytestmark = pytest.mark.torch
 

@@ -201,6 +201,7 @@ def test_measures_run_alone(log: Path, tmp_path: Path) -> None:
         assert sum(each.startswith("begin") for each in before) == len(before) / 2
 
 
+@pytest.mark.processes(9, "each environment is one")
 @pytest.mark.usefixtures("without_tox")
 def test_what_ended_is_kept_and_the_rest_goes_on(
     log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

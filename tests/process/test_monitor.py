@@ -24,6 +24,7 @@ from portagpu.monitor.sample import Device
 from portagpu.monitor.tracker import Tracker
 from portagpu.readings import End, GpuState, Link, Memory, Node, Pcie, Reading
 from portagpu.readings.stream import Problem
+from tests.support import owned
 from tests.support.monitor_samples import Library, a_round, full, sample
 from tests.support.waits import wait_until
 
@@ -290,16 +291,9 @@ def test_what_takes_too_long_is_left_out_and_not_made_up_for(
 
 def test_nobody_is_left_behind(library: Callable[[str], Library]) -> None:
     one = library("lib_children")
+    before = owned.children()
     watch(MonitorOptions(interval_s=0.1, count=2), one)
-    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
-    assert not [pid for pid in children.split() if b"portagpu" in _command(pid)]
-
-
-def _command(pid: str) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
+    assert owned.children() <= before
 
 
 # --- the verb

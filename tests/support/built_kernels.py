@@ -19,6 +19,7 @@ from portagpu.machine_code.elf import Elf
 from portagpu.subprocesses import start_caller
 from portagpu.target import load_architecture
 from portagpu_rocm_build import clang
+from tests.support.owned import kept
 
 NVIDIA = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120")
 AMD = ("gfx906", "gfx908", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1201")
@@ -61,7 +62,8 @@ def one_child():
 def _call(module, function, arguments, *, limit_s, environment=None):
     """What ``portagpu.subprocesses.call`` does, in a child that stays."""
     while not _CHILD or _CHILD[0].has_left():
-        _CHILD[:] = [start_caller(environment)[0]]
+        with kept():
+            _CHILD[:] = [start_caller(environment)[0]]
     _CHILD[0].begin(module, function, arguments, limit_s)
     return _CHILD[0].wait(limit_s)
 

@@ -1,0 +1,68 @@
+"""Children that the rank server forks, so that torch is imported once: they are as if started."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from portagpu.subprocesses.start import python_environment
+from tests.process.test_subprocesses import is_gone
+from tests.process.test_torch_once import (
+    CHILD,
+    LIMIT_S,
+)
+from tests.process.test_torch_once import fork as fork
+from tests.process.test_torch_once import libraries as libraries
+from tests.process.test_torch_once import ranks as ranks
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CLIENT: Final = """
+import os, signal, sys
+from portagpu.subprocesses import Subprocess
+from portagpu.world import Ranks
+ranks = Ranks()
+child = Subprocess("evaluates", folder=None, forker=ranks)
+start = "(r := __import__('portagpu.world').world.Ranks(), r._wait_until_ready(), r._child.pid)[2]"
+server = child.ask({"do": start}, 60)[0]["value"]
+assert child.ask({"do": "os.getppid()"}, 60)[0]["value"] == ranks._child.pid
+pids = {"server": ranks._child.pid, "child": child.pid, "its server": server}
+print(*pids.values(), flush=True)
+for name in sys.argv[2:]:
+    os.kill(pids[name], signal.SIGSTOP)
+if sys.argv[1] in pids:
+    os.kill(pids[sys.argv[1]], signal.SIGKILL)
+if sys.argv[1] == "close":
+    child.close(); ranks.close()
+elif sys.argv[1] == "close the server":
+    ranks.close(); child.close()
+else:
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("stopped", [(), ("server",), ("child",), ("its server",), "all"])
+@pytest.mark.parametrize(
+    "how", ["client", "server", "child", "its server", "close", "close the server"]
+)
+@pytest.mark.usefixtures("fork")
+def test_no_process_is_left_in_whatever_order_they_end(
+    libraries: Path, how: str, stopped: tuple[str, ...] | str
+) -> None:
+    (libraries / "evaluates.py").write_text(CHILD.format(before=""), "utf-8")
+    names = ("server", "child", "its server") if stopped == "all" else stopped
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", CLIENT, how, *names],
+        env=python_environment(),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    pids = [int(pid) for pid in done.stdout.split()]
+    assert len(pids) == 3, done.stderr
+    assert all(map(is_gone, pids))
