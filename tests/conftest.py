@@ -107,6 +107,11 @@ def pytest_make_collect_report(
     return report
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """Three workers on two cores: a third of a run is waiting for what does not end by itself."""
+    return max(2, CORES * 3 // 2)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Have workers begin with the longest tests, so that none of them is left over for the end."""
     if "PYTEST_XDIST_WORKER" in os.environ:

@@ -22,6 +22,7 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+STORED = HERE.parent / "vendor_texts"
 SEED = 20261121
 KIB = 1024
 NO_LIMIT = 2**31 - 1
@@ -286,7 +287,7 @@ def _read(stream: io.TextIOBase) -> list[dict[str, int | str]]:
 
 def stored(vendor: str) -> list[dict[str, int | str]]:
     """The stored cases and answers of ``vendor``: "nvidia" or "amd"."""
-    packed = (HERE / f"occupancy_{vendor}.csv.gz").read_bytes()
+    packed = (STORED / f"occupancy_{vendor}.csv.gz").read_bytes()
     return _read(io.StringIO(gzip.decompress(packed).decode("utf-8")))
 
 
@@ -294,7 +295,7 @@ def _store(vendor: str, columns: tuple[str, ...], rows: list[dict[str, int | str
     sheet = io.StringIO()
     _write(sheet, columns, rows)
     packed = gzip.compress(sheet.getvalue().encode("utf-8"), mtime=0)
-    (HERE / f"occupancy_{vendor}.csv.gz").write_bytes(packed)
+    (STORED / f"occupancy_{vendor}.csv.gz").write_bytes(packed)
 
 
 def main(words: list[str]) -> None:

@@ -58,6 +58,7 @@ def test_the_harness_tells_faults_apart(
     assert bool(report.faults) == (outcome not in ("findings", "refused"))
 
 
+@pytest.mark.processes(4, "the child that dies, and those after it")
 def test_one_that_dies_stops_no_other(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A child goes on after the mutation of which the one before it died."""
     source = """
