@@ -29,7 +29,9 @@ include_patterns = [
     "*.md",
     "docs/**.md",
     "examples/**.md",
-    *(f"tests/{folder}/README.md" for folder in ("formats", "recordings", "trace_recordings")),
+    "tests/README.md",
+    "tests/recordings/README.md",
+    *(f"tests/vendor_texts/{folder}/README.md" for folder in ("formats", "trace_recordings")),
 ]
 exclude_patterns = [".*", "backends", "build", "matrix", "portagpu"]
 source_suffix = {".md": "markdown"}

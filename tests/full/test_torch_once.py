@@ -8,17 +8,26 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from portagpu import bench
+from portagpu.bringup import BringupOptions, bringup
 from portagpu.subprocesses.start import python_environment
+from portagpu.suite import Selection
 from tests.process.test_subprocesses import is_gone
 from tests.process.test_torch_once import (
+    CASES,
     CHILD,
+    EXPECTED,
     LIMIT_S,
+    verdicts,
 )
 from tests.process.test_torch_once import fork as fork
+from tests.process.test_torch_once import imports as imports
 from tests.process.test_torch_once import libraries as libraries
 from tests.process.test_torch_once import ranks as ranks
+from tests.support.case_files import conform, write_cases
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 CLIENT: Final = """
@@ -66,3 +75,36 @@ def test_no_process_is_left_in_whatever_order_they_end(
     pids = [int(pid) for pid in done.stdout.split()]
     assert len(pids) == 3, done.stderr
     assert all(map(is_gone, pids))
+
+
+@pytest.mark.torch
+def test_a_suite_whose_server_is_killed_goes_on_with_another(
+    tmp_path: Path, imports: Callable[[], list[int]]
+) -> None:
+    folder = write_cases(
+        tmp_path / "cases", CASES.format(kill="os.kill(os.getppid(), 9); time.sleep(600)")
+    )
+    expected = {**EXPECTED, "rng/kills-server": "ERROR the process died of SIGKILL"}
+    assert verdicts(conform("cpu", folder=folder)) == expected
+    assert len(set(imports())) == 2
+
+
+@pytest.mark.torch
+def test_a_bringup_imports_torch_once(
+    tmp_path: Path, imports: Callable[[], list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_cases(tmp_path / "cases", CASES.format(kill="pass"))
+    monkeypatch.setattr("portagpu.suite.runner._folder", lambda _: folder)
+    monkeypatch.setattr("portagpu.suite.runner.missing_cases", lambda _: "")
+    monkeypatch.setattr("portagpu.bringup.checks.numerics.Selection", lambda smoke: Selection())
+    run = bringup(BringupOptions(backend="cpu", only=("numerics",)))
+    found = verdicts(run.results)
+    assert {key: found.get(key) for key in EXPECTED} == EXPECTED
+    assert len(imports()) == 1
+
+
+@pytest.mark.torch
+def test_a_benchmark_imports_torch_once(imports: Callable[[], list[int]]) -> None:
+    run = bench.run(bench.BenchOptions(backend="cpu", names=("memory/copy",)))
+    assert run.results
+    assert len(imports()) == 1

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -163,7 +164,10 @@ def _fixed() -> dict[str, str]:
 def test_a_child_ends_as_it_would_end(child: Callable[..., Child], code: str) -> None:
     forked = child("-c", code)
     with starting():
-        assert forked == child("-c", code)
+        started = child("-c", code)
+    # a stream that Python opened itself has a mode
+    same = replace(started, err=started.err.replace(" mode='w'", ""))
+    assert replace(forked, err=forked.err.replace(" mode='w'", "")) == same
 
 
 LOADED = "import sys; print('torch' in sys.modules)"
@@ -227,5 +231,6 @@ def test_onednn_reads_its_variables_in_the_child(child: Callable[..., Child]) ->
     code = f"{LOADED}; import torch; torch.nn.functional.conv2d(*[torch.ones(1, 1, 8, 8)] * 2)"
     limits = {"ONEDNN_VERBOSE": "1", "ONEDNN_MAX_CPU_ISA": "SSE41"}
     said = child("-c", code, environment=limits).ok()
-    assert said.startswith("True\n")
+    # what oneDNN writes does not wait in a buffer of Python
+    assert "True" in said.splitlines()
     assert "isa:Intel SSE4.1" in said

@@ -11,12 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from portagpu import bench
-from portagpu.bringup import BringupOptions, bringup
 from portagpu.subprocesses import Subprocess
 from portagpu.subprocesses.fork import take_status
 from portagpu.subprocesses.start import python_environment
-from portagpu.suite import Selection
 from portagpu.world import Ranks
 from tests.process.test_subprocesses import LEAVING, is_gone, open_files
 from tests.support.case_files import conform, write_cases
@@ -451,37 +448,4 @@ def test_a_run_of_the_suite_imports_torch_once(
 ) -> None:
     folder = write_cases(tmp_path / "cases", CASES.format(kill="pass"))
     assert verdicts(conform("cpu", folder=folder)) == EXPECTED
-    assert len(imports()) == 1
-
-
-@pytest.mark.torch
-def test_a_suite_whose_server_is_killed_goes_on_with_another(
-    tmp_path: Path, imports: Callable[[], list[int]]
-) -> None:
-    folder = write_cases(
-        tmp_path / "cases", CASES.format(kill="os.kill(os.getppid(), 9); time.sleep(600)")
-    )
-    expected = {**EXPECTED, "rng/kills-server": "ERROR the process died of SIGKILL"}
-    assert verdicts(conform("cpu", folder=folder)) == expected
-    assert len(set(imports())) == 2
-
-
-@pytest.mark.torch
-def test_a_bringup_imports_torch_once(
-    tmp_path: Path, imports: Callable[[], list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = write_cases(tmp_path / "cases", CASES.format(kill="pass"))
-    monkeypatch.setattr("portagpu.suite.runner._folder", lambda _: folder)
-    monkeypatch.setattr("portagpu.suite.runner.missing_cases", lambda _: "")
-    monkeypatch.setattr("portagpu.bringup.checks.numerics.Selection", lambda smoke: Selection())
-    run = bringup(BringupOptions(backend="cpu", only=("numerics",)))
-    found = verdicts(run.results)
-    assert {key: found.get(key) for key in EXPECTED} == EXPECTED
-    assert len(imports()) == 1
-
-
-@pytest.mark.torch
-def test_a_benchmark_imports_torch_once(imports: Callable[[], list[int]]) -> None:
-    run = bench.run(bench.BenchOptions(backend="cpu", names=("memory/copy",)))
-    assert run.results
     assert len(imports()) == 1

@@ -135,7 +135,7 @@ class Costs:
         )
         for name, largest in self.heavy.items():
             terminalreporter.write_line(
-                f"{largest / HEAVY_KIB:7.1f} GiB in a child of {name}: mark it as heavy"
+                f"{largest / HEAVY_KIB:7.1f} GiB in a child of {name} or of its worker"
             )
         if path := os.environ.get("TEST_COSTS"):
             rows = [
