@@ -133,6 +133,8 @@ def test_a_forked_child_sees_what_a_started_one_sees(
     fork: Callable[..., Subprocess], ranks: Ranks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options: dict[str, Any] = {"environment": {"ADDED": "1"}}
+    # the checkout is on the path of these tests, and no child's where it is the working folder
+    monkeypatch.chdir("/")
     ranks.start()
     monkeypatch.chdir(tmp_path)  # not where the server began
     do = SEEN.replace("\n", " ")

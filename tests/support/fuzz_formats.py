@@ -29,6 +29,9 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+# last, as for the tests: of an installed package the checkout next to it is not what is read
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+
 from portagpu.formats.cleaning import decode_text
 from portagpu.formats.reader import readers
 from portagpu.readings import Findings, FormatError
