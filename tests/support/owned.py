@@ -36,8 +36,12 @@ MARKERS: Final = (
 )
 _GRACE_S: Final = 10.0
 """For what ends by itself, such as a child whose pipe was closed."""
-_HELPERS: Final = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")
-"""Python keeps these until it ends."""
+_HELPERS: Final = (
+    b"multiprocessing.resource_tracker",
+    b"multiprocessing.forkserver",
+    b"torch_shm_manager",
+)
+"""Python and torch keep these until the process ends."""
 
 _kept: set[int] = set()
 """Processes that outlive tests on purpose."""

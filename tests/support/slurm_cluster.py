@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from portagpu.subprocesses.end import die_with_parent, end_marked, signal_process
+from tests.support.owned import kept
 from tests.support.waits import wait_until
 
 if TYPE_CHECKING:
@@ -186,7 +187,8 @@ class Cluster:
 
     def _spawn(self, name: str) -> None:
         words = ["slurmctld", "-D"] if name == "slurmctld" else ["slurmd", "-D", "-N", name]
-        with (self.folder / f"{name}.out").open("ab") as output:
+        # also one that a test starts again: stop() ends it
+        with kept(), (self.folder / f"{name}.out").open("ab") as output:
             self._daemons[name] = subprocess.Popen(
                 [str(program(words[0])), *words[1:], "-f", str(self.conf)],
                 env=self.environment, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=output,
