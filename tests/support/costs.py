@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +71,9 @@ _started = [0]
 
 
 def _count(event: str, _: tuple[object, ...]) -> None:
-    if event in STARTS:
+    # Python 3.13 announces a Popen twice, the second time as the posix_spawn that it uses
+    own = event != "os.posix_spawn" or sys._getframe(1).f_code.co_filename != subprocess.__file__
+    if event in STARTS and own:
         _started[0] += 1
 
 
