@@ -35,7 +35,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 FORMATS: Final = ("nsys", "rocpd", "kineto")
 MOST_JSON: Final = 1_000_000
 UUID: Final = "0198c3a1_5f00_7abc_8def_0123456789ab"
-"""As tests/support/trace_samples.py has it, whose numpy is no part of what is measured."""
+"""As tests/support/trace_samples.py has it, without numpy, which is not measured."""
 _TABLES: Final = {
     "nsys": (
         "CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds s ON s.id = k.{}",

@@ -1,4 +1,4 @@
-"""Portable kernels are timed beside torch's at the pace of the suite, on larger arrays."""
+"""Portable kernels are timed next to torch's at the pace of the suite, on larger arrays."""
 
 from __future__ import annotations
 
