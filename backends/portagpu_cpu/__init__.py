@@ -5,6 +5,7 @@ This module imports neither torch nor anything else of weight.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Final
 
 from portagpu.contract import Plugin, Status
@@ -50,13 +51,13 @@ class CpuPlugin(Plugin):
         return CpuBackend(self, index)
 
     def prepare(self) -> None:
-        """Import torch and the targets."""
+        """Import torch, and find this CPU's target."""
         from importlib import import_module
 
-        from portagpu.target import load_targets
+        from portagpu.target import identify
 
         import_module("portagpu_cpu.backend")
-        load_targets()
+        identify("cpu", os.uname().machine, None)
 
     def telemetry(self, index: int) -> Mapping[str, float]:
         """Mean clock of the cores, hottest sensor and throttle events, as far as shown."""

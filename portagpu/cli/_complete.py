@@ -23,10 +23,10 @@ def complete_target(context: click.Context, option: click.Parameter, incomplete:
 
 
 def complete_arch(context: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
-    """The names of the targets' architectures with this prefix."""
-    from portagpu.target import load_targets
+    """The names of architectures with this prefix."""
+    from portagpu.target import architecture_names
 
-    return _matching_names(incomplete, lambda: {each.arch.name for each in load_targets().values()})
+    return _matching_names(incomplete, architecture_names)
 
 
 def complete_gate(context: click.Context, option: click.Parameter, incomplete: str) -> list[str]:

@@ -22,6 +22,7 @@ from portagpu.target.load import (
     parse_target,
     product_with_pci_id,
     target_problems,
+    wrong_files,
 )
 from portagpu.target.model import (
     Authority,
@@ -62,4 +63,5 @@ __all__ = [
     "peak_key",
     "product_with_pci_id",
     "target_problems",
+    "wrong_files",
 ]

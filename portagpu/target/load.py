@@ -1,4 +1,8 @@
-"""All targets: those of the hardware matrix, and those that installed packages add."""
+"""All targets: those of the hardware matrix, and those that installed packages add.
+
+The matrix's files were checked when it was built, and one is read when it is asked for. Packages'
+files are checked against all others, so that where there are any, all files are read.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +15,19 @@ from typing import TYPE_CHECKING, Final
 from portagpu.arch import base_name
 from portagpu.errors import PortagpuError, TargetError, TargetNotFound
 from portagpu.paths import matrix_dir
-from portagpu.target.folder import read_folder
-from portagpu.target.read import read_target
+from portagpu.target.folder import open_folder, read_folder
+from portagpu.target.read import Catalogue, read_target
 from portagpu.target.table import normalise, one_line, read_text, short_repr
 from portagpu.text import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from importlib.metadata import EntryPoint
+    from importlib.resources.abc import Traversable
 
+    from portagpu.target.folder import OpenFolder
     from portagpu.target.model import Match, Target
-    from portagpu.target.read import Catalogue, Family
+    from portagpu.target.read import Family
 
 ENTRY_POINTS: Final = "portagpu.targets"
 
@@ -36,10 +42,9 @@ class TargetProblem:
 
 @dataclass(frozen=True, slots=True)
 class _AllTargets:
-    """``families`` are by vendor and by id or alias; ``catalogue`` is what files may refer to."""
+    """``targets`` are by id, in order; ``catalogue`` is what files may refer to."""
 
     targets: Mapping[str, Target]
-    families: Mapping[tuple[str, str], Family]
     catalogue: Catalogue
     problems: tuple[TargetProblem, ...]
 
@@ -63,24 +68,40 @@ def _package_folder(entry_point: EntryPoint) -> Path:
 def _with_packages(catalogue: Catalogue, entry_points: Iterable[EntryPoint]) -> _AllTargets:
     """``catalogue`` together with what packages add to it."""
     problems: list[TargetProblem] = []
-    for each in sorted(entry_points, key=lambda point: (point.name, point.value)):
+    points = sorted(entry_points, key=lambda point: (point.name, point.value))
+    if not points:
+        return _AllTargets(MappingProxyType(catalogue.targets), catalogue, ())
+    # all of the matrix first: what is wrong in it is no package's fault
+    catalogue = Catalogue(
+        dict(catalogue.sources), dict(catalogue.families), dict(catalogue.targets)
+    )
+    for each in points:
         try:
             catalogue = read_folder(_package_folder(each), catalogue)
         except PortagpuError as error:
             problems.append(TargetProblem(each.name, str(error)))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's package may do anything
             problems.append(TargetProblem(each.name, one_line(f"{type(error).__name__}: {error}")))
-    families = {
-        (family.vendor, name): family
-        for family in catalogue.families.values()
-        for name in (family.id, *family.aliases)
-    }
-    return _AllTargets(
-        MappingProxyType(dict(sorted(catalogue.targets.items()))),
-        MappingProxyType(families),
-        catalogue,
-        tuple(problems),
-    )
+    targets = dict(sorted(catalogue.targets.items()))
+    return _AllTargets(MappingProxyType(targets), catalogue, tuple(problems))
+
+
+def _folder() -> Traversable:
+    try:
+        return matrix_dir() / "targets"
+    except PortagpuError:
+        from importlib.resources import files
+
+        # a wheel that is run as it is, without being unpacked
+        zipped = files("portagpu") / "_matrix" / "targets"
+        if zipped.is_dir():
+            return zipped
+        raise
+
+
+@functools.cache
+def _matrix() -> OpenFolder:
+    return open_folder(_folder())
 
 
 @functools.cache
@@ -88,7 +109,7 @@ def _all_targets() -> _AllTargets:
     # takes time to import, and most callers have it already
     from portagpu.distributions import entry_points
 
-    return _with_packages(read_folder(matrix_dir() / "targets"), entry_points(ENTRY_POINTS))
+    return _with_packages(_matrix(), entry_points(ENTRY_POINTS))
 
 
 @functools.cache
@@ -97,10 +118,10 @@ def _family_target(family: Family) -> Target:
 
 
 def load_targets() -> Mapping[str, Target]:
-    """Every target by id, of the matrix and of installed packages; read once.
+    """Every target by id, of the matrix and of installed packages; each is read once.
 
-    Raises TargetError when a file of the matrix is wrong. A wrong installed package is left out,
-    and :func:`target_problems` lists it.
+    A target is read when it is first asked for, which raises TargetError when its file is wrong. A
+    wrong installed package is left out, and :func:`target_problems` lists it.
     """
     return _all_targets().targets
 
@@ -110,8 +131,19 @@ def target_problems() -> tuple[TargetProblem, ...]:
     return _all_targets().problems
 
 
+def wrong_files() -> tuple[str, ...]:
+    """What was wrong in files of the matrix that this process has asked for, one line each."""
+    return tuple(_matrix().problems)
+
+
 def load_target(target_id: str) -> Target:
-    """The target of that id. Raises TargetNotFound, which offers the closest ids."""
+    """The target of that id, from its own file.
+
+    Raises TargetNotFound, which offers the closest ids, and TargetError when its file is wrong.
+    """
+    # no package can replace one of the matrix
+    if target_id in _matrix().targets:
+        return _matrix().targets[target_id]
     targets = load_targets()
     if target_id in targets:
         return targets[target_id]
@@ -125,8 +157,7 @@ def load_architecture(name: str) -> Target:
     Suffixes of features are ignored ("sm_90a", "gfx942:xnack-"). Raises TargetNotFound, which lists
     the known architectures.
     """
-    families, bare = _all_targets().families, base_name(name)
-    found = next((family for (_, alias), family in families.items() if alias == bare), None)
+    found = _family(None, base_name(name))
     if found is not None:
         return _family_target(found)
     known = architecture_names()
@@ -135,10 +166,24 @@ def load_architecture(name: str) -> Target:
     raise TargetNotFound(f"there is no architecture {short_repr(name)}; {hint}")
 
 
+def _family(vendor: str | None, name: str) -> Family | None:
+    """The family with that id or alias, of any vendor for None."""
+    catalogue = _all_targets().catalogue
+    # its id first: the other families need not be looked at then
+    for family in dict.fromkeys([name, *catalogue.families]):
+        if family not in catalogue.families:
+            continue
+        own, aliases = catalogue.family_names(family)
+        if vendor in (None, own) and name in (family, *aliases):
+            return catalogue.families[family]
+    return None
+
+
 def _architecture_hint(name: str) -> str:
     """The architectures of the targets whose id has ``name`` in it; empty where there is none."""
     word = "".join(sign for sign in name.lower() if sign.isalnum())
-    archs = sorted({each.arch.name for each in load_targets().values() if word in each.id})
+    catalogue = _all_targets().catalogue
+    archs = sorted({catalogue.family_of(each)[1] for each in catalogue.targets if word in each})
     return (
         f"the architecture of {short_repr(name)} is {' or '.join(archs)};" if word and archs else ""
     )
@@ -175,19 +220,31 @@ def identify(
     where both are given and only one product has both. Any other member of a known architecture
     gets a target of scope "family", which has no peaks, no memory and no expectations.
     """
-    family = _all_targets().families.get((vendor, base_name(arch)))
+    family = _family(vendor, base_name(arch))
     if family is None:
         return None
     name = normalise(product) if product else None
-    candidates = [each for each in load_targets().values() if each.arch == family.arch]
-    for target in candidates:
-        if _matches(target.match, name, memory_bytes, unit_count):
-            return target
+    candidates = _matches_of(vendor, family.id)
+    for target, match in candidates.items():
+        if _matches(match, name, memory_bytes, unit_count):
+            return load_targets()[target]
     if name is None and memory_bytes is not None and unit_count is not None:
-        fitting = [each for each in candidates if _has_both(each.match, memory_bytes, unit_count)]
+        fitting = [
+            target
+            for target, match in candidates.items()
+            if _has_both(match, memory_bytes, unit_count)
+        ]
         if len(fitting) == 1:
-            return fitting[0]
+            return load_targets()[fitting[0]]
     return _family_target(family)
+
+
+def _matches_of(vendor: str, family: str | None = None) -> dict[str, Match]:
+    """How the products of a vendor, or of one of its families, are recognised, by target."""
+    targets, catalogue = load_targets(), _all_targets().catalogue
+    own = {each: catalogue.family_of(each) for each in targets}
+    wanted = [each for each, (name, _) in own.items() if name == vendor]
+    return {each: catalogue.match(each) for each in wanted if family in (None, own[each][1])}
 
 
 def arch_of_generation(vendor: str, generation: str, product: str | None = None) -> str | None:
@@ -198,13 +255,16 @@ def arch_of_generation(vendor: str, generation: str, product: str | None = None)
     """
     word = normalise(generation)
     families = []
-    for family in dict.fromkeys(_all_targets().families.values()):
-        fact = family.facts.get("arch.generation")
+    catalogue = _all_targets().catalogue
+    for family in catalogue.families:
+        if catalogue.family_names(family)[0] != vendor:
+            continue
+        fact = catalogue.families[family].facts.get("arch.generation")
         name = normalise(str(fact.value)) if fact is not None else ""
-        if family.vendor == vendor and name and f"{word} ".startswith(f"{name} "):
-            families.append(family.arch.name)
+        if name and f"{word} ".startswith(f"{name} "):
+            families.append(family)
     if len(families) > 1:
-        of_product = {each.arch.name for each in _targets_named(vendor, product)}
+        of_product = {catalogue.family_of(each)[1] for each in _targets_named(vendor, product)}
         families = [name for name in families if name in of_product]
     return families[0] if len(families) == 1 else None
 
@@ -215,17 +275,16 @@ def named_product(vendor: str, arch: str | None, product: str | None) -> Target 
     None for a name that several products have, or that a part of a product also prints.
     """
     own = None if arch is None else base_name(arch)
-    found = [each for each in _targets_named(vendor, product) if own in (None, each.arch.name)]
-    return found[0] if len(found) == 1 else None
+    family_of = _all_targets().catalogue.family_of
+    named = _targets_named(vendor, product)
+    found = [each for each in named if own in (None, family_of(each)[1])]
+    return load_targets()[found[0]] if len(found) == 1 else None
 
 
-def _targets_named(vendor: str, product: str | None) -> list[Target]:
+def _targets_named(vendor: str, product: str | None) -> list[str]:
     name = normalise(product) if product else ""
-    return [
-        each
-        for each in load_targets().values()
-        if each.vendor == vendor and name in each.match.names - each.match.shared
-    ]
+    matches = _matches_of(vendor) if name else {}
+    return [each for each, match in matches.items() if name in match.names - match.shared]
 
 
 def product_with_pci_id(vendor: str, device_id: int, revision: int | None = None) -> Target | None:
@@ -236,8 +295,10 @@ def product_with_pci_id(vendor: str, device_id: int, revision: int | None = None
     ids = [f"{device_id:04x}"]
     if revision is not None:
         ids.append(f"{device_id:04x}:{revision:02x}")
-    products = [each for each in load_targets().values() if each.vendor == vendor]
-    return next((each for pci_id in ids for each in products if pci_id in each.match.pci_ids), None)
+    matches = _matches_of(vendor)
+    found = (each for pci_id in ids for each in matches if pci_id in matches[each].pci_ids)
+    target = next(found, None)
+    return None if target is None else load_targets()[target]
 
 
 def _matches(

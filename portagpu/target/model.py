@@ -9,6 +9,7 @@ import datetime  # noqa: TC003 - the codec reads the types of fields
 import math
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -320,6 +321,7 @@ class Target:
         )
 
 
+@cache
 def peak_key(dtype: str, *, sparse: bool, matrix: bool) -> str:
     """The key of a peak: ``peak.dense.matrix.bf16``."""
     return f"peak.{'sparse' if sparse else 'dense'}.{'matrix' if matrix else 'vector'}.{dtype}"

@@ -17,7 +17,16 @@ from portagpu.target.model import (
     Scope,
     Target,
 )
-from portagpu.target.table import Table, load_toml, normalise, short_repr, unknown_word
+from portagpu.target.table import (
+    Table,
+    load_head,
+    load_table,
+    load_toml,
+    normalise,
+    short_repr,
+    split_tables,
+    unknown_word,
+)
 from portagpu.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -55,6 +64,8 @@ _MATCH_KEYS: Final = (
 )
 _PCI_ID: Final = re.compile(r"[0-9a-f]{4}(:[0-9a-f]{2})?")
 _FAILURE_KEYS: Final = ("case_id_pattern", "reason", "url", "expires")
+_BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
+_INDENTED: Final = re.compile(r"(?m)^[ \t]+\[")
 _ID: Final = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*")
 _CAPABILITIES: Final = tuple(str(capability) for capability in Capability)
 _CLAIM: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -91,11 +102,28 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """The sources, families and targets that files of targets may refer to."""
+    """The sources, families and targets that files of targets may refer to, each by id.
 
-    sources: dict[str, Source] = field(default_factory=dict)
-    families: dict[str, Family] = field(default_factory=dict)
-    targets: dict[str, Target] = field(default_factory=dict)
+    A catalogue may read a file when it is first asked for. Its methods ask for no more than a part.
+    """
+
+    sources: Mapping[str, Source] = field(default_factory=dict)
+    families: Mapping[str, Family] = field(default_factory=dict)
+    targets: Mapping[str, Target] = field(default_factory=dict)
+
+    def family_names(self, family: str) -> tuple[str, tuple[str, ...]]:
+        """The vendor of a family, and its aliases."""
+        found = self.families[family]
+        return found.vendor, found.aliases
+
+    def family_of(self, target: str) -> tuple[str, str]:
+        """The vendor and the family of a target."""
+        arch = self.targets[target].arch
+        return arch.vendor, arch.name
+
+    def match(self, target: str) -> Match:
+        """How a device is recognised as the target."""
+        return self.targets[target].match
 
 
 def _checked_id(top: Table, schema: str, stem: str | None) -> str:
@@ -175,6 +203,36 @@ def _expected_failure(file: str, path: str, data: dict[str, Any]) -> ExpectedFai
     if not isinstance(expires, datetime.date) or isinstance(expires, datetime.datetime):
         table.fail("expires", "type", f"must be a date (2027-01-31), not {short_repr(expires)}")
     return ExpectedFailure(table.text("case_id_pattern"), table.text("reason"), url, expires)
+
+
+def read_match(file: str, text: str, sources: Mapping[str, Source]) -> Match:
+    """How a device is recognised as the product of a target's file, from that table alone."""
+    return _match(Table(file, "", {"match": load_table(file, text, "match")}, ("match",)), sources)
+
+
+def read_family_of(file: str, text: str) -> tuple[str, str]:
+    """Vendor and family of a target's file, from its beginning."""
+    top = Table(file, "", load_head(file, text), _TARGET_KEYS)
+    return top.text("vendor"), top.text("family")
+
+
+def read_family_names(file: str, text: str) -> tuple[str, tuple[str, ...]]:
+    """Vendor and aliases of a family's file, from its beginning."""
+    top = Table(file, "", load_head(file, text), _FAMILY_KEYS)
+    return top.text("vendor"), top.texts("aliases")
+
+
+def split_sources(text: str) -> dict[str, str]:
+    """A document for each source of a ``sources.toml``, by id; empty where it cannot be split."""
+    head, *tables = (split_tables(text) or {"": ""}).items()
+    names = [name.removeprefix("sources.") for name, _ in tables]
+    plain = [name for name, _ in tables] == [f"sources.{name}" for name in names]
+    # every table is there once, and an indented header would be part of the table before it
+    if not plain or text.count("\n[") != len(names) or _INDENTED.search(text):
+        return {}
+    if not all(map(_BARE.fullmatch, names)):
+        return {}
+    return {name: head[1] + part for name, (_, part) in zip(names, tables, strict=True)}
 
 
 def read_sources(file: str, text: str) -> dict[str, Source]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import tomllib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Never, TypeVar
 
 from portagpu.errors import TargetError
@@ -13,7 +15,7 @@ from portagpu.text import did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from enum import StrEnum
-    from pathlib import Path
+    from importlib.resources.abc import Traversable
 
     Word = TypeVar("Word", bound=StrEnum)
 
@@ -53,15 +55,13 @@ class Table:
             self.fail(key, "type", f"must be text, not {short_repr(value)}")
         if value.strip().lower() in _NOTHING:
             self.fail(key, "null", f"{value!r} says nothing: leave the key out")
-        return self._printable(key, value)
-
-    def _printable(self, key: str, value: str) -> str:
-        # they are shown on terminals and in reports
         if not value.isprintable():
-            self.fail(
-                key, "printable", f"must be one line of printable text, not {short_repr(value)}"
-            )
+            self._fail_unprintable(key, value)
         return value
+
+    def _fail_unprintable(self, key: str, value: str) -> Never:
+        # texts are shown on terminals and in reports
+        self.fail(key, "printable", f"must be one line of printable text, not {short_repr(value)}")
 
     def word(self, key: str, words: type[Word]) -> Word:
         value = self.text(key)
@@ -99,11 +99,14 @@ class Table:
 
     def texts(self, key: str) -> tuple[str, ...]:
         value = self.data.get(key, [])
-        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        if not isinstance(value, list) or {type(each) for each in value} - {str}:
             self.fail(key, "type", f"must be a list of texts, not {short_repr(value)}")
         if len(set(value)) != len(value):
             self.fail(key, "duplicate", "names something twice")
-        return tuple(self._printable(key, each) for each in value)
+        for each in value:
+            if not each.isprintable():
+                self._fail_unprintable(key, each)
+        return tuple(value)
 
     def table(self, key: str) -> Mapping[str, Any]:
         value = self.data.get(key, {})
@@ -152,17 +155,52 @@ def load_toml(file: str, text: str) -> dict[str, Any]:
         raise TargetError(f"{file}: malformed TOML: {error} (rule toml-syntax)") from error
 
 
-def read_text(path: Path) -> str:
+def load_head(file: str, text: str) -> dict[str, Any]:
+    """The document in ``text`` at least up to its first table, where keys without a table stand.
+
+    Text that is a document up to the end of a line means the same with more lines after it.
+    """
+    with contextlib.suppress(TargetError):
+        return load_toml(file, text[: text.find("\n[") + 1] or text)
+    return load_toml(file, text)
+
+
+def load_table(file: str, text: str, name: str) -> object:
+    """The value of the key ``name`` of the document in ``text``; the rest may stay unread."""
+    part = (split_tables(text) or {}).get(name)
+    with contextlib.suppress(TargetError):
+        if part is not None:
+            return load_toml(file, part)[name]
+    return load_toml(file, text).get(name, {})
+
+
+def split_tables(text: str) -> dict[str, str] | None:
+    """The text of each table by its name as written, and of what stands before all of them by "".
+
+    None for a document with strings of several lines, which may hold lines that look like headers.
+    Without them a line that begins with the header of a table is one: in an array it is malformed.
+    """
+    if '"""' in text or "'''" in text:
+        return None
+    head, *tables = text.split("\n[")
+    return {"": f"{head}\n"} | {each.partition("]")[0]: f"[{each}\n" for each in tables}
+
+
+def read_text(path: Traversable) -> str:
     """The text of ``path``. Raises TargetError when it cannot be read as UTF-8.
 
     A pipe or a device, and more than any target's file, is not read.
     """
-    name = one_line(path.name)
+    name = path.name
     try:
-        data = read_bounded(path, LARGEST_BYTES + 1)
+        most = LARGEST_BYTES + 1
+        # a file in a zipped package is not the system's
+        data = read_bounded(path, most) if isinstance(path, Path) else path.read_bytes()
         if len(data) > LARGEST_BYTES:
-            raise TargetError(f"{name}: is larger than {LARGEST_BYTES >> 10} KiB (rule readable)")
+            raise TargetError(
+                one_line(f"{name}: is larger than {LARGEST_BYTES >> 10} KiB (rule readable)")
+            )
         return data.decode()
     except (OSError, UnicodeDecodeError) as error:
         reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
-        raise TargetError(f"{name}: cannot be read: {reason} (rule readable)") from error
+        raise TargetError(one_line(f"{name}: cannot be read: {reason} (rule readable)")) from error
