@@ -21,8 +21,6 @@ from portagpu.foreign import (
     start_call,
 )
 from portagpu.patience import LIMITS, BusyMachine
-from portagpu.readings.model import Findings
-from portagpu.readings.source import Source
 from portagpu.text import did_you_mean, one_line
 from portagpu.vendors import vendors
 
@@ -32,6 +30,8 @@ if TYPE_CHECKING:
 
     from portagpu.collectives.choice import CostModel
     from portagpu.machine_code.toolchain import Toolchain
+    from portagpu.readings.model import Findings
+    from portagpu.readings.source import Source
 
 GROUP: Final = "portagpu.backends"
 
@@ -230,6 +230,8 @@ def probes(limit_s: float | None = None) -> dict[str, Findings]:
     A candidate that cannot be loaded has none, and its status says why. A probe that fails or does
     not answer within ``limit_s``, by default ``Limits.probe_s``, is a problem in its findings.
     """
+    from portagpu.readings.model import Findings
+
     limit_s = LIMITS.probe_s if limit_s is None else limit_s
     waits: dict[str, Callable[[str], tuple[Findings | None, str]]] = {}
     for name in candidates():
@@ -253,6 +255,8 @@ def samplers() -> tuple[Source, ...]:
 
     A candidate that cannot be loaded, fails or has nothing to read is left out.
     """
+    from portagpu.readings.source import Source
+
     found: list[tuple[bool, Source]] = []
     for name in candidates():
         with contextlib.suppress(BackendNotFound):

@@ -5,7 +5,6 @@ This module imports neither torch nor a vendor's package.
 
 from __future__ import annotations
 
-import ctypes
 import os
 from typing import TYPE_CHECKING, Final
 
@@ -90,6 +89,8 @@ def _nvml_counts() -> bool:
 
     Names and numbers are those of nvml.h.
     """
+    import ctypes
+
     count, handle = ctypes.c_uint(), ctypes.c_void_p()
     mode, pending = ctypes.c_uint(), ctypes.c_uint()
     try:

@@ -1,4 +1,8 @@
-"""The vendor-neutral part of a plugin. Imports no torch by itself."""
+"""The vendor-neutral part of a plugin. Imports no torch by itself.
+
+Every process that looks for a backend imports it, and most ask it for nothing of the machine: each
+method imports what it needs for that.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +10,19 @@ import sys
 from abc import abstractmethod
 from contextlib import suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar
 
 from portagpu.availability import Need, availability
 from portagpu.contract import Plugin, Status
 from portagpu.errors import BackendNotFound
-from portagpu.host import Tree, visibility
 from portagpu.patience import LIMITS
-from portagpu.readings.probe import probe, telemetry_of
-from portagpu.readings.source import Source
-from portagpu.subprocesses import call
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from portagpu.host import Tree
     from portagpu.readings import Findings
+    from portagpu.readings.source import Source
 
 Place = tuple[str | None, str | None]
 """(PCI address, UUID) of a device."""
@@ -45,11 +47,19 @@ class TorchGpuPlugin(Plugin):
     )
 
     def __init__(self, root: Tree | None = None) -> None:
-        self.root: Final = root or Tree()
-        """Where the kernel's files are."""
+        self._root = root
         self._count: int | None = None
         self._addresses: dict[int, Place] = {}
         self._torch_answer: tuple[Mapping[str, str], tuple[list[Place], str]] | None = None
+
+    @property
+    def root(self) -> Tree:
+        """Where the kernel's files are."""
+        if self._root is None:
+            from portagpu.host import Tree
+
+            self._root = Tree()
+        return self._root
 
     @abstractmethod
     def driver_problem(self, count: int) -> str:
@@ -112,6 +122,8 @@ class TorchGpuPlugin(Plugin):
         The device is found there by its PCI address or UUID, never by its index: the orders differ.
         Empty where the library is missing, is of another version, or does not answer.
         """
+        from portagpu.readings.probe import probe, telemetry_of
+
         where = self._addresses.get(index) or dict(enumerate(self._ask_torch()[0])).get(index)
         if where is None:
             return {}
@@ -124,6 +136,7 @@ class TorchGpuPlugin(Plugin):
         The library is not used without such a GPU. Masks hide nothing here.
         """
         from portagpu.host import gpus_on_machine
+        from portagpu.readings.probe import probe
 
         gpus = [gpu for gpu in gpus_on_machine(self.root) if gpu.vendor == self.need.vendor]
         if not self.may_be_here(len(gpus)):
@@ -134,6 +147,7 @@ class TorchGpuPlugin(Plugin):
     def sampler(self) -> Source | None:
         """The management library, where the machine shows a GPU of this vendor."""
         from portagpu.host import gpus_on_machine
+        from portagpu.readings.source import Source
 
         count = sum(gpu.vendor == self.need.vendor for gpu in gpus_on_machine(self.root))
         if not self.may_be_here(count):
@@ -145,6 +159,9 @@ class TorchGpuPlugin(Plugin):
 
         The second value is the problem, empty without one.
         """
+        from portagpu.host import visibility
+        from portagpu.subprocesses import call
+
         masks = visibility()
         if self._torch_answer is None or self._torch_answer[0] != masks:
             found, problem = call(

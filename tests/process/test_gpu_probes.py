@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 
-import portagpu_torch_gpu.plugin as shared
 from portagpu.distributions import install
 from portagpu.host.tree import Tree
 from portagpu.patience import LIMITS
@@ -557,8 +556,8 @@ def test_a_device_that_was_not_opened_is_found_by_its_address(monkeypatch, kind)
         asked.append((module, only))
         return Findings(kind=library)
 
-    monkeypatch.setattr(shared, "call", torch_says)
-    monkeypatch.setattr(shared, "probe", library_says)
+    monkeypatch.setattr("portagpu.subprocesses.call", torch_says)
+    monkeypatch.setattr("portagpu.readings.probe.probe", library_says)
     plugin = PLUGINS[kind]()
     assert plugin.telemetry(1) == {}
     assert asked == [(plugin.prober, "0000:05:00.0")], f"{asked}"

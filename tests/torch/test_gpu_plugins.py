@@ -11,7 +11,6 @@ from types import SimpleNamespace
 
 import pytest
 
-import portagpu_torch_gpu.plugin as shared
 from portagpu import registry
 from portagpu.errors import BackendNotFound
 from portagpu.host import PciGpu, visibility_variables
@@ -207,7 +206,7 @@ def test_where_nothing_else_counts_a_child_does_once(monkeypatch, kind):
         asked.append((module, function, arguments))
         return [["0000:05:00.0", None]] * 3, ""
 
-    monkeypatch.setattr(shared, "call", answer)
+    monkeypatch.setattr("portagpu.subprocesses.call", answer)
     plugin = PLUGINS[kind]()
     monkeypatch.setattr(plugin, "count_without_opening", lambda: None)
     assert (plugin.count(), plugin.count()) == (3, 3)
@@ -224,7 +223,9 @@ def test_what_a_process_prepared_its_ranks_need_not_ask(monkeypatch, kind):
     torch = pytest.importorskip("torch")
     plugin, asked = PLUGINS[kind](), []
     monkeypatch.setattr(plugin, "count_without_opening", lambda: None)
-    monkeypatch.setattr(shared, "call", lambda *a, **o: asked.append(a) or ([[None, None]] * 2, ""))
+    monkeypatch.setattr(
+        "portagpu.subprocesses.call", lambda *a, **o: asked.append(a) or ([[None, None]] * 2, "")
+    )
     plugin.prepare()
     assert f"portagpu_{kind}.backend" in sys.modules, "a rank would import the backend itself"
     assert not torch.cuda.is_initialized(), "preparing opened a device"
@@ -409,7 +410,9 @@ def test_a_torch_that_cannot_count_says_why(monkeypatch, driver_here, kind):
     machine(monkeypatch, kind, (VENDORS[kind],))
     plugin = PLUGINS[kind](driver_here)
     monkeypatch.setattr(plugin, "count_without_opening", lambda: None)
-    monkeypatch.setattr(shared, "call", lambda *a, **o: (None, "torch failed: no such mask"))
+    monkeypatch.setattr(
+        "portagpu.subprocesses.call", lambda *a, **o: (None, "torch failed: no such mask")
+    )
     use_plugins(monkeypatch, plugin)
     with pytest.raises(BackendNotFound, match="no such mask") as caught:
         registry.backend()
