@@ -123,7 +123,7 @@ def open_folder(path: Traversable) -> OpenFolder:
 def _open_sources(path: Traversable) -> Mapping[str, Source]:
     """The sources of a file, each read when it is first asked for where they can be told apart."""
     text = read_text(path)
-    parts = split_sources(text)
+    parts = split_sources(_SOURCES, text)
     if not parts:
         return read_sources(_SOURCES, text)
 

@@ -222,17 +222,20 @@ def read_family_names(file: str, text: str) -> tuple[str, tuple[str, ...]]:
     return top.text("vendor"), top.texts("aliases")
 
 
-def split_sources(text: str) -> dict[str, str]:
-    """A document for each source of a ``sources.toml``, by id; empty where it cannot be split."""
-    head, *tables = (split_tables(text) or {"": ""}).items()
-    names = [name.removeprefix("sources.") for name, _ in tables]
-    plain = [name for name, _ in tables] == [f"sources.{name}" for name in names]
-    # every table is there once, and an indented header would be part of the table before it
+def split_sources(file: str, text: str) -> dict[str, str]:
+    """A document for each source of a ``sources.toml``, by id; empty where it cannot be split.
+
+    It can where each header begins a line and is written once.
+    """
+    tables = split_tables(text) or {}
+    head = tables.pop("", "")
+    names = [name.removeprefix("sources.") for name in tables]
+    plain = list(tables) == [f"sources.{name}" for name in names]
     if not plain or text.count("\n[") != len(names) or _INDENTED.search(text):
         return {}
-    if not all(map(_BARE.fullmatch, names)):
+    if not all(map(_BARE.fullmatch, names)) or "sources" in load_toml(file, head):
         return {}
-    return {name: head[1] + part for name, (_, part) in zip(names, tables, strict=True)}
+    return {name: head + part for name, part in zip(names, tables.values(), strict=True)}
 
 
 def read_sources(file: str, text: str) -> dict[str, Source]:

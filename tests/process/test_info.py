@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,19 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import portagpu.info
 from portagpu.cli._info_text import sections
 from portagpu.contract import Status
 from portagpu.diagnostics import machine_diagnostics, software_diagnostics
 from portagpu.distributions import install
-from portagpu.errors import TargetError
 from portagpu.host import read_host
 from portagpu.host.settings import Settings
 from portagpu.host.tree import Tree
 from portagpu.info import collect, devices
 from portagpu.inventory import Gpu
 from portagpu.inventory.sources import Live, Machine
+from portagpu.paths import matrix_dir
 from portagpu.readings import Findings, GpuPart, GpuState, Process, Reading
+from portagpu.target import load
+from portagpu.target.folder import open_folder
 from portagpu.torchbuild import TorchBuild
 from portagpu.units import size
 from tests.support.gpu_trees import amd_gpu, machine, nvidia_gpu
@@ -153,14 +155,19 @@ def test_a_machine_that_shows_nothing_still_has_a_document(tmp_path: Path) -> No
 
 
 def test_a_wrong_target_file_is_a_remark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> None:
-        raise TargetError("cpu.toml: peak: not a number")
-
-    monkeypatch.setattr(portagpu.info, "identify", broken)
-    monkeypatch.setattr("portagpu.rules.declarations.load_targets", broken)
-    document = collect(build(tmp_path, two_socket_x86()), {})
+    folder = tmp_path / "targets"
+    shutil.copytree(matrix_dir() / "targets", folder)
+    family = folder / "families" / "x86-64.toml"
+    text = family.read_text(encoding="utf-8")
+    family.write_text(text.replace("value = 64,", "value = 0,"), encoding="utf-8")
+    matrix = open_folder(folder)
+    everything = load._with_packages(matrix, [])
+    monkeypatch.setattr(load, "_matrix", lambda: matrix)
+    monkeypatch.setattr(load, "_all_targets", lambda: everything)
+    document = collect(build(tmp_path / "machine", two_socket_x86()), {})
     assert document["devices"][0]["target"] is None
-    assert "no target is matched: cpu.toml: peak: not a number" in document["remarks"]
+    (remark,) = [each for each in document["remarks"] if "target" in each]
+    assert remark.startswith("no target is matched: x86-64.toml: facts.cpu.cache_line.value: ")
 
 
 @pytest.mark.parametrize(

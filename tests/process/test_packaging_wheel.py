@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import email.parser
 import json
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -174,6 +175,34 @@ def test_installed_wheel_knows_the_checkouts_targets(installed: Callable[..., Ch
     expected = checkout("matrix/targets", "*.toml")
     ids = {path.removesuffix(".toml") for path in expected if "/" not in path} - {"sources"}
     assert set(installed("-c", code).ok().split()) == ids
+
+
+def test_a_wheel_that_is_not_unpacked_has_its_targets(
+    child: Callable[..., Child], portagpu_wheel: Path
+) -> None:
+    code = """
+import portagpu.target as targets
+found = targets.load_target("nvidia-h200-sxm")
+print(targets.__file__, found.peak("bf16").value, targets.identify("amd", "gfx942", None).id)
+"""
+    file, peak, family = child("-O", "-c", code, path=[portagpu_wheel]).ok().split(maxsplit=2)
+    assert file.startswith(f"{portagpu_wheel}/"), "it is not the wheel's"
+    assert (peak, family) == ("989.4", "gfx942 family\n")
+
+
+def test_a_wheel_with_a_wrong_target_is_not_built(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    skipped = shutil.ignore_patterns(".*", "__pycache__", "tests", "docs", "results")
+    shutil.copytree(ROOT, project, ignore=skipped)
+    twin = (project / "matrix/targets/nvidia-l4.toml").read_text(encoding="utf-8")
+    path = project / "matrix/targets/nvidia-l5.toml"
+    path.write_text(twin.replace("nvidia-l4", "nvidia-l5"), encoding="utf-8")
+    words = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    ended = subprocess.run(words, cwd=project, capture_output=True, text=True, check=False)
+    assert ended.returncode
+    last = (ended.stdout + ended.stderr).strip().splitlines()[-1]
+    assert "nvidia-l5.toml: match.names: a device can be nvidia-l5 and nvidia-l4" in last
+    assert not list(tmp_path.glob("*.whl"))
 
 
 def test_installed_wheel_describes_the_machine(installed: Callable[..., Child]) -> None:

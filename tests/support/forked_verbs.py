@@ -121,24 +121,9 @@ def _import_ahead(names: Sequence[str] | None) -> None:
     for name in names:
         importlib.import_module(name)
     assert "torch" not in sys.modules
-    _read_targets_ahead()
     # forks copy no page of what is collected never
     gc.collect()
     gc.freeze()
-
-
-def _read_targets_ahead() -> None:
-    """Read the project's own targets once for all forks; packages may still add others."""
-    from portagpu.paths import matrix_dir
-    from portagpu.target import load
-
-    own_folder, read_folder = matrix_dir() / "targets", load.read_folder
-    own = read_folder(own_folder)
-
-    def read(folder: Path, *others: Any) -> Any:
-        return own if folder == own_folder and not others else read_folder(folder, *others)
-
-    load.read_folder = read  # type: ignore[assignment]
 
 
 def _become(call: dict[str, Any]) -> None:

@@ -6,9 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from portagpu.distributions import entry_points
+from portagpu.foreign import OWN_DISTRIBUTION, distribution_of
 from portagpu.host import visibility
 from portagpu.target import identify, load_target
 from portagpu.torchbuild import read_build
+from portagpu.vendors.loading import GROUP
+from portagpu.vendors.validation import wrong_field
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,6 +23,13 @@ SAME_NUMBERS = {
     "12.0": ("sm_120", "gfx1201"),
 }
 """Capability numbers that torch reports for architectures of both vendors, or nearly so."""
+
+
+def test_what_this_distribution_declares_is_right() -> None:
+    """A process checks only what others declare."""
+    own = [each for each in entry_points(GROUP) if distribution_of(each) == OWN_DISTRIBUTION]
+    wrong = {point.name: wrong_field(point.load()) for point in own}
+    assert wrong == {"cuda": "", "rocm": ""}
 
 
 @pytest.mark.parametrize("numbers", tuple(SAME_NUMBERS))
