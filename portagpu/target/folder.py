@@ -158,7 +158,7 @@ def read_folder(path: Path, base: Catalogue | None = None) -> Catalogue:
         if file.name != _SOURCES:
             target = read_target(file.name, read_text(file), found, file.stem)
             _check_unique(file.name, "id", target.id, targets)
-            _check_unambiguous(file.name, target, targets.values())
+            check_unambiguous(file.name, target, targets.values())
             targets[target.id] = target
     return found
 
@@ -168,7 +168,7 @@ def _check_unique(file: str, key: str, name: str, taken: Iterable[str]) -> None:
         raise TargetError(f"{file}: {key}: {name!r} is defined already (rule duplicate)")
 
 
-def _check_unambiguous(file: str, new: Target, others: Iterable[Target]) -> None:
+def check_unambiguous(file: str, new: Target, others: Iterable[Target]) -> None:
     """Raise TargetError where a device can be two products."""
     for other in others:
         if new.arch == other.arch and _overlaps(new.match, other.match):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from portagpu.arch import base_name
 from portagpu.errors import PortagpuError, TargetError, TargetNotFound
 from portagpu.paths import matrix_dir
-from portagpu.target.folder import open_folder, read_folder
+from portagpu.target.folder import check_unambiguous, open_folder, read_folder
 from portagpu.target.read import Catalogue, read_target
 from portagpu.target.table import normalise, one_line, read_text, short_repr
 from portagpu.text import did_you_mean
@@ -197,13 +197,16 @@ def architecture_names() -> tuple[str, ...]:
 def parse_target(source: str | Path, *, file: str = "<text>") -> Target:
     """The target in a file (a Path) or in TOML text, checked against the matrix's families.
 
-    ``file`` names the text in messages. A file's name has to be the target's id. Raises TargetError
-    with file, key and rule.
+    ``file`` names the text in messages. A file's name has to be the target's id, and no device may
+    be of another target too. Raises TargetError with file, key and rule.
     """
     catalogue = _all_targets().catalogue
-    if isinstance(source, Path):
-        return read_target(source.name, read_text(source), catalogue, source.stem)
-    return read_target(file, source, catalogue)
+    if not isinstance(source, Path):
+        return read_target(file, source, catalogue)
+    target = read_target(source.name, read_text(source), catalogue, source.stem)
+    others = (each for each in load_targets().values() if each.id != target.id)
+    check_unambiguous(source.name, target, others)
+    return target
 
 
 def identify(

@@ -304,6 +304,17 @@ def test_a_new_file_is_found_without_any_other_step(
     assert new is load.product_with_pci_id("nvidia", 0xFFF1)
 
 
+def test_a_file_alone_is_checked_against_all_others(
+    folder: Path, use: Callable[[Path], None]
+) -> None:
+    use(folder)
+    assert load.parse_target(folder / f"{H100}.toml").id == H100, "it is no rival of itself"
+    rival = folder / "nvidia-h101.toml"
+    rival.write_text(TEXT.replace(H100, "nvidia-h101"), encoding="utf-8")
+    with pytest.raises(TargetError, match=r"^nvidia-h101\.toml: match\.names: .*ambiguous-match"):
+        load.parse_target(rival)
+
+
 def test_a_package_is_not_blamed_for_a_wrong_file_of_the_matrix(folder: Path) -> None:
     edit(folder / "amd-mi300x.toml", "[304, 304]", "[304]")
     with pytest.raises(TargetError, match=r"^amd-mi300x\.toml: "):
