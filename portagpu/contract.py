@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from portagpu.arch import Arch
     from portagpu.captures.labels import Color, Label
-    from portagpu.collectives.choice import CostModel
     from portagpu.collectives.comm import Comm
+    from portagpu.collectives.cost import CostModel
     from portagpu.machine_code.toolchain import Toolchain
     from portagpu.objects import Event as EventType
     from portagpu.objects import Stream as StreamType

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from portagpu.collectives.alpha_beta import Fit
     from portagpu.collectives.annotated import CollectiveMarks
     from portagpu.collectives.checked import CheckedGroup
-    from portagpu.collectives.choice import Choice, CostModel
+    from portagpu.collectives.choice import Choice
+    from portagpu.collectives.cost import CostModel
     from portagpu.collectives.measured import Machine, Stack
     from portagpu.collectives.membership import Membership
     from portagpu.collectives.tuned import TunedGroup
@@ -295,17 +296,12 @@ class Comm:
         is a profile of this machine or its file, as for :meth:`tuned`; its times come first. With
         ``ask_library`` the library itself estimates the time: every rank of an initialised group
         has to call this, and the library has to know how. ``question`` has further fields of
-        :class:`portagpu.collectives.choice.Question`. Raises Unsupported where nothing answers, and
+        :class:`portagpu.collectives.cost.Question`. Raises Unsupported where nothing answers, and
         ValueError for a question that makes no sense.
         """
         self._need_library()
-        from portagpu.collectives.choice import (
-            Hardware,
-            Question,
-            choose,
-            library_s_choice,
-            tuned_choice,
-        )
+        from portagpu.collectives.choice import choose, library_s_choice, tuned_choice
+        from portagpu.collectives.cost import Hardware, Question
 
         if ranks is None:
             ranks = _group_size(group)
