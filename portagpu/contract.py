@@ -144,21 +144,7 @@ class Backend(Training, ABC):
 
     if TYPE_CHECKING:
         plugin: Plugin
-        name: str
-        index: int
-        device: torch.device
-        arch: Arch
-        product: str | None
-        vendor: str | None
-        target: Target | None
-        capabilities: frozenset[Capability]
-        precision: Precision
-        comm: Comm
-        sizing: Sizing
-        uuid: str | None
-        pci: str | None
         part: Part | None
-        versions: Mapping[str, str | None]
 
     def __init__(self, plugin: Plugin, description: Description) -> None:
         self.plugin = plugin
