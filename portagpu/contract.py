@@ -17,13 +17,12 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from portagpu.capability import Capability as Capability
 from portagpu.captures.labels import DOMAIN, encode
-from portagpu.collectives.measured import Machine
 from portagpu.training import Ranges, Training
 from portagpu.variables import Variables
 
@@ -35,8 +34,8 @@ if TYPE_CHECKING:
 
     from portagpu.arch import Arch
     from portagpu.captures.labels import Color, Label
-    from portagpu.collectives.choice import CostModel
     from portagpu.collectives.comm import Comm
+    from portagpu.collectives.cost import CostModel
     from portagpu.machine_code.toolchain import Toolchain
     from portagpu.objects import Event as EventType
     from portagpu.objects import Stream as StreamType
@@ -116,16 +115,8 @@ class Description:
     there, as ``torch.__version__``."""
 
 
-def _machine(plugin: Plugin, device: Description) -> Machine:
-    """What profiles of collectives call the device."""
-    return Machine(
-        backend=device.name,
-        target=device.target.id if device.target is not None else None,
-        arch=device.arch.name,
-        product=device.product,
-        units=device.sizing.unit_count,
-        shared=plugin.shared,
-    )
+_DESCRIBED: Final = tuple(each.name for each in fields(Description))
+"""Each is an attribute of its own: the compiler guards them one by one, and backends set some."""
 
 
 class Backend(Training, ABC):
@@ -149,53 +140,17 @@ class Backend(Training, ABC):
     :func:`portagpu.is_oom` knows, and the device works on.
     """
 
-    __slots__ = (
-        "_ranges",
-        "arch",
-        "capabilities",
-        "comm",
-        "device",
-        "index",
-        "name",
-        "part",
-        "pci",
-        "plugin",
-        "precision",
-        "product",
-        "sizing",
-        "target",
-        "uuid",
-        "vendor",
-        "versions",
-    )
+    __slots__ = ("_ranges", "plugin", *_DESCRIBED)
 
-    plugin: Plugin
+    if TYPE_CHECKING:
+        plugin: Plugin
+        part: Part | None
 
     def __init__(self, plugin: Plugin, description: Description) -> None:
         self.plugin = plugin
-        self.name = description.name
-        self.index = description.index
-        self.device = description.device
-        self.arch = description.arch
-        self.product = description.product
-        self.vendor = description.vendor
-        self.target = description.target
-        self.capabilities = description.capabilities
-        self.precision = description.precision
-        self.comm = replace(
-            description.comm,
-            cost_model=plugin.cost_model,
-            target=description.target,
-            device_identity=description.uuid or description.pci,
-            _listens=self.listens,
-            _labelled_block=self.labelled_block,
-            machine=_machine(plugin, description),
-        )
-        self.sizing = description.sizing
-        self.uuid = description.uuid
-        self.pci = description.pci
-        self.part = description.part
-        self.versions = description.versions
+        for name in _DESCRIBED:
+            setattr(self, name, getattr(description, name))
+        self.comm = replace(description.comm, _gpu=self)
         self._ranges = Ranges()
 
     _known_capabilities = tuple(Capability)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from importlib.metadata import EntryPoint
 
-    from portagpu.collectives.choice import CostModel
+    from portagpu.collectives.cost import CostModel
     from portagpu.machine_code.toolchain import Toolchain
     from portagpu.readings.model import Findings
     from portagpu.readings.source import Source

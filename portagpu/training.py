@@ -30,7 +30,11 @@ if TYPE_CHECKING:
     import torch
 
     from portagpu.arch import Arch
+    from portagpu.capability import Capability
+    from portagpu.collectives.comm import Comm
     from portagpu.precision import Arithmetic, DtypeSupport, Precision, Scaled
+    from portagpu.sizing import Sizing
+    from portagpu.target import Target
 
 
 class Ranges(threading.local):
@@ -56,14 +60,20 @@ class Training(Optional):
     __slots__ = ()
 
     if TYPE_CHECKING:
-        name: str
         index: int
         device: torch.device
         arch: Arch
         product: str | None
-        plugin: Any
-        capabilities: frozenset[Any]
+        vendor: str | None
+        target: Target | None
+        capabilities: frozenset[Capability]
         precision: Precision
+        comm: Comm
+        sizing: Sizing
+        uuid: str | None
+        pci: str | None
+        versions: Mapping[str, str | None]
+        plugin: Any
         _ranges: Ranges
 
         _known_capabilities: tuple[str, ...]
@@ -270,8 +280,7 @@ class Training(Optional):
 
         Raises ValueError with the known ones for another word.
         """
-        claimed: frozenset[str] = self.capabilities
-        if capability in claimed:
+        if capability in self.capabilities:
             return True
         if capability not in self._known_capabilities:
             raise ValueError(

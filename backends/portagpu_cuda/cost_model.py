@@ -17,11 +17,12 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.collectives.choice import Graph, Input, Prediction, Question, Shots
+from portagpu.collectives.cost import Graph, Input, Prediction, Question, Shots
 from portagpu_torch_gpu.collective_costs import (
     ROOTED,
     SHARED,
     TableModel,
+    candidates,
     fit_count,
     graph_input,
     log2_floor,
@@ -59,6 +60,9 @@ class _Machine:
     """What the search sees. ``fabric_gbs`` is of all links of a GPU to the others of the job, None
     without NVLink between them; ``pair_gbs`` of the widest path between two GPUs."""
 
+    nodes: int
+    local: int
+    """Ranks of a node."""
     capability: int
     fabric_gbs: float | None
     pair_gbs: float
@@ -83,25 +87,25 @@ class NcclModel(TableModel):
 
     def predict(self, question: Question) -> Prediction:
         """Everything that is enabled by default for ``question``; raises as ``CostModel`` says."""
-        self.check(question, _OPTIONS)
-        machine = self._machine(question)
+        settings = self.settings(question, _OPTIONS)
+        machine = self._machine(question, settings)
         graphs = self._graphs(question, machine)
-        times = _Times(self.table, question, machine, graphs)
-        candidates = self.candidates(question, times.enabled())
-        used = dict.fromkeys(each.algorithm for each in candidates)
+        times = _Times(self.table, question, settings, machine, graphs)
+        found = candidates(question, [*times.enabled()])
+        used = dict.fromkeys(each.algorithm for each in found)
         inputs = (*machine.inputs, *(graph_input(each, graphs[each]) for each in used))
-        return Prediction(candidates=candidates, inputs=inputs, shots=times.shots())
+        shots = None if question.algorithms else times.shots()
+        return Prediction(candidates=found, inputs=inputs, shots=shots)
 
-    def _machine(self, question: Question) -> _Machine:
+    def _machine(self, question: Question, settings: Mapping[str, str]) -> _Machine:
         hardware = question.hardware
-        assert hardware is not None  # noqa: S101 - check() has refused it
+        assert hardware is not None  # noqa: S101 - settings() has refused it
         capability = number_of_arch(hardware.arch)
         links = self.table["links"]
-        inputs = [
-            Input("host CPU", _option(question, "cpu"), _origin(question, "cpu", "not given"))
-        ]
+        how = "given" if "cpu" in question.options else "estimated: not given"
+        inputs = [Input("host CPU", settings["cpu"], how)]
         fabric = None
-        local = question.local_ranks
+        local = question.ranks // question.nodes
         generation = _nearest(links["nvlink"], capability)
         raw = hardware.link_gbs or links["nvlink_raw"][generation]
         count, how = hardware.links, f"a fact of {hardware.target}"
@@ -136,7 +140,16 @@ class NcclModel(TableModel):
                 Input("PCIe", f"{pci:g} GB/s", "estimated: all GPUs below one switch, no NVLink")
             )
         return _Machine(
-            capability, fabric, pair or pci, pci, hardware.switched, nics, nic, tuple(inputs)
+            question.nodes,
+            local,
+            capability,
+            fabric,
+            pair or pci,
+            pci,
+            hardware.switched,
+            nics,
+            nic,
+            tuple(inputs),
         )
 
     def _graphs(self, question: Question, machine: _Machine) -> Mapping[str, Graph]:
@@ -148,9 +161,9 @@ class NcclModel(TableModel):
         if several and not machine.nic_gbs:
             ring = given.get("Ring") or next(iter(given.values()))
         else:
-            ring = given.get("Ring") or _ring(question, machine, tried)
-        tree = given.get("Tree") or _tree(question, machine, tried, ring)
-        nvls = given.get("NVLS") or given.get("NVLSTree") or _nvls(question, machine, tried)
+            ring = given.get("Ring") or _ring(machine, tried)
+        tree = given.get("Tree") or _tree(machine, tried, ring)
+        nvls = given.get("NVLS") or given.get("NVLSTree") or _nvls(machine, tried)
         return {
             "Ring": ring,
             "Tree": tree,
@@ -162,23 +175,23 @@ class NcclModel(TableModel):
         }
 
 
-def _ring(question: Question, machine: _Machine, speeds: list[float]) -> Graph:
-    total, local = machine.total_gbs, question.local_ranks
-    if question.nodes == 1:
-        count, speed = search(speeds, machine.pair_gbs, total, lambda s: fit_count(total, s))
+def _ring(machine: _Machine, speeds: list[float]) -> Graph:
+    total, local = machine.total_gbs, machine.local
+    if machine.nodes == 1:
+        fits = [(each, fit_count(total, each)) for each in speeds]
+        count, speed = search(fits, machine.pair_gbs, total)
     else:
         # a ring leaves the node from another GPU than the one where it came in: of n rings,
         # n * (local - 1) / local pass each GPU's links
         inside = math.inf if local == 1 else total * local / (local - 1)
-        count, speed = search(
-            speeds,
-            _port(machine),
-            total if local > 1 else math.inf,
-            lambda s: min(_port_channels(machine, s), _count_or_all(inside, s)),
-        )
+        fits = [
+            (each, min(_port_channels(machine, each), _count_or_all(inside, each)))
+            for each in speeds
+        ]
+        count, speed = search(fits, _port(machine), total if local > 1 else math.inf)
     count, speed = _duplicate(count, speed, machine)
     faster = [each for each in speeds if each > speed and each * count <= total]
-    if question.nodes == 1 and faster:
+    if machine.nodes == 1 and faster:
         speed = max(faster)
     return Graph(count, speed, speed, "estimated from links and ports, as the search tries speeds")
 
@@ -191,12 +204,12 @@ def _duplicate(count: int, speed: float, machine: _Machine) -> tuple[int, float]
     return most, speed / -(-most // count)
 
 
-def _tree(question: Question, machine: _Machine, speeds: list[float], ring: Graph) -> Graph:
+def _tree(machine: _Machine, speeds: list[float], ring: Graph) -> Graph:
     """As many channels as the ring has, within the node up to twice as fast as between nodes."""
-    local, count = question.local_ranks, ring.channels
+    local, count = machine.local, ring.channels
     inside = machine.total_gbs * (local / (local - 1) if local > 1 else math.inf)
     how = "estimated as for the ring"
-    if question.nodes == 1:
+    if machine.nodes == 1:
         speed = next((s for s in speeds if s <= machine.pair_gbs and s * count <= inside), 0.1)
         return Graph(count, speed, speed, how)
     if not machine.nic_gbs:
@@ -217,20 +230,20 @@ def _tree(question: Question, machine: _Machine, speeds: list[float], ring: Grap
     return Graph(count, within, between, how)
 
 
-def _nvls(question: Question, machine: _Machine, speeds: list[float]) -> Graph:
+def _nvls(machine: _Machine, speeds: list[float]) -> Graph:
     """Each GPU is the head of one channel, and sends once for each head and twice for its own."""
-    local = question.local_ranks
+    local = machine.local
     none = Graph(0, 0.0, 0.0, "estimated: no NVSwitch that reduces")
     if not machine.switched or machine.fabric_gbs is None or machine.capability < _HOPPER:
         return none
-    heads = min(local, _MOST_HEADS, machine.nics if question.nodes > 1 else local)
-    limit = _port(machine) if question.nodes > 1 and machine.nic_gbs else machine.fabric_gbs
+    heads = min(local, _MOST_HEADS, machine.nics if machine.nodes > 1 else local)
+    limit = _port(machine) if machine.nodes > 1 and machine.nic_gbs else machine.fabric_gbs
     best, speed = 0, 0.0
     for each in speeds:
         if each > limit or (best and each / speed <= 0.49):
             continue
         count = min(heads, fit_count(machine.fabric_gbs, each) - 1)
-        if question.nodes == 1 and count < heads:
+        if machine.nodes == 1 and count < heads:
             continue
         if count > best or count * each > best * speed:
             best, speed = count, each
@@ -240,7 +253,7 @@ def _nvls(question: Question, machine: _Machine, speeds: list[float]) -> Graph:
         return none
     between = speed
     for faster in reversed([s for s in speeds if s > speed]):
-        if between >= 2 * speed or (question.nodes > 1 and faster > limit):
+        if between >= 2 * speed or (machine.nodes > 1 and faster > limit):
             break
         between = faster
     return Graph(best, speed, between, "estimated from links and ports, as the search tries speeds")
@@ -267,12 +280,14 @@ class _Times:
         self,
         table: Mapping[str, Any],
         question: Question,
+        settings: Mapping[str, str],
         machine: _Machine,
         graphs: Mapping[str, Graph],
     ) -> None:
-        self.table, self.question, self.machine, self.graphs = table, question, machine, graphs
-        self.operation, self.ranks, self.nodes = question.operation, question.ranks, question.nodes
-        self.ppn = question.ranks / question.nodes
+        self.table, self.settings, self.machine, self.graphs = table, settings, machine, graphs
+        self.operation, self.size = question.operation, question.size_bytes
+        self.ranks, self.nodes, self.local = question.ranks, machine.nodes, machine.local
+        self.ppn = question.ranks / machine.nodes
         self.by_nodes = min(self.nodes, 3) - 1
         self.intra = "fabric" if machine.fabric_gbs is not None else "pci"
         self.link = self.intra if self.nodes == 1 else "net"
@@ -287,13 +302,13 @@ class _Times:
                 if bandwidth > 0:
                     latency = self._latency(algorithm, at)
                     latency, bandwidth = self._corrected(algorithm, protocol, latency, bandwidth)
-                    yield algorithm, protocol, time_us(latency, self.question.size_bytes, bandwidth)
+                    yield algorithm, protocol, time_us(latency, self.size, bandwidth)
 
     def _is_enabled(self, algorithm: str, protocol: str) -> bool:
         """What ``ncclTopoTuneModel`` leaves out or disables, and ``updateCollCostTable``."""
-        question, machine = self.question, self.machine
+        machine = self.machine
         reduces_all, shared = self.operation == "all_reduce", self.operation in SHARED
-        collnet = _option(question, "collnet") == "on"
+        collnet = self.settings["collnet"] == "on"
         graph = self.graphs[algorithm]
         simple = protocol == "Simple"
         if graph.channels < 1:
@@ -307,8 +322,8 @@ class _Times:
         elif algorithm == "PAT":
             allowed = shared and simple and self._pat()
         elif algorithm in {"NVLS", "NVLSTree"}:
-            allowed = simple and graph.channels > 1 and _option(question, "nvls") == "on"
-            allowed &= reduces_all or question.local_ranks <= _MOST_HEADS
+            allowed = simple and graph.channels > 1 and self.settings["nvls"] == "on"
+            allowed &= reduces_all or self.local <= _MOST_HEADS
             if algorithm == "NVLSTree":
                 allowed &= reduces_all and self.nodes > 1
             else:
@@ -316,18 +331,16 @@ class _Times:
                 # a network that gathers in its switches is not assumed
                 allowed &= self.nodes == 1 or reduces_all
         else:
-            allowed = collnet and simple and question.local_ranks <= _DIRECT_RANKS
+            allowed = collnet and simple and self.local <= _DIRECT_RANKS
             allowed &= reduces_all or (algorithm == "CollNetDirect" and self.nodes == 1)
             allowed &= algorithm == "CollNetChain" or machine.switched
         if protocol == "LL128" and allowed:
             # paths: up to one NVLink hop within the node; between nodes a PCIe switch is assumed
-            allowed = machine.capability >= 70 and (
-                self.intra == "fabric" or question.local_ranks == 1
-            )
+            allowed = machine.capability >= 70 and (self.intra == "fabric" or self.local == 1)
         return allowed
 
     def _pat(self) -> bool:
-        setting = _option(self.question, "pat")
+        setting = self.settings["pat"]
         return self.machine.capability >= 60 and (
             setting == "on" or (setting == "auto" and self.nodes == self.ranks)
         )
@@ -387,34 +400,33 @@ class _Times:
         one needs two GPUs below the PCIe switch of each port. The times in the log of
         NVIDIA/nccl#1453 have this factor.
         """
-        local = self.question.local_ranks
         hopper = self.machine.capability >= _HOPPER
-        return local == 1 or (hopper and self.nodes > 1 and self.machine.nics >= local)
+        return self.local == 1 or (hopper and self.nodes > 1 and self.machine.nics >= self.local)
 
     def _ll_most(self) -> float:
         """Within a node by the GPU, between nodes by the CPU."""
         row = self.machine.generation
         if self.nodes > 1:
-            row = 1 if _option(self.question, "cpu") == "amd" else 0
+            row = 1 if self.settings["cpu"] == "amd" else 0
         return float(self.table["bandwidth"]["ll_most"][row][self.by_nodes])
 
     def _latency(self, algorithm: str, at: int) -> float:
         """``comm->latencies``. Both transports of NCCL state a network latency of 0."""
-        table, question, nodes = self.table, self.question, self.nodes
+        table, nodes, local = self.table, self.nodes, self.local
         base = table["base_latency"][algorithm][at]
         intra = table["link_latency"][self.intra][algorithm][at]
         of = "Tree" if self.ppn == 1 else algorithm
         inter = table["link_latency"]["net"][of][at]
-        local = question.local_ranks
         if algorithm == "Ring" and self.operation in ROOTED:
             return float(base + table["link_latency"][self.link]["Ring"][at])
         if algorithm == "Ring":
-            overhead = table["net_overhead"][_option(question, "cpu")]
-            overhead *= 3 if table["protocols"][at] == "Simple" else 1
+            if nodes > 1:
+                overhead = table["net_overhead"][self.settings["cpu"]]
+                intra = max(intra, overhead * (3 if table["protocols"][at] == "Simple" else 1))
             between = (nodes - 1) * (2 if self.operation == "all_reduce" else 1)
-            return ring_latency(question, base, intra, inter, overhead, between)
+            return ring_latency(steps(self.operation, self.ranks), between, base, intra, inter)
         if algorithm == "Tree":
-            return tree_latency(question, base, intra, inter)
+            return tree_latency(local, nodes, base, intra, inter)
         if algorithm == "NVLS":
             return float(intra + (inter if nodes > 1 else 0))
         if algorithm == "NVLSTree":
@@ -432,9 +444,9 @@ class _Times:
         """The corrections of ``ncclTopoGetAlgoTime``, which are for all-reduce alone."""
         if self.operation != "all_reduce":
             return latency, bandwidth
-        size, machine = self.question.size_bytes, self.machine
+        size, machine = self.size, self.machine
         at = log2_floor(size >> 6)
-        x86 = _option(self.question, "cpu") != "other"
+        x86 = self.settings["cpu"] != "other"
         known = {"Tree": _TREE_CORRECTIONS, "NVLSTree": _NVLS_TREE_CORRECTIONS}.get(algorithm, 0)
         if algorithm == "NVLSTree" and not (machine.capability >= _BLACKWELL and x86):
             known = 0
@@ -455,12 +467,10 @@ class _Times:
 
     def shots(self) -> Shots | None:
         """The kernel of ``ncclSymkPickKernel`` for an all-reduce within one NVLink domain."""
-        question, ranks = self.question, self.ranks
+        ranks = self.ranks
         if self.operation != "all_reduce" or self.nodes > 1 or self.intra != "fabric":
             return None
-        if question.algorithms:
-            return None
-        table, size = self.table["symmetric"], question.size_bytes
+        table, size = self.table["symmetric"], self.size
         new = int(self.machine.capability >= _BLACKWELL)
         block, peak = (table[name][new] * _GIB_PER_US for name in ("block_bandwidth", "peak"))
         top = table["multicast_peak"][new] * _GIB_PER_US
@@ -526,14 +536,6 @@ def _nearest(by_capability: Mapping[str, Any], capability: int) -> str:
     """The key with the largest capability that is at most this one, else the smallest."""
     keys = sorted(by_capability, key=int)
     return max((key for key in keys if int(key) <= capability), key=int, default=keys[0])
-
-
-def _option(question: Question, name: str) -> str:
-    return question.options.get(name, _OPTIONS[name][0])
-
-
-def _origin(question: Question, name: str, otherwise: str) -> str:
-    return "given" if name in question.options else f"estimated: {otherwise}"
 
 
 MODEL: Final = NcclModel("nvidia")

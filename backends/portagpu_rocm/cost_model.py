@@ -11,14 +11,16 @@ Imports neither torch nor a library.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.collectives.choice import Graph, Input, Prediction, Question
+from portagpu.collectives.cost import Graph, Input, Prediction, Question
 from portagpu_torch_gpu.collective_costs import (
     ROOTED,
     SHARED,
     TableModel,
+    candidates,
     fit_count,
     graph_input,
     log2_floor,
@@ -69,28 +71,30 @@ class RcclModel(TableModel):
 
     def predict(self, question: Question) -> Prediction:
         """Everything that is enabled by default for ``question``; raises as ``CostModel`` says."""
-        self.check(question, _OPTIONS)
+        settings = self.settings(question, _OPTIONS)
         for name in question.graphs:
             if name not in _ALGORITHMS:
                 raise ValueError(
                     f"{self.library} runs {' and '.join(_ALGORITHMS)}: give the channels of one of "
                     f"these, not of {name}"
                 )
-        machine = self._machine(question)
-        candidates = self.candidates(question, _enabled(self.table, question, machine))
+        machine = self._machine(question, settings)
+        times = [*_enabled(self.table, question, settings, machine)]
         return Prediction(
-            candidates=candidates, inputs=machine.inputs, counts_network=not machine.topology
+            candidates=candidates(question, times),
+            inputs=machine.inputs,
+            counts_network=not machine.topology,
         )
 
-    def _machine(self, question: Question) -> _Machine:
+    def _machine(self, question: Question, settings: Mapping[str, str]) -> _Machine:
         hardware = question.hardware
-        assert hardware is not None  # noqa: S101 - check() has refused it
-        table, local, arch = self.table, question.local_ranks, hardware.arch
+        assert hardware is not None  # noqa: S101 - settings() has refused it
+        table, local, arch = self.table, question.ranks // question.nodes, hardware.arch
         speed, how = self._link(arch)
         count = hardware.links
         peers_of = table["links"]["peers"].get(arch, {})
         peers = min(int(peers_of.get(str(local), count or 0)), local - 1)
-        inputs = [Input("host CPU", _option(question, "cpu"), _origin(question, "cpu"))]
+        inputs = [Input("host CPU", settings["cpu"], _origin(question, "cpu"))]
         total = peers * speed
         if total:
             inputs.append(Input("links to the other GPUs", f"{peers} x {speed:g} GB/s", how))
@@ -104,11 +108,20 @@ class RcclModel(TableModel):
         if question.nodes > 1:
             how = "given" if question.nics else "estimated: one for each GPU"
             inputs.append(Input("network ports of a node", str(nics), how))
-        topology = self._topology(question, peers, ports, inputs)
+        matching = [
+            each
+            for each in table["topologies"]
+            if (each["gpus"], each["peers"], each["ports"]) == (local, peers, ports)
+        ]
+        if len({each["numa"] for each in matching}) > 1:
+            numa = settings["numa"]
+            inputs.append(Input("NUMA nodes with GPUs", numa, _origin(question, "numa")))
+            matching = [each for each in matching if str(each["numa"]) == numa]
+        topology = matching[0] if matching else {}
         given = question.graphs.get("Ring") or question.graphs.get("Tree")
         graph = given or self._graph(question, total or pci, total, pci, topology, nics)
         inputs.append(graph_input("Ring and Tree", graph))
-        asked = _option(question, "tuning")
+        asked = settings["tuning"]
         tuning = int(topology.get("tuning", 0)) if asked == "auto" else int(asked)
         names = " or ".join(topology.get("names", ())) or "no known topology"
         how = "given" if asked != "auto" else f"estimated: the machine matches {names}"
@@ -127,20 +140,6 @@ class RcclModel(TableModel):
                 ), f"estimated: {self.library} {self.version} does not know {arch}"
         return float(links["xgmi"]["other"]), "a fact of the target, at the library's own bandwidth"
 
-    def _topology(
-        self, question: Question, peers: int, ports: int, inputs: list[Input]
-    ) -> Mapping[str, Any]:
-        numa = _option(question, "numa")
-        found: list[Mapping[str, Any]] = [
-            each
-            for each in self.table["topologies"]
-            if (each["gpus"], each["peers"], each["ports"]) == (question.local_ranks, peers, ports)
-        ]
-        if len({each["numa"] for each in found}) > 1:
-            inputs.append(Input("NUMA nodes with GPUs", numa, _origin(question, "numa")))
-            found = [each for each in found if str(each["numa"]) == numa]
-        return found[0] if found else {}
-
     def _graph(
         self,
         question: Question,
@@ -150,7 +149,7 @@ class RcclModel(TableModel):
         topology: Mapping[str, Any],
         nics: int,
     ) -> Graph:
-        local, several = question.local_ranks, question.nodes > 1
+        local, several = question.ranks // question.nodes, question.nodes > 1
         if topology:
             # parseGraph of src/graph/rome_models.cc: the bandwidth of all links, divided
             channels = max(1, 4 * int(topology["peers"]))
@@ -160,17 +159,21 @@ class RcclModel(TableModel):
         speeds = self.table["speeds"]["inter" if several else "intra"]
         if not several:
             most = fabric / (local - 1) if fabric else pci
-            count, speed = search(speeds, most, inside, lambda s: fit_count(inside, s))
+            fits = [(each, fit_count(inside, each)) for each in speeds]
         else:
-            count, speed = search(
-                speeds,
-                min(nic, pci),
-                inside,
-                lambda s: min(
-                    nics * fit_count(nic, max(int(s), 0.1)),
-                    64 if local == 1 else fit_count(inside * local / (local - 1), s),
-                ),
-            )
+            most = min(nic, pci)
+            within = inside * local / (local - 1) if local > 1 else math.inf
+            fits = [
+                (
+                    each,
+                    min(
+                        nics * fit_count(nic, max(int(each), 0.1)),
+                        64 if local == 1 else fit_count(within, each),
+                    ),
+                )
+                for each in speeds
+            ]
+        count, speed = search(fits, most, inside)
         if speed >= 25 and count < 32:
             # ncclTopoDupChannels
             count, speed = 2 * count, speed / 2
@@ -178,13 +181,13 @@ class RcclModel(TableModel):
 
 
 def _enabled(
-    table: Mapping[str, Any], question: Question, machine: _Machine
+    table: Mapping[str, Any], question: Question, settings: Mapping[str, str], machine: _Machine
 ) -> Iterator[tuple[str, str, float]]:
     """(algorithm, protocol, time); without NVSwitch and SHARP only Tree and Ring are left."""
     for algorithm, protocol, bandwidth in _bandwidths(table, question, machine):
         bandwidth *= _correction(table, question, machine, algorithm, protocol)
         if bandwidth > 0:
-            latency = _latency(table, question, machine, algorithm, protocol)
+            latency = _latency(table, question, settings, machine, algorithm, protocol)
             yield algorithm, protocol, time_us(latency, question.size_bytes, bandwidth)
 
 
@@ -218,7 +221,12 @@ def _bandwidths(
 
 
 def _latency(
-    table: Mapping[str, Any], question: Question, machine: _Machine, algorithm: str, protocol: str
+    table: Mapping[str, Any],
+    question: Question,
+    settings: Mapping[str, str],
+    machine: _Machine,
+    algorithm: str,
+    protocol: str,
 ) -> float:
     """``comm->latencies``. Both transports of the library state a network latency of 0."""
     at = table["protocols"].index(protocol)
@@ -228,15 +236,17 @@ def _latency(
     nodes, operation = question.nodes, question.operation
     intra, inter = links[within][algorithm][at], links["net"][algorithm][at]
     if algorithm == "Tree":
-        return tree_latency(question, base, intra, inter)
+        return tree_latency(question.ranks // nodes, nodes, base, intra, inter)
     if operation in ROOTED:
         return float(base + links[within if nodes == 1 else "net"]["Ring"][at])
     between = nodes - 1
     if operation == "all_reduce":
         # nInterSteps; NCCL has 2 * (nNodes - 1)
         between = 2 * nodes if nodes > 1 else 0
-    overhead = table["net_overhead"][_option(question, "cpu")] * (3 if protocol == "Simple" else 1)
-    return ring_latency(question, base, intra, inter, overhead, between)
+    if nodes > 1:
+        overhead = table["net_overhead"][settings["cpu"]] * (3 if protocol == "Simple" else 1)
+        intra = max(intra, overhead)
+    return ring_latency(steps(operation, question.ranks), between, base, intra, inter)
 
 
 def _correction(
@@ -248,10 +258,6 @@ def _correction(
         return 1.0
     factors = table["models"][str(machine.tuning)]["correction"][algorithm][protocol]
     return float(factors[min(at, _CORRECTIONS - 1)])
-
-
-def _option(question: Question, name: str) -> str:
-    return question.options.get(name, _OPTIONS[name][0])
 
 
 def _origin(question: Question, name: str) -> str:

@@ -9,20 +9,12 @@ import math
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.collectives.choice import (
-    Candidate,
-    Graph,
-    Input,
-    KnownError,
-    Question,
-    candidate,
-    known_errors_of,
-)
+from portagpu.collectives.cost import Candidate, Graph, Input, KnownError, Question
 from portagpu.errors import Unsupported
 from portagpu.vendors import tables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 OPERATIONS: Final = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
 """The operations that the libraries' models have times for."""
@@ -72,11 +64,20 @@ class TableModel:
         return str(self.table["source"])
 
     def known_errors(self) -> tuple[KnownError, ...]:
-        """How far the model was from published tables."""
-        return known_errors_of(tables("cost_model_errors").get(self.vendor, {}).get("error", ()))
+        """How far the model was from published tables, as ``tests/support/pages.py`` writes it."""
+        rows = tables("cost_model_errors").get(self.vendor, {}).get("error", ())
+        return tuple(
+            KnownError(**{"high_bytes": None, **row, "sources": tuple(row["sources"])})
+            for row in rows
+        )
 
-    def check(self, question: Question, options: Mapping[str, Iterable[str]]) -> None:
-        """Raise for an operation, an algorithm or an option that the model does not have."""
+    def settings(
+        self, question: Question, options: Mapping[str, Sequence[str]]
+    ) -> Mapping[str, str]:
+        """The value of every option, of which the first value is the default.
+
+        Raises for an operation, an algorithm or an option that the model does not have.
+        """
         if question.operation not in OPERATIONS:
             raise Unsupported(
                 f"the cost model of {self.library} has no {question.operation}: it has "
@@ -91,7 +92,7 @@ class TableModel:
                     f"{self.library} has no algorithm {name!r}: it has {', '.join(known)}"
                 )
         for name, value in question.options.items():
-            values = tuple(options.get(name, ()))
+            values = options.get(name, ())
             if not values:
                 raise ValueError(
                     f"the cost model of {self.library} has no option {name!r}: it has "
@@ -104,16 +105,20 @@ class TableModel:
                 "several nodes need the bandwidth of a network port in GB/s (a port of 400 Gb/s "
                 "has 50)"
             )
+        return {name: question.options.get(name, values[0]) for name, values in options.items()}
 
-    def candidates(
-        self, question: Question, times: Iterable[tuple[str, str, float]]
-    ) -> tuple[Candidate, ...]:
-        """Candidates of what is allowed of (algorithm, protocol, time)."""
-        return tuple(
-            candidate(question, algorithm, protocol, time_us)
-            for algorithm, protocol, time_us in times
-            if not question.algorithms or algorithm in question.algorithms
-        )
+
+def candidates(
+    question: Question, times: Sequence[tuple[str, str, float]]
+) -> tuple[Candidate, ...]:
+    """What is allowed of (algorithm, protocol, time), each with its bus bandwidth."""
+    # the steps of a ring over its ranks are the factor from the algorithm's bandwidth
+    factor = steps(question.operation, question.ranks) / question.ranks
+    return tuple(
+        Candidate(algorithm, protocol, time, question.size_bytes / time / 1e3 * factor)
+        for algorithm, protocol, time in times
+        if not question.algorithms or algorithm in question.algorithms
+    )
 
 
 def number_of_arch(arch: str) -> int:
@@ -134,25 +139,14 @@ def log2_floor(number: int) -> int:
     return number.bit_length() - 1
 
 
-def ring_latency(
-    question: Question,
-    base: float,
-    intra: float,
-    inter: float,
-    net_overhead: float,
-    inter_steps: int,
-) -> float:
-    """The latency of a ring for what is no broadcast and no reduce."""
-    if question.nodes > 1:
-        intra = max(intra, net_overhead)
-    rest = steps(question.operation, question.ranks) - inter_steps
-    return base + rest * intra + inter_steps * inter
+def ring_latency(hops: int, between: int, base: float, intra: float, inter: float) -> float:
+    """The latency of a ring of so many steps, of which ``between`` are between nodes."""
+    return base + (hops - between) * intra + between * inter
 
 
-def tree_latency(question: Question, base: float, intra: float, inter: float) -> float:
+def tree_latency(local: int, nodes: int, base: float, intra: float, inter: float) -> float:
     """The latency of a tree: up and down within the nodes, and between them."""
-    local = question.local_ranks - 1
-    return base + 2 * (local * intra + log2_floor(question.nodes) * inter)
+    return base + 2 * ((local - 1) * intra + log2_floor(nodes) * inter)
 
 
 def time_us(latency: float, size_bytes: int, bandwidth: float) -> float:
@@ -160,21 +154,19 @@ def time_us(latency: float, size_bytes: int, bandwidth: float) -> float:
     return latency + size_bytes / (1000 * bandwidth)
 
 
-def search(
-    speeds: Sequence[float], most: float, enough: float, fits: Callable[[float], int]
-) -> tuple[int, float]:
+def search(fits: Sequence[tuple[float, int]], most: float, enough: float) -> tuple[int, float]:
     """Channels and their speed, as the first pass of ``ncclTopoCompute`` finds them.
 
-    ``speeds`` are tried from the fastest that is at most ``most``; ``fits(speed)`` is how many
-    channels of it fit. The largest sum wins, the faster channels if equal. The search ends when
-    the sum reaches ``enough``, and when the next speed is less than half of the best one.
+    ``fits`` has the speeds, the fastest first, and how many channels of each fit. They are tried
+    from the fastest that is at most ``most``. The largest sum wins, the faster channels if equal.
+    The search ends when the sum reaches ``enough``, and when the next speed is less than half of
+    the best one.
     """
     best, best_speed = 0, 0.0
-    at = next((index for index, each in enumerate(speeds) if each <= most), len(speeds) - 1)
-    for speed in speeds[at:]:
+    for speed, fitting in [each for each in fits if each[0] <= most] or fits[-1:]:
         if best and speed / best_speed <= _NEXT_SPEED:
             break
-        count = min(fits(speed), _SEARCHED_CHANNELS)
+        count = min(fitting, _SEARCHED_CHANNELS)
         if count * speed > best * best_speed:
             best, best_speed = count, speed
         if best * best_speed >= enough:

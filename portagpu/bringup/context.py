@@ -13,9 +13,9 @@ from portagpu.running import broken_world
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from portagpu.bringup.device import DeviceFacts
     from portagpu.bringup.gates import Gate
     from portagpu.inventory.origin import Origin
-    from portagpu.results.judgement import Judgement
     from portagpu.target import Target
     from portagpu.world import Ranks, WorldOutcome
 
@@ -29,8 +29,7 @@ class CheckedDevice:
     index: int
     name: str
     """What results call it: "cpu", "cuda:3"."""
-    facts: dict[str, Any]
-    """The keys of ``portagpu.bringup.device.describe``."""
+    facts: DeviceFacts
 
 
 @dataclass(slots=True)
@@ -135,19 +134,6 @@ class Context:
         """
         verdict = Verdict.PASS if good else Verdict.FAIL
         return self.result(name, verdict, reason, expected=expected, **fields)
-
-    def judgement_result(self, found: Judgement) -> Result:
-        """A judgement of the inventory as a result of this gate."""
-        return self.result(
-            found.name,
-            found.verdict,
-            found.reason,
-            device=found.device,
-            value=found.value,
-            unit=found.unit,
-            expected=found.expected,
-            extra=found.extra,
-        )
 
     def failure(self, name: str, outcome: WorldOutcome, device: str | None = None) -> Result:
         """The result of a world whose ranks did not all end well; names the device or the rank."""

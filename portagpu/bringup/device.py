@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NotRequired, TypedDict
 
 from portagpu.bringup.device_properties import FIELDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     import torch
 
@@ -20,11 +19,54 @@ _CHUNK: Final = 1 << 22
 """Elements that are written or compared at once; bounds the memory needed besides the buffer."""
 
 
-def describe(rank: Rank) -> dict[str, Any]:
-    """The device's description as JSON, with the number of devices of its backend."""
+class PartFacts(TypedDict):
+    """The fields of ``portagpu.contract.Part``."""
+
+    name: str
+    product: str | None
+    of: int | None
+
+
+class DeviceFacts(TypedDict):
+    """What is known of a device under test, as JSON; what is unknown is None."""
+
+    device: str
+    vendor: str | None
+    product: str | None
+    arch_vendor: str
+    arch: str | None
+    warp_size: int | None
+    unit_count: int | None
+    reported: Mapping[str, float]
+    """What torch or a recording states of ``FIELDS``."""
+    part: PartFacts | None
+    memory_bytes: int | None
+    uuid: str | None
+    pci: str | None
+    target: str | None
+    target_scope: str | None
+    capabilities: list[str] | None
+    versions: dict[str, str | None]
+    parent: NotRequired[str | None]
+    """Of a recorded part: the PCI address of its GPU. What follows needs an open device."""
+    backend: NotRequired[str]
+    count: NotRequired[int]
+    """The number of devices of its backend."""
+    integrated: NotRequired[bool | None]
+    free_bytes: NotRequired[int]
+    comm_library: NotRequired[str]
+    comm_version: NotRequired[str | None]
+    comm_available: NotRequired[bool | None]
+    """Whether this torch has the library; None if the device has none."""
+    torch: NotRequired[str]
+    contract: NotRequired[list[int]]
+
+
+def describe(rank: Rank) -> DeviceFacts:
+    """The facts of the rank's device."""
     import torch
 
-    gpu = rank.gpu
+    gpu, part = rank.gpu, rank.gpu.part
     properties = gpu.get_device_properties()
     free, total = gpu.mem_get_info()
     return {
@@ -38,7 +80,7 @@ def describe(rank: Rank) -> dict[str, Any]:
         "warp_size": gpu.arch.warp_size,
         "unit_count": properties.multi_processor_count,
         "reported": _reported_fields(properties),
-        "part": dataclasses.asdict(gpu.part) if gpu.part is not None else None,
+        "part": {"name": part.name, "product": part.product, "of": part.of} if part else None,
         "integrated": getattr(gpu, "integrated", None),
         "memory_bytes": total,
         "free_bytes": free,

@@ -6,7 +6,7 @@ GPU.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from portagpu.bringup.context import CheckedDevice
 from portagpu.host import read_host
@@ -17,6 +17,7 @@ from portagpu.text import printable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from portagpu.bringup.device import DeviceFacts
     from portagpu.inventory.gpu import Gpu, Inventory
     from portagpu.inventory.sources import Machine
     from portagpu.readings.model import GpuPart
@@ -28,7 +29,7 @@ def recorded_devices(machine: Machine, inventory: Inventory) -> list[CheckedDevi
     described = list(_gpus(inventory.gpus)) or list(_cpu(machine))
     called = _distinct_names(facts["device"] for facts in described)
     return [
-        CheckedDevice(index, name, facts | {"device": name})
+        CheckedDevice(index, name, {**facts, "device": name})
         for index, (name, facts) in enumerate(zip(called, described, strict=True))
     ]
 
@@ -60,7 +61,7 @@ def equal_parts(gpu: Gpu, target: Target | None) -> int | None:
     return all_units // each if each and all_units and all_units % each == 0 else None
 
 
-def _gpus(gpus: tuple[Gpu, ...]) -> Iterator[dict[str, Any]]:
+def _gpus(gpus: tuple[Gpu, ...]) -> Iterator[DeviceFacts]:
     for name, gpu in zip(device_names(gpus), gpus, strict=True):
         target = product_target(gpu)
         if not gpu.parts:
@@ -68,10 +69,10 @@ def _gpus(gpus: tuple[Gpu, ...]) -> Iterator[dict[str, Any]]:
         of = equal_parts(gpu, target)
         for place, part in enumerate(gpu.parts):
             number = place if part.index is None else part.index
-            yield _facts(gpu, f"{name} part {number}", None) | _part_facts(gpu, part, number, of)
+            yield _part_facts(gpu, f"{name} part {number}", part, number, of)
 
 
-def _facts(gpu: Gpu, name: str, target: Target | None) -> dict[str, Any]:
+def _facts(gpu: Gpu, name: str, target: Target | None) -> DeviceFacts:
     return {
         "device": name,
         "vendor": gpu.vendor,
@@ -93,10 +94,10 @@ def _facts(gpu: Gpu, name: str, target: Target | None) -> dict[str, Any]:
     }
 
 
-def _part_facts(gpu: Gpu, part: GpuPart, number: int, of: int | None) -> dict[str, Any]:
-    """The facts of a part that differ from those of the whole GPU."""
+def _part_facts(gpu: Gpu, name: str, part: GpuPart, number: int, of: int | None) -> DeviceFacts:
     profile = part.profile or gpu.compute_partition or str(number)
     return {
+        **_facts(gpu, name, None),
         "part": {"name": profile, "product": gpu.name, "of": of},
         "uuid": part.uuid,
         "parent": gpu.pci,
@@ -118,7 +119,7 @@ def _reported_fields(
     return {field: value for field, value in stated.items() if value is not None}
 
 
-def _cpu(machine: Machine) -> Iterator[dict[str, Any]]:
+def _cpu(machine: Machine) -> Iterator[DeviceFacts]:
     """The CPU, if the machine's files show one."""
     host = read_host(machine.tree)
     cpu = host.cpu

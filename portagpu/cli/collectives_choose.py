@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     from portagpu.collectives.alpha_beta import Fit
     from portagpu.collectives.buckets import BucketChoice, Plan
-    from portagpu.collectives.choice import Choice, CostModel, Graph, Hardware
+    from portagpu.collectives.choice import Choice
+    from portagpu.collectives.cost import CostModel, Graph, Hardware
     from portagpu.collectives.tuning import Profile
 
 SCHEMA: Final = "portagpu.choice/1"
@@ -168,8 +169,9 @@ def choose(
     From the library's cost model, or from measured times. No device is opened. With --params it
     also chooses bucket_cap_mb for DDP and the size of groups for FSDP.
     """
-    from portagpu.collectives.choice import Question, tuned_choice
     from portagpu.collectives.choice import choose as choose_one
+    from portagpu.collectives.choice import tuned_choice
+    from portagpu.collectives.cost import Question
     from portagpu.errors import Unsupported
 
     check_outputs(json_to)
@@ -276,7 +278,7 @@ def document(
 
 
 def _model_of(target: str) -> tuple[Hardware, CostModel | None]:
-    from portagpu.collectives.choice import Hardware
+    from portagpu.collectives.cost import Hardware
     from portagpu.discovery import cost_model_for
     from portagpu.target import load_target
 
@@ -294,7 +296,7 @@ def _by_name(option: str, given: Iterable[tuple[str, _T]]) -> dict[str, _T]:
 
 
 def _graph(text: str) -> tuple[str, Graph]:
-    from portagpu.collectives.choice import Graph
+    from portagpu.collectives.cost import Graph
 
     parts = _GRAPH.fullmatch(text)
     if parts is None:

@@ -10,7 +10,6 @@ from portagpu.errors import Unsupported
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping, Sequence
-    from contextlib import AbstractContextManager
 
     import torch
     import torch.distributed as dist
@@ -19,7 +18,8 @@ if TYPE_CHECKING:
     from portagpu.collectives.alpha_beta import Fit
     from portagpu.collectives.annotated import CollectiveMarks
     from portagpu.collectives.checked import CheckedGroup
-    from portagpu.collectives.choice import Choice, CostModel
+    from portagpu.collectives.choice import Choice
+    from portagpu.collectives.cost import CostModel
     from portagpu.collectives.measured import Machine, Stack
     from portagpu.collectives.membership import Membership
     from portagpu.collectives.tuned import TunedGroup
@@ -54,26 +54,12 @@ class Comm:
     It is a list: ``torch.distributed.barrier`` reads no other sequence.
     """
 
-    cost_model: Callable[[], CostModel | None] | None = field(
-        default=None, repr=False, compare=False
-    )
-    """Finds the library's model for :meth:`choose`. An opened device has that of its plugin."""
-    target: Target | None = field(default=None, repr=False, compare=False)
-    """What the device is, for its links; an opened device has that of its description."""
-    device_identity: str | None = field(default=None, repr=False, compare=False)
-    """UUID, else PCI address, by which two ranks on one device are found; None where unknown."""
     engines: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     """Words for the classes of torch that ``c10d_name`` may stand for, by the class's name."""
     engine_variables: Sequence[str] = field(default=(), repr=False, compare=False)
     """Environment variables by which torch chooses between them."""
-    _listens: Callable[[], bool] | None = field(default=None, repr=False, compare=False)
-    """Whether a profiler may take annotations of collectives; an opened device has its own."""
-    _labelled_block: Callable[..., AbstractContextManager[Any]] | None = field(
-        default=None, repr=False, compare=False
-    )
-    """Makes them, as ``Backend.labelled_block`` does."""
-    machine: Machine | None = field(default=None, repr=False, compare=False)
-    """What profiles of collectives call the device; an opened device has one."""
+    _gpu: Any = field(default=None, repr=False, compare=False)
+    """The opened device, a ``Backend``, which states the rest; None until it is opened."""
 
     @classmethod
     def none(cls, device_type: str) -> Comm:
@@ -90,6 +76,37 @@ class Comm:
     def __post_init__(self) -> None:
         if self.device_ids is not None:
             object.__setattr__(self, "device_ids", list(self.device_ids))
+
+    @property
+    def cost_model(self) -> Callable[[], CostModel | None] | None:
+        """Finds the library's model for :meth:`choose`: that of the device's plugin."""
+        return None if self._gpu is None else self._gpu.plugin.cost_model
+
+    @property
+    def target(self) -> Target | None:
+        """What the device is, for its links; None where unknown, and before it is opened."""
+        return None if self._gpu is None else self._gpu.target
+
+    @property
+    def device_identity(self) -> str | None:
+        """UUID, else PCI address, by which ranks on one device are found; None where unknown."""
+        return None if self._gpu is None else self._gpu.uuid or self._gpu.pci
+
+    @property
+    def machine(self) -> Machine | None:
+        """What profiles of collectives call the device; None before it is opened."""
+        if self._gpu is None:
+            return None
+        from portagpu.collectives.measured import Machine
+
+        return Machine(
+            backend=self._gpu.name,
+            target=self.target.id if self.target is not None else None,
+            arch=self._gpu.arch.name,
+            product=self._gpu.product,
+            units=self._gpu.sizing.unit_count,
+            shared=self._gpu.plugin.shared,
+        )
 
     @property
     def output_device(self) -> int | None:
@@ -212,11 +229,11 @@ class Comm:
 
         See :mod:`portagpu.collectives.annotated`.
         """
-        if self._listens is None or self._labelled_block is None:
+        if self._gpu is None:
             return None
         from portagpu.collectives.annotated import CollectiveMarks
 
-        return CollectiveMarks(group, self._listens, self._labelled_block)
+        return CollectiveMarks(group, self._gpu.listens, self._gpu.labelled_block)
 
     def tuned(
         self,
@@ -241,9 +258,10 @@ class Comm:
         from portagpu.collectives.tuning import Profile, read_profile
 
         found = profile if isinstance(profile, Profile) else read_profile(profile)
-        if self.machine is None:
+        machine = self.machine
+        if machine is None:
             raise ValueError("a profile holds for an opened device: ask portagpu.backend().comm")
-        found.check(self.machine, self.stack)
+        found.check(machine, self.stack)
         return found
 
     @property
@@ -278,17 +296,12 @@ class Comm:
         is a profile of this machine or its file, as for :meth:`tuned`; its times come first. With
         ``ask_library`` the library itself estimates the time: every rank of an initialised group
         has to call this, and the library has to know how. ``question`` has further fields of
-        :class:`portagpu.collectives.choice.Question`. Raises Unsupported where nothing answers, and
+        :class:`portagpu.collectives.cost.Question`. Raises Unsupported where nothing answers, and
         ValueError for a question that makes no sense.
         """
         self._need_library()
-        from portagpu.collectives.choice import (
-            Hardware,
-            Question,
-            choose,
-            library_s_choice,
-            tuned_choice,
-        )
+        from portagpu.collectives.choice import choose, library_s_choice, tuned_choice
+        from portagpu.collectives.cost import Hardware, Question
 
         if ranks is None:
             ranks = _group_size(group)

@@ -103,14 +103,9 @@ def _results(name: str, table: PerfTable, operation: str | None) -> Iterator[Res
             id=f"collectives/verify/replay/{operation or 'unnamed'}/{check}",
             suite="collectives",
             area="collectives",
-            device=name,
-            verdict=found.verdict,
-            reason=found.reason,
-            value=found.value,
-            unit=found.unit,
-            expected=found.expected,
             shape=shape,
             does_not_show="what this code does on that hardware: the output was recorded elsewhere",
+            **found.fields | {"device": name},
         )
 
 

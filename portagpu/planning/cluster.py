@@ -8,12 +8,13 @@ from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from portagpu.collectives.bandwidth import bus_factor
-from portagpu.collectives.choice import LEAST_GBS, MOST_GBS, Hardware, Question, choose
+from portagpu.collectives.choice import choose
+from portagpu.collectives.cost import LEAST_GBS, MOST_GBS, Hardware, Question
 from portagpu.discovery import cost_model_for
 from portagpu.errors import Unsupported
 
 if TYPE_CHECKING:
-    from portagpu.collectives.choice import CostModel
+    from portagpu.collectives.cost import CostModel
     from portagpu.target import Target
 
 MOST_RANKS: Final = 1 << 16

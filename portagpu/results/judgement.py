@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.results.actions import Action
 from portagpu.results.advice import severities
@@ -13,6 +13,10 @@ from portagpu.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+
+_SHARED: Final = ("verdict", "reason", "device", "value", "unit", "expected")
+"""The fields that it has in common with a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +45,11 @@ class Judgement:
     """The document that ``action`` is from."""
 
     @property
-    def extra(self) -> dict[str, str]:
-        """What it says for itself, and not by its check, as the ``extra`` of a result."""
-        own = {
-            "severity": self.severity,
-            "action": self.action,
-            "action_source": self.action_source,
-        }
-        return {key: str(value) for key, value in own.items() if value is not None}
+    def fields(self) -> dict[str, Any]:
+        """Those of a result; ``extra`` has what it says for itself, and not by its check."""
+        own = {key: getattr(self, key) for key in ("severity", "action", "action_source")}
+        extra = {key: str(value) for key, value in own.items() if value is not None}
+        return {key: getattr(self, key) for key in _SHARED} | {"extra": extra}
 
 
 def combine(judgements: Iterable[Judgement]) -> list[Judgement]:

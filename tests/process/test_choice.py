@@ -215,8 +215,9 @@ def test_short_transfers_are_known_to_be_wrong_where_they_are():
 
 
 def comm(model=None, target=None, library="ACL", version="3.4.6"):
-    find = (lambda: model) if model is not None else None
-    return Comm("gloo", library, version, "cpu", cost_model=find, target=target)
+    plugin = SimpleNamespace(cost_model=lambda: model)
+    gpu = SimpleNamespace(plugin=plugin, target=target)
+    return Comm("gloo", library, version, "cpu", _gpu=gpu)
 
 
 def test_a_device_s_library_answers_with_its_target_and_version():
@@ -299,6 +300,7 @@ MODEL_WAY = "algorithm and protocol: model, constants of version 2.30.7"
 OWN = "all_reduce, all_gather, reduce_scatter, broadcast, reduce"
 ASKS = """
 import os, torch
+from types import SimpleNamespace
 import torch.distributed as dist
 from portagpu.collectives import own_answer
 from portagpu.collectives.comm import Comm
@@ -339,8 +341,9 @@ Estimator.time = 12.5
 ask()
 from portagpu.target import load_target
 from portagpu_cuda.cost_model import MODEL
-library = Comm("gloo", "NCCL", "2.30.7", "cpu", cost_model=lambda: MODEL,
-               target=load_target("nvidia-h100-sxm"))
+gpu = SimpleNamespace(plugin=SimpleNamespace(cost_model=lambda: MODEL),
+                      target=load_target("nvidia-h100-sxm"))
+library = Comm("gloo", "NCCL", "2.30.7", "cpu", _gpu=gpu)
 found = library.choose("all_reduce", 4096, ranks=2, ask_library=True)
 print(found.best, found.best.time_us, found.alternatives, found.basis, found.remarks)
 Estimator.time = 0.0

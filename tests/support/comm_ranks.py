@@ -13,6 +13,7 @@ import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
@@ -144,7 +145,10 @@ def joins_what_ends(rank):
 
 def one_device(rank, port, devices):
     """Every rank says that it has the device of its number in ``devices``."""
-    comm = replace(rank.gpu.comm, device_ids=[0], device_identity=devices[rank.rank])
+    gpu = SimpleNamespace(
+        uuid=devices[rank.rank], pci=None, listens=lambda: False, labelled_block=None
+    )
+    comm = replace(rank.gpu.comm, device_ids=[0], _gpu=gpu)
     return told(lambda: comm.init(timeout_s=60.0, init_method=f"tcp://127.0.0.1:{port}"))
 
 

@@ -10,6 +10,7 @@ import os
 import re
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -463,7 +464,7 @@ PATCHES: dict[str, Patch] = {
     "has the identity of another device": Patch(
         "collectives/engines-are-named",
         "the device is GPU-1, its handle None",
-        attributes=(("comm", replace(TUNED, device_identity="GPU-1")),),
+        attributes=(("comm", replace(TUNED, _gpu=SimpleNamespace(uuid="GPU-1"))),),
     ),
     "takes a profile of another machine": Patch(
         "collectives/profile-is-of-this-device", "was not refused", _any_profile

@@ -221,6 +221,7 @@ def test_init_takes_the_hooks_where_something_listens(monkeypatch):
     with gpu.comm.init(rank=0, world_size=1):
         pass
     assert stopped == [], "hooks cost time where nothing listens"
-    with replace(gpu.comm, _listens=lambda: True).init(rank=0, world_size=1):
+    listening = SimpleNamespace(listens=lambda: True, labelled_block=gpu.labelled_block)
+    with replace(gpu.comm, _gpu=listening).init(rank=0, world_size=1):
         assert stopped == []
     assert len(stopped) == 1

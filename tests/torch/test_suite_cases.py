@@ -69,10 +69,12 @@ def test_every_method_of_a_plugin_has_a_case(cases: list[ListedCase]) -> None:
 
 
 def test_every_part_of_precision_comm_and_sizing_has_a_case(cases: list[ListedCase]) -> None:
-    fields = {field.name for field in dataclasses.fields(Comm) if not field.name.startswith("_")}
-    parts = {f"Comm.{name}" for name in fields} | {"Comm.init_string"}
-    parts |= {"Comm.output_device", "Comm.device_id", "Comm.get_backend"}
-    parts |= {"Comm.init", "Comm.shutdown"}
+    attributes = {field.name for field in dataclasses.fields(Comm)}
+    attributes |= {
+        name for name, _ in inspect.getmembers(Comm, lambda each: type(each) is property)
+    }
+    parts = {f"Comm.{name}" for name in attributes if not name.startswith("_")}
+    parts |= {"Comm.get_backend", "Comm.init", "Comm.shutdown"}
     parts |= {f"Precision.{field.name}" for field in dataclasses.fields(Precision)}
     parts |= {f"Fp8.{field.name}" for field in dataclasses.fields(Fp8)}
     parts |= {"Precision.support", "Sizing.launch", "Launch.threads"}

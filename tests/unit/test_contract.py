@@ -16,7 +16,7 @@ from portagpu.optional import Optional
 from portagpu.precision import Fp8, Precision, Support
 from portagpu.training import Training
 from tests.conftest import ROOT
-from tests.support.fake_plugins import FakePlugin, handle
+from tests.support.fake_plugins import FakeBackend, FakePlugin, handle
 
 
 def test_the_contract_stays_small():
@@ -169,3 +169,26 @@ def test_cpu_tensors_always_have_a_library(device_type, name, expected):
 
 def test_telemetry_is_empty_where_nothing_is_shown():
     assert dict(FakePlugin().telemetry(0)) == {}
+
+
+def test_a_device_s_library_says_what_the_device_says():
+    class Early(FakeBackend):
+        """As a plugin may be written: it sets attributes before and after it is opened."""
+
+        def __init__(self, plugin, description):
+            self.index = description.index
+            uuid = f"GPU-{self.index}"
+            super().__init__(plugin, dataclasses.replace(description, uuid=uuid))
+            self.product = "Early 1"
+
+    plugin = FakePlugin("early")
+    plain = handle(plugin, "early", 3)
+    names = (each.name for each in dataclasses.fields(Description))
+    gpu = Early(plugin, Description(**{name: getattr(plain, name) for name in names}))
+    assert (gpu.index, gpu.comm.device_identity, gpu.comm.target) == (3, "GPU-3", None)
+    assert gpu.comm.machine.product == "Early 1"
+    gpu.uuid, gpu.pci = None, "0000:01:00.0"
+    assert gpu.comm.device_identity == "0000:01:00.0"
+    alone = Comm("fake", "Fake", None, "fake")
+    stated = alone.cost_model, alone.target, alone.device_identity, alone.machine
+    assert stated == (None,) * 4

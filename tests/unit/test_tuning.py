@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -33,6 +34,7 @@ from portagpu.collectives.tuning import (
     settings,
 )
 from portagpu.readings.model import FormatError
+from portagpu.target import load_target
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
@@ -293,12 +295,22 @@ def test_a_choice_needs_enough_times() -> None:
 
 
 def test_a_device_takes_its_own_profile(tmp_path: Path) -> None:
-    library = Comm("gloo", "NCCL", "2.30.7", "cpu", machine=HERE)
+    gpu = SimpleNamespace(
+        name="cuda",
+        target=load_target("nvidia-h100-sxm"),
+        arch=SimpleNamespace(name="sm_90"),
+        product="H100",
+        sizing=SimpleNamespace(unit_count=132),
+        plugin=SimpleNamespace(shared=False),
+    )
+    library = Comm("gloo", "NCCL", "2.30.7", "cpu", _gpu=gpu)
+    assert library.machine == HERE
     mine = profile(stack=library.stack)
     path = mine.write(tmp_path / "p.json")
     found = library.choose("all_reduce", 100_000, ranks=8, profile=path)
     assert found.best.time_us == pytest.approx(110.0)
-    for other in (replace(library, machine=replace(HERE, target=None)), Comm("x", "y", None, "z")):
+    gpu = SimpleNamespace(**{**vars(gpu), "target": None})
+    for other in (replace(library, _gpu=gpu), Comm("x", "y", None, "z")):
         with pytest.raises(ValueError, match="profile"):
             other.choose("all_reduce", 100_000, ranks=8, profile=mine)
     with pytest.raises(ValueError, match="no times of 4 ranks"):

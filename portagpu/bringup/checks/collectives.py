@@ -20,7 +20,7 @@ _COMPARISONS: Final = 3
 
 def check(context: Context) -> Iterator[Result]:
     """Checked collectives with their bus bandwidth, then the same work on each rank in turn."""
-    if "collectives" not in context.devices[0].facts["capabilities"]:
+    if "collectives" not in (context.devices[0].facts["capabilities"] or ()):
         yield context.result(
             "world", Verdict.SKIP, f"the {context.backend} backend claims no collectives"
         )

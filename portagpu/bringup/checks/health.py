@@ -28,7 +28,7 @@ _HOST: Final = "host"
 def check(context: Context) -> Iterator[Result]:
     """The host and the devices under test, by the rules of docs/health.md."""
     for each in combine(_judgements(context)):
-        yield context.judgement_result(each)
+        yield context.result(each.name, **each.fields)
 
 
 def check_host(context: Context) -> Iterator[Result]:
@@ -37,7 +37,7 @@ def check_host(context: Context) -> Iterator[Result]:
     events = () if log is None else log.events
     logged = Inventory(events=events, kinds=() if log is None else (log.kind,))
     for each in combine([*_host(context), *judge_health(logged)]):
-        yield context.judgement_result(each)
+        yield context.result(each.name, **each.fields)
 
 
 def _host(context: Context) -> Iterator[Judgement]:

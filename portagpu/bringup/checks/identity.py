@@ -21,9 +21,10 @@ from portagpu.rules.peers import majority
 from portagpu.target import Scope, identify, load_targets, named_product
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from portagpu.bringup.context import Context
+    from portagpu.bringup.device import DeviceFacts
     from portagpu.inventory.gpu import Gpu, Inventory
     from portagpu.results.run import Result
     from portagpu.target import Target
@@ -103,7 +104,7 @@ def _device(context: Context, device: CheckedDevice) -> Result:
     return context.result("device", verdict, text, device=device.name, extra={"facts": facts})
 
 
-def _description(facts: Mapping[str, Any]) -> str:
+def _description(facts: DeviceFacts) -> str:
     """A device in words: "NVIDIA H200 (sm_90), 139.8 GiB"."""
     arch = f" ({facts['arch']})" if facts["arch"] is not None else ""
     memory = facts["memory_bytes"]
@@ -191,8 +192,9 @@ def _target(context: Context) -> Iterator[Result]:
     common = Counter(target for target in targets.values() if target is not None).most_common(1)
     usual = common[0][0] if common else None
     device = next(each for each in context.devices if targets[each.name] is usual)
-    if device.facts["part"] is not None:
-        yield _part(context, device)
+    part = device.facts["part"]
+    if part is not None:
+        yield _part(context, device, part["name"])
     elif context.wanted is not None:
         yield _compare_with_wanted(context, device, usual, context.wanted)
     elif usual is None:
@@ -261,21 +263,20 @@ def _compare_with_wanted(
 def _gpu_target(device: CheckedDevice) -> Target | None:
     """The target of the GPU that the device is, or is a part of."""
     facts, part = device.facts, device.facts["part"]
-    product, share = facts["product"], 1
-    if part is not None:
-        product, share = part["product"], part["of"]
+    product = facts["product"] if part is None else part["product"]
+    share = 1 if part is None else part["of"]
     if facts["arch"] is None:
         return None
     sizes = (
-        facts[each] * share if share and facts[each] is not None else None
-        for each in ("memory_bytes", "unit_count")
+        each * share if share and each is not None else None
+        for each in (facts["memory_bytes"], facts["unit_count"])
     )
     return identify(facts["arch_vendor"], facts["arch"], product, *sizes)
 
 
-def _part(context: Context, device: CheckedDevice) -> Result:
+def _part(context: Context, device: CheckedDevice, name: str) -> Result:
     """Whether the device is a part of the wanted product; a part alone has no target."""
-    whole, wanted, name = _gpu_target(device), context.wanted, device.facts["part"]["name"]
+    whole, wanted = _gpu_target(device), context.wanted
     product = whole.id if whole is not None else "a GPU that is no known target"
     reason = f"{device.name} is the part {name} of {product}"
     if wanted is None:
@@ -312,7 +313,7 @@ def _facts(context: Context, device: CheckedDevice, target: Target) -> Iterator[
                 expected=exactly(stated, target.id),
             )
     if facts["capabilities"] is not None:
-        yield _capabilities(context, device, target)
+        yield _capabilities(context, device, target, facts["capabilities"])
     subject = Subject(
         facts["reported"],
         target,
@@ -321,11 +322,14 @@ def _facts(context: Context, device: CheckedDevice, target: Target) -> Iterator[
     )
     source = "the recording" if context.origins else "this machine's files"
     source = source if context.from_files else "this torch"
-    yield from map(context.judgement_result, compare(subject, device.name, source))
+    for each in compare(subject, device.name, source):
+        yield context.result(each.name, **each.fields)
 
 
-def _capabilities(context: Context, device: CheckedDevice, target: Target) -> Result:
-    missing = sorted(set(target.claims) - set(device.facts["capabilities"]))
+def _capabilities(
+    context: Context, device: CheckedDevice, target: Target, made: Sequence[str]
+) -> Result:
+    missing = sorted(set(target.claims) - set(made))
     reason = f"{target.id} claims {', '.join(target.claims) or 'no capability'}"
     if missing:
         reason = f"{reason}; the backend does not claim {' and '.join(missing)}"
@@ -402,11 +406,11 @@ def _compared_traits(
     devices: Sequence[CheckedDevice],
 ) -> Iterator[tuple[Sequence[CheckedDevice], Callable[[CheckedDevice], Any]]]:
     """The traits that devices of one kind share, each with the devices that it applies to."""
-    for name in ("product", "arch"):
-        # the name of a slice is its GPU's, with or without its profile
-        yield devices, lambda device, name=name: device.facts[name]  # type: ignore[misc]
+    # the name of a slice is its GPU's, with or without its profile
+    yield devices, lambda device: device.facts["product"]
+    yield devices, lambda device: device.facts["arch"]
     whole = [device for device in devices if device.facts["part"] is None]
-    equal = [device for device in devices if device not in whole and device.facts["part"]["of"]]
+    equal = [each for each in devices if (part := each.facts["part"]) is not None and part["of"]]
     for group in (whole, equal):
         yield group, lambda device: device.facts["memory_bytes"]
 

@@ -47,7 +47,7 @@ def _devices(context: Context, topology: Topology) -> Iterator[Result]:
             reason = f"{judged.reason}; the recording breaks off"
             yield context.result(judged.name, Verdict.INCONCLUSIVE, reason, device=judged.device)
         else:
-            yield context.judgement_result(judged)
+            yield context.result(judged.name, **judged.fields)
     if known:
         return
     kind = context.target.value("link.kind") if context.target is not None else None
