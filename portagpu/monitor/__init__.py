@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from portagpu.monitor.endpoint import EndpointError as EndpointError
     from portagpu.monitor.endpoint import parse_address as parse_address
     from portagpu.monitor.lines import JsonLines as JsonLines
-    from portagpu.monitor.run import LONGEST_S as LONGEST_S
-    from portagpu.monitor.run import SHORTEST_S as SHORTEST_S
-    from portagpu.monitor.run import MonitorOptions as MonitorOptions
+    from portagpu.monitor.options import LONGEST_S as LONGEST_S
+    from portagpu.monitor.options import SHORTEST_S as SHORTEST_S
+    from portagpu.monitor.options import MonitorOptions as MonitorOptions
     from portagpu.monitor.run import Watched as Watched
     from portagpu.monitor.run import monitor as monitor
     from portagpu.monitor.sample import Event as Event
@@ -31,7 +31,8 @@ else:
         {
             "portagpu.monitor.endpoint": "Endpoint EndpointError parse_address",
             "portagpu.monitor.lines": "JsonLines",
-            "portagpu.monitor.run": "LONGEST_S SHORTEST_S MonitorOptions Watched monitor",
+            "portagpu.monitor.options": "LONGEST_S SHORTEST_S MonitorOptions",
+            "portagpu.monitor.run": "Watched monitor",
             "portagpu.monitor.sample": "Event Happening Round Sample",
         },
     )

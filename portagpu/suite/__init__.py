@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from portagpu.suite.cases import Search as Search
     from portagpu.suite.cases import case as case
     from portagpu.suite.cases import refused as refused
-    from portagpu.suite.engine import TIMEOUT_S as TIMEOUT_S
     from portagpu.suite.engine import ConformOptions as ConformOptions
     from portagpu.suite.engine import conform as conform
     from portagpu.suite.engine import list_cases as list_cases
@@ -30,7 +29,7 @@ else:
         __name__,
         {
             "portagpu.suite.cases": "AREAS Case NotClaimed NotHere Search case refused",
-            "portagpu.suite.engine": "TIMEOUT_S ConformOptions conform list_cases",
+            "portagpu.suite.engine": "ConformOptions conform list_cases",
             "portagpu.suite.select": "Selection",
         },
     )

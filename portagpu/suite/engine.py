@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from portagpu.patience import LIMITS
 from portagpu.running import Progress, RunOptions, check_device, complete
 from portagpu.search.area import load_area
 from portagpu.search.programs import check_calls, from_text
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
 
     from portagpu.results.run import Run
     from portagpu.suite.messages import ListedCase
-
-TIMEOUT_S = 60.0
-"""The time limit of a case that states none of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +43,7 @@ class ConformOptions(RunOptions):
     backend: str | None = None
     selection: Selection = EVERYTHING
     index: int | Sequence[int] | None = 0
-    timeout_s: float = TIMEOUT_S
+    timeout_s: float = LIMITS.case_s
     exit_first: bool = False
     folder: Path | None = None
     seed: int = 0
