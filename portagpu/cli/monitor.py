@@ -113,11 +113,11 @@ def monitor(
     gone or back. Ends with --count or --duration, else with Ctrl-C. Exit codes: 0 at its end, 2 for
     wrong usage, 3 if --serve lacks its package, 130 if interrupted.
     """
+    if dashboard is not None:
+        return _write_dashboard(dashboard)
     from portagpu.monitor import JsonLines
     from portagpu.monitor import monitor as engine
 
-    if dashboard is not None:
-        return _write_dashboard(dashboard)
     if max_bytes is not None and json_to in (None, STDOUT):
         raise click.UsageError("--max-bytes is the size of a file: add --json FILE")
     if max_bytes == 0:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from portagpu.files import write_atomic
-from portagpu.report.matrix_page import render_runs
 from portagpu.report.run_page import render
 from portagpu.results.run import Run
 
@@ -32,4 +31,6 @@ def write_report(
     """
     if isinstance(runs, Run):
         return write_atomic(path, render(runs, title=title))
+    from portagpu.report.matrix_page import render_runs
+
     return write_atomic(path, render_runs(runs, title=title, clearances=clearances))
