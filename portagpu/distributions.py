@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import logging
 from pathlib import PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 _log = logging.getLogger("portagpu")
 _reported: set[str] = set()
 
 
-def entry_points(group: str) -> list[importlib.metadata.EntryPoint]:
+def entry_points(group: str) -> list[EntryPoint]:
     """The entry points of ``group``. Nothing is loaded.
 
     A distribution whose metadata cannot be read is reported once, as a warning, and left out.
     """
+    # imports the email package too, and most calls of the command line need neither
+    from importlib import metadata
+
     try:
-        return list(importlib.metadata.entry_points(group=group))
+        return list(metadata.entry_points(group=group))
     except Exception as error:  # noqa: BLE001 - one damaged distribution makes the whole call raise
         _log.debug("reading distributions one by one: %s", error)
-    found: list[importlib.metadata.EntryPoint] = []
-    for distribution in importlib.metadata.distributions():
+    found: list[EntryPoint] = []
+    for distribution in metadata.distributions():
         try:
             found.extend(distribution.entry_points.select(group=group))
         except Exception as error:  # noqa: BLE001 - as above
@@ -56,10 +61,12 @@ def install(extra: str) -> str:
 
 def _origin() -> dict[str, Any] | None:
     """Where pip installed this package from: {} for an index, None if pip did not install it."""
+    from importlib import metadata
+
     try:
-        text = importlib.metadata.distribution("portagpu").read_text("direct_url.json")
+        text = metadata.distribution("portagpu").read_text("direct_url.json")
         found = json.loads(text or "{}")
-    except (importlib.metadata.PackageNotFoundError, OSError, ValueError):
+    except (metadata.PackageNotFoundError, OSError, ValueError):
         return None
     return found if isinstance(found, dict) else {}
 

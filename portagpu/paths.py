@@ -1,7 +1,8 @@
-"""Where the hardware matrix lies: in the wheel, or in the checkout."""
+"""Where the hardware matrix lies, in the wheel or in the checkout, and where this process works."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Final
 
@@ -21,3 +22,11 @@ def matrix_dir() -> Path:
     raise PortagpuError(
         "the hardware matrix is missing from this installation: reinstall portagpu from its wheel"
     )
+
+
+def working_folder() -> str:
+    """This process's working folder; raises PortagpuError where it was deleted."""
+    try:
+        return os.getcwd()  # noqa: PTH109 - a text to compare with those of sys.path
+    except FileNotFoundError:
+        raise PortagpuError("the working folder was deleted: cd to one that exists") from None

@@ -84,6 +84,8 @@ class Limits:
     """A profiler's own conversion of a capture, which may hold hours of events."""
     scheduler_s: float = 60.0
     """A command of a cluster's scheduler: a busy controller takes seconds."""
+    case_s: float = 60.0
+    """A case of the suite that states none of its own, where no option says another."""
     random_program_s: float = 10.0
     """A random program of the suite, which takes milliseconds, since the last sign of life."""
     random_start_s: float = 30.0

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 from portagpu.errors import PortagpuError
 from portagpu.results.expectations import exactly
 from portagpu.results.run import Run, Verdict, new_run
-from portagpu.target import load_target
-from portagpu.world import RankState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -42,7 +40,11 @@ class RunOptions:
 
     def load_target(self) -> Target | None:
         """The wanted target, or None; raises TargetNotFound."""
-        return load_target(self.target) if isinstance(self.target, str) else self.target
+        if not isinstance(self.target, str):
+            return self.target
+        from portagpu.target import load_target
+
+        return load_target(self.target)
 
     def new_run(self, **fields: Any) -> Run:
         """A run of these options that starts now; ``fields`` are further ones of ``new_run``."""
@@ -135,6 +137,8 @@ def broken_world(outcome: WorldOutcome, blamed: RankOutcome | None) -> dict[str,
     library; one that raised is taken as an error of the check. One that hung on a busy machine may
     only have been slow: that is INCONCLUSIVE.
     """
+    from portagpu.world import RankState
+
     verdict = Verdict.FAIL
     if blamed is not None and blamed.state is RankState.RAISED:
         verdict = Verdict.ERROR

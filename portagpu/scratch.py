@@ -10,7 +10,6 @@ import contextlib
 import fcntl
 import os
 import re
-import secrets
 import shutil
 import stat
 import tempfile
@@ -97,7 +96,7 @@ def _new_folder(parent: Path, stem: str) -> tuple[Path, int]:
 
 
 def _name(stem: str) -> str:
-    return f"{stem}-{_boot()}-{secrets.token_hex(16)}"
+    return f"{stem}-{_boot()}-{os.urandom(16).hex()}"
 
 
 def _boot() -> str:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from portagpu.bench.telemetry import Sampler
-from portagpu.contract import Capability
+from portagpu.capability import Capability
 from portagpu.errors import PortagpuError
 from portagpu.world.rank import tell_alive
 

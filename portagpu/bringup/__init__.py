@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from portagpu.bringup.gates import Gate, load_gates
-from portagpu.bringup.run import BringupOptions, GateProgress, bringup
+from typing import TYPE_CHECKING
 
-__all__ = ["BringupOptions", "Gate", "GateProgress", "bringup", "load_gates"]
+from portagpu.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from portagpu.bringup.gates import Gate as Gate
+    from portagpu.bringup.gates import load_gates as load_gates
+    from portagpu.bringup.run import BringupOptions as BringupOptions
+    from portagpu.bringup.run import GateProgress as GateProgress
+    from portagpu.bringup.run import bringup as bringup
+else:
+    __all__, __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "portagpu.bringup.gates": "Gate load_gates",
+            "portagpu.bringup.run": "BringupOptions GateProgress bringup",
+        },
+    )

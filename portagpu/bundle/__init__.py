@@ -7,25 +7,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from portagpu.bundle.badges import Badge, earned_badges, table
-from portagpu.bundle.check import parse, read_bundle
-from portagpu.bundle.document import file_name, make, to_text
-from portagpu.files import write_atomic
-from portagpu.redact.names import machine_names
+from portagpu.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from portagpu.results.run import Run
-
-__all__ = ["Badge", "earned_badges", "make", "parse", "read_bundle", "table", "write_bundle"]
-
-
-def write_bundle(run: Run, effort: str, folder: Path) -> Path:
-    """Write the bundle of a run on this machine into ``folder`` and return its path.
-
-    It is validated first. Raises BundleError with the reason if there is none, and OutputError.
-    """
-    text = to_text(make(run, effort, machine_names()))
-    bundle = parse(text.encode())
-    return write_atomic(folder / file_name(bundle), text)
+    from portagpu.bundle.badges import Badge as Badge
+    from portagpu.bundle.badges import earned_badges as earned_badges
+    from portagpu.bundle.badges import table as table
+    from portagpu.bundle.check import parse as parse
+    from portagpu.bundle.check import read_bundle as read_bundle
+    from portagpu.bundle.document import make as make
+    from portagpu.bundle.write import write_bundle as write_bundle
+else:
+    __all__, __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "portagpu.bundle.badges": "Badge earned_badges table",
+            "portagpu.bundle.check": "parse read_bundle",
+            "portagpu.bundle.document": "make",
+            "portagpu.bundle.write": "write_bundle",
+        },
+    )

@@ -13,7 +13,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from portagpu.bundle import check
 from portagpu.bundle.clearance import SCHEMA as CLEARANCE
 from portagpu.bundle.clearance import parse_clearance
 from portagpu.bundle.document import SCHEMA as BUNDLE
@@ -203,6 +202,9 @@ def parse(data: bytes, path: Path) -> Document:
         if isinstance(schema, str) and schema.startswith(f"{own.rpartition('/')[0]}/"):
             check_version(schema, "schema", own)
     if schema == BUNDLE:
+        # which loads every engine, to know its ids; most files are results
+        from portagpu.bundle import check
+
         result, fresh = check.parse(data)["result"], False
     elif schema == RESULT:
         result = raw

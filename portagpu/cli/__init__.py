@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         from portagpu.cli._document import begin_call
         from portagpu.cli._group import run
-        from portagpu.subprocesses.start import working_folder
+        from portagpu.paths import working_folder
 
         begin_call(words)
         # raises if the working folder is gone: paths mean nothing, and torch's libraries abort

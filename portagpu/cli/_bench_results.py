@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from portagpu.cli._common import check_kept, print_lines, results_line, terminal, text_stream
+from portagpu.cli._common import (
+    check_kept,
+    print_lines,
+    results_line,
+    terminal,
+    text_stream,
+    usage_errors,
+)
 from portagpu.cli._errors import NOT_JUDGED
 from portagpu.cli._tables import print_table, reason_lines
 from portagpu.results.expectations import value_in_words
@@ -39,7 +46,7 @@ def compare_peers(names: Sequence[str], json_to: str | None, junit: str | None) 
     """Compare the results with each other, print and write the comparison, return its exit code."""
     from portagpu.bench.fleet import NoPeers, compare_runs
     from portagpu.bundle.files import find_files
-    from portagpu.cli._run_output import Files, deliver, usage_errors
+    from portagpu.cli._run_output import Files, deliver
     from portagpu.results.wording import failures_text
 
     files = Files(json_to, junit)
@@ -77,7 +84,6 @@ def _peer_rows(run: Run) -> list[tuple[str, ...]]:
 def calibrate(names: Sequence[str]) -> int:
     """Print rows for a target's file to standard output, and what is left out to standard error."""
     from portagpu.bench.calibrate import CannotCalibrate, check_runs, propose
-    from portagpu.cli._run_output import usage_errors
     from portagpu.target import load_target
 
     runs = read_runs(names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import shutil
@@ -20,10 +21,11 @@ from portagpu.results.rules import json_text
 from portagpu.text import is_shown, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from rich.console import Console
 
+    from portagpu.errors import PortagpuError
     from portagpu.inventory.sources import Machine
     from portagpu.results.run import Run
 
@@ -32,6 +34,15 @@ _F = TypeVar("_F", bound="Callable[..., Any]")
 
 class RefusedOutput(click.UsageError):
     """A file that must not be written: it cannot be, is read too, or is named twice."""
+
+
+@contextlib.contextmanager
+def usage_errors(*kinds: type[PortagpuError]) -> Iterator[None]:
+    """Turn errors of these ``kinds`` into UsageError: an option names something unknown."""
+    try:
+        yield
+    except kinds as error:
+        raise click.UsageError(str(error)) from error
 
 
 def run_json_option(function: _F) -> _F:

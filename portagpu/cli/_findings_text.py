@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from portagpu.cli._common import results_line
-from portagpu.results.wording import without_device
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +22,8 @@ def finding_lines(run: Run) -> Iterator[str]:
 
 
 def _finding(result: Result) -> Iterator[str]:
+    from portagpu.results.wording import without_device
+
     where = f" {result.device}" if result.device else ""
     yield f"{result.verdict} {result.id.rpartition('/')[2]}{where}: {without_device(result)}"
     if str(result.verdict) in ("PASS", "SKIP"):

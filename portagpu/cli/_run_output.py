@@ -7,9 +7,14 @@ import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from portagpu.cli._common import STDOUT, check_outputs, live_console, print_lines, text_stream
+from portagpu.cli._common import (
+    STDOUT,
+    check_outputs,
+    live_console,
+    print_lines,
+    text_stream,
+    usage_errors,
+)
 from portagpu.cli._document import document_written, run_begun
 from portagpu.cli._tables import aside_lines
 from portagpu.errors import OutputError, ResultError
@@ -20,21 +25,11 @@ from portagpu.text import printable
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from portagpu.bundle.files import Document
-    from portagpu.errors import PortagpuError
     from portagpu.ledger import Clearance
-
-
-@contextlib.contextmanager
-def usage_errors(*kinds: type[PortagpuError]) -> Iterator[None]:
-    """Turn errors of these ``kinds`` into UsageError: an option names something unknown."""
-    try:
-        yield
-    except kinds as error:
-        raise click.UsageError(str(error)) from error
 
 
 def read_results(

@@ -17,6 +17,7 @@ from portagpu.cli._common import (
     run_json_option,
     terminal,
     text_stream,
+    usage_errors,
 )
 from portagpu.cli._complete import complete_measure, complete_target
 
@@ -108,7 +109,7 @@ def bench(
     effort = chosen_effort(quick, full)
     require_torch("bench")
     from portagpu import bench as engine
-    from portagpu.cli._run_output import Files, View, deliver, usage_errors
+    from portagpu.cli._run_output import Files, View, deliver
     from portagpu.host import read_host
     from portagpu.running import UnknownDevice
 
@@ -138,7 +139,6 @@ def _list(names: tuple[str, ...]) -> int:
     """Print the metrics, one a line; those of ``names`` where there are any."""
     from portagpu.bench import UnknownMeasure
     from portagpu.bench.suite import metrics, selected_areas
-    from portagpu.cli._run_output import usage_errors
 
     with usage_errors(UnknownMeasure):
         areas = selected_areas(names)

@@ -16,11 +16,11 @@ from portagpu.cli._common import (
     print_lines,
     run_json_option,
     text_stream,
+    usage_errors,
     write_json,
 )
 from portagpu.cli._complete import complete_gate, complete_target
 from portagpu.errors import BundleError
-from portagpu.results.wording import failures_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -111,7 +111,7 @@ def bringup(
     """
     effort = chosen_effort(quick, full)
     from portagpu.bringup.gates import UnknownGate, left_out_gates, load_gates
-    from portagpu.cli._run_output import Files, deliver, usage_errors
+    from portagpu.cli._run_output import Files, deliver
 
     gates = load_gates()
     if list_only:
@@ -125,6 +125,7 @@ def bringup(
     from portagpu.bringup import bringup as run_bringup
     from portagpu.cli._bringup_view import progress_view
     from portagpu.recordings.replay import Recording
+    from portagpu.results.wording import failures_text
 
     options = BringupOptions(
         effort=effort,

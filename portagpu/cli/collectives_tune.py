@@ -21,7 +21,7 @@ from portagpu.cli._common import (
 )
 from portagpu.cli._sweep_options import sweep_options
 from portagpu.cli.collectives_choose import bucket_lines, parameter_sizes
-from portagpu.collectives.tuning import OPERATIONS
+from portagpu.collectives.bandwidth import TUNED
 
 if TYPE_CHECKING:
     from portagpu.collectives.buckets import BucketChoice
@@ -35,7 +35,7 @@ _MOST_IDS: Final = 3
 
 @click.command()
 @sweep_options(
-    OPERATIONS,
+    TUNED,
     fewest_ranks=2,
     ranks="2 and 4",
     dtypes="float32",

@@ -19,7 +19,7 @@ from portagpu.cli._common import (
 )
 from portagpu.cli._sweep_options import sweep_options
 from portagpu.collectives.bandwidth import OPERATIONS
-from portagpu.collectives.perf_tables import PLACES, write_text
+from portagpu.collectives.perf_model import PLACES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -115,6 +115,8 @@ def verify(
     )
     deliver(run, files, _show(run, text_stream(json_to), _HEAD, _rows(run)))
     if tables is not None:
+        from portagpu.collectives.perf_tables import write_text
+
         note = f"portagpu {run.info.versions['portagpu']}, {run.info.versions.get('comm') or ''}"
         texts = [write_text(table, note) for table in engine.tables_of(run)]
         write_atomic(tables, "".join(texts))

@@ -15,10 +15,11 @@ from portagpu.cli._common import (
     print_lines,
     require_torch,
     run_json_option,
+    usage_errors,
     write_json,
 )
 from portagpu.cli._complete import complete_area, complete_target
-from portagpu.suite import TIMEOUT_S
+from portagpu.patience import LIMITS
 
 if TYPE_CHECKING:
     from portagpu.suite.select import Selection
@@ -142,7 +143,7 @@ def _time(context: click.Context, option: click.Parameter, value: str | None) ->
     "timeout_s",
     type=float,
     callback=_limit,
-    default=TIMEOUT_S,
+    default=LIMITS.case_s,
     show_default=True,
     metavar="SECONDS",
     help="Time limit of one case.",
@@ -176,7 +177,7 @@ def conform(
     Exit codes: 0 for PASS, 1 for FAIL or ERROR, 3 if something was not judged, 130 if interrupted.
     """
     from portagpu.cli._conform_text import SuiteView, summary
-    from portagpu.cli._run_output import Files, deliver, usage_errors
+    from portagpu.cli._run_output import Files, deliver
     from portagpu.running import UnknownDevice
     from portagpu.search.programs import ProgramError
     from portagpu.suite import ConformOptions

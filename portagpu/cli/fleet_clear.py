@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from portagpu.cli._common import usage_errors
 from portagpu.errors import ResultError
 
 
@@ -32,7 +33,6 @@ def clear(folder: Path, node: str, device: str, replaced: bool, cleared: bool, r
     wrong values no longer count, and the node is INCONCLUSIVE until what failed is run again.
     """
     from portagpu.bundle.clearance import write_clearance
-    from portagpu.cli._run_output import usage_errors
     from portagpu.fleet.gather import gather
     from portagpu.fleet.record import FleetRecordError
     from portagpu.ledger import Relief

@@ -14,6 +14,7 @@ from portagpu.cli._common import (
     print_lines,
     terminal,
     text_stream,
+    usage_errors,
     write_json,
 )
 from portagpu.cli._tables import VERDICT, aside_lines, first_few, print_table
@@ -48,7 +49,6 @@ def report(places: tuple[Path, ...], out: Path | None, json_to: str | None) -> i
     cannot be used are named, and the others are used. Exit codes: 0 for PASS, 1 if a node failed or
     is worse than its peers, 3 if a node or a file could not be judged.
     """
-    from portagpu.cli._run_output import usage_errors
     from portagpu.fleet.gather import gather
     from portagpu.fleet.record import FleetRecordError
     from portagpu.fleet.report import judge

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import click
 
-from portagpu.cli._common import print_lines
+from portagpu.cli._common import print_lines, usage_errors
 from portagpu.cli._errors import FAILED
-from portagpu.cli._run_output import usage_errors
 
 
 @click.command()

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 
-from portagpu.cli._common import check_finite, live_console, print_lines
+from portagpu.cli._common import check_finite, live_console, print_lines, usage_errors
 from portagpu.cli._errors import FAILED, INTERRUPTED
 from portagpu.cli._fleet_options import program_option, program_words
-from portagpu.cli._run_output import usage_errors
 
 if TYPE_CHECKING:
     from portagpu.fleet.record import FleetRecord, Step

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from portagpu.cli._common import check_outputs
+from portagpu.cli._common import check_outputs, usage_errors
 from portagpu.cli._complete import complete_target
 from portagpu.text import printable
 
@@ -68,7 +68,6 @@ def run(
 
     Exit codes: 0 for PASS, 1 for FAIL or ERROR, 3 if something was not judged, 130 if interrupted.
     """
-    from portagpu.cli._run_output import usage_errors
     from portagpu.matrix.run import CannotRun, reachable, run_environments
     from portagpu.results.verdicts import exit_code, fold
     from portagpu.target import load_target, load_targets

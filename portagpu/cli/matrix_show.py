@@ -15,6 +15,7 @@ from portagpu.cli._common import (
     json_option,
     print_lines,
     terminal,
+    usage_errors,
     write_json,
 )
 from portagpu.cli._complete import complete_target
@@ -54,7 +55,7 @@ def show(
     RESULT is of a target that is shown.
     """
     from portagpu.bundle.files import Aside, find_files
-    from portagpu.cli._run_output import read_results, usage_errors
+    from portagpu.cli._run_output import read_results
     from portagpu.matrix import document, markdown, rows
     from portagpu.matrix.committed import NOT_IN_WHEEL, NOTHING, read_committed
     from portagpu.matrix.evidence import target_of

@@ -19,21 +19,13 @@ from portagpu.cli._common import (
     text_stream,
 )
 from portagpu.cli._document import document_written
-from portagpu.monitor import (
-    LONGEST_S,
-    SHORTEST_S,
-    Endpoint,
-    EndpointError,
-    JsonLines,
-    MonitorOptions,
-    parse_address,
-)
-from portagpu.monitor.lines import ReaderGone
+from portagpu.monitor.options import LONGEST_S, SHORTEST_S, MonitorOptions
 from portagpu.monitor.stall import AFTER_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from portagpu.monitor import Endpoint, JsonLines
     from portagpu.monitor.sample import Round
 
 
@@ -46,6 +38,8 @@ class _Address(click.ParamType):  # type: ignore[type-arg]
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, int]:
         """(host, port); raises BadParameter for any other text."""
+        from portagpu.monitor.endpoint import parse_address
+
         try:
             return parse_address(str(value))
         except ValueError as error:
@@ -119,10 +113,11 @@ def monitor(
     gone or back. Ends with --count or --duration, else with Ctrl-C. Exit codes: 0 at its end, 2 for
     wrong usage, 3 if --serve lacks its package, 130 if interrupted.
     """
-    from portagpu.monitor import monitor as engine
-
     if dashboard is not None:
         return _write_dashboard(dashboard)
+    from portagpu.monitor import JsonLines
+    from portagpu.monitor import monitor as engine
+
     if max_bytes is not None and json_to in (None, STDOUT):
         raise click.UsageError("--max-bytes is the size of a file: add --json FILE")
     if max_bytes == 0:
@@ -152,6 +147,8 @@ monitor.callback.writes_series = True  # type: ignore[union-attr]
 def _endpoint(
     address: tuple[str, int], options: MonitorOptions, lines: JsonLines | None
 ) -> Endpoint:
+    from portagpu.monitor import Endpoint, EndpointError
+
     host, port = address
     try:
         return Endpoint(
@@ -203,6 +200,8 @@ def _end_with_reader() -> Callable[[Round], None]:
 
     The command line puts /dev/null in place of a pipe that its reader has closed.
     """
+    from portagpu.monitor.lines import ReaderGone
+
     before = os.fstat(1)
 
     def check(_: Round) -> None:

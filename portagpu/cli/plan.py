@@ -139,7 +139,6 @@ def plan(
     nothing fits.
     """
     from portagpu import planning
-    from portagpu.cli._plan_document import plans_document
     from portagpu.cli._plan_text import show_plans, show_targets
 
     check_outputs(json_to)
@@ -171,25 +170,34 @@ def plan(
             shown = json_text(words, indent=2) if isinstance(words, dict) else " ".join(words)
             click.echo(f"{asked['settings']}: {shown}\n", file=stream)
     print_lines(lines, stream)
-    shown_plans = [
-        plans_document(plans) | {"settings": words}
-        for plans, words in zip(found, settings, strict=True)
-    ]
-    document = {"schema": SCHEMA, "model": asdict(model), "tracked": tracked, "plans": shown_plans}
-    write_json(document, json_to)
+    if json_to is not None:
+        write_json(_document(model, found, settings, tracked), json_to)
     nowhere = [plans.nothing for plans in found if not plans.ranked]
     if len(nowhere) == len(found):
         raise click.UsageError(nowhere[0])
+
+
+def _document(
+    model: Model, found: list[Plans], settings: list[Any], tracked: dict[str, Any] | None
+) -> dict[str, Any]:
+    """All plans with all of their terms, which is most of the work of a call."""
+    from portagpu.cli._plan_document import plans_document
+
+    shown = [
+        plans_document(plans) | {"settings": words}
+        for plans, words in zip(found, settings, strict=True)
+    ]
+    return {"schema": SCHEMA, "model": asdict(model), "tracked": tracked, "plans": shown}
 
 
 def _track(
     asked: dict[str, Any], model: Model, plans: Plans
 ) -> tuple[list[str], dict[str, Any] | None]:
     """Lines and values of ``--track``; none without it."""
-    from portagpu.cli._plan_track import tracked_lines
-
     if asked["track"] is None:
         return [], None
+    from portagpu.cli._plan_track import tracked_lines
+
     recipe = plans.best.recipe if plans.ranked else _recipe(asked)
     recipe = replace(recipe, micro_batch=asked["micro_batch"] or recipe.micro_batch)
     try:
@@ -200,10 +208,10 @@ def _track(
 
 def _settings(model: Model, plans: Plans, tool: str | None) -> Any:
     """The first plan in the words of a tool; raises UsageError for what the tool cannot do."""
-    from portagpu.planning.settings import SETTINGS
-
     if tool is None or not plans.ranked:
         return None
+    from portagpu.planning.settings import SETTINGS
+
     try:
         return SETTINGS[tool](model, plans.best)
     except ValueError as error:

@@ -19,7 +19,6 @@ from portagpu.cli._common import (
     results_line,
     run_json_option,
 )
-from portagpu.results.wording import without_device
 from portagpu.text import did_you_mean, printable
 
 if TYPE_CHECKING:
@@ -184,6 +183,8 @@ def _lines(run: Run, plan: Plan) -> Iterator[str]:
 
 
 def _line(result: Result, counts: str) -> str:
+    from portagpu.results.wording import without_device
+
     where = f" {result.device}" if result.device else ""
     name = result.id.rpartition("/")[2]
     said = without_device(result) if result.reason else counts

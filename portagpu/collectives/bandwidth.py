@@ -23,6 +23,10 @@ OPERATIONS: Final = (
 """The operations that have a bus bandwidth. In ``sendrecv`` every rank sends to the next one and
 receives from the one before it, as a ring."""
 
+TUNED: Final = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_reduce_many")
+"""What ``collectives tune`` tunes; ``all_reduce_many`` reduces a list of tensors, whose bytes count
+together."""
+
 SHARED_OUT: Final = frozenset({"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"})
 """Operations whose count is of one rank's share: their buffers hold a share for every rank."""
 

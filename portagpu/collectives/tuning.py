@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.codec import decode, encode
 from portagpu.collectives.alpha_beta import Fit  # noqa: TC001 - the codec reads it
+from portagpu.collectives.bandwidth import TUNED
 from portagpu.collectives.buckets import BucketChoice, choose_ddp
 from portagpu.collectives.measured import Machine, Stack  # noqa: TC001 - the codec reads them
 from portagpu.files import read_bounded, write_atomic
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 SCHEMA: Final = "portagpu.tuning/1"
 TABLE: Final = "tuning"
 """A vendor's table of candidates and of its tuner's configuration file."""
-OPERATIONS: Final = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_reduce_many")
-"""What is tuned; ``all_reduce_many`` reduces a list of tensors, whose bytes count together."""
 DEFAULT: Final = "call"
 """The library's own call, one for each tensor, in the environment as it is."""
 WORTH: Final = 1.03
@@ -113,8 +112,8 @@ class Entry:
     default_fit: Fit | None = None
 
     def __post_init__(self) -> None:
-        if self.operation not in OPERATIONS:
-            raise ValueError(f"{self.operation!r} is none of {', '.join(OPERATIONS)}")
+        if self.operation not in TUNED:
+            raise ValueError(f"{self.operation!r} is none of {', '.join(TUNED)}")
         if self.ranks < 2 or self.nodes < 1 or not self.ranges:
             raise ValueError("an entry has at least 2 ranks, 1 node and 1 range")
         for fit in (self.fit, self.default_fit):

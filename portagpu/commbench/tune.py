@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from portagpu.bench import Effort, MeasuredDevice
 from portagpu.codec import decode, encode
 from portagpu.collectives.alpha_beta import Fit, fit_line
-from portagpu.collectives.bandwidth import SHARED_OUT
+from portagpu.collectives.bandwidth import SHARED_OUT, TUNED
 from portagpu.collectives.measured import Machine, Stack
 from portagpu.collectives.perf_tables import item_bytes
 from portagpu.collectives.tuning import (
     DEFAULT,
-    OPERATIONS,
     WORTH,
     Candidate,
     Entry,
@@ -77,7 +76,7 @@ _SOURCE: Final = "every element of every rank, for every candidate"
 class TuneOptions(SweepOptions):
     """The options of :func:`tune`. ``nodes`` is 1: all ranks are on this machine."""
 
-    known_operations: ClassVar[Sequence[str]] = OPERATIONS
+    known_operations: ClassVar[Sequence[str]] = TUNED
 
     dtypes: Sequence[str] = DTYPES
     function: str = SWEEP

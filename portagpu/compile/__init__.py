@@ -7,6 +7,17 @@ results or of speed.
 
 from __future__ import annotations
 
-from portagpu.compile.run import CompileOptions, compile_kernels
+from typing import TYPE_CHECKING
 
-__all__ = ["CompileOptions", "compile_kernels"]
+from portagpu.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from portagpu.compile.run import CompileOptions as CompileOptions
+    from portagpu.compile.run import compile_kernels as compile_kernels
+else:
+    __all__, __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "portagpu.compile.run": "CompileOptions compile_kernels",
+        },
+    )

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from portagpu.doctor.engine import DoctorOptions, doctor
-from portagpu.doctor.findings import Finding, Known, known_findings
+from typing import TYPE_CHECKING
 
-__all__ = ["DoctorOptions", "Finding", "Known", "doctor", "known_findings"]
+from portagpu.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from portagpu.doctor.engine import DoctorOptions as DoctorOptions
+    from portagpu.doctor.engine import doctor as doctor
+    from portagpu.doctor.findings import Finding as Finding
+    from portagpu.doctor.findings import Known as Known
+    from portagpu.doctor.findings import known_findings as known_findings
+else:
+    __all__, __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "portagpu.doctor.engine": "DoctorOptions doctor",
+            "portagpu.doctor.findings": "Finding Known known_findings",
+        },
+    )

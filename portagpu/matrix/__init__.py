@@ -5,15 +5,23 @@
 
 from __future__ import annotations
 
-from portagpu.matrix.evidence import Cell, cells
-from portagpu.matrix.table import Row, document, markdown, rows, summary
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Cell",
-    "Row",
-    "cells",
-    "document",
-    "markdown",
-    "rows",
-    "summary",
-]
+from portagpu.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from portagpu.matrix.evidence import Cell as Cell
+    from portagpu.matrix.evidence import cells as cells
+    from portagpu.matrix.table import Row as Row
+    from portagpu.matrix.table import document as document
+    from portagpu.matrix.table import markdown as markdown
+    from portagpu.matrix.table import rows as rows
+    from portagpu.matrix.table import summary as summary
+else:
+    __all__, __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "portagpu.matrix.evidence": "Cell cells",
+            "portagpu.matrix.table": "Row document markdown rows summary",
+        },
+    )

@@ -19,8 +19,7 @@ from portagpu.discovery import samplers
 from portagpu.inventory.names import product_name
 from portagpu.monitor.lines import ReaderGone
 from portagpu.monitor.sample import Round, Sample
-from portagpu.monitor.stall import AFTER_S
-from portagpu.monitor.tracker import GRACE_S, Tracker
+from portagpu.monitor.tracker import Tracker
 from portagpu.readings.model import NO_VENDOR
 from portagpu.readings.stream import Stream
 from portagpu.target import named_product
@@ -28,32 +27,14 @@ from portagpu.target import named_product
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from portagpu.monitor.options import MonitorOptions
     from portagpu.monitor.sample import Device
     from portagpu.readings import Link, Reading
     from portagpu.readings.stream import Source
 
-SHORTEST_S: Final = 0.1
-"""The shortest interval: devices average their own values over as much or more."""
-LONGEST_S: Final = 86400.0
-"""The longest interval, a day."""
 _OPENING_S: Final = 5.0
 """How long the first look may wait for libraries that open their devices one after the other."""
 _LONGEST_WAIT_S: Final = 2.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MonitorOptions:
-    """What to do. The monitor ends after ``count`` looks or ``duration_s``, or never."""
-
-    interval_s: float = 1.0
-    count: int | None = None
-    duration_s: float | None = None
-    stall_after_s: float = AFTER_S
-
-    @property
-    def stale_s(self) -> float:
-        """The age from which a device's last values are no longer shown."""
-        return max(GRACE_S, 3 * self.interval_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,19 @@
 
 from __future__ import annotations
 
-from portagpu.profile.engine import Plan, ProfileOptions, make_plan, profile
+from typing import TYPE_CHECKING
 
-__all__ = ["Plan", "ProfileOptions", "make_plan", "profile"]
+from portagpu.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from portagpu.profile.engine import Plan as Plan
+    from portagpu.profile.engine import ProfileOptions as ProfileOptions
+    from portagpu.profile.engine import make_plan as make_plan
+    from portagpu.profile.engine import profile as profile
+else:
+    __all__, __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "portagpu.profile.engine": "Plan ProfileOptions make_plan profile",
+        },
+    )

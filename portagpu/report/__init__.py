@@ -9,34 +9,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from portagpu.files import write_atomic
-from portagpu.report.matrix_page import render_runs
-from portagpu.report.run_page import render
-from portagpu.results.run import Run
+from portagpu.lazy import lazy_names
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from portagpu.ledger import Clearance
-
-__all__ = ["render", "render_runs", "write_report"]
-
-
-def write_report(
-    runs: Run | Sequence[Run],
-    path: str | os.PathLike[str],
-    *,
-    title: str | None = None,
-    clearances: Sequence[Clearance] = (),
-) -> Path:
-    """Write the page of one run, or of several, to ``path``, whole or not at all.
-
-    ``clearances`` are of devices in several runs.
-
-    Raises OutputError, and ValueError for no run at all.
-    """
-    if isinstance(runs, Run):
-        return write_atomic(path, render(runs, title=title))
-    return write_atomic(path, render_runs(runs, title=title, clearances=clearances))
+    from portagpu.report.matrix_page import render_runs as render_runs
+    from portagpu.report.run_page import render as render
+    from portagpu.report.write import write_report as write_report
+else:
+    __all__, __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "portagpu.report.matrix_page": "render_runs",
+            "portagpu.report.run_page": "render",
+            "portagpu.report.write": "write_report",
+        },
+    )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.report.markup import page, tag
 from portagpu.report.style import CSS
-from portagpu.report.trace_tables import (
+from portagpu.traces.tables import (
     TEXTS,
     UNKNOWN,
     device_in_words,

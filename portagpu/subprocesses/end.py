@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import secrets
 import signal
 import time
 from pathlib import Path
@@ -90,7 +89,7 @@ def end_strays(kept: Collection[int] = (), limit_s: float = LIMITS.stray_s) -> N
 
 def new_mark() -> str:
     """The value of ``MARK`` for a child: what it starts inherits it, in whatever session."""
-    return secrets.token_hex(_MARK_BYTES // 2)
+    return os.urandom(_MARK_BYTES // 2).hex()
 
 
 def end_marked(mark: str, session: int | None = None) -> None:

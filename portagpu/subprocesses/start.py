@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from portagpu.errors import PortagpuError
+from portagpu.paths import working_folder
 from portagpu.patience import LIMITS, PATIENCE
 from portagpu.subprocesses.end import MARK, end_marked, kill_group, new_mark
 
@@ -37,14 +38,6 @@ _PATH_VARIABLES: Final = {
 """Variables that list paths, and their separators (``environ(7)``, ``ld.so(8)``)."""
 _PRELOAD_VARIABLES: Final = frozenset({"LD_PRELOAD", "LD_AUDIT"})
 """Those in which a name without a slash is searched in the paths of the others."""
-
-
-def working_folder() -> str:
-    """This process's working folder; raises PortagpuError where it was deleted."""
-    try:
-        return os.getcwd()  # noqa: PTH109 - a text to compare with those of sys.path
-    except FileNotFoundError:
-        raise PortagpuError("the working folder was deleted: cd to one that exists") from None
 
 
 def import_path() -> list[str]:

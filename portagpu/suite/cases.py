@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from portagpu.contract import Capability
+from portagpu.capability import Capability
 from portagpu.errors import Unsupported
 from portagpu.results.verdicts import Evidence
 from portagpu.switches import CHANGED

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from portagpu.contract import Capability
+from portagpu.capability import Capability
 from portagpu.errors import Unsupported
 from portagpu.suite.batch import Batches, batched_calls
 from portagpu.suite.cases import ATTRIBUTE, Case, NotHere, RankFailed

@@ -15,9 +15,9 @@ import pytest
 pytest.importorskip("torch")
 
 from portagpu.collectives import tuning
+from portagpu.collectives.bandwidth import TUNED
 from portagpu.collectives.tuned import TunedGroup
 from portagpu.collectives.tuning import (
-    OPERATIONS,
     Candidate,
     Entry,
     Point,
@@ -64,7 +64,7 @@ def sweep() -> Run:
 
 def test_every_candidate_is_checked_at_every_point(sweep: Run) -> None:
     assert sweep.verdict is Verdict.PASS, sweep.why
-    assert len(sweep.results) == len(OPERATIONS) * 2 * 3
+    assert len(sweep.results) == len(TUNED) * 2 * 3
     for result in sweep.results:
         operation = result.id.split("/")[2]
         assert set(result.extra["wrong"]) == set(WAYS[operation])
@@ -84,7 +84,7 @@ def test_the_run_makes_a_profile(sweep: Run, tmp_path: Path) -> None:
     assert comm.machine is not None
     found.check(comm.machine, comm.stack)
     assert {(each.operation, each.ranks) for each in found.entries} == {
-        (operation, world) for operation in OPERATIONS for world in (2, 3)
+        (operation, world) for operation in TUNED for world in (2, 3)
     }
     for entry in found.entries:
         for each in entry.ranges:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from portagpu.collectives.alpha_beta import fit_line
+from portagpu.collectives.bandwidth import TUNED
 from portagpu.collectives.choice import BasisKind, Question, tuned_choice
 from portagpu.collectives.comm import Comm
 from portagpu.collectives.emit import files_of
@@ -23,7 +24,6 @@ from portagpu.collectives.tuner_csv import (
     write_tuner,
 )
 from portagpu.collectives.tuning import (
-    OPERATIONS,
     Candidate,
     Entry,
     Point,
@@ -333,7 +333,7 @@ def test_buckets_are_by_the_plain_call_or_by_the_hook() -> None:
 @pytest.mark.parametrize(("vendor", "library"), [("nvidia", "NCCL"), ("amd", "RCCL")])
 def test_settings_are_of_the_library_and_its_version(vendor: str, library: str) -> None:
     form = tuner_forms()[vendor]
-    for operation in OPERATIONS:
+    for operation in TUNED:
         for each in settings(vendor, library, "2.30.7", operation):
             assert each.environment
             assert each.algorithm in form.algorithms

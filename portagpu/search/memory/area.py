@@ -13,7 +13,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.contract import Capability
+from portagpu.capability import Capability
 from portagpu.search.area import Area, has_contract
 from portagpu.search.difference import Difference, Kind
 from portagpu.search.memory.model import MIB, SLACK, Model

@@ -5,7 +5,22 @@ before and after the calls in question. Work that was over too early proves noth
 runs again with longer work, and counts as not judged if no length is enough.
 """
 
-from portagpu.search.ordering.area import AREA, Ordering
-from portagpu.search.ordering.kernels import Kernels, TorchKernels
+from __future__ import annotations
 
-__all__ = ["AREA", "Kernels", "Ordering", "TorchKernels"]
+from typing import TYPE_CHECKING
+
+from portagpu.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from portagpu.search.ordering.area import AREA as AREA
+    from portagpu.search.ordering.area import Ordering as Ordering
+    from portagpu.search.ordering.kernels import Kernels as Kernels
+    from portagpu.search.ordering.kernels import TorchKernels as TorchKernels
+else:
+    __all__, __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "portagpu.search.ordering.area": "AREA Ordering",
+            "portagpu.search.ordering.kernels": "Kernels TorchKernels",
+        },
+    )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 
-from portagpu.contract import Capability
+from portagpu.capability import Capability
 from portagpu.search.area import has_contract
 from portagpu.search.ordering.model import BUFFERS
 from portagpu.search.ordering.run import EVENTS, STREAMS, TIMED

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
-from portagpu.contract import Capability
+from portagpu.capability import Capability
 from portagpu.search.ordering.model import BUFFERS, FACTOR
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu import functions
-from portagpu.contract import Capability
+from portagpu.capability import Capability
 from portagpu.registry import backend
 from portagpu.search.area import has_contract
 from portagpu.search.ordering.blame import blame, event_name, stream_name, work_name
