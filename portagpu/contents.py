@@ -11,11 +11,11 @@ import base64
 import csv
 import hashlib
 import importlib.metadata
-import tomllib
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.documents import DocumentError, count, each, object_of, read_toml, text, values_of
 from portagpu.errors import PortagpuError
 from portagpu.paths import matrix_dir
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SCHEMA: Final = "portagpu.contents/1"
+_CONTENTS: Final = object_of({"gates": each(text), "conformance": values_of(count)}, others=True)
 WRITE_ANEW: Final = "python -m tests.support.pages"
 
 
@@ -85,15 +86,12 @@ def missing_cases(found: Mapping[str, int]) -> str:
     return f"there are {found_of}: reinstall portagpu, or, after a change of cases, {WRITE_ANEW}"
 
 
-def _contents() -> Mapping[str, Any]:
-    path = matrix_dir() / "contents.toml"
+def _contents() -> dict[str, Any]:
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise _damage_error(f"{path} cannot be read: {error}") from None
-    if document.get("schema") != SCHEMA:
-        raise _damage_error(f"{path} is no document of {SCHEMA}")
-    return document
+        found: dict[str, Any] = read_toml(matrix_dir() / "contents.toml", SCHEMA, _CONTENTS)
+    except DocumentError as error:
+        raise _damage_error(str(error)) from None
+    return found
 
 
 def _damage_error(what: str) -> DamagedInstallation:

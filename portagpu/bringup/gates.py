@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-import re
-import tomllib
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.contents import WRITE_ANEW, DamagedInstallation, stated_gates
+from portagpu.documents import (
+    each,
+    flag,
+    is_number,
+    matching,
+    object_of,
+    one_of,
+    read_toml,
+    some,
+    text,
+    that,
+    wrong,
+)
 from portagpu.errors import PortagpuError
 from portagpu.paths import matrix_dir
 from portagpu.results.verdicts import Evidence
@@ -23,13 +34,30 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = "portagpu.gates/1"
 EFFORTS: Final = ("quick", "full")
-_NAMED: Final = ("replay",)
-_OPTIONAL: Final = (*_NAMED, "opens_devices")
-_KEYS: Final = {"id": str, "title": str, "spec": str, "check": str, "needs": list, "earns": str}
 _EARNS: Final = {
     "nothing": None,
     **{str(each): each for each in (Evidence.LOADED, Evidence.EXECUTED)},
 }
+_SECONDS: Final = that("a number of seconds above 0", lambda value: is_number(value) and value > 0)
+_FUNCTION: Final = matching(r"[\w.]+:\w+", "'module:function'")
+_AMOUNTS: Final = object_of(
+    {"limit_s": _SECONDS, "device_s": _SECONDS}, frozenset({"device_s"}), others=True
+)
+_GATE: Final = object_of(
+    {
+        "id": matching(r"[a-z][a-z0-9-]*", "a word in lower case and hyphens"),
+        "title": text,
+        "spec": text,
+        "check": _FUNCTION,
+        "needs": each(text),
+        "earns": one_of(*_EARNS),
+        **dict.fromkeys(EFFORTS, _AMOUNTS),
+        "replay": _FUNCTION,
+        "opens_devices": flag,
+    },
+    frozenset({"replay", "opens_devices"}),
+)
+_FILE: Final = object_of({"gate": some(_GATE)}, others=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +101,9 @@ def load_gates(path: Path | None = None) -> tuple[Gate, ...]:
     """
     own = path is None
     path = path or matrix_dir() / "bringup" / "gates.toml"
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise PortagpuError(f"{path}: cannot be read as TOML: {error}") from error
-    if document.get("schema") != SCHEMA:
-        raise PortagpuError(f"{path}: schema must be {SCHEMA!r}, not {document.get('schema')!r}")
     gates: list[Gate] = []
-    for number, entry in enumerate(document.get("gate", ())):
-        gates.append(_gate(entry, f"{path}: gate[{number}]", [gate.id for gate in gates]))
-    if not gates:
-        raise PortagpuError(f"{path}: there is no gate; a checklist needs at least one")
+    for number, given in enumerate(read_toml(path, SCHEMA, _FILE)["gate"]):
+        gates.append(_gate(given, f"{path}: gate[{number}]", [gate.id for gate in gates]))
     if own and (missing := [name for name in stated_gates() if name not in {g.id for g in gates}]):
         raise DamagedInstallation(
             f"{path}: the gate {missing[0]} is missing: reinstall portagpu, or, after a change of "
@@ -92,46 +112,16 @@ def load_gates(path: Path | None = None) -> tuple[Gate, ...]:
     return tuple(gates)
 
 
-def _gate(entry: Mapping[str, Any], where: str, earlier: list[str]) -> Gate:
-    for key, kind in _KEYS.items():
-        if not isinstance(entry.get(key), kind):
-            raise PortagpuError(f"{where}.{key} must be a {kind.__name__}")
-    unknown = sorted(set(entry) - set(_KEYS) - set(_OPTIONAL) - set(EFFORTS))
-    if unknown:
-        raise PortagpuError(f"{where}.{unknown[0]} is not a key of a gate")
-    if not re.fullmatch(r"[a-z][a-z0-9-]*", entry["id"]) or entry["id"] in earlier:
-        raise PortagpuError(f"{where}.id {entry['id']!r} must be new, in lower case and hyphens")
-    opens = entry.get("opens_devices", False)
-    if not isinstance(opens, bool):
-        raise PortagpuError(f"{where}.opens_devices must be true or false")
-    for key in ("check", *_NAMED):
-        named = entry.get(key, entry["check"])
-        if not isinstance(named, str) or not re.fullmatch(r"[\w.]+:\w+", named):
-            raise PortagpuError(f"{where}.{key} must be 'module:function', not {named!r}")
-    if entry["earns"] not in _EARNS:
-        raise PortagpuError(f"{where}.earns must be {', '.join(_EARNS)}, not {entry['earns']!r}")
-    if "replay" in entry and entry["earns"] == Evidence.EXECUTED:
-        raise PortagpuError(f"{where}.earns is executed, and it judges recordings: nothing runs")
-    for need in entry["needs"]:
-        if need not in earlier:
-            raise PortagpuError(f"{where}.needs {need!r}, which is no earlier gate")
-    for effort in EFFORTS:
-        amounts = entry.get(effort, {})
-        for key in ("limit_s", *({"device_s"} & set(amounts))):
-            limit = amounts.get(key)
-            if isinstance(limit, bool) or not isinstance(limit, int | float) or limit <= 0:
-                raise PortagpuError(f"{where}.{effort}.{key} must be a number of seconds above 0")
-    return Gate(
-        id=entry["id"],
-        title=entry["title"],
-        spec=entry["spec"],
-        check=entry["check"],
-        needs=tuple(entry["needs"]),
-        amounts={effort: dict(entry[effort]) for effort in EFFORTS},
-        replay=entry.get("replay"),
-        opens_devices=opens,
-        earns=_EARNS[entry["earns"]],
-    )
+def _gate(given: dict[str, Any], path: str, earlier: list[str]) -> Gate:
+    earns = _EARNS[given.pop("earns")]
+    if given["id"] in earlier:
+        raise wrong(f"{path}.id", f"{given['id']!r} is the id of an earlier gate")
+    if "replay" in given and earns == Evidence.EXECUTED:
+        raise wrong(f"{path}.earns", "is executed, and it judges recordings: nothing runs")
+    if strange := [need for need in given["needs"] if need not in earlier]:
+        raise wrong(f"{path}.needs", f"{strange[0]!r} is not an earlier gate")
+    amounts = {effort: given.pop(effort) for effort in EFFORTS}
+    return Gate(**{**given, "needs": tuple(given["needs"])}, amounts=amounts, earns=earns)
 
 
 class UnknownGate(PortagpuError, LookupError):

@@ -17,10 +17,10 @@ from portagpu.bundle.document import (
 )
 from portagpu.bundle.evidence import check_evidence
 from portagpu.bundle.result_ids import check_ids
+from portagpu.documents import mapping, name, object_of, one_of, or_null, positive
 from portagpu.errors import BundleError, PortagpuError
 from portagpu.files import read_bounded
 from portagpu.redact.scrub import KINDS, LONGEST_TEXT, find_identifying
-from portagpu.results.rules import Rule, keys, mapping, name, one_of, or_null, positive
 from portagpu.results.run import Run
 from portagpu.results.schema import check_version
 from portagpu.text import one_line, shortened
@@ -37,12 +37,9 @@ _LARGEST_NUMBER: Final = 2**64
 _LONGEST_COMPLAINT: Final = 300
 _OF_A_MACHINE: Final = ("provenance", "result")
 
-_PROVENANCE: Final[Mapping[str, Rule]] = {
-    "portagpu": name,
-    "code_sha256": or_null(name),
-    "python": name,
-    "machine": name,
-}
+_PROVENANCE: Final = object_of(
+    {"portagpu": name, "code_sha256": or_null(name), "python": name, "machine": name}
+)
 
 
 def read_bundle(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -159,12 +156,12 @@ def _check_unaltered(document: Mapping[str, Any]) -> None:
 
 def _check_schema(document: Mapping[str, Any]) -> Run:
     check_version(document["schema"], "schema", SCHEMA)
-    one_of(EFFORT)(document["effort"], "effort")
-    keys(document["provenance"], "provenance", _PROVENANCE, frozenset())
+    one_of(EFFORT).read(document["effort"], "effort")
+    _PROVENANCE.read(document["provenance"], "provenance")
     for kind, count in mapping(document["scrubbed"], "scrubbed").items():
         if kind not in KINDS:
             raise BundleError(f"scrubbed: has what is no kind: {', '.join(KINDS)} are")
-        positive(count, f"scrubbed.{kind}")
+        positive.read(count, f"scrubbed.{kind}")
     try:
         run = Run.from_json(document["result"])
     except PortagpuError as error:

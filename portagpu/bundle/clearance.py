@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from portagpu.bundle.times import wrong_clock
-from portagpu.codec import DocumentError, decode, encode
+from portagpu.documents import DocumentError, decode, encode
 from portagpu.errors import ResultError
 from portagpu.files import write_atomic
 from portagpu.ledger import Clearance, Relief, instant

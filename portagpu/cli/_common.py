@@ -17,7 +17,7 @@ from portagpu.cli._document import STDOUT as STDOUT
 from portagpu.cli._document import document_written
 from portagpu.errors import MissingDependency, OutputError
 from portagpu.files import check_writable, is_special, write_atomic
-from portagpu.results.rules import json_text
+from portagpu.results.plain import json_text
 from portagpu.text import is_shown, printable
 
 if TYPE_CHECKING:

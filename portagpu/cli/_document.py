@@ -109,7 +109,7 @@ def _document(asked: _Asked, words: Sequence[str], code: int, message: str) -> s
     ascii_only = asked.json_to == STDOUT
     if asked.is_run:
         return _run(words, code, message).to_text(ascii_only=ascii_only)
-    from portagpu.results.rules import json_text
+    from portagpu.results.plain import json_text
 
     document = {
         "schema": SCHEMA,

@@ -18,7 +18,7 @@ def status(folder: Path, json_to: str | None) -> int:
     Exit codes: 0 if every node is PASS, 1 after FAIL or ERROR, 3 if a node has no result yet.
     """
     from portagpu.cli._fleet_text import closing_lines, code_of, slow_sentences
-    from portagpu.codec import encode
+    from portagpu.documents import encode
     from portagpu.fleet.record import FILE, read_record
     from portagpu.units import count
 

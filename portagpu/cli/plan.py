@@ -20,7 +20,7 @@ from portagpu.cli._common import (
 from portagpu.cli._complete import complete_target
 from portagpu.errors import PortagpuError
 from portagpu.files import read_bounded
-from portagpu.results.rules import json_text
+from portagpu.results.plain import json_text
 
 if TYPE_CHECKING:
     from portagpu.planning import Cluster, Model, Plans

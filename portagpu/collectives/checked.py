@@ -20,10 +20,10 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
-from portagpu.codec import decode, encode
 from portagpu.collectives.meeting import Problem, raise_together
 from portagpu.collectives.renamed import all_gather_single, reduce_scatter_single
 from portagpu.collectives.stores import Overrun, port_of, shut_down, watched
+from portagpu.documents import decode, encode
 from portagpu.errors import CollectiveError, CollectiveMismatch, RankLost
 from portagpu.text import ranks_in_words
 

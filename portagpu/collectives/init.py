@@ -23,7 +23,6 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.constants import default_pg_timeout
 
-from portagpu.codec import decode
 from portagpu.collectives.launcher import place_of_rank
 from portagpu.collectives.meeting import (
     Member,
@@ -51,6 +50,7 @@ from portagpu.collectives.stores import (
     open_store,
     say_farewell,
 )
+from portagpu.documents import decode
 from portagpu.errors import CollectiveError, PortagpuError
 from portagpu.text import error_line
 

@@ -16,9 +16,9 @@ import uuid
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from portagpu.codec import decode, encode
 from portagpu.collectives.processes import is_lost
 from portagpu.collectives.stores import POLL_S
+from portagpu.documents import decode, encode
 from portagpu.errors import CollectiveError, RankLost
 from portagpu.text import ranks_in_words
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.codec import decode, encode
-from portagpu.collectives.alpha_beta import Fit  # noqa: TC001 - the codec reads it
+from portagpu.collectives.alpha_beta import Fit  # noqa: TC001 - documents read it
 from portagpu.collectives.bandwidth import TUNED
 from portagpu.collectives.buckets import BucketChoice, choose_ddp
-from portagpu.collectives.measured import Machine, Stack  # noqa: TC001 - the codec reads them
+from portagpu.collectives.measured import Machine, Stack  # noqa: TC001 - documents read them
+from portagpu.documents import decode, encode
 from portagpu.files import read_bounded, write_atomic
 from portagpu.readings.model import FormatError
 from portagpu.text import one_line

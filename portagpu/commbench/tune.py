@@ -11,7 +11,6 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from portagpu.bench import Effort, MeasuredDevice
-from portagpu.codec import decode, encode
 from portagpu.collectives.alpha_beta import Fit, fit_line
 from portagpu.collectives.bandwidth import SHARED_OUT, TUNED
 from portagpu.collectives.measured import Machine, Stack
@@ -37,6 +36,7 @@ from portagpu.commbench.sweep import (
     whole_result,
 )
 from portagpu.commbench.verify import culprit
+from portagpu.documents import decode, encode
 from portagpu.registry import plugin
 from portagpu.results.expectations import exactly
 from portagpu.results.run import Result

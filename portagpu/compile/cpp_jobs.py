@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.codec import decode, encode
 from portagpu.compile.job import Job, module_source, reader_sources
 from portagpu.compile.judge import unjudged_result
+from portagpu.documents import decode, encode
 from portagpu.errors import MissingDependency, Unsupported
 from portagpu.kernels.cache import cache_key
 from portagpu.kernels.cpp.sources import KERNELS, read_source

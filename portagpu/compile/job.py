@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from portagpu.compile.judge import judge_code, unjudged_result
+from portagpu.documents import is_number
 from portagpu.machine_code.toolchain import MachineCode
-from portagpu.results.rules import is_number
 from portagpu.results.verdicts import Verdict
 
 if TYPE_CHECKING:

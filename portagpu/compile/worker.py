@@ -7,8 +7,8 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.codec import encode
 from portagpu.compile import cpp_jobs, triton_jobs
+from portagpu.documents import encode
 from portagpu.errors import MissingDependency
 from portagpu.kernels.catalogue import Variant, variants_by_id
 from portagpu.kernels.cpp.sources import read_source

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from portagpu.codec import DocumentError, decode, encode
+from portagpu.documents import DocumentError, decode, encode
 from portagpu.errors import PortagpuError
 from portagpu.files import read_bounded, write_atomic
 from portagpu.results.actions import Action

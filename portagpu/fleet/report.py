@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.codec import encode
+from portagpu.documents import encode
 from portagpu.fleet import measures, pairs, versions
 from portagpu.fleet.distributions import Distribution, distributions_of
 from portagpu.fleet.gather import Fleet, Missing, gather

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from portagpu.codec import decode
+from portagpu.documents import decode
 from portagpu.formats import pci_address
 from portagpu.readings.model import Event
 from portagpu.results.actions import Action

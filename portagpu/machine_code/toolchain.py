@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from portagpu.codec import DocumentError, decode
+from portagpu.documents import DocumentError, decode
 from portagpu.errors import Unsupported
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class MachineCode:
 
     @classmethod
     def from_json(cls, found: object) -> MachineCode | None:
-        """Decode the output of ``portagpu.codec.encode``; None for another form."""
+        """Decode the output of ``portagpu.documents.encode``; None for another form."""
         try:
             code = decode(cls, found, "code")
         except DocumentError:

@@ -5,14 +5,13 @@ An installed wheel has none of it.
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from portagpu.bundle.files import read_files
 from portagpu.compile.record import built, read_record
+from portagpu.documents import DocumentError, read_toml, rule_of, values_of
 from portagpu.errors import BundleError
-from portagpu.files import read_bounded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from portagpu.bundle.files import Document
 
 SCHEMA: Final = "portagpu.recorded/1"
-_LARGEST_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +27,7 @@ class Recorded:
     """A target whose published outputs were read: of which tools, and which library agreed."""
 
     read: tuple[str, ...]
-    loaded: str | None
+    loaded: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +66,7 @@ def _read_recorded(path: Path) -> dict[str, Recorded]:
     if not path.is_file():
         return {}
     try:
-        document: dict[str, Any] = tomllib.loads(read_bounded(path, _LARGEST_BYTES).decode())
-        if document.pop("schema", None) != SCHEMA:
-            raise BundleError(f"{path}: is no {SCHEMA}")
-        return {
-            target: Recorded(tuple(row["read"]), row.get("loaded"))
-            for target, row in document.items()
-        }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BundleError(f"{path}: cannot be read: {error}") from error
+        found: dict[str, Recorded] = read_toml(path, SCHEMA, values_of(rule_of(Recorded)))
+    except DocumentError as error:
+        raise BundleError(str(error)) from error
+    return found

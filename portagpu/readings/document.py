@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from portagpu.codec import DocumentError, decode, encode
+from portagpu.documents import DocumentError, decode, encode, refuse
 from portagpu.readings.model import Findings, FormatError
 
 MOST: Final = 1e24
@@ -34,13 +34,16 @@ def _plausible(value: Any, where: str) -> Any:
         return None
     if isinstance(value, dict):
         if not all(isinstance(key, str) and key.isprintable() for key in value):
-            raise DocumentError(f"{where}: must be a table of texts")
+            raise refuse(where, "an object with keys of printable text", value)
         kept = {key: item for key, item in value.items() if not _is_implausible(item)}
         return {key: _plausible(item, f"{where}.{key}") for key, item in kept.items()}
     if isinstance(value, list | tuple):
-        return [None if _is_implausible(item) else _plausible(item, where) for item in value]
+        return [
+            None if _is_implausible(item) else _plausible(item, f"{where}[{index}]")
+            for index, item in enumerate(value)
+        ]
     if isinstance(value, str) and not value.isprintable():
-        raise DocumentError(f"{where}: is no text of one line")
+        raise refuse(where, "text of one line", value)
     return value
 
 

@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from portagpu.files import write_atomic
-from portagpu.results.rules import UNSAFE
+from portagpu.results.plain import UNSAFE
 from portagpu.results.verdicts import Verdict
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import html
 import json
 from typing import Any, Final, TypeAlias
 
-from portagpu.results.rules import UNSAFE
+from portagpu.results.plain import UNSAFE
 
 _VOID: Final = frozenset({"input", "meta", "wbr"})
 _CLOSED: Final = frozenset({"path", "rect", "use"})

@@ -22,13 +22,14 @@ from portagpu.errors import ResultError
 from portagpu.files import read_bounded, write_atomic
 from portagpu.results import advice
 from portagpu.results.expectations import bounds
-from portagpu.results.rules import json_text, keys, mapping, plain
+from portagpu.results.plain import json_text, plain
 from portagpu.results.schema import (
     RESULT_RULES,
     RUN_RULES,
     SCHEMA,
     check_form,
     check_result,
+    check_run,
 )
 from portagpu.results.verdicts import (
     FAILING,
@@ -137,8 +138,7 @@ class Result:
     @classmethod
     def from_json(cls, document: object, path: str = "result") -> Result:
         """The result that an object of the schema describes; raises ResultError naming the key."""
-        check_result(document, path)
-        return cls.of_checked(mapping(document, path), path)
+        return cls.of_checked(check_result(document, path), path)
 
     @classmethod
     def of_checked(cls, document: Mapping[str, Any], path: str, *, fresh: bool = False) -> Result:
@@ -190,8 +190,8 @@ class RunInfo:
     error: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        document = mapping(plain({f.name: getattr(self, f.name) for f in fields(self)}, "run"), "")
-        keys(document, "run", RUN_RULES, frozenset())
+        given = {f.name: getattr(self, f.name) for f in fields(self)}
+        document = check_run(plain(given, "run"), "run")
         for key, value in document.items():
             object.__setattr__(self, key, tuple(value) if isinstance(value, list) else value)
 
@@ -361,8 +361,7 @@ class Run:
         Raises ResultError with the path of a key that is missing, unknown, of another type, or
         contradicts the results.
         """
-        check_form(document)
-        whole = mapping(document, "document")
+        whole = check_form(document)
         run = cls(RunInfo(**whole["run"]))
         for index, result in enumerate(whole["results"]):
             run.add(Result.of_checked(result, f"results[{index}]", fresh=fresh))
@@ -518,7 +517,9 @@ def _plain_result(raw: dict[str, Any], path: str) -> dict[str, Any]:
         if raw["verdict"] in _UNJUDGED_NUMBER:
             raw["verdict"] = Verdict.ERROR
     extra = plain(raw.pop("extra"), f"{path}.extra", gaps=True)
-    return _printable({**mapping(plain(raw, path), path), "extra": extra})
+    return _printable(
+        {**{key: plain(value, f"{path}.{key}") for key, value in raw.items()}, "extra": extra}
+    )
 
 
 def _printable(document: dict[str, Any]) -> dict[str, Any]:

@@ -5,41 +5,41 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Final
+import contextlib
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.errors import ResultError
-from portagpu.results.actions import Action
-from portagpu.results.rules import (
+from portagpu.documents import (
+    DocumentError,
     Json,
     Rule,
     any_of,
+    count,
     each,
     flag,
     if_then,
     instant,
     is_number,
-    keys,
-    mapping,
     name,
-    nested,
     not_negative,
     number,
-    numbers_or_gaps,
     object_of,
     one_of,
     or_null,
-    plain,
     positive,
-    refuse,
-    rule,
     text,
+    that,
     values_of,
+    version,
+    whole,
 )
+from portagpu.errors import ResultError
+from portagpu.results.actions import Action
+from portagpu.results.plain import nested, plain
 from portagpu.results.verdicts import Evidence, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 SCHEMA: Final = "portagpu.result/1"
 DEEPEST: Final = 64
@@ -49,76 +49,78 @@ _DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 def check_version(value: object, path: str, own: str) -> None:
     """Check that ``value`` is the schema ``own``; of a newer version of it, say what to do."""
-    name, _, number = own.rpartition("/")
-    stated = isinstance(value, str) and re.fullmatch(
-        rf"{re.escape(name)}/([1-9][0-9]{{0,8}})", value
-    )
-    if stated and int(stated[1]) > int(number):
-        raise ResultError(f"{path}: is {value}; this version reads {own}: upgrade portagpu")
-    one_of(own)(value, path)
+    _checker(version(own))(value, path)
 
 
-@rule(enum=[SCHEMA])
-def _version(value: object, path: str) -> None:
-    check_version(value, path, SCHEMA)
+def _checker(rule: Rule) -> Callable[[object, str], Any]:
+    """What reads by a rule and raises ResultError."""
+
+    def check(value: object, path: str) -> Any:
+        try:
+            return rule.read(value, path)
+        except DocumentError as error:
+            raise ResultError(str(error)) from error
+
+    return check
 
 
-@rule(type="integer")
-def _whole(value: object, path: str) -> None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise refuse(path, "a whole number", value)
+_lower_tolerance: Final = that(
+    "a fraction of the reference from -1 to 0, or null",
+    lambda value: is_number(value) and -1 <= value <= 0,
+    type="number",
+    minimum=-1,
+    maximum=0,
+)
+_upper_tolerance: Final = that(
+    "a fraction of the reference of at least 0, or null",
+    lambda value: is_number(value) and value >= 0,
+    type="number",
+    minimum=0,
+)
 
 
-@rule(type="integer", minimum=0)
-def _count(value: object, path: str) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise refuse(path, "a whole number of at least 0", value)
+def _or_words(rule: Rule) -> Rule:
+    """One line of text, or what keeps the rule."""
+
+    def read(value: Any, path: str) -> Any:
+        return (name if isinstance(value, str) else rule).read(value, path)
+
+    return Rule(read, {"anyOf": [name.schema, rule.schema]})
 
 
-@rule(type="number", minimum=-1, maximum=0)
-def _lower_tolerance(value: object, path: str) -> None:
-    if not is_number(value) or not -1 <= value <= 0:  # type: ignore[operator]
-        raise refuse(path, "a fraction of the reference from -1 to 0, or null", value)
+def _numbers_or_gaps(value: Any, path: str) -> Any:
+    # a curve has hundreds: most are checked without a call for each
+    if type(value) is list and {float, int}.issuperset(map(type, value)):
+        # the sum of finite numbers may be too large, which the slow way then accepts
+        with contextlib.suppress(OverflowError):
+            if isfinite(sum(map(abs, value))):
+                return value
+    return each(or_null(number)).read(value, path)
 
 
-@rule(type="number", minimum=0)
-def _upper_tolerance(value: object, path: str) -> None:
-    if not is_number(value) or value < 0:  # type: ignore[operator]
-        raise refuse(path, "a fraction of the reference of at least 0, or null", value)
-
-
-@rule(anyOf=[name.schema, number.schema])
-def number_or_words(value: object, path: str) -> None:
-    """A finite number, or one line of text."""
-    (name if isinstance(value, str) else number)(value, path)
-
-
-@rule(anyOf=[name.schema, not_negative.schema])
-def _reference(value: object, path: str) -> None:
-    (name if isinstance(value, str) else not_negative)(value, path)
-
+numbers_or_gaps: Final = Rule(_numbers_or_gaps, each(or_null(number)).schema)
+"""A list of finite numbers, and of null where one is missing."""
 
 shape: Final = any_of(
     text,
-    each(_whole),
-    values_of(any_of(_whole, text, words="a whole number or text")),
-    words="text, a list of whole numbers, or an object of them",
+    each(whole),
+    values_of(any_of(whole, text, what="a whole number or text")),
+    what="text, a list of whole numbers, or an object of them",
 )
 """The size of a problem: "4096x4096", [4096, 4096], {"m": 4096, "dtype": "fp32"}."""
 
 
-def _expected_together(value: object, path: str) -> None:
-    document = mapping(value, path)
+def _expected_together(document: Any, path: str) -> None:
     words = isinstance(document["reference"], str)
     for key in ("lower", "upper", "unit"):
         if words and document[key] is not None:
-            raise ResultError(f"{path}.{key}: must be null, because the reference is text")
+            raise DocumentError(f"{path}.{key}: must be null, because the reference is text")
     if not words and document["unit"] is None:
-        raise ResultError(f"{path}.unit: is missing; a number has a unit, 1 for a plain one")
+        raise DocumentError(f"{path}.unit: is missing; a number has a unit, 1 for a plain one")
 
 
 _EXPECTED: Final[Mapping[str, Rule]] = {
-    "reference": _reference,
+    "reference": _or_words(not_negative),
     "lower": or_null(_lower_tolerance),
     "upper": or_null(_upper_tolerance),
     "unit": or_null(name),
@@ -149,11 +151,12 @@ figure: Final = object_of(
 """What one source expects, and whether it judges."""
 
 
-def _as_many(value: object, path: str) -> None:
-    document = mapping(value, path)
+def _as_many(document: Any, path: str) -> None:
     if len(document["x"]) != len(document["y"]):
         points = len(document["x"]), len(document["y"])
-        raise ResultError(f"{path}.y: must have as many values as x, {points[0]}, not {points[1]}")
+        raise DocumentError(
+            f"{path}.y: must have as many values as x, {points[0]}, not {points[1]}"
+        )
 
 
 curve: Final = object_of(
@@ -210,7 +213,7 @@ RESULT_RULES: Final[Mapping[str, Rule]] = {
     "verdict": one_of(*Verdict),
     "evidence": each(one_of(*Evidence)),
     "device": or_null(name),
-    "value": or_null(number_or_words),
+    "value": or_null(_or_words(number)),
     "unit": or_null(name),
     "statistic": or_null(name),
     "n": or_null(positive),
@@ -227,29 +230,28 @@ RESULT_RULES: Final[Mapping[str, Rule]] = {
 _NEEDS_REASON: Final = frozenset({Verdict.FAIL, Verdict.ERROR, Verdict.INCONCLUSIVE, Verdict.SKIP})
 
 
-def _result_together(value: object, path: str) -> None:
+def _result_together(result: Any, path: str) -> None:
     """Check the keys of a result that depend on each other."""
-    result = mapping(value, path)
     verdict = result["verdict"]
     if verdict in _NEEDS_REASON and not result["reason"].strip():
-        raise ResultError(f"{path}.reason: is empty; {verdict} needs a reason")
+        raise DocumentError(f"{path}.reason: is empty; {verdict} needs a reason")
     if result["blocked_by"] is not None and verdict != Verdict.INCONCLUSIVE:
-        raise ResultError(f"{path}.blocked_by: is only for INCONCLUSIVE, not {verdict}")
+        raise DocumentError(f"{path}.blocked_by: is only for INCONCLUSIVE, not {verdict}")
     if len(set(result["evidence"])) != len(result["evidence"]):
-        raise ResultError(f"{path}.evidence: names a badge twice")
+        raise DocumentError(f"{path}.evidence: names a badge twice")
     words, wanted = isinstance(result["value"], str), result["expected"]
     if words and result["unit"] is not None:
-        raise ResultError(f"{path}.unit: must be null, because the value is text")
+        raise DocumentError(f"{path}.unit: must be null, because the value is text")
     if not words and result["value"] is not None and result["unit"] is None:
-        raise ResultError(f"{path}.unit: is missing; a value has a unit, 1 for a plain number")
+        raise DocumentError(f"{path}.unit: is missing; a value has a unit, 1 for a plain number")
     if wanted is None:
         return
     if result["value"] is not None and words is not isinstance(wanted["reference"], str):
-        raise ResultError(
+        raise DocumentError(
             f"{path}.expected.reference: must be text where the value is, and only there"
         )
     if result["unit"] not in (None, wanted["unit"]):
-        raise ResultError(
+        raise DocumentError(
             f"{path}.expected.unit: must be the unit of the value, {result['unit']},"
             f" not {wanted['unit']}"
         )
@@ -259,7 +261,7 @@ def _compared_with(kind: dict[str, Json]) -> dict[str, Json]:
     return {"anyOf": [{"properties": {"reference": kind}}, _NULL]}
 
 
-check_result: Final = object_of(
+_RESULT: Final = object_of(
     RESULT_RULES,
     further=_result_together,
     together=[
@@ -273,33 +275,41 @@ check_result: Final = object_of(
         if_then({"value": _NUMBER}, {"unit": _TEXT, "expected": _compared_with(_NUMBER)}),
     ],
 )
+check_result: Final = _checker(_RESULT)
 """Checks every key of a result, and those that depend on each other."""
+_RUN: Final = object_of(RUN_RULES, RUN_OPTIONAL)
+check_run: Final = _checker(_RUN)
 
-DOCUMENT_RULES: Final[Mapping[str, Rule]] = {
-    "schema": _version,
-    "verdict": one_of(*Verdict),
-    "counts": object_of(dict.fromkeys(map(str, Verdict), _count)),
-    "first_failed": or_null(name),
-    "culprit": or_null(name),
-    "run": object_of(RUN_RULES, RUN_OPTIONAL),
-    "results": each(check_result),
-}
+_DOCUMENT: Final = object_of(
+    {
+        "schema": version(SCHEMA),
+        "verdict": one_of(*Verdict),
+        "counts": object_of(dict.fromkeys(map(str, Verdict), count)),
+        "first_failed": or_null(name),
+        "culprit": or_null(name),
+        "run": _RUN,
+        "results": each(_RESULT),
+    }
+)
 
 
-def check_form(value: object) -> None:
-    """Check the form of a document, without the values of ``extra`` that have no form of their own.
+_check_keys: Final = _checker(_DOCUMENT)
 
-    ``Run.from_json`` checks those, and the verdict against the results.
+
+def check_form(value: object) -> dict[str, Any]:
+    """The keys of a document, without a check of what ``extra`` holds in no form of its own.
+
+    ``Run.from_json`` checks that, and the verdict against the results. Raises ResultError.
     """
     if nested(value, DEEPEST):
         raise ResultError("document: is nested too deeply")
-    keys(mapping(value, "document"), "", DOCUMENT_RULES)
+    found: dict[str, Any] = _check_keys(value, "")
+    return found
 
 
 def check_document(value: object) -> None:
     """Check the form of a document, and that JSON can hold every ``extra``."""
-    check_form(value)
-    for index, result in enumerate(mapping(value, "document")["results"]):
+    for index, result in enumerate(check_form(value)["results"]):
         plain(result["extra"], f"results[{index}].extra")
 
 
@@ -309,5 +319,5 @@ def json_schema() -> dict[str, Json]:
         "$schema": _DRAFT,
         "title": SCHEMA,
         "description": "A run and its results; docs/results.md says what each key means.",
-        **object_of(DOCUMENT_RULES).schema,
+        **_DOCUMENT.schema,
     }

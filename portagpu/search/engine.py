@@ -21,7 +21,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
-from portagpu.codec import decode
+from portagpu.documents import decode
 from portagpu.errors import PortagpuError
 from portagpu.patience import LIMITS, Starvation
 from portagpu.scratch import Scratch

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from portagpu.codec import decode, encode
+from portagpu.documents import decode, encode
 from portagpu.search.area import load_area
 from portagpu.subprocesses import parent_channel
 from portagpu.subprocesses.fork import OPTION

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from portagpu.contract import Override  # noqa: TC001 - the codec reads the types of fields
+from portagpu.contract import Override  # noqa: TC001 - documents read the types of fields
 from portagpu.results.verdicts import Evidence  # noqa: TC001 - as above
 from portagpu.running import OpenedDevice
 from portagpu.suite.case_ids import matches

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.codec import decode
+from portagpu.documents import decode
 from portagpu.patience import Starvation
 from portagpu.search.busy import excuse, watch_world
 from portagpu.suite.cases import NotHere, RankFailed

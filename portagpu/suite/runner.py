@@ -9,8 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.capability import Capability
-from portagpu.codec import decode, encode
 from portagpu.contents import check_installation, missing_cases
+from portagpu.documents import decode, encode
 from portagpu.errors import BackendNotFound, PortagpuError
 from portagpu.paths import matrix_dir
 from portagpu.patience import LIMITS

@@ -5,7 +5,7 @@ Import these names from :mod:`portagpu.target`.
 
 from __future__ import annotations
 
-import datetime  # noqa: TC003 - the codec reads the types of fields
+import datetime  # noqa: TC003 - documents read the types of fields
 import math
 from dataclasses import dataclass, field
 from enum import StrEnum

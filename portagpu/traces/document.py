@@ -8,7 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.captures.model import CapturedDevice, Source, ToolMessage, table
-from portagpu.codec import DocumentError, decode, encode
+from portagpu.documents import (
+    Rule,
+    anything,
+    each,
+    encode,
+    keys,
+    object_of,
+    or_null,
+    rule_of,
+    text,
+    values_of,
+    version,
+    whole,
+    wrong,
+)
 from portagpu.readings.model import FormatError
 from portagpu.text import one_line
 from portagpu.traces.model import (
@@ -25,7 +39,7 @@ from portagpu.traces.model import (
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
 _TABLES: Final[Mapping[str, Mapping[str, str]]] = {
     "rows": SUMMARY_COLUMNS,
@@ -34,21 +48,46 @@ _TABLES: Final[Mapping[str, Mapping[str, str]]] = {
     "collectives": COLLECTIVE_COLUMNS,
     "operators": OPERATOR_COLUMNS,
 }
-_LISTS: Final[Mapping[str, Callable[..., Any]]] = {
-    "sources": Source,
-    "devices": DeviceTime,
-    "steps": Steps,
-    "hardware": CapturedDevice,
-    "messages": ToolMessage,
-}
+
+
+def _table(columns: Mapping[str, str]) -> Rule:
+    rows_of = each(object_of(dict.fromkeys(columns, anything), frozenset(columns)))
+
+    def read(value: Any, path: str) -> Any:
+        rows = rows_of.read(value, path)
+        try:
+            return table({name: [row.get(name) for row in rows] for name in columns}, columns)
+        except (TypeError, ValueError, OverflowError) as error:
+            # pyarrow's errors are of these types
+            raise wrong(path, str(error)) from error
+
+    return Rule(read)
+
+
 _REQUIRED: Final = ("sources", "rows", "devices", "ranges", "collectives")
-_KEYS: Final = tuple(each.name for each in dataclasses.fields(Summary))
+_RULES: Final[Mapping[str, Rule]] = {
+    "schema": version(SCHEMA),
+    **{
+        key: _table(columns) if key in _REQUIRED else or_null(_table(columns))
+        for key, columns in _TABLES.items()
+    },
+    "sources": rule_of(tuple[Source, ...]),
+    "devices": rule_of(tuple[DeviceTime, ...]),
+    "steps": rule_of(tuple[Steps, ...]),
+    "hardware": rule_of(tuple[CapturedDevice, ...]),
+    "messages": rule_of(tuple[ToolMessage, ...]),
+    "api_ns": values_of(whole),
+    "events": values_of(whole),
+    "problems": rule_of(tuple[str, ...]),
+    "dropped": whole,
+    "details": values_of(text),
+}
 
 
 def to_document(summary: Summary) -> dict[str, Any]:
     """The summary as an object of JSON; a table is a list of its rows."""
     document: dict[str, Any] = {"schema": SCHEMA}
-    for key in _KEYS:
+    for key in (field.name for field in dataclasses.fields(Summary)):
         value = getattr(summary, key)
         is_table = key in _TABLES and value is not None
         document[key] = value.to_pylist() if is_table else encode(value)
@@ -72,57 +111,6 @@ def read_document(path: str | os.PathLike[str]) -> Summary:
 
 def from_document(document: object) -> Summary:
     """The summary that :func:`to_document` wrote. Raises DocumentError."""
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        raise DocumentError(f"the schema is not {SCHEMA}")
-    if missing := [key for key in _REQUIRED if key not in document]:
-        raise DocumentError(f"{missing[0]!r} is missing")
-    values: dict[str, Any] = {}
-    for key in document.keys() - {"schema"}:
-        value = document[key]
-        if key not in _KEYS:
-            raise DocumentError(f"{key!r} is not known")
-        if key in _TABLES:
-            values[key] = None if value is None and key not in _REQUIRED else _table(key, value)
-        elif key in _LISTS:
-            values[key] = tuple(
-                decode(_LISTS[key], each, f"{key}[{at}]")
-                for at, each in enumerate(_list(key, value))
-            )
-        else:
-            values[key] = _plain(key, value)
-    return Summary(**values)
-
-
-def _list(key: str, value: object) -> list[Any]:
-    if not isinstance(value, list):
-        raise DocumentError(f"{key}: must be a list")
-    return value
-
-
-def _table(key: str, value: object) -> Any:
-    rows = _list(key, value)
-    if not all(isinstance(each, dict) for each in rows):
-        raise DocumentError(f"{key}: must be a list of objects")
-    columns = _TABLES[key]
-    if unknown := {name for each in rows for name in each} - columns.keys():
-        raise DocumentError(f"{key}: {min(unknown)!r} is not known")
-    try:
-        return table({name: [each.get(name) for each in rows] for name in columns}, columns)
-    except (TypeError, ValueError, OverflowError) as error:
-        # pyarrow's errors are of these types
-        raise DocumentError(f"{key}: {error}") from error
-
-
-def _plain(key: str, value: object) -> Any:
-    """A number, or a table of numbers or texts, or a list of texts."""
-    if key == "dropped":
-        fits = isinstance(value, int) and not isinstance(value, bool)
-    elif key == "problems":
-        fits = isinstance(value, list) and all(isinstance(each, str) for each in value)
-        value = tuple(value) if isinstance(value, list) else value
-    else:
-        kind = str if key == "details" else int
-        fits = isinstance(value, dict) and all(isinstance(each, kind) for each in value.values())
-    if not fits:
-        raise DocumentError(f"{key}: has another type")
-    return value
+    found = keys(document, "", _RULES, frozenset(_RULES) - {"schema", *_REQUIRED})
+    del found["schema"]
+    return Summary(**found)

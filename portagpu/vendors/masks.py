@@ -7,10 +7,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+from portagpu.documents import that
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+Word: TypeAlias = Annotated[
+    str, that("text that is not empty", lambda value: isinstance(value, str) and value)
+]
+"""An item of several texts."""
 
 
 class Numbers(Enum):
@@ -57,11 +64,11 @@ class MaskRules:
     """
 
     layer: str
-    variables: tuple[str, ...]
+    variables: tuple[Word, ...]
     numbers: Numbers
     blanks: Blanks
     repeated: Repeated
-    uuid_prefixes: tuple[str, ...]
+    uuid_prefixes: tuple[Word, ...]
     uuid_match: UuidMatch
     uuid_case_counts: bool
     one_kind: bool = False
@@ -83,9 +90,9 @@ class TorchRules:
     ``bare_uuids`` says that it compares without the "GPU-" and with lower-case UUIDs.
     """
 
-    variables: tuple[str, ...]
+    variables: tuple[Word, ...]
     counted: str | None = None
-    asks_for: tuple[str, ...] = ()
+    asks_for: tuple[Word, ...] = ()
     bare_uuids: bool = False
 
 
@@ -109,7 +116,7 @@ class Runtime:
     torch_module: str = "torch.cuda"
     leaving: Mapping[str, str] = field(default_factory=dict)
     unread: Mapping[str, str] = field(default_factory=dict)
-    foreign: tuple[str, ...] = ()
+    foreign: tuple[Word, ...] = ()
 
     @property
     def variables(self) -> tuple[str, ...]:

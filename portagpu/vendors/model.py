@@ -6,15 +6,14 @@ Every field except the name has a default, which means that nothing of that kind
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path  # noqa: TC003 - the types of fields are read
 from typing import TYPE_CHECKING
 
 from portagpu.switches import Switch  # noqa: TC001 - the types of fields are read
+from portagpu.vendors.masks import Runtime, Word  # noqa: TC001 - the types of fields are read
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
-
-    from portagpu.vendors.masks import Runtime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +45,7 @@ class Fabric:
 
     kind: str
     counted: str | None = None
-    legend: tuple[str, str] | None = None
+    legend: tuple[Word, Word] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,16 +74,16 @@ class Vendor:
     """The kind of torch's build for its GPUs (``TorchBuild.kind``); None where any build does."""
     masks: Runtime | None = None
     """How its runtime reads visible-device masks."""
-    visibility: tuple[str, ...] = ()
+    visibility: tuple[Word, ...] = ()
     """Variables that hide or disguise devices, beside those of ``masks``: shown and recorded."""
     driver_files: DriverFiles | None = None
     driver_version: str | None = None
     """The file in which its kernel driver states its version, relative to the root."""
     chip_list: str | None = None
     """A list of products on the machine in the form of libdrm's ``amdgpu.ids``."""
-    makers: tuple[str, ...] = ()
+    makers: tuple[Word, ...] = ()
     """Patterns of the maker's names, in lower case, that stand before a product's."""
-    brands: tuple[str, ...] = ()
+    brands: tuple[Word, ...] = ()
     """Patterns of words that name no product by themselves ("radeon graphics")."""
     uuid_prefix: str = "GPU-"
     """How its runtime begins a GPU's UUID; other spellings are numbers of other tools."""
@@ -97,9 +96,9 @@ class Vendor:
     unsliced: str = "is divided into parts and has none, so that nothing can run on it"
     """What to do about a GPU that is to be used in slices and has none."""
     tuning: Tuning | None = None
-    libraries: tuple[str, ...] = ()
+    libraries: tuple[Word, ...] = ()
     """Patterns of the names of Python distributions whose versions matter."""
-    out_of_memory: tuple[str, ...] = ()
+    out_of_memory: tuple[Word, ...] = ()
     """Parts of its libraries' error texts that mean exhausted memory, in lower case. They are for
     errors that are no ``torch.OutOfMemoryError``."""
     switches: tuple[Switch, ...] = ()

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from collections.abc import Iterator, Mapping
-from pathlib import Path
 from string import Formatter
-from types import UnionType
-from typing import Any, Final, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Final
 
+from portagpu.documents import DocumentError, check_types
 from portagpu.text import one_line
-from portagpu.vendors.masks import Runtime
 from portagpu.vendors.model import Vendor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 # names of texts that belong to no vendor's GPUs: of a CPU's readings, and of the kernel's log
@@ -24,50 +23,12 @@ _OTHERS_PRODUCT: Final = "another product 7"
 
 def wrong_field(vendor: Vendor) -> str:
     """What is wrong with the first wrong field; empty where all are right."""
+    try:
+        check_types(vendor, Vendor, "")
+    except DocumentError as error:
+        return f"has a wrong field: {error}"
     # values are read only where all types are right
-    return next(_wrong_types(vendor, Vendor, ""), "") or next(_wrong_values(vendor), "")
-
-
-def _wrong_types(value: Any, kind: Any, name: str) -> Iterator[str]:
-    """The fields below ``value`` that have another type than ``kind`` says."""
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin is UnionType:
-        if value is not None:
-            yield from _wrong_types(value, arguments[0], name)
-    elif not _is_of(value, kind):
-        form = f"a tuple of {arguments[0].__name__}" if origin is tuple else f"a {kind.__name__}"
-        yield f"states its {name} as {one_line(repr(value))} instead of {form}"
-    elif origin is tuple:
-        for each in value:
-            yield from _wrong_types(each, arguments[0], name)
-    elif dataclasses.is_dataclass(kind):
-        for field, wanted in _fields(type(value)).items():
-            yield from _wrong_types(getattr(value, field), wanted, f"{name}.{field}".strip("."))
-
-
-def _fields(kind: Any) -> dict[str, Any]:
-    # modules import these for type checkers alone
-    return get_type_hints(kind, localns={"Mapping": Mapping, "Path": Path, "Runtime": Runtime})
-
-
-def _is_of(value: Any, kind: Any) -> bool:
-    """Whether ``value`` is of ``kind``, and the items of a tuple or mapping too."""
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin is tuple:
-        # a tuple of one text without its comma is a text, whose every letter would be one
-        long_enough = arguments[-1] is Ellipsis or len(arguments) == len(value or ())
-        return (
-            isinstance(value, tuple)
-            and long_enough
-            and all(_is_of(each, arguments[0]) and each != "" for each in value)
-        )
-    if origin is Mapping:
-        return isinstance(value, Mapping) and all(
-            isinstance(each, str) for pair in value.items() for each in pair
-        )
-    if dataclasses.is_dataclass(kind):
-        return type(value) is kind
-    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+    return next(_wrong_values(vendor), "")
 
 
 def _wrong_values(vendor: Vendor) -> Iterator[str]:

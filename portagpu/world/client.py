@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from portagpu.codec import decode
 from portagpu.distributions import install
+from portagpu.documents import decode
 from portagpu.errors import MissingDependency, PortagpuError
 from portagpu.patience import LIMITS, Starvation
 from portagpu.subprocesses import BrokenMessage, Subprocess

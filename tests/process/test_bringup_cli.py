@@ -15,7 +15,7 @@ from portagpu.bringup import load_gates
 from portagpu.cli._run_output import Files
 from portagpu.cli.bringup import bringup as bringup_verb
 from portagpu.errors import OutputError
-from portagpu.results.rules import UNSAFE
+from portagpu.results.plain import UNSAFE
 from portagpu.results.run import Result, Verdict, new_run, read_json, validate
 from portagpu.results.wording import headline
 

@@ -192,11 +192,11 @@ def read(verbs: ForkedVerbs, acme: Path) -> Callable[[str, str], str]:
         (TAKES + "import time\nparse = lambda text: time.sleep(9)", "did not answer within 0.5 s"),
         (
             RETURNS + "parse = lambda text: Findings(kind='aaa', readings=(5,))",
-            "raised ValueError: parse gave findings.readings: must be a table",
+            "raised ValueError: parse gave findings.readings[0]: must be an object with keys",
         ),
         (
             RETURNS + "parse = lambda text: Findings(kind='aaa', problems=('a\\nb',))",
-            "is no text of one line",
+            "parse gave findings.problems[0]: must be text of one line",
         ),
         (
             RETURNS + "parse = len\nSHAPES = (5,)",

@@ -232,7 +232,7 @@ def test_contents_that_cannot_be_read_are_damage(
     if text is not None:
         (tmp_path / "contents.toml").write_text(text, encoding="utf-8")
     monkeypatch.setattr(contents, "matrix_dir", lambda: tmp_path)
-    with pytest.raises(DamagedInstallation, match=r"damaged: .*contents\.toml .*; reinstall"):
+    with pytest.raises(DamagedInstallation, match=r"damaged: .*contents\.toml: .*; reinstall"):
         contents.stated_gates()
 
 

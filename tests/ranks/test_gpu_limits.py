@@ -17,7 +17,7 @@ from portagpu.bringup import context as contexts
 from portagpu.bringup.checks import collectives, identity, memory, numerics, sustained, transfers
 from portagpu.bringup.context import CheckedDevice, Context
 from portagpu.bringup.gates import load_gates
-from portagpu.codec import decode
+from portagpu.documents import decode
 from portagpu.results.run import Verdict
 from portagpu.suite import ConformOptions
 from portagpu.suite.messages import DeviceUnderTest, ListedCase

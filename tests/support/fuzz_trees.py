@@ -42,7 +42,7 @@ from portagpu.readings.model import FormatError
 from portagpu.recordings.replay import Recording
 from portagpu.report import render as report_page
 from portagpu.report.junit import render as junit
-from portagpu.results.rules import UNSAFE, json_text
+from portagpu.results.plain import UNSAFE, json_text
 from portagpu.results.wording import failures_text, headline
 from tests.support.fuzz_formats import RECORDINGS, TooSlow, format_modules, mutate, stop
 from tests.support.gpu_trees import amd_gpu, machine, nvidia_gpu

@@ -140,7 +140,7 @@ def draw(seed: int, count: int, files: list[str]) -> Iterator[Mutant]:
 
 
 def module_name(file: str) -> str:
-    """ "portagpu.codec" of "portagpu/codec.py"."""
+    """ "portagpu.documents" of "portagpu/documents.py"."""
     parts = Path(file).with_suffix("").parts
     parts = parts[1:] if parts[0] == "backends" else parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)

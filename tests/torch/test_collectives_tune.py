@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
-from portagpu.codec import encode
 from portagpu.collectives.tuning import Candidate, Point
 from portagpu.commbench.sweep import WrongOptions
 from portagpu.commbench.tune import ID, TuneOptions, profile_of
+from portagpu.documents import encode
 from portagpu.results.run import Result, Run, new_run
 from portagpu.results.verdicts import Verdict
 

@@ -62,25 +62,38 @@ def test_the_limits_of_a_quick_run_are_stated_for_every_gate():
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (("portagpu.gates/1", "portagpu.gates/9"), "schema must be 'portagpu.gates/1'"),
-        (('id = "one"', 'id = "One!"'), "gate[0].id 'One!'"),
-        (('title = "One"', "title = 1"), "gate[0].title must be a str"),
-        (("needs = []", 'needs = ["two"]'), "gate[0].needs 'two', which is no earlier gate"),
-        (("quick = { limit_s = 5 }", ""), "gate[0].quick.limit_s must be"),
+        (
+            ("portagpu.gates/1", "portagpu.gates/9"),
+            "schema: is portagpu.gates/9; this version r",
+        ),
+        (
+            ('id = "one"', 'id = "One!"'),
+            "gate[0].id: must be a word in lower case and hyphens",
+        ),
+        (('title = "One"', "title = 1"), "gate[0].title: must be text, not 1"),
+        (("needs = []", 'needs = ["two"]'), "gate[0].needs: 'two' is not an earlier gate"),
+        (("quick = { limit_s = 5 }", ""), "gate[0].quick: is missing"),
         (
             ("quick = { limit_s = 5 }", "quick = { limit_s = true }"),
-            "gate[0].quick.limit_s must be",
+            "gate[0].quick.limit_s: must be a number of seconds above 0, not True",
         ),
-        (("full = { limit_s = 5 }", "full = { limit_s = 0 }"), "gate[0].full.limit_s must be"),
+        (
+            ("full = { limit_s = 5 }", "full = { limit_s = 0 }"),
+            "gate[0].full.limit_s: must be a number",
+        ),
         (
             ('check = "tests.support.bringup_checks:good"', 'check = "no colon"'),
-            "gate[0].check must be",
+            "gate[0].check: must be 'module:function', not 'no colon'",
         ),
-        (("needs = []", 'needs = []\nreplay = "no colon"'), "gate[0].replay must be"),
-        (('earns = "executed"', 'earns = "recorded"'), "gate[0].earns must be nothing, loaded, ex"),
-        (("needs = []", 'needs = []\nreplay = "m:f"'), "gate[0].earns is executed, and it judges"),
-        (("needs = []", "needs = []\nreplay = 1"), "gate[0].replay must be"),
-        (("needs = []", "needs = []\ncolour = 1"), "gate[0].colour is not a key of a gate"),
+        (("needs = []", 'needs = []\nreplay = "no colon"'), "gate[0].replay: must be"),
+        (
+            ('earns = "executed"', 'earns = "recorded"'),
+            "gate[0].earns: must be one of nothing, l",
+        ),
+        (("needs = []", 'needs = []\nreplay = "m:f"'), "gate[0].earns: is executed, and it judges"),
+        (("needs = []", "needs = []\nreplay = 1"), "gate[0].replay: must be"),
+        (("needs = []", "needs = []\ncolour = 1"), "gate[0].colour: is not a known key"),
+        (("[[gate]]", "[gate]"), "gate: must be a list, not {"),
         (("[[gate]]", "[[gate"), "cannot be read as TOML"),
     ],
 )
@@ -97,7 +110,7 @@ def test_a_wrong_checklist_names_file_key_and_rule(tmp_path, change, said):
 def test_two_gates_of_one_id_are_refused(tmp_path):
     path = tmp_path / "gates.toml"
     path.write_text('schema = "portagpu.gates/1"\n' + GATE + GATE)
-    with pytest.raises(PortagpuError, match=r"gate\[1\]\.id 'one' must be new"):
+    with pytest.raises(PortagpuError, match=r"gate\[1\]\.id: 'one' is the id of an earlier gate"):
         load_gates(path)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from portagpu.codec import decode, encode
+from portagpu.documents import decode, encode
 from portagpu.results.actions import Action, action_of
 from portagpu.results.advice import severity_of
 from portagpu.results.run import Result, Run, Verdict

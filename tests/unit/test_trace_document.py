@@ -43,17 +43,23 @@ def test_a_summary_survives_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"schema": "portagpu.result/1"}, "the schema is not"),
-        ({"rows": None}, "rows: must be a list"),
-        ({"operators": [{"name": "a", "colour": 1}]}, "operators: 'colour' is not known"),
-        ({"rows": [5]}, "list of objects"),
-        ({"rows": [{"name": "a", "colour": 1}]}, "'colour' is not known"),
+        (
+            {"schema": "portagpu.result/1"},
+            "schema: must be one of portagpu.trace-",
+        ),
+        ({"rows": None}, "rows: must be a list, not None"),
+        ({"operators": [{"name": "a", "colour": 1}]}, "operators[0].colour: is not a known key"),
+        ({"rows": [5]}, "rows[0]: must be an object with keys of text, not 5"),
+        ({"rows": [{"name": "a", "colour": 1}]}, "rows[0].colour: is not a known key"),
         ({"rows": [{"total_ns": "much"}]}, "rows: "),
-        ({"devices": [{"rank": 0}]}, "devices[0]"),
-        ({"messages": [{"level": "loud", "text": ""}]}, "'loud' is not known"),
-        ({"dropped": True}, "dropped: has another type"),
-        ({"api_ns": {"a": "b"}}, "api_ns: has another type"),
-        ({"more": 1}, "'more' is not known"),
+        ({"devices": [{"rank": 0}]}, "devices[0].device: is missing"),
+        (
+            {"messages": [{"level": "loud", "text": ""}]},
+            "messages[0].level: must be one of info, ",
+        ),
+        ({"dropped": True}, "dropped: must be a whole number, not True"),
+        ({"api_ns": {"a": "b"}}, "api_ns.a: must be a whole number, not 'b'"),
+        ({"more": 1}, "more: is not a known key"),
     ],
 )
 def test_a_wrong_document_is_one_line(tmp_path: Path, change: dict[str, Any], words: str) -> None:

@@ -113,9 +113,9 @@ def test_a_profile_that_is_cut_anywhere_is_refused_in_one_line(tmp_path: Path) -
     [
         ({"schema": "portagpu.tuning/2"}, "its schema is not portagpu.tuning/1"),
         ({"entries": []}, "a profile has entries"),
-        ({"more": 1}, "'more' is not known"),
+        ({"more": 1}, "profile.more: is not a known key"),
         ({"machine": {}}, "machine"),
-        ({"made": None}, "must be str"),
+        ({"made": None}, "profile.made: must be text, not None"),
     ],
 )
 def test_what_is_no_profile_is_refused(tmp_path: Path, change: Any, words: str) -> None:

@@ -27,7 +27,7 @@ from portagpu.inventory.join import MOST_GPUS
 from portagpu.recordings.replay import MANIFEST, Recording
 from portagpu.report import render as report_page
 from portagpu.report.junit import render as junit
-from portagpu.results.rules import UNSAFE
+from portagpu.results.plain import UNSAFE
 from portagpu.results.run import Run
 from tests.support import fuzz_trees
 from tests.support.fuzz_trees import OUTSIDE, fuzz, own, texts

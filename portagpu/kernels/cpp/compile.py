@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.codec import decode, encode
+from portagpu.documents import decode, encode
 from portagpu.errors import MissingDependency, Unsupported
 from portagpu.kernels.cpp.sources import inline_header, read_source
 from portagpu.machine_code.compiled import CompiledKernel, CompileError, CompilerEnded

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping  # noqa: TC003 - the codec reads the types of fields
+from collections.abc import Mapping  # noqa: TC003 - documents read the types of fields
 from dataclasses import dataclass, field
 from datetime import date
 from enum import StrEnum
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from portagpu.codec import DocumentError, decode, encode
+from portagpu.documents import DocumentError, decode, encode
 from portagpu.errors import PortagpuError
 
 
@@ -75,26 +75,38 @@ def test_json_is_readable_and_in_a_stable_order() -> None:
 @pytest.mark.parametrize(
     ("document", "words"),
     [
-        (None, "outer: must be a table"),
-        ({"name": "a", "later": 1}, "outer: 'later' is not known"),
-        ({}, "outer: .*missing.*'name'"),
-        ({"name": 3}, "outer.name: must be str, not int"),
-        ({"name": None}, "outer.name: must be str, not NoneType"),
-        ({"name": "a", "count": True}, "outer.count: must be int, not bool"),
-        ({"name": "a", "count": 1.0}, "outer.count: must be int, not float"),
-        ({"name": "a", "flag": 1}, "outer.flag: must be bool, not int"),
-        ({"name": "a", "day": "soon"}, "outer.day: 'soon' is not known"),
-        ({"name": "a", "day": 3}, "outer.day: 3 is not known"),
-        ({"name": "a", "code": "%%"}, "outer.code: '%%' is not known"),
-        ({"name": "a", "pair": [1]}, "outer.pair: must have 2 items"),
-        ({"name": "a", "pair": [1, 2]}, "outer.pair: must be str, not int"),
-        ({"name": "a", "inners": {}}, "outer.inners: must be a list"),
-        ({"name": "a", "inners": [{"number": "1"}]}, "outer.inners.number: must be float, not str"),
-        ({"name": "a", "inners": [{"number": -1}]}, "outer.inners: number: must be at least 0"),
-        ({"name": "a", "inners": [{"number": 1, "color": "green"}]}, "color: 'green' is not known"),
-        ({"name": "a", "words": "ab"}, "outer.words: must be a list"),
-        ({"name": "a", "table": []}, "outer.table: must be a table of texts"),
-        ({"name": "a", "table": {"x": "1"}}, "outer.table.x: must be int, not str"),
+        (None, "outer: must be an object with keys of text, not None"),
+        (
+            {"name": "a", "later": 1},
+            "outer.later: is not a known key; there is name, count, flag, day, code",
+        ),
+        ({}, "outer.name: is missing"),
+        ({"name": 3}, "outer.name: must be text, not 3"),
+        ({"name": None}, "outer.name: must be text, not None"),
+        ({"name": "a", "count": True}, "outer.count: must be a whole number, not True"),
+        ({"name": "a", "count": 1.0}, "outer.count: must be a whole number, not 1.0"),
+        ({"name": "a", "flag": 1}, "outer.flag: must be true or false, not 1"),
+        ({"name": "a", "day": "soon"}, "outer.day: must be a day such as 2027-01-31, not 'soon'"),
+        ({"name": "a", "day": 3}, "outer.day: must be a day such as 2027-01-31, not 3"),
+        ({"name": "a", "code": "%%"}, "outer.code: must be bytes in Base64, not '%%'"),
+        ({"name": "a", "pair": [1]}, r"outer.pair: must be a list of 2 items, not \[1\]"),
+        ({"name": "a", "pair": [1, 2]}, r"outer.pair\[1\]: must be text, not 2"),
+        ({"name": "a", "inners": {}}, "outer.inners: must be a list, not {}"),
+        (
+            {"name": "a", "inners": [{"number": "1"}]},
+            r"outer.inners\[0\].number: must be a number, not '1'",
+        ),
+        (
+            {"name": "a", "inners": [{"number": -1}]},
+            r"outer.inners\[0\]: number: must be at least 0",
+        ),
+        (
+            {"name": "a", "inners": [{"number": 1, "color": "green"}]},
+            "color: must be one of red, blue, not 'green'",
+        ),
+        ({"name": "a", "words": "ab"}, "outer.words: must be a list, not 'ab'"),
+        ({"name": "a", "table": []}, r"outer.table: must be an object with keys of text, not \[\]"),
+        ({"name": "a", "table": {"x": "1"}}, "outer.table.x: must be a whole number, not '1'"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_its_place(document: Any, words: str) -> None:
