@@ -394,11 +394,19 @@ def _leave_over_store(run: _Run, timeout_s: float) -> bool:
 
 def _end_last(run: _Run, timeout_s: float) -> None:
     """Say that this rank needs the store no more; whoever holds it waits for all others."""
-    until = time.monotonic() + timeout_s
+    meeting, until = run.meeting, time.monotonic() + timeout_s
     run.store.add("gone", 1)
-    while run.meeting.ends_last and run.store.add("gone", 0) < len(run.members):
+    while meeting.ends_last and run.store.add("gone", 0) < len(run.members):
         if time.monotonic() > until:
             return
+        time.sleep(POLL_S / 10)
+    if meeting.file is None:
+        return
+    if meeting.holds:
+        meeting.file.unlink(missing_ok=True)
+    # torch's FileStore writes to its file when it ends, perhaps with a model that has its group:
+    # one that found the file before rank 0 removes it would make it again
+    while meeting.file.exists() and time.monotonic() < until:
         time.sleep(POLL_S / 10)
 
 

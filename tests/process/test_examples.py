@@ -1,13 +1,12 @@
-"""The examples give the same losses alone, on ranks, and split in every way, in a few steps.
+"""The examples give the same losses alone and on ranks, in a few steps.
 
-Whether they learn is in ``tests/full``. Ranks of the rank server run their programs, and one real
-torchrun does.
+Ranks of the rank server run their programs. ``tests/full`` has torchrun, splitting in both ways at
+once, and whether they learn.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -18,7 +17,6 @@ pytestmark = [pytest.mark.torch, pytest.mark.first]
 import torch.distributed as dist
 
 from tests.conftest import ROOT
-from tests.support.launched import run_on_the_cpu
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,19 +69,14 @@ def losses(out: str) -> list[float]:
     return [float(each) for each in steps + final]
 
 
-def test_the_transformer_trains_the_same_alone_and_under_torchrun(
-    training_ranks: Ranks, tmp_path: Path
-) -> None:
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    ended = run_on_the_cpu([sys.executable, *torchrun, str(EXAMPLE), *SHORT], tmp_path)
-    two = trained([ended])
+def test_the_transformer_trains_the_same_alone_and_on_two_ranks(training_ranks: Ranks) -> None:
+    two = trained(run(training_ranks, EXAMPLE, 2, *SHORT))
     alone = trained(run(training_ranks, EXAMPLE, 1, *SHORT))
     # the losses on the way have four digits
     assert losses(two) == pytest.approx(losses(alone), rel=AGREEMENT, abs=2e-4)
     assert losses(alone)[-1] < losses(alone)[0]
     assert "on 1 rank(s) of cpu" in alone
     assert "on 2 rank(s) of cpu" in two
-    assert list(tmp_path.iterdir()) == [], "the example leaves files behind"
 
 
 @pytest.mark.parametrize("options", [("--steps", "0"), ("--batch", "0"), ("--precision", "fp8")])
@@ -106,17 +99,16 @@ def parallel_losses(
     return {int(step): (float(loss), float(norm)) for step, loss, norm in found}
 
 
-def test_every_way_of_splitting_trains_the_same_and_goes_on_on_other_ranks(
+def test_a_split_run_trains_the_same_and_goes_on_split_in_another_way(
     training_ranks: Ranks, tmp_path: Path
 ) -> None:
     alone = parallel_losses(training_ranks, 1)
     assert sorted(alone) == [0, 1, 2, 3, 4]
-    split = parallel_losses(training_ranks, 4, "--tp", "2", "--pp", "2", "--recompute", "operators")
     kept = ("--checkpoints", str(tmp_path / "kept"))
-    begun = parallel_losses(training_ranks, 2, *kept, steps=3)
+    begun = parallel_losses(training_ranks, 2, *kept, "--tp", "2", steps=3)
     assert sorted(begun) == [0, 1, 2]
-    on = parallel_losses(training_ranks, 2, *kept, "--pp", "2", "--schedule", "interleaved")
+    ways = ("--pp", "2", "--schedule", "interleaved", "--recompute", "operators")
+    on = parallel_losses(training_ranks, 2, *kept, *ways)
     assert sorted(on) == [3, 4]
-    for way in (split, begun | on):
-        for step, pair in alone.items():
-            assert way[step] == pytest.approx(pair, rel=AGREEMENT), f"step {step}"
+    for step, pair in alone.items():
+        assert (begun | on)[step] == pytest.approx(pair, rel=AGREEMENT), f"step {step}"

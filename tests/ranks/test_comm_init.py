@@ -131,6 +131,12 @@ def test_arguments_need_no_variable(ranks: Ranks, how: str) -> None:
     assert all(found["same"] for found in told)
 
 
+def test_a_rank_goes_on_when_the_stores_file_is_removed(ranks: Ranks, tmp_path: Path) -> None:
+    """torch's store writes to a file that it finds when it ends, which may be after that."""
+    options = {"method": f"file://{tmp_path}/store", "note": str(tmp_path)}
+    assert values(ranks, "keeps_its_group", 2, **options) == [[False, False]] * 2
+
+
 def test_alone_without_any_variable(ranks: Ranks) -> None:
     (found,) = values(ranks, "join", 1)
     seen = found["seen"][1]

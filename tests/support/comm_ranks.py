@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -249,6 +250,30 @@ def comes_late(rank, method, late, note):
     path.with_suffix(".new").write_text(f"{os.getpid()} {world.members[rank.rank].started}")
     path.with_suffix(".new").rename(path)
     return [first, said, dist.is_initialized(), threads_left()]
+
+
+def keeps_its_group(rank, method, note):
+    """Leave while the program has a group; whether the store's file is there then and at the end.
+
+    Rank 0 closes its store when the other one is through.
+    """
+    others, close = Path(f"{note}/through"), init_module._close
+    if rank.rank == 0:
+
+        def late(meeting):
+            wait_until(others.exists, "rank 1 is not through")
+            close(meeting)
+
+        init_module._close = late
+    with rank.gpu.comm.init(timeout_s=60.0, init_method=method):
+        group = dist.new_group()
+    file = Path(method.removeprefix("file://"))
+    left = file.exists()
+    if rank.rank:
+        others.touch()
+    del group
+    gc.collect()
+    return [left, file.exists()]
 
 
 def rank_0_is_lost_and_block_ends(rank, port, error):

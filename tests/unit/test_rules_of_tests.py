@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import gc
 import re
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Final
+
+import pytest
 
 from tests.conftest import ROOT
 
@@ -34,6 +37,15 @@ BINDS: Final = {"bind", "create_server", "listen"}
 WAITING: Final = "support/waits.py"
 """The one place that sleeps below a deadline."""
 NOT_TESTS: Final = ("benchmarks/", "support/port_samples/")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _a_million_nodes() -> Iterator[None]:
+    """No later test has Python look for garbage among them."""
+    gc.disable()
+    yield
+    files.cache_clear()
+    gc.enable()
 
 
 @dataclass(frozen=True)
