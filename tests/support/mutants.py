@@ -3,10 +3,9 @@
 Draws mutants of the product by a seed, files by their lines, with the operators of cosmic-ray. The
 tests that start no process run once for each commit, with coverage by test. In a clone of the
 commit, a mutant then meets the tests that execute its lines, cheap ones first. Lines that none of
-them executes meet the nearest files of the tests that start processes. A mutant is caught by a test
-that fails with it and passes without it. Prints a line for each mutant, and the survivors with
-their difference at the end. What ``from __future__ import annotations`` never runs (types) is not
-mutated.
+them executes meet the nearest files of the tests that start processes. Prints a line for each
+mutant. At the end, the tests that caught one run without a mutant, and survivors are printed with
+their difference. What ``from __future__ import annotations`` never runs (types) is not mutated.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ FAST: Final = ("unit", "vendor_texts", "torch")
 """Folders whose tests run in the process that coverage sees."""
 OTHERS: Final = ("process", "ranks", "pages")
 LIMIT_S: Final = 600
-MAX_TESTS: Final = 200
-MAX_TESTS_S: Final = 90
+MAX_TESTS: Final = 100
+MAX_TESTS_S: Final = 30
 NEAREST: Final = 3
 """How many files of tests a mutant meets that coverage says nothing about."""
 OPERATORS: Final = (
@@ -229,63 +228,55 @@ class Baseline:
         tests = {each.rpartition("|")[0] for each in names}
         return {each for each in tests if each in self._tests and self._tests[each][1]}
 
-    def _some(self, tests: set[str]) -> list[str]:
-        """Cheap ones of each function, as far as the limits allow."""
+    def _some(self, tests: set[str], near: list[str]) -> list[str]:
+        """Of each function some, those of near files and the cheap ones first, up to the limits."""
+        far = {test.partition("::")[0] for test in tests}.difference(near)
+        order = {file: number for number, file in enumerate([*near, *sorted(far)])}
         functions = defaultdict(list)
-        for test in sorted(tests, key=lambda each: (self._tests[each][0], each)):
+        for test in sorted(
+            tests, key=lambda each: (each.partition("::")[0] in far, self._tests[each], each)
+        ):
             functions[test.partition("[")[0]].append(test)
         found: list[str] = []
-        files: dict[str, float] = defaultdict(float)
+        spent_s = 0.0
         for test in filter(None, chain.from_iterable(zip_longest(*functions.values()))):
-            if found and (len(found) == MAX_TESTS or sum(files.values()) > MAX_TESTS_S):
+            spent_s += self._tests[test][0]
+            if found and (len(found) == MAX_TESTS or spent_s > MAX_TESTS_S):
                 break
             found.append(test)
-            files[test.partition("::")[0]] += self._tests[test][0]
-        return sorted(found, key=lambda each: (files[file := each.partition("::")[0]], file))
+        return sorted(found, key=lambda each: order[each.partition("::")[0]])
 
-    def tests(self, mutant: Mutant) -> list[list[str]]:
-        """What a mutant meets, one run of pytest after the other."""
+    def tests(self, mutant: Mutant) -> list[str]:
+        """What a mutant meets."""
+        near = nearest_tests(mutant.file, FAST)
         around = enclosing(mutant.before, mutant.line)
         if any(isinstance(node, ast.FunctionDef) for node, *_ in around[:-1]):
             node, first, last = around[-1]
             if body := getattr(node, "body", None):
                 last = max(first, body[0].lineno - 1)
             found = self._executing(mutant.file, first, last)
-            return [self._some(found) if found else nearest_tests(mutant.file, OTHERS)]
+            return self._some(found, near) if found else nearest_tests(mutant.file, OTHERS)
         # what only the import executes: the tests of what it belongs to
         everything = mutant.before.count("\n")
         for _, first, last in (*reversed(around), (None, 1, everything)):
             if found := self._executing(mutant.file, first, last):
-                return [self._some(found), nearest_tests(mutant.file, FAST)]
-        return [nearest_tests(mutant.file, FAST), nearest_tests(mutant.file, OTHERS)]
+                return self._some(found, near)
+        return [*near, *nearest_tests(mutant.file, OTHERS)]
 
 
-def _first_failure(copy: Path, words: list[str]) -> str | None:
-    # a mutant may change the parameters of tests, and so their names
-    found = _pytest(copy, ["-x", *words]) or _pytest(
-        copy, ["-x", *dict.fromkeys(each.partition("[")[0] for each in words)]
-    )
-    return next((name for name, (_, passed) in found.items() if not passed), None)
-
-
-def caught_by(copy: Path, mutant: Mutant, number: int, tests: list[str]) -> str | None:
-    """The first of the tests that fails with a mutant, and passes without it."""
+def caught_by(copy: Path, mutant: Mutant, number: int, tests: list[str]) -> str:
+    """The first of the tests that fails with a mutant."""
     place = copy / mutant.file
-    skipped: list[str] = []
-    while tests:
-        place.write_text(mutant.after, encoding="utf-8")
-        # a time of its own, or Python runs what it has compiled
-        os.utime(place, (number + 1, number + 1))
-        failed = _first_failure(copy, [*tests, *skipped])
-        place.write_text(mutant.before, encoding="utf-8")
-        os.utime(place, (0, 0))
-        if failed is None or f"--deselect={failed}" in skipped:
-            return None
-        again = [failed] if failed.startswith("tests/") else tests
-        if _first_failure(copy, [*again, *skipped]) is None:
-            return failed
-        skipped.append(f"--deselect={failed}")
-    return None
+    place.write_text(mutant.after, encoding="utf-8")
+    # a time of its own, or Python runs what it has compiled
+    os.utime(place, (number + 1, number + 1))
+    # a mutant may change the parameters of tests, and so their names
+    found = _pytest(copy, ["-x", *tests]) or _pytest(
+        copy, ["-x", *dict.fromkeys(each.partition("[")[0] for each in tests)]
+    )
+    place.write_text(mutant.before, encoding="utf-8")
+    os.utime(place, (0, 0))
+    return next((name for name, (_, passed) in found.items() if not passed), "")
 
 
 def main() -> int:
@@ -300,20 +291,22 @@ def main() -> int:
     if _git("status", "--porcelain", "--", "portagpu", "backends", "tests"):
         parser.error("a mutation run is of a commit: commit your changes first")
     print(f"seed {given.seed}", flush=True)
-    baseline = Baseline()
-    rows = []
+    baseline, rows = Baseline(), []
     with tempfile.TemporaryDirectory(prefix="portagpu-mutants-") as folder:
         copy = Path(folder) / "copy"
         _git("clone", "--quiet", str(ROOT), str(copy))
         for number, mutant in enumerate(draw(given.seed, given.count, product_files())):
             if number % every != first:
                 continue
-            runs = baseline.tests(mutant)
-            by = next(filter(None, (caught_by(copy, mutant, number, tests) for tests in runs)), "")
+            by = caught_by(copy, mutant, number, baseline.tests(mutant))
             print(f"{number:3d} {mutant.operator} {mutant.file}: {by or 'SURVIVED'}", flush=True)
-            rows.append({"file": mutant.file, "caught": by, "difference": mutant.difference})
+            rows.append({"number": number, "caught": by, "difference": mutant.difference})
             if given.json:
                 given.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+        proofs = sorted({row["caught"] for row in rows if row["caught"].startswith("tests/")})
+        for name, (_, passed) in _pytest(copy, proofs).items() if proofs else ():
+            if not passed:
+                print(f"fails without a mutant too, and shows nothing: {name}")
     survivors = [row for row in rows if not row["caught"]]
     for row in survivors:
         print(row["difference"])
