@@ -1,10 +1,11 @@
-"""A mutation run: ``python -m tests.support.mutants [--seed N] [--count N] [--files A ...]``.
+"""A mutation run: ``python -m tests.support.mutants [--seed N] [--count N] [--share K/N] ...``.
 
-Draws mutants of the product by a seed, files by their lines, with the operators of cosmic-ray. Each
-is installed in a copy of the checkout, and runs against the test files that import its module, the
-nearest first. What survives these runs against the whole tiers of unit tests, vendors' texts and
-torch. Prints a line for each mutant, and the survivors with their difference at the end. What
-``from __future__ import annotations`` never runs (types) is not mutated.
+Draws mutants of the product by a seed, files by their lines, with the operators of cosmic-ray. The
+tests that start no process run once for each commit, with coverage by test. In a clone of the
+commit, a mutant then meets the tests that execute its lines, cheap ones first. Lines that none of
+them executes meet the nearest files of the tests that start processes. Prints a line for each
+mutant. At the end, the tests that caught one run without a mutant, and survivors are printed with
+their difference. What ``from __future__ import annotations`` never runs (types) is not mutated.
 """
 
 from __future__ import annotations
@@ -12,42 +13,39 @@ from __future__ import annotations
 import argparse
 import ast
 import difflib
+import fcntl
 import json
 import os
 import random
-import shutil
+import re
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
 from dataclasses import dataclass
-from functools import cache
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from xml.etree import ElementTree
 
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-FOLDERS: Final = ("unit", "vendor_texts", "torch", "ranks", "process", "pages")
-WHOLE: Final = ("tests/unit", "tests/vendor_texts", "tests/torch")
-LIMIT_S: Final = 900
-NEAREST: Final = 8
-"""How many files of tests a mutant meets before the whole tiers."""
+FAST: Final = ("unit", "vendor_texts", "torch")
+"""Folders whose tests run in the process that coverage sees."""
+OTHERS: Final = ("process", "ranks", "pages")
+LIMIT_S: Final = 600
+MAX_TESTS: Final = 100
+MAX_TESTS_S: Final = 30
+NEAREST: Final = 3
+"""How many files of tests a mutant meets that coverage says nothing about."""
 OPERATORS: Final = (
-    "AddNot",
-    "ExceptionReplacer",
-    "NumberReplacer",
-    "ReplaceAndWithOr",
-    "ReplaceBinaryOperator",
-    "ReplaceBreakWithContinue",
-    "ReplaceComparisonOperator",
-    "ReplaceContinueWithBreak",
-    "ReplaceFalseWithTrue",
-    "ReplaceOrWithAnd",
-    "ReplaceTrueWithFalse",
-    "ReplaceUnaryOperator",
-    "ZeroIterationForLoop",
+    *("AddNot", "ReplaceAndWithOr", "ReplaceOrWithAnd", "ReplaceComparisonOperator"),
+    *("NumberReplacer", "ReplaceFalseWithTrue", "ReplaceTrueWithFalse"),
+    *("ReplaceBinaryOperator", "ReplaceUnaryOperator", "ExceptionReplacer"),
+    *("ReplaceBreakWithContinue", "ReplaceContinueWithBreak", "ZeroIterationForLoop"),
 )
 """Kinds of cosmic-ray's operators, of which each has several."""
 
@@ -69,128 +67,216 @@ class Mutant:
         )
         return "\n".join(lines)
 
-
-class _WithoutTypes(ast.NodeTransformer):
-    """Leaves out what no run evaluates."""
-
-    def visit_arg(self, node: ast.arg) -> ast.arg:
-        node.annotation = None
-        return node
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
-        self.generic_visit(node)
-        node.annotation = ast.Constant(None)
-        return node
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        node.returns = None
-        self.generic_visit(node)
-        return node
-
-    def visit_If(self, node: ast.If) -> ast.AST | None:
-        self.generic_visit(node)
-        return None if ast.unparse(node.test) == "TYPE_CHECKING" else node
+    @property
+    def line(self) -> int:
+        """The first line that differs."""
+        pairs = zip(self.before.splitlines(), self.after.splitlines(), strict=False)
+        return next(number for number, (old, new) in enumerate(pairs, 1) if old != new)
 
 
 def _runs(source: str) -> str:
-    return ast.dump(_WithoutTypes().visit(ast.parse(source)))
+    """The syntax tree without the types, which no run evaluates."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        for field in {"annotation", "returns"}.intersection(node._fields):
+            setattr(node, field, None)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = []
+    return ast.dump(tree)
+
+
+def _git(*words: str) -> str:
+    ended = subprocess.run(["git", *words], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    return ended.stdout.strip()
 
 
 def product_files() -> list[str]:
     """Every Python file of the product, relative to the checkout."""
-    listed = subprocess.run(
-        ["git", "ls-files", "portagpu/*.py", "backends/*.py"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return sorted(listed.stdout.split())
+    return sorted(_git("ls-files", "portagpu/*.py", "backends/*.py").split())
 
 
 def draw(seed: int, count: int, files: list[str]) -> Iterator[Mutant]:
     """As many mutants, none of them twice."""
     from cosmic_ray import mutating, plugins
+    from cosmic_ray.ast import ast_nodes, get_ast
 
     chosen = random.Random(seed)  # noqa: S311 - a draw that can be repeated
     sources = {file: (ROOT / file).read_text(encoding="utf-8") for file in files}
     weights = [sources[file].count("\n") for file in files]
-    names = [
-        name for name in plugins.operator_names() if name.partition("/")[2].startswith(OPERATORS)
-    ]
+    names = sorted(plugins.operator_names())  # of a set
     seen: set[tuple[str, str]] = set()
     while len(seen) < count:
         (file,) = chosen.choices(files, weights)
         kind = chosen.choice(OPERATORS)
         name = chosen.choice([name for name in names if name.partition("/")[2].startswith(kind)])
-        operator = plugins.get_operator(name)
-        found = []
-        for place in range(200):
-            after = mutating.mutate_code(sources[file], operator(), place)
-            if after is None:
-                break
-            found.append(after)
-        if not found:
-            continue
-        after = chosen.choice(found)
-        if (file, after) in seen or _runs(after) == _runs(sources[file]):
+        operator = plugins.get_operator(name)()
+        try:
+            nodes = ast_nodes(get_ast(sources[file]))
+            places = sum(len(list(operator.mutation_positions(node))) for node in nodes)
+            if not places:
+                continue
+            after = mutating.mutate_code(sources[file], operator, chosen.randrange(places))
+            same = _runs(after) == _runs(sources[file])
+        except (AttributeError, SyntaxError):
+            continue  # cosmic-ray fails at `except a.b`, and takes `**x` for a power
+        if same or (file, after) in seen:
             continue
         seen.add((file, after))
         yield Mutant(file, name, sources[file], after)
 
 
-def module_name(file: str) -> str:
-    """ "portagpu.documents" of "portagpu/documents.py"."""
-    parts = Path(file).with_suffix("").parts
-    parts = parts[1:] if parts[0] == "backends" else parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+def _pytest(
+    folder: Path, words: Iterable[str], limit_s: int = LIMIT_S, **variables: str
+) -> dict[str, tuple[float, bool]]:
+    """Seconds of each test that ran in a checkout, and whether it passed.
 
-
-@cache
-def _imports(path: Path) -> frozenset[str]:
-    """Dotted names that a file imports or names in a string."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            found |= {each.name for each in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
-        elif isinstance(node, ast.Constant) and str(node.value).startswith(("portagpu", "tests.")):
-            found.add(str(node.value).partition(":")[0])
-    return frozenset(found)
-
-
-def nearest_tests(file: str) -> list[str]:
-    """The test files that import a module, bear its name, or import its package; cheap first."""
-    module = module_name(file)
-    package, _, name = module.rpartition(".")
-    about = {name.strip("_"), package.rpartition(".")[2]} - {"portagpu", "cli"}
-    scores: dict[str, int] = {}
-    for folder in FOLDERS:
-        for path in sorted((ROOT / "tests" / folder).glob("test_*.py")):
-            names = _imports(path)
-            score = 4 * (module in names) + 2 * any(each in path.stem for each in about)
-            score += (
-                any(f"{each}.".startswith(f"{package}.") for each in names)
-                and package != "portagpu"
+    Without an answer, the run itself is the one test, which failed.
+    """
+    path = [str(folder), str(folder / "backends"), os.environ.get("PYTHONPATH", "")]
+    with tempfile.NamedTemporaryFile(suffix=".xml") as report:
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        try:
+            subprocess.run(
+                [*command, f"--junitxml={report.name}", *words],
+                cwd=folder,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(path), **variables},
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=limit_s,
+                check=False,
             )
-            if score:
-                scores[str(path.relative_to(ROOT))] = score
+            cases = ElementTree.parse(report.name).iter("testcase")  # noqa: S314 - pytest wrote it
+        except (subprocess.TimeoutExpired, ElementTree.ParseError) as error:
+            return {type(error).__name__: (0.0, False)}
+        return {
+            _node_id(case): (
+                float(case.get("time", 0)),
+                case.find("failure") is None and case.find("error") is None,
+            )
+            for case in cases
+        }
+
+
+def _node_id(case: ElementTree.Element) -> str:
+    """ "tests/unit/test_a.py::TestB::test_c" of the dotted name that pytest reports."""
+    parts = case.get("classname", "").split(".")
+    length = next((n for n, part in enumerate(parts, 1) if part.startswith("test_")), len(parts))
+    return "::".join(["/".join(parts[:length]) + ".py", *parts[length:], case.get("name", "")])
+
+
+def enclosing(source: str, line: int) -> list[tuple[ast.AST, int, int]]:
+    """The statements that a line belongs to, from the outermost one, with their lines."""
+    found = []
+    for node in ast.walk(ast.parse(source)):  # breadth first
+        if isinstance(node, ast.stmt | ast.excepthandler):
+            decorators = getattr(node, "decorator_list", ())
+            first = min(each.lineno for each in (node, *decorators))
+            if first <= line <= (last := node.end_lineno or first):
+                found.append((node, first, last))
+    return found
+
+
+def nearest_tests(file: str, folders: Iterable[str]) -> list[str]:
+    """The test files that import a module, bear its name, or name its package."""
+    parts = Path(file.removeprefix("backends/").removesuffix("/__init__.py")).with_suffix("").parts
+    package, name = ".".join(parts[:-1]), parts[-1]
+    imports = re.compile(rf"\b{package}(\.| import (.*[ (,])?){name}\b")
+    scores = {}
+    about = {name.strip("_"), *parts[-2:-1]} - {"portagpu", "cli"}
+    for path in (path for each in folders for path in sorted((ROOT / "tests" / each).iterdir())):
+        text = path.read_text(encoding="utf-8") if path.match("test_*.py") else ""
+        score = 4 * (imports.search(text) is not None)
+        score += 2 * any(each in path.stem for each in about)
+        score += package != "portagpu" and re.search(rf"\b{package}\b", text) is not None
+        if score:
+            scores[str(path.relative_to(ROOT))] = score
     return sorted(scores, key=lambda each: -scores[each])[:NEAREST]
 
 
-def _outcome(copy: Path, *words: str) -> bool:
-    """Whether the tests fail; also where they take too long."""
-    path = os.pathsep.join([str(copy), str(copy / "backends")])
-    given = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *words]
-    try:
-        ended = subprocess.run(
-            command, cwd=copy, env=given, capture_output=True, timeout=LIMIT_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return True
-    return ended.returncode not in (0, 5)
+class Baseline:
+    """Which tests execute which lines of a commit, and their seconds."""
+
+    def __init__(self) -> None:
+        """Measured once for a commit, and kept in ``build/mutants``."""
+        from coverage import CoverageData
+
+        fast = [f"tests/{folder}" for folder in FAST]
+        commit = _git("log", "-1", "--format=%h", "--", "portagpu", "backends", *fast)
+        folder = ROOT / "build" / "mutants"
+        folder.mkdir(parents=True, exist_ok=True)
+        data, tests = folder / f"{commit}.coverage", folder / f"{commit}.json"
+        with (folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not tests.exists():
+                print("running the tests with coverage, once for this commit", flush=True)
+                words = "-n 2 --dist loadfile --cov=portagpu --cov=backends --cov-report="
+                found = _pytest(
+                    ROOT,
+                    [*fast, *words.split(), "--cov-context=test"],
+                    limit_s=8 * LIMIT_S,
+                    COVERAGE_FILE=str(data),
+                )
+                tests.write_text(json.dumps(found), encoding="utf-8")
+        self._tests = json.loads(tests.read_text(encoding="utf-8"))
+        self._data = CoverageData(str(data))
+        self._data.read()
+
+    def _executing(self, file: str, first: int, last: int) -> set[str]:
+        """The tests that passed and execute one of these lines."""
+        contexts = self._data.contexts_by_lineno(str(ROOT / file))
+        names = chain.from_iterable(contexts.get(line, ()) for line in range(first, last + 1))
+        tests = {each.rpartition("|")[0] for each in names}
+        return {each for each in tests if each in self._tests and self._tests[each][1]}
+
+    def _some(self, tests: set[str], near: list[str]) -> list[str]:
+        """Of each function some, those of near files and the cheap ones first, up to the limits."""
+        far = {test.partition("::")[0] for test in tests}.difference(near)
+        order = {file: number for number, file in enumerate([*near, *sorted(far)])}
+        functions = defaultdict(list)
+        for test in sorted(
+            tests, key=lambda each: (each.partition("::")[0] in far, self._tests[each], each)
+        ):
+            functions[test.partition("[")[0]].append(test)
+        found: list[str] = []
+        spent_s = 0.0
+        for test in filter(None, chain.from_iterable(zip_longest(*functions.values()))):
+            spent_s += self._tests[test][0]
+            if found and (len(found) == MAX_TESTS or spent_s > MAX_TESTS_S):
+                break
+            found.append(test)
+        return sorted(found, key=lambda each: order[each.partition("::")[0]])
+
+    def tests(self, mutant: Mutant) -> list[str]:
+        """What a mutant meets."""
+        near = nearest_tests(mutant.file, FAST)
+        around = enclosing(mutant.before, mutant.line)
+        if any(isinstance(node, ast.FunctionDef) for node, *_ in around[:-1]):
+            node, first, last = around[-1]
+            if body := getattr(node, "body", None):
+                last = max(first, body[0].lineno - 1)
+            found = self._executing(mutant.file, first, last)
+            return self._some(found, near) if found else nearest_tests(mutant.file, OTHERS)
+        # what only the import executes: the tests of what it belongs to
+        everything = mutant.before.count("\n")
+        for _, first, last in (*reversed(around), (None, 1, everything)):
+            if found := self._executing(mutant.file, first, last):
+                return self._some(found, near)
+        return [*near, *nearest_tests(mutant.file, OTHERS)]
+
+
+def caught_by(copy: Path, mutant: Mutant, number: int, tests: list[str]) -> str:
+    """The first of the tests that fails with a mutant."""
+    place = copy / mutant.file
+    place.write_text(mutant.after, encoding="utf-8")
+    # a time of its own, or Python runs what it has compiled
+    os.utime(place, (number + 1, number + 1))
+    # a mutant may change the parameters of tests, and so their names
+    found = _pytest(copy, ["-x", *tests]) or _pytest(
+        copy, ["-x", *dict.fromkeys(each.partition("[")[0] for each in tests)]
+    )
+    place.write_text(mutant.before, encoding="utf-8")
+    os.utime(place, (0, 0))
+    return next((name for name, (_, passed) in found.items() if not passed), "")
 
 
 def main() -> int:
@@ -202,28 +288,25 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     first, every = map(int, given.share.split("/"))
+    if _git("status", "--porcelain", "--", "portagpu", "backends", "tests"):
+        parser.error("a mutation run is of a commit: commit your changes first")
     print(f"seed {given.seed}", flush=True)
-    rows = []
+    baseline, rows = Baseline(), []
     with tempfile.TemporaryDirectory(prefix="portagpu-mutants-") as folder:
         copy = Path(folder) / "copy"
-        listed = subprocess.run(
-            ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
-        )
-        for name in filter(None, listed.stdout.split("\0")):
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, copy / name)
+        _git("clone", "--quiet", str(ROOT), str(copy))
         for number, mutant in enumerate(draw(given.seed, given.count, product_files())):
             if number % every != first:
                 continue
-            (copy / mutant.file).write_text(mutant.after, encoding="utf-8")
-            near = nearest_tests(mutant.file)
-            by = "near" if near and _outcome(copy, *near) else ""
-            by = by or ("whole" if _outcome(copy, "-n", "2", *WHOLE) else "")
-            (copy / mutant.file).write_text(mutant.before, encoding="utf-8")
-            print(f"{number:3d} {by or 'SURVIVED':8s} {mutant.operator} {mutant.file}", flush=True)
-            rows.append({"file": mutant.file, "caught": by, "difference": mutant.difference})
+            by = caught_by(copy, mutant, number, baseline.tests(mutant))
+            print(f"{number:3d} {mutant.operator} {mutant.file}: {by or 'SURVIVED'}", flush=True)
+            rows.append({"number": number, "caught": by, "difference": mutant.difference})
             if given.json:
                 given.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+        proofs = sorted({row["caught"] for row in rows if row["caught"].startswith("tests/")})
+        for name, (_, passed) in _pytest(copy, proofs).items() if proofs else ():
+            if not passed:
+                print(f"fails without a mutant too, and shows nothing: {name}")
     survivors = [row for row in rows if not row["caught"]]
     for row in survivors:
         print(row["difference"])

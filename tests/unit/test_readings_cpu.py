@@ -75,18 +75,19 @@ def test_power_is_the_energy_of_all_packages_between_two_readings(tmp_path):
     first = reader.read(10.0)
     assert (first.state.power_w, first.state.energy_j) == (None, 0.0)
     assert first.missing["power_w"] == "is known from the second reading on"
-    # 30 J and 60 J in two seconds
-    (tmp_path / CAP / "intel-rapl:0/energy_uj").write_text("35000000")
+    # 30.25 J and 60 J in two seconds
+    (tmp_path / CAP / "intel-rapl:0/energy_uj").write_text("35250000")
     (tmp_path / CAP / "intel-rapl:1/energy_uj").write_text("67000000")
     second = reader.read(12.0)
-    assert (second.state.power_w, second.state.energy_j) == (45.0, 90.0)
+    assert (second.state.power_w, second.state.energy_j) == (45.125, 90.25)
     assert "power_w" not in second.missing
-    # the first counter goes from 35 J through 999.999999 J to 5 J: 970 J
-    (tmp_path / CAP / "intel-rapl:0/energy_uj").write_text("5000000")
+    # the first counter goes from 35.25 J through 999.999999 J to 5.5 J: 970.25 J
+    (tmp_path / CAP / "intel-rapl:0/energy_uj").write_text("5500000")
     third = reader.read(13.0)
-    assert (third.state.power_w, third.state.energy_j) == (970.0, 1060.0)
+    assert (third.state.power_w, third.state.energy_j) == (970.25, 1060.5)
     again = reader.read(13.0)
     assert again.state.power_w is None, "no time went by"
+    assert again.state.energy_j == 1060.5
 
 
 def test_a_counter_that_goes_away_is_no_power_of_zero(tmp_path):

@@ -67,6 +67,21 @@ def test_repeated_device() -> None:
     _expect("rocm", {"hip": "0,0"}, [0])
 
 
+def test_device_repeated_by_another_name() -> None:
+    """What a number or a UUID names again hides all on CUDA, ends ROCr's list, and HIP skips it."""
+    first, second = DEVICES[0].uuid, DEVICES[1].uuid
+    _expect("cuda", {"cuda": f"{first},{first[:8]},{second}"}, [])
+    _expect("rocm", {"rocr": f"0,{first},1"}, [0])
+    _expect("rocm", {"hip": f"0,{first},1"}, [0, 1])
+
+
+def test_length_of_a_uuid_for_rocr() -> None:
+    """ROCr takes 5 to 20 characters for a UUID, with "GPU-"; another text ends its list."""
+    whole = DEVICES[2].uuid
+    for length, wanted in ((4, []), (5, [2]), (19, [2]), (20, [2]), (21, [])):
+        _expect("rocm", {"rocr": f"{whole}0"[:length]}, wanted)
+
+
 def test_two_index_spaces() -> None:
     """ROCR_VISIBLE_DEVICES filters first, and HIP_VISIBLE_DEVICES counts among what is left."""
     _expect("rocm", {"rocr": "2,3", "hip": "1"}, [3])
