@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -115,10 +115,6 @@ class Description:
     there, as ``torch.__version__``."""
 
 
-_DESCRIBED: Final = tuple(each.name for each in fields(Description))
-"""Each is an attribute of its own: the compiler guards them one by one, and backends set some."""
-
-
 class Backend(Training, ABC):
     """One device, opened for life.
 
@@ -140,7 +136,8 @@ class Backend(Training, ABC):
     :func:`portagpu.is_oom` knows, and the device works on.
     """
 
-    __slots__ = ("_ranges", "plugin", *_DESCRIBED)
+    # the compiler guards them one by one, and backends set some
+    __slots__ = ("_ranges", "plugin", *Description.__slots__)
 
     if TYPE_CHECKING:
         plugin: Plugin
@@ -148,7 +145,7 @@ class Backend(Training, ABC):
 
     def __init__(self, plugin: Plugin, description: Description) -> None:
         self.plugin = plugin
-        for name in _DESCRIBED:
+        for name in Description.__slots__:
             setattr(self, name, getattr(description, name))
         self.comm = replace(description.comm, _gpu=self)
         self._ranges = Ranges()

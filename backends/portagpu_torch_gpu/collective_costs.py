@@ -140,7 +140,7 @@ def log2_floor(number: int) -> int:
 
 
 def ring_latency(hops: int, between: int, base: float, intra: float, inter: float) -> float:
-    """The latency of a ring of so many steps, of which ``between`` are between nodes."""
+    """The latency of a ring of this many steps, of which ``between`` are between nodes."""
     return base + (hops - between) * intra + between * inter
 
 
@@ -154,16 +154,16 @@ def time_us(latency: float, size_bytes: int, bandwidth: float) -> float:
     return latency + size_bytes / (1000 * bandwidth)
 
 
-def search(fits: Sequence[tuple[float, int]], most: float, enough: float) -> tuple[int, float]:
+def search(fits: Sequence[tuple[float, int]], max_speed: float, enough: float) -> tuple[int, float]:
     """Channels and their speed, as the first pass of ``ncclTopoCompute`` finds them.
 
     ``fits`` has the speeds, the fastest first, and how many channels of each fit. They are tried
-    from the fastest that is at most ``most``. The largest sum wins, the faster channels if equal.
-    The search ends when the sum reaches ``enough``, and when the next speed is less than half of
-    the best one.
+    from the fastest that is at most ``max_speed``. The largest sum wins, the faster channels if
+    equal. The search ends when the sum reaches ``enough``, and when the next speed is less than
+    half of the best one.
     """
     best, best_speed = 0, 0.0
-    for speed, fitting in [each for each in fits if each[0] <= most] or fits[-1:]:
+    for speed, fitting in [each for each in fits if each[0] <= max_speed] or fits[-1:]:
         if best and speed / best_speed <= _NEXT_SPEED:
             break
         count = min(fitting, _SEARCHED_CHANNELS)

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 _WRONG_BY: Final = 2.0
 """A model that is off by more than this factor in a range of sizes is called wrong there."""
-_MOST_RANKS: Final = 1 << 20
-_MOST_BYTES: Final = 1 << 60
-LEAST_GBS, MOST_GBS = 1e-3, 1e6
+_MAX_RANKS: Final = 1 << 20
+_MAX_BYTES: Final = 1 << 60
+MIN_GBS, MAX_GBS = 1e-3, 1e6
 """Outside of this, a bandwidth is a mistake in its unit."""
 
 
@@ -108,24 +108,24 @@ class Question:
             raise ValueError(f"there is no collective {self.operation!r}: there are {names}")
         if self.size_bytes < 1:
             raise ValueError(f"a collective moves at least 1 byte, not {self.size_bytes}")
-        if self.size_bytes > _MOST_BYTES:
+        if self.size_bytes > _MAX_BYTES:
             raise ValueError("a collective of more than 1 EiB has no answer: give fewer bytes")
         if self.ranks < 2:
             raise ValueError(f"a choice needs at least 2 ranks, not {self.ranks}")
-        if self.ranks > _MOST_RANKS:
-            raise ValueError(f"a choice is for at most {_MOST_RANKS} ranks")
+        if self.ranks > _MAX_RANKS:
+            raise ValueError(f"a choice is for at most {_MAX_RANKS} ranks")
         if self.nodes < 1 or self.ranks % self.nodes:
             raise ValueError(
                 f"{self.ranks} ranks cannot be spread evenly over {self.nodes} nodes: give a "
                 "number of nodes that divides the ranks"
             )
-        if self.nics is not None and not 1 <= self.nics <= _MOST_RANKS:
-            raise ValueError(f"a node has 1 to {_MOST_RANKS} network ports")
+        if self.nics is not None and not 1 <= self.nics <= _MAX_RANKS:
+            raise ValueError(f"a node has 1 to {_MAX_RANKS} network ports")
         speeds = [each for graph in self.graphs.values() for each in graph.speeds]
         for each in [*speeds, *([] if self.nic_gbs is None else [self.nic_gbs])]:
-            if not LEAST_GBS <= each <= MOST_GBS:
+            if not MIN_GBS <= each <= MAX_GBS:
                 raise ValueError(
-                    f"a bandwidth is from {LEAST_GBS:g} to {MOST_GBS:,.0f} GB/s, not {each:g}"
+                    f"a bandwidth is from {MIN_GBS:g} to {MAX_GBS:,.0f} GB/s, not {each:g}"
                 )
 
     @property

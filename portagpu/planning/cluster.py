@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.collectives.bandwidth import bus_factor
 from portagpu.collectives.choice import choose
-from portagpu.collectives.cost import LEAST_GBS, MOST_GBS, Hardware, Question
+from portagpu.collectives.cost import MAX_GBS, MIN_GBS, Hardware, Question
 from portagpu.discovery import cost_model_for
 from portagpu.errors import Unsupported
 
@@ -48,8 +48,8 @@ class Cluster:
             raise ValueError(f"{self.world:,} ranks: a plan is for at most {MOST_RANKS:,}")
         if not 0 < self.memory <= _MOST_BYTES:
             raise ValueError("a GPU has more than 0 bytes of memory, and at most 1 PiB")
-        if self.nic_gbs is not None and not LEAST_GBS <= self.nic_gbs <= MOST_GBS:
-            raise ValueError(f"a network's bandwidth is from {LEAST_GBS:g} to {MOST_GBS:,.0f} GB/s")
+        if self.nic_gbs is not None and not MIN_GBS <= self.nic_gbs <= MAX_GBS:
+            raise ValueError(f"a network's bandwidth is from {MIN_GBS:g} to {MAX_GBS:,.0f} GB/s")
         if self.nodes > 1 and self.nic_gbs is None:
             raise ValueError(
                 f"{self.nodes} machines need a network: give what one GPU can send, in GB/s "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import pytest
 
@@ -13,6 +14,7 @@ from portagpu.target import load_target
 from portagpu.vendors import tables
 from portagpu_cuda.cost_model import MODEL as NCCL
 from portagpu_rocm.cost_model import MODEL as RCCL
+from portagpu_torch_gpu import collective_costs
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
@@ -457,6 +459,30 @@ def test_more_bytes_never_take_a_ring_less_time():
             found = times(model, question(target, 1 << power))["Ring", "Simple"]
             assert found >= last
             last = found
+
+
+@pytest.mark.parametrize(
+    ("model", "target"), [(NCCL, "nvidia-h100-sxm"), (RCCL, "amd-mi300x")], ids=["nccl", "rccl"]
+)
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_nothing_that_a_model_calls_calls_it_back(model, target, nodes):
+    asked = question(target, 1 << 20, 8 * nodes, nodes)
+    of = sys.modules[type(model).__module__].__file__
+    calls = set()
+
+    def called(frame, event, _):
+        if event == "call":
+            calls.add((frame.f_back.f_code.co_filename, frame.f_code.co_filename))
+
+    before = sys.getprofile()
+    sys.setprofile(called)
+    try:
+        model.predict(asked)
+    finally:
+        sys.setprofile(before)
+    assert {caller for caller, found in calls if found == of} == {of, __file__}
+    assert collective_costs.__file__ in {found for caller, found in calls if caller == of}
+    assert not [each for each in calls if each[1].endswith("/choice.py")]
 
 
 def test_a_model_without_its_table_says_so(monkeypatch):
