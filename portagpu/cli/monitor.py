@@ -147,7 +147,7 @@ monitor.callback.writes_series = True  # type: ignore[union-attr]
 def _endpoint(
     address: tuple[str, int], options: MonitorOptions, lines: JsonLines | None
 ) -> Endpoint:
-    from portagpu.monitor import Endpoint, EndpointError
+    from portagpu.monitor.endpoint import Endpoint, EndpointError
 
     host, port = address
     try:

@@ -345,7 +345,7 @@ def test_a_file_and_an_endpoint_can_be_combined(
             with urllib.request.urlopen(self.url, timeout=60) as answer:  # noqa: S310
                 bodies.append(answer.read())
 
-    monkeypatch.setattr("portagpu.cli.monitor.Endpoint", Scraped)
+    monkeypatch.setattr("portagpu.monitor.endpoint.Endpoint", Scraped)
     path = tmp_path / "samples.jsonl"
     words = ["monitor", "--count", "2", "--interval", "0.5", "--serve", "0", "--json", str(path)]
     assert cli.main(words) == 0
