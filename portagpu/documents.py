@@ -101,6 +101,12 @@ def _is_whole(value: object) -> bool:
 _CONTROL: Final = r"\u0000-\u001f\u007f-\u009f"
 anything: Final = Rule(lambda value, _: value)
 text: Final = that("text", lambda value: isinstance(value, str), type="string")
+filled: Final = that(
+    "text that is not empty",
+    lambda value: isinstance(value, str) and value != "",
+    type="string",
+    minLength=1,
+)
 name: Final = that(
     "text of one line that is not empty",
     lambda value: isinstance(value, str) and value.strip() and value.isprintable(),
@@ -169,6 +175,16 @@ def matching(pattern: str, what: str) -> Rule:
         type="string",
         pattern=rf"^(?:{pattern})$(?!\n)",
     )
+
+
+def _compiled(value: Any, path: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text.read(value, path))
+    except re.error as error:
+        raise wrong(path, f"is not a regular expression: {error}") from error
+
+
+regular_expression: Final = Rule(_compiled, text.schema)
 
 
 def one_of(*allowed: str) -> Rule:
