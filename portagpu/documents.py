@@ -129,6 +129,19 @@ positive: Final = that(
     type="integer",
     minimum=1,
 )
+
+
+def between(low: int, high: int) -> Rule:
+    """A whole number from ``low`` to ``high``."""
+    return that(
+        f"a whole number from {low} to {high}",
+        lambda value: _is_whole(value) and low <= value <= high,
+        type="integer",
+        minimum=low,
+        maximum=high,
+    )
+
+
 number: Final = that("a finite number", is_number, type="number")
 not_negative: Final = that(
     "a finite number of at least 0",
@@ -158,6 +171,19 @@ def _is_instant(value: object) -> bool:
     return True
 
 
+def _is_day(value: object) -> bool:
+    if not isinstance(value, str) or not re.fullmatch(_DAY, value):
+        return False
+    try:
+        date.fromisoformat(value)
+    except ValueError:
+        return False
+    return True
+
+
+day: Final = that(
+    "a day such as 2027-01-31", _is_day, type="string", format="date", pattern=rf"^{_DAY}$(?!\n)"
+)
 instant: Final = that(
     "a time as RFC 3339 writes it, with its zone",
     _is_instant,
