@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final, TypeAlias
 
-from portagpu.documents import DocumentError, between, decode, one_of
+from portagpu.documents import DocumentError, bounded, decode, one_of
 from portagpu.errors import Unsupported
 
 if TYPE_CHECKING:
@@ -21,8 +21,10 @@ class CodeError(Exception):
 
 
 _LARGEST: Final = 2**31 - 1
-Count: TypeAlias = Annotated[int, between(0, _LARGEST)]
-Occurrences: TypeAlias = Annotated[int, between(1, _LARGEST)]
+Count: TypeAlias = Annotated[int, bounded("a whole number of 31 bits", 0, _LARGEST, integer=True)]
+Occurrences: TypeAlias = Annotated[
+    int, bounded("a whole number from 1, of 31 bits", 1, _LARGEST, integer=True)
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
