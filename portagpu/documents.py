@@ -94,13 +94,20 @@ def is_number(value: object) -> bool:
     return abs(value) <= sys.float_info.max
 
 
-def _is_whole(value: object) -> bool:
+def is_whole(value: object) -> bool:
+    """True for an integer that is not a bool."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 _CONTROL: Final = r"\u0000-\u001f\u007f-\u009f"
 anything: Final = Rule(lambda value, _: value)
 text: Final = that("text", lambda value: isinstance(value, str), type="string")
+filled: Final = that(
+    "text that is not empty",
+    lambda value: isinstance(value, str) and value != "",
+    type="string",
+    minLength=1,
+)
 name: Final = that(
     "text of one line that is not empty",
     lambda value: isinstance(value, str) and value.strip() and value.isprintable(),
@@ -110,26 +117,28 @@ name: Final = that(
     pattern=rf"^[^{_CONTROL}]*[^\s{_CONTROL}][^{_CONTROL}]*$(?!\n)",
 )
 flag: Final = that("true or false", lambda value: isinstance(value, bool), type="boolean")
-whole: Final = that("a whole number", _is_whole, type="integer")
-count: Final = that(
-    "a whole number of at least 0",
-    lambda value: _is_whole(value) and value >= 0,
-    type="integer",
-    minimum=0,
-)
-positive: Final = that(
-    "a whole number of at least 1",
-    lambda value: _is_whole(value) and value >= 1,
-    type="integer",
-    minimum=1,
-)
-number: Final = that("a finite number", is_number, type="number")
-not_negative: Final = that(
-    "a finite number of at least 0",
-    lambda value: is_number(value) and value >= 0,
-    type="number",
-    minimum=0,
-)
+
+
+def bounded(
+    what: str, low: float | None = None, high: float | None = None, *, integer: bool = False
+) -> Rule:
+    """A finite number, or an integer, from ``low`` to ``high``."""
+
+    right = is_whole if integer else is_number
+
+    def fits(value: Any) -> bool:
+        return right(value) and (low is None or low <= value) and (high is None or value <= high)
+
+    bounds: dict[str, Json] = {"minimum": low, "maximum": high}
+    kept = {key: bound for key, bound in bounds.items() if bound is not None}
+    return that(what, fits, type="integer" if integer else "number", **kept)
+
+
+count: Final = bounded("a whole number of at least 0", 0, integer=True)
+positive: Final = bounded("a whole number of at least 1", 1, integer=True)
+number: Final = bounded("a finite number")
+not_negative: Final = bounded("a finite number of at least 0", 0)
+whole: Final = bounded("a whole number", integer=True)
 _floating: Final = that(
     "a number",
     lambda value: isinstance(value, int | float) and not isinstance(value, bool),
@@ -142,22 +151,25 @@ _TIME: Final = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?"
 _INSTANT: Final = f"{_DAY}T{_TIME}(Z|[+-][0-9]{{2}}:[0-9]{{2}})"
 
 
-def _is_instant(value: object) -> bool:
-    if not isinstance(value, str) or not re.fullmatch(_INSTANT, value):
-        return False
-    try:
-        datetime.fromisoformat(value)
-    except ValueError:
-        return False
-    return True
+def _written(what: str, pattern: str, reader: Callable[[str], object], form: str) -> Rule:
+    """Text of that pattern that ``reader`` reads."""
+
+    def fits(value: object) -> bool:
+        if not isinstance(value, str) or not re.fullmatch(pattern, value):
+            return False
+        try:
+            reader(value)
+        except ValueError:
+            return False
+        return True
+
+    return that(what, fits, type="string", format=form, pattern=rf"^{pattern}$(?!\n)")
 
 
-instant: Final = that(
-    "a time as RFC 3339 writes it, with its zone",
-    _is_instant,
-    type="string",
-    format="date-time",
-    pattern=rf"^{_INSTANT}$(?!\n)",
+_DAY_WORDS: Final = "a day such as 2027-01-31"
+day: Final = _written(_DAY_WORDS, _DAY, date.fromisoformat, "date")
+instant: Final = _written(
+    "a time as RFC 3339 writes it, with its zone", _INSTANT, datetime.fromisoformat, "date-time"
 )
 
 
@@ -169,6 +181,16 @@ def matching(pattern: str, what: str) -> Rule:
         type="string",
         pattern=rf"^(?:{pattern})$(?!\n)",
     )
+
+
+def _compiled(value: Any, path: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text.read(value, path))
+    except re.error as error:
+        raise wrong(path, f"is not a regular expression: {error}") from error
+
+
+regular_expression: Final = Rule(_compiled, text.schema)
 
 
 def one_of(*allowed: str) -> Rule:
@@ -227,18 +249,6 @@ def each(rule: Rule) -> Rule:
     return Rule(read, {"type": "array", "items": rule.schema})
 
 
-def some(rule: Rule) -> Rule:
-    """A list of at least one item, which keep the rule."""
-    items = each(rule)
-
-    def read(value: Any, path: str) -> Any:
-        if value == []:
-            raise wrong(path, "is empty")
-        return items.read(value, path)
-
-    return Rule(read, {**items.schema, "minItems": 1})
-
-
 def values_of(rule: Rule) -> Rule:
     """An object of any keys whose values keep the rule."""
 
@@ -265,7 +275,23 @@ def object_of(
     """
 
     def read(value: Any, path: str) -> Any:
-        found = keys(value, path, rules, optional, others=others)
+        # a copy, in the order of the document
+        found = dict(mapping(value, path or "document"))
+        prefix, missing = f"{path}." if path else "", 0
+        for key, rule in rules.items():
+            if key in found:
+                given = found[key]
+                if given is None and rule.nullable:
+                    continue
+                if rule.fits is None or not rule.fits(given):
+                    found[key] = rule.read(given, prefix + key)
+            elif key in optional:
+                missing += 1
+            else:
+                raise wrong(prefix + key, "is missing")
+        if not others and len(found) + missing > len(rules):
+            key = next(str(key) for key in found if key not in rules)
+            raise wrong(prefix + key, f"is not a known key; {_hint(key, rules)}")
         if further is not None:
             further(found, path)
         return found
@@ -284,38 +310,6 @@ def mapping(value: object, path: str) -> Mapping[str, Any]:
     if type(value) is dict or isinstance(value, Mapping):
         return value
     raise refuse(path, _OBJECT, value)
-
-
-def keys(
-    value: object,
-    path: str,
-    rules: Mapping[str, Rule],
-    optional: frozenset[str] = frozenset(),
-    *,
-    others: bool = False,
-) -> dict[str, Any]:
-    """Each key of an object, read by its rule; all are there unless ``optional``.
-
-    There are no others, or ``others`` are left as they are.
-    """
-    # a copy, in the order of the document
-    found = dict(mapping(value, path or "document"))
-    prefix, missing = f"{path}." if path else "", 0
-    for key, rule in rules.items():
-        if key in found:
-            given = found[key]
-            if given is None and rule.nullable:
-                continue
-            if rule.fits is None or not rule.fits(given):
-                found[key] = rule.read(given, prefix + key)
-        elif key in optional:
-            missing += 1
-        else:
-            raise wrong(prefix + key, "is missing")
-    if not others and len(found) + missing > len(rules):
-        key = next(str(key) for key in found if key not in rules)
-        raise wrong(prefix + key, f"is not a known key; {_hint(key, rules)}")
-    return found
 
 
 def _hint(word: str, known: Mapping[str, Rule]) -> str:
@@ -387,6 +381,16 @@ def _field_names(kind: Any) -> tuple[str, ...]:
     return tuple(each.name for each in dataclasses.fields(kind))
 
 
+def optional_fields(kind: Any) -> frozenset[str]:
+    """The fields of a dataclass that have a default."""
+    missing = dataclasses.MISSING
+    return frozenset(
+        each.name
+        for each in dataclasses.fields(kind)
+        if each.default is not missing or each.default_factory is not missing
+    )
+
+
 @functools.cache
 def rule_of(kind: Any, *, made: bool = False) -> Rule:
     """The rule of a type: of its values in JSON, or of those that code ``made``."""
@@ -441,7 +445,7 @@ _PLAIN: Final[Mapping[Any, Rule]] = {
 _base64: Final = functools.partial(base64.b64decode, validate=True)
 _WRITTEN: Final[Mapping[Any, Rule]] = {
     bytes: _read_by(_base64, "bytes in Base64", type="string"),
-    date: _read_by(date.fromisoformat, "a day such as 2027-01-31", type="string"),
+    date: _read_by(date.fromisoformat, _DAY_WORDS, type="string"),
 }
 """Types that JSON writes as text."""
 
@@ -484,15 +488,7 @@ def _made(kind: Any) -> Rule:
 
 
 def _dataclass(kind: Any) -> Rule:
-    fields = object_of(
-        _field_rules(kind, made=False),
-        frozenset(
-            each.name
-            for each in dataclasses.fields(kind)
-            if each.default is not dataclasses.MISSING
-            or each.default_factory is not dataclasses.MISSING
-        ),
-    )
+    fields = object_of(_field_rules(kind, made=False), optional_fields(kind))
 
     def read(value: Any, path: str) -> Any:
         given = fields.read(value, path)

@@ -15,7 +15,6 @@ from portagpu.documents import (
     object_of,
     one_of,
     read_toml,
-    some,
     text,
     that,
     wrong,
@@ -57,7 +56,7 @@ _GATE: Final = object_of(
     },
     frozenset({"replay", "opens_devices"}),
 )
-_FILE: Final = object_of({"gate": some(_GATE)}, others=True)
+_FILE: Final = object_of({"gate": each(_GATE)}, others=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +103,8 @@ def load_gates(path: Path | None = None) -> tuple[Gate, ...]:
     gates: list[Gate] = []
     for number, given in enumerate(read_toml(path, SCHEMA, _FILE)["gate"]):
         gates.append(_gate(given, f"{path}: gate[{number}]", [gate.id for gate in gates]))
+    if not gates:
+        raise wrong(str(path), "there is no gate; a checklist needs at least one")
     if own and (missing := [name for name in stated_gates() if name not in {g.id for g in gates}]):
         raise DamagedInstallation(
             f"{path}: the gate {missing[0]} is missing: reinstall portagpu, or, after a change of "

@@ -17,7 +17,7 @@ from portagpu.collectives.alpha_beta import Fit  # noqa: TC001 - documents read 
 from portagpu.collectives.bandwidth import TUNED
 from portagpu.collectives.buckets import BucketChoice, choose_ddp
 from portagpu.collectives.measured import Machine, Stack  # noqa: TC001 - documents read them
-from portagpu.documents import decode, encode
+from portagpu.documents import decode, encode, mapping, version
 from portagpu.files import read_bounded, write_atomic
 from portagpu.readings.model import FormatError
 from portagpu.text import one_line
@@ -244,11 +244,11 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
         document = json.loads(
             data.decode("utf-8"), parse_constant=_no_number, parse_float=_float, parse_int=_int
         )
-        if not isinstance(document, dict) or document.pop("schema", None) != SCHEMA:
-            raise ValueError(f"its schema is not {SCHEMA}")
+        rest = dict(mapping(document, "profile"))
+        version(SCHEMA).read(rest.pop("schema", None), "schema")
         if odd := next((each for each in _texts(document) if not each.isprintable()), None):
             raise ValueError(f"{odd[:40]!r} has characters that cannot be printed")
-        return decode(Profile, document, "profile")
+        return decode(Profile, rest, "profile")
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FormatError(one_line(f"{path} is no profile of collectives: no JSON")) from error
     except ValueError as error:

@@ -6,7 +6,6 @@ properties of each kernel's machine code; reading one judges them again by the p
 
 from __future__ import annotations
 
-import datetime
 import json
 import re
 import sys
@@ -15,6 +14,15 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.compile import cpp_jobs, triton_jobs
 from portagpu.compile.judge import judge_code
 from portagpu.compile.run import CompileOptions
+from portagpu.documents import (
+    DocumentError,
+    anything,
+    day,
+    matching,
+    object_of,
+    values_of,
+    version,
+)
 from portagpu.errors import BundleError, PortagpuError
 from portagpu.files import read_bounded
 from portagpu.kernels.catalogue import VARIANTS, variants_by_id
@@ -33,13 +41,20 @@ if TYPE_CHECKING:
     from portagpu.target import Target
 
 SCHEMA: Final = "portagpu.compiled/1"
+_HEAD: Final = ("schema", "portagpu", "day")
 _COMMAND: Final = "python -m portagpu.compile.record RESULT"
-_KEYS: Final = ("schema", "portagpu", "day", "architectures")
 _LARGEST_BYTES: Final = 4 << 20
 """All kernels for 17 architectures are 0.12 MB."""
-_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
-_VERSION: Final = re.compile(r"\d[\w.+!-]*", re.ASCII)
-_COMPILER: Final = re.compile(rf"([A-Za-z]+) {_VERSION.pattern}", re.ASCII)
+_VERSION: Final = r"[0-9][A-Za-z0-9_.+!-]*"
+_COMPILER: Final = re.compile(rf"([A-Za-z]+) {_VERSION}")
+_RECORD: Final = object_of(
+    {
+        "schema": version(SCHEMA),
+        "portagpu": matching(_VERSION, "a version"),
+        "day": day,
+        "architectures": values_of(values_of(anything)),
+    }
+)
 _AREA: Final = "kernels/"
 _SKIPPED: Final = frozenset({str(Verdict.SKIP)})
 _OPEN: Final = frozenset({str(Verdict.FAIL), str(Verdict.ERROR), str(Verdict.INCONCLUSIVE)})
@@ -65,7 +80,7 @@ def record(run: Run) -> dict[str, Any]:
             "portagpu": run.info.versions["portagpu"],
             "day": run.info.started[:10],
             "architectures": {
-                target.arch.name: found.get(target.arch.name) for target in _gpu_targets()
+                target.arch.name: found.get(target.arch.name, {}) for target in _gpu_targets()
             },
         }
     )
@@ -73,7 +88,7 @@ def record(run: Run) -> dict[str, Any]:
 
 def to_text(document: Mapping[str, Any]) -> str:
     """The record as text, one line per kernel."""
-    head = [f"  {json.dumps(key)}: {json.dumps(document[key])},\n" for key in _KEYS[:-1]]
+    head = [f"  {json.dumps(key)}: {json.dumps(document[key])},\n" for key in _HEAD]
     archs = [
         f"    {json.dumps(name)}: {{\n"
         + ",\n".join(
@@ -110,17 +125,15 @@ def check_record(document: Any) -> dict[str, Any]:
 
     Each verdict has to be the one that the facts give for the stated code.
     """
-    if not isinstance(document, dict) or tuple(document) != _KEYS or document["schema"] != SCHEMA:
-        raise BundleError(f"is no {SCHEMA}")
-    if not _is_day(document["day"]):
-        raise BundleError("day: is no date")
-    if not (isinstance(document["portagpu"], str) and _VERSION.fullmatch(document["portagpu"])):
-        raise BundleError("portagpu: is no version")
-    archs, gpus = document["architectures"], {target.arch.name: target for target in _gpu_targets()}
-    if not isinstance(archs, dict) or set(archs) != set(gpus):
+    try:
+        found: dict[str, Any] = _RECORD.read(document, "")
+    except DocumentError as error:
+        raise BundleError(str(error)) from error
+    archs, gpus = found["architectures"], {target.arch.name: target for target in _gpu_targets()}
+    if set(archs) != set(gpus):
         raise BundleError("architectures: are not those of the matrix; run portagpu compile --all")
     for name, kernels in archs.items():
-        if not isinstance(kernels, dict) or set(kernels) not in _expected_ids(gpus[name]):
+        if set(kernels) not in _expected_ids(gpus[name]):
             raise BundleError(
                 f"{name}: has other kernels than there are; run portagpu compile --all"
             )
@@ -128,7 +141,7 @@ def check_record(document: Any) -> dict[str, Any]:
             _check_row(f"{name} {kernel}", kernel, row, gpus[name])
     for where, kind in find_identifying(document):
         raise BundleError(f"{where}: holds what may identify ({kind})")
-    return document
+    return found
 
 
 def built(document: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
@@ -152,16 +165,6 @@ def table(document: Mapping[str, Any]) -> str:
 
 def _gpu_targets() -> list[Target]:
     return [target for target in CompileOptions().targets() if target.vendor != "cpu"]
-
-
-def _is_day(stated: object) -> bool:
-    if not (isinstance(stated, str) and _DAY.fullmatch(stated)):
-        return False
-    try:
-        datetime.date.fromisoformat(stated)
-    except ValueError:
-        return False
-    return True
 
 
 def _expected_ids(target: Target) -> tuple[set[str], ...]:

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.documents import DocumentError
 from portagpu.results.findings import Finding, Known, combine, kinds_of, result_of
 from portagpu.vendors import leave_out_table, tables
 
@@ -34,7 +35,7 @@ def known_findings() -> Mapping[str, Known]:
         try:
             # ours count where a vendor has one of the same id
             found = {**found, **{k: v for k, v in kinds_of(table).items() if k not in found}}
-        except (KeyError, TypeError, ValueError) as error:
+        except DocumentError as error:
             leave_out_table(vendor, TABLE, error)
     return found
 

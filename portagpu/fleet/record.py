@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from portagpu.documents import DocumentError, decode, encode
+from portagpu.documents import DocumentError, decode, encode, mapping, version
 from portagpu.errors import PortagpuError
 from portagpu.files import read_bounded, write_atomic
 from portagpu.results.actions import Action
@@ -103,9 +103,8 @@ def read_record(folder: Path) -> FleetRecord:
         raise FleetRecordError(f"{path} cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
         raise FleetRecordError(f"{path} is not JSON, or was cut off: {error}") from error
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        raise FleetRecordError(f"{path} is no {SCHEMA}: another version wrote it, or it is damaged")
     try:
+        version(SCHEMA).read(mapping(document, FILE).get("schema"), "schema")
         record = decode(FleetRecord, document, FILE)
     except DocumentError as error:
         raise FleetRecordError(f"{path}: {error}") from error

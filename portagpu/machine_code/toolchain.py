@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, ClassVar, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, TypeAlias
 
-from portagpu.documents import DocumentError, decode
+from portagpu.documents import DocumentError, bounded, decode, one_of
 from portagpu.errors import Unsupported
 
 if TYPE_CHECKING:
@@ -20,6 +20,13 @@ class CodeError(Exception):
     """The machine code cannot be read; the message says why, in one line."""
 
 
+_LARGEST: Final = 2**31 - 1
+Count: TypeAlias = Annotated[int, bounded("a whole number of 31 bits", 0, _LARGEST, integer=True)]
+Occurrences: TypeAlias = Annotated[
+    int, bounded("a whole number from 1, of 31 bits", 1, _LARGEST, integer=True)
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineCode:
     """The figures in one kernel's machine code.
@@ -30,44 +37,30 @@ class MachineCode:
     the largest block that it was compiled for, None where the code does not say.
     """
 
-    wave_size: int
-    threads: int | None
-    registers: int
-    accumulators: int = 0
-    scalar_registers: int | None = None
-    spills: int
+    wave_size: Count
+    threads: Count | None
+    registers: Count
+    accumulators: Count = 0
+    scalar_registers: Count | None = None
+    spills: Count
     """What does not fit in registers, in ``spill_unit``; 0 means the same in all."""
-    spill_unit: str
+    spill_unit: Annotated[str, one_of("B", "registers")]
     """"B" of memory a thread or of spill code, or vector "registers"."""
-    scalar_spills: int | None = None
-    stack_bytes: int | None = None
+    scalar_spills: Count | None = None
+    stack_bytes: Count | None = None
     """Memory of a thread; None where ``spills`` counts it."""
-    shared_bytes: int = 0
+    shared_bytes: Count = 0
     """Shared memory of a block, static and dynamic."""
-    matrix: Mapping[str, int]
+    matrix: Mapping[str, Occurrences]
     """How often each matrix instruction occurs, by mnemonic."""
 
     @classmethod
     def from_json(cls, found: object) -> MachineCode | None:
         """Decode the output of ``portagpu.documents.encode``; None for another form."""
         try:
-            code = decode(cls, found, "code")
+            return decode(cls, found, "code")
         except DocumentError:
             return None
-        counts = [getattr(code, name) for name in _COUNTS]
-        right = (
-            code.spill_unit in _SPILL_UNITS
-            and all(0 < count <= _LARGEST for count in code.matrix.values())
-            and all(count is None or 0 <= count <= _LARGEST for count in counts)
-        )
-        return code if right else None
-
-
-_SPILL_UNITS: Final = ("B", "registers")
-_LARGEST: Final = 2**31 - 1
-_COUNTS = tuple(
-    each.name for each in fields(MachineCode) if each.name not in ("spill_unit", "matrix")
-)
 
 
 @dataclass(frozen=True, slots=True)

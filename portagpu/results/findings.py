@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from portagpu.documents import rule_of
 from portagpu.results.run import Result, Verdict
 from portagpu.text import MOST_NAMED
 
@@ -47,11 +48,9 @@ class Finding:
 
 
 def kinds_of(table: Mapping[str, Any]) -> dict[str, Known]:
-    """The kinds of a table by id. Raises KeyError, TypeError or ValueError for a wrong one."""
-    return {
-        each["id"]: Known(**{**each, "verdict": Verdict(each["verdict"])})
-        for each in table.get("finding", ())
-    }
+    """The kinds of a table by id. Raises DocumentError for a wrong one."""
+    kinds = rule_of(tuple[Known, ...]).read(table.get("finding", ()), "finding")
+    return {each.id: each for each in kinds}
 
 
 def combine(findings: Iterable[Finding]) -> list[Finding]:

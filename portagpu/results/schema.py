@@ -14,12 +14,12 @@ from portagpu.documents import (
     Json,
     Rule,
     any_of,
+    bounded,
     count,
     each,
     flag,
     if_then,
     instant,
-    is_number,
     name,
     not_negative,
     number,
@@ -28,7 +28,6 @@ from portagpu.documents import (
     or_null,
     positive,
     text,
-    that,
     values_of,
     version,
     whole,
@@ -64,19 +63,8 @@ def _checker(rule: Rule) -> Callable[[object, str], Any]:
     return check
 
 
-_lower_tolerance: Final = that(
-    "a fraction of the reference from -1 to 0, or null",
-    lambda value: is_number(value) and -1 <= value <= 0,
-    type="number",
-    minimum=-1,
-    maximum=0,
-)
-_upper_tolerance: Final = that(
-    "a fraction of the reference of at least 0, or null",
-    lambda value: is_number(value) and value >= 0,
-    type="number",
-    minimum=0,
-)
+_lower_tolerance: Final = bounded("a fraction of the reference from -1 to 0, or null", -1, 0)
+_upper_tolerance: Final = bounded("a fraction of the reference of at least 0, or null", 0)
 
 
 def _or_words(rule: Rule) -> Rule:

@@ -12,6 +12,15 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.documents import (
+    DocumentError,
+    filled,
+    flag,
+    object_of,
+    one_of,
+    positive,
+    values_of,
+)
 from portagpu.readings.model import GpuState, Memory
 from portagpu.results.actions import Action
 from portagpu.results.expectations import at_least, at_most, exactly
@@ -28,7 +37,6 @@ if TYPE_CHECKING:
     from portagpu.target import Target
 
 _TABLE: Final = Path(__file__).resolve().parent / "health.toml"
-_VENDOR_TABLES: Final = ("throttling", "pages", "rows", "link_errors")
 _NEAR_C: Final = 5.0
 """Temperatures this many degrees below a limit are reported: this project's own choice."""
 _WATT: Final = 1.0
@@ -46,32 +54,23 @@ _NO_ERROR: Final = exactly(0, "docs/health.md")
 def health_terms() -> Mapping[str, Any]:
     """``portagpu/rules/health.toml`` with the tables of the vendors, by vendor."""
     found: dict[str, Any] = tomllib.loads(_TABLE.read_text(encoding="utf-8"))
-    found |= {name: {} for name in _VENDOR_TABLES}
+    counter = object_of({"fault": flag, "action": filled}, others=True)
+    rules = {
+        "throttling": values_of(one_of(*found["kinds"])),
+        "pages": values_of(positive),
+        "rows": values_of(positive),
+        "link_errors": values_of(counter),
+    }
+    found |= {key: {} for key in rules}
     for vendor, table in [*tables("health").items()]:
         try:
-            checked = {
-                name: _checked_table(name, table.get(name, {}), found) for name in _VENDOR_TABLES
-            }
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            checked = {key: rule.read(table.get(key, {}), key) for key, rule in rules.items()}
+        except DocumentError as error:
             leave_out_table(vendor, "health", error)
         else:
-            for name, own in checked.items():
-                found[name][vendor] = own
+            for key, own in checked.items():
+                found[key][vendor] = own
     return found
-
-
-def _checked_table(name: str, own: Any, core: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A vendor's table of that name; raises for entries that no rule can use."""
-    for key, value in own.items():
-        if name == "throttling" and value not in core["kinds"]:
-            raise ValueError(f"{key} is of the kind {value!r}, and kinds are {[*core['kinds']]}")
-        if name == "link_errors" and not (
-            type(value["fault"]) is bool and value["action"] and isinstance(value["action"], str)
-        ):
-            raise ValueError(f"{key} needs fault, true or false, and an action")
-        if name in ("pages", "rows") and (type(value) is not int or value < 1):
-            raise ValueError(f"{key} of {name} is a whole number from 1, not {value!r}")
-    return dict(own)
 
 
 def device_answers(gpu: Gpu) -> Judgement | None:

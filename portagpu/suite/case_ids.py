@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
+from portagpu.documents import rule_of, values_of
 from portagpu.paths import matrix_dir
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 class RetiredCase:
     """A former case, by what replaced it, and the traps that a test in its place looks for."""
 
-    test: str
+    test: str = ""
     """The test of this package that it became; empty if random programs do what it did."""
     traps: tuple[str, ...] = ()
     case: str = ""
@@ -30,10 +31,8 @@ def retired_cases() -> Mapping[str, RetiredCase]:
     """The former cases, by ids that are never used again."""
     file = matrix_dir() / "conformance" / "retired.toml"
     rows = tomllib.loads(file.read_text(encoding="utf-8"))
-    return {
-        name: RetiredCase(row.get("test", ""), tuple(row.get("traps", ())), row.get("case", ""))
-        for name, row in rows.items()
-    }
+    cases: Mapping[str, RetiredCase] = values_of(rule_of(RetiredCase)).read(rows, file.name)
+    return cases
 
 
 def base_id(full: str) -> str:

@@ -13,8 +13,8 @@ from portagpu.documents import (
     anything,
     each,
     encode,
-    keys,
     object_of,
+    optional_fields,
     or_null,
     rule_of,
     text,
@@ -64,24 +64,27 @@ def _table(columns: Mapping[str, str]) -> Rule:
     return Rule(read)
 
 
-_REQUIRED: Final = ("sources", "rows", "devices", "ranges", "collectives")
-_RULES: Final[Mapping[str, Rule]] = {
-    "schema": version(SCHEMA),
-    **{
-        key: _table(columns) if key in _REQUIRED else or_null(_table(columns))
-        for key, columns in _TABLES.items()
+_OPTIONAL: Final = optional_fields(Summary)
+_SUMMARY: Final = object_of(
+    {
+        "schema": version(SCHEMA),
+        **{
+            key: or_null(_table(columns)) if key in _OPTIONAL else _table(columns)
+            for key, columns in _TABLES.items()
+        },
+        "sources": rule_of(tuple[Source, ...]),
+        "devices": rule_of(tuple[DeviceTime, ...]),
+        "steps": rule_of(tuple[Steps, ...]),
+        "hardware": rule_of(tuple[CapturedDevice, ...]),
+        "messages": rule_of(tuple[ToolMessage, ...]),
+        "api_ns": values_of(whole),
+        "events": values_of(whole),
+        "problems": rule_of(tuple[str, ...]),
+        "dropped": whole,
+        "details": values_of(text),
     },
-    "sources": rule_of(tuple[Source, ...]),
-    "devices": rule_of(tuple[DeviceTime, ...]),
-    "steps": rule_of(tuple[Steps, ...]),
-    "hardware": rule_of(tuple[CapturedDevice, ...]),
-    "messages": rule_of(tuple[ToolMessage, ...]),
-    "api_ns": values_of(whole),
-    "events": values_of(whole),
-    "problems": rule_of(tuple[str, ...]),
-    "dropped": whole,
-    "details": values_of(text),
-}
+    _OPTIONAL,
+)
 
 
 def to_document(summary: Summary) -> dict[str, Any]:
@@ -111,6 +114,6 @@ def read_document(path: str | os.PathLike[str]) -> Summary:
 
 def from_document(document: object) -> Summary:
     """The summary that :func:`to_document` wrote. Raises DocumentError."""
-    found = keys(document, "", _RULES, frozenset(_RULES) - {"schema", *_REQUIRED})
+    found = _SUMMARY.read(document, "")
     del found["schema"]
     return Summary(**found)

@@ -21,15 +21,17 @@ from __future__ import annotations
 
 import re
 import tomllib
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, get_args
 
+from portagpu.documents import DocumentError, regular_expression, rule_of, wrong
 from portagpu.traces.model import Category
 from portagpu.vendors import leave_out_table, tables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 TABLE: Final = "kernel_names"
 LONGEST: Final = 1000
@@ -50,15 +52,16 @@ class Classification(NamedTuple):
     rule: str
 
 
-class Rule(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
     """One rule of a table, as in the module's docstring."""
 
     id: str
     category: Category
-    library: str
-    of: str
-    pattern: re.Pattern[str]
-    unless: re.Pattern[str] | None
+    library: str = ""
+    of: Literal["function", "name"] = "function"
+    pattern: Annotated[re.Pattern[str], regular_expression]
+    unless: Annotated[re.Pattern[str], regular_expression] | None = None
 
 
 _UNKNOWN: Final = Classification("unknown", "", "")
@@ -92,30 +95,20 @@ def rules() -> tuple[Rule, ...]:
     found: list[Rule] = []
     for vendor, table in dict(tables(TABLE)).items():
         try:
-            found += list(read_rules(table))
-        except (AttributeError, KeyError, TypeError, ValueError, re.error) as error:
+            found += read_rules(table)
+        except DocumentError as error:
             leave_out_table(vendor, TABLE, error)
     found += read_rules(tomllib.loads(_OWN.read_text(encoding="utf-8")))
     return tuple(sorted(found, key=lambda rule: CATEGORIES.index(rule.category)))
 
 
-def read_rules(table: Mapping[str, Any]) -> Iterator[Rule]:
-    """The rules of a table. Raises ValueError, KeyError, TypeError or re.error for a wrong one."""
-    seen: set[str] = set()
-    for each in table.get("rule", ()):
-        name, category, of = each["id"], each["category"], each.get("of", "function")
-        if unknown := each.keys() - {"id", "category", "library", "of", "pattern", "unless"}:
-            raise ValueError(f"the rule {name!r} has the unknown key {min(unknown)!r}")
-        if category not in CATEGORIES:
-            raise ValueError(f"the rule {name!r} has the unknown category {category!r}")
-        if of not in ("function", "name"):
-            raise ValueError(f"the rule {name!r} is of {of!r} instead of 'function' or 'name'")
-        if name in seen:
-            raise ValueError(f"two rules are called {name!r}")
-        seen.add(name)
-        unless = re.compile(each["unless"]) if "unless" in each else None
-        pattern = re.compile(each["pattern"])
-        yield Rule(name, category, each.get("library", ""), of, pattern, unless)
+def read_rules(table: Mapping[str, Any]) -> tuple[Rule, ...]:
+    """The rules of a table. Raises DocumentError for a wrong one."""
+    found: tuple[Rule, ...] = rule_of(tuple[Rule, ...]).read(table.get("rule", ()), "rule")
+    ids = [rule.id for rule in found]
+    if twice := [name for name in ids if ids.count(name) > 1]:
+        raise wrong("rule", f"two rules are called {twice[0]!r}")
+    return found
 
 
 # ---- names

@@ -10,9 +10,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from portagpu.distributions import entry_points
+from portagpu.documents import DocumentError
 from portagpu.foreign import OWN_DISTRIBUTION, call_quietly, distribution_of
 from portagpu.patience import LIMITS
-from portagpu.text import one_line
+from portagpu.text import error_line, one_line
 from portagpu.vendors.model import Vendor
 from portagpu.vendors.validation import wrong_field
 
@@ -151,5 +152,5 @@ def leave_out_table(vendor: str, name: str, error: Exception) -> None:
 
 
 def _report_table(vendor: str, name: str, error: Exception) -> None:
-    why = one_line(f"{type(error).__name__}: {error}")
+    why = one_line(str(error)) if isinstance(error, DocumentError) else error_line(error)
     _late_problems[f"the table {name}.toml of the vendor {vendor!r} is left out: {why}"] = None

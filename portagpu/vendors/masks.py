@@ -9,14 +9,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-from portagpu.documents import that
+from portagpu.documents import filled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Word: TypeAlias = Annotated[
-    str, that("text that is not empty", lambda value: isinstance(value, str) and value)
-]
+Word: TypeAlias = Annotated[str, filled]
 """An item of several texts."""
 
 

@@ -526,7 +526,7 @@ def test_gpus_that_pci_does_not_show_are_another_versions_structures(stand_in, t
 def test_an_answer_in_another_form_is_a_problem(monkeypatch, tmp_path):
     monkeypatch.setattr(asking, "call", lambda *_, **__: ({"kind": "nvml", "readings": 3}, ""))
     found = CudaPlugin(here(tmp_path, "cuda")).probe()
-    assert found.problems == ("NVML does not answer: findings.readings: must be a list",)
+    assert found.problems == ("NVML does not answer: findings.readings: must be a list, not 3",)
 
 
 def test_values_of_no_device_are_absent(monkeypatch, tmp_path):

@@ -216,7 +216,7 @@ def test_a_device_that_only_a_new_process_sees_comes_back_without_a_gap_for_the_
     [
         ({"dies": True}, "died of SIGABRT"),
         ({"raises": "Driver/library\nversion mismatch"}, "Driver/library version mismatch"),
-        ({"returns": 3}, "must be a table"),
+        ({"returns": 3}, "findings: must be an object with keys"),
         ({"returns": {"kind": "lib", "readings": [{"vendor": 3}]}}, "must be"),
         ({"problems": ["the library is closed"]}, "the library is closed"),
     ],

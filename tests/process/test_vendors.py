@@ -232,17 +232,17 @@ TABLES = {
     "a-kind-that-is-none": (
         "health",
         '[throttling]\nslow = "magic"',
-        "ValueError: slow is of the kind 'magic', and kinds are ['hardware',",
+        "throttling.slow: must be one of hardware, power-brake, thermal, ",
     ),
     "a-limit-that-is-none": (
         "health",
         '[pages]\nlimit = "many"',
-        "ValueError: limit of pages is a whole number from 1, not 'many'",
+        "pages.limit: must be a whole number of at least 1, not 'many'",
     ),
     "a-counter-without-action": (
         "health",
         '[link_errors]\n"crc" = { fault = true }',
-        "KeyError: 'action'",
+        "link_errors.crc.action: is missing",
     ),
     "no-pattern": (
         "kernel_log",

@@ -111,7 +111,10 @@ def test_a_profile_that_is_cut_anywhere_is_refused_in_one_line(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"schema": "portagpu.tuning/2"}, "its schema is not portagpu.tuning/1"),
+        (
+            {"schema": "portagpu.tuning/2"},
+            "schema: is portagpu.tuning/2; this version r",
+        ),
         ({"entries": []}, "a profile has entries"),
         ({"more": 1}, "profile.more: is not a known key"),
         ({"machine": {}}, "machine"),

@@ -334,7 +334,7 @@ def test_findings_that_no_terminal_can_show_are_refused(tmp_path: Path) -> None:
     reading = '{"source": "x", "vendor": "amd", "pci": "\\ud800"}'
     file.write_text(f'{{"kind": "x", "readings": [{reading}]}}')
     problems = Recording(tmp_path / "saved").inventory().problems
-    assert any("is no text of one line" in each for each in problems)
+    assert any("readings[0].pci: must be text of one line" in each for each in problems)
 
 
 def test_a_secret_in_a_mask_is_taken_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
