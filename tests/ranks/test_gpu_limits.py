@@ -200,7 +200,7 @@ def slow_ranks(tmp_path_factory):
     """A rank server of its own, which finds two devices that open late."""
     pytest.importorskip("torch")
     folder = tmp_path_factory.mktemp("slow")
-    for name, start_s, opening_s in (("slow", 60, 6), ("late", 1, 60)):
+    for name, start_s, opening_s in (("slow", 60, 3), ("late", 1, 60)):
         plugin = SLOW.format(name=name, start_s=start_s, opening_s=opening_s)
         distribute(folder, f"{name}-device", name, plugin)
     with pytest.MonkeyPatch.context() as patch, Ranks() as ranks:
@@ -211,10 +211,10 @@ def slow_ranks(tmp_path_factory):
 
 def test_a_worlds_limit_begins_when_its_ranks_have_started(slow_ranks):
     # allowed: time without a CPU does not count
-    run = partial(slow_ranks.run, backend="slow", timeout_s=5)
+    run = partial(slow_ranks.run, backend="slow", timeout_s=2)
     assert run(f"{RANKS}:reduce", 2).values == [3.0, 3.0]
     hung = run(f"{RANKS}:hangs", 2, arguments={"culprit": 0})
-    assert hung.first_failure.error == "did not finish within 5 s", hung.sentence
+    assert hung.first_failure.error == "did not finish within 2 s", hung.sentence
     assert hung.duration_s < 40, "the time of the start was waited for after it"
 
 

@@ -49,7 +49,7 @@ def undisturbed(outcome: WorldOutcome) -> WorldOutcome:
 def run(ranks: Ranks, device: str, monkeypatch: pytest.MonkeyPatch, **request: Any) -> Report:
     """The report of a search of ``search_ranks``, in which nothing hangs for long."""
     # whatever does not hang is given the time that a busy machine needs to begin
-    short = {"HANGS": 1.0, "LOADS_FOR_LONG": 2.0, "WRONG_AFTER_A_WHILE": 8.0}
+    short = {"HANGS": 1.0, "LOADS_FOR_LONG": 2.0, "WRONG_AFTER_A_WHILE": 4.0}
     limit_s = short.get(device, 20.0)
     monkeypatch.setattr(engine, "LIMITS", replace(LIMITS, random_program_s=limit_s))
     # they end by themselves, as a search does that has found something
