@@ -2,8 +2,8 @@
 
 Draws mutants of the product by a seed, files by their lines, with the operators of cosmic-ray. The
 tests that start no process run once for each commit, with coverage by test. In a clone of the
-commit, a mutant then meets the tests that execute its lines, cheap ones first. Lines that none of
-them executes meet the nearest files of the tests that start processes. Prints a line for each
+commit, a mutant then meets the tests that execute its lines, near and cheap ones first. What
+survives them meets the nearest files of the tests that start processes. Prints a line for each
 mutant. At the end, the tests that caught one run without a mutant, and survivors are printed with
 their difference. What ``from __future__ import annotations`` never runs (types) is not mutated.
 """
@@ -247,7 +247,7 @@ class Baseline:
         return sorted(found, key=lambda each: order[each.partition("::")[0]])
 
     def tests(self, mutant: Mutant) -> list[str]:
-        """What a mutant meets."""
+        """Those that execute what a mutant changes."""
         near = nearest_tests(mutant.file, FAST)
         around = enclosing(mutant.before, mutant.line)
         if any(isinstance(node, ast.FunctionDef) for node, *_ in around[:-1]):
@@ -255,17 +255,19 @@ class Baseline:
             if body := getattr(node, "body", None):
                 last = max(first, body[0].lineno - 1)
             found = self._executing(mutant.file, first, last)
-            return self._some(found, near) if found else nearest_tests(mutant.file, OTHERS)
+            return self._some(found, near)
         # what only the import executes: the tests of what it belongs to
         everything = mutant.before.count("\n")
         for _, first, last in (*reversed(around), (None, 1, everything)):
             if found := self._executing(mutant.file, first, last):
                 return self._some(found, near)
-        return [*near, *nearest_tests(mutant.file, OTHERS)]
+        return near
 
 
 def caught_by(copy: Path, mutant: Mutant, number: int, tests: list[str]) -> str:
     """The first of the tests that fails with a mutant."""
+    if not tests:
+        return ""
     place = copy / mutant.file
     place.write_text(mutant.after, encoding="utf-8")
     # a time of its own, or Python runs what it has compiled
@@ -299,6 +301,7 @@ def main() -> int:
             if number % every != first:
                 continue
             by = caught_by(copy, mutant, number, baseline.tests(mutant))
+            by = by or caught_by(copy, mutant, number, nearest_tests(mutant.file, OTHERS))
             print(f"{number:3d} {mutant.operator} {mutant.file}: {by or 'SURVIVED'}", flush=True)
             rows.append({"number": number, "caught": by, "difference": mutant.difference})
             if given.json:

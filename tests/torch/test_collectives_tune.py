@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 from portagpu.collectives.tuning import Candidate, Point
+from portagpu.collectives.ways import WAYS
+from portagpu.commbench import tune_ranks
 from portagpu.commbench.sweep import WrongOptions
 from portagpu.commbench.tune import ID, TuneOptions, profile_of
 from portagpu.documents import encode
@@ -102,3 +105,13 @@ def test_a_profile_has_a_range_for_each_choice() -> None:
 def test_a_run_that_shows_nothing_makes_no_profile(run: Any, words: str) -> None:
     with pytest.raises(ValueError, match=f"no profile: .*{words}"):
         profile_of(run())
+
+
+def test_the_larger_buffer_of_every_operation_has_the_size_of_its_point() -> None:
+    """Sizes are counted as nccl-tests counts them: what all ranks have together, on this one."""
+    for operation in WAYS:
+        for dtype in ("float32", "bfloat16"):
+            rank: Any = SimpleNamespace(rank=1, world=4, gpu=SimpleNamespace(device="cpu"))
+            found = tune_ranks._exchange(rank, operation, dtype, 4096)
+            largest = max(found.sent.nbytes, found.received.nbytes)
+            assert (largest, str(found.sent.dtype)) == (4096, f"torch.{dtype}"), operation

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ pytest.importorskip("torch")
 import torch
 
 from portagpu.collectives.perf_tables import TYPE_NAMES
-from portagpu.commbench import VerifyOptions
+from portagpu.commbench import VerifyOptions, ranks
 from portagpu.commbench.values import REDOPS, Inputs, first_wrong, kinds
 from portagpu.commbench.verify import WrongOptions
 
@@ -115,3 +116,29 @@ def test_points_are_those_of_the_options() -> None:
 def test_options_that_there_are_not_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(WrongOptions):
         VerifyOptions(**wrong)
+
+
+def test_only_a_dtype_that_is_refused_at_once_has_no_further_points(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One dtype is refused, one is wrong at first: a wrong point is not timed, others are."""
+    timed = []
+
+    def check(_: object, __: str, dtype: str, count: int) -> ranks.PointAnswer:
+        wrong = "an element is wrong" if (dtype, count) == ("float16", 1) else ""
+        return ranks.PointAnswer(dtype, count, checked=int(dtype != "int8"), sentence=wrong)
+
+    monkeypatch.setattr(ranks, "_check_point", check)
+    monkeypatch.setattr(ranks, "sum_of_ranks", lambda _, own: own)
+    monkeypatch.setattr(ranks, "Stopwatch", lambda _: None)
+    monkeypatch.setattr(ranks, "_time_point", lambda *given: timed.append(given[2]))
+    rank: Any = SimpleNamespace(gpu=None, step=lambda _: None)
+    points = [(dtype, count) for count in (1, 2) for dtype in ("int8", "float16", "float32")]
+    found = ranks.sweep(rank, operation="broadcast", points=points, repeats=1)
+    assert [(each["dtype"], each["count"]) for each in found] == [
+        *(("int8", 1), ("float16", 1), ("float32", 1)),
+        *(("float16", 2), ("float32", 2)),
+    ]
+    assert [(each.dtype, each.count) for each in timed] == [
+        *(("float32", 1), ("float16", 2), ("float32", 2)),
+    ]

@@ -22,13 +22,14 @@ from portagpu.search.numbers import (
     elementwise,
     gradients,
     indexing,
+    moves,
     patterns,
     pointwise,
     products,
     reductions,
     sums,
 )
-from portagpu.search.numbers.area import AREA, CALLS, MOST, _choices
+from portagpu.search.numbers.area import AREA, CALLS, MOST, _choices, _moved
 from portagpu.search.numbers.compare import Within, is_right, nature, wrong_elements
 from portagpu.search.numbers.draws import BYTES, Choice, spread
 from portagpu.search.numbers.formats import (
@@ -459,3 +460,11 @@ def test_a_fault_is_told_by_its_nature(gpu: Any, name: str) -> None:
 def test_the_catalogue_is_large_and_has_one_name_each() -> None:
     names = [each.name for each in faults_of("numbers")]
     assert len(names) == len(set(names)) >= 200
+
+
+def test_operations_that_move_elements_are_told_in_every_dtype_that_they_can_be() -> None:
+    """Truth values have no sum of whole numbers, and complex numbers no order."""
+    have = ["bool", "int32", "bfloat16", "complex64"]
+    barred = {"scatter_add": "bool", "index_add": "bool", "sort": "complex64", "topk": "complex64"}
+    told = {op: _moved(op, have) for op in moves.OPS}
+    assert told == {op: [each for each in have if each != barred.get(op)] for op in moves.OPS}

@@ -17,6 +17,7 @@ from tests.support.result_samples import failing, passing, stopped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 KNOWN: Final = (
     ("host", "node-07.acme.example"),
@@ -310,6 +311,30 @@ def test_a_name_that_every_bundle_holds_is_not_searched_for(
         ("environment", "swordfish"),
     } <= set(names)
     assert scrub({"host": "gpu"}, names).document == {"host": "<host-1>"}
+
+
+def test_the_folders_of_this_machine_are_names_of_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    places = {name: tmp_path / f"zweiundvierzig-{name}" for name in ("home", "here", "temporary")}
+    for place in places.values():
+        place.mkdir()
+    monkeypatch.setenv("HOME", str(places["home"]))
+    monkeypatch.chdir(places["here"])
+    monkeypatch.setattr("tempfile.tempdir", str(places["temporary"]))
+    found = {text for kind, text in machine_names({}) if kind == "path"}
+    assert found == set(map(str, places.values()))
+
+
+def test_a_folder_that_is_gone_is_no_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    gone.rmdir()
+    found = {text for kind, text in machine_names({}) if kind == "path"}
+    assert str(tmp_path) in found
+    assert str(gone) not in found
 
 
 @pytest.mark.parametrize(

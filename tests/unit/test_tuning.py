@@ -507,6 +507,11 @@ def test_a_profile_of_rccl_emits_rccls_file() -> None:
     )
 
 
+def test_a_line_of_a_tuner_needs_algorithm_and_protocol() -> None:
+    ring, simple = Candidate(name="a", algorithm="ring"), Candidate(name="p", protocol="simple")
+    assert lines_of(profile(entry((ring, 1024), (simple, 65536), (PLAIN, 16 << 20)))) == ()
+
+
 def test_of_compositions_no_tuners_file_is_written() -> None:
     chunks = Candidate(name="chunks-2", way="chunks-2")
     found = profile(entry((chunks, 1024)), stack=replace(NCCL, library="Gloo", version=None))

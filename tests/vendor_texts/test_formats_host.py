@@ -178,6 +178,26 @@ def test_lspci_tells_slot_and_device():
     assert "0000:04:00.0" not in links
 
 
+def test_lspci_links_each_device_to_the_bridge_above_it():
+    """A GPU behind a switch, from a root port on: a bridge states the bus that it leads to."""
+    bridge = (
+        "{} PCI bridge [0604]: Made up [1000:c010]\n\tBus: primary={}, secondary={}, subordinate=03"
+    )
+    text = "\n".join(
+        [
+            bridge.format("0000:00:01.0", "00", "01"),
+            bridge.format("0000:01:00.0", "01", "02"),
+            bridge.format("0000:02:08.0", "02", "03"),
+            "0000:03:00.0 3D controller [0302]: NVIDIA Corporation GH100 [10de:2330] (rev a1)",
+        ]
+    )
+    assert [(link.a.name, link.b.name) for link in lspci.parse(text).links] == [
+        ("0000:01:00.0", "0000:00:01.0"),
+        ("0000:02:08.0", "0000:01:00.0"),
+        ("0000:03:00.0", "0000:02:08.0"),
+    ]
+
+
 def test_lspci_without_ids_says_what_to_record():
     text = "01:00.0 3D controller: NVIDIA Corporation GA100 [A100 PCIe 80GB] (rev a1)\n"
     assert lspci.matches(text)

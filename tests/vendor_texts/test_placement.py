@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import combinations, permutations
+import random
+from itertools import combinations, pairwise, permutations
 
 import pytest
 
 from portagpu.inventory.topology import build_topology
 from portagpu.placement import domains, groups, place, ring_order, rings, tree_order
 from portagpu.placement.graph import gpu_graph, numa_graph
-from portagpu.placement.orders import best_cycle, ring_edges
+from portagpu.placement.orders import _exchange, best_cycle, ring_edges
 from portagpu.placement.parallel_groups import arrange, fastest_domains, mesh_of, sizes
 from portagpu.readings.model import End, Findings, Link, Node, Reading
 from tests.support.looped import looped
@@ -51,6 +52,24 @@ def test_the_heuristic_for_many_places_is_hardly_worse_than_all_rings(monkeypatc
         # one more of the slowest edges at most
         slow = [ways(found, ring.order).count(best[0]), best.count(best[0])]
         assert slow[0] <= slow[1] + 1, (ring, best)
+
+
+@looped("seed", range(20))
+def test_no_exchange_of_two_edges_shortens_what_the_heuristic_leaves(seed):
+    """Of a ring without two of its edges, one part is turned around."""
+    count, chosen = 9, random.Random(seed)  # noqa: S311 - not for secrets
+    costs = [[0] * count for _ in range(count)]
+    for a, b in combinations(range(count), 2):
+        costs[a][b] = costs[b][a] = chosen.randrange(100)
+
+    def cost(order):
+        return sum(costs[a][b] for a, b in pairwise([*order, order[0]]))
+
+    found, left = _exchange(costs, chosen.sample(range(count), count), 10**6)
+    assert left > 0
+    for first, last in combinations(range(count + 1), 2):
+        turned = [*found[:first], *found[first:last][::-1], *found[last:]]
+        assert cost(turned) >= cost(found), (found, turned)
 
 
 def test_what_is_said_of_a_ring_that_was_not_proven_is_true(monkeypatch):

@@ -449,7 +449,10 @@ def test_the_table_says_what_the_other_files_do_not(tmp_path):
     assert (state.power_w, state.energy_j) == (None, 1.0)
     assert (state.throttled_ticks, state.ticks) == ({"ppt": 4}, 8)
     assert (gpu.pcie.generation, gpu.pcie.width, gpu.pcie.replays) == (5, 16, 9)
-    assert [(link.extra["link"], link.up) for link in found.links] == [("0", True), ("1", False)]
+    assert [(link.kind, link.count, link.extra["link"], link.up) for link in found.links] == [
+        ("xgmi", 1, "0", True),
+        ("xgmi", 1, "1", False),
+    ]
 
 
 @pytest.mark.parametrize(
