@@ -209,12 +209,12 @@ def test_an_event_has_the_action_of_its_vendors_document(
     found = judged(f"[  10.000000] {line}")
     assert found.action == action
     assert (found.action_source or "").endswith(source)
-    assert found.extra["action"] == action
+    assert found.fields["extra"]["action"] == action
 
 
 def test_an_unknown_xid_is_watched_and_names_no_action_of_its_own() -> None:
     found = judged("[  10.000000] NVRM: Xid (PCI:0000:3b:00): 9999, pid=1, x")
-    assert (found.verdict, found.action, found.extra) == (Verdict.UNVERIFIED, None, {})
+    assert (found.verdict, found.action, found.fields["extra"]) == (Verdict.UNVERIFIED, None, {})
     assert action_of(result("health/events", found.verdict)) is Action.MONITOR
 
 

@@ -40,7 +40,6 @@ class Allowed(NamedTuple):
 
 
 ALLOWED: Final = (
-    Allowed("__init__.py", "CUDAGraph|cudart", "names of torch.cuda that this package has too"),
     Allowed("optional.py", r".*has no CUDA runtime.*", "what torch.cuda.cudart is"),
     Allowed("run.py", "__cuda_array_interface__", "an attribute of torch's tensors"),
     Allowed("state.py", "cuda", "a type of device of torch, whoever made it"),
