@@ -16,6 +16,8 @@ from __future__ import annotations
 import base64
 import dataclasses
 import functools
+import math
+import operator
 import re
 import sys
 import types
@@ -45,6 +47,8 @@ class DocumentError(PortagpuError, ValueError):
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Rule:
     """``read(value, path)`` returns the value as Python holds it; ``schema`` is its JSON Schema.
+
+    What Python holds as the document does is the document's own part, which nobody changes.
 
     A ``nullable`` rule accepts None, which is then not read: most keys of a result have it. Where
     reading changes no other value, ``fits`` says whether one keeps the rule, which costs less.
@@ -126,8 +130,10 @@ def bounded(
 
     right = is_whole if integer else is_number
 
+    least, most = -math.inf if low is None else low, math.inf if high is None else high
+
     def fits(value: Any) -> bool:
-        return right(value) and (low is None or low <= value) and (high is None or value <= high)
+        return right(value) and least <= value <= most
 
     bounds: dict[str, Json] = {"minimum": low, "maximum": high}
     kept = {key: bound for key, bound in bounds.items() if bound is not None}
@@ -244,7 +250,8 @@ def each(rule: Rule) -> Rule:
     def read(value: Any, path: str) -> Any:
         if not isinstance(value, list):
             raise refuse(path, "a list", value)
-        return [rule.read(item, f"{path}[{index}]") for index, item in enumerate(value)]
+        items = [rule.read(item, f"{path}[{index}]") for index, item in enumerate(value)]
+        return value if all(map(operator.is_, items, value)) else items
 
     return Rule(read, {"type": "array", "items": rule.schema})
 
@@ -274,17 +281,24 @@ def object_of(
     ``further`` checks what depends on several keys, and ``together`` has the JSON Schemas of it.
     """
 
+    # a large document has thousands of objects
+    steps = [(key, rule.read, rule.fits, rule.nullable) for key, rule in rules.items()]
+
     def read(value: Any, path: str) -> Any:
-        # a copy, in the order of the document
-        found = dict(mapping(value, path or "document"))
+        document = mapping(value, path or "document")
+        found: Any = document
         prefix, missing = f"{path}." if path else "", 0
-        for key, rule in rules.items():
+        for key, read_value, fits, nullable in steps:
             if key in found:
                 given = found[key]
-                if given is None and rule.nullable:
+                if given is None and nullable:
                     continue
-                if rule.fits is None or not rule.fits(given):
-                    found[key] = rule.read(given, prefix + key)
+                if fits is None or not fits(given):
+                    new = read_value(given, prefix + key)
+                    if new is not given:
+                        # a copy, in the order of the document
+                        found = dict(document) if found is document else found
+                        found[key] = new
             elif key in optional:
                 missing += 1
             else:
@@ -402,13 +416,11 @@ def rule_of(kind: Any, *, made: bool = False) -> Rule:
         return or_null(of(next(each for each in arguments if each is not types.NoneType)))
     if origin is typing.Literal:
         return one_of(*arguments)
-    if origin is tuple:
-        ends = arguments[-1] is not ...
+    if origin in (tuple, frozenset):
         rules = [of(each) for each in arguments if each is not ...]
-        return _tuple_of(rules, ends=ends, made=made)
-    if origin is frozenset and not made:
-        items = _tuple_of([of(arguments[0])], ends=False, made=False)
-        return Rule(lambda value, path: frozenset(items.read(value, path)), items.schema)
+        ends = origin is tuple and arguments[-1] is not ...
+        items = _items_of(rules, (origin,) if made else (list, tuple), ends=ends)
+        return Rule(lambda value, path: origin(items.read(value, path)), items.schema)
     if origin is Mapping:
         return values_of(of(arguments[1]))
     if dataclasses.is_dataclass(kind):
@@ -450,9 +462,9 @@ _WRITTEN: Final[Mapping[Any, Rule]] = {
 """Types that JSON writes as text."""
 
 
-def _tuple_of(rules: list[Rule], *, ends: bool, made: bool) -> Rule:
-    """A tuple of these; or, unless it ``ends`` with them, of as many of the only one as it has."""
-    kinds, what = (tuple, "a tuple") if made else ((list, tuple), "a list")
+def _items_of(rules: list[Rule], kinds: tuple[Any, ...], *, ends: bool) -> Rule:
+    """Items of these rules; or, unless it ``ends`` with them, of the only one of them."""
+    what = "a list" if list in kinds else f"a {kinds[0].__name__}"
 
     def read(value: Any, path: str) -> Any:
         if not isinstance(value, kinds):
@@ -460,7 +472,7 @@ def _tuple_of(rules: list[Rule], *, ends: bool, made: bool) -> Rule:
         if ends and len(value) != len(rules):
             raise refuse(path, f"{what} of {len(rules)} items", value)
         pairs = zip(rules if ends else rules * len(value), value, strict=True)
-        return tuple([rule.read(item, f"{path}[{i}]") for i, (rule, item) in enumerate(pairs)])
+        return [rule.read(item, f"{path}[{i}]") for i, (rule, item) in enumerate(pairs)]
 
     items: list[Json] = [rule.schema for rule in rules]
     form: dict[str, Json] = {"prefixItems": items} if ends else {"items": items[0]}

@@ -114,15 +114,16 @@ def load_gates(path: Path | None = None) -> tuple[Gate, ...]:
 
 
 def _gate(given: dict[str, Any], path: str, earlier: list[str]) -> Gate:
-    earns = _EARNS[given.pop("earns")]
+    earns = _EARNS[given["earns"]]
     if given["id"] in earlier:
         raise wrong(f"{path}.id", f"{given['id']!r} is the id of an earlier gate")
     if "replay" in given and earns == Evidence.EXECUTED:
         raise wrong(f"{path}.earns", "is executed, and it judges recordings: nothing runs")
     if strange := [need for need in given["needs"] if need not in earlier]:
         raise wrong(f"{path}.needs", f"{strange[0]!r} is not an earlier gate")
-    amounts = {effort: given.pop(effort) for effort in EFFORTS}
-    return Gate(**{**given, "needs": tuple(given["needs"])}, amounts=amounts, earns=earns)
+    amounts = {effort: given[effort] for effort in EFFORTS}
+    rest = {key: value for key, value in given.items() if key not in EFFORTS}
+    return Gate(**rest | {"needs": tuple(given["needs"]), "amounts": amounts, "earns": earns})
 
 
 class UnknownGate(PortagpuError, LookupError):

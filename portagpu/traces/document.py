@@ -115,5 +115,4 @@ def read_document(path: str | os.PathLike[str]) -> Summary:
 def from_document(document: object) -> Summary:
     """The summary that :func:`to_document` wrote. Raises DocumentError."""
     found = _SUMMARY.read(document, "")
-    del found["schema"]
-    return Summary(**found)
+    return Summary(**{key: value for key, value in found.items() if key != "schema"})
