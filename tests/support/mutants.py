@@ -158,7 +158,7 @@ def _pytest(
 
 
 def _node_id(case: ElementTree.Element) -> str:
-    """ "tests/unit/test_a.py::TestB::test_c" of the dotted name that pytest reports."""
+    """What the command line calls a test, of the dotted name in a report."""
     parts = case.get("classname", "").split(".")
     length = next((n for n, part in enumerate(parts, 1) if part.startswith("test_")), len(parts))
     return "::".join(["/".join(parts[:length]) + ".py", *parts[length:], case.get("name", "")])
