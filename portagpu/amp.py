@@ -5,15 +5,15 @@ from __future__ import annotations
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from portagpu.functions import GradScaler
-from portagpu.registry import backend
+from portagpu.devices.functions import GradScaler
+from portagpu.devices.registry import backend
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import torch
 
-    from portagpu.training import NoAutocast
+    from portagpu.devices.training import NoAutocast
 
 __all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd"]
 

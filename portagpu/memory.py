@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from portagpu.functions import MemPool as MemPool
-from portagpu.functions import (
+from portagpu.devices.functions import MemPool as MemPool
+from portagpu.devices.functions import (
     device_memory_used,
     empty_cache,
     max_memory_allocated,
@@ -18,8 +18,8 @@ from portagpu.functions import (
     set_per_process_memory_fraction,
     use_mem_pool,
 )
-from portagpu.functions import dump_memory_snapshot as _dump_snapshot
-from portagpu.functions import record_memory_history as _record_memory_history
+from portagpu.devices.functions import dump_memory_snapshot as _dump_snapshot
+from portagpu.devices.functions import record_memory_history as _record_memory_history
 
 __all__ = [
     "MemPool",

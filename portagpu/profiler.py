@@ -13,13 +13,13 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from portagpu.collectives.launcher import place_of_rank
-from portagpu.errors import EmptyCapture, OutputError
-from portagpu.functions import LAUNCHED, annotate, region
-from portagpu.functions import profiler_start as start
-from portagpu.functions import profiler_stop as stop
-from portagpu.registry import backend
-from portagpu.scratch import Scratch
+from portagpu.base.errors import EmptyCapture, OutputError
+from portagpu.base.scratch import Scratch
+from portagpu.devices.collectives.launcher import place_of_rank
+from portagpu.devices.functions import LAUNCHED, annotate, region
+from portagpu.devices.functions import profiler_start as start
+from portagpu.devices.functions import profiler_stop as stop
+from portagpu.devices.registry import backend
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -175,7 +175,7 @@ class Profiling:
             return
         import torch
 
-        from portagpu.captures.marked_blocks import torch_records
+        from portagpu.facts.captures.marked_blocks import torch_records
 
         autograd: Any = torch.autograd
         told = self._thread and self._torch.current_action.name.startswith("RECORD")

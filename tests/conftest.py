@@ -27,7 +27,7 @@ import portagpu
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
-    from portagpu.world import Ranks
+    from portagpu.runs.world import Ranks
     from tests.support.forked import Prepared
     from tests.support.forked_verbs import ForkedVerbs
 
@@ -278,7 +278,7 @@ def training_ranks(training_server: Ranks) -> Iterator[Ranks]:
 
 def _serve(ahead: str = "") -> Iterator[Ranks]:
     pytest.importorskip("torch")
-    from portagpu.world import Ranks
+    from portagpu.runs.world import Ranks
 
     with Ranks() as server:
         _start(server, ahead)

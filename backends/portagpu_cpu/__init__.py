@@ -8,14 +8,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from portagpu.contract import Plugin, Status
-from portagpu.variables import Variables
+from portagpu.devices.contract import Plugin, Status
+from portagpu.devices.variables import Variables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from portagpu.contract import Backend
-    from portagpu.readings.source import Source
+    from portagpu.devices.contract import Backend
+    from portagpu.facts.readings.source import Source
 
 
 class CpuPlugin(Plugin):
@@ -29,8 +29,8 @@ class CpuPlugin(Plugin):
 
     def status(self) -> Status:
         """Usable where torch is installed; never automatic, because any torch runs on a CPU."""
-        from portagpu.distributions import install
-        from portagpu.torchbuild import torch_build
+        from portagpu.base.distributions import install
+        from portagpu.facts.torchbuild import torch_build
 
         build = torch_build()
         if build is None:
@@ -54,7 +54,7 @@ class CpuPlugin(Plugin):
         """Import torch, and find this CPU's target."""
         from importlib import import_module
 
-        from portagpu.target import identify
+        from portagpu.facts.targets import identify
 
         import_module("portagpu_cpu.backend")
         identify("cpu", os.uname().machine, None)
@@ -62,7 +62,7 @@ class CpuPlugin(Plugin):
     def telemetry(self, index: int) -> Mapping[str, float]:
         """Mean clock of the cores, hottest sensor and throttle events, as far as shown."""
         del index
-        from portagpu.host.sensors import read_sensors
+        from portagpu.facts.host.sensors import read_sensors
         from portagpu_cpu.memory import ROOT
 
         sensors = read_sensors(ROOT)
@@ -79,7 +79,7 @@ class CpuPlugin(Plugin):
 
     def sampler(self) -> Source:
         """The host's files, and psutil where it is installed."""
-        from portagpu.readings.cpu import SOURCE
+        from portagpu.facts.readings.cpu import SOURCE
 
         return SOURCE
 

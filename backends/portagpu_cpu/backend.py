@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from portagpu.captures.labels import DOMAIN, check
-from portagpu.captures.marked_blocks import Annotation, torch_records
-from portagpu.contract import Backend
-from portagpu.tracing import run_by_the_compiler
+from portagpu.devices.contract import Backend
+from portagpu.devices.torch_compile import run_by_the_compiler
+from portagpu.facts.captures.labels import DOMAIN, check
+from portagpu.facts.captures.marked_blocks import Annotation, torch_records
 from portagpu_cpu import identity, memory
 from portagpu_cpu.index import cpu_index
 from portagpu_cpu.queues import CpuEvent, CpuStream, CurrentStream, StreamBlock
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import AbstractContextManager
 
-    from portagpu.captures.labels import Color, Label
-    from portagpu.contract import Plugin
+    from portagpu.devices.contract import Plugin
+    from portagpu.facts.captures.labels import Color, Label
 
 
 class CpuBackend(Backend):
@@ -29,7 +29,8 @@ class CpuBackend(Backend):
     How it differs from a GPU, all in one place:
 
     - Any index opens the same device, which all ranks share. ``device_count()`` is 1, or as many as
-      ``portagpu.sharing.shared_count`` says; so many ranks have each an index of their own.
+      ``portagpu.base.shared_devices.shared_count`` says; so many ranks have each an index of their
+      own.
     - ``current_device()`` is a ``CpuIndex``: a number that torch also takes for a device.
     - Work is done when a call returns: ``synchronize`` has nothing to wait for, and streams order
       work that is already done. Streams and events are this package's own.

@@ -18,8 +18,8 @@ from typing import Final
 
 import torch
 
-from portagpu.precision import Support
-from portagpu.precision.formats import FP8_NAMES
+from portagpu.devices.precision import Support
+from portagpu.devices.precision.formats import FP8_NAMES
 
 FP8: Final = tuple(getattr(torch, name) for name in FP8_NAMES)
 

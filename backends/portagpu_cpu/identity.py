@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from portagpu.arch import Arch
-from portagpu.collectives.comm import Comm
-from portagpu.contract import Capability, Description
-from portagpu.host.cgroup import read_cgroup
-from portagpu.host.cpu import read_cpu
-from portagpu.precision import EVERYWHERE, Precision, Support
-from portagpu.sizing import Sizing
-from portagpu.target import identify
+from portagpu.devices.collectives.comm import Comm
+from portagpu.devices.contract import Capability, Description
+from portagpu.devices.precision import EVERYWHERE, Precision, Support
+from portagpu.devices.sizing import Sizing
+from portagpu.facts.arch import Arch
+from portagpu.facts.host.cgroup import read_cgroup
+from portagpu.facts.host.cpu import read_cpu
+from portagpu.facts.targets import identify
 from portagpu_cpu.fp8 import Table
 from portagpu_cpu.memory import ROOT, can_reset_peak, free_and_total
 
 if TYPE_CHECKING:
-    from portagpu.host.cpu import Cpu
+    from portagpu.facts.host.cpu import Cpu
 
 _CAPABILITIES: Final = frozenset(
     {
@@ -33,7 +33,7 @@ _CAPABILITIES: Final = frozenset(
     }
 )
 
-# Units with arithmetic of their own in the dtype, by the names of portagpu.host.features.
+# Units with arithmetic of their own in the dtype, by the names of portagpu.facts.host.features.
 # Those of bfloat16 take subnormal numbers for zero (Intel SDM, VDPBF16PS and TDPBF16PS; Arm ARM,
 # BFDOT without FEAT_EBF16).
 _BF16_UNITS: Final = frozenset({"AVX-512BF16", "AMX-BF16", "BF16", "SVE-BF16", "SME-B16F32"})

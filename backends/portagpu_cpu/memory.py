@@ -10,9 +10,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from portagpu.errors import Unsupported
-from portagpu.host.cgroup import memory_usage_file, read_cgroup
-from portagpu.host.tree import Tree
+from portagpu.base.errors import Unsupported
+from portagpu.facts.host.cgroup import memory_usage_file, read_cgroup
+from portagpu.facts.host.tree import Tree
 
 ROOT: Final = Tree()
 _STATUS: Final = "/proc/self/status"

@@ -6,8 +6,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from portagpu.errors import Unsupported
-from portagpu.objects import Event, Stream
+from portagpu.base.errors import Unsupported
+from portagpu.devices.objects import Event, Stream
 
 if TYPE_CHECKING:
     import torch

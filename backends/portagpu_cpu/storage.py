@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from portagpu.errors import Unsupported
-from portagpu.storage import DirectStorage
+from portagpu.base.errors import Unsupported
+from portagpu.devices.storage import DirectStorage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -17,7 +17,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.collectives.cost import Graph, Input, Prediction, Question, Shots
+from portagpu.devices.collectives.cost import Graph, Input, Prediction, Question, Shots
 from portagpu_torch_gpu.collective_costs import (
     ROOTED,
     SHARED,

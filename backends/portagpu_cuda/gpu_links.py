@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.formats import pci_address
-from portagpu.readings import End, Link, Node
-from portagpu.readings.library import Rarely, integer, number, text
+from portagpu.facts.formats import pci_address
+from portagpu.facts.readings import End, Link, Node
+from portagpu.facts.readings.library import Rarely, integer, number, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from portagpu.readings.library import Library
+    from portagpu.facts.readings.library import Library
 
 _MOST_LINKS: Final = 36  # NVML_NVLINK_MAX_LINKS of driver 590; NVML refuses what a GPU lacks
 # NVML_NVLINK_ERROR_DL_*: those of NVLink 1 to 4

@@ -10,13 +10,22 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, Final
 
-from portagpu.distributions import install
-from portagpu.formats import pci_address
-from portagpu.readings import Findings, GpuPart, GpuState, Link, Memory, Pcie, Process, Reading
-from portagpu.readings.document import to_document
-from portagpu.readings.library import Library, integer, number, open_library, text
-from portagpu.readings.model import without_none
-from portagpu.text import error_line
+from portagpu.base.distributions import install
+from portagpu.base.text import error_line
+from portagpu.facts.formats import pci_address
+from portagpu.facts.readings import (
+    Findings,
+    GpuPart,
+    GpuState,
+    Link,
+    Memory,
+    Pcie,
+    Process,
+    Reading,
+)
+from portagpu.facts.readings.document import to_document
+from portagpu.facts.readings.library import Library, integer, number, open_library, text
+from portagpu.facts.readings.model import without_none
 from portagpu_cuda.gpu_links import field_values, nvlinks
 
 _CORRECTED, _UNCORRECTED = 0, 1  # NVML_MEMORY_ERROR_TYPE_*

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from portagpu.arch import Arch
-from portagpu.contract import Part
-from portagpu.host import pci_of_uuid
+from portagpu.devices.contract import Part
+from portagpu.facts.arch import Arch
+from portagpu.facts.host import pci_of_uuid
 from portagpu_cuda.gpus import mig_profile
 from portagpu_torch_gpu import describe as shared
 from portagpu_torch_gpu.torchlibs import dnn_version_number, nccl_version
@@ -18,8 +18,8 @@ from portagpu_torch_gpu.torchlibs import dnn_version_number, nccl_version
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from portagpu.contract import Description
-    from portagpu.host.tree import Tree
+    from portagpu.devices.contract import Description
+    from portagpu.facts.host.tree import Tree
 
 _CUBLAS: Final = ("nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cublas-cu13")
 _NO_UUID: Final = "00000000-0000-0000-0000-000000000000"

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from portagpu.captures.labels import DOMAIN
+from portagpu.facts.captures.labels import DOMAIN
 from portagpu_torch_gpu.ranges import TorchRanges, in_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from portagpu.captures.labels import Label
-    from portagpu.captures.marked_blocks import RangeTool
+    from portagpu.facts.captures.labels import Label
+    from portagpu.facts.captures.marked_blocks import RangeTool
 
 _NO_TOOL: Final = -2
 _INT64: Final = range(-(2**63), 2**63)

@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from portagpu.availability import Need
-from portagpu.variables import Variables
+from portagpu.devices.availability import Need
+from portagpu.devices.variables import Variables
 from portagpu_torch_gpu.plugin import TorchGpuPlugin
 
 if TYPE_CHECKING:
-    from portagpu.contract import Backend
+    from portagpu.devices.contract import Backend
 
 
 class CudaPlugin(TorchGpuPlugin):

@@ -17,7 +17,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Final
 
-from portagpu.captures.profilers import (
+from portagpu.facts.captures.profilers import (
     Hint,
     Launch,
     Refused,
@@ -28,7 +28,7 @@ from portagpu.captures.profilers import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from portagpu.captures.profilers import Request, Tool
+    from portagpu.facts.captures.profilers import Request, Tool
 
 OLDEST: Final = (2021, 4)
 """The first that writes ``.nsys-rep``: not checked."""

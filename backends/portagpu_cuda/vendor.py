@@ -10,8 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from portagpu.switches import ASYNCHRONY, Switch
-from portagpu.vendors import (
+from portagpu.base.debug_variables import ASYNCHRONY, Switch
+from portagpu.facts.vendors import (
     Blanks,
     DriverFiles,
     Fabric,

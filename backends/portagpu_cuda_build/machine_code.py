@@ -12,16 +12,16 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from portagpu.machine_code.toolchain import CodeError, Cupy, MachineCode, Toolchain
-from portagpu.patience import LIMITS
-from portagpu.scratch import Scratch
-from portagpu.subprocesses import run_program
+from portagpu.base.patience import LIMITS
+from portagpu.base.scratch import Scratch
+from portagpu.base.subprocesses import run_program
+from portagpu.devices.machine_code.toolchain import CodeError, Cupy, MachineCode, Toolchain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from portagpu.machine_code.compiled import CompiledKernel
-    from portagpu.machine_code.compiler import Compiler
+    from portagpu.devices.machine_code.compiled import CompiledKernel
+    from portagpu.devices.machine_code.compiler import Compiler
 
 _MATRIX: Final = re.compile(r"\b((?:UTC)?[A-Z]G?MMA(?:\.[A-Z0-9x]+)*)(?=\s)")
 _USAGE: Final = re.compile(r"\b(REG|STACK|LOCAL):(\d+)")

@@ -15,11 +15,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from portagpu.arch import base_name
-from portagpu.errors import MissingDependency
-from portagpu.machine_code.compiled import CompiledKernel, CompileError
-from portagpu.machine_code.compiler import Compiler, stamp
-from portagpu.target import load_architecture
+from portagpu.base.errors import MissingDependency
+from portagpu.devices.machine_code.compiled import CompiledKernel, CompileError
+from portagpu.devices.machine_code.compiler import Compiler, stamp
+from portagpu.facts.arch import base_name
+from portagpu.facts.targets import load_architecture
 from portagpu_cuda_build.cubin import max_threads
 from portagpu_cuda_build.ptxas import read_usage
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from portagpu.formats import pci_address
-from portagpu.pcie import GENERATION
-from portagpu.readings import (
+from portagpu.base.text import error_line
+from portagpu.facts.formats import pci_address
+from portagpu.facts.pcie import GENERATION
+from portagpu.facts.readings import (
     End,
     Findings,
     GpuState,
@@ -25,9 +26,8 @@ from portagpu.readings import (
     Process,
     Reading,
 )
-from portagpu.readings.library import Library, Rarely, integer, number, table, text
-from portagpu.readings.model import without_none
-from portagpu.text import error_line
+from portagpu.facts.readings.library import Library, Rarely, integer, number, table, text
+from portagpu.facts.readings.model import without_none
 
 # names of the tool amd-smi, by sensor and metric in amdsmi's enumerations
 _SENSORS: Final = {"edge": "EDGE", "hotspot": "JUNCTION", "mem": "VRAM"}

@@ -9,7 +9,7 @@ from portagpu_rocm.roctx import attached, pause, profiler_name, resume
 from portagpu_torch_gpu.device import TorchGpu
 
 if TYPE_CHECKING:
-    from portagpu.captures.marked_blocks import RangeTool
+    from portagpu.facts.captures.marked_blocks import RangeTool
     from portagpu_torch_gpu.plugin import TorchGpuPlugin
 
 

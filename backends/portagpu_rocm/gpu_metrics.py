@@ -13,7 +13,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.readings.model import without_none
+from portagpu.facts.readings.model import without_none
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,11 +10,11 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.distributions import install
-from portagpu.host import Tree
-from portagpu.readings.document import to_document
-from portagpu.readings.first_known import first_known
-from portagpu.readings.library import open_library
+from portagpu.base.distributions import install
+from portagpu.facts.host import Tree
+from portagpu.facts.readings.document import to_document
+from portagpu.facts.readings.first_known import first_known
+from portagpu.facts.readings.library import open_library
 from portagpu_rocm.amdsmi_gpus import amdsmi_findings
 from portagpu_rocm.kernel_gpus import kernel_findings
 from portagpu_rocm.pyrsmi_gpus import pyrsmi_findings
@@ -22,7 +22,7 @@ from portagpu_rocm.pyrsmi_gpus import pyrsmi_findings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from portagpu.readings import Findings
+    from portagpu.facts.readings import Findings
 
 _kept_library: Final = cache(open_library)
 

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from portagpu.arch import Arch, base_name
-from portagpu.contract import Part
-from portagpu.host import Tree, gpus_on_machine, pci_of_uuid
-from portagpu.host.gpus import PCI_DEVICES
+from portagpu.devices.contract import Part
+from portagpu.facts.arch import Arch, base_name
+from portagpu.facts.host import Tree, gpus_on_machine, pci_of_uuid
+from portagpu.facts.host.gpus import PCI_DEVICES
 from portagpu_torch_gpu import describe as shared
 from portagpu_torch_gpu.torchlibs import dnn_version_number, nccl_version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from portagpu.contract import Description
+    from portagpu.devices.contract import Description
 
 
 def describe(index: int, root: Tree) -> tuple[Description, Any]:

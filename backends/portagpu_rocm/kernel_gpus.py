@@ -10,16 +10,16 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from portagpu.formats.pci import hexadecimal
-from portagpu.host.gpus import PCI_DEVICES, pci_gpus
-from portagpu.host.kfd import rocr_uuid
-from portagpu.pcie import GENERATION
-from portagpu.readings import End, Findings, GpuState, Link, Memory, Node, Pcie, Reading
-from portagpu.readings.model import without_none
+from portagpu.facts.formats.pci import hexadecimal
+from portagpu.facts.host.gpus import PCI_DEVICES, pci_gpus
+from portagpu.facts.host.kfd import rocr_uuid
+from portagpu.facts.pcie import GENERATION
+from portagpu.facts.readings import End, Findings, GpuState, Link, Memory, Node, Pcie, Reading
+from portagpu.facts.readings.model import without_none
 from portagpu_rocm.gpu_metrics import GpuMetrics, read_metrics
 
 if TYPE_CHECKING:
-    from portagpu.host import Tree
+    from portagpu.facts.host import Tree
 
 KIND: Final = "amdgpu"
 _VENDOR: Final = "amd"

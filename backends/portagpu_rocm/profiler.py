@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from portagpu.captures.profilers import Hint, Launch, Refused, plain_folder
+from portagpu.facts.captures.profilers import Hint, Launch, Refused, plain_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from portagpu.captures.profilers import Recorded, Request, Tool
+    from portagpu.facts.captures.profilers import Recorded, Request, Tool
 
 OLDEST: Final = (1, 0)
 """The first that writes rocpd (CHANGELOG, "1.0.0 for ROCm release 7.0")."""

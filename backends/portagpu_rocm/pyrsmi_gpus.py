@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from portagpu.pcie import GENERATION
-from portagpu.readings import Findings, GpuState, Pcie, Reading
-from portagpu.readings.library import Library, integer, number
+from portagpu.facts.pcie import GENERATION
+from portagpu.facts.readings import Findings, GpuState, Pcie, Reading
+from portagpu.facts.readings.library import Library, integer, number
 
 _HIGHEST_FAN: Final = 255  # AMDSMI_MAX_FAN_SPEED
 

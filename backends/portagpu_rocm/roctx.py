@@ -25,8 +25,8 @@ from portagpu_torch_gpu.ranges import TorchRanges, for_c, in_text
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from portagpu.captures.labels import Label
-    from portagpu.captures.marked_blocks import RangeTool
+    from portagpu.facts.captures.labels import Label
+    from portagpu.facts.captures.marked_blocks import RangeTool
 
 _NAMES: Final = ("librocprofiler-sdk-roctx.so.1", "librocprofiler-sdk-roctx.so")
 _ANNOUNCE: Final = (

@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from portagpu.storage import DirectStorage
+from portagpu.devices.storage import DirectStorage
 from portagpu_torch_gpu.storage import GdsFile
 
 STORAGE: Final = DirectStorage(

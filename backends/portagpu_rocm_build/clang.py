@@ -15,14 +15,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from portagpu.arch import base_name
-from portagpu.errors import MissingDependency
-from portagpu.machine_code.compiled import CompiledKernel, CompileError, CompilerEnded
-from portagpu.machine_code.compiler import Compiler, stamp
-from portagpu.scratch import Scratch
-from portagpu.subprocesses import run_program
-from portagpu.subprocesses.start import find_program, program_folders
-from portagpu.target import load_architecture
+from portagpu.base.errors import MissingDependency
+from portagpu.base.scratch import Scratch
+from portagpu.base.subprocesses import run_program
+from portagpu.base.subprocesses.start import find_program, program_folders
+from portagpu.devices.machine_code.compiled import CompiledKernel, CompileError, CompilerEnded
+from portagpu.devices.machine_code.compiler import Compiler, stamp
+from portagpu.facts.arch import base_name
+from portagpu.facts.targets import load_architecture
 from portagpu_rocm_build.code_object import read_code_object
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import math
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.collectives.cost import Candidate, Graph, Input, KnownError, Question
-from portagpu.errors import Unsupported
-from portagpu.vendors import tables
+from portagpu.base.errors import Unsupported
+from portagpu.devices.collectives.cost import Candidate, Graph, Input, KnownError, Question
+from portagpu.facts.vendors import tables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

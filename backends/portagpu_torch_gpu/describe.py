@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from portagpu.collectives.comm import Comm
-from portagpu.contract import Capability, Description
-from portagpu.precision.facts import precision_from_facts
-from portagpu.sizing.launch import sizing_of_device
-from portagpu.target import identify
+from portagpu.devices.collectives.comm import Comm
+from portagpu.devices.contract import Capability, Description
+from portagpu.devices.precision.facts import precision_from_facts
+from portagpu.devices.sizing.launch import sizing_of_device
+from portagpu.facts.targets import identify
 from portagpu_torch_gpu.torchlibs import nccl_version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from portagpu.arch import Arch
-    from portagpu.contract import Part
+    from portagpu.devices.contract import Part
+    from portagpu.facts.arch import Arch
 
 _REDUCE_OPS: Final = frozenset({"SUM", "AVG", "PRODUCT", "MIN", "MAX"})
 """For floating-point tensors, as ProcessGroupNCCL has them (torch 2.13, ProcessGroupNCCL.cpp)."""

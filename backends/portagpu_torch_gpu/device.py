@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from portagpu.captures.labels import DOMAIN, check
-from portagpu.captures.marked_blocks import Annotation, torch_records
-from portagpu.contract import Backend
-from portagpu.rng import launch_wave
-from portagpu.tracing import run_by_the_compiler
+from portagpu.devices.contract import Backend
+from portagpu.devices.rng import launch_wave
+from portagpu.devices.torch_compile import run_by_the_compiler
+from portagpu.facts.captures.labels import DOMAIN, check
+from portagpu.facts.captures.marked_blocks import Annotation, torch_records
 from portagpu_torch_gpu.ranges import TorchRanges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
 
-    from portagpu.captures.labels import Color, Label
-    from portagpu.captures.marked_blocks import RangeTool
-    from portagpu.contract import Description, Plugin
+    from portagpu.devices.contract import Description, Plugin
+    from portagpu.facts.captures.labels import Color, Label
+    from portagpu.facts.captures.marked_blocks import RangeTool
 
 
 class DeviceEvent(torch.cuda.Event):

@@ -12,17 +12,17 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar
 
-from portagpu.availability import Need, availability
-from portagpu.contract import Plugin, Status
-from portagpu.errors import BackendNotFound
-from portagpu.patience import LIMITS
+from portagpu.base.errors import BackendNotFound
+from portagpu.base.patience import LIMITS
+from portagpu.devices.availability import Need, availability
+from portagpu.devices.contract import Plugin, Status
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from portagpu.host import Tree
-    from portagpu.readings import Findings
-    from portagpu.readings.source import Source
+    from portagpu.facts.host import Tree
+    from portagpu.facts.readings import Findings
+    from portagpu.facts.readings.source import Source
 
 Place = tuple[str | None, str | None]
 """(PCI address, UUID) of a device."""
@@ -56,7 +56,7 @@ class TorchGpuPlugin(Plugin):
     def root(self) -> Tree:
         """Where the kernel's files are."""
         if self._root is None:
-            from portagpu.host import Tree
+            from portagpu.facts.host import Tree
 
             self._root = Tree()
         return self._root
@@ -122,7 +122,7 @@ class TorchGpuPlugin(Plugin):
         The device is found there by its PCI address or UUID, never by its index: the orders differ.
         Empty where the library is missing, is of another version, or does not answer.
         """
-        from portagpu.readings.probe import probe, telemetry_of
+        from portagpu.facts.readings.probe import probe, telemetry_of
 
         where = self._addresses.get(index) or dict(enumerate(self._ask_torch()[0])).get(index)
         if where is None:
@@ -135,8 +135,8 @@ class TorchGpuPlugin(Plugin):
 
         The library is not used without such a GPU. Masks hide nothing here.
         """
-        from portagpu.host import gpus_on_machine
-        from portagpu.readings.probe import probe
+        from portagpu.facts.host import gpus_on_machine
+        from portagpu.facts.readings.probe import probe
 
         gpus = [gpu for gpu in gpus_on_machine(self.root) if gpu.vendor == self.need.vendor]
         if not self.may_be_here(len(gpus)):
@@ -146,8 +146,8 @@ class TorchGpuPlugin(Plugin):
 
     def sampler(self) -> Source | None:
         """The management library, where the machine shows a GPU of this vendor."""
-        from portagpu.host import gpus_on_machine
-        from portagpu.readings.source import Source
+        from portagpu.facts.host import gpus_on_machine
+        from portagpu.facts.readings.source import Source
 
         count = sum(gpu.vendor == self.need.vendor for gpu in gpus_on_machine(self.root))
         if not self.may_be_here(count):
@@ -159,8 +159,8 @@ class TorchGpuPlugin(Plugin):
 
         The second value is the problem, empty without one.
         """
-        from portagpu.host import visibility
-        from portagpu.subprocesses import call
+        from portagpu.base.subprocesses import call
+        from portagpu.facts.host import visibility
 
         masks = visibility()
         if self._torch_answer is None or self._torch_answer[0] != masks:

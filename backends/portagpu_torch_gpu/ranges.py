@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from portagpu.captures.labels import encode
+from portagpu.facts.captures.labels import encode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from portagpu.captures.labels import Label
+    from portagpu.facts.captures.labels import Label
 
 
 class TorchRanges:

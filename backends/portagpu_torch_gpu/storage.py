@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from portagpu.errors import Unsupported
-from portagpu.text import error_line
+from portagpu.base.errors import Unsupported
+from portagpu.base.text import error_line
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class GdsFile:
-    """A file and registered memory of a GPU, as ``portagpu.storage.DirectFile`` says."""
+    """A file and registered memory of a GPU, as ``portagpu.devices.storage.DirectFile`` says."""
 
     def __init__(self, library: str, device: torch.device, path: Path, size: int) -> None:
         import torch

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from facts import facts, sources
 
 import portagpu
+from portagpu.base.lazy import stub_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping, Sequence
@@ -23,8 +24,8 @@ LINK: Final = re.compile(r"(?<!!)\[([^]\n]+)\]\(([^)#:\s]+)\)")
 MARK: Final = re.compile(r"^<!-- book: (\w+)((?: [\w-]+)*) -->$", re.MULTILINE)
 """Stands in a page for a part of ``PARTS``, with its arguments. On GitHub it is not seen."""
 _SUBMODULES: Final = "portagpu"
-"""Under this key, ``portagpu._HOME`` has modules and not names of a module."""
-_CONTRACT: Final = ("portagpu.contract", "portagpu.optional")
+"""From here the stub of ``portagpu`` imports modules, and not names of a module."""
+_CONTRACT: Final = ("portagpu.devices.contract", "portagpu.devices.optional")
 
 
 def groups() -> dict[str, list[str]]:
@@ -54,12 +55,12 @@ def names() -> str:
 
     The names of the contract have a page of their own, and no name is there twice.
     """
-    submodules = [f"portagpu.{name}" for name in portagpu._HOME[_SUBMODULES]]
-    homes = {
-        home: each
-        for home, each in portagpu._HOME.items()
-        if home not in {_SUBMODULES, *submodules, *_CONTRACT}
-    }
+    homes: dict[str, list[str]] = {}
+    for name, home in stub_names(portagpu.__spec__).items():
+        if home not in _CONTRACT:
+            homes.setdefault(home, []).append(name)
+    submodules = [f"portagpu.{name}" for name in homes.pop(_SUBMODULES)]
+    homes = {home: each for home, each in homes.items() if home not in submodules}
     return "\n".join(
         [
             *(_module(home, each) for home, each in homes.items()),

@@ -7,12 +7,12 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from portagpu.target import load_targets
+from portagpu.facts.targets import load_targets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from portagpu.target import Expectation, Fact, Target
+    from portagpu.facts.targets import Expectation, Fact, Target
 
 _ADDRESS: Final = re.compile(r"https://[\w./:@%+~#?&=-]*[\w/]")
 SOURCES: Final = Path(__file__).resolve().parents[2] / "matrix/targets/sources.toml"

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 
-from portagpu.contract import Capability
-from portagpu.suite import NotClaimed, NotHere, case
-from portagpu.suite.dtypes import require_dtypes
+from portagpu.devices.contract import Capability
+from portagpu.suites.conformance import NotClaimed, NotHere, case
+from portagpu.suites.conformance.dtypes import require_dtypes
 
 UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}
 BOUND = "8 u max|v| + 4 u max|q.k| max|v|, u the unit of the dtype, and a quarter of its norm"

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from portagpu.collectives import tuning
-from portagpu.collectives.alpha_beta import fit_line
-from portagpu.contract import Capability
-from portagpu.errors import Unsupported
-from portagpu.suite import NotClaimed, case, refused
-from portagpu.suite.ranks import (
+from portagpu.base.errors import Unsupported
+from portagpu.devices.collectives import tuning
+from portagpu.devices.collectives.alpha_beta import fit_line
+from portagpu.devices.contract import Capability
+from portagpu.suites.conformance import NotClaimed, case, refused
+from portagpu.suites.conformance.ranks import (
     WORLDS,
     check_each_rank,
     json_values,

@@ -5,9 +5,15 @@ Functions whose name begins with an underscore run on every rank; the oracles ar
 
 from __future__ import annotations
 
-from portagpu.contract import Capability
-from portagpu.suite import case
-from portagpu.suite.ranks import check_each_rank, json_values, payload, rank_tensor, total
+from portagpu.devices.contract import Capability
+from portagpu.suites.conformance import case
+from portagpu.suites.conformance.ranks import (
+    check_each_rank,
+    json_values,
+    payload,
+    rank_tensor,
+    total,
+)
 
 COLLECTIVES = Capability.COLLECTIVES
 

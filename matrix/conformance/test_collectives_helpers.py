@@ -5,9 +5,9 @@ Functions whose name begins with an underscore run on every rank; the oracles ar
 
 from __future__ import annotations
 
-from portagpu.contract import Capability
-from portagpu.suite import case
-from portagpu.suite.ranks import (
+from portagpu.devices.contract import Capability
+from portagpu.suites.conformance import case
+from portagpu.suites.conformance.ranks import (
     check_each_rank,
     json_values,
     payload,
@@ -20,8 +20,8 @@ COLLECTIVES = Capability.COLLECTIVES
 def _gather_what_differs(rank):
     import torch
 
-    from portagpu.collectives.helpers import all_gather_uneven
-    from portagpu.errors import CollectiveMismatch
+    from portagpu.base.errors import CollectiveMismatch
+    from portagpu.devices.collectives.helpers import all_gather_uneven
 
     mine = torch.zeros(2, 3 + rank.rank, device=rank.gpu.device)
     try:
@@ -48,7 +48,7 @@ def _compressed_gradients(rank):
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
-    from portagpu.collectives.compression import TopK, top_k_hook
+    from portagpu.devices.collectives.compression import TopK, top_k_hook
 
     model = torch.nn.Linear(4, 1, bias=False).to(rank.gpu.device)
     comm = rank.gpu.comm

@@ -1,7 +1,7 @@
 """Random programs over several ranks."""
 
-from portagpu.contract import Capability
-from portagpu.suite import Search, case
+from portagpu.devices.contract import Capability
+from portagpu.suites.conformance import Search, case
 
 
 @case(

@@ -8,11 +8,11 @@ from __future__ import annotations
 import itertools
 import math
 
-from portagpu.contract import Capability
-from portagpu.suite import case
-from portagpu.suite.dtypes import ROUNDOFF
-from portagpu.suite.near import beyond
-from portagpu.suite.ranks import (
+from portagpu.devices.contract import Capability
+from portagpu.suites.conformance import case
+from portagpu.suites.conformance.closeness import beyond
+from portagpu.suites.conformance.dtypes import ROUNDOFF
+from portagpu.suites.conformance.ranks import (
     check_right_or_refused,
     json_values,
     payload,

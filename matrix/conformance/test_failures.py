@@ -10,10 +10,10 @@ import os
 import signal
 import time
 
-from portagpu.contract import Capability
-from portagpu.patience import LIMITS
-from portagpu.suite import case
-from portagpu.suite.ranks import check_in_time, stopwatch, time_limited
+from portagpu.base.patience import LIMITS
+from portagpu.devices.contract import Capability
+from portagpu.suites.conformance import case
+from portagpu.suites.conformance.ranks import check_in_time, stopwatch, time_limited
 
 COLLECTIVES = Capability.COLLECTIVES
 KINDS = ("collective", "shape", "dtype", "root", "reduce-op", "splits", "barrier")
@@ -24,7 +24,7 @@ NAP_S = 300.0
 
 def _collective_error(action):
     """[type, message, lost ranks, time] of the CollectiveError of ``action``, or None."""
-    from portagpu.errors import CollectiveError
+    from portagpu.base.errors import CollectiveError
 
     spent = stopwatch()
     try:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import portagpu as pg
-from portagpu.contract import Capability
-from portagpu.suite import case
-from portagpu.suite.dtypes import require_contract
+from portagpu.devices.contract import Capability
+from portagpu.suites.conformance import case
+from portagpu.suites.conformance.dtypes import require_contract
 
 GRAPHS = Capability.GRAPHS
 

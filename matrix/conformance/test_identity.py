@@ -7,9 +7,9 @@ import re
 import threading
 
 import portagpu as pg
-from portagpu.contract import CONTRACT
-from portagpu.suite import NotClaimed, case, refused
-from portagpu.suite.dtypes import require_dtypes
+from portagpu.devices.contract import CONTRACT
+from portagpu.suites.conformance import NotClaimed, case, refused
+from portagpu.suites.conformance.dtypes import require_dtypes
 
 
 @case(
@@ -282,7 +282,7 @@ def test_warp_size_is_the_devices(backend):
     traps=("K08",),
 )
 def test_arch_is_the_bare_name(backend):
-    from portagpu.arch import base_name
+    from portagpu.facts.arch import base_name
 
     name = backend.arch.name
     assert name == base_name(name), f"the architecture {name!r} should be {base_name(name)!r}"

@@ -6,11 +6,11 @@ import copy
 import pickle
 
 import portagpu as pg
-from portagpu.contract import Capability
-from portagpu.errors import Unsupported
-from portagpu.suite import NotClaimed, case, refused
-from portagpu.suite.cases import GUARDED
-from portagpu.suite.dtypes import require_contract
+from portagpu.base.errors import Unsupported
+from portagpu.devices.contract import Capability
+from portagpu.suites.conformance import NotClaimed, case, refused
+from portagpu.suites.conformance.cases import GUARDED
+from portagpu.suites.conformance.dtypes import require_contract
 
 
 @case(

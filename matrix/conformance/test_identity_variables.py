@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from portagpu.suite import case
+from portagpu.suites.conformance import case
 
 
 @case(

@@ -6,9 +6,9 @@ import importlib.metadata
 import operator
 import os
 
-from portagpu.arch import Arch
-from portagpu.suite import NotClaimed, case, refused
-from portagpu.torchbuild import torch_build
+from portagpu.facts.arch import Arch
+from portagpu.facts.torchbuild import torch_build
+from portagpu.suites.conformance import NotClaimed, case, refused
 
 
 @case(

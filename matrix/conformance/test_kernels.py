@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from portagpu.machine_code.toolchain import CodeError
-from portagpu.suite import NotClaimed, case, refused
+from portagpu.devices.machine_code.toolchain import CodeError
+from portagpu.suites.conformance import NotClaimed, case, refused
 
 
 @case(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 
-from portagpu import kernels
-from portagpu.errors import MissingDependency, Unsupported
-from portagpu.kernels import cpp, plan, reference
-from portagpu.sizing import occupancy
-from portagpu.suite import NotClaimed, NotHere, case, refused
-from portagpu.target import load_architecture
+from portagpu.base.errors import MissingDependency, Unsupported
+from portagpu.devices.sizing import occupancy
+from portagpu.facts.targets import load_architecture
+from portagpu.suites.conformance import NotClaimed, NotHere, case, refused
+from portagpu.train import kernels
+from portagpu.train.kernels import cpp, plan, reference
 
 
 def _require_triton(gpu, torch):
@@ -72,7 +72,7 @@ def test_fp8_product(gpu, torch):
     "kernels/portable-kernels",
     spec="Each kernel in Triton is within its bound of float64 on the device, over rows that are "
     "no whole blocks.",
-    outcome="bounded: by portagpu.kernels.reference, for each kernel its own",
+    outcome="bounded: by portagpu.train.kernels.reference, for each kernel its own",
     traps=("K01", "K05"),
     params={"kernel": ("copy", "triad", "sum", "softmax", "rms_norm", "quantize_fp8")},
     timeout_s=120.0,
@@ -106,7 +106,7 @@ def test_portable_kernels(gpu, torch, kernel):
     "kernels/adamw-step",
     spec="A step of AdamW in Triton is within its bound of float64 on the device, writes nothing "
     "behind the end, and makes NaN of a parameter whose gradient is not finite, and of no other.",
-    outcome="bounded: by portagpu.kernels.reference",
+    outcome="bounded: by portagpu.train.kernels.reference",
     traps=("K01", "K05"),
     params={"dtype": ("float32", "float16", "bfloat16")},
     timeout_s=120.0,

@@ -6,7 +6,7 @@ import math
 import time
 from pathlib import Path
 
-from portagpu.suite import NotClaimed, case
+from portagpu.suites.conformance import NotClaimed, case
 
 LANES = (1, 31, 32, 33, 63, 64, 65, 127, 1000, 4097)
 """Numbers of elements below, at and above one warp of 32 and of 64, and more than a block."""

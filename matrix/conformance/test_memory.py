@@ -7,8 +7,8 @@ import os
 import time
 
 import portagpu as pg
-from portagpu.contract import Capability
-from portagpu.suite import case, refused
+from portagpu.devices.contract import Capability
+from portagpu.suites.conformance import case, refused
 
 MIB = 1 << 20
 SLACK = 16 * MIB

@@ -6,8 +6,8 @@ import base64
 from multiprocessing.reduction import ForkingPickler
 
 import portagpu as pg
-from portagpu.contract import Capability
-from portagpu.suite import case
+from portagpu.devices.contract import Capability
+from portagpu.suites.conformance import case
 
 ALLOCATOR = Capability.ALLOCATOR
 CALLS = ("method", "function")

@@ -1,6 +1,6 @@
 """Random programs that allocate and free."""
 
-from portagpu.suite import Search, case
+from portagpu.suites.conformance import Search, case
 
 CALLS = (
     *("memory_stats", "memory_allocated", "max_memory_allocated", "reset_peak_memory_stats"),

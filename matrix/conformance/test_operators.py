@@ -1,6 +1,6 @@
 """Torch's own operators, over the samples of its own database."""
 
-from portagpu.suite import Search, case
+from portagpu.suites.conformance import Search, case
 
 
 @case(

@@ -1,4 +1,4 @@
-"""Parallel training by portagpu.parallel: two ranks give what one process gives.
+"""Parallel training by portagpu.train.parallel: two ranks give what one process gives.
 
 Functions whose name begins with an underscore run on every rank. The reference is plain torch on
 the same device, with the whole batch.
@@ -6,9 +6,9 @@ the same device, with the whole batch.
 
 from __future__ import annotations
 
-from portagpu.contract import Capability
-from portagpu.suite import case
-from portagpu.suite.near import check_near
+from portagpu.devices.contract import Capability
+from portagpu.suites.conformance import case
+from portagpu.suites.conformance.closeness import check_near
 
 LAYERS, WIDTH, BATCH, STEPS, CLIP = 4, 8, 8, 2, 0.25
 ROUNDINGS = 256
@@ -73,7 +73,7 @@ def _over_ranks(rank, form):
     import torch.distributed as dist
     from torch import nn
 
-    from portagpu import parallel
+    from portagpu.train import parallel
 
     gpu = rank.gpu
     piped = form in ("gpipe", "1f1b", "interleaved")
@@ -145,7 +145,7 @@ def test_equals_one_process(world, form):
 
 def _overflow(rank):
     """Whether each step changed this stage, and the scale after it; rank 1 overflows in step 1."""
-    from portagpu import parallel
+    from portagpu.train import parallel
 
     mesh = parallel.mesh(gpu=rank.gpu, pp=2)
     stage = parallel.split(_model().to(rank.gpu.device), mesh)[0]
@@ -181,7 +181,7 @@ def _trained(rank, folder, steps):
     import torch.distributed as dist
     from torch import nn
 
-    from portagpu import parallel
+    from portagpu.train import parallel
 
     model = _model().to(rank.gpu.device)
     if rank.world > 1:

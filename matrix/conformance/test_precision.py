@@ -6,17 +6,17 @@ import math
 import struct
 
 import portagpu as pg
-from portagpu.precision import Scaled
-from portagpu.search.numbers import patterns
-from portagpu.search.numbers.formats import claimed
-from portagpu.suite import NotClaimed, case, refused
-from portagpu.suite.dtypes import (
+from portagpu.devices.precision import Scaled
+from portagpu.suites.conformance import NotClaimed, case, refused
+from portagpu.suites.conformance.dtypes import (
     FLOATS,
     FP8,
     INTEGERS,
     claimed_support,
     require_dtypes,
 )
+from portagpu.suites.search.numbers import patterns
+from portagpu.suites.search.numbers.formats import claimed
 
 TABLE = ("bool", *INTEGERS, *FLOATS, "complex64", "complex128", *FP8)
 

@@ -5,8 +5,8 @@ Inputs are whole numbers, or chosen so that the right answer is known to the las
 
 from __future__ import annotations
 
-from portagpu.suite import case
-from portagpu.suite.dtypes import require_dtypes
+from portagpu.suites.conformance import case
+from portagpu.suites.conformance.dtypes import require_dtypes
 
 
 @case(

@@ -1,7 +1,7 @@
 """Random programs of numbers, of autocast and of gradient scaling."""
 
-from portagpu.contract import Capability
-from portagpu.suite import Search, case
+from portagpu.devices.contract import Capability
+from portagpu.suites.conformance import Search, case
 
 
 @case(

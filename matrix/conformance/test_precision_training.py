@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 
 import portagpu as pg
-from portagpu.contract import Capability
-from portagpu.suite import NotClaimed, case, refused
-from portagpu.suite.dtypes import ROUNDOFF, claimed_support
-from portagpu.suite.near import arithmetic_of, bits_kept, check_near
+from portagpu.devices.contract import Capability
+from portagpu.suites.conformance import NotClaimed, case, refused
+from portagpu.suites.conformance.closeness import arithmetic_of, bits_kept, check_near
+from portagpu.suites.conformance.dtypes import ROUNDOFF, claimed_support
 
 AUTOCAST = Capability.AUTOCAST
 CALLS = ("method", "function")

@@ -6,9 +6,9 @@ import contextlib
 import json
 
 import portagpu as pg
-from portagpu.captures.labels import decode
-from portagpu.errors import Unsupported
-from portagpu.suite import NotClaimed, case
+from portagpu.base.errors import Unsupported
+from portagpu.facts.captures.labels import decode
+from portagpu.suites.conformance import NotClaimed, case
 
 CALLS = ("method", "function")
 

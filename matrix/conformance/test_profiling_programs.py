@@ -1,6 +1,6 @@
 """Random programs of annotations and ranges."""
 
-from portagpu.suite import Search, case
+from portagpu.suites.conformance import Search, case
 
 
 @case(

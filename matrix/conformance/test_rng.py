@@ -7,9 +7,9 @@ between those by design, and no case promises otherwise.
 from __future__ import annotations
 
 import portagpu as pg
-from portagpu.contract import Capability
-from portagpu.errors import Unsupported
-from portagpu.suite import NotClaimed, case, refused
+from portagpu.base.errors import Unsupported
+from portagpu.devices.contract import Capability
+from portagpu.suites.conformance import NotClaimed, case, refused
 
 COUNT = 1000
 

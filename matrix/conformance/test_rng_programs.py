@@ -1,6 +1,6 @@
 """Random programs over generators."""
 
-from portagpu.suite import Search, case
+from portagpu.suites.conformance import Search, case
 
 
 @case(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 import portagpu as pg
-from portagpu.contract import Capability
-from portagpu.suite import case
+from portagpu.devices.contract import Capability
+from portagpu.suites.conformance import case
 
 STREAMS = Capability.STREAMS
 EVENTS = Capability.EVENTS

@@ -1,7 +1,7 @@
 """Random programs of streams, events and graphs."""
 
-from portagpu.contract import Capability
-from portagpu.suite import Search, case
+from portagpu.devices.contract import Capability
+from portagpu.suites.conformance import Search, case
 
 CALLS = (
     *("synchronize", "Stream", "stream", "current_stream", "set_stream", "default_stream"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from portagpu.readings.stream import Stream
-from portagpu.suite import NotClaimed, NotHere, case
+from portagpu.facts.readings.stream import Stream
+from portagpu.suites.conformance import NotClaimed, NotHere, case
 
 
 def _readings(gpu):

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 
-from portagpu.suite import case
+from portagpu.suites.conformance import case
 
 CHILD_LIMIT_S = 60.0
 
@@ -20,7 +20,7 @@ class Missing:
             raise ModuleNotFoundError(name)
 
 sys.meta_path.insert(0, Missing())
-from portagpu import discovery
+from portagpu.devices import discovery
 plugin = discovery.plugin(sys.argv[1])
 print(json.dumps([dict(plugin.telemetry(0)), len(plugin.probe().readings)]))
 """

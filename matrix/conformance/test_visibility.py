@@ -7,8 +7,8 @@ import os
 import subprocess
 import sys
 
-from portagpu import visible
-from portagpu.suite import NotClaimed, NotHere, case
+from portagpu.facts import visible
+from portagpu.suites.conformance import NotClaimed, NotHere, case
 
 CHILD_LIMIT_S = 50.0
 NAMES = {
@@ -27,7 +27,7 @@ COUNT = (
 
 def _devices_in_child(gpu, devices, runtime):
     """[count, uuid, pci] in a child process that is given those devices, or its last error line."""
-    from portagpu.subprocesses.start import python_environment
+    from portagpu.base.subprocesses.start import python_environment
 
     changes = visible.environment_for(devices, runtime)
     environment = {**python_environment(), **{k: v for k, v in changes.items() if v is not None}}

@@ -10,18 +10,18 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.bench.cases import BenchCase
-from portagpu.bench.timing import Effort
-from portagpu.precision import Support
+from portagpu.devices.precision import Support
+from portagpu.suites.performance.cases import BenchCase
+from portagpu.suites.performance.timing import Effort
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     import torch
 
-    from portagpu.bench.device import MeasuredDevice
-    from portagpu.target import Target
-    from portagpu.world import Rank
+    from portagpu.facts.targets import Target
+    from portagpu.runs.world import Rank
+    from portagpu.suites.performance.device import MeasuredDevice
 
 METRICS: Final = ("attention/forward", "attention/backward")
 
@@ -77,8 +77,8 @@ def attention(
     """Check one call, read which back end ran, time many, and check again."""
     import torch
 
-    from portagpu.bench.samples import RankSamples
-    from portagpu.bench.timing import PACES, Stopwatch, measure
+    from portagpu.suites.performance.samples import RankSamples
+    from portagpu.suites.performance.timing import PACES, Stopwatch, measure
 
     stopwatch = Stopwatch(rank.gpu)
     reading = RankSamples.start(stopwatch)

@@ -1,7 +1,7 @@
 """Collectives between ranks: bus bandwidth over sizes, the answer of every element checked.
 
-``busbw = S / t * factor`` (``portagpu.collectives.bandwidth``); t is the time of the slowest rank.
-"""
+``busbw = S / t * factor`` (``portagpu.facts.nccl_tests.bandwidth``); t is the time of the slowest
+rank. """
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.bench.cases import Absent, BenchCase, no_ranks
-from portagpu.bench.timing import PACES, Effort
-from portagpu.collectives.bandwidth import bus_factor
-from portagpu.results.verdicts import Verdict
+from portagpu.facts.nccl_tests.bandwidth import bus_factor
+from portagpu.runs.results.verdicts import Verdict
+from portagpu.suites.performance.cases import Absent, BenchCase, no_ranks
+from portagpu.suites.performance.timing import PACES, Effort
 
 if TYPE_CHECKING:
     import torch
 
-    from portagpu.bench.device import MeasuredDevice
-    from portagpu.target import Target
-    from portagpu.world import Rank
+    from portagpu.facts.targets import Target
+    from portagpu.runs.world import Rank
+    from portagpu.suites.performance.device import MeasuredDevice
 
 OPERATIONS: Final = (
     "all_reduce",
@@ -243,8 +243,8 @@ def rank_values(rank: int, start: int, count: int, device: torch.device) -> torc
 
 def collective(rank: Rank, *, effort: str, operation: str, sizes: list[int]) -> dict[str, Any]:
     """Check and time ``operation`` at each of ``sizes`` bytes; all ranks make the same calls."""
-    from portagpu.bench.samples import RankSamples
-    from portagpu.bench.timing import Stopwatch, measure
+    from portagpu.suites.performance.samples import RankSamples
+    from portagpu.suites.performance.timing import Stopwatch, measure
 
     stopwatch = Stopwatch(rank.gpu)
     reading = RankSamples.start(stopwatch)

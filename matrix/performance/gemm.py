@@ -7,21 +7,21 @@ from dataclasses import dataclass, replace
 from itertools import cycle
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.bench.cases import Absent, BenchCase
-from portagpu.bench.device import DTYPES
-from portagpu.bench.matmul import usual_layout
-from portagpu.bench.timing import Effort
-from portagpu.precision import Support
-from portagpu.results.verdicts import Verdict
+from portagpu.devices.precision import Support
+from portagpu.runs.results.verdicts import Verdict
+from portagpu.suites.performance.cases import Absent, BenchCase
+from portagpu.suites.performance.device import DTYPES
+from portagpu.suites.performance.matmul import usual_layout
+from portagpu.suites.performance.timing import Effort
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from portagpu.bench.device import MeasuredDevice
-    from portagpu.bench.matmul import Product
-    from portagpu.bench.timing import Stopwatch
-    from portagpu.target import Target
-    from portagpu.world import Rank
+    from portagpu.facts.targets import Target
+    from portagpu.runs.world import Rank
+    from portagpu.suites.performance.device import MeasuredDevice
+    from portagpu.suites.performance.matmul import Product
+    from portagpu.suites.performance.timing import Stopwatch
 
 METRICS: Final = tuple(f"gemm/{dtype}" for dtype in DTYPES)
 
@@ -215,9 +215,9 @@ def gemm(
     With ``beyond_bytes`` calls take turns among as many copies of the operands, so that each finds
     its own in memory and not in a cache.
     """
-    from portagpu.bench import matmul
-    from portagpu.bench.samples import RankSamples
-    from portagpu.bench.timing import Stopwatch
+    from portagpu.suites.performance import matmul
+    from portagpu.suites.performance.samples import RankSamples
+    from portagpu.suites.performance.timing import Stopwatch
 
     stopwatch = Stopwatch(rank.gpu)
     reading = RankSamples.start(stopwatch)
@@ -236,10 +236,10 @@ def gemm(
 def search(rank: Rank, *, effort: str, dtype: str, edges: list[int]) -> dict[str, Any]:
     """Time the square of each of ``edges`` briefly, and the fastest again: a fastest of several is
     faster by luck too, and the second time it is not chosen."""
-    from portagpu.bench import matmul
-    from portagpu.bench.samples import RankSamples
-    from portagpu.bench.timing import Stopwatch
-    from portagpu.stats import summarise
+    from portagpu.base.stats import summarise
+    from portagpu.suites.performance import matmul
+    from portagpu.suites.performance.samples import RankSamples
+    from portagpu.suites.performance.timing import Stopwatch
 
     stopwatch = Stopwatch(rank.gpu)
     reading = RankSamples.start(stopwatch)
@@ -270,8 +270,8 @@ def _timed(
     rank: Rank, stopwatch: Stopwatch, reading: Any, works: list[Product], effort: str
 ) -> Any | None:
     """The timing of ``works`` in turn; None where the first or the last of them is wrong."""
-    from portagpu.bench import matmul
-    from portagpu.bench.timing import PACES, measure
+    from portagpu.suites.performance import matmul
+    from portagpu.suites.performance.timing import PACES, measure
 
     first = works[0]
     what = f"{first.dtype} {first.m}x{first.n}x{first.k}"

@@ -12,19 +12,24 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.bench.cases import BenchCase, cache_sentence, large_array_bytes, no_triton
-from portagpu.bench.timing import Effort
-from portagpu.contract import Capability
+from portagpu.devices.contract import Capability
+from portagpu.suites.performance.cases import (
+    BenchCase,
+    cache_sentence,
+    large_array_bytes,
+    no_triton,
+)
+from portagpu.suites.performance.timing import Effort
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import torch
 
-    from portagpu.bench.device import MeasuredDevice
-    from portagpu.contract import Backend
-    from portagpu.target import Target
-    from portagpu.world import Rank
+    from portagpu.devices.contract import Backend
+    from portagpu.facts.targets import Target
+    from portagpu.runs.world import Rank
+    from portagpu.suites.performance.device import MeasuredDevice
 
 _OF_COPY: Final = 0.9
 _OF_TORCH: Final = 0.95
@@ -129,9 +134,9 @@ def compare(
     """Check the kernel's result, then time it and its reference in turns."""
     from importlib.util import find_spec
 
-    from portagpu.bench.pairs import time_in_turns
-    from portagpu.bench.samples import RankSamples
-    from portagpu.bench.timing import PACES, Stopwatch
+    from portagpu.suites.performance.pairs import time_in_turns
+    from portagpu.suites.performance.samples import RankSamples
+    from portagpu.suites.performance.timing import PACES, Stopwatch
 
     stopwatch = Stopwatch(rank.gpu)
     reading = RankSamples.start(stopwatch)
@@ -208,8 +213,8 @@ def _calls(
     import torch
     from torch.nn import functional
 
-    from portagpu import kernels
-    from portagpu.kernels import reference
+    from portagpu.train import kernels
+    from portagpu.train.kernels import reference
 
     ours: Callable[[], Any] = partial(getattr(kernels, kernel), x)
     if kernel == "copy":
@@ -255,7 +260,7 @@ def _adamw_work(gpu: Backend, other: str, start: torch.Tensor, gradient: torch.T
     """One step of AdamW in place, which moves seven arrays and a copy two."""
     import torch
 
-    from portagpu import kernels
+    from portagpu.train import kernels
 
     changed = [start.clone(), torch.zeros_like(start), torch.zeros_like(start)]
 
@@ -302,7 +307,7 @@ def _wrong_step(start: torch.Tensor, gradient: torch.Tensor, found: list[torch.T
     """What is wrong after the first step, in parameter and moments."""
     import torch
 
-    from portagpu.kernels import reference
+    from portagpu.train.kernels import reference
 
     p, g, *ends = map(_first_and_last_rows, (start, gradient, *found))
     given = (p, g, torch.zeros_like(p), torch.zeros_like(p))
@@ -332,7 +337,7 @@ def _wrong_rows(
 
 
 def _wrong_sum(x: torch.Tensor, found: torch.Tensor) -> str:
-    from portagpu.kernels import reference
+    from portagpu.train.kernels import reference
 
     return _count_beyond_bound((found.double() - reference.sum(x)).abs() <= reference.sum_bound(x))
 
@@ -340,7 +345,7 @@ def _wrong_sum(x: torch.Tensor, found: torch.Tensor) -> str:
 def _wrong_quantised(
     x: torch.Tensor, fp8: torch.dtype, found: tuple[torch.Tensor, torch.Tensor]
 ) -> str:
-    from portagpu.kernels import reference
+    from portagpu.train.kernels import reference
 
     values, scales = (_first_and_last_rows(each) for each in found)
     again = values.double() * scales.double().unsqueeze(-1)

@@ -5,19 +5,19 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.bench.cases import Absent, BenchCase
-from portagpu.results.verdicts import Verdict
+from portagpu.runs.results.verdicts import Verdict
+from portagpu.suites.performance.cases import Absent, BenchCase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import torch
 
-    from portagpu.bench.device import MeasuredDevice
-    from portagpu.bench.timing import Effort
-    from portagpu.contract import Backend
-    from portagpu.target import Target
-    from portagpu.world import Rank
+    from portagpu.devices.contract import Backend
+    from portagpu.facts.targets import Target
+    from portagpu.runs.world import Rank
+    from portagpu.suites.performance.device import MeasuredDevice
+    from portagpu.suites.performance.timing import Effort
 
 METRICS: Final = ("launch/issue", "launch/roundtrip", "launch/throughput", "launch/graph")
 
@@ -69,8 +69,8 @@ def launch(rank: Rank, *, effort: str, wait: bool) -> dict[str, Any]:
     """Time adding 1 to one element, on the host's monotonic clock, and check the sum."""
     import torch
 
-    from portagpu.bench.samples import RankSamples
-    from portagpu.bench.timing import PACES, Effort, Stopwatch, measure
+    from portagpu.suites.performance.samples import RankSamples
+    from portagpu.suites.performance.timing import PACES, Effort, Stopwatch, measure
 
     gpu = rank.gpu
     stopwatch = Stopwatch(gpu, host=True, wait=wait)
@@ -99,8 +99,8 @@ def burst(rank: Rank, *, effort: str) -> dict[str, Any]:
     """Time bursts of adds, waiting for the end of each, and check the sum."""
     import torch
 
-    from portagpu.bench.samples import RankSamples
-    from portagpu.bench.timing import PACES, Effort, Stopwatch, measure
+    from portagpu.suites.performance.samples import RankSamples
+    from portagpu.suites.performance.timing import PACES, Effort, Stopwatch, measure
 
     stopwatch = Stopwatch(rank.gpu, host=True)
     reading = RankSamples.start(stopwatch)
@@ -122,9 +122,9 @@ def replay(rank: Rank, *, effort: str) -> dict[str, Any]:
     """Time adds issued one by one and the same adds as a graph, in turns, and check the sum."""
     import torch
 
-    from portagpu.bench.pairs import time_in_turns
-    from portagpu.bench.samples import RankSamples
-    from portagpu.bench.timing import PACES, Effort, Stopwatch
+    from portagpu.suites.performance.pairs import time_in_turns
+    from portagpu.suites.performance.samples import RankSamples
+    from portagpu.suites.performance.timing import PACES, Effort, Stopwatch
 
     gpu = rank.gpu
     stopwatch = Stopwatch(gpu, host=True)

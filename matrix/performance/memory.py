@@ -11,17 +11,17 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.bench.cases import BenchCase, cache_sentence, large_array_bytes
-from portagpu.bench.timing import Effort
+from portagpu.suites.performance.cases import BenchCase, cache_sentence, large_array_bytes
+from portagpu.suites.performance.timing import Effort
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import torch
 
-    from portagpu.bench.device import MeasuredDevice
-    from portagpu.target import Target
-    from portagpu.world import Rank
+    from portagpu.facts.targets import Target
+    from portagpu.runs.world import Rank
+    from portagpu.suites.performance.device import MeasuredDevice
 
 _SEED: Final = 20240301
 _SCALAR: Final = 3.0
@@ -142,8 +142,8 @@ def stream(
     """Time ``operation`` over arrays of each of ``sizes`` bytes, and check the result."""
     import torch
 
-    from portagpu.bench.samples import RankSamples
-    from portagpu.bench.timing import PACES, Stopwatch, measure
+    from portagpu.suites.performance.samples import RankSamples
+    from portagpu.suites.performance.timing import PACES, Stopwatch, measure
 
     stopwatch = Stopwatch(rank.gpu)
     reading = RankSamples.start(stopwatch)

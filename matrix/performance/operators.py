@@ -10,18 +10,23 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu import kernels
-from portagpu.bench.cases import BenchCase, cache_sentence, large_array_bytes, no_triton
-from portagpu.bench.timing import Effort
+from portagpu.suites.performance.cases import (
+    BenchCase,
+    cache_sentence,
+    large_array_bytes,
+    no_triton,
+)
+from portagpu.suites.performance.timing import Effort
+from portagpu.train import kernels
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import torch
 
-    from portagpu.bench.device import MeasuredDevice
-    from portagpu.target import Target
-    from portagpu.world import Rank
+    from portagpu.facts.targets import Target
+    from portagpu.runs.world import Rank
+    from portagpu.suites.performance.device import MeasuredDevice
 
 _NORMS: Final = ("layer_norm", "rms_norm")
 _COLUMNS: Final = 4096
@@ -129,8 +134,8 @@ def norm(
     """Time a normalisation of ``rows`` x ``columns``, and check it before and after."""
     import torch
 
-    from portagpu.bench.samples import RankSamples
-    from portagpu.bench.timing import PACES, Stopwatch, measure
+    from portagpu.suites.performance.samples import RankSamples
+    from portagpu.suites.performance.timing import PACES, Stopwatch, measure
 
     stopwatch = Stopwatch(rank.gpu)
     reading = RankSamples.start(stopwatch)
@@ -189,8 +194,8 @@ def step(rank: Rank, *, effort: str, name: str, form: str, elements: int) -> dic
     the first step of a new one afterwards."""
     import torch
 
-    from portagpu.bench.samples import RankSamples
-    from portagpu.bench.timing import PACES, Stopwatch, measure
+    from portagpu.suites.performance.samples import RankSamples
+    from portagpu.suites.performance.timing import PACES, Stopwatch, measure
 
     stopwatch = Stopwatch(rank.gpu)
     reading = RankSamples.start(stopwatch)

@@ -17,17 +17,17 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.bench.cases import Absent, BenchCase
-from portagpu.bench.timing import Effort
-from portagpu.results.verdicts import Verdict
+from portagpu.runs.results.verdicts import Verdict
+from portagpu.suites.performance.cases import Absent, BenchCase
+from portagpu.suites.performance.timing import Effort
 
 if TYPE_CHECKING:
     import torch
 
-    from portagpu.bench.device import MeasuredDevice
-    from portagpu.storage import DirectFile
-    from portagpu.target import Target
-    from portagpu.world import Rank
+    from portagpu.devices.storage import DirectFile
+    from portagpu.facts.targets import Target
+    from portagpu.runs.world import Rank
+    from portagpu.suites.performance.device import MeasuredDevice
 
 METRICS: Final = ("storage/read", "storage/write")
 
@@ -123,12 +123,12 @@ def direct(rank: Rank, *, effort: str, way: str, size: int) -> dict[str, Any]:
     """Time transfers of a file directly and the ordinary way, in turns, and check the bytes."""
     import torch
 
-    from portagpu.bench.pairs import take_turns
-    from portagpu.bench.samples import RankSamples
-    from portagpu.bench.telemetry import Sampler
-    from portagpu.bench.timing import PACES, STABLE, Stopwatch, Timing
-    from portagpu.errors import Unsupported
-    from portagpu.scratch import Scratch
+    from portagpu.base.errors import Unsupported
+    from portagpu.base.scratch import Scratch
+    from portagpu.suites.performance.pairs import take_turns
+    from portagpu.suites.performance.samples import RankSamples
+    from portagpu.suites.performance.telemetry import Sampler
+    from portagpu.suites.performance.timing import PACES, STABLE, Stopwatch, Timing
 
     stopwatch = Stopwatch(rank.gpu, host=True)
     reading = RankSamples.start(stopwatch)
@@ -194,7 +194,7 @@ def first_wrong(
 
     A write is read back the ordinary way, after the kernel has dropped what it keeps.
     """
-    from portagpu.bench.samples import first_wrong_byte
+    from portagpu.suites.performance.samples import first_wrong_byte
 
     ordinary.memory.copy_(~content)
     if way == "write":

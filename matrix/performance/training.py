@@ -13,10 +13,10 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.bench.cases import Absent, BenchCase
-from portagpu.bench.timing import Effort
-from portagpu.precision import Support
-from portagpu.results.verdicts import Verdict
+from portagpu.devices.precision import Support
+from portagpu.runs.results.verdicts import Verdict
+from portagpu.suites.performance.cases import Absent, BenchCase
+from portagpu.suites.performance.timing import Effort
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from portagpu.bench.device import MeasuredDevice
-    from portagpu.target import Target
-    from portagpu.world import Rank
+    from portagpu.facts.targets import Target
+    from portagpu.runs.world import Rank
+    from portagpu.suites.performance.device import MeasuredDevice
 
 METRICS: Final = ("training/step", "training/compile", "training/loading")
 
@@ -190,7 +190,7 @@ class Training:
         """Seeded weights and tokens."""
         import torch
 
-        from portagpu.bench.fp8 import use_fp8
+        from portagpu.suites.performance.fp8 import use_fp8
 
         torch.manual_seed(_SEED)
         model = make_model(sizes).to(rank.gpu.device)
@@ -255,11 +255,11 @@ class Training:
 
 def step(rank: Rank, *, effort: str, dtype: str, sizes: dict[str, int]) -> dict[str, Any]:
     """Check the gradients, time steps, and check that the loss fell."""
-    from portagpu.bench.fp8 import refusal
-    from portagpu.bench.samples import RankSamples
-    from portagpu.bench.timing import PACES, Stopwatch, measure
-    from portagpu.contract import Capability
-    from portagpu.stats import summarise
+    from portagpu.base.stats import summarise
+    from portagpu.devices.contract import Capability
+    from portagpu.suites.performance.fp8 import refusal
+    from portagpu.suites.performance.samples import RankSamples
+    from portagpu.suites.performance.timing import PACES, Stopwatch, measure
 
     stopwatch = Stopwatch(rank.gpu)
     reading = RankSamples.start(stopwatch)
@@ -306,9 +306,9 @@ def compiled(rank: Rank, *, effort: str, dtype: str, sizes: dict[str, int]) -> d
 
     import torch
 
-    from portagpu.bench.pairs import time_in_turns
-    from portagpu.bench.samples import RankSamples
-    from portagpu.bench.timing import PACES, Stopwatch
+    from portagpu.suites.performance.pairs import time_in_turns
+    from portagpu.suites.performance.samples import RankSamples
+    from portagpu.suites.performance.timing import PACES, Stopwatch
 
     stopwatch = Stopwatch(rank.gpu)
     reading = RankSamples.start(stopwatch)
@@ -349,8 +349,8 @@ def loading(rank: Rank, *, effort: str, workers: int) -> dict[str, Any]:
     import torch
     from torch.utils.data import DataLoader, TensorDataset
 
-    from portagpu.bench.samples import RankSamples
-    from portagpu.bench.timing import PACES, Stopwatch, measure
+    from portagpu.suites.performance.samples import RankSamples
+    from portagpu.suites.performance.timing import PACES, Stopwatch, measure
 
     stopwatch = Stopwatch(rank.gpu, host=True)
     reading = RankSamples.start(stopwatch)

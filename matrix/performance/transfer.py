@@ -13,16 +13,16 @@ from functools import partial
 from itertools import permutations
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.bench.cases import Absent, BenchCase, cache_sentence, large_array_bytes
-from portagpu.bench.timing import Effort
-from portagpu.results.verdicts import Verdict
+from portagpu.runs.results.verdicts import Verdict
+from portagpu.suites.performance.cases import Absent, BenchCase, cache_sentence, large_array_bytes
+from portagpu.suites.performance.timing import Effort
 
 if TYPE_CHECKING:
     import torch
 
-    from portagpu.bench.device import MeasuredDevice
-    from portagpu.target import Target
-    from portagpu.world import Rank
+    from portagpu.facts.targets import Target
+    from portagpu.runs.world import Rank
+    from portagpu.suites.performance.device import MeasuredDevice
 
 METRICS: Final = ("transfer/h2d", "transfer/d2h", "transfer/both", "transfer/p2p")
 
@@ -109,8 +109,8 @@ def transfer(
     """Time copies of each of ``sizes`` bytes, and check what arrived."""
     import torch
 
-    from portagpu.bench.samples import RankSamples, first_wrong_byte
-    from portagpu.bench.timing import PACES, Stopwatch, measure
+    from portagpu.suites.performance.samples import RankSamples, first_wrong_byte
+    from portagpu.suites.performance.timing import PACES, Stopwatch, measure
 
     stopwatch = Stopwatch(rank.gpu)
     reading = RankSamples.start(stopwatch)
@@ -141,8 +141,8 @@ def both_ways(rank: Rank, *, effort: str, pinned: bool, sizes: list[int]) -> dic
     """Time a copy to the device and one from it at the same time, from a thread each."""
     import torch
 
-    from portagpu.bench.samples import RankSamples, first_wrong_byte
-    from portagpu.bench.timing import PACES, Stopwatch, measure
+    from portagpu.suites.performance.samples import RankSamples, first_wrong_byte
+    from portagpu.suites.performance.timing import PACES, Stopwatch, measure
 
     gpu = rank.gpu
     stopwatch = Stopwatch(gpu, host=True)
@@ -194,9 +194,9 @@ def between_devices(rank: Rank, *, effort: str, size: int, devices: int) -> dict
     """Time a copy from each device to each other one, one pair at a time. No GPU has run it yet."""
     import torch
 
-    from portagpu.bench.samples import RankSamples, first_wrong_byte
-    from portagpu.bench.timing import PACES, Stopwatch, measure
-    from portagpu.stats import summarise
+    from portagpu.base.stats import summarise
+    from portagpu.suites.performance.samples import RankSamples, first_wrong_byte
+    from portagpu.suites.performance.timing import PACES, Stopwatch, measure
 
     handles = [rank.gpu.plugin.open(index) for index in range(devices)]
     stopwatch = Stopwatch(rank.gpu, host=True)

@@ -13,19 +13,19 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.bench.cases import Absent, BenchCase
-from portagpu.bench.timing import Effort
-from portagpu.results.verdicts import Verdict
+from portagpu.runs.results.verdicts import Verdict
+from portagpu.suites.performance.cases import Absent, BenchCase
+from portagpu.suites.performance.timing import Effort
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import torch
 
-    from portagpu.bench.device import MeasuredDevice
-    from portagpu.target import Target
-    from portagpu.tuners import TunerState
-    from portagpu.world import Rank
+    from portagpu.devices.tuners import TunerState
+    from portagpu.facts.targets import Target
+    from portagpu.runs.world import Rank
+    from portagpu.suites.performance.device import MeasuredDevice
 
 METRICS: Final = ("tuning/library", "tuning/inductor", "tuning/triton_cache")
 
@@ -83,9 +83,9 @@ def _case(name: str, variant: str, function: str, counts: str, checks: str) -> d
 
 def library(rank: Rank, *, effort: str, name: str) -> dict[str, Any]:
     """Time the work of the vendor's tuner of that name with it and without, in turns."""
-    from portagpu.bench.pairs import time_in_turns
-    from portagpu.bench.samples import RankSamples
-    from portagpu.bench.timing import PACES, Stopwatch
+    from portagpu.suites.performance.pairs import time_in_turns
+    from portagpu.suites.performance.samples import RankSamples
+    from portagpu.suites.performance.timing import PACES, Stopwatch
 
     tuner = next(each for each in rank.gpu.plugin.tuners() if each.name == name)
     stopwatch = Stopwatch(rank.gpu)
@@ -114,7 +114,7 @@ def library(rank: Rank, *, effort: str, name: str) -> dict[str, Any]:
 
 def _product(rank: Rank) -> tuple[Callable[[], object], Callable[[], str]]:
     """(a product of a shape that heuristics rarely know, what is wrong with the last)."""
-    from portagpu.bench import matmul
+    from portagpu.suites.performance import matmul
 
     work = matmul.product(rank.gpu, "bf16", 1024, 3072, 1280, _SEED)
     matmul.poison(work)
@@ -153,10 +153,10 @@ def inductor(rank: Rank, *, effort: str, edge: int) -> dict[str, Any]:
     """Time a compiled product and its bias with max-autotune and without, in turns."""
     import torch
 
-    from portagpu.bench import matmul
-    from portagpu.bench.pairs import time_in_turns
-    from portagpu.bench.samples import RankSamples
-    from portagpu.bench.timing import PACES, Stopwatch
+    from portagpu.suites.performance import matmul
+    from portagpu.suites.performance.pairs import time_in_turns
+    from portagpu.suites.performance.samples import RankSamples
+    from portagpu.suites.performance.timing import PACES, Stopwatch
 
     stopwatch = Stopwatch(rank.gpu)
     reading = RankSamples.start(stopwatch)
@@ -200,7 +200,7 @@ def inductor_state() -> TunerState:
     from torch._inductor import config
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
-    from portagpu.tuners import TunerState, files_below
+    from portagpu.devices.tuners import TunerState, files_below
 
     where = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or default_cache_dir()
     entries = files_below(where)
@@ -213,10 +213,10 @@ def triton_cache(rank: Rank, *, effort: str) -> dict[str, Any]:
 
     No GPU has run it yet.
     """
-    from portagpu.bench.samples import RankSamples
-    from portagpu.bench.timing import Stopwatch
-    from portagpu.scratch import Scratch
-    from portagpu.tuners import files_below
+    from portagpu.base.scratch import Scratch
+    from portagpu.devices.tuners import files_below
+    from portagpu.suites.performance.samples import RankSamples
+    from portagpu.suites.performance.timing import Stopwatch
 
     reading = RankSamples.start(Stopwatch(rank.gpu, host=True))
     reading.notes = {"state": asdict(triton_state())}
@@ -248,11 +248,11 @@ def launch_in_new_process(rank: Rank, cache: Path) -> float:
 
     Raises PortagpuError with what the process said.
     """
-    from portagpu.errors import PortagpuError
-    from portagpu.subprocesses import call
+    from portagpu.base.errors import PortagpuError
+    from portagpu.base.subprocesses import call
 
     seconds, problem = call(
-        "portagpu.bench.first_launch",
+        "portagpu.suites.performance.first_launch",
         "first_launch",
         [rank.gpu.name, rank.gpu.index],
         limit_s=_LAUNCH_LIMIT_S,
@@ -265,7 +265,7 @@ def launch_in_new_process(rank: Rank, cache: Path) -> float:
 
 def triton_state() -> TunerState:
     """Whether Triton's cache is used, and what is in it (Triton, python/triton/knobs.py)."""
-    from portagpu.tuners import TunerState, files_below
+    from portagpu.devices.tuners import TunerState, files_below
 
     where = os.environ.get("TRITON_CACHE_DIR") or str(Path("~/.triton/cache").expanduser())
     entries = files_below(where)

@@ -104,9 +104,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             # before click is imported, which takes longer than everything else here
             print(f"portagpu {__version__}", flush=True)
             return 0
+        from portagpu.base.paths import working_folder
         from portagpu.cli._document import begin_call
         from portagpu.cli._group import run
-        from portagpu.paths import working_folder
 
         begin_call(words)
         # raises if the working folder is gone: paths mean nothing, and torch's libraries abort

@@ -18,12 +18,12 @@ from portagpu.cli._common import (
 )
 from portagpu.cli._errors import NOT_JUDGED
 from portagpu.cli._tables import print_table, reason_lines
-from portagpu.results.expectations import value_in_words
+from portagpu.runs.results.expectations import value_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from portagpu.results.run import Run
+    from portagpu.runs.results.run import Run
 
 _HEAD: Final = ("measure", "peers", "median", "MAD", "unlike")
 _RIGHT: Final = frozenset({"peers", "median", "MAD", "unlike"})
@@ -44,10 +44,10 @@ def read_runs(names: Sequence[str]) -> list[Run]:
 
 def compare_peers(names: Sequence[str], json_to: str | None, junit: str | None) -> int:
     """Compare the results with each other, print and write the comparison, return its exit code."""
-    from portagpu.bench.fleet import NoPeers, compare_runs
-    from portagpu.bundle.files import find_files
     from portagpu.cli._run_output import Files, deliver
-    from portagpu.results.wording import failures_text
+    from portagpu.reports.bundles.files import find_files
+    from portagpu.runs.results.wording import failures_text
+    from portagpu.suites.performance.fleet import NoPeers, compare_runs
 
     files = Files(json_to, junit)
     files.check()
@@ -83,8 +83,8 @@ def _peer_rows(run: Run) -> list[tuple[str, ...]]:
 
 def calibrate(names: Sequence[str]) -> int:
     """Print rows for a target's file to standard output, and what is left out to standard error."""
-    from portagpu.bench.calibrate import CannotCalibrate, check_runs, propose
-    from portagpu.target import load_target
+    from portagpu.facts.targets import load_target
+    from portagpu.suites.performance.calibrate import CannotCalibrate, check_runs, propose
 
     runs = read_runs(names)
     with usage_errors(CannotCalibrate):

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
+from portagpu.base.units import quantity, size
 from portagpu.cli._tables import VERDICT, first_few, print_table, reason_lines
-from portagpu.results.expectations import expected_in_words, value_in_words
-from portagpu.results.wording import further_figures
-from portagpu.units import quantity, size
+from portagpu.runs.results.expectations import expected_in_words, value_in_words
+from portagpu.runs.results.wording import further_figures
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console
 
-    from portagpu.results.run import Result, Run
+    from portagpu.runs.results.run import Result, Run
 
 HEAD: Final = ("measure", "shape", "median", "spread", VERDICT)
 """The columns fit 80 characters; expectations are printed below the table."""

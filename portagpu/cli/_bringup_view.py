@@ -5,18 +5,18 @@ from __future__ import annotations
 import time
 from typing import IO, TYPE_CHECKING, Any
 
-from portagpu.bringup import GateProgress
-from portagpu.results.run import Verdict, verdict_of
-from portagpu.results.wording import found_in_words, headline, ids_and_devices, without_device
+from portagpu.checks.bringup import GateProgress
+from portagpu.runs.results.run import Verdict, verdict_of
+from portagpu.runs.results.wording import found_in_words, headline, ids_and_devices, without_device
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console, ConsoleOptions, RenderResult
 
-    from portagpu.bringup import Gate
+    from portagpu.checks.bringup import Gate
     from portagpu.cli._run_output import Files
-    from portagpu.results.run import Result, Run
+    from portagpu.runs.results.run import Result, Run
 
 _STYLES = {
     Verdict.PASS: ("✓", "bold green"),

@@ -13,21 +13,21 @@ from typing import IO, TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
+from portagpu.base.errors import MissingDependency, OutputError
+from portagpu.base.files import check_writable, is_special, write_atomic
+from portagpu.base.text import is_shown, printable
 from portagpu.cli._document import STDOUT as STDOUT
 from portagpu.cli._document import document_written
-from portagpu.errors import MissingDependency, OutputError
-from portagpu.files import check_writable, is_special, write_atomic
-from portagpu.results.plain import json_text
-from portagpu.text import is_shown, printable
+from portagpu.runs.results.plain import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from rich.console import Console
 
-    from portagpu.errors import PortagpuError
-    from portagpu.inventory.sources import Machine
-    from portagpu.results.run import Run
+    from portagpu.base.errors import PortagpuError
+    from portagpu.machine.inventory.sources import Machine
+    from portagpu.runs.results.run import Run
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
 
@@ -203,7 +203,7 @@ class SizeType(click.ParamType):  # type: ignore[type-arg]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """The bytes; raises BadParameter for any other text."""
-        from portagpu.units import parse_size
+        from portagpu.base.units import parse_size
 
         try:
             return parse_size(str(value))
@@ -214,18 +214,18 @@ class SizeType(click.ParamType):  # type: ignore[type-arg]
 def chosen_machine(replay: tuple[str, ...]) -> Machine:
     """The recording that ``--replay`` names, else this machine. Raises RecordingError."""
     if replay:
-        from portagpu.recordings.replay import Recording
+        from portagpu.checks.recordings.replay import Recording
 
         return Recording(*replay)
-    from portagpu.inventory.sources import Live
+    from portagpu.machine.inventory.sources import Live
 
     return Live()
 
 
 def require_torch(verb: str) -> None:
     """Raise MissingDependency, with what to install, if there is no usable torch."""
-    from portagpu.diagnostics import install_torch
-    from portagpu.torchbuild import torch_build
+    from portagpu.checks.diagnostics import install_torch
+    from portagpu.facts.torchbuild import torch_build
 
     build = torch_build()
     if build is None:

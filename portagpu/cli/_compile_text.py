@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from portagpu.cli._tables import VERDICT, print_table, reason_lines
-from portagpu.results.verdicts import Verdict, fold
+from portagpu.runs.results.verdicts import Verdict, fold
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rich.console import Console
 
-    from portagpu.results.run import Result, Run
+    from portagpu.runs.results.run import Result, Run
 
 _NUMBERS: Final = ("registers", "spill", "shared B", "wave", "occupancy")
 _REST: Final = ("matrix instructions", VERDICT)

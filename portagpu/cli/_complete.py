@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from portagpu.errors import PortagpuError
+from portagpu.base.errors import PortagpuError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -17,35 +17,35 @@ if TYPE_CHECKING:
 
 def complete_target(context: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
     """The ids of targets with this prefix."""
-    from portagpu.target import load_targets
+    from portagpu.facts.targets import load_targets
 
     return _matching_names(incomplete, load_targets)
 
 
 def complete_arch(context: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
     """The names of architectures with this prefix."""
-    from portagpu.target import architecture_names
+    from portagpu.facts.targets import architecture_names
 
     return _matching_names(incomplete, architecture_names)
 
 
 def complete_gate(context: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
     """The ids of gates with this prefix."""
-    from portagpu.bringup.gates import load_gates
+    from portagpu.checks.bringup.gates import load_gates
 
     return _matching_names(incomplete, lambda: [gate.id for gate in load_gates()])
 
 
 def complete_area(context: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
     """The areas of the conformance suite with this prefix."""
-    from portagpu.suite.cases import AREAS
+    from portagpu.suites.conformance.cases import AREAS
 
     return _matching_names(incomplete, lambda: AREAS)
 
 
 def complete_measure(context: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
     """The areas and metrics of the performance suite with this prefix."""
-    from portagpu.bench.suite import metrics
+    from portagpu.suites.performance.suite import metrics
 
     names = {name: None for metric in metrics() for name in (metric.partition("/")[0], metric)}
     return _matching_names(incomplete, lambda: names)

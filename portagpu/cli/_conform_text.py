@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from portagpu.base.text import printable
 from portagpu.cli._common import results_line
 from portagpu.cli._run_output import View
 from portagpu.cli._tables import first_few
-from portagpu.results.verdicts import Verdict
-from portagpu.results.wording import failures_text
-from portagpu.suite.case_ids import base_id
-from portagpu.text import printable
+from portagpu.runs.results.verdicts import Verdict
+from portagpu.runs.results.wording import failures_text
+from portagpu.suites.conformance.case_ids import base_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from portagpu.cli._run_output import Files
-    from portagpu.contract import Override
-    from portagpu.results.run import Result, Run
-    from portagpu.running import OpenedDevice
-    from portagpu.suite.messages import DeviceUnderTest, ListedCase
+    from portagpu.devices.contract import Override
+    from portagpu.runs.engine import OpenedDevice
+    from portagpu.runs.results.run import Result, Run
+    from portagpu.suites.conformance.messages import DeviceUnderTest, ListedCase
 
 
 class SuiteView(View):

@@ -15,15 +15,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.files import is_special, read_bounded, write_atomic
-from portagpu.text import one_line
+from portagpu.base.files import is_special, read_bounded, write_atomic
+from portagpu.base.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import click
 
-    from portagpu.results.run import Run
+    from portagpu.runs.results.run import Run
 
 SCHEMA: Final = "portagpu.error/1"
 STDOUT: Final = "-"
@@ -109,7 +109,7 @@ def _document(asked: _Asked, words: Sequence[str], code: int, message: str) -> s
     ascii_only = asked.json_to == STDOUT
     if asked.is_run:
         return _run(words, code, message).to_text(ascii_only=ascii_only)
-    from portagpu.results.plain import json_text
+    from portagpu.runs.results.plain import json_text
 
     document = {
         "schema": SCHEMA,
@@ -122,7 +122,7 @@ def _document(asked: _Asked, words: Sequence[str], code: int, message: str) -> s
 
 
 def _run(words: Sequence[str], code: int, message: str) -> Run:
-    from portagpu.results.run import Run, new_run
+    from portagpu.runs.results.run import Run, new_run
 
     so_far = _call.run
     run = new_run(["portagpu", *words]) if so_far is None else Run(so_far.info, so_far.results)

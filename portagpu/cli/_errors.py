@@ -9,7 +9,7 @@ import sys
 import traceback
 from typing import IO, Final
 
-from portagpu.errors import (
+from portagpu.base.errors import (
     BackendNotFound,
     MissingDependency,
     PortagpuError,
@@ -18,7 +18,7 @@ from portagpu.errors import (
     TargetNotFound,
     UnknownBackend,
 )
-from portagpu.text import one_line
+from portagpu.base.text import one_line
 
 COMPLETION_VARIABLE: Final = "_PORTAGPU_COMPLETE"
 DEBUG_VARIABLE: Final = "PORTAGPU_DEBUG"
@@ -123,7 +123,7 @@ def _judge(error: BaseException) -> tuple[int, str]:
 
 def _is_format_error(error: BaseException) -> bool:
     # such an error exists only if its module was imported
-    model = sys.modules.get("portagpu.readings.model")
+    model = sys.modules.get("portagpu.facts.readings.model")
     return model is not None and isinstance(error, model.FormatError)
 
 

@@ -9,7 +9,7 @@ from portagpu.cli._common import results_line
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from portagpu.results.run import Result, Run
+    from portagpu.runs.results.run import Result, Run
 
 
 def finding_lines(run: Run) -> Iterator[str]:
@@ -22,7 +22,7 @@ def finding_lines(run: Run) -> Iterator[str]:
 
 
 def _finding(result: Result) -> Iterator[str]:
-    from portagpu.results.wording import without_device
+    from portagpu.runs.results.wording import without_device
 
     where = f" {result.device}" if result.device else ""
     yield f"{result.verdict} {result.id.rpartition('/')[2]}{where}: {without_device(result)}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from portagpu.subprocesses.start import python_command
+from portagpu.base.subprocesses.start import python_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,16 +6,16 @@ import shlex
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from portagpu.fleet.record import StepState
-from portagpu.results.verdicts import Verdict, exit_code, fold
-from portagpu.text import shortened
-from portagpu.units import count
+from portagpu.base.text import shortened
+from portagpu.base.units import count
+from portagpu.reports.fleet.record import StepState
+from portagpu.runs.results.verdicts import Verdict, exit_code, fold
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from portagpu.fleet.record import FleetRecord, Step
+    from portagpu.reports.fleet.record import FleetRecord, Step
 
 _LONGEST: Final = 300
 _COMPARABLE: Final = 5
@@ -67,7 +67,7 @@ def slow_sentences(record: FleetRecord, folder: Path) -> list[str]:
     """The slow nodes and links that rounds of pairs show; empty for another run."""
     if record.what != "collectives":
         return []
-    from portagpu.fleet.slow import slow_of
+    from portagpu.reports.fleet.slow_links import slow_of
 
     return [each.sentence for each in slow_of(folder)]
 

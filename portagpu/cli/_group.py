@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from portagpu._version import __version__
+from portagpu.base.text import did_you_mean
 from portagpu.cli import VERBS
 from portagpu.cli._document import write_error
-from portagpu.text import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

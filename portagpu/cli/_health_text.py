@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from portagpu.results.actions import OWN_SOURCE, Action, action_of, action_source, worst_action
-from portagpu.results.run import verdict_of
-from portagpu.results.verdicts import Verdict
-from portagpu.results.wording import found_in_words, ids_and_devices, telling, without_device
+from portagpu.runs.results.actions import OWN_SOURCE, Action, action_of, action_source, worst_action
+from portagpu.runs.results.run import verdict_of
+from portagpu.runs.results.verdicts import Verdict
+from portagpu.runs.results.wording import found_in_words, ids_and_devices, telling, without_device
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from portagpu.results.run import Result, Run
+    from portagpu.runs.results.run import Result, Run
 
 
 def health_text(run: Run) -> list[str]:

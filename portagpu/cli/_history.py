@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from portagpu.base.errors import MissingDependency
+from portagpu.base.text import did_you_mean, excerpt, one_line, shortened
 from portagpu.cli._common import check_finite, check_kept
-from portagpu.errors import MissingDependency
-from portagpu.text import did_you_mean, excerpt, one_line, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from portagpu.history.model import StoredRun
-    from portagpu.history.store import Store
+    from portagpu.reports.history.model import StoredRun
+    from portagpu.reports.history.store import Store
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
 
@@ -67,9 +67,9 @@ def open_for(place: str, json_to: str | None = None, *, create: bool = False) ->
     """
     check_kept([place], json_to)
     try:
-        from portagpu.history.store import open_store
+        from portagpu.reports.history.store import open_store
     except ModuleNotFoundError as error:
-        from portagpu.distributions import install
+        from portagpu.base.distributions import install
 
         raise MissingDependency(f"history needs {error.name}: {install('history')}") from error
     return open_store(place, create=create)
@@ -109,7 +109,7 @@ def chosen(store: Store, which: str | None) -> list[StoredRun]:
 
 def pick(words: str, runs: Sequence[StoredRun]) -> list[StoredRun]:
     """The runs that ``words`` name; raises UsageError where there is none."""
-    from portagpu.history.selection import SelectionError, select
+    from portagpu.reports.history.selection import SelectionError, select
 
     try:
         return select(words, runs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from portagpu.units import UNKNOWN, count, size
+from portagpu.base.units import UNKNOWN, count, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

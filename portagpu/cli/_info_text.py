@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final
 
+from portagpu.base.text import printable
+from portagpu.base.units import UNKNOWN, count, size
 from portagpu.cli._info_gpus import gpu_rows
-from portagpu.host.tree import format_cpu_list
-from portagpu.text import printable
-from portagpu.units import UNKNOWN, count, size
-from portagpu.visible import quoted
+from portagpu.facts.host.tree import format_cpu_list
+from portagpu.facts.visible import quoted
 
 _EMPTY: Final = "set and empty"
 _MASK_CHARACTERS: Final = 120

@@ -7,9 +7,9 @@ from typing import IO, TYPE_CHECKING, Final
 
 import click
 
-from portagpu.monitor.sample import Happening, stamp
-from portagpu.text import printable
-from portagpu.units import size as in_bytes
+from portagpu.base.text import printable
+from portagpu.base.units import size as in_bytes
+from portagpu.checks.monitor.sample import Happening, stamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from portagpu.monitor.sample import Round, Sample
+    from portagpu.checks.monitor.sample import Round, Sample
 
 _DRAWN_EVERY_S: Final = 0.5
 """Drawing costs more than reading: a faster table would be no more readable."""

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from portagpu.planning import Plan, Plans, Rejected
+    from portagpu.train.planning import Plan, Plans, Rejected
 
 
 def plans_document(plans: Plans) -> dict[str, Any]:

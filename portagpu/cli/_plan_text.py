@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
+from portagpu.base.units import count, number, size
 from portagpu.cli._common import print_lines, terminal
 from portagpu.cli._tables import print_table
-from portagpu.units import count, number, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from portagpu.planning import Model, Plan, Plans
+    from portagpu.train.planning import Model, Plan, Plans
 
 
 def show_targets(found: Sequence[Plans], stream: TextIO) -> None:

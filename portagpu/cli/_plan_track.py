@@ -9,25 +9,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from portagpu.text import error_line
+from portagpu.base.text import error_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from portagpu.planning import Model, Recipe, Tracked
+    from portagpu.train.planning import Model, Recipe, Tracked
 
 
 def tracked_lines(spec: str, model: Model, recipe: Recipe) -> tuple[list[str], dict[str, Any]]:
     """Lines of text, and plain values: torch's trackers, the closed form, and their disagreement.
 
-    The function of ``spec`` takes nothing and returns what :func:`portagpu.planning.track` takes:
-    what builds the module, what makes a step's loss, and what makes the optimiser. It is of one
-    rank that shares nothing, and is compared with the closed form of ``model`` and ``recipe``
-    without a device's own needs. Raises ValueError for a spec that leads to no such function.
-    """
-    from portagpu.planning import Layout, estimate, track
-    from portagpu.target import load_target
-    from portagpu.units import size
+    The function of ``spec`` takes nothing and returns what :func:`portagpu.train.planning.track`
+    takes: what builds the module, what makes a step's loss, and what makes the optimiser. It is of
+    one rank that shares nothing, and is compared with the closed form of ``model`` and ``recipe``
+    without a device's own needs. Raises ValueError for a spec that leads to no such function. """
+    from portagpu.base.units import size
+    from portagpu.facts.targets import load_target
+    from portagpu.train.planning import Layout, estimate, track
 
     found = _run(spec, lambda: track(*_parts(spec)))
     alone = replace(recipe, sharding="ddp", foreach=False)

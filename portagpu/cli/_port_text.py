@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from portagpu.base.distributions import install
+from portagpu.base.errors import MissingDependency
 from portagpu.cli._common import STDOUT, check_kept, check_outputs
-from portagpu.distributions import install
-from portagpu.errors import MissingDependency
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from portagpu.port.findings import Unread
+    from portagpu.train.port.findings import Unread
 
 
 def require_libcst(verb: str) -> None:
@@ -25,7 +25,7 @@ def require_libcst(verb: str) -> None:
 
 def check_paths(paths: Sequence[str], json_to: str | None) -> None:
     """Raise UsageError for an empty path, and for an output that cannot be written or is read."""
-    from portagpu.port.reading import files
+    from portagpu.train.port.reading import files
 
     if "" in paths:
         raise click.UsageError("a path is empty: name files or folders ('.' is this one)")

@@ -7,6 +7,9 @@ import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from portagpu.base.errors import OutputError, ResultError
+from portagpu.base.files import is_special, remove_file
+from portagpu.base.text import printable
 from portagpu.cli._common import (
     STDOUT,
     check_outputs,
@@ -17,19 +20,16 @@ from portagpu.cli._common import (
 )
 from portagpu.cli._document import document_written, run_begun
 from portagpu.cli._tables import aside_lines
-from portagpu.errors import OutputError, ResultError
-from portagpu.files import is_special, remove_file
-from portagpu.results.run import Run
-from portagpu.running import Progress
-from portagpu.text import printable
+from portagpu.runs.engine import Progress
+from portagpu.runs.results.run import Run
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from portagpu.bundle.files import Document
-    from portagpu.ledger import Clearance
+    from portagpu.reports.bundles.files import Document
+    from portagpu.runs.ledger import Clearance
 
 
 def read_results(
@@ -40,7 +40,7 @@ def read_results(
     What does not count is printed to standard error; where runs are put in order, so is one whose
     clock was wrong. Raises UsageError with one line.
     """
-    from portagpu.bundle.files import Others, read_files
+    from portagpu.reports.bundles.files import Others, read_files
 
     others = Others()
     with usage_errors(ResultError):
@@ -113,7 +113,7 @@ class Files:
         if self.junit is not None:
             written.append(_write_junit(run, self.junit))
         if self.reports:
-            from portagpu.report import write_report
+            from portagpu.reports.html import write_report
 
             junit, report = self.reports
             written += [_write_junit(run, junit), write_report(run, report)]
@@ -125,7 +125,7 @@ def _interrupted_copy(run: Run) -> Run:
 
 
 def _write_junit(run: Run, path: str | os.PathLike[str]) -> Path:
-    from portagpu.report.junit import write_junit
+    from portagpu.reports.junit import write_junit
 
     return write_junit(run, path)
 

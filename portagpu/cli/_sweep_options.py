@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from portagpu.cli._common import SizeType, check_finite
-from portagpu.collectives.perf_model import TYPE_NAMES
+from portagpu.facts.nccl_tests.model import TYPE_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

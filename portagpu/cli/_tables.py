@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Final, Literal, TextIO
 
 import click
 
-from portagpu.results.verdicts import Verdict
-from portagpu.text import one_line, printable_lines
+from portagpu.base.text import one_line, printable_lines
+from portagpu.runs.results.verdicts import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     from rich.console import Console
 
-    from portagpu.bundle.files import Aside
-    from portagpu.results.run import Result
+    from portagpu.reports.bundles.files import Aside
+    from portagpu.runs.results.run import Result
 
 VERDICT: Final = "verdict"
 """The title of the column whose cells are coloured by verdict."""

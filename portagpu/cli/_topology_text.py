@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from portagpu.host.tree import format_cpu_list
-from portagpu.inventory.routes import domains, hives, nearest_nics, routes
-from portagpu.inventory.topology import FABRICS
-from portagpu.text import printable
+from portagpu.base.text import printable
+from portagpu.facts.host.tree import format_cpu_list
+from portagpu.machine.inventory.routes import domains, hives, nearest_nics, routes
+from portagpu.machine.inventory.topology import FABRICS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rich.console import Console, RenderableType
 
-    from portagpu.inventory.routes import Route
-    from portagpu.inventory.topology import Topology, TopologyNode
+    from portagpu.machine.inventory.routes import Route
+    from portagpu.machine.inventory.topology import Topology, TopologyNode
 
 _UNKNOWN: Final = "?"
 _WORDS: Final = {

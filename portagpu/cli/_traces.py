@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
+from portagpu.base.files import write_atomic
+from portagpu.base.text import MOST_NAMED, one_line
 from portagpu.cli._common import STDOUT
-from portagpu.files import write_atomic
-from portagpu.text import MOST_NAMED, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from portagpu.captures.model import Capture
-    from portagpu.traces.model import Summary
+    from portagpu.facts.captures.model import Capture
+    from portagpu.traces.analysis.model import Summary
 
 
 _FORMULA: Final = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
@@ -39,10 +39,10 @@ def load(paths: Iterable[str], device: int | None = None) -> Loaded:
     Raises FormatError for a file that cannot be read, as the rest would be another run, and for a
     document among other files.
     """
-    from portagpu.readings.model import FormatError
-    from portagpu.traces.document import is_document, read_document
-    from portagpu.traces.reading import read
-    from portagpu.traces.summary import NEEDED
+    from portagpu.facts.readings.model import FormatError
+    from portagpu.traces.analysis.document import is_document, read_document
+    from portagpu.traces.analysis.reading import read
+    from portagpu.traces.analysis.summary import NEEDED
 
     files = []
     for path in map(Path, paths):
@@ -64,7 +64,7 @@ def summary_of(
 ) -> Summary:
     """The summary of a device and of ranges; raises UsageError where there is no such."""
     from portagpu.cli._tables import first_few
-    from portagpu.traces.summary import summarize
+    from portagpu.traces.analysis.summary import summarize
 
     found = summarize(captures, device=device, within=within)
     of_range = within is not None and not found.ranges.num_rows
@@ -99,8 +99,8 @@ def _once(files: Iterable[Path]) -> list[Path]:
 
 
 def _head(path: Path) -> bytes:
-    from portagpu.readings.model import FormatError
-    from portagpu.traces.reading import check_regular
+    from portagpu.facts.readings.model import FormatError
+    from portagpu.traces.analysis.reading import check_regular
 
     check_regular(path)
     try:
@@ -119,8 +119,8 @@ def read_captures(
     line goes to standard error, and the others are read. With ``columns`` only these of the events
     are read, where a reader can.
     """
-    from portagpu.readings.model import FormatError
-    from portagpu.traces.reading import read
+    from portagpu.facts.readings.model import FormatError
+    from portagpu.traces.analysis.reading import read
 
     captures: list[Capture] = []
     whole = True
@@ -143,8 +143,8 @@ def _refuse(line: str) -> bool:
 
 
 def _files(path: Path) -> Iterator[Path]:
-    from portagpu.readings.model import FormatError
-    from portagpu.traces.reading import is_known
+    from portagpu.facts.readings.model import FormatError
+    from portagpu.traces.analysis.reading import is_known
 
     if not path.is_dir():
         yield path

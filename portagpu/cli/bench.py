@@ -24,7 +24,7 @@ from portagpu.cli._complete import complete_measure, complete_target
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from portagpu.results.run import Run
+    from portagpu.runs.results.run import Run
 
 
 @click.command()
@@ -108,10 +108,10 @@ def bench(
         return _list(names)
     effort = chosen_effort(quick, full)
     require_torch("bench")
-    from portagpu import bench as engine
     from portagpu.cli._run_output import Files, View, deliver
-    from portagpu.host import read_host
-    from portagpu.running import UnknownDevice
+    from portagpu.facts.host import read_host
+    from portagpu.runs.engine import UnknownDevice
+    from portagpu.suites import performance as engine
 
     options = engine.BenchOptions(
         names=names,
@@ -137,8 +137,8 @@ def bench(
 
 def _list(names: tuple[str, ...]) -> int:
     """Print the metrics, one a line; those of ``names`` where there are any."""
-    from portagpu.bench import UnknownMeasure
-    from portagpu.bench.suite import metrics, selected_areas
+    from portagpu.suites.performance import UnknownMeasure
+    from portagpu.suites.performance.suite import metrics, selected_areas
 
     with usage_errors(UnknownMeasure):
         areas = selected_areas(names)
@@ -169,7 +169,7 @@ def _from_results(
 def _show_results(run: Run, stream: TextIO, busy: str) -> list[str]:
     """Print the table and return the lines below it."""
     from portagpu.cli._bench_text import notes, show_table
-    from portagpu.results.wording import failures_text
+    from portagpu.runs.results.wording import failures_text
 
     if run.results:
         show_table(run, terminal(stream), stream)

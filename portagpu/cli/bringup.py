@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from portagpu.base.errors import BundleError
 from portagpu.cli._common import (
     STDOUT,
     check_finite,
@@ -20,13 +21,12 @@ from portagpu.cli._common import (
     write_json,
 )
 from portagpu.cli._complete import complete_gate, complete_target
-from portagpu.errors import BundleError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from portagpu.bringup import Gate
-    from portagpu.results.run import Run
+    from portagpu.checks.bringup import Gate
+    from portagpu.runs.results.run import Run
 
 
 @click.command()
@@ -110,7 +110,7 @@ def bringup(
     Gates that can judge files do so; the others are INCONCLUSIVE, so the exit code is 1 or 3.
     """
     effort = chosen_effort(quick, full)
-    from portagpu.bringup.gates import UnknownGate, left_out_gates, load_gates
+    from portagpu.checks.bringup.gates import UnknownGate, left_out_gates, load_gates
     from portagpu.cli._run_output import Files, deliver
 
     gates = load_gates()
@@ -121,11 +121,11 @@ def bringup(
         left_out_gates(gates, only, skip)
     if replay and backend is not None:
         raise click.UsageError("--backend needs a machine: leave it out with --replay")
-    from portagpu.bringup import BringupOptions
-    from portagpu.bringup import bringup as run_bringup
+    from portagpu.checks.bringup import BringupOptions
+    from portagpu.checks.bringup import bringup as run_bringup
+    from portagpu.checks.recordings.replay import Recording
     from portagpu.cli._bringup_view import progress_view
-    from portagpu.recordings.replay import Recording
-    from portagpu.results.wording import failures_text
+    from portagpu.runs.results.wording import failures_text
 
     options = BringupOptions(
         effort=effort,
@@ -174,7 +174,7 @@ def _list(gates: Sequence[Gate], json_to: str | None) -> None:
 
 def bundle_line(run: Run, effort: str, folder: Path) -> str:
     """Write the bundle; the line says where it is, or why there is none."""
-    from portagpu.bundle import write_bundle
+    from portagpu.reports.bundles import write_bundle
 
     try:
         return f"wrote {write_bundle(run, effort, folder)}"

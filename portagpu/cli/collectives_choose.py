@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
 import click
 
+from portagpu.base.text import excerpt
 from portagpu.cli._common import (
     SizeType,
     check_outputs,
@@ -19,16 +20,15 @@ from portagpu.cli._common import (
     write_json,
 )
 from portagpu.cli._complete import complete_target
-from portagpu.text import excerpt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from portagpu.collectives.alpha_beta import Fit
-    from portagpu.collectives.buckets import BucketChoice, Plan
-    from portagpu.collectives.choice import Choice
-    from portagpu.collectives.cost import CostModel, Graph, Hardware
-    from portagpu.collectives.tuning import Profile
+    from portagpu.devices.collectives.alpha_beta import Fit
+    from portagpu.devices.collectives.buckets import BucketChoice, Plan
+    from portagpu.devices.collectives.choice import Choice
+    from portagpu.devices.collectives.cost import CostModel, Graph, Hardware
+    from portagpu.devices.collectives.tuning import Profile
 
 SCHEMA: Final = "portagpu.choice/1"
 _MOST_BYTES: Final = 64 << 20
@@ -169,10 +169,10 @@ def choose(
     From the library's cost model, or from measured times. No device is opened. With --params it
     also chooses bucket_cap_mb for DDP and the size of groups for FSDP.
     """
-    from portagpu.collectives.choice import choose as choose_one
-    from portagpu.collectives.choice import tuned_choice
-    from portagpu.collectives.cost import Question
-    from portagpu.errors import Unsupported
+    from portagpu.base.errors import Unsupported
+    from portagpu.devices.collectives.choice import choose as choose_one
+    from portagpu.devices.collectives.choice import tuned_choice
+    from portagpu.devices.collectives.cost import Question
 
     check_outputs(json_to)
     if (params is None) != (backward_ms is None):
@@ -278,9 +278,9 @@ def document(
 
 
 def _model_of(target: str) -> tuple[Hardware, CostModel | None]:
-    from portagpu.collectives.cost import Hardware
-    from portagpu.discovery import cost_model_for
-    from portagpu.target import load_target
+    from portagpu.devices.collectives.cost import Hardware
+    from portagpu.devices.discovery import cost_model_for
+    from portagpu.facts.targets import load_target
 
     found = load_target(target)
     return Hardware.of_target(found), cost_model_for(found.vendor)
@@ -296,7 +296,7 @@ def _by_name(option: str, given: Iterable[tuple[str, _T]]) -> dict[str, _T]:
 
 
 def _graph(text: str) -> tuple[str, Graph]:
-    from portagpu.collectives.cost import Graph
+    from portagpu.devices.collectives.cost import Graph
 
     parts = _GRAPH.fullmatch(text)
     if parts is None:
@@ -318,7 +318,7 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 def _read(path: str) -> str:
-    from portagpu.files import read_bounded
+    from portagpu.base.files import read_bounded
 
     try:
         return read_bounded(path, _MOST_BYTES).decode("utf-8", "replace")
@@ -328,7 +328,7 @@ def _read(path: str) -> str:
 
 def _profile(path: str, target: str | None, library_version: str | None) -> Profile:
     """The profile in a file, which has to be of what else the options name."""
-    from portagpu.collectives.tuning import read_profile
+    from portagpu.devices.collectives.tuning import read_profile
 
     try:
         found = read_profile(path)
@@ -354,9 +354,9 @@ def _fits(path: str, operation: str, ranks: int) -> dict[str, Fit]:
 
     A table that names neither its program nor its ranks is taken for what was asked.
     """
-    from portagpu.collectives.alpha_beta import fit_line
-    from portagpu.collectives.perf_tables import read_tables
-    from portagpu.readings.model import FormatError
+    from portagpu.devices.collectives.alpha_beta import fit_line
+    from portagpu.facts.nccl_tests.tables import read_tables
+    from portagpu.facts.readings.model import FormatError
 
     try:
         tables = read_tables(_read(path))
@@ -404,8 +404,8 @@ def _buckets(
     overlap: bool,
 ) -> tuple[list[BucketChoice], list[str], str]:
     """The choices for DDP and FSDP, why one is missing, and what the times are based on."""
-    from portagpu.collectives.buckets import choose_ddp, choose_fsdp
-    from portagpu.collectives.tuning import DEFAULT
+    from portagpu.devices.collectives.buckets import choose_ddp, choose_fsdp
+    from portagpu.devices.collectives.tuning import DEFAULT
 
     bases: dict[str, None] = {}
 
@@ -429,8 +429,8 @@ def _buckets(
 
 
 def _show(found: Choice, stream: TextIO) -> None:
+    from portagpu.base.units import number, size
     from portagpu.cli._tables import print_table
-    from portagpu.units import number, size
 
     asked, best = found.question, found.best
     nodes = f" on {asked.nodes} nodes" if asked.nodes > 1 else ""
@@ -475,7 +475,7 @@ def _show_buckets(
 
 def bucket_lines(choice: BucketChoice) -> list[str]:
     """An empty line, and what was chosen."""
-    from portagpu.units import number
+    from portagpu.base.units import number
 
     best, default = choice.best, choice.default
     if choice.kind == "ddp":
@@ -488,7 +488,7 @@ def bucket_lines(choice: BucketChoice) -> list[str]:
 
 
 def _plan_words(plan: Plan) -> str:
-    from portagpu.units import number
+    from portagpu.base.units import number
 
     count = len(plan.buckets)
     return (

@@ -30,9 +30,9 @@ def doctor(
     has its evidence, cause, remedy and source. Exit codes: 0 for PASS, 1 for FAIL or ERROR, 3 if
     nothing was judged, 130 if interrupted.
     """
+    from portagpu.checks.collectives_doctor import DoctorOptions
+    from portagpu.checks.collectives_doctor import doctor as engine
     from portagpu.cli._run_output import Files, View, deliver
-    from portagpu.doctor import DoctorOptions
-    from portagpu.doctor import doctor as engine
 
     options = DoctorOptions(
         paths=paths,

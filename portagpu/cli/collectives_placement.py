@@ -20,7 +20,7 @@ from portagpu.cli._complete import complete_target
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from portagpu.placement import Edge, Groups, Placement
+    from portagpu.machine.placement import Edge, Groups, Placement
 
 _SHOWN: Final = 8
 """Groups and rings in the text; JSON has all."""
@@ -70,8 +70,8 @@ def placement(
     --pp or --dp also the groups, and which GPU each rank gets. Needs networkx, which comes with
     torch. Exit code 2 for sizes that do not fit.
     """
-    from portagpu.placement.machine import document, graph_of_machine, place
-    from portagpu.target import load_target
+    from portagpu.facts.targets import load_target
+    from portagpu.machine.placement.machine import document, graph_of_machine, place
 
     check_outputs(json_to)
     assumed = load_target(target) if target is not None else None
@@ -86,8 +86,8 @@ def placement(
 
 
 def _show(found: Placement, stream: TextIO) -> None:
+    from portagpu.base.text import printable
     from portagpu.cli._tables import print_table
-    from portagpu.text import printable
 
     unknown = "?"
     noun = _noun(found)
@@ -117,7 +117,7 @@ def _noun(found: Placement) -> str:
 
 
 def _orders(found: Placement) -> Iterator[str]:
-    from portagpu.placement.graph import numbered
+    from portagpu.machine.placement.graph import numbered
 
     noun = _noun(found)
     for domain in found.domains[:_SHOWN]:
@@ -147,7 +147,7 @@ def _orders(found: Placement) -> Iterator[str]:
 
 
 def _speed(edge: Edge | None) -> str:
-    from portagpu.units import number
+    from portagpu.base.units import number
 
     if edge is None:
         return "none"
@@ -161,7 +161,7 @@ def _words(numbers: tuple[int, ...]) -> str:
 
 
 def _groups(found: Groups) -> Iterator[str]:
-    from portagpu.units import count
+    from portagpu.base.units import count
 
     machines = count(found.nodes, "machine")
     yield f"mesh: pp {found.pp} x dp {found.dp} x tp {found.tp} over {machines}"
@@ -181,7 +181,7 @@ def _groups(found: Groups) -> Iterator[str]:
 
 def _launch(found: Placement) -> Iterator[str]:
     """Lines for a shell, in nobody's own words but torch's and the operating system's."""
-    from portagpu.placement.graph import numbered
+    from portagpu.machine.placement.graph import numbered
 
     places = found.graph.places
     local, noun = len(places), _noun(found)

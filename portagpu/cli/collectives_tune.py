@@ -21,12 +21,12 @@ from portagpu.cli._common import (
 )
 from portagpu.cli._sweep_options import sweep_options
 from portagpu.cli.collectives_choose import bucket_lines, parameter_sizes
-from portagpu.collectives.bandwidth import TUNED
+from portagpu.facts.nccl_tests.bandwidth import TUNED
 
 if TYPE_CHECKING:
-    from portagpu.collectives.buckets import BucketChoice
-    from portagpu.collectives.tuning import Profile
-    from portagpu.results.run import Run
+    from portagpu.devices.collectives.buckets import BucketChoice
+    from portagpu.devices.collectives.tuning import Profile
+    from portagpu.runs.results.run import Run
 
 _HEAD: Final = ("operation", "dtype", "ranks", "size", "chosen", "time", "default", "ratio")
 _RIGHT: Final = {"ranks", "size", "time", "default", "ratio"}
@@ -93,9 +93,9 @@ def tune(
     if profile == STDOUT:
         raise click.UsageError("--profile needs the name of a file, not '-'")
     require_torch("collectives tune")
-    from portagpu import commbench as engine
-    from portagpu.bench import Effort
     from portagpu.cli._run_output import Files, View, deliver
+    from portagpu.suites import collectives as engine
+    from portagpu.suites.performance import Effort
 
     try:
         sizes = parameter_sizes(params) if params is not None else []
@@ -141,8 +141,8 @@ def _write(
     found: Profile, path: str | None, folder: str | None, buckets: BucketChoice | None
 ) -> list[str]:
     """Write the files and say which; a line for each that is not written."""
-    from portagpu.collectives.emit import files_of
-    from portagpu.files import write_atomic
+    from portagpu.base.files import write_atomic
+    from portagpu.devices.collectives.emit import files_of
 
     said = []
     if path is not None:
@@ -156,10 +156,10 @@ def _write(
 
 def _show(run: Run, json_to: str | None) -> list[str]:
     """Print the table and return the lines below it."""
+    from portagpu.base.units import number, quantity
+    from portagpu.base.units import size as size_text
     from portagpu.cli._tables import print_table, reason_lines
-    from portagpu.results.wording import failures_text
-    from portagpu.units import number, quantity
-    from portagpu.units import size as size_text
+    from portagpu.runs.results.wording import failures_text
 
     rows: list[tuple[str, ...]] = []
     refuted = []

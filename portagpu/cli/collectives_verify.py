@@ -18,13 +18,13 @@ from portagpu.cli._common import (
     text_stream,
 )
 from portagpu.cli._sweep_options import sweep_options
-from portagpu.collectives.bandwidth import OPERATIONS
-from portagpu.collectives.perf_model import PLACES
+from portagpu.facts.nccl_tests.bandwidth import OPERATIONS
+from portagpu.facts.nccl_tests.model import PLACES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from portagpu.results.run import Result, Run
+    from portagpu.runs.results.run import Result, Run
 
 _HEAD: Final = ("operation", "ranks", "points", "size", "time", "algbw", "busbw", "verdict")
 _REPLAY_HEAD: Final = ("recording", "operation", "check", "verdict")
@@ -84,11 +84,11 @@ def verify(
     effort = chosen_effort(quick, full)
     if not replay:
         require_torch("collectives verify")
-    from portagpu import commbench as engine
-    from portagpu.bench import Effort
+    from portagpu.base.files import write_atomic
     from portagpu.cli._run_output import Files, View, deliver
-    from portagpu.files import write_atomic
-    from portagpu.running import RunOptions
+    from portagpu.runs.engine import RunOptions
+    from portagpu.suites import collectives as engine
+    from portagpu.suites.performance import Effort
 
     check_outputs(tables, junit, json_to)
     command = ["portagpu", *sys.argv[1:]]
@@ -115,7 +115,7 @@ def verify(
     )
     deliver(run, files, _show(run, text_stream(json_to), _HEAD, _rows(run)))
     if tables is not None:
-        from portagpu.collectives.perf_tables import write_text
+        from portagpu.facts.nccl_tests.tables import write_text
 
         note = f"portagpu {run.info.versions['portagpu']}, {run.info.versions.get('comm') or ''}"
         texts = [write_text(table, note) for table in engine.tables_of(run)]
@@ -128,7 +128,7 @@ def _show(
 ) -> list[str]:
     """Print the table and return the lines below it."""
     from portagpu.cli._tables import print_table, reason_lines
-    from portagpu.results.wording import failures_text
+    from portagpu.runs.results.wording import failures_text
 
     if rows:
         right = {"ranks", "points", "size", "time", "algbw", "busbw"}
@@ -140,9 +140,9 @@ def _show(
 
 def _rows(run: Run) -> list[tuple[str, ...]]:
     """A row for each operation and world, with its largest size, in float32 where it has that."""
-    from portagpu.results.run import verdict_of
-    from portagpu.units import quantity
-    from portagpu.units import size as size_text
+    from portagpu.base.units import quantity
+    from portagpu.base.units import size as size_text
+    from portagpu.runs.results.run import verdict_of
 
     groups: dict[tuple[str, int], list[Result]] = {}
     for result in run.results:

@@ -45,9 +45,9 @@ def compile_kernels(
     """
     from portagpu.cli._compile_text import notes, show_table
     from portagpu.cli._run_output import Files, View, deliver
-    from portagpu.compile import CompileOptions
-    from portagpu.compile import compile_kernels as run_compilers
-    from portagpu.kernels.cache import Cache, cache_folder
+    from portagpu.suites.compile import CompileOptions
+    from portagpu.suites.compile import compile_kernels as run_compilers
+    from portagpu.train.kernels.cache import Cache, cache_folder
 
     if (target is not None) + bool(archs) + everything != 1:
         raise click.UsageError("give exactly one of --target ID, --arch NAME and --all")

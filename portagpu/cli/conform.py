@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from portagpu.base.patience import LIMITS
 from portagpu.cli._common import (
     STDOUT,
     folder_option,
@@ -19,10 +20,9 @@ from portagpu.cli._common import (
     write_json,
 )
 from portagpu.cli._complete import complete_area, complete_target
-from portagpu.patience import LIMITS
 
 if TYPE_CHECKING:
-    from portagpu.suite.select import Selection
+    from portagpu.suites.conformance.select import Selection
 
 DEEP_S: Final = 1800.0
 """How long ``--deep`` searches without ``--time``."""
@@ -178,11 +178,11 @@ def conform(
     """
     from portagpu.cli._conform_text import SuiteView, summary
     from portagpu.cli._run_output import Files, deliver
-    from portagpu.running import UnknownDevice
-    from portagpu.search.programs import ProgramError
-    from portagpu.suite import ConformOptions
-    from portagpu.suite import conform as run_suite
-    from portagpu.suite.select import Selection, SelectionError
+    from portagpu.runs.engine import UnknownDevice
+    from portagpu.suites.conformance import ConformOptions
+    from portagpu.suites.conformance import conform as run_suite
+    from portagpu.suites.conformance.select import Selection, SelectionError
+    from portagpu.suites.search.programs import ProgramError
 
     if smoke and deep:
         raise click.UsageError("--smoke and --deep exclude each other")
@@ -227,8 +227,8 @@ def conform(
 
 def _list(selection: Selection, backend: str | None, json_to: str | None) -> None:
     from portagpu.cli._conform_text import listing
-    from portagpu.discovery import plugin
-    from portagpu.suite import list_cases
+    from portagpu.devices.discovery import plugin
+    from portagpu.suites.conformance import list_cases
 
     overrides = () if backend is None else plugin(backend).overrides
     cases = list_cases(selection)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
+from portagpu.base.errors import ResultError
 from portagpu.cli._common import usage_errors
-from portagpu.errors import ResultError
 
 
 @click.command()
@@ -32,11 +32,11 @@ def clear(folder: Path, node: str, device: str, replaced: bool, cleared: bool, r
     whatever passes later. After --replaced nothing of the old device counts. After --cleared its
     wrong values no longer count, and the node is INCONCLUSIVE until what failed is run again.
     """
-    from portagpu.bundle.clearance import write_clearance
-    from portagpu.fleet.gather import gather
-    from portagpu.fleet.record import FleetRecordError
-    from portagpu.ledger import Relief
-    from portagpu.text import did_you_mean, one_line
+    from portagpu.base.text import did_you_mean, one_line
+    from portagpu.reports.bundles.clearance import write_clearance
+    from portagpu.reports.fleet.record import FleetRecordError
+    from portagpu.reports.fleet.result_files import gather
+    from portagpu.runs.ledger import Relief
 
     if replaced == cleared:
         raise click.UsageError("give either --replaced or --cleared")

@@ -26,9 +26,9 @@ def rank(out: Path, backend: str | None) -> int:
     Exit codes: 0 for PASS, 1 for FAIL or ERROR. Only rank 0 writes and prints.
     """
     require_torch("fleet rank")
-    from portagpu import registry
-    from portagpu.fleet.exchange import all_reduce
-    from portagpu.results.run import new_run
+    from portagpu.devices import registry
+    from portagpu.reports.fleet.all_reduce_check import all_reduce
+    from portagpu.runs.results.run import new_run
 
     run = new_run(["portagpu", *sys.argv[1:]])
     done = all_reduce(run, registry.backend(backend))

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from portagpu.base.errors import ResultError
+from portagpu.base.text import one_line, shortened
+from portagpu.base.units import count
 from portagpu.cli._common import (
     check_kept,
     check_outputs,
@@ -18,14 +21,11 @@ from portagpu.cli._common import (
     write_json,
 )
 from portagpu.cli._tables import VERDICT, aside_lines, first_few, print_table
-from portagpu.errors import ResultError
-from portagpu.text import one_line, shortened
-from portagpu.units import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from portagpu.fleet.report import FleetReport
+    from portagpu.reports.fleet.report import FleetReport
 
 _MOST: Final = 12
 """Groups and outliers that are printed; the page and the JSON have all."""
@@ -49,10 +49,10 @@ def report(places: tuple[Path, ...], out: Path | None, json_to: str | None) -> i
     cannot be used are named, and the others are used. Exit codes: 0 for PASS, 1 if a node failed or
     is worse than its peers, 3 if a node or a file could not be judged.
     """
-    from portagpu.fleet.gather import gather
-    from portagpu.fleet.record import FleetRecordError
-    from portagpu.fleet.report import judge
-    from portagpu.results.verdicts import exit_code
+    from portagpu.reports.fleet.record import FleetRecordError
+    from portagpu.reports.fleet.report import judge
+    from portagpu.reports.fleet.result_files import gather
+    from portagpu.runs.results.verdicts import exit_code
 
     check_outputs(out, json_to)
     with usage_errors(ResultError, FleetRecordError):
@@ -60,7 +60,7 @@ def report(places: tuple[Path, ...], out: Path | None, json_to: str | None) -> i
     check_kept(fleet.files, out, json_to)
     found = judge(fleet)
     if out is not None:
-        from portagpu.report.fleet_page import write_fleet_page
+        from portagpu.reports.html.fleet_page import write_fleet_page
 
         write_fleet_page(found, out)
     write_json(found.to_json(), json_to)
@@ -77,7 +77,7 @@ def report(places: tuple[Path, ...], out: Path | None, json_to: str | None) -> i
 
 
 def _groups(found: FleetReport) -> Iterator[tuple[str, ...]]:
-    from portagpu.bench.fleet import peer_name
+    from portagpu.suites.performance.fleet import peer_name
 
     for each in found.alike[:_MOST]:
         blamed = zip(each.nodes, each.devices, strict=True)
@@ -89,7 +89,7 @@ def _groups(found: FleetReport) -> Iterator[tuple[str, ...]]:
 
 
 def _lines(found: FleetReport) -> Iterator[str]:
-    from portagpu.fleet.measures import by_node
+    from portagpu.reports.fleet.measures import by_node
 
     if (more := len(found.alike) - _MOST) > 0:
         yield f"and {count(more, 'reason')} more"

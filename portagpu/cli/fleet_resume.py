@@ -23,8 +23,8 @@ def resume(folder: Path, nodes: str | None) -> int:
     that an administrator drained, or gave another reason, is theirs. Exit codes: 1 if a node was
     left alone, else 0.
     """
-    from portagpu.fleet.drain import resume as resume_nodes
-    from portagpu.fleet.slurm import UnknownNodes, expand
+    from portagpu.reports.fleet.drain import resume as resume_nodes
+    from portagpu.reports.fleet.slurm import UnknownNodes, expand
 
     with usage_errors(UnknownNodes):
         names = () if nodes is None else expand(nodes)

@@ -13,7 +13,7 @@ from portagpu.cli._errors import FAILED, INTERRUPTED
 from portagpu.cli._fleet_options import program_option, program_words
 
 if TYPE_CHECKING:
-    from portagpu.fleet.record import FleetRecord, Step
+    from portagpu.reports.fleet.record import FleetRecord, Step
 
 _WHATS: Final = ("bringup", "conform", "bench", "collectives")
 
@@ -160,9 +160,9 @@ def run(
     interrupted; jobs then go on.
     """
     from portagpu.cli._fleet_text import closing_lines, code_of, slow_sentences
-    from portagpu.fleet.begin import FleetOptions, FleetUsageError
-    from portagpu.fleet.run import run as run_fleet
-    from portagpu.fleet.slurm import UnknownNodes
+    from portagpu.reports.fleet.request import FleetOptions, FleetUsageError
+    from portagpu.reports.fleet.run import run as run_fleet
+    from portagpu.reports.fleet.slurm import UnknownNodes
 
     options = FleetOptions(
         what=what,
@@ -191,7 +191,7 @@ def run(
     print_lines(closing_lines(outcome.record, out, slow), sys.stdout)
     stored = True if place is None else _import(place, options.folder, outcome.record)
     if outcome.interrupted:
-        from portagpu.fleet.run import job_name
+        from portagpu.reports.fleet.run import job_name
 
         name = job_name(outcome.record)
         print_lines([f"interrupted: jobs go on, and scancel --name={name} ends them"], sys.stdout)
@@ -202,7 +202,7 @@ def run(
 def _import(place: str, folder: Path, record: FleetRecord) -> bool:
     """Import the results that were read; False where one was refused."""
     from portagpu.cli._history import open_for
-    from portagpu.history.importing import Outcome, import_files
+    from portagpu.reports.history.importing import Outcome, import_files
 
     files = [folder / step.result for step in record.steps if step.result is not None]
     if not files:
@@ -219,8 +219,8 @@ def _import(place: str, folder: Path, record: FleetRecord) -> bool:
 def _view(stream: TextIO) -> Any:
     """Prints each step that ended; on a terminal the last line says how far all are."""
     from portagpu.cli._fleet_text import counts_line, step_line
-    from portagpu.fleet.record import StepState
-    from portagpu.fleet.run import FleetProgress
+    from portagpu.reports.fleet.record import StepState
+    from portagpu.reports.fleet.run import FleetProgress
 
     class View(FleetProgress):
         def __init__(self) -> None:

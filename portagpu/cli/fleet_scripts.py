@@ -34,8 +34,8 @@ def scripts(out: Path, program: str | None, expect_devices: int | None, target: 
     Nothing is installed: README.txt in the folder says how. The prolog and the epilog call no Slurm
     command. The HealthCheckProgram drains a node for a fault, and resumes only what it drained.
     """
-    from portagpu.fleet.scripts import write_scripts
-    from portagpu.target import load_target
+    from portagpu.facts.targets import load_target
+    from portagpu.reports.fleet.scripts import write_scripts
 
     options = []
     if expect_devices is not None:

@@ -17,10 +17,10 @@ def status(folder: Path, json_to: str | None) -> int:
 
     Exit codes: 0 if every node is PASS, 1 after FAIL or ERROR, 3 if a node has no result yet.
     """
+    from portagpu.base.documents import encode
+    from portagpu.base.units import count
     from portagpu.cli._fleet_text import closing_lines, code_of, slow_sentences
-    from portagpu.documents import encode
-    from portagpu.fleet.record import FILE, read_record
-    from portagpu.units import count
+    from portagpu.reports.fleet.record import FILE, read_record
 
     check_kept([folder / FILE], json_to)
     record = read_record(folder)

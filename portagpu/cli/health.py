@@ -21,8 +21,8 @@ from portagpu.cli._document import write_error
 from portagpu.cli._errors import NOT_JUDGED, drop_output
 
 if TYPE_CHECKING:
-    from portagpu.health.gate import Answer, Gate
-    from portagpu.health.options import HealthOptions
+    from portagpu.checks.health.gate import Answer, Gate
+    from portagpu.checks.health.options import HealthOptions
 
 _GATES = ("prolog", "epilog", "healthcheck", "npd")
 _ACTIONS = ("none", "monitor", "reset", "isolate", "replace")
@@ -138,8 +138,8 @@ def health(
         raise click.UsageError("--since SECONDS counts from now: leave it out with --replay")
     if log is not None and not Path(log).exists():
         raise click.UsageError(f"--log {log}: there is no such file")
-    from portagpu.health import gate as gates
-    from portagpu.health.options import LIMIT_S, HealthOptions
+    from portagpu.checks.health import gate as gates
+    from portagpu.checks.health.options import LIMIT_S, HealthOptions
 
     asked = gates.Gate(gate) if gate is not None else None
     options = HealthOptions(
@@ -167,9 +167,9 @@ def health(
 
 
 def _judge(options: HealthOptions, out: Path | None, json_to: str | None) -> int:
+    from portagpu.checks.health.watchdog import health_within
     from portagpu.cli._health_text import health_text, summary
     from portagpu.cli._run_output import Files, deliver
-    from portagpu.health.watchdog import health_within
 
     files = Files(json_to, folder=out)
     files.check()
@@ -182,9 +182,9 @@ def _judge(options: HealthOptions, out: Path | None, json_to: str | None) -> int
 def _answer(
     options: HealthOptions, fail_on: str | None, out: Path | None, json_to: str | None
 ) -> Answer:
-    from portagpu.health import gate as gates
-    from portagpu.health.watchdog import health_within
-    from portagpu.results.actions import Action
+    from portagpu.checks.health import gate as gates
+    from portagpu.checks.health.watchdog import health_within
+    from portagpu.runs.results.actions import Action
 
     run = health_within(options)
     if out is not None or json_to is not None:
@@ -199,7 +199,7 @@ def _answer(
 
 def _tell(answer: Answer, gate: Gate, reason_file: Path | None) -> None:
     """Print the line where ``gate`` reads it, and leave the reason where an operator does."""
-    from portagpu.health import gate as gates
+    from portagpu.checks.health import gate as gates
 
     if gate is gates.Gate.NPD:
         _print(gates.npd_line(answer), sys.stdout)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from portagpu.cli._info_text import Section
-    from portagpu.inventory.sources import Machine
+    from portagpu.machine.inventory.sources import Machine
 
 
 @click.command()
@@ -45,7 +45,7 @@ def info(replay: tuple[str, ...], topology: bool, json_to: str | None) -> None:
     if topology:
         _topology(machine, json_to)
         return
-    from portagpu.info import collect
+    from portagpu.checks.info import collect
 
     document = collect(machine=machine)
     write_json(document, json_to)
@@ -57,7 +57,7 @@ def _topology(machine: Machine, json_to: str | None) -> None:
     from rich.console import Console
 
     from portagpu.cli._topology_text import show_topology
-    from portagpu.inventory.topology_json import topology_document
+    from portagpu.machine.inventory.topology_json import topology_document
 
     found = machine.topology()
     write_json(topology_document(found), json_to)

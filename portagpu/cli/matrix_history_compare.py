@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from portagpu.base.text import one_line
+from portagpu.base.units import count, quantity
 from portagpu.cli._common import (
     STDOUT,
     json_option,
@@ -26,13 +28,11 @@ from portagpu.cli._history import (
     store_option,
 )
 from portagpu.cli._tables import print_table
-from portagpu.text import one_line
-from portagpu.units import count, quantity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from portagpu.history.compare import Comparison, Difference
+    from portagpu.reports.history.compare import Comparison, Difference
 
 
 @click.command()
@@ -53,8 +53,8 @@ def compare(
     Exit codes: 0 where nothing is worse, 1 where a measure of B is worse, 3 if nothing was judged.
     """
     store = open_for(place, json_to)
-    from portagpu.history.compare import compare as compare_runs
-    from portagpu.history.model import WORSE, changed_versions, in_words
+    from portagpu.reports.history.compare import compare as compare_runs
+    from portagpu.reports.history.model import WORSE, changed_versions, in_words
 
     with store:
         runs = chosen(store, None)
@@ -92,7 +92,7 @@ def compare(
 
 
 def _print(found: Comparison, every: bool) -> None:
-    from portagpu.history.compare import ALIKE, NOT_JUDGED
+    from portagpu.reports.history.compare import ALIKE, NOT_JUDGED
 
     quiet = () if every else (ALIKE, NOT_JUDGED)
     rows = [_cells(each) for each in found.differences if each.word not in quiet]

@@ -27,7 +27,7 @@ def export(place: str, which: str | None, out: Path) -> int:
     same files.
     """
     store = open_for(place)
-    from portagpu.history.importing import export_files
+    from portagpu.reports.history.importing import export_files
 
     with store:
         count = sum(1 for _ in export_files(store, chosen(store, which), out))

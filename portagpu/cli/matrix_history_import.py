@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from portagpu.base.text import one_line
 from portagpu.cli._common import (
     check_kept,
     check_outputs,
@@ -21,7 +22,6 @@ from portagpu.cli._common import (
 from portagpu.cli._errors import FAILED, NOT_JUDGED
 from portagpu.cli._history import open_for, store_option
 from portagpu.cli._tables import aside_lines
-from portagpu.text import one_line
 
 
 @click.command("import")
@@ -41,8 +41,8 @@ def import_runs(paths: tuple[Path, ...], place: str, json_to: str | None) -> int
     check_outputs(json_to)
     check_kept(paths, json_to)
     store = open_for(place, json_to, create=True)
-    from portagpu.bundle.files import Aside
-    from portagpu.history.importing import Outcome, import_files
+    from portagpu.reports.bundles.files import Aside
+    from portagpu.reports.history.importing import Outcome, import_files
 
     counts: Counter[Outcome] = Counter()
     refused = []

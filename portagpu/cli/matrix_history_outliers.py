@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from portagpu.base.text import one_line
+from portagpu.base.units import count, quantity
 from portagpu.cli._common import (
     STDOUT,
     json_option,
@@ -22,8 +24,6 @@ from portagpu.cli._history import (
     which_option,
 )
 from portagpu.cli._tables import print_table
-from portagpu.text import one_line
-from portagpu.units import count, quantity
 
 
 @click.command()
@@ -40,8 +40,8 @@ def outliers(place: str, which: str | None, least_percent: float, json_to: str |
     where one is not, 3 if nothing could be compared.
     """
     store = open_for(place, json_to)
-    from portagpu.history.outliers import outliers as find
-    from portagpu.history.outliers import recent
+    from portagpu.reports.history.outliers import outliers as find
+    from portagpu.reports.history.outliers import recent
 
     with store:
         runs = recent(chosen(store, which))

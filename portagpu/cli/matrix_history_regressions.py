@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
+from portagpu.base.text import one_line
+from portagpu.base.units import count, quantity
 from portagpu.cli._common import (
     STDOUT,
     check_finite,
@@ -29,13 +31,11 @@ from portagpu.cli._history import (
     which_option,
 )
 from portagpu.cli._tables import print_table
-from portagpu.text import one_line
-from portagpu.units import count, quantity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from portagpu.history.regressions import LevelChange
+    from portagpu.reports.history.regressions import LevelChange
 
 
 @click.command()
@@ -79,9 +79,9 @@ def regressions(
     nothing became worse, 1 where something did, 3 if no measure has enough runs.
     """
     store = open_for(place, json_to)
-    from portagpu.history.changepoints import SHORTEST
-    from portagpu.history.model import WORSE
-    from portagpu.history.regressions import level_changes
+    from portagpu.reports.history.changepoints import SHORTEST
+    from portagpu.reports.history.model import WORSE
+    from portagpu.reports.history.regressions import level_changes
 
     with store:
         runs = chosen(store, which)
@@ -136,7 +136,7 @@ def _size(change: LevelChange) -> float:
 
 def _by_software(worse: Sequence[LevelChange]) -> list[str]:
     """How much became worse with each change of software, the most first."""
-    from portagpu.history.model import in_words
+    from portagpu.reports.history.model import in_words
 
     groups: dict[str, list[LevelChange]] = {}
     for each in worse:
@@ -149,7 +149,7 @@ def _by_software(worse: Sequence[LevelChange]) -> list[str]:
 
 
 def _cells(each: LevelChange) -> tuple[str, ...]:
-    from portagpu.history.model import in_words
+    from portagpu.reports.history.model import in_words
 
     unit = each.what.unit
     return (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
+from portagpu.base.text import one_line
 from portagpu.cli._common import STDOUT, json_option, terminal, text_stream, write_json
 from portagpu.cli._history import cell, chosen, open_for, store_option, which_option
 from portagpu.cli._tables import print_table
-from portagpu.text import one_line
 
 
 @click.command()

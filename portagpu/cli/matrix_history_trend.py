@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
+from portagpu.base.text import one_line
+from portagpu.base.units import quantity
 from portagpu.cli._common import STDOUT, json_option, terminal, text_stream, write_json
 from portagpu.cli._history import cell, chosen, no_measure, open_for, store_option, which_option
 from portagpu.cli._tables import print_table
-from portagpu.text import one_line
-from portagpu.units import quantity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from portagpu.history.trend import Trend
+    from portagpu.reports.history.trend import Trend
 
 
 @click.command()
@@ -37,7 +37,7 @@ def trend(measure: str, place: str, which: str | None, last: int, json_to: str |
     One row for each target, host and device; its runs one by one where there is only one such row.
     """
     store = open_for(place, json_to)
-    from portagpu.history.trend import trends
+    from portagpu.reports.history.trend import trends
 
     with store:
         runs = chosen(store, which)

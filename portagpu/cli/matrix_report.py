@@ -29,7 +29,7 @@ def report(results: tuple[Path, ...], out: Path) -> None:
     filters and search. Values are compared with those of the first RESULT.
     """
     from portagpu.cli._run_output import read_results
-    from portagpu.report import write_report
+    from portagpu.reports.html import write_report
 
     check_outputs(out)
     documents, clearances = read_results(results)

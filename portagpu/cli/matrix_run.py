@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from portagpu.base.text import printable
 from portagpu.cli._common import check_outputs, usage_errors
 from portagpu.cli._complete import complete_target
-from portagpu.text import printable
 
 if TYPE_CHECKING:
-    from portagpu.matrix.run import Environment, Outcome
+    from portagpu.reports.proofs.run import Environment, Outcome
 
 _SUITES = ("compile", "conformance", "performance", "bringup")
 
@@ -68,9 +68,9 @@ def run(
 
     Exit codes: 0 for PASS, 1 for FAIL or ERROR, 3 if something was not judged, 130 if interrupted.
     """
-    from portagpu.matrix.run import CannotRun, reachable, run_environments
-    from portagpu.results.verdicts import exit_code, fold
-    from portagpu.target import load_target, load_targets
+    from portagpu.facts.targets import load_target, load_targets
+    from portagpu.reports.proofs.run import CannotRun, reachable, run_environments
+    from portagpu.runs.results.verdicts import exit_code, fold
 
     chosen = [load_target(each) for each in dict.fromkeys(targets)] or list(load_targets().values())
     found = reachable(chosen, suites or _SUITES)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from portagpu.base.errors import ResultError
+from portagpu.base.text import printable
 from portagpu.cli._common import (
     STDOUT,
     check_kept,
@@ -21,13 +23,11 @@ from portagpu.cli._common import (
 from portagpu.cli._complete import complete_target
 from portagpu.cli._errors import NOT_JUDGED
 from portagpu.cli._tables import aside_lines, print_table
-from portagpu.errors import ResultError
-from portagpu.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from portagpu.matrix import Row
+    from portagpu.reports.proofs import Row
 
 _AREA_HEAD = ("suite", "area", "verdict", "evidence, results", "run", "file")
 
@@ -54,13 +54,13 @@ def show(
     same device, and an area is a PASS when all of its cases were judged. Exit codes: 0, and 3 if no
     RESULT is of a target that is shown.
     """
-    from portagpu.bundle.files import Aside, find_files
+    from portagpu.base.paths import matrix_dir
     from portagpu.cli._run_output import read_results
-    from portagpu.matrix import document, markdown, rows
-    from portagpu.matrix.committed import NOT_IN_WHEEL, NOTHING, read_committed
-    from portagpu.matrix.evidence import target_of
-    from portagpu.paths import matrix_dir
-    from portagpu.target import load_target, load_targets
+    from portagpu.facts.targets import load_target, load_targets
+    from portagpu.reports.bundles.files import Aside, find_files
+    from portagpu.reports.proofs import document, markdown, rows
+    from portagpu.reports.proofs.committed import NOT_IN_WHEEL, NOTHING, read_committed
+    from portagpu.reports.proofs.evidence import target_of
 
     check_outputs(json_to)
     check_kept([path for path, _ in find_files(results)], json_to)
@@ -93,7 +93,7 @@ def show(
 
 
 def _print_targets(matrix: Sequence[Row]) -> None:
-    from portagpu.matrix.table import HEAD, NOTHING_RAN, line
+    from portagpu.reports.proofs.table import HEAD, NOTHING_RAN, line
 
     lines = [line(row) for row in matrix]
     # a suite of which no target has a result only takes room

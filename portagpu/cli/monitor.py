@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from portagpu.checks.monitor.options import LONGEST_S, SHORTEST_S, MonitorOptions
+from portagpu.checks.monitor.stall import AFTER_S
 from portagpu.cli._common import (
     STDOUT,
     SizeType,
@@ -19,14 +21,12 @@ from portagpu.cli._common import (
     text_stream,
 )
 from portagpu.cli._document import document_written
-from portagpu.monitor.options import LONGEST_S, SHORTEST_S, MonitorOptions
-from portagpu.monitor.stall import AFTER_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from portagpu.monitor import Endpoint, JsonLines
-    from portagpu.monitor.sample import Round
+    from portagpu.checks.monitor import Endpoint, JsonLines
+    from portagpu.checks.monitor.sample import Round
 
 
 class _Address(click.ParamType):  # type: ignore[type-arg]
@@ -38,7 +38,7 @@ class _Address(click.ParamType):  # type: ignore[type-arg]
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, int]:
         """(host, port); raises BadParameter for any other text."""
-        from portagpu.monitor.endpoint import parse_address
+        from portagpu.checks.monitor.endpoint import parse_address
 
         try:
             return parse_address(str(value))
@@ -115,8 +115,8 @@ def monitor(
     """
     if dashboard is not None:
         return _write_dashboard(dashboard)
-    from portagpu.monitor import JsonLines
-    from portagpu.monitor import monitor as engine
+    from portagpu.checks.monitor import JsonLines
+    from portagpu.checks.monitor import monitor as engine
 
     if max_bytes is not None and json_to in (None, STDOUT):
         raise click.UsageError("--max-bytes is the size of a file: add --json FILE")
@@ -147,7 +147,7 @@ monitor.callback.writes_series = True  # type: ignore[union-attr]
 def _endpoint(
     address: tuple[str, int], options: MonitorOptions, lines: JsonLines | None
 ) -> Endpoint:
-    from portagpu.monitor.endpoint import Endpoint, EndpointError
+    from portagpu.checks.monitor.endpoint import Endpoint, EndpointError
 
     host, port = address
     try:
@@ -200,7 +200,7 @@ def _end_with_reader() -> Callable[[Round], None]:
 
     The command line puts /dev/null in place of a pipe that its reader has closed.
     """
-    from portagpu.monitor.lines import ReaderGone
+    from portagpu.checks.monitor.lines import ReaderGone
 
     before = os.fstat(1)
 
@@ -214,8 +214,8 @@ def _end_with_reader() -> Callable[[Round], None]:
 
 
 def _write_dashboard(path: str) -> int:
-    from portagpu.files import write_atomic
-    from portagpu.monitor.dashboard import dashboard
+    from portagpu.base.files import write_atomic
+    from portagpu.checks.monitor.dashboard import dashboard
 
     check_outputs(path)
     if path == STDOUT:

@@ -18,8 +18,8 @@ from portagpu.cli._common import (
 from portagpu.cli._complete import complete_arch
 
 if TYPE_CHECKING:
-    from portagpu.report.charts import Chart
-    from portagpu.sizing import Limit, Occupancy
+    from portagpu.devices.sizing import Limit, Occupancy
+    from portagpu.reports.html.charts import Chart
 
 SCHEMA: Final = "portagpu.occupancy/1"
 _HEAD: Final = ("resource", "takes", "of", "unit", "room for", "source")
@@ -93,9 +93,9 @@ def occupancy(
     Computed from the facts of the target: no device is opened. The exit code is 1 if the kernel
     cannot be launched.
     """
-    from portagpu import sizing
-    from portagpu.errors import LimitExceeded, Unsupported
-    from portagpu.files import write_atomic
+    from portagpu.base.errors import LimitExceeded, Unsupported
+    from portagpu.base.files import write_atomic
+    from portagpu.devices import sizing
 
     if plot == STDOUT:
         raise click.UsageError("--plot needs the name of a file, not '-'")
@@ -105,7 +105,7 @@ def occupancy(
     except (LimitExceeded, Unsupported, ValueError) as error:
         raise click.UsageError(str(error)) from error
     if plot is not None:
-        from portagpu.report.charts import standalone
+        from portagpu.reports.html.charts import standalone
 
         write_atomic(plot, f"{standalone(_chart(found, over.replace('-', '_')))}\n")
     _show(found, json_to)
@@ -143,7 +143,7 @@ def document(found: Occupancy) -> dict[str, Any]:
 
 def _show(found: Occupancy, json_to: str | None) -> None:
     from portagpu.cli._tables import print_table
-    from portagpu.sizing.explain import head_lines, step_lines
+    from portagpu.devices.sizing.explain import head_lines, step_lines
 
     stream = text_stream(json_to)
     rows = [_row(found, limit) for limit in found.limits]
@@ -168,9 +168,9 @@ def _row(found: Occupancy, limit: Limit) -> tuple[str, ...]:
 
 
 def _chart(found: Occupancy, over: str) -> Chart:
-    from portagpu.report.charts import Chart, Series
-    from portagpu.sizing.explain import unit_name, wave_name
-    from portagpu.sizing.steps import curve
+    from portagpu.devices.sizing.explain import unit_name, wave_name
+    from portagpu.devices.sizing.steps import curve
+    from portagpu.reports.html.charts import Chart, Series
 
     kernel = found.kernel
     registers = over == "registers"

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from portagpu.base.errors import PortagpuError
+from portagpu.base.files import read_bounded
 from portagpu.cli._common import (
     SizeType,
     check_outputs,
@@ -18,13 +20,11 @@ from portagpu.cli._common import (
     write_json,
 )
 from portagpu.cli._complete import complete_target
-from portagpu.errors import PortagpuError
-from portagpu.files import read_bounded
-from portagpu.results.plain import json_text
+from portagpu.runs.results.plain import json_text
 
 if TYPE_CHECKING:
-    from portagpu.planning import Cluster, Model, Plans
-    from portagpu.target import Target
+    from portagpu.facts.targets import Target
+    from portagpu.train.planning import Cluster, Model, Plans
 
 SCHEMA: Final = "portagpu.plan/1"
 _MOST_BYTES: Final = 1 << 20
@@ -138,8 +138,8 @@ def plan(
     Computed from formulas and the facts of targets: no device is opened. The exit code is 2 if
     nothing fits.
     """
-    from portagpu import planning
     from portagpu.cli._plan_text import show_plans, show_targets
+    from portagpu.train import planning
 
     check_outputs(json_to)
     try:
@@ -210,7 +210,7 @@ def _settings(model: Model, plans: Plans, tool: str | None) -> Any:
     """The first plan in the words of a tool; raises UsageError for what the tool cannot do."""
     if tool is None or not plans.ranked:
         return None
-    from portagpu.planning.settings import SETTINGS
+    from portagpu.train.planning.settings import SETTINGS
 
     try:
         return SETTINGS[tool](model, plans.best)
@@ -219,7 +219,7 @@ def _settings(model: Model, plans: Plans, tool: str | None) -> Any:
 
 
 def _model(name: str) -> Model:
-    from portagpu.planning import MODELS, find_model, read_model
+    from portagpu.train.planning import MODELS, find_model, read_model
 
     path = Path(name)
     if name not in MODELS and path.is_dir():
@@ -238,7 +238,7 @@ def _model(name: str) -> Model:
 
 
 def _recipe(asked: dict[str, Any]) -> Any:
-    from portagpu.planning import Recipe
+    from portagpu.train.planning import Recipe
 
     names = (
         "sequence",
@@ -267,8 +267,8 @@ def _searched(asked: dict[str, Any]) -> dict[str, Any]:
 def _clusters(
     names: tuple[str, ...], replay: tuple[str, ...], asked: dict[str, Any]
 ) -> list[Cluster]:
-    from portagpu.planning import cluster_of
-    from portagpu.target import load_target
+    from portagpu.facts.targets import load_target
+    from portagpu.train.planning import cluster_of
 
     more = {"nic_gbs": asked["nic_gbs"], "memory": asked["memory"]}
     targets = [load_target(name) for name in names]
@@ -283,10 +283,10 @@ def _recorded(
     replay: tuple[str, ...], targets: list[Target], asked: dict[str, Any], more: dict[str, Any]
 ) -> Cluster:
     """Machines like the recorded one."""
-    from portagpu.inventory.products import product_target
-    from portagpu.placement.machine import graph_of_machine
-    from portagpu.placement.parallel_groups import fastest_domains
-    from portagpu.planning import cluster_of
+    from portagpu.machine.inventory.products import product_target
+    from portagpu.machine.placement.machine import graph_of_machine
+    from portagpu.machine.placement.parallel_groups import fastest_domains
+    from portagpu.train.planning import cluster_of
 
     machine = chosen_machine(replay)
     if len(targets) > 1:

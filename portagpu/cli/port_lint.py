@@ -28,8 +28,8 @@ def lint(paths: tuple[str, ...], form: str, json_to: str | None) -> int:
     requirements. A comment "portagpu: ignore[PG001]" ends a line's finding. Exit codes: 0 if
     nothing breaks, 1 if something does, 3 if a file could not be read.
     """
-    from portagpu.port import formats
-    from portagpu.port.lint import lint as engine
+    from portagpu.train.port import formats
+    from portagpu.train.port.lint import lint as engine
 
     require_libcst("lint")
     check_paths(paths, json_to)

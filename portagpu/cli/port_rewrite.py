@@ -13,7 +13,7 @@ from portagpu.cli._port_text import check_paths, require_libcst, unread_lines
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from portagpu.port.rewrite import Rewriting
+    from portagpu.train.port.rewrite import Rewriting
 
 
 @click.command()
@@ -33,7 +33,7 @@ def rewrite(paths: tuple[str, ...], write: bool, unsafe: bool, json_to: str | No
     or not at all. What is not decided stays, with the reason. Exit codes: 0 if nothing is left that
     breaks, 1 if something is, 3 if a file could not be read or written.
     """
-    from portagpu.port.rewrite import rewrite as engine
+    from portagpu.train.port.rewrite import rewrite as engine
 
     require_libcst("rewrite")
     check_paths(paths, json_to)
@@ -51,7 +51,7 @@ def rewrite(paths: tuple[str, ...], write: bool, unsafe: bool, json_to: str | No
 
 
 def _lines(result: Rewriting, write: bool) -> Iterator[str]:
-    from portagpu.port.formats import code_line
+    from portagpu.train.port.formats import code_line
 
     for each in result.left:
         yield f"{each.path}:{each.line}: {each.rule.id} stays: {code_line(each)}"
@@ -62,7 +62,7 @@ def _lines(result: Rewriting, write: bool) -> Iterator[str]:
 
 
 def _document(result: Rewriting, write: bool) -> dict[str, object]:
-    from portagpu.port import formats
+    from portagpu.train.port import formats
 
     return {
         "schema": formats.SCHEMA,

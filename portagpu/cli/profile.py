@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from portagpu.captures.profilers import RECORDED, Recorded, Refused
+from portagpu.base.text import did_you_mean, printable
 from portagpu.cli._common import (
     STDOUT,
     check_finite,
@@ -19,13 +19,13 @@ from portagpu.cli._common import (
     results_line,
     run_json_option,
 )
-from portagpu.text import did_you_mean, printable
+from portagpu.facts.captures.profilers import RECORDED, Recorded, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from portagpu.profile import Plan
-    from portagpu.results.run import Result, Run
+    from portagpu.runs.results.run import Result, Run
+    from portagpu.traces.profile import Plan
 
 
 class _RecordType(click.ParamType):  # type: ignore[type-arg]
@@ -110,8 +110,8 @@ def profile(
     failure, with the reason. Exit codes: 0 for PASS, 1 for FAIL or ERROR (also where CMD fails), 2
     for wrong usage, 3 if nothing was judged, 130 if interrupted.
     """
-    from portagpu.profile import ProfileOptions, make_plan
-    from portagpu.profile import profile as engine
+    from portagpu.traces.profile import ProfileOptions, make_plan
+    from portagpu.traces.profile import profile as engine
 
     options = ProfileOptions(
         words=words,
@@ -169,7 +169,7 @@ def _plan_lines(plan: Plan) -> Iterator[str]:
 
 
 def _lines(run: Run, plan: Plan) -> Iterator[str]:
-    from portagpu.profile.judge import counts_in_words
+    from portagpu.traces.profile.judge import counts_in_words
 
     for result in run.results:
         yield _line(result, counts_in_words(result.extra.get("counts", {})))
@@ -183,7 +183,7 @@ def _lines(run: Run, plan: Plan) -> Iterator[str]:
 
 
 def _line(result: Result, counts: str) -> str:
-    from portagpu.results.wording import without_device
+    from portagpu.runs.results.wording import without_device
 
     where = f" {result.device}" if result.device else ""
     name = result.id.rpartition("/")[2]

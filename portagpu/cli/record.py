@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from portagpu.base.errors import OutputError
 from portagpu.cli._common import (
     STDOUT,
     check_outputs,
@@ -14,7 +15,6 @@ from portagpu.cli._common import (
     text_stream,
     write_json,
 )
-from portagpu.errors import OutputError
 
 
 @click.command()
@@ -27,7 +27,7 @@ def record(folder: str, json_to: str | None) -> None:
     and users, processes, paths, secrets and serial numbers are removed. UUIDs and PCI addresses of
     GPUs stay. Check the files before you share them.
     """
-    from portagpu.recordings.record import record as save
+    from portagpu.checks.recordings.record import record as save
 
     if json_to not in (None, STDOUT) and Path(folder).resolve() in Path(json_to).resolve().parents:
         raise click.UsageError(

@@ -27,7 +27,7 @@ def report(results: tuple[Path, ...], out: Path | None) -> None:
     --out wrote. The report of x.json is x.html; the report of result.json is report.html.
     """
     from portagpu.cli._run_output import read_results
-    from portagpu.report import write_report
+    from portagpu.reports.html import write_report
 
     documents, _ = read_results(results, ordered=False)
     if out is not None and len(documents) > 1:

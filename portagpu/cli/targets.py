@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from portagpu.base.text import printable
 from portagpu.cli._common import STDOUT, check_outputs, json_option, terminal, write_json
 from portagpu.cli._complete import complete_target
 from portagpu.cli._group import VerbGroup
 from portagpu.cli._tables import print_table
-from portagpu.text import printable
 
 if TYPE_CHECKING:
-    from portagpu.target import Fact, Target
+    from portagpu.facts.targets import Fact, Target
 
 _HEAD: Final = ("id", "product", "architecture", "vendor", "facts")
 
@@ -51,7 +51,7 @@ def targets(context: click.Context) -> None:
 @json_option
 def list_targets(json_to: str | None) -> None:
     """List every target of this installation and of installed packages."""
-    from portagpu.target import load_targets, target_problems
+    from portagpu.facts.targets import load_targets, target_problems
 
     check_outputs(json_to)
     found = list(load_targets().values())
@@ -76,7 +76,7 @@ def list_targets(json_to: str | None) -> None:
 @json_option
 def show_target(name: str, json_to: str | None) -> None:
     """Show every fact of a target, with its unit, confidence and sources."""
-    from portagpu.target import load_target
+    from portagpu.facts.targets import load_target
 
     check_outputs(json_to)
     target = load_target(name)
@@ -89,8 +89,8 @@ def show_target(name: str, json_to: str | None) -> None:
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 def check_files(files: tuple[str, ...]) -> int:
     """Check target files; the exit code is 1 if one is wrong."""
-    from portagpu.errors import TargetError
-    from portagpu.target import parse_target
+    from portagpu.base.errors import TargetError
+    from portagpu.facts.targets import parse_target
 
     wrong = 0
     for name in files:

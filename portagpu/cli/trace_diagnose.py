@@ -12,7 +12,7 @@ from portagpu.cli._findings_text import finding_lines
 from portagpu.cli._traces import check_not_read, load
 
 if TYPE_CHECKING:
-    from portagpu.results.run import Run
+    from portagpu.runs.results.run import Run
 
 
 @click.command()
@@ -30,9 +30,9 @@ def diagnose(files: tuple[str, ...], device: int | None, strict: bool, json_to: 
     answered.
     """
     from portagpu.cli._run_output import Files, View, deliver
-    from portagpu.results.run import new_run
-    from portagpu.running import add_result, complete
-    from portagpu.traces.diagnose import diagnose as engine
+    from portagpu.runs.engine import add_result, complete
+    from portagpu.runs.results.run import new_run
+    from portagpu.traces.analysis.diagnose import diagnose as engine
 
     check_not_read(files, json_to)
     loaded = load(files, device)

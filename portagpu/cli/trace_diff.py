@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from portagpu.base.text import one_line
 from portagpu.cli._common import (
     STDOUT,
     check_outputs,
@@ -16,13 +17,12 @@ from portagpu.cli._common import (
     write_json,
 )
 from portagpu.cli._traces import check_not_read, load, write_csv
-from portagpu.text import one_line
-from portagpu.traces.comparison import ALLOWABLE
+from portagpu.traces.analysis.comparison import ALLOWABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from portagpu.traces.comparison import Comparison, Difference
+    from portagpu.traces.analysis.comparison import Comparison, Difference
 
 _PARTS: Final = {
     "step": "steps",
@@ -71,8 +71,8 @@ def diff(
     floor. Exit codes: 0 where B is not slower, 1 where its steps are slower than noise explains,
     3 if nothing was judged.
     """
-    from portagpu.results.verdicts import exit_code
-    from portagpu.traces.compare import compare, with_labels
+    from portagpu.runs.results.verdicts import exit_code
+    from portagpu.traces.analysis.compare import compare, with_labels
 
     for each in allow:
         if each not in ALLOWABLE:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 
+from portagpu.base.text import one_line
+from portagpu.base.units import count
 from portagpu.cli._common import (
     STDOUT,
     check_outputs,
@@ -17,13 +19,11 @@ from portagpu.cli._common import (
 )
 from portagpu.cli._errors import FAILED, NOT_JUDGED
 from portagpu.cli._traces import check_not_read, summary_of, write_csv
-from portagpu.text import one_line
-from portagpu.units import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from portagpu.traces.model import Summary
+    from portagpu.traces.analysis.model import Summary
 
 TABLES: Final = ("device", "category", "kernel", "range", "collective", "operator", "api")
 _SHOWN: Final = {"device": 32, "category": 16, "kernel": 10, "range": 10, "collective": 5}
@@ -97,8 +97,8 @@ def summary(
     are shown; 3 if the files have no event.
     """
     from portagpu.cli._traces import read_captures
-    from portagpu.traces.document import to_document
-    from portagpu.traces.summary import NEEDED
+    from portagpu.traces.analysis.document import to_document
+    from portagpu.traces.analysis.summary import NEEDED
 
     if json_to == csv_to == STDOUT:
         raise click.UsageError("--json and --csv both go to standard output: name a file for one")
@@ -116,8 +116,8 @@ def summary(
         default = "kernel" if found.rows.num_rows else "operator"
         write_csv(*_plain_rows(found, by or default), csv_to)
     if html_to is not None:
-        from portagpu.files import write_atomic
-        from portagpu.report.trace_page import render
+        from portagpu.base.files import write_atomic
+        from portagpu.reports.html.trace_page import render
 
         click.echo(f"wrote {write_atomic(html_to, render(found))}", err=True)
     if not whole:
@@ -127,7 +127,7 @@ def summary(
 
 def _show(found: Summary, stream: TextIO, by: str | None, top: int | None) -> None:
     from portagpu.cli._tables import print_table
-    from portagpu.traces.tables import TEXTS, table_of
+    from portagpu.traces.analysis.tables import TEXTS, table_of
 
     shown = 0
     most_of = _SHOWN if found.rows.num_rows else _SHOWN | _ON_HOST
@@ -175,8 +175,8 @@ def _remarks(found: Summary) -> Iterator[str]:
 
 def _plain_rows(found: Summary, by: str) -> tuple[Sequence[str], list[dict[str, Any]]]:
     """The columns' names, and all rows in whole ns."""
-    from portagpu.traces.document import to_document
-    from portagpu.traces.model import (
+    from portagpu.traces.analysis.document import to_document
+    from portagpu.traces.analysis.model import (
         CATEGORY_COLUMNS,
         COLLECTIVE_COLUMNS,
         OPERATOR_COLUMNS,

@@ -27,11 +27,11 @@ def timeline(paths: tuple[str, ...], output: str) -> int:
     where every file says when its time began; else each of them begins at 0. Exit code 1 if a file
     could not be read, or if there is no event to show.
     """
+    from portagpu.base.files import write_parts
+    from portagpu.base.text import one_line
+    from portagpu.base.units import count as in_words
     from portagpu.cli._traces import read_captures
-    from portagpu.files import write_parts
-    from portagpu.text import one_line
-    from portagpu.traces.timeline import clock, count, parts
-    from portagpu.units import count as in_words
+    from portagpu.traces.analysis.timeline import clock, count, parts
 
     if output == STDOUT:
         raise click.UsageError("--output needs the name of a file")

@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from portagpu.stats import mad
+from portagpu.base.stats import mad
 
 STREAM = r"""
 /* Copy and triad of STREAM (https://www.cs.virginia.edu/stream/ref.html) over float arrays, written

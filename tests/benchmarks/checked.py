@@ -10,7 +10,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from portagpu.world import Ranks
+from portagpu.runs.world import Ranks
 
 CALLS = 100
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from portagpu.collectives.alpha_beta import percentile
-from portagpu.collectives.choice import Hardware, Question, choose
-from portagpu.discovery import cost_model_for
-from portagpu.target import load_target
-from portagpu.units import size
+from portagpu.base.units import size
+from portagpu.devices.collectives.alpha_beta import percentile
+from portagpu.devices.collectives.choice import Hardware, Question, choose
+from portagpu.devices.discovery import cost_model_for
+from portagpu.facts.targets import load_target
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from portagpu.doctor import DoctorOptions, doctor
-from portagpu.doctor.logs import Job, read_log
-from portagpu.results.run import Verdict
+from portagpu.checks.collectives_doctor import DoctorOptions, doctor
+from portagpu.checks.collectives_doctor.logs import Job, read_log
+from portagpu.runs.results.run import Verdict
 from tests.process.test_doctor_dumps import KINDS
 from tests.support.flight_recorder_cases import DumpCase, own_cases, torch_cases
 from tests.vendor_texts.test_doctor_logs import EVENTS, WARNINGS, line, rank
@@ -32,7 +32,7 @@ from tests.vendor_texts.test_doctor_logs import EVENTS, WARNINGS, line, rank
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from portagpu.results.run import Run
+    from portagpu.runs.results.run import Run
 
 READINGS = Path(__file__).resolve().parents[1] / "vendor_texts/log_readings.toml"
 
@@ -111,7 +111,7 @@ def _quiet() -> Iterator[None]:
 
 def real_cases() -> list[DumpCase]:
     """Dumps of three ranks over Gloo, for each kind of fault of ``tests.support.hang_ranks``."""
-    from portagpu.world import Ranks
+    from portagpu.runs.world import Ranks
 
     found = []
     with tempfile.TemporaryDirectory() as folder, Ranks() as ranks:

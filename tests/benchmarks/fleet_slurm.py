@@ -16,9 +16,9 @@ import sys
 import time
 from pathlib import Path
 
-from portagpu.fleet.begin import FleetOptions
-from portagpu.fleet.record import FleetRecord, Step, StepState
-from portagpu.fleet.run import FleetProgress, run
+from portagpu.reports.fleet.record import FleetRecord, Step, StepState
+from portagpu.reports.fleet.request import FleetOptions
+from portagpu.reports.fleet.run import FleetProgress, run
 from tests.support import slurm_cluster
 
 NODE = Path(__file__).parents[1] / "support/fleet_node.py"

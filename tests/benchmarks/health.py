@@ -24,8 +24,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "backends")]
 
-from portagpu.health.engine import health
-from portagpu.health.options import HealthOptions
+from portagpu.checks.health.engine import health
+from portagpu.checks.health.options import HealthOptions
 from tests.support.gpu_trees import amd_gpu, machine, nvidia_gpu
 from tests.support.host_trees import build, two_socket_x86
 

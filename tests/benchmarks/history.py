@@ -27,21 +27,21 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from portagpu.history.compare import compare
-from portagpu.history.documents import read_document
-from portagpu.history.outliers import outliers, recent
-from portagpu.history.regressions import level_changes
-from portagpu.history.selection import select
-from portagpu.history.store import open_store
-from portagpu.history.trend import trends
+from portagpu.reports.history.compare import compare
+from portagpu.reports.history.documents import read_document
+from portagpu.reports.history.outliers import outliers, recent
+from portagpu.reports.history.regressions import level_changes
+from portagpu.reports.history.selection import select
+from portagpu.reports.history.store import open_store
+from portagpu.reports.history.trend import trends
 from tests.support.history_samples import measure, run, write
 from tests.support.history_stores import server
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from portagpu.history.store import Store
-    from portagpu.results.run import Run
+    from portagpu.reports.history.store import Store
+    from portagpu.runs.results.run import Run
 
 MACHINES = [(f"example-{index % 20}", f"node-{index}") for index in range(100)]
 BATCH = 500

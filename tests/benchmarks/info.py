@@ -24,9 +24,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "backends")]
 
-from portagpu.host.tree import Tree
-from portagpu.info import collect
-from portagpu.inventory.sources import Live
+from portagpu.checks.info import collect
+from portagpu.facts.host.tree import Tree
+from portagpu.machine.inventory.sources import Live
 from tests.support.gpu_trees import amd_gpu, machine, nvidia_gpu
 from tests.support.host_trees import build, two_socket_x86
 
@@ -40,7 +40,7 @@ _MACHINES = {
     "64 x MI300X as 512 CPX": lambda: machine(*(amd_gpu(each, parts=8) for each in range(64))),
     "512 x H200": lambda: machine(*(nvidia_gpu(each) for each in range(512))),
 }
-_FIRST = "import sys; from portagpu.info import collect; collect(sys.argv[1], {})"
+_FIRST = "import sys; from portagpu.checks.info import collect; collect(sys.argv[1], {})"
 
 
 def _ms(call: Any, repeats: int) -> float:

@@ -29,9 +29,9 @@ _WARM_S = 4.0
 _MONITOR = """
     import sys
     from portagpu import cli
-    from portagpu.monitor import run
-    from portagpu.readings.stream import Source
-    from portagpu.readings.cpu import SOURCE
+    from portagpu.checks.monitor import run
+    from portagpu.facts.readings.stream import Source
+    from portagpu.facts.readings.cpu import SOURCE
     run.samplers = lambda: (Source(name="NVML", module="portagpu_cuda.gpus"), SOURCE)
     sys.exit(cli.main(sys.argv[1:]))
 """

@@ -12,9 +12,9 @@ from collections import Counter
 import torch
 
 import portagpu
-from portagpu.search.operators.area import KINDS, judged
-from portagpu.search.operators.classes import class_of
-from portagpu.search.operators.database import claimed_dtypes, dtype_name, operators
+from portagpu.suites.search.operators.area import KINDS, judged
+from portagpu.suites.search.operators.classes import class_of
+from portagpu.suites.search.operators.database import claimed_dtypes, dtype_name, operators
 
 DTYPES = (
     torch.float64, torch.float32, torch.float16, torch.bfloat16,

@@ -113,7 +113,7 @@ def call_rows(repeats: int) -> list[Row]:
     import torch
 
     import portagpu as pg
-    from portagpu.errors import Unsupported
+    from portagpu.base.errors import Unsupported
 
     gpu = pg.backend()
     names: dict[str, Any] = {"torch": torch, "pg": pg, "gpu": gpu, "device": gpu.device}

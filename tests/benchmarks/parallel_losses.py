@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from portagpu.world import Ranks
+from portagpu.runs.world import Ranks
 from tests.full.test_parallel import CLIP, RUNS, WRONG, furthest
 from tests.support.parallel_ranks import reference
 

@@ -12,10 +12,18 @@ import time
 from itertools import combinations
 from pathlib import Path
 
-from portagpu.errors import PortagpuError
-from portagpu.placement import Edge, Place, PlaceGraph, graph_of_machine, groups, place, with_levels
-from portagpu.placement.parallel_groups import fastest_domains
-from portagpu.recordings.replay import Recording
+from portagpu.base.errors import PortagpuError
+from portagpu.checks.recordings.replay import Recording
+from portagpu.machine.placement import (
+    Edge,
+    Place,
+    PlaceGraph,
+    graph_of_machine,
+    groups,
+    place,
+    with_levels,
+)
+from portagpu.machine.placement.parallel_groups import fastest_domains
 
 
 def speed(edge: Edge | None) -> str:

@@ -18,11 +18,11 @@ from typing import Any
 import torch
 
 import portagpu as pg
-from portagpu.planning import Estimate, Layout, Recipe, estimate, find_model
-from portagpu.planning.trackers import track
-from portagpu.subprocesses.start import python_environment
-from portagpu.target import load_target
-from portagpu.units import size
+from portagpu.base.subprocesses.start import python_environment
+from portagpu.base.units import size
+from portagpu.facts.targets import load_target
+from portagpu.train.planning import Estimate, Layout, Recipe, estimate, find_model
+from portagpu.train.planning.trackers import track
 from tests.support.planned_models import CASES, Decoder, adamw, decoder, loss_of
 
 GIB = 1 << 30

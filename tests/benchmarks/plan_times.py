@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final
 
-from portagpu.planning import Layout, Recipe, cluster_of, find_model
-from portagpu.planning.cluster import Network
-from portagpu.planning.timing import step_time
-from portagpu.target import load_target
+from portagpu.facts.targets import load_target
+from portagpu.train.planning import Layout, Recipe, cluster_of, find_model
+from portagpu.train.planning.cluster import Network
+from portagpu.train.planning.timing import step_time
 from tests.benchmarks.plan_memory import EIGHT, FULL, LONG, PIPE, TITAN, TWO
 
 FP8: Final = EIGHT | {"precision": "autocast-fp8"}

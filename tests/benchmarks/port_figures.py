@@ -13,10 +13,10 @@ import sys
 import time
 from dataclasses import dataclass
 
-from portagpu.port.lint import lint
-from portagpu.port.reading import Source
-from portagpu.port.rewrite import Rewritten, rewrite_source
-from portagpu.port.rules import load_rules
+from portagpu.train.port.lint import lint
+from portagpu.train.port.reading import Source
+from portagpu.train.port.rewrite import Rewritten, rewrite_source
+from portagpu.train.port.rules import load_rules
 from tests.benchmarks.coverage import Use, load_uses
 
 _FORMS = {

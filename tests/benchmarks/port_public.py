@@ -22,14 +22,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from portagpu.port.reading import Source, read
-from portagpu.port.rewrite import Rewritten, rewrite_source
-from portagpu.port.rules import load_rules
+from portagpu.train.port.reading import Source, read
+from portagpu.train.port.rewrite import Rewritten, rewrite_source
+from portagpu.train.port.rules import load_rules
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from portagpu.port.rules import Rules
+    from portagpu.train.port.rules import Rules
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 LIMIT_S: Final = 300

@@ -19,7 +19,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from portagpu.port.lint import lint
+from portagpu.train.port.lint import lint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

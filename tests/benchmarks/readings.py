@@ -21,12 +21,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "backends")]
 
-from portagpu.readings.cpu import SOURCE as CPU
-from portagpu.readings.stream import Source, Stream
+from portagpu.facts.readings.cpu import SOURCE as CPU
+from portagpu.facts.readings.stream import Source, Stream
 
 _LIBRARY = """
-    from portagpu.readings import *
-    from portagpu.readings.document import to_document
+    from portagpu.facts.readings import *
+    from portagpu.facts.readings.document import to_document
     def sample():
         return to_document(Findings(kind="stand-in", readings=tuple(
             Reading(

@@ -23,9 +23,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "backends")]
 
-from portagpu.bringup import BringupOptions, bringup
-from portagpu.info import collect
-from portagpu.recordings.replay import Recording
+from portagpu.checks.bringup import BringupOptions, bringup
+from portagpu.checks.info import collect
+from portagpu.checks.recordings.replay import Recording
 from tests.support.gpu_trees import amd_gpu, machine, nvidia_gpu
 from tests.support.host_trees import build, two_socket_x86
 

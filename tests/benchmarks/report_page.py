@@ -18,9 +18,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from portagpu.report import write_report
-from portagpu.results.run import Evidence, Result, Run, RunInfo, Verdict
-from portagpu.target import load_targets
+from portagpu.facts.targets import load_targets
+from portagpu.reports.html import write_report
+from portagpu.runs.results.run import Evidence, Result, Run, RunInfo, Verdict
 from tests.support.chromium import PROGRAM, WHY_NOT, Page
 
 TARGETS = 35

@@ -19,7 +19,7 @@ import tempfile
 from collections import Counter, defaultdict
 from pathlib import Path
 
-from portagpu.suite import list_cases
+from portagpu.suites.conformance import list_cases
 
 RAN = re.compile(r"(\d+)(?: of \d+)? programs.*? in ([\d.]+) s")
 

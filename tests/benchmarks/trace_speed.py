@@ -71,21 +71,21 @@ def _json(path: Path, _: str) -> int:
 
 
 def _read(path: Path, _: str) -> int:
-    from portagpu.traces.reading import read
-    from portagpu.traces.summary import NEEDED
+    from portagpu.traces.analysis.reading import read
+    from portagpu.traces.analysis.summary import NEEDED
 
     return read(path, NEEDED).count("kernel") or 0
 
 
 def _read_all(path: Path, _: str) -> int:
-    from portagpu.traces.reading import read
+    from portagpu.traces.analysis.reading import read
 
     return read(path).count("kernel") or 0
 
 
 def _summary(path: Path, _: str) -> int:
-    from portagpu.traces.reading import read
-    from portagpu.traces.summary import NEEDED, summarize
+    from portagpu.traces.analysis.reading import read
+    from portagpu.traces.analysis.summary import NEEDED, summarize
 
     return summarize([read(path, NEEDED)]).events["kernel"]
 

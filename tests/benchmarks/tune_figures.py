@@ -21,12 +21,12 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from portagpu.collectives.buckets import MIB
-from portagpu.collectives.tuning import DEFAULT, Profile
-from portagpu.collectives.ways import Task, perform
-from portagpu.commbench import TuneOptions, profile_of, tune
-from portagpu.stats import summarise
-from portagpu.world import Ranks
+from portagpu.base.stats import summarise
+from portagpu.devices.collectives.algorithms import Task, perform
+from portagpu.devices.collectives.buckets import MIB
+from portagpu.devices.collectives.tuning import DEFAULT, Profile
+from portagpu.runs.world import Ranks
+from portagpu.suites.collectives import TuneOptions, profile_of, tune
 
 WORLDS: Final = (2, 4)
 PAIRS: Final = 24

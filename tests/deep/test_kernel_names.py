@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from portagpu.traces import kernel_names
-from portagpu.traces.kernel_names import (
+from portagpu.traces.analysis import kernel_names
+from portagpu.traces.analysis.kernel_names import (
     readable,
     rules,
 )

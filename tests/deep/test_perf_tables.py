@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from portagpu.collectives.perf_tables import read_tables
+from portagpu.facts.nccl_tests.tables import read_tables
 from tests.vendor_texts.test_perf_tables import RECORDED
 
 

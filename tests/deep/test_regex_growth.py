@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-import portagpu.bundle
-import portagpu.redact
+import portagpu.base.redact
+import portagpu.reports.bundles
 from tests.conftest import ROOT
 from tests.support.regex_growth import grows
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 MODULES: Final = (
     *(
         f"{package.__name__}.{each.name}"
-        for package in (portagpu.bundle, portagpu.redact)
+        for package in (portagpu.reports.bundles, portagpu.base.redact)
         for each in pkgutil.iter_modules(package.__path__)
     ),
-    *(f"portagpu.recordings.{name}" for name in ("anonymous", "anonymous_output", "record")),
+    *(f"portagpu.checks.recordings.{name}" for name in ("anonymous", "anonymous_output", "record")),
 )
 
 

@@ -7,8 +7,8 @@ import re
 import pytest
 
 pytest.importorskip("pyarrow")
-from portagpu.traces.diagnose import own_table
-from portagpu.vendors import tables
+from portagpu.facts.vendors import tables
+from portagpu.traces.analysis.diagnose import own_table
 from tests.support.regex_growth import grows
 
 

@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("msgspec")
-from portagpu.captures.text_tables import number
-from portagpu.traces import reading
+from portagpu.facts.captures.text_tables import number
+from portagpu.traces.analysis import reading
 from tests.support.regex_growth import grows
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 from tests.process.test_bench_kernels import SHARES, interpreting, measured
 
 if TYPE_CHECKING:
-    from portagpu.world import Ranks
+    from portagpu.runs.world import Ranks
 
 __all__ = ["interpreting"]
 

@@ -10,17 +10,17 @@ import pytest
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from portagpu import bench
-from portagpu.bench import Effort, MeasuredDevice, load
-from portagpu.bench.caches import CacheLevel
-from portagpu.bench.case_runner import BenchContext
-from portagpu.bench.ceilings import with_shares
-from portagpu.bench.runner import OPEN_ID, shuffled
-from portagpu.bench.suite import load_area, plan
-from portagpu.results.run import Evidence, Result, Verdict
-from portagpu.running import Progress
-from portagpu.target import Expectation, Target, load_target
-from portagpu.world import Ranks
+from portagpu.facts.targets import Expectation, Target, load_target
+from portagpu.runs.engine import Progress
+from portagpu.runs.results.run import Evidence, Result, Verdict
+from portagpu.runs.world import Ranks
+from portagpu.suites import performance as bench
+from portagpu.suites.performance import Effort, MeasuredDevice, load
+from portagpu.suites.performance.caches import CacheLevel
+from portagpu.suites.performance.case_runner import BenchContext
+from portagpu.suites.performance.ceilings import with_shares
+from portagpu.suites.performance.runner import OPEN_ID, shuffled
+from portagpu.suites.performance.suite import load_area, plan
 from tests.conftest import ROOT
 from tests.support.case_files import Recorder
 
@@ -500,7 +500,7 @@ def test_the_order_is_that_of_the_seed_and_the_list_that_of_the_plan() -> None:
 def test_a_quick_run_of_everything_begins_nothing_when_its_time_is_over(
     ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("portagpu.bench.runner.QUICK_S", 0.0)
+    monkeypatch.setattr("portagpu.suites.performance.runner.QUICK_S", 0.0)
     results = measured(ranks)
     assert {each.verdict for each in results} == {Verdict.INCONCLUSIVE, Verdict.SKIP}
     left = [each.reason for each in results if each.verdict is Verdict.INCONCLUSIVE]

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.results.run import Verdict
+from portagpu.runs.results.run import Verdict
 
 if TYPE_CHECKING:
-    from portagpu.world import Ranks
+    from portagpu.runs.world import Ranks
 from tests.ranks.test_bench_tuning import (
     measured,
 )
@@ -24,4 +24,7 @@ def test_a_first_launch_is_one_of_a_new_process(training_ranks: Ranks) -> None:
     # outside of the interpreter Triton has no CPU
     refused = measured(training_ranks, "tuning/triton_cache", "first_launches_on_a_cpu")
     assert refused.verdict is Verdict.ERROR
-    assert "no first launch: portagpu.bench.first_launch failed: Unsupported" in refused.reason
+    assert (
+        "no first launch: portagpu.suites.performance.first_launch failed: Unsupported"
+        in refused.reason
+    )

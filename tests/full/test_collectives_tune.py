@@ -14,10 +14,11 @@ import pytest
 
 pytest.importorskip("torch")
 
-from portagpu.collectives import tuning
-from portagpu.collectives.bandwidth import TUNED
-from portagpu.collectives.tuned import TunedGroup
-from portagpu.collectives.tuning import (
+from portagpu.base.subprocesses.start import python_environment
+from portagpu.devices.collectives import tuning
+from portagpu.devices.collectives.algorithms import WAYS
+from portagpu.devices.collectives.tuned import TunedGroup
+from portagpu.devices.collectives.tuning import (
     Candidate,
     Entry,
     Point,
@@ -25,13 +26,12 @@ from portagpu.collectives.tuning import (
     in_ranges,
     read_profile,
 )
-from portagpu.collectives.ways import WAYS
-from portagpu.commbench import TuneOptions, profile_of, tune
-from portagpu.registry import backend
-from portagpu.results.run import Run
-from portagpu.results.verdicts import Evidence, Verdict
-from portagpu.subprocesses.start import python_environment
-from portagpu.world import Ranks
+from portagpu.devices.registry import backend
+from portagpu.facts.nccl_tests.bandwidth import TUNED
+from portagpu.runs.results.run import Run
+from portagpu.runs.results.verdicts import Evidence, Verdict
+from portagpu.runs.world import Ranks
+from portagpu.suites.collectives import TuneOptions, profile_of, tune
 from tests.benchmarks import tune_figures
 from tests.conftest import ROOT
 from tests.full.test_collectives_verify import running_with
@@ -40,7 +40,7 @@ from tests.support.waits import wait_until
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from portagpu.results.run import Result
+    from portagpu.runs.results.run import Result
 
 pytestmark = pytest.mark.torch
 
@@ -183,7 +183,7 @@ def acme(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "tables", lambda name: {"acme": table})
     # Gloo has neither a vendor nor a version of its own
     monkeypatch.setattr(
-        import_module("portagpu.commbench.tune"),
+        import_module("portagpu.suites.collectives.tune"),
         "settings",
         lambda _, library, __, operation: tuning.settings("acme", library, "1.2", operation),
     )

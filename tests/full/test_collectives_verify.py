@@ -16,17 +16,17 @@ import pytest
 pytest.importorskip("torch")
 
 
-from portagpu.collectives.bandwidth import OPERATIONS
-from portagpu.collectives.perf_tables import read_tables, write_text
-from portagpu.commbench import VerifyOptions, tables_of, verify
-from portagpu.results.run import Run
-from portagpu.results.verdicts import Evidence, Verdict
-from portagpu.subprocesses.start import python_environment
+from portagpu.base.subprocesses.start import python_environment
+from portagpu.facts.nccl_tests.bandwidth import OPERATIONS
+from portagpu.facts.nccl_tests.tables import read_tables, write_text
+from portagpu.runs.results.run import Run
+from portagpu.runs.results.verdicts import Evidence, Verdict
+from portagpu.suites.collectives import VerifyOptions, tables_of, verify
 from tests.conftest import ROOT
 from tests.support.waits import wait_until
 
 if TYPE_CHECKING:
-    from portagpu.results.run import Result
+    from portagpu.runs.results.run import Result
 
 pytestmark = pytest.mark.torch
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import portagpu
-from portagpu.kernels.catalogue import VARIANTS, variants_by_id
-from portagpu.results import run as results
-from portagpu.results.run import Verdict, read_json
+from portagpu.runs.results import run as results
+from portagpu.runs.results.run import Verdict, read_json
+from portagpu.train.kernels.catalogue import VARIANTS, variants_by_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,12 +58,12 @@ def test_targets_build_pass_and_are_kept(child: Callable[..., Child], tmp_path: 
 def test_real_code_that_is_bad_fails(child: Callable[..., Child]) -> None:
     """A block too large for gfx1100's registers, and an fp8 that gfx942 only emulates."""
     script = """
-from portagpu.compile.judge import judge_code
-from portagpu.discovery import toolchain_for
-from portagpu.compile.worker import build
-from portagpu.kernels.catalogue import variants_by_id
-from portagpu.kernels.plan import Config
-from portagpu.target import identify, load_target
+from portagpu.suites.compile.judge import judge_code
+from portagpu.devices.discovery import toolchain_for
+from portagpu.suites.compile.worker import build
+from portagpu.train.kernels.catalogue import variants_by_id
+from portagpu.train.kernels.plan import Config
+from portagpu.facts.targets import identify, load_target
 def verdict(arch, variant, *blocks):
     target = identify("amd", arch, None)
     names = ("BLOCK_M", "BLOCK_N", "DEPTH_BYTES", "GROUP_M")

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.compile.run import CompileOptions
-from portagpu.kernels.catalogue import VARIANTS
+from portagpu.suites.compile.run import CompileOptions
+from portagpu.train.kernels.catalogue import VARIANTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from portagpu.target import Target
+    from portagpu.facts.targets import Target
     from tests.conftest import Child
 
 pytestmark = [
@@ -28,12 +28,12 @@ BUILT = """
 import json, re, subprocess, sys
 from importlib.util import find_spec
 from pathlib import Path
-from portagpu.discovery import toolchain_for
-from portagpu.compile.worker import build
-from portagpu.kernels.catalogue import VARIANTS
-from portagpu.kernels.plan import Limits, candidates
-from portagpu.sizing import occupancy_of_code
-from portagpu.target import load_architecture
+from portagpu.devices.discovery import toolchain_for
+from portagpu.suites.compile.worker import build
+from portagpu.train.kernels.catalogue import VARIANTS
+from portagpu.train.kernels.plan import Limits, candidates
+from portagpu.devices.sizing import occupancy_of_code
+from portagpu.facts.targets import load_architecture
 
 target = load_architecture(sys.argv[1])
 _, real = toolchain_for(target.vendor)

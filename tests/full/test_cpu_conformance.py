@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.first]
 
-from portagpu.suite import list_cases
+from portagpu.suites.conformance import list_cases
 from tests.conftest import CORES
 
 if TYPE_CHECKING:

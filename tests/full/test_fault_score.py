@@ -12,7 +12,7 @@ from tests.ranks.test_fault_score import check_that_programs_find
 from tests.support.search_ranks import prepare
 
 if TYPE_CHECKING:
-    from portagpu.world import Ranks
+    from portagpu.runs.world import Ranks
 
 
 @pytest.mark.torch

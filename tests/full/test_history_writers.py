@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("numpy")
 pytest.importorskip("sqlalchemy")
 pytest.importorskip("alembic")
-from portagpu.history.store import open_store
+from portagpu.reports.history.store import open_store
 from tests.process.test_history_store import outcomes
 
 if TYPE_CHECKING:

@@ -75,12 +75,12 @@ def test_kernel_agrees_with_float64(numerics: dict[str, str], check: str, least:
 BUILD: Final = """
 import json
 from types import SimpleNamespace
-from portagpu.machine_code.toolchain import MachineCode
-from portagpu.discovery import toolchain_for
-from portagpu.compile.worker import build
-from portagpu.kernels.catalogue import variants_by_id
-from portagpu.kernels.plan import OPTIN, Limits, candidates, shared_estimate
-from portagpu.target import architecture_names, load_architecture
+from portagpu.devices.machine_code.toolchain import MachineCode
+from portagpu.devices.discovery import toolchain_for
+from portagpu.suites.compile.worker import build
+from portagpu.train.kernels.catalogue import variants_by_id
+from portagpu.train.kernels.plan import OPTIN, Limits, candidates, shared_estimate
+from portagpu.facts.targets import architecture_names, load_architecture
 product = variants_by_id()["matmul[float16]"]
 # nothing of the code is read
 unread = MachineCode(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from portagpu.kernels.cpp import KERNELS
+from portagpu.train.kernels.cpp import KERNELS
 from tests.support import built_kernels
 from tests.support.built_kernels import AMD, ARCHES, NVIDIA
 from tests.support.built_kernels import one_child as one_child

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from portagpu.world import Ranks
+from portagpu.runs.world import Ranks
 from tests.support.parallel_ranks import WIDTH, reference
 
 if TYPE_CHECKING:

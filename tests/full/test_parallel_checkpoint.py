@@ -13,8 +13,8 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 import portagpu as pg
-from portagpu.errors import PortagpuError
-from portagpu.world import Ranks, RankState
+from portagpu.base.errors import PortagpuError
+from portagpu.runs.world import Ranks, RankState
 from tests.support.launched import run_on_the_cpu
 from tests.support.parallel_ranks import adam, batch_of, model_of, reference, sgd
 from tests.support.processes import descendants

@@ -12,8 +12,8 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 import portagpu as pg
-from portagpu.parallel import planned
-from portagpu.planning.recipe import OFFLOADS, RECOMPUTES, SHARDINGS
+from portagpu.train.parallel import planned
+from portagpu.train.planning.recipe import OFFLOADS, RECOMPUTES, SHARDINGS
 from tests.conftest import ROOT
 from tests.support.launched import run_on_the_cpu
 

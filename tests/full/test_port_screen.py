@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("libcst")
-from portagpu.port.reading import Source, read
-from portagpu.port.screen import has_word
-from tests.unit.test_port_screen import (
+from portagpu.train.port.prefilter import has_word
+from portagpu.train.port.reading import Source, read
+from tests.unit.train.test_port_screen import (
     both,
 )
 

@@ -19,9 +19,9 @@ pytest.importorskip("libcst")
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from portagpu.port.reading import Source, read
-from portagpu.port.rewrite import Rewritten, rewrite_source
-from portagpu.port.rules import Rules, load_rules
+from portagpu.train.port.reading import Source, read
+from portagpu.train.port.rewrite import Rewritten, rewrite_source
+from portagpu.train.port.rules import Rules, load_rules
 from tests.benchmarks.port_public import with_wrong_name, without_rule
 
 ROOT: Final = Path(__file__).resolve().parents[2]

@@ -13,9 +13,9 @@ pytest.importorskip("torch")
 pytest.importorskip("pyarrow")
 
 from portagpu import cli
-from portagpu.captures.profilers import Refused
-from portagpu.profile import choice
-from portagpu.results.run import Verdict
+from portagpu.facts.captures.profilers import Refused
+from portagpu.runs.results.run import Verdict
+from portagpu.traces.profile import choice
 from tests.support.profile_reader import read
 from tests.support.profile_runs import files, profiled, result, write_script
 
@@ -246,7 +246,7 @@ def test_the_users_own_sitecustomize_runs_too(
     monkeypatch.setenv("PYTHONPATH", str(own))
     text = "import sitecustomize, sys\nassert from_own == 'it ran'\n"
     text += f"assert sitecustomize.__file__ == {str(own / 'sitecustomize.py')!r}\n"
-    text += "assert not any('portagpu/profile/start' in each for each in sys.path)\n"
+    text += "assert not any('portagpu/traces/profile/start' in each for each in sys.path)\n"
     run = profiled(tmp_path, str(write_script(tmp_path, f"{text}import torch\ntorch.ones(2) + 1")))
     assert run.verdict is Verdict.PASS
 
@@ -489,7 +489,7 @@ def test_a_damaged_trace_is_an_error(tmp_path: Path) -> None:
 def test_what_the_command_prints_and_reads_passes_through(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("portagpu.traces.reading.read", read)
+    monkeypatch.setattr("portagpu.traces.analysis.reading.read", read)
     monkeypatch.chdir(tmp_path)
     text = "import sys, torch\ntorch.ones(2) + 1\nprint('said', input())\n"
     text += "print('err', file=sys.stderr)\n"
@@ -520,7 +520,7 @@ def test_what_the_command_prints_and_reads_passes_through(
 def test_json_alone_is_on_standard_output(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("portagpu.traces.reading.read", read)
+    monkeypatch.setattr("portagpu.traces.analysis.reading.read", read)
     monkeypatch.chdir(tmp_path)
     script = write_script(tmp_path, "import torch\ntorch.ones(2) + 1\nprint('said')\n")
     words = ["--with", "torch", "--json", "-", "--", sys.executable, str(script)]
@@ -535,7 +535,7 @@ def test_json_alone_is_on_standard_output(
 def test_markup_of_strangers_stays_text(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("portagpu.traces.reading.read", read)
+    monkeypatch.setattr("portagpu.traces.analysis.reading.read", read)
     folder = tmp_path / "a\x1b[31mb"
     words = ["--with", "torch", "-o", str(folder), "--", sys.executable, "-c", "import torch"]
     assert cli.main(["profile", *words]) == 1

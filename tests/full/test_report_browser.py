@@ -8,9 +8,9 @@ from urllib.parse import quote_plus
 
 import pytest
 
-from portagpu.report import write_report
-from portagpu.results.run import Result, Run
-from portagpu.results.verdicts import Evidence, Verdict
+from portagpu.reports.html import write_report
+from portagpu.runs.results.run import Result, Run
+from portagpu.runs.results.verdicts import Evidence, Verdict
 from tests.support.chromium import PROGRAM, WHY_NOT, Page
 from tests.support.result_samples import failing, gate, info, passing
 

@@ -266,8 +266,8 @@ FACTS = """
 import json
 from types import SimpleNamespace
 import portagpu
-from portagpu.bench import device as bench
-from portagpu.bringup import device as bringup
+from portagpu.suites.performance import device as bench
+from portagpu.checks.bringup import device as bringup
 rank = SimpleNamespace(gpu=portagpu.backend("strict", 1))
 print(json.dumps([bringup.describe(rank), bench.describe(rank)]))
 """

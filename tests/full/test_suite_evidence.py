@@ -9,8 +9,8 @@ import pytest
 pytest.importorskip("torch")
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from portagpu.results.run import Evidence, Verdict
-from portagpu.suite import list_cases
+from portagpu.runs.results.run import Evidence, Verdict
+from portagpu.suites.conformance import list_cases
 from portagpu_cpu.backend import CpuBackend
 from portagpu_cpu.queues import CpuEvent
 from tests.support import suite_harness

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.errors import PortagpuError
-from portagpu.patience import Limits
-from portagpu.results.run import read_json
-from portagpu.results.verdicts import Verdict
-from portagpu.suite import ConformOptions, Selection, conform
+from portagpu.base.errors import PortagpuError
+from portagpu.base.patience import Limits
+from portagpu.runs.results.run import read_json
+from portagpu.runs.results.verdicts import Verdict
+from portagpu.suites.conformance import ConformOptions, Selection, conform
 from tests.support.case_files import Recorder, write_cases
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def test_nothing_begins_after_the_first_failure(tmp_path: Path) -> None:
 
 FORGING = """
 from pathlib import Path
-from portagpu.suite.session import SESSION, Session
+from portagpu.suites.conformance.session import SESSION, Session
 
 MARK = Path(__file__).with_name("mark")
 send = Session.send
@@ -123,7 +123,7 @@ def test_a_suite_that_hangs_between_two_cases_names_the_next(
 ) -> None:
     pytest.importorskip("torch")
     monkeypatch.setattr(
-        "portagpu.suite.runner.LIMITS", Limits(start_s=20.0)
+        "portagpu.suites.conformance.runner.LIMITS", Limits(start_s=20.0)
     )  # allowed: time without a CPU does not count
     found = outcomes(tmp_path, "after('result', hang)")
     assert found["rng/a"] == found["rng/c"] == PASSED

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from portagpu.results.run import Verdict
+from portagpu.runs.results.run import Verdict
 from tests.support import suite_harness
 from tests.support.suite_patches import PATCHES
 from tests.torch.test_suite_faults import FAULTS

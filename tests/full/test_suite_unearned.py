@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.results.run import Verdict, new_run
+from portagpu.runs.results.run import Verdict, new_run
 from tests.support.case_files import by_id, conform, write_cases
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from portagpu import bench
-from portagpu.bringup import BringupOptions, bringup
-from portagpu.subprocesses.start import python_environment
-from portagpu.suite import Selection
+from portagpu.base.subprocesses.start import python_environment
+from portagpu.checks.bringup import BringupOptions, bringup
+from portagpu.suites import performance as bench
+from portagpu.suites.conformance import Selection
 from tests.process.test_subprocesses import is_gone
 from tests.process.test_torch_once import (
     CASES,
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 CLIENT: Final = """
 import os, signal, sys
-from portagpu.subprocesses import Subprocess
-from portagpu.world import Ranks
+from portagpu.base.subprocesses import Subprocess
+from portagpu.runs.world import Ranks
 ranks = Ranks()
 child = Subprocess("evaluates", folder=None, forker=ranks)
-start = "(r := __import__('portagpu.world').world.Ranks(), r._wait_until_ready(), r._child.pid)[2]"
+start = "(r := __import__('portagpu.runs.world').world.Ranks(), r._wait_until_ready(), r._child.pid)[2]"
 server = child.ask({"do": start}, 60)[0]["value"]
 assert child.ask({"do": "os.getppid()"}, 60)[0]["value"] == ranks._child.pid
 pids = {"server": ranks._child.pid, "child": child.pid, "its server": server}
@@ -94,9 +94,11 @@ def test_a_bringup_imports_torch_once(
     tmp_path: Path, imports: Callable[[], list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = write_cases(tmp_path / "cases", CASES.format(kill="pass"))
-    monkeypatch.setattr("portagpu.suite.runner._folder", lambda _: folder)
-    monkeypatch.setattr("portagpu.suite.runner.missing_cases", lambda _: "")
-    monkeypatch.setattr("portagpu.bringup.checks.numerics.Selection", lambda smoke: Selection())
+    monkeypatch.setattr("portagpu.suites.conformance.runner._folder", lambda _: folder)
+    monkeypatch.setattr("portagpu.suites.conformance.runner.missing_cases", lambda _: "")
+    monkeypatch.setattr(
+        "portagpu.checks.bringup.checks.numerics.Selection", lambda smoke: Selection()
+    )
     run = bringup(BringupOptions(backend="cpu", only=("numerics",)))
     found = verdicts(run.results)
     assert {key: found.get(key) for key in EXPECTED} == EXPECTED

@@ -16,10 +16,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-from portagpu.errors import PortagpuError
-from portagpu.patience import Limits
-from portagpu.subprocesses.start import python_environment
-from portagpu.world import Ranks, RankState, client
+from portagpu.base.errors import PortagpuError
+from portagpu.base.patience import Limits
+from portagpu.base.subprocesses.start import python_environment
+from portagpu.runs.world import Ranks, RankState, client
 from tests.conftest import ROOT
 from tests.support.waits import wait_until
 
@@ -139,7 +139,7 @@ def test_a_server_that_prepares_ends_with_its_client(tmp_path):
     begun = tmp_path / "begun"
     code = f"""
 import time
-from portagpu.world import Ranks
+from portagpu.runs.world import Ranks
 ranks = Ranks()
 ranks.prepare({at("sleep_long")!r}, backend="cpu", begun={str(begun)!r})
 print(ranks._child.pid, flush=True)
@@ -524,7 +524,7 @@ def test_a_server_that_is_killed_is_an_error_and_leaves_nothing(tmp_path):
 
 CLIENT = """
 import sys
-from portagpu.world import Ranks
+from portagpu.runs.world import Ranks
 
 with Ranks() as ranks:
     ranks.start()
@@ -567,7 +567,7 @@ def test_a_client_that_is_killed_takes_its_world_along(forked):
 def test_an_idle_server_ends_with_its_client():
     code = """
         import os, time
-        from portagpu.world import Ranks
+        from portagpu.runs.world import Ranks
         ranks = Ranks()
         ranks.run({function!r}, 1, group=False)
         if os.fork() == 0:  # keeps the client's end of the server's input open
@@ -600,7 +600,7 @@ def test_an_idle_server_ends_with_its_client():
 def test_a_stopped_server_does_not_outlive_its_client(how, busy, tmp_path):
     code = """
         import os, signal, sys
-        from portagpu.world import Ranks
+        from portagpu.runs.world import Ranks
         ranks = Ranks()
         ranks.run({function!r}, 1, group=False)
         server = ranks._child.pid

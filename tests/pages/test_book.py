@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.bundle.files import read_files
-from portagpu.results.verdicts import Evidence
+from portagpu.reports.bundles.files import read_files
+from portagpu.runs.results.verdicts import Evidence
 from tests.conftest import ROOT
 from tests.support.built_book import problems
 from tests.support.cli_page import cell, cli_page, escaped
@@ -75,7 +75,7 @@ def test_a_mark_becomes_its_part(book: Any, tmp_path: Path) -> None:
 
 
 def test_every_fact_and_every_source_has_its_place(book: Any) -> None:
-    from portagpu.target import load_targets
+    from portagpu.facts.targets import load_targets
 
     sources = book.sources()
     text = "".join(map(book.facts, ("nvidia", "amd", "cpu")))
@@ -101,7 +101,7 @@ def test_the_reference_has_every_public_name_once(book: Any) -> None:
     last = {name.rpartition(".")[2] for name in listed} | {
         found.rpartition(".")[2] for found in re.findall(r"automodule:: ([\w.]+)", text)
     }
-    inside = portagpu._HOME["portagpu.contract"]
+    inside = portagpu._HOME["portagpu.devices.contract"]
     assert set(portagpu.__all__) - {"__version__", *inside} <= last
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from portagpu.results.run import Evidence, Result, Verdict, exit_code, new_run
+from portagpu.runs.results.run import Evidence, Result, Verdict, exit_code, new_run
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
@@ -327,7 +327,7 @@ def test_the_areas_of_bench_are_the_files() -> None:
 
 
 def test_the_confidences_are_the_code_s() -> None:
-    from portagpu.target import Confidence
+    from portagpu.facts.targets import Confidence
 
     assert [row[0].strip("`") for row in table("docs/targets.md", "confidence")] == list(Confidence)
 
@@ -352,7 +352,7 @@ def test_the_environments_of_contributing_exist() -> None:
 
 
 def test_the_metrics_of_expectations_are_the_code_s() -> None:
-    from portagpu.target.limits import METRICS
+    from portagpu.facts.targets.limits import METRICS
 
     listed: dict[str, set[str]] = {}
     for names, algorithms, _ in table("docs/targets.md", "metric"):
@@ -370,7 +370,7 @@ def test_the_metrics_of_expectations_are_the_code_s() -> None:
 
 
 def test_the_limits_of_launches_are_the_facts() -> None:
-    from portagpu.target import load_architecture
+    from portagpu.facts.targets import load_architecture
 
     rows = {row[0]: row[1:] for row in table("docs/sizing.md", "limit")}
     families = sorted((ROOT / "matrix" / "targets" / "families").glob("*.toml"))

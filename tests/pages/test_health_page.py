@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from portagpu.bench import metrics
-from portagpu.bench.suite import FURTHER_IDS
-from portagpu.bringup import BringupOptions, bringup, load_gates
-from portagpu.errors import RecordingError
-from portagpu.recordings.replay import Recording
-from portagpu.results.advice import checks
-from portagpu.results.verdicts import Evidence, Verdict
-from portagpu.target import Authority, load_targets
+from portagpu.base.errors import RecordingError
+from portagpu.checks.bringup import BringupOptions, bringup, load_gates
+from portagpu.checks.recordings.replay import Recording
+from portagpu.facts.targets import Authority, load_targets
+from portagpu.runs.results.advice import checks
+from portagpu.runs.results.verdicts import Evidence, Verdict
+from portagpu.suites.performance import metrics
+from portagpu.suites.performance.suite import FURTHER_IDS
 from tests.support.health_page import VENDORS, read_data, status
 
 FOLDERS = (

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from portagpu.contract import CONTRACT
-from portagpu.results.run import Evidence, Verdict, exit_code
+from portagpu.devices.contract import CONTRACT
+from portagpu.runs.results.run import Evidence, Verdict, exit_code
 from tests.conftest import ROOT, Child
 from tests.support.history_samples import measure, run
 from tests.support.readme import (

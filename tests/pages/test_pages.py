@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.suite import list_cases
-from portagpu.suite.case_ids import base_id, retired_cases
-from portagpu.suite.cases import AREAS
-from portagpu.suite.messages import ListedCase
+from portagpu.suites.conformance import list_cases
+from portagpu.suites.conformance.case_ids import base_id, retired_cases
+from portagpu.suites.conformance.cases import AREAS
+from portagpu.suites.conformance.messages import ListedCase
 from tests.conftest import ROOT
 from tests.support import pages
 from tests.support.pages import Trap, traps
@@ -130,7 +130,7 @@ def test_a_page_escapes_and_counts() -> None:
     )
     assert "| `x` | 2 | a \\| b\\_c. | a, b | exact | nothing | T01 |" in text
     assert "| rng | 1 | 2 |" in text
-    found = "`tests/unit/test_telemetry_meaning.py::test_power_is_in_watts`"
+    found = "`tests/unit/facts/test_telemetry_meaning.py::test_power_is_in_watts`"
     assert f"| T01 | 1 \\* 2 | cpu | `rng/x` | {found} |" in text
     assert "| T99 | none | source |  |  |" in text
     assert "## memory" not in text

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from portagpu.cli import main
-from portagpu.results.run import Result, new_run, read_json
-from portagpu.results.verdicts import Verdict
+from portagpu.runs.results.run import Result, new_run, read_json
+from portagpu.runs.results.verdicts import Verdict
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from portagpu.results.run import Run
-    from portagpu.world import Ranks
+    from portagpu.runs.results.run import Run
+    from portagpu.runs.world import Ranks
 
 
 def result(name: str, **fields: Any) -> Result:
@@ -36,7 +36,7 @@ class TestWithTorch:
     @pytest.fixture(autouse=True)
     def _one_server(self, ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
         """Runs of the performance suite share the rank server of the tests."""
-        monkeypatch.setattr("portagpu.bench.runner.Ranks", lambda: nullcontext(ranks))
+        monkeypatch.setattr("portagpu.suites.performance.runner.Ranks", lambda: nullcontext(ranks))
 
     def test_a_run_without_expectations_is_not_green(
         self, capsys: pytest.CaptureFixture[str], tmp_path: Path
@@ -120,7 +120,7 @@ class TestWithTorch:
             run.add(result("launch/issue"))
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("portagpu.bench.runner.measure", interrupted)
+        monkeypatch.setattr("portagpu.suites.performance.runner.measure", interrupted)
         json_file = tmp_path / "r.json"
         code = main(["bench", "launch", "--backend", "cpu", "--json", str(json_file)])
         assert code == 130
@@ -133,7 +133,7 @@ class TestWithTorch:
 def test_without_torch_it_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("portagpu.torchbuild.torch_build", lambda *_: None)
+    monkeypatch.setattr("portagpu.facts.torchbuild.torch_build", lambda *_: None)
     code = main(["bench"])
     caught = capsys.readouterr()
     assert code == 3
@@ -144,7 +144,7 @@ def test_without_torch_it_says_what_to_install(
 def test_metrics_are_listed_without_torch(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("portagpu.torchbuild.torch_build", lambda *_: None)
+    monkeypatch.setattr("portagpu.facts.torchbuild.torch_build", lambda *_: None)
     assert main(["bench", "--list"]) == 0
     everything = capsys.readouterr().out.splitlines()
     assert main(["bench", "launch", "memory/copy", "--list"]) == 0

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.bench.cases import BenchCase
-from portagpu.bench.judge import judge
-from portagpu.bench.suite import plan
-from portagpu.results.run import Verdict
-from portagpu.stats import summarise
-from portagpu.target import load_target
+from portagpu.base.stats import summarise
+from portagpu.facts.targets import load_target
+from portagpu.runs.results.run import Verdict
+from portagpu.suites.performance.cases import BenchCase
+from portagpu.suites.performance.judge import judge
+from portagpu.suites.performance.suite import plan
 from tests.process.test_bench_suite import CPU, GPU
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from portagpu.world import Ranks
+    from portagpu.runs.world import Ranks
 
 
 def test_a_cpu_has_none_and_says_so() -> None:
@@ -88,7 +88,7 @@ def interpreting() -> Iterator[Ranks]:
     """A rank server of its own, in which Triton interprets."""
     pytest.importorskip("triton")
     pytest.importorskip("torch")
-    from portagpu.world import Ranks
+    from portagpu.runs.world import Ranks
 
     with Ranks(environment={"TRITON_INTERPRET": "1"}) as ranks:
         ranks.prepare("tests.support.kernel_ranks:import_kernels", backend="cpu")

@@ -7,14 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.bench import AREAS, Effort, MeasuredDevice, UnknownMeasure, metrics
-from portagpu.bench.caches import CacheLevel, best_by_level, levels_of_host, levels_of_target
-from portagpu.bench.cases import BEYOND_CACHE, cache_sentence, large_array_bytes
-from portagpu.bench.suite import load_area, plan, selected_areas
-from portagpu.host import Cache
-from portagpu.results.run import Verdict
-from portagpu.target import load_target
-from portagpu.target.limits import METRICS
+from portagpu.facts.host import Cache
+from portagpu.facts.targets import load_target
+from portagpu.facts.targets.limits import METRICS
+from portagpu.runs.results.run import Verdict
+from portagpu.suites.performance import AREAS, Effort, MeasuredDevice, UnknownMeasure, metrics
+from portagpu.suites.performance.caches import (
+    CacheLevel,
+    best_by_level,
+    levels_of_host,
+    levels_of_target,
+)
+from portagpu.suites.performance.cases import BEYOND_CACHE, cache_sentence, large_array_bytes
+from portagpu.suites.performance.suite import load_area, plan, selected_areas
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -276,7 +281,7 @@ def test_planning_imports_no_torch(child: Callable[..., Any]) -> None:
     code = (
         "import sys\n"
         "from portagpu import bench\n"
-        "from portagpu.bench.suite import plan\n"
+        "from portagpu.suites.performance.suite import plan\n"
         "assert bench.metrics()\n"
         "plan(None, bench.MeasuredDevice(backend='', name=''), bench.Effort.QUICK, 2, None)\n"
         "assert 'torch' not in sys.modules, 'planning imported torch'\n"

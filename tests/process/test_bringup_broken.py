@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.bringup import BringupOptions, bringup, load_gates
-from portagpu.bringup.checks import health
-from portagpu.bringup.context import Context
+from portagpu.base.errors import BackendNotFound, OutputError, RecordingError, UnknownBackend
+from portagpu.checks.bringup import BringupOptions, bringup, load_gates
+from portagpu.checks.bringup.checks import health
+from portagpu.checks.bringup.context import Context
+from portagpu.checks.recordings.record import record
+from portagpu.checks.recordings.replay import Recording
 from portagpu.cli import main
-from portagpu.errors import BackendNotFound, OutputError, RecordingError, UnknownBackend
-from portagpu.formats.host import kernel_log
-from portagpu.host import read_host
-from portagpu.inventory.sources import Live
-from portagpu.inventory.tools import CommandOutput, kernel_log_output
-from portagpu.recordings.record import record
-from portagpu.recordings.replay import Recording
-from portagpu.results.run import Evidence, Run, Verdict, validate
-from portagpu.torchbuild import TorchBuild
-from portagpu.world import Ranks
+from portagpu.facts.formats.host import kernel_log
+from portagpu.facts.host import read_host
+from portagpu.facts.torchbuild import TorchBuild
+from portagpu.machine.inventory.sources import Live
+from portagpu.machine.inventory.tools import CommandOutput, kernel_log_output
+from portagpu.runs.results.run import Evidence, Run, Verdict, validate
+from portagpu.runs.world import Ranks
 from tests.support.gpu_trees import amd_gpu, machine
 from tests.support.host_trees import build, two_socket_x86
 
@@ -60,13 +60,13 @@ def eight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> type[Here]:
         def __init__(self) -> None:
             super().__init__(root, {})
 
-    monkeypatch.setattr("portagpu.bringup.run.Live", Eight)
-    monkeypatch.setattr("portagpu.bringup.checks.environment.gpus_on_machine", tuple)
+    monkeypatch.setattr("portagpu.checks.bringup.run.Live", Eight)
+    monkeypatch.setattr("portagpu.checks.bringup.checks.environment.gpus_on_machine", tuple)
     return Eight
 
 
 def without_torch(monkeypatch: pytest.MonkeyPatch, found: TorchBuild | None = None) -> None:
-    monkeypatch.setattr("portagpu.torchbuild.torch_build", lambda: found)
+    monkeypatch.setattr("portagpu.facts.torchbuild.torch_build", lambda: found)
 
 
 def run(**options: Any) -> Run:
@@ -148,7 +148,7 @@ def test_links_and_health_are_judged_where_no_device_opens(
     def none(name: str) -> int:
         raise BackendNotFound("the backend has no device", {name: "the driver is another version"})
 
-    monkeypatch.setattr("portagpu.bringup.checks.identity.registry.count", none)
+    monkeypatch.setattr("portagpu.checks.bringup.checks.identity.registry.count", none)
     monkeypatch.setattr(eight, "text", LOG)
     made = run(backend="cpu")
     assert {"identity/device", "health/events"} == {each.id for each in made.failures}
@@ -220,7 +220,7 @@ def test_a_recording_keeps_what_the_log_says(
     files, links = machine(*(amd_gpu(index) for index in range(8)))
     root = build(tmp_path / "machine", two_socket_x86() | files, links)
     log = CommandOutput(("dmesg",), text, "" if text else "the kernel's log is not read: x")
-    monkeypatch.setattr("portagpu.recordings.record._ProbedOnce.log_output", lambda _: log)
+    monkeypatch.setattr("portagpu.checks.recordings.record._ProbedOnce.log_output", lambda _: log)
     saved = record(tmp_path / "saved", root, names=())
     assert saved.problems == ((log.problem,) if log.problem else ())
     kept = "".join(each.read_text() for each in (tmp_path / "saved").rglob("*log*.json"))
@@ -253,7 +253,7 @@ def test_a_recording_in_one_file_is_read_as_its_folder_and_names_nobody(
     files, links = machine(*(amd_gpu(index) for index in range(8)))
     root = build(tmp_path / "machine", two_socket_x86() | files, links)
     log = CommandOutput(("dmesg",), LOG)
-    monkeypatch.setattr("portagpu.recordings.record._ProbedOnce.log_output", lambda _: log)
+    monkeypatch.setattr("portagpu.checks.recordings.record._ProbedOnce.log_output", lambda _: log)
     record(tmp_path / "saved", root, names=())
     saved = record(tmp_path / "saved.tar.gz", root, names=())
     assert saved.folder == tmp_path / "saved.tar.gz"
@@ -302,7 +302,9 @@ def test_bench_tells_once_that_the_machine_is_busy(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("torch")
-    monkeypatch.setattr("portagpu.host.Host.busy", "load 9.0 on 2 CPUs: numbers are not comparable")
-    monkeypatch.setattr("portagpu.bench.runner.measure", lambda *_: None)
+    monkeypatch.setattr(
+        "portagpu.facts.host.Host.busy", "load 9.0 on 2 CPUs: numbers are not comparable"
+    )
+    monkeypatch.setattr("portagpu.suites.performance.runner.measure", lambda *_: None)
     main(["bench"])
     assert capsys.readouterr().out.count("load 9.0 on 2 CPUs: numbers are not comparable") == 1

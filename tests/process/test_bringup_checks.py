@@ -9,17 +9,24 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from portagpu.bringup import BringupOptions, Gate, bringup
-from portagpu.bringup.checks import collectives, environment, health, identity, links, versions
-from portagpu.bringup.context import CheckedDevice, Context
-from portagpu.bringup.device import check_memory
-from portagpu.contract import CONTRACT
-from portagpu.host.gpus import PciGpu
-from portagpu.inventory.sources import Live
-from portagpu.readings import Event, Findings, Memory, Reading
-from portagpu.results.run import Verdict, validate
-from portagpu.target import load_target
-from portagpu.world import Ranks
+from portagpu.checks.bringup import BringupOptions, Gate, bringup
+from portagpu.checks.bringup.checks import (
+    collectives,
+    environment,
+    health,
+    identity,
+    links,
+    versions,
+)
+from portagpu.checks.bringup.context import CheckedDevice, Context
+from portagpu.checks.bringup.device import check_memory
+from portagpu.devices.contract import CONTRACT
+from portagpu.facts.host.gpus import PciGpu
+from portagpu.facts.readings import Event, Findings, Memory, Reading
+from portagpu.facts.targets import load_target
+from portagpu.machine.inventory.sources import Live
+from portagpu.runs.results.run import Verdict, validate
+from portagpu.runs.world import Ranks
 from tests.support.host_trees import build as write_tree
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("forked")]
@@ -49,7 +56,7 @@ FACTS = {
 
 def gate(name, *needs):
     return Gate(
-        name, name, "One sentence.", f"portagpu.bringup.checks.{name}:check", needs, AMOUNTS
+        name, name, "One sentence.", f"portagpu.checks.bringup.checks.{name}:check", needs, AMOUNTS
     )
 
 
@@ -288,8 +295,8 @@ def test_a_run_on_the_cpu_judges_the_host_alone(tmp_path):
 
 
 def test_an_interrupt_keeps_the_cases_that_were_judged(monkeypatch):
-    from portagpu.bringup.checks import numerics
-    from portagpu.results.run import Result
+    from portagpu.checks.bringup.checks import numerics
+    from portagpu.runs.results.run import Result
 
     judged = Result(id="rng/seed", suite="conformance", area="rng", verdict=Verdict.PASS)
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from portagpu.bringup import load_gates
+from portagpu.base.errors import OutputError
+from portagpu.checks.bringup import load_gates
 from portagpu.cli._run_output import Files
 from portagpu.cli.bringup import bringup as bringup_verb
-from portagpu.errors import OutputError
-from portagpu.results.plain import UNSAFE
-from portagpu.results.run import Result, Verdict, new_run, read_json, validate
-from portagpu.results.wording import headline
+from portagpu.runs.results.plain import UNSAFE
+from portagpu.runs.results.run import Result, Verdict, new_run, read_json, validate
+from portagpu.runs.results.wording import headline
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("forked")]
 

@@ -14,10 +14,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-from portagpu.bringup import BringupOptions, Gate, GateProgress, bringup
-from portagpu.errors import TargetNotFound
-from portagpu.report import render
-from portagpu.results.run import Result, Verdict, validate, verdict_of
+from portagpu.base.errors import TargetNotFound
+from portagpu.checks.bringup import BringupOptions, Gate, GateProgress, bringup
+from portagpu.reports.html import render
+from portagpu.runs.results.run import Result, Verdict, validate, verdict_of
 from tests.support.processes import descendants
 from tests.support.waits import wait_until
 
@@ -178,7 +178,7 @@ def test_a_gates_verdict_is_the_fold_of_its_results(verdicts, expected):
 RUNNER = """
 import sys
 from pathlib import Path
-from portagpu.bringup import Gate, BringupOptions, bringup
+from portagpu.checks.bringup import Gate, BringupOptions, bringup
 from portagpu.cli._bringup_view import progress_view
 from portagpu.cli._run_output import Files
 amounts = {effort: {"limit_s": 60} for effort in ("quick", "full")}

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from portagpu.bundle import earned_badges, parse, read_bundle, table
-from portagpu.bundle.__main__ import main
-from portagpu.bundle.check import LARGEST_BYTES
-from portagpu.bundle.document import digests, file_name, make
-from portagpu.bundle.evidence import needed_ranks
-from portagpu.errors import BundleError
-from portagpu.results.run import Evidence, Result, Verdict
-from portagpu.results.schema import RUN_OPTIONAL
+from portagpu.base.errors import BundleError
+from portagpu.reports.bundles import earned_badges, parse, read_bundle, table
+from portagpu.reports.bundles.__main__ import main
+from portagpu.reports.bundles.check import LARGEST_BYTES
+from portagpu.reports.bundles.document import digests, file_name, make
+from portagpu.reports.bundles.evidence import needed_ranks
+from portagpu.runs.results.run import Evidence, Result, Verdict
+from portagpu.runs.results.schema import RUN_OPTIONAL
 from tests.support.bundle_samples import EXECUTED, adopted, altered, bundle, data, full_run, result
 
 if TYPE_CHECKING:
@@ -601,7 +601,7 @@ def test_what_is_no_regular_file_is_refused_at_once(
     pipe = tmp_path / "pipe.json"
     os.mkfifo(pipe)
     for given in (["/dev/zero"], [str(pipe)], ["--table", str(tmp_path)]):
-        ended = child("-m", "portagpu.bundle", *given, limit_s=60)
+        ended = child("-m", "portagpu.reports.bundles", *given, limit_s=60)
         assert ended.code == 1
         assert ended.err.endswith(": cannot be read: is no regular file\n")
 

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from portagpu.collectives.alpha_beta import fit_line
-from portagpu.collectives.bandwidth import bus_factor
-from portagpu.collectives.choice import (
+from portagpu.base.errors import Unsupported
+from portagpu.devices.collectives.alpha_beta import fit_line
+from portagpu.devices.collectives.choice import (
     BasisKind,
     Candidate,
     Graph,
@@ -22,11 +22,11 @@ from portagpu.collectives.choice import (
     Question,
     choose,
 )
-from portagpu.collectives.comm import Comm
-from portagpu.contract import Description
-from portagpu.discovery import cost_model_for
-from portagpu.errors import Unsupported
-from portagpu.target import load_target
+from portagpu.devices.collectives.comm import Comm
+from portagpu.devices.contract import Description
+from portagpu.devices.discovery import cost_model_for
+from portagpu.facts.nccl_tests.bandwidth import bus_factor
+from portagpu.facts.targets import load_target
 from portagpu_cuda.cost_model import MODEL as NCCL
 from tests.benchmarks import cost_models
 from tests.support.fake_plugins import FakeBackend, FakePlugin, handle
@@ -246,8 +246,8 @@ def test_a_plugin_s_model_answers_for_its_devices(monkeypatch):
     for unknown in (handle(plugin, "acme", 0), handle(FakePlugin("fake"), "fake", 0)):
         with pytest.raises(Unsupported, match="give a table of measured times"):
             unknown.comm.choose("all_reduce", 8, ranks=4)
-    monkeypatch.setattr("portagpu.discovery.candidates", lambda: {"acme": None})
-    monkeypatch.setattr("portagpu.discovery.plugin", lambda name: plugin)
+    monkeypatch.setattr("portagpu.devices.discovery.candidates", lambda: {"acme": None})
+    monkeypatch.setattr("portagpu.devices.discovery.plugin", lambda name: plugin)
     assert cost_model_for("acme") is module.MODEL
     assert cost_model_for("nvidia") is None
 
@@ -302,9 +302,9 @@ ASKS = """
 import os, torch
 from types import SimpleNamespace
 import torch.distributed as dist
-from portagpu.collectives import own_answer
-from portagpu.collectives.comm import Comm
-from portagpu.errors import Unsupported
+from portagpu.devices.collectives import library_estimate as own_answer
+from portagpu.devices.collectives.comm import Comm
+from portagpu.base.errors import Unsupported
 
 library = Comm("gloo", "Gloo", None, "cpu")
 def ask(**more):
@@ -339,7 +339,7 @@ for name, new in (("all_reduce", ""), ("all_gather_into_tensor", "all_gather_sin
 c10d._time_estimator = Estimator
 Estimator.time = 12.5
 ask()
-from portagpu.target import load_target
+from portagpu.facts.targets import load_target
 from portagpu_cuda.cost_model import MODEL
 gpu = SimpleNamespace(plugin=SimpleNamespace(cost_model=lambda: MODEL),
                       target=load_target("nvidia-h100-sxm"))

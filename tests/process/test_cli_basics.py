@@ -17,11 +17,11 @@ import pytest
 
 from portagpu import cli
 from portagpu._version import __version__
+from portagpu.base.distributions import install
+from portagpu.base.errors import BackendNotFound, MissingDependency, OutputError, TargetNotFound
 from portagpu.cli import _common, _errors
-from portagpu.distributions import install
-from portagpu.errors import BackendNotFound, MissingDependency, OutputError, TargetNotFound
-from portagpu.results.run import read_json
-from portagpu.torchbuild import TorchBuild
+from portagpu.facts.torchbuild import TorchBuild
+from portagpu.runs.results.run import read_json
 from tests.support.forked_verbs import VERB
 
 if TYPE_CHECKING:
@@ -351,33 +351,36 @@ def test_forced_colour_is_in_a_pipe_too_and_moves_no_cursor(
 
 
 INTERRUPTED = {
-    "info": ("portagpu.info.collect", ()),
-    "record": ("portagpu.recordings.record.record", ("folder",)),
-    "monitor": ("portagpu.monitor.run.samplers", ()),
-    "bringup": ("portagpu.bringup.checks.environment.read_host", ()),
-    "health": ("portagpu.health.watchdog.health_within", ()),
-    "conform": ("portagpu.suite.conform", ()),
-    "bench": ("portagpu.bench.run", ()),
-    "compile": ("portagpu.compile.compile_kernels", ("--all",)),
+    "info": ("portagpu.checks.info.collect", ()),
+    "record": ("portagpu.checks.recordings.record.record", ("folder",)),
+    "monitor": ("portagpu.checks.monitor.run.samplers", ()),
+    "bringup": ("portagpu.checks.bringup.checks.environment.read_host", ()),
+    "health": ("portagpu.checks.health.watchdog.health_within", ()),
+    "conform": ("portagpu.suites.conformance.conform", ()),
+    "bench": ("portagpu.suites.performance.run", ()),
+    "compile": ("portagpu.suites.compile.compile_kernels", ("--all",)),
     "collectives": (
-        "portagpu.target.load_target",
+        "portagpu.facts.targets.load_target",
         ("choose", "--ranks", "2", "--bytes", "8", "--target", "nvidia-h100-sxm"),
     ),
     "trace": ("portagpu.cli._traces.read_captures", ("summary", ".")),
     "occupancy": (
-        "portagpu.sizing.occupancy",
+        "portagpu.devices.sizing.occupancy",
         ("--arch", "sm_90", "--threads", "64", "--regs", "32"),
     ),
     "plan": (
-        "portagpu.target.load_target",
+        "portagpu.facts.targets.load_target",
         ("--model", "gpt2", "--target", "nvidia-h100-sxm", "--ranks", "1", "--batch", "1"),
     ),
     "port": ("portagpu.cli.port_lint.require_libcst", ("lint", ".")),
-    "profile": ("portagpu.profile.make_plan", ("--", "true")),
-    "targets": ("portagpu.target.load_targets", ()),
-    "fleet": ("portagpu.fleet.slurm.version", ("run", "bringup", "--nodes", "n", "--out", "x")),
-    "report": ("portagpu.bundle.files.read_files", ("result.json",)),
-    "matrix": ("portagpu.bundle.files.read_files", ("report", ".", "--out", "page.html")),
+    "profile": ("portagpu.traces.profile.make_plan", ("--", "true")),
+    "targets": ("portagpu.facts.targets.load_targets", ()),
+    "fleet": (
+        "portagpu.reports.fleet.slurm.version",
+        ("run", "bringup", "--nodes", "n", "--out", "x"),
+    ),
+    "report": ("portagpu.reports.bundles.files.read_files", ("result.json",)),
+    "matrix": ("portagpu.reports.bundles.files.read_files", ("report", ".", "--out", "page.html")),
 }
 """Verb: what is at work when Ctrl-C is pressed, and the words that get it there."""
 
@@ -455,7 +458,7 @@ def test_human_text_gives_way_to_json() -> None:
 def test_a_verb_without_torch_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, build: TorchBuild | None, said: str
 ) -> None:
-    monkeypatch.setattr("portagpu.torchbuild.torch_build", lambda: build)
+    monkeypatch.setattr("portagpu.facts.torchbuild.torch_build", lambda: build)
     with pytest.raises(MissingDependency, match="needs torch") as caught:
         _common.require_torch("conform")
     assert said in str(caught.value)
@@ -463,7 +466,7 @@ def test_a_verb_without_torch_says_what_to_install(
 
 def test_a_verb_with_torch_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     found = TorchBuild("/x", version="2.9.1", kind="cpu")
-    monkeypatch.setattr("portagpu.torchbuild.torch_build", lambda: found)
+    monkeypatch.setattr("portagpu.facts.torchbuild.torch_build", lambda: found)
     _common.require_torch("conform")
 
 

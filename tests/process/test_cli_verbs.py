@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner, Result
 
-from portagpu.bringup import load_gates
+from portagpu.checks.bringup import load_gates
 from portagpu.cli import main
 from portagpu.cli.report import report
 from portagpu.cli.targets import targets
-from portagpu.report import render
-from portagpu.results.run import Result as Found
-from portagpu.results.run import Run, Verdict, new_run
-from portagpu.suite import AREAS
-from portagpu.target import load_targets
+from portagpu.facts.targets import load_targets
+from portagpu.reports.html import render
+from portagpu.runs.results.run import Result as Found
+from portagpu.runs.results.run import Run, Verdict, new_run
+from portagpu.suites.conformance import AREAS
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,26 +8,26 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from portagpu.base.distributions import install
+from portagpu.base.errors import MissingDependency, OutputError, TargetNotFound
 from portagpu.cli import main
-from portagpu.compile import pool
-from portagpu.compile.job import Job
-from portagpu.compile.judge import judge_code
-from portagpu.compile.pool import ask_all
-from portagpu.compile.run import CompileOptions
-from portagpu.distributions import install
-from portagpu.errors import MissingDependency, OutputError, TargetNotFound
-from portagpu.kernels.catalogue import VARIANTS, variants_by_id
-from portagpu.machine_code import compiler as compilers
-from portagpu.machine_code.toolchain import CodeError, MachineCode
-from portagpu.results.run import Result, Verdict, read_json
-from portagpu.target import identify, load_target
+from portagpu.devices.machine_code import compiler as compilers
+from portagpu.devices.machine_code.toolchain import CodeError, MachineCode
+from portagpu.facts.targets import identify, load_target
+from portagpu.runs.results.run import Result, Verdict, read_json
+from portagpu.suites.compile import pool
+from portagpu.suites.compile.job import Job
+from portagpu.suites.compile.judge import judge_code
+from portagpu.suites.compile.pool import ask_all
+from portagpu.suites.compile.run import CompileOptions
+from portagpu.train.kernels.catalogue import VARIANTS, variants_by_id
 from portagpu_cuda_build import machine_code as cuda
 from portagpu_rocm_build import machine_code as rocm
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from portagpu.target import Target
+    from portagpu.facts.targets import Target
 
 VENDORS: Final = {"sm": "nvidia", "gf": "amd"}
 
@@ -347,7 +347,7 @@ def test_a_cpu_claims_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 WORKER: Final = """
 import os, sys, time
-from portagpu.subprocesses import parent_channel
+from portagpu.base.subprocesses import parent_channel
 channel = parent_channel()
 while (request := channel.receive()) is not None:
     job = request["job"]
@@ -427,9 +427,7 @@ def test_an_answer_of_another_shape_is_an_error_of_its_job(given: dict[str, Any]
 def test_variables_that_change_code_do_not_reach_the_compilers(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    worker = (
-        "import os\nfrom portagpu.subprocesses import parent_channel\nchannel = parent_channel()\n"
-    )
+    worker = "import os\nfrom portagpu.base.subprocesses import parent_channel\nchannel = parent_channel()\n"
     worker += "while channel.receive(): channel.send(dict(os.environ))\n"
     (tmp_path / "fake_worker.py").write_text(worker, "utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from portagpu.base.distributions import install
+from portagpu.base.errors import MissingDependency, Unsupported
 from portagpu.cli import main
-from portagpu.compile import cpp_jobs, triton_jobs
-from portagpu.compile.run import CompileOptions, compile_kernels
-from portagpu.discovery import toolchain_for
-from portagpu.distributions import install
-from portagpu.errors import MissingDependency, Unsupported
-from portagpu.kernels.cache import Cache
-from portagpu.kernels.catalogue import VARIANTS
-from portagpu.kernels.cpp import KERNELS
-from portagpu.machine_code.toolchain import MachineCode, Toolchain
-from portagpu.results.run import Result, Verdict, read_json
+from portagpu.devices.discovery import toolchain_for
+from portagpu.devices.machine_code.toolchain import MachineCode, Toolchain
+from portagpu.runs.results.run import Result, Verdict, read_json
+from portagpu.suites.compile import cpp_jobs, triton_jobs
+from portagpu.suites.compile.run import CompileOptions, compile_kernels
+from portagpu.train.kernels.cache import Cache
+from portagpu.train.kernels.catalogue import VARIANTS
+from portagpu.train.kernels.cpp import KERNELS
 from tests.conftest import CHILD_LIMIT_S
 from tests.support.fake_clang import write_clang
 from tests.support.waits import wait_until
@@ -36,7 +36,7 @@ from tests.support.waits import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from portagpu.machine_code.compiler import Compiler
+    from portagpu.devices.machine_code.compiler import Compiler
     from tests.conftest import Child
 
 IDS = [
@@ -93,7 +93,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             sources.append(job.get("source", job.get("variant")))
             on_answer(index, good(job))
 
-    monkeypatch.setattr("portagpu.compile.run.ask_all", ask_all)
+    monkeypatch.setattr("portagpu.suites.compile.run.ask_all", ask_all)
     monkeypatch.setattr(cpp_jobs, "call", lambda *_, **__: (FAKE, ""))
     return sources
 
@@ -172,7 +172,7 @@ def test_a_backend_without_cpp_says_so_in_one_line(monkeypatch: pytest.MonkeyPat
         def toolchain(self) -> Toolchain:
             return Bare()
 
-    monkeypatch.setattr("portagpu.discovery.plugin", lambda _: Plugin())
+    monkeypatch.setattr("portagpu.devices.discovery.plugin", lambda _: Plugin())
     monkeypatch.setattr(cpp_jobs, "check_readers", lambda: None)
     assert cpp_jobs.survey("rocm", ["gfx942"]) == {"gfx942": "the backend for amd builds no C++"}
     with pytest.raises(Unsupported, match="builds no C"):
@@ -399,13 +399,13 @@ def test_real_sources_are_built_and_kept(child: Callable[..., Child], tmp_path: 
 def test_nothing_is_imported_before_it_is_needed(child: Callable[..., Child]) -> None:
     script = """
 import json, sys
-import portagpu.kernels.cpp
+import portagpu.train.kernels.cpp
 first = set(sys.modules)
-import portagpu.compile, portagpu.compile.worker
+import portagpu.suites.compile, portagpu.suites.compile.worker
 second = set(sys.modules)
 print(json.dumps([sorted(first), sorted(second)]))
 """
     first, second = json.loads(child("-c", script).ok())
-    assert not [name for name in first if name.startswith("portagpu.compile")]
+    assert not [name for name in first if name.startswith("portagpu.suites.compile")]
     for name in ("torch", "triton", "portagpu_cuda_build", "portagpu_rocm_build"):
         assert name not in second

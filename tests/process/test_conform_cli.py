@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu import cli, suite
-from portagpu.results.run import Result, Verdict, read_json
-from portagpu.running import add_result
-from portagpu.suite.messages import DeviceUnderTest, TargetClaims
+from portagpu import cli
+from portagpu.runs.engine import add_result
+from portagpu.runs.results.run import Result, Verdict, read_json
+from portagpu.suites import conformance as suite
+from portagpu.suites.conformance.messages import DeviceUnderTest, TargetClaims
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from portagpu.results.run import Run
-    from portagpu.running import Progress
-    from portagpu.suite import ConformOptions
+    from portagpu.runs.engine import Progress
+    from portagpu.runs.results.run import Run
+    from portagpu.suites.conformance import ConformOptions
     from tests.conftest import Child
 
 pytestmark = pytest.mark.usefixtures("forked")
@@ -69,7 +70,7 @@ def gives(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             if interrupt:
                 raise KeyboardInterrupt
 
-        monkeypatch.setattr("portagpu.suite.runner.judge_cases", fake)
+        monkeypatch.setattr("portagpu.suites.conformance.runner.judge_cases", fake)
 
     return install
 
@@ -298,7 +299,7 @@ def test_installed_wheel_has_the_suite(
     child: Callable[..., Child], portagpu_installed: Path
 ) -> None:
     script = (
-        "import portagpu, portagpu.suite as suite;"
+        "import portagpu, portagpu.suites.conformance as suite;"
         "print(portagpu.__file__); print(len(suite.list_cases()))"
     )
     place, count = child("-c", script, path=[portagpu_installed]).ok().split()
@@ -318,7 +319,7 @@ def test_exitfirst_is_asked_of_the_suite_and_verbose_tells_every_result(
             add_result(run, progress, each)
 
     monkeypatch.setattr("portagpu.cli.conform.require_torch", lambda verb: None)
-    monkeypatch.setattr("portagpu.suite.runner.judge_cases", fake)
+    monkeypatch.setattr("portagpu.suites.conformance.runner.judge_cases", fake)
     assert cli.main(["conform", "-x", "-v"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[:3]] == ["PASS", "FAIL", "PASS"]

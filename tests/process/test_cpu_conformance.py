@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.first, pytest.mark.usefixtures("forked")]
 
-from portagpu.suite import list_cases
+from portagpu.suites.conformance import list_cases
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,10 +19,10 @@ pytest.importorskip("torch")
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from portagpu.bench.device import _support
-from portagpu.precision import Support
-from portagpu.precision.formats import FLAVOURS, FP8_NAMES
-from portagpu.results.run import Verdict
+from portagpu.devices.precision import Support
+from portagpu.devices.precision.formats import FLAVOURS, FP8_NAMES
+from portagpu.runs.results.run import Verdict
+from portagpu.suites.performance.device import _support
 from portagpu_cpu import fp8
 from tests.conftest import ROOT
 from tests.support import suite_harness

@@ -13,14 +13,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from portagpu import registry
-from portagpu.bringup.checks import identity
-from portagpu.bringup.context import Context
-from portagpu.bringup.gates import load_gates
-from portagpu.errors import BackendNotFound
-from portagpu.host import Tree, gpus_on_machine
-from portagpu.results.run import Verdict
-from portagpu.world import Ranks
+from portagpu.base.errors import BackendNotFound
+from portagpu.checks.bringup.checks import identity
+from portagpu.checks.bringup.context import Context
+from portagpu.checks.bringup.gates import load_gates
+from portagpu.devices import registry
+from portagpu.facts.host import Tree, gpus_on_machine
+from portagpu.runs.results.run import Verdict
+from portagpu.runs.world import Ranks
 from portagpu_cuda.plugin import CudaPlugin
 from tests.support import fake_torch, host_trees
 from tests.support.registry_state import forget, use_plugins

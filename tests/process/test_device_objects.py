@@ -11,7 +11,7 @@ pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
 import portagpu as pg
-from portagpu import registry
+from portagpu.devices import registry
 from tests.conftest import ROOT
 from tests.support.registry_state import forget
 

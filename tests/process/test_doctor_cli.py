@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
+from portagpu.checks.collectives_doctor import DoctorOptions
+from portagpu.checks.collectives_doctor import doctor as engine
 from portagpu.cli.collectives_doctor import doctor
-from portagpu.doctor import DoctorOptions
-from portagpu.doctor import doctor as engine
-from portagpu.results.run import Verdict, read_json
-from portagpu.running import Progress
+from portagpu.runs.engine import Progress
+from portagpu.runs.results.run import Verdict, read_json
 from tests.process.test_doctor_dumps import OPEN, document, entry
 
 if TYPE_CHECKING:

@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.doctor import DoctorOptions, doctor, engine, known_findings, stalls
-from portagpu.doctor.findings import to_result
-from portagpu.doctor.flight_recorder import looks_like_dump, rank_of, read_dump
-from portagpu.doctor.pickle_data import load_data
-from portagpu.doctor.stalls import judge_dumps
-from portagpu.errors import RecordingError
-from portagpu.readings.model import FormatError
-from portagpu.results.run import Verdict
+from portagpu.base.errors import RecordingError
+from portagpu.checks.collectives_doctor import DoctorOptions, doctor, engine, known_findings, stalls
+from portagpu.checks.collectives_doctor.findings import to_result
+from portagpu.checks.collectives_doctor.flight_recorder import looks_like_dump, rank_of, read_dump
+from portagpu.checks.collectives_doctor.pickle_data import load_data
+from portagpu.checks.collectives_doctor.stalls import judge_dumps
+from portagpu.facts.readings.model import FormatError
+from portagpu.runs.results.run import Verdict
 from tests.support.looped import looped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from portagpu.results.run import Result, Run
-    from portagpu.world import Ranks
+    from portagpu.runs.results.run import Result, Run
+    from portagpu.runs.world import Ranks
 
 
 def trusted(data: bytes) -> Any:

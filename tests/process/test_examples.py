@@ -21,7 +21,7 @@ from tests.conftest import ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from portagpu.world import Ranks
+    from portagpu.runs.world import Ranks
 
 RANKS: Final = "tests.support.ranks"
 EXAMPLE: Final = ROOT / "examples/train_transformer.py"

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from portagpu import files
-from portagpu.errors import OutputError
-from portagpu.files import read_bounded, write_atomic
-from portagpu.recordings.record import record
+from portagpu.base import files
+from portagpu.base.errors import OutputError
+from portagpu.base.files import read_bounded, write_atomic
+from portagpu.checks.recordings.record import record
 
 
 def names(folder: Path) -> list[str]:
@@ -261,7 +261,7 @@ def test_a_named_pipe_is_written_into(tmp_path):
 
 
 def test_standard_output_as_a_path_works_in_a_pipe():
-    code = "from portagpu.files import write_atomic; write_atomic('/dev/stdout', 'hello')"
+    code = "from portagpu.base.files import write_atomic; write_atomic('/dev/stdout', 'hello')"
     link = Path("/dev/stdout").readlink()
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False

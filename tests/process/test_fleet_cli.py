@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from portagpu import cli
-from portagpu.fleet import collect, slurm
-from portagpu.fleet import run as fleet_run
-from portagpu.fleet.begin import FleetOptions
-from portagpu.fleet.record import FleetRecord, Step, StepState, read_record, write_record
-from portagpu.fleet.run import FleetProgress
-from portagpu.fleet.steps import joint_steps, pair_rounds
-from portagpu.patience import Limits
+from portagpu.base.patience import Limits
+from portagpu.reports.fleet import run as fleet_run
+from portagpu.reports.fleet import slurm
+from portagpu.reports.fleet import step_result as collect
+from portagpu.reports.fleet.record import FleetRecord, Step, StepState, read_record, write_record
+from portagpu.reports.fleet.request import FleetOptions
+from portagpu.reports.fleet.run import FleetProgress
+from portagpu.reports.fleet.steps import joint_steps, pair_rounds
 from tests.support.result_samples import passing
 
 if TYPE_CHECKING:

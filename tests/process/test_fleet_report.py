@@ -12,17 +12,23 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.bundle.clearance import write_clearance
+from portagpu.base.errors import ResultError
 from portagpu.cli import main
-from portagpu.errors import ResultError
-from portagpu.fleet.gather import DAMAGED, gather
-from portagpu.fleet.nodes import read_nodes
-from portagpu.fleet.record import FleetRecord, FleetRecordError, Step, StepState, write_record
-from portagpu.fleet.report import SCHEMA, FleetReport, report
-from portagpu.ledger import Relief
-from portagpu.report.fleet_page import render
-from portagpu.results.run import Result, Run, parse_json
-from portagpu.results.verdicts import Verdict
+from portagpu.reports.bundles.clearance import write_clearance
+from portagpu.reports.fleet.nodes import read_nodes
+from portagpu.reports.fleet.record import (
+    FleetRecord,
+    FleetRecordError,
+    Step,
+    StepState,
+    write_record,
+)
+from portagpu.reports.fleet.report import SCHEMA, FleetReport, report
+from portagpu.reports.fleet.result_files import DAMAGED, gather
+from portagpu.reports.html.fleet_page import render
+from portagpu.runs.ledger import Relief
+from portagpu.runs.results.run import Result, Run, parse_json
+from portagpu.runs.results.verdicts import Verdict
 from tests.support.chromium import PROGRAM, WHY_NOT
 from tests.support.chromium import Page as Browser
 from tests.support.fleet_simulation import simulate, write_files
@@ -285,7 +291,7 @@ def test_a_result_in_the_folder_of_another_node_is_its_own(tmp_path: Path) -> No
 def test_a_fleet_json_of_something_else_hides_no_result(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     run(1, [SPOILED], host="a").write_json(tmp_path / "x" / "old.json")
-    (tmp_path / "x" / "fleet.json").write_text('{"schema": "portagpu.fleet-report/1"}')
+    (tmp_path / "x" / "fleet.json").write_text('{"schema": "portagpu.reports.fleet-report/1"}')
     assert report([tmp_path]).verdict is Verdict.FAIL
 
 
@@ -513,8 +519,8 @@ def test_several_processes_read_what_one_does(fleet: Path, monkeypatch: pytest.M
         used.append(processes)
         return ProcessPoolExecutor(processes, **options)
 
-    monkeypatch.setattr("portagpu.fleet.nodes.ProcessPoolExecutor", pool)
-    monkeypatch.setattr("portagpu.fleet.nodes._SHARE", 8)
+    monkeypatch.setattr("portagpu.reports.fleet.nodes.ProcessPoolExecutor", pool)
+    monkeypatch.setattr("portagpu.reports.fleet.nodes._SHARE", 8)
     paths = sorted(fleet.glob("*/result.json"))[:24]
     assert list(read_nodes(paths, 1)) == list(read_nodes(paths, 3))
     assert used == [3]

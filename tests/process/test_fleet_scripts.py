@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.fleet.scripts import write_scripts
+from portagpu.reports.fleet.scripts import write_scripts
 from tests.support.fleet_scripts import scripts_in
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import os
 
 import pytest
 
-from portagpu.bringup import load_gates
-from portagpu.host import visibility_variables
-from portagpu.results.run import Run
+from portagpu.checks.bringup import load_gates
+from portagpu.facts.host import visibility_variables
+from portagpu.runs.results.run import Run
 from tests.support.forked_verbs import LIBRARIES_HERE, VERB
 from tests.support.host_trees import build, gfx942_node, pci_device, two_socket_x86
 
@@ -22,15 +22,15 @@ PROGRAM = """
 import sys
 from pathlib import Path
 root = Path({root!r})
-import portagpu.host.gpus, portagpu.host.tree
-portagpu.host.gpus.gpus_on_machine.__defaults__ = (root,)
-init = portagpu.host.tree.Tree.__init__
+import portagpu.facts.host.gpus, portagpu.facts.host.tree
+portagpu.facts.host.gpus.gpus_on_machine.__defaults__ = (root,)
+init = portagpu.facts.host.tree.Tree.__init__
 init.__defaults__ = (root, *init.__defaults__[1:])
 {libraries}
 {body}
 """
 OPEN = """
-from portagpu.errors import PortagpuError
+from portagpu.base.errors import PortagpuError
 import portagpu as pg
 try:
     print(pg.backend().name)

@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from portagpu.base.errors import RecordingError, TargetNotFound
+from portagpu.checks.health import gate, logs
+from portagpu.checks.health.engine import health, health_so_far
+from portagpu.checks.health.gate import Answer, Gate, State, answer, npd_line, tell_operator
+from portagpu.checks.health.logs import KernelLog, events_since, log_file
+from portagpu.checks.health.machine import Snapshot
+from portagpu.checks.health.options import HealthOptions
 from portagpu.cli._health_text import health_text, summary
-from portagpu.errors import RecordingError, TargetNotFound
-from portagpu.health import gate, logs
-from portagpu.health.engine import health, health_so_far
-from portagpu.health.gate import Answer, Gate, State, answer, npd_line, tell_operator
-from portagpu.health.logs import KernelLog, events_since, log_file
-from portagpu.health.machine import Snapshot
-from portagpu.health.options import HealthOptions
-from portagpu.inventory import tools
-from portagpu.inventory.sources import Live
-from portagpu.readings.model import Event, Findings, GpuState, Reading
-from portagpu.results.actions import Action, action_of
-from portagpu.results.run import Result, Run, Verdict, read_json, validate
+from portagpu.facts.readings.model import Event, Findings, GpuState, Reading
+from portagpu.machine.inventory import tools
+from portagpu.machine.inventory.sources import Live
+from portagpu.runs.results.actions import Action, action_of
+from portagpu.runs.results.run import Result, Run, Verdict, read_json, validate
 from tests.support.forked_verbs import VERB, ForkedVerbs
 from tests.support.gpu_trees import machine, nvidia_gpu
 from tests.support.host_trees import build, two_socket_x86
@@ -63,7 +63,7 @@ def root_of_node(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def node(root_of_node: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]:
     """Judges a machine of files with eight H200 and this log, as if it were this one."""
     root = root_of_node
-    monkeypatch.setattr("portagpu.health.machine.Live", lambda: Live(root, {}))
+    monkeypatch.setattr("portagpu.checks.health.machine.Live", lambda: Live(root, {}))
 
     def judge(printed: str | None = QUIET, /, **options: Any) -> Run:
         def journal(limit_s: float) -> KernelLog:
@@ -71,7 +71,7 @@ def node(root_of_node: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., R
                 return KernelLog(problem="the kernel's log is not read: journalctl: no permission")
             return logs._parsed(printed)
 
-        monkeypatch.setattr("portagpu.health.machine.journal", journal)
+        monkeypatch.setattr("portagpu.checks.health.machine.journal", journal)
         run = health(HealthOptions(**options))
         validate(json.loads(run.to_text()))
         return run
@@ -131,8 +131,8 @@ def test_the_cpu_stands_for_no_gpu_that_is_missing(
 ) -> None:
     root = build(tmp_path / "machine", two_socket_x86(), {})
     (root / "sys/bus/pci/devices").mkdir(parents=True, exist_ok=True)
-    monkeypatch.setattr("portagpu.health.machine.Live", lambda: Live(root, {}))
-    monkeypatch.setattr("portagpu.health.machine.journal", lambda _: logs._parsed(QUIET))
+    monkeypatch.setattr("portagpu.checks.health.machine.Live", lambda: Live(root, {}))
+    monkeypatch.setattr("portagpu.checks.health.machine.journal", lambda _: logs._parsed(QUIET))
     (count,) = found(health(HealthOptions(expect_devices=1)), "identity/count")
     assert (count.verdict, action_of(count)) == (Verdict.FAIL, Action.ISOLATE)
     assert count.reason == "0 device(s) shown by files, 1 expected"
@@ -169,7 +169,7 @@ def test_the_tools_tell_of_devices_where_no_library_answers(
         said = Reading(source="nvidia-smi", vendor="nvidia", pci=GPU, state=state)
         return (Findings(kind="nvidia-smi -q -x", readings=(said,)),)
 
-    monkeypatch.setattr("portagpu.health.machine.tool_findings", tools)
+    monkeypatch.setattr("portagpu.checks.health.machine.tool_findings", tools)
     (asks,) = [each for each in found(node(), "health/answers") if each.failed]
     assert (asks.device, asks.extra["action"]) == (GPU, "isolate")
     # a prolog has no time for them
@@ -182,7 +182,7 @@ def test_a_check_that_breaks_is_an_error_and_stops_no_other(
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("no such file")
 
-    monkeypatch.setattr("portagpu.bringup.checks.links.judge_links", broken)
+    monkeypatch.setattr("portagpu.checks.bringup.checks.links.judge_links", broken)
     run = node(dmesg(LOST))
     (broke,) = found(run, "links/check")
     assert (broke.verdict, action_of(broke)) == (Verdict.ERROR, Action.MONITOR)
@@ -343,7 +343,7 @@ def test_a_machine_whose_files_cannot_be_read_is_not_passed(
     said: str,
 ) -> None:
     root = build(tmp_path / "empty", dict.fromkeys(there, "1 kB\n"))
-    monkeypatch.setattr("portagpu.health.machine.Live", lambda: Live(root, {}))
+    monkeypatch.setattr("portagpu.checks.health.machine.Live", lambda: Live(root, {}))
     run = node()
     (sources,) = found(run, "environment/recording")
     assert sources.verdict is (Verdict.INCONCLUSIVE if said else Verdict.PASS)
@@ -639,9 +639,9 @@ def command(
 
 
 JUDGES_HERE = """
-import portagpu.health.watchdog
-from portagpu.health.engine import health
-portagpu.health.watchdog.health_within = health
+import portagpu.checks.health.watchdog
+from portagpu.checks.health.engine import health
+portagpu.checks.health.watchdog.health_within = health
 """
 
 
@@ -753,7 +753,7 @@ HANGS = {
     # a vendor's library that does not return
     "probe": (
         "import time\n"
-        "from portagpu.contract import Plugin, Status\n"
+        "from portagpu.devices.contract import Plugin, Status\n"
         "class Hanging(Plugin):\n"
         "    name, contract, vendor = 'hanging', (1, 0), 'hanging'\n"
         "    def status(self): return Status(False, 'hangs')\n"
@@ -780,7 +780,7 @@ def hanging_site(folder: Path, kind: str) -> Path:
     if kind == "python":
         (site / "sitecustomize.py").write_text(
             "import os, pathlib, sys, time\n"
-            "if 'portagpu.health.child' in sys.orig_argv:\n"
+            "if 'portagpu.checks.health.child' in sys.orig_argv:\n"
             f"    pathlib.Path({str(folder / 'pid')!r}).write_text(str(os.getpid()))\n"
             "    time.sleep(600)\n"
         )
@@ -830,7 +830,7 @@ def test_a_child_that_dies_is_inconclusive(tmp_path: Path) -> None:
     site = tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(
-        "import os, sys\nif 'portagpu.health.child' in sys.orig_argv:\n    os.abort()\n"
+        "import os, sys\nif 'portagpu.checks.health.child' in sys.orig_argv:\n    os.abort()\n"
     )
     done = command("--gate", "npd", site=site)
     assert done.returncode == 2
@@ -847,8 +847,8 @@ def test_a_node_without_gpus_and_log_is_not_passed(
 
 def test_the_command_imports_no_torch_and_no_numpy() -> None:
     code = (
-        "import sys; from portagpu.health.engine import health_so_far; "
-        "import portagpu.health.gate, portagpu.health.watchdog, portagpu.cli.health; "
+        "import sys; from portagpu.checks.health.engine import health_so_far; "
+        "import portagpu.checks.health.gate, portagpu.checks.health.watchdog, portagpu.cli.health; "
         "print(sorted({'torch', 'numpy', 'rich', 'multiprocessing'} & set(sys.modules)))"
     )
     done = subprocess.run(
@@ -864,6 +864,6 @@ def test_the_command_imports_no_torch_and_no_numpy() -> None:
 
 def test_slurm_is_called_nowhere() -> None:
     """Neither a prolog nor an epilog may call its commands; the generated scripts drain."""
-    for path in (ROOT / "portagpu" / "health").glob("*.py"):
+    for path in (ROOT / "portagpu" / "checks" / "health").glob("*.py"):
         text = path.read_text(encoding="utf-8")
         assert not {"scontrol", "sinfo", "squeue", "sacctmgr", "srun"} & set(text.split()), path

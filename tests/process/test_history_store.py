@@ -15,13 +15,13 @@ pytest.importorskip("numpy")
 sa: Any = pytest.importorskip("sqlalchemy")
 pytest.importorskip("alembic")
 
-from portagpu.bundle.document import canonical
-from portagpu.errors import StoreError, StoreNotFound
-from portagpu.history.documents import read_document
-from portagpu.history.importing import Outcome, export_files, import_files
-from portagpu.history.store import open_store
-from portagpu.history.tables import METADATA, VERSION_TABLE, VERSIONS
-from portagpu.results.run import Result, Verdict, read_json
+from portagpu.base.errors import StoreError, StoreNotFound
+from portagpu.reports.bundles.document import canonical
+from portagpu.reports.history.documents import read_document
+from portagpu.reports.history.importing import Outcome, export_files, import_files
+from portagpu.reports.history.store import open_store
+from portagpu.reports.history.tables import METADATA, VERSION_TABLE, VERSIONS
+from portagpu.runs.results.run import Result, Verdict, read_json
 from tests.support import bundle_samples
 from tests.support.history_samples import measure, run, write
 from tests.support.history_stores import place, postgres_server
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from portagpu.history.importing import Imported
-    from portagpu.history.store import Store
+    from portagpu.reports.history.importing import Imported
+    from portagpu.reports.history.store import Store
 
 __all__ = ["place", "postgres_server"]
 
@@ -314,7 +314,7 @@ def test_few_and_many_runs_are_found_alike(
 
     with open_store(place) as store:
         assert asked(store) == [[(0, 1.0), (2, 3.0)]]
-        monkeypatch.setattr("portagpu.history.store._FEW", 0)
+        monkeypatch.setattr("portagpu.reports.history.store._FEW", 0)
         assert asked(store) == [[(0, 1.0), (2, 3.0)]]
         assert store.series([]) == []
         assert store.series(store.runs(), "a/c") == []

@@ -17,7 +17,7 @@ pytest.importorskip("numpy")
 pytest.importorskip("sqlalchemy")
 pytest.importorskip("alembic")
 
-from portagpu.history.store import open_store
+from portagpu.reports.history.store import open_store
 from tests.conftest import ROOT
 from tests.process.test_history_store import outcomes, rows
 from tests.support.history_samples import measure, run, write
@@ -125,13 +125,13 @@ def test_a_disk_without_space_for_the_tables_has_no_store(
 def test_a_writer_waits_for_another_and_says_so_in_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from portagpu.errors import StoreError
+    from portagpu.base.errors import StoreError
 
     place = str(tmp_path / "store.db")
     documents(tmp_path / "documents", 1)
     with open_store(place, create=True):
         pass
-    monkeypatch.setattr("portagpu.history.database._WAIT_S", 0)
+    monkeypatch.setattr("portagpu.reports.history.database._WAIT_S", 0)
     other: Any = sqlite3.connect(place, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreError, match="locked; another program writes: try again later"):
@@ -150,7 +150,7 @@ def test_ctrl_c_ends_the_wait_for_another_writer(tmp_path: Path, words: list[str
     holder.execute("BEGIN EXCLUSIVE")
     code = f"""
 import sys
-from portagpu.history import database
+from portagpu.reports.history import database
 free = database._when_free
 def waits(*words):
     print("waits", flush=True)

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 import portagpu
-from portagpu.errors import PortagpuError
-from portagpu.inventory.tools import run_commands
-from portagpu.readings.probe import probe
-from portagpu.subprocesses import call
-from portagpu.subprocesses import start as children
-from portagpu.subprocesses.start import (
+from portagpu.base.errors import PortagpuError
+from portagpu.base.subprocesses import call
+from portagpu.base.subprocesses import start as children
+from portagpu.base.subprocesses.start import (
     find_program,
     import_path,
     program_environment,
     python_environment,
 )
+from portagpu.facts.readings.probe import probe
+from portagpu.machine.inventory.tools import run_commands
 from portagpu_cuda_build import nvrtc
 from portagpu_rocm_build import clang
 from tests.conftest import ROOT
@@ -106,8 +106,8 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 ONE_KERNEL: Final = """
-import portagpu.compile.cpp_jobs as cpp
-import portagpu.compile.triton_jobs as triton
+import portagpu.suites.compile.cpp_jobs as cpp
+import portagpu.suites.compile.triton_jobs as triton
 triton.VARIANTS = triton.VARIANTS[:1]
 cpp.KERNELS = {name: cpp.KERNELS[name] for name in list(cpp.KERNELS)[:1]}
 """
@@ -194,7 +194,9 @@ def test_python_m_portagpu_leaves_the_working_folder_out(
     assert marks(folder) == [], f"{words} executed what lies in the working folder"
 
 
-@pytest.mark.parametrize("start", ["-m portagpu.bundle", "-mportagpu.target", "-Wi -m portagpu"])
+@pytest.mark.parametrize(
+    "start", ["-m portagpu.reports.bundles", "-mportagpu.target", "-Wi -m portagpu"]
+)
 def test_every_module_of_the_package_does(
     tmp_path: Path, starting: frozenset[str], start: str
 ) -> None:
@@ -230,8 +232,8 @@ def test_a_library_is_asked_without_the_working_folder(
     assert call("os.path", "basename", ("a/b",), limit_s=60) == ("b", "")
     for module in ("portagpu_cuda.gpus", "portagpu_rocm.gpus"):
         probe(module, "library")
-    call("portagpu.compile.cpp_jobs", "survey", ("cuda", ["sm_90"]), limit_s=60)
-    call("portagpu.compile.cpp_jobs", "survey", ("rocm", ["gfx942"]), limit_s=60)
+    call("portagpu.suites.compile.cpp_jobs", "survey", ("cuda", ["sm_90"]), limit_s=60)
+    call("portagpu.suites.compile.cpp_jobs", "survey", ("rocm", ["gfx942"]), limit_s=60)
     assert marks(stranger) == []
 
 
@@ -343,7 +345,7 @@ def test_a_deleted_working_folder_is_one_clear_line(
 
 
 def test_a_deleted_working_folder_stops_no_import_and_no_question(tmp_path: Path) -> None:
-    code = f"{GONE}import json, portagpu\nfrom portagpu.subprocesses import call\n"
+    code = f"{GONE}import json, portagpu\nfrom portagpu.base.subprocesses import call\n"
     said = run(tmp_path, "-P", "-c", f"{code}print(json.dumps(call('os', 'getcwd', limit_s=60)))")
     assert json.loads(said.ok()) == [None, "the working folder was deleted: cd to one that exists"]
 

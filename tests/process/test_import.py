@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import portagpu
-from portagpu.distributions import install
-from portagpu.subprocesses.start import python_environment
+from portagpu.base.distributions import install
+from portagpu.base.subprocesses.start import python_environment
 
 HEAVY = ("torch", "click", "rich", "pytest", "numpy", "pynvml", "amdsmi", "pyrsmi", "triton")
 
@@ -107,7 +107,7 @@ def test_a_fork_after_the_import_works():
         assert threading.active_count() == 1, "import started a thread"
         pid = os.fork()
         if pid == 0:
-            ok = portagpu.Status(True, "fine").usable and portagpu.errors is not None
+            ok = portagpu.Status(True, "fine").usable and portagpu.base.errors is not None
             os._exit(0 if ok else 3)
         _, status = os.waitpid(pid, 0)
         assert os.waitstatus_to_exitcode(status) == 0, status
@@ -122,7 +122,7 @@ def test_a_fork_after_asking_for_statuses_can_open_a_device():
     done = child(
         """
         import os, threading
-        from portagpu.registry import statuses
+        from portagpu.devices.registry import statuses
         assert statuses()["cpu"].usable
         pid = os.fork()
         if pid == 0:
@@ -214,7 +214,7 @@ def test_dir_lists_every_name():
         "pg.synchronize()",
         "pg.device_count()",
         "pg.max_memory_allocated()",
-        "__import__('portagpu.world').world.Ranks().start()",
+        "__import__('portagpu.runs.world').world.Ranks().start()",
     ],
 )
 def test_without_torch_one_line_says_what_to_install(call):
@@ -283,7 +283,13 @@ def test_a_torch_that_does_not_import_is_a_reason(tmp_path):
 
 @pytest.mark.parametrize(
     "module",
-    ["portagpu.world", "portagpu.discovery", "portagpu_cpu", "portagpu_cuda", "portagpu_rocm"],
+    [
+        "portagpu.runs.world",
+        "portagpu.devices.discovery",
+        "portagpu_cpu",
+        "portagpu_cuda",
+        "portagpu_rocm",
+    ],
 )
 def test_modules_that_every_process_may_load_leave_torch_alone(module):
     importlib.import_module(module)

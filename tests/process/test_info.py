@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from portagpu.base.distributions import install
+from portagpu.base.paths import matrix_dir
+from portagpu.base.units import size
+from portagpu.checks.diagnostics import machine_diagnostics, software_diagnostics
+from portagpu.checks.info import collect, devices
 from portagpu.cli._info_text import sections
-from portagpu.contract import Status
-from portagpu.diagnostics import machine_diagnostics, software_diagnostics
-from portagpu.distributions import install
-from portagpu.host import read_host
-from portagpu.host.settings import Settings
-from portagpu.host.tree import Tree
-from portagpu.info import collect, devices
-from portagpu.inventory import Gpu
-from portagpu.inventory.sources import Live, Machine
-from portagpu.paths import matrix_dir
-from portagpu.readings import Findings, GpuPart, GpuState, Process, Reading
-from portagpu.target import load
-from portagpu.target.folder import open_folder
-from portagpu.torchbuild import TorchBuild
-from portagpu.units import size
+from portagpu.devices.contract import Status
+from portagpu.facts.host import read_host
+from portagpu.facts.host.settings import Settings
+from portagpu.facts.host.tree import Tree
+from portagpu.facts.readings import Findings, GpuPart, GpuState, Process, Reading
+from portagpu.facts.targets import load
+from portagpu.facts.targets.folder import open_folder
+from portagpu.facts.torchbuild import TorchBuild
+from portagpu.machine.inventory import Gpu
+from portagpu.machine.inventory.sources import Live, Machine
 from tests.support.gpu_trees import amd_gpu, machine, nvidia_gpu
 from tests.support.host_trees import (
     GIB,
@@ -41,7 +41,7 @@ from tests.support.host_trees import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from portagpu.info import SchedulableDevice
+    from portagpu.checks.info import SchedulableDevice
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU_BUILD = TorchBuild("/lib/torch", version="2.9.1+cpu", kind="cpu")
@@ -248,7 +248,7 @@ def test_sizes_are_written_in_binary_units(count: int | None, text: str) -> None
 
 def test_collecting_imports_neither_torch_nor_click() -> None:
     program = (
-        "import sys\nfrom portagpu.info import collect\n"
+        "import sys\nfrom portagpu.checks.info import collect\n"
         "document = collect()\n"
         "found = {'torch', 'click', 'rich', 'numpy', 'pynvml', 'amdsmi'} & set(sys.modules)\n"
         "assert not found, found\nprint(document['schema'])"
@@ -519,7 +519,7 @@ def test_any_machine_gives_the_document_of_its_own_words(tmp_path: Path) -> None
 def test_libraries_are_not_asked_of_a_tree_that_is_not_this_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("portagpu.discovery.probes", lambda: pytest.fail("they were asked"))
+    monkeypatch.setattr("portagpu.devices.discovery.probes", lambda: pytest.fail("they were asked"))
     files, links = machine(nvidia_gpu(0))
     assert collect(build(tmp_path, files, links), {})["sources"] == [
         "proc",

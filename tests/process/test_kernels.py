@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from portagpu.errors import Unsupported
-from portagpu.kernels.plan import (
+from portagpu.base.errors import Unsupported
+from portagpu.facts.targets import architecture_names, load_architecture, load_targets
+from portagpu.train.kernels.plan import (
     Config,
     Limits,
     all_configs,
@@ -16,13 +17,12 @@ from portagpu.kernels.plan import (
     constants,
     shared_estimate,
 )
-from portagpu.target import architecture_names, load_architecture, load_targets
 from tests.support.looped import looped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from portagpu.target import Target
+    from portagpu.facts.targets import Target
     from tests.conftest import Child
 
 GPUS: Final = [
@@ -51,7 +51,7 @@ needs_triton = pytest.mark.skipif(
 @pytest.mark.torch
 def test_cpu_is_refused_in_one_line() -> None:
     torch = pytest.importorskip("torch")
-    from portagpu import kernels
+    from portagpu.train import kernels
 
     x = torch.ones(2, 2)
     for call in (
@@ -74,7 +74,7 @@ def test_cpu_is_refused_in_one_line() -> None:
 def test_reference_of_adamw_is_torchs_in_float64(decay: float) -> None:
     """Settings that fp32 holds exactly, so that both compute with the same numbers."""
     torch = pytest.importorskip("torch")
-    from portagpu.kernels import reference
+    from portagpu.train.kernels import reference
 
     draw = torch.Generator().manual_seed(1)
     settings = {"lr": 2.0**-7, "betas": (0.875, 1 - 2.0**-10), "eps": 2.0**-20}
@@ -95,7 +95,7 @@ def test_reference_of_adamw_is_torchs_in_float64(decay: float) -> None:
 @pytest.mark.torch
 def test_missing_triton_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
-    from portagpu import kernels
+    from portagpu.train import kernels
 
     found = importlib.util.find_spec
     monkeypatch.setattr(
@@ -111,8 +111,8 @@ def test_wrong_arguments_are_named(child: Callable[..., Child]) -> None:
     pytest.importorskip("torch")
     code = """
 import torch
-from portagpu import kernels as k
-from portagpu.errors import Unsupported
+from portagpu.train import kernels as k
+from portagpu.base.errors import Unsupported
 x = torch.ones(4, 4)
 h = x.half()
 for call in (
@@ -162,7 +162,9 @@ for call in (lambda: k.softmax(x.requires_grad_()), lambda: k.quantize_fp8(x.det
 
 
 def test_importing_kernels_imports_neither_torch_nor_triton(child: Callable[..., Child]) -> None:
-    code = "import sys, portagpu.kernels; print({'torch', 'triton', 'numpy'} & {*sys.modules})"
+    code = (
+        "import sys, portagpu.train.kernels; print({'torch', 'triton', 'numpy'} & {*sys.modules})"
+    )
     assert child("-c", code).ok().strip() == "set()"
 
 

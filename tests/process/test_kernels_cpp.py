@@ -11,12 +11,12 @@ import pytest
 torch = pytest.importorskip("torch")
 import numpy as np
 
-from portagpu.arch import Arch
-from portagpu.discovery import toolchain_for
-from portagpu.errors import MissingDependency, Unsupported
-from portagpu.kernels import cpp
-from portagpu.registry import backend
-from portagpu.sizing import Sizing
+from portagpu.base.errors import MissingDependency, Unsupported
+from portagpu.devices.discovery import toolchain_for
+from portagpu.devices.registry import backend
+from portagpu.devices.sizing import Sizing
+from portagpu.facts.arch import Arch
+from portagpu.train.kernels import cpp
 from tests.support import lane_shim, suite_harness
 from tests.support.looped import looped
 

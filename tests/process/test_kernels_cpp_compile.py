@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from portagpu.errors import MissingDependency, TargetNotFound, Unsupported
-from portagpu.kernels.cpp import KERNELS, CompileError, compile_kernel, compile_source
-from portagpu.machine_code.compiled import CompilerEnded
-from portagpu.patience import Limits
-from portagpu.sizing import Sizing
-from portagpu.target import load_targets
+from portagpu.base.errors import MissingDependency, TargetNotFound, Unsupported
+from portagpu.base.patience import Limits
+from portagpu.devices.machine_code.compiled import CompilerEnded
+from portagpu.devices.sizing import Sizing
+from portagpu.facts.targets import load_targets
+from portagpu.train.kernels.cpp import KERNELS, CompileError, compile_kernel, compile_source
 from portagpu_cuda_build import nvrtc
 from portagpu_rocm_build import clang
 from tests.support import built_kernels
@@ -182,7 +182,7 @@ def test_a_clang_without_linker_says_what_to_install(only):
 def test_a_compiler_that_hangs_is_ended(only, monkeypatch):
     write_clang(only, "exec /bin/sleep 600")
     monkeypatch.setattr(
-        "portagpu.kernels.cpp.compile.LIMITS", Limits(compile_s=3.0)
+        "portagpu.train.kernels.cpp.compile.LIMITS", Limits(compile_s=3.0)
     )  # allowed: what it limits never ends
     with pytest.raises(CompileError, match=r"no code for gfx942: .* did not answer within 3 s"):
         compile_source("", "gfx942")
@@ -267,7 +267,7 @@ def test_nvrtc_that_is_too_new_or_too_old_says_which_to_install(monkeypatch, num
 
 def test_a_child_that_aborts_is_reported(monkeypatch):
     monkeypatch.setattr(
-        "portagpu.kernels.cpp.compile.call", lambda *_, **__: (None, "it ended with SIGABRT")
+        "portagpu.train.kernels.cpp.compile.call", lambda *_, **__: (None, "it ended with SIGABRT")
     )
     with pytest.raises(CompilerEnded, match="no code for sm_90: it ended with SIGABRT"):
         compile_source("", "sm_90")

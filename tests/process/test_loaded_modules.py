@@ -17,10 +17,10 @@ import pytest
 pytest.importorskip("pyarrow")
 pytest.importorskip("numpy")
 
+from portagpu.base.subprocesses.start import python_environment
 from portagpu.cli import VERBS
 from portagpu.cli._group import app
-from portagpu.results.run import Result, Verdict, new_run
-from portagpu.subprocesses.start import python_environment
+from portagpu.runs.results.run import Result, Verdict, new_run
 from tests.conftest import ROOT
 from tests.support import trace_samples
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from portagpu.readings.model import Node
-from portagpu.recordings.replay import Recording
+from portagpu.checks.recordings.replay import Recording
+from portagpu.facts.readings.model import Node
 from tests.support import rocm_smi_replay
 
 RECORDINGS = Path(__file__).parents[3] / "shared/recordings/kfd"

@@ -14,17 +14,17 @@ from typing import Any
 
 import pytest
 
-from portagpu.bundle.result_ids import stated_areas, stated_names
+from portagpu.base.installation import stated_gates
+from portagpu.base.paths import matrix_dir
 from portagpu.cli import main
-from portagpu.contents import stated_gates
-from portagpu.kernels.cpp.sources import KERNELS
-from portagpu.ledger import Device
-from portagpu.matrix import run as matrix_run
-from portagpu.matrix.kept import Here, UnknownMachine, why_again
-from portagpu.matrix.run import CannotRun, Environment, reachable, run_environments
-from portagpu.paths import matrix_dir
-from portagpu.results.run import Result, Run, Verdict, new_run
-from portagpu.target import load_target
+from portagpu.facts.targets import load_target
+from portagpu.reports.bundles.result_ids import stated_areas, stated_names
+from portagpu.reports.proofs import run as matrix_run
+from portagpu.reports.proofs.reuse import Here, UnknownMachine, why_again
+from portagpu.reports.proofs.run import CannotRun, Environment, reachable, run_environments
+from portagpu.runs.ledger import Device
+from portagpu.runs.results.run import Result, Run, Verdict, new_run
+from portagpu.train.kernels.cpp.sources import KERNELS
 from tests.conftest import CHILD_LIMIT_S, ROOT
 from tests.support.forked_verbs import VERB, ForkedVerbs
 from tests.support.waits import wait_until
@@ -373,8 +373,8 @@ def test_a_log_that_cannot_be_written_ends_what_runs(
 ) -> None:
     (tmp_path / "out" / "nvidia-l4-compile.log").mkdir(parents=True)
     patch = f"""
-import portagpu.matrix.run
-portagpu.matrix.run.python_command = lambda *words: [{without_tox!r}, *words]
+import portagpu.reports.proofs.run
+portagpu.reports.proofs.run.python_command = lambda *words: [{without_tox!r}, *words]
 """
     ended = verbs(
         *words_of_two(tmp_path / "out", 2),

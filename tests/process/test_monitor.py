@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from portagpu import cli
-from portagpu.monitor import Happening, MonitorOptions, Round, monitor
-from portagpu.monitor.lines import ReaderGone
-from portagpu.monitor.run import _target_limit, to_samples
-from portagpu.monitor.sample import Device
-from portagpu.monitor.tracker import Tracker
-from portagpu.readings import End, GpuState, Link, Memory, Node, Pcie, Reading
-from portagpu.readings.stream import Problem
+from portagpu.checks.monitor import Happening, MonitorOptions, Round, monitor
+from portagpu.checks.monitor.lines import ReaderGone
+from portagpu.checks.monitor.run import _target_limit, to_samples
+from portagpu.checks.monitor.sample import Device
+from portagpu.checks.monitor.tracker import Tracker
+from portagpu.facts.readings import End, GpuState, Link, Memory, Node, Pcie, Reading
+from portagpu.facts.readings.stream import Problem
 from tests.support import owned
 from tests.support.monitor_samples import Library, a_round, full, sample
 from tests.support.waits import wait_until
@@ -269,7 +269,7 @@ def test_intervals_follow_the_clock_that_never_steps(
     stepping = SimpleNamespace(
         time=lambda: time.time() + next(steps), monotonic=time.monotonic
     )  # allowed: a clock that steps
-    monkeypatch.setattr("portagpu.readings.stream.time", stepping)
+    monkeypatch.setattr("portagpu.facts.readings.stream.time", stepping)
     rounds = watch(MonitorOptions(interval_s=0.1, count=5), library("lib_clock"))
     assert rounds[2].time < rounds[1].time, "stamps are of the wall clock"
     assert [each.at_s for each in rounds] == sorted(each.at_s for each in rounds)
@@ -304,7 +304,7 @@ def devices(library: Callable[[str], Library], monkeypatch: pytest.MonkeyPatch) 
     """The verb's machine has the GPUs of one made-up library, and nothing else."""
     one = library("lib_verb")
     one.obey((0, 1), power_w=100.0, power_limit_w=700.0, utilization_percent=50.0)
-    monkeypatch.setattr("portagpu.monitor.run.samplers", lambda: (one.source,))
+    monkeypatch.setattr("portagpu.checks.monitor.run.samplers", lambda: (one.source,))
     return one
 
 
@@ -337,7 +337,7 @@ def test_a_file_and_an_endpoint_can_be_combined(
 ) -> None:
     pytest.importorskip("prometheus_client", reason="needs the extra 'monitor'")
     bodies: list[bytes] = []
-    from portagpu.monitor import Endpoint
+    from portagpu.checks.monitor import Endpoint
 
     class Scraped(Endpoint):
         def write(self, each: Round) -> None:
@@ -345,7 +345,7 @@ def test_a_file_and_an_endpoint_can_be_combined(
             with urllib.request.urlopen(self.url, timeout=60) as answer:  # noqa: S310
                 bodies.append(answer.read())
 
-    monkeypatch.setattr("portagpu.monitor.endpoint.Endpoint", Scraped)
+    monkeypatch.setattr("portagpu.checks.monitor.endpoint.Endpoint", Scraped)
     path = tmp_path / "samples.jsonl"
     words = ["monitor", "--count", "2", "--interval", "0.5", "--serve", "0", "--json", str(path)]
     assert cli.main(words) == 0

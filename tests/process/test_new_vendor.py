@@ -21,12 +21,12 @@ FILES = {
         acme = acme_backend:PLUGIN
         [portagpu.targets]
         acme = acme_targets
-        [portagpu.formats]
+        [portagpu.facts.formats]
         acme-smi = acme_smi
     """,
     "acme_backend.py": """
         from portagpu import Plugin, Status
-        from portagpu.readings import Findings, Reading
+        from portagpu.facts.readings import Findings, Reading
 
         class Acme(Plugin):
             name = "acme"
@@ -54,7 +54,7 @@ FILES = {
         PLUGIN = Acme()
     """,
     "acme_smi.py": """
-        from portagpu.readings import End, Findings, Link, Node
+        from portagpu.facts.readings import End, Findings, Link, Node
 
         KIND = "acme-smi"
 
@@ -142,10 +142,10 @@ def test_its_tool_is_recorded_and_replayed(verbs: ForkedVerbs, acme: Path, tmp_p
 
 READ = """
 import sys
-import portagpu.formats.foreign_readers as foreign
-from portagpu.patience import Limits
-from portagpu.readings import FormatError
-from portagpu.formats.reader import read_text
+import portagpu.facts.formats.foreign_readers as foreign
+from portagpu.base.patience import Limits
+from portagpu.facts.readings import FormatError
+from portagpu.facts.formats.reader import read_text
 foreign.LIMITS = Limits(read_s=0.5)
 try:
     for each in read_text(sys.argv[1]):
@@ -154,7 +154,10 @@ except FormatError as error:
     print(error)
 """
 TAKES = "matches = lambda text: text.startswith('aaa')\n"
-RETURNS = "from portagpu.readings import *\nfrom portagpu.formats import Shape\nimport re\n" + TAKES
+RETURNS = (
+    "from portagpu.facts.readings import *\nfrom portagpu.facts.formats import Shape\nimport re\n"
+    + TAKES
+)
 
 
 @pytest.fixture
@@ -167,7 +170,7 @@ def read(verbs: ForkedVerbs, acme: Path) -> Callable[[str, str], str]:
         (package / "__init__.py").touch()
         (package / "aaa.py").write_text(code, "utf-8")
         (package / "zzz.py").write_text(
-            "from portagpu.readings import Findings\n"
+            "from portagpu.facts.readings import Findings\n"
             "matches = lambda text: text.startswith('zzz')\n"
             "parse = lambda text: Findings(kind='zzz')\n",
             "utf-8",
@@ -175,7 +178,7 @@ def read(verbs: ForkedVerbs, acme: Path) -> Callable[[str, str], str]:
         metadata = acme / "aaa_dist-1.dist-info"
         metadata.mkdir()
         (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: aaa-dist\nVersion: 1\n")
-        (metadata / "entry_points.txt").write_text("[portagpu.formats]\naaa = aaa\n")
+        (metadata / "entry_points.txt").write_text("[portagpu.facts.formats]\naaa = aaa\n")
         return verbs(text, body=READ, path=[acme]).ok()
 
     return read_with
@@ -200,7 +203,7 @@ def read(verbs: ForkedVerbs, acme: Path) -> Callable[[str, str], str]:
         ),
         (
             RETURNS + "parse = len\nSHAPES = (5,)",
-            "its SHAPES are no tuple of portagpu.formats.Shape",
+            "its SHAPES are no tuple of portagpu.facts.formats.Shape",
         ),
         (RETURNS + "parse = len\nSHAPES = (Shape('a', 'b'),)", "a pattern that is not compiled"),
         (

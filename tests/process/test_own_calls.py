@@ -25,7 +25,7 @@ ROOTS = tuple(os.path.dirname(each.__path__[0]) for each in (portagpu, portagpu_
 calls = []
 
 def package(code):
-    # as in portagpu/target or portagpu_cpu/identity.py; empty for what is not this project's
+    # as in portagpu/facts/targets or portagpu_cpu/identity.py; empty for what is not this project's
     root = next((each for each in ROOTS if code.co_filename.startswith(f"{{each}}/portagpu")), "")
     return "/".join(code.co_filename[len(root) + 1:].split("/")[:2]) if root else ""
 
@@ -41,7 +41,7 @@ finally:
     sys.setprofile(None)
     threading.setprofile(None)
     packages = [(package(code), package(caller) if caller else "") for code, caller in calls]
-    apart = {{"portagpu/host", "portagpu/patience.py"}}
+    apart = {{"portagpu/facts/host", "portagpu/base/patience.py"}}
     own = collections.Counter(
         called for called, caller in packages if called and not apart & {{called, caller}}
     )
@@ -63,7 +63,7 @@ VERB: Final = """
 def own_calls(written: str) -> dict[str, int]:
     """The number of calls by package, as the counted program wrote it last."""
     found: dict[str, int] = json.loads(written.splitlines()[-1])
-    assert found["portagpu/target"] > 100, f"the calls were not counted: {found}"
+    assert found["portagpu/facts/targets"] > 100, f"the calls were not counted: {found}"
     return found
 
 

@@ -95,7 +95,7 @@ def test_every_backend_plugin_imports_without_torch(child: Callable[..., Child])
     code = """
 import sys
 sys.modules["torch"] = None
-from portagpu.discovery import statuses
+from portagpu.devices.discovery import statuses
 statuses()
 import portagpu_cpu
 print(portagpu_cpu.PLUGIN.name)

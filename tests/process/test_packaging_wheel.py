@@ -155,7 +155,7 @@ def test_installed_wheel_is_the_one_that_runs(
 ) -> None:
     code = """
 import sys, portagpu, portagpu_cpu
-from portagpu.paths import matrix_dir
+from portagpu.base.paths import matrix_dir
 print(portagpu.__file__, portagpu_cpu.__file__, matrix_dir(), *sys.path, sep="\\n")
 """
     package, backend, matrix, *path = installed("-c", code).ok().splitlines()
@@ -171,7 +171,7 @@ def test_installed_wheel_states_its_version(installed: Callable[..., Child]) -> 
 
 
 def test_installed_wheel_knows_the_checkouts_targets(installed: Callable[..., Child]) -> None:
-    code = "from portagpu.target import load_targets; print(*load_targets())"
+    code = "from portagpu.facts.targets import load_targets; print(*load_targets())"
     expected = checkout("matrix/targets", "*.toml")
     ids = {path.removesuffix(".toml") for path in expected if "/" not in path} - {"sources"}
     assert set(installed("-c", code).ok().split()) == ids
@@ -181,7 +181,7 @@ def test_a_wheel_that_is_not_unpacked_has_its_targets(
     child: Callable[..., Child], portagpu_wheel: Path
 ) -> None:
     code = """
-import portagpu.target as targets
+import portagpu.facts.targets as targets
 found = targets.load_target("nvidia-h200-sxm")
 print(targets.__file__, found.peak("bf16").value, targets.identify("amd", "gfx942", None).id)
 """

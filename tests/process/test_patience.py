@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from portagpu.patience import PATIENCE, BusyMachine, Patience, Starvation, processes
+from portagpu.base.patience import PATIENCE, BusyMachine, Patience, Starvation, processes
 from tests.support.waits import wait_until
 
 ROOT_PID = 100

@@ -15,12 +15,12 @@ import pytest
 pytest.importorskip("libcst")
 
 from portagpu.cli import main
-from portagpu.port import formats
-from portagpu.port.lint import lint
-from portagpu.port.reading import Source, kind_of
-from portagpu.port.rewrite import rewrite
-from portagpu.port.rules import SEVERITIES, load_rules
-from portagpu.port.texts import without_comments
+from portagpu.train.port import formats
+from portagpu.train.port.line_files import without_comments
+from portagpu.train.port.lint import lint
+from portagpu.train.port.reading import Source, kind_of
+from portagpu.train.port.rewrite import rewrite
+from portagpu.train.port.rules import SEVERITIES, load_rules
 from tests.benchmarks.port_figures import recall
 from tests.conftest import ROOT
 

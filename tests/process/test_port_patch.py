@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("libcst")
 
 from portagpu.cli import main
-from portagpu.port.rewrite import Rewritten, rewrite
+from portagpu.train.port.rewrite import Rewritten, rewrite
 
 HEAD: Final = b"import torch\n"
 USE: Final = b"torch.cuda.synchronize()"

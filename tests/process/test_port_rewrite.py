@@ -16,9 +16,9 @@ import pytest
 
 pytest.importorskip("libcst")
 
+from portagpu.base.errors import OutputError
 from portagpu.cli import main
-from portagpu.errors import OutputError
-from portagpu.port.rewrite import Rewritten, rewrite
+from portagpu.train.port.rewrite import Rewritten, rewrite
 from tests.conftest import ROOT
 
 SAMPLES: Final = ROOT / "tests/support/port_samples"
@@ -319,7 +319,7 @@ def test_every_result_is_python(tmp_path: Path) -> None:
 
 def test_every_name_that_is_written_exists() -> None:
     import portagpu
-    from portagpu.port.rules import load_rules
+    from portagpu.train.port.rules import load_rules
 
     names = [each.to for each in load_rules().names.values() if each.to]
     own = {name.partition(".")[0] for name in names if not name.startswith(".")}
@@ -329,7 +329,7 @@ def test_every_name_that_is_written_exists() -> None:
 
 def test_the_package_imports_no_torch() -> None:
     code = (
-        "import sys, portagpu.port.rewrite, portagpu.port.lint as l; "
+        "import sys, portagpu.train.port.rewrite, portagpu.train.port.lint as l; "
         f"l.lint([{str(SAMPLES)!r}]); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from portagpu import cli
-from portagpu.captures.profilers import RECORDED, Profiler, Refused, Request, Tool
-from portagpu.profile import choice
-from portagpu.profile.choice import choose, installed, profilers
-from portagpu.profile.command import read_command
+from portagpu.facts.captures.profilers import RECORDED, Profiler, Refused, Request, Tool
+from portagpu.traces.profile import choice
+from portagpu.traces.profile.choice import choose, installed, profilers
+from portagpu.traces.profile.command import read_command
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ import pytest
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("adbc_driver_sqlite")
-pytest.importorskip("portagpu.traces.kineto")
+pytest.importorskip("portagpu.traces.analysis.kineto")
 
 samples = pytest.importorskip("tests.support.trace_samples")
 
 from portagpu import cli
-from portagpu.profile import choice
+from portagpu.traces.profile import choice
 from tests.process.test_profile_commands import ATTACHED, install
 from tests.support.profile_runs import write_script
 

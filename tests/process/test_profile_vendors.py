@@ -18,12 +18,12 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from portagpu import cli
-from portagpu.captures.profilers import Refused
-from portagpu.profile import choice
-from portagpu.profile.engine import ProfileOptions, profile
-from portagpu.profile.notes import Note, expected_ranks, read_notes
-from portagpu.results.run import Verdict
-from portagpu.subprocesses.start import run_attached
+from portagpu.base.subprocesses.start import run_attached
+from portagpu.facts.captures.profilers import Refused
+from portagpu.runs.results.run import Verdict
+from portagpu.traces.profile import choice
+from portagpu.traces.profile.engine import ProfileOptions, profile
+from portagpu.traces.profile.process_notes import Note, expected_ranks, read_notes
 from tests.process.test_profile_commands import ATTACHED, install
 from tests.support.processes import descendants
 from tests.support.profile_reader import read
@@ -33,7 +33,7 @@ from tests.support.waits import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from portagpu.results.run import Run
+    from portagpu.runs.results.run import Run
 
 TOOLS = ("nsys", "rocprofv3")
 SHORT = "print('did something')"
@@ -434,7 +434,7 @@ def test_a_command_has_time_to_end_after_ctrl_c(tmp_path: Path) -> None:
     code = f"""
 import os, signal, threading, time
 from pathlib import Path
-from portagpu.subprocesses.start import run_attached
+from portagpu.base.subprocesses.start import run_attached
 def press():
     while not Path({str(tmp_path / "started")!r}).exists():
         time.sleep(0.05)

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from portagpu import discovery
-from portagpu.errors import BackendNotFound
-from portagpu.readings import stream as module
-from portagpu.readings.cpu import SOURCE as CPU
-from portagpu.readings.stream import Source, Stream
+from portagpu.base.errors import BackendNotFound
+from portagpu.devices import discovery
+from portagpu.facts.readings import stream as module
+from portagpu.facts.readings.cpu import SOURCE as CPU
+from portagpu.facts.readings.stream import Source, Stream
 from portagpu_cuda.plugin import CudaPlugin
 from portagpu_rocm.plugin import RocmPlugin
 from tests.process.test_gpu_probes import AMDSMI, PYNVML, here, tree

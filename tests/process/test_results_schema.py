@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.errors import OutputError, ResultError
-from portagpu.results.run import Result, Run, RunInfo, Verdict, bounds, read_json, validate
+from portagpu.base.errors import OutputError, ResultError
+from portagpu.runs.results.run import Result, Run, RunInfo, Verdict, bounds, read_json, validate
 from tests.support.result_samples import failing, passing, stopped
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ def test_bounds_are_fractions_of_the_reference(
 
 def test_results_junit_and_report_need_neither_torch_nor_the_command_line() -> None:
     code = (
-        "import sys, portagpu.results.run, portagpu.report.junit, portagpu.report\n"
+        "import sys, portagpu.runs.results.run, portagpu.reports.junit, portagpu.reports.html\n"
         "print([m for m in ('torch', 'click', 'rich', 'pytest', 'numpy') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

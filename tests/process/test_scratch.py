@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu import scratch
-from portagpu.errors import OutputError
-from portagpu.files import write_atomic
-from portagpu.scratch import Scratch
-from portagpu.subprocesses.start import python_environment
+from portagpu.base import scratch
+from portagpu.base.errors import OutputError
+from portagpu.base.files import write_atomic
+from portagpu.base.scratch import Scratch
+from portagpu.base.subprocesses.start import python_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,7 +68,7 @@ def another(folder: Path, code: str) -> Iterator[subprocess.Popen[str]]:
 
 HOLDS_A_FOLDER = """
     import time
-    from portagpu.scratch import Scratch
+    from portagpu.base.scratch import Scratch
     mine = Scratch("ranks")
     (mine.path / "file").write_text("x")
     print("ready", flush=True)
@@ -76,7 +76,7 @@ HOLDS_A_FOLDER = """
 """
 HOLDS_A_FILE = """
     import os, pathlib, time
-    from portagpu.files import write_atomic
+    from portagpu.base.files import write_atomic
     def hang(descriptor):
         print("ready", flush=True)
         time.sleep(600)
@@ -239,7 +239,7 @@ def test_many_processes_at_once_lose_nothing(tmp_path: Path) -> None:
     """Twenty processes make, use and leave folders beside each other; half are killed."""
     code = """
         import sys, os, signal
-        from portagpu import scratch
+        from portagpu.base import scratch
         for turn in range(20):
             scratch._swept.clear()
             mine = scratch.Scratch("ranks")

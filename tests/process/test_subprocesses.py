@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 import portagpu
-from portagpu.errors import PortagpuError
-from portagpu.patience import BusyMachine, Patience
-from portagpu.subprocesses import Channel, Subprocess, call, run_program, start_caller
-from portagpu.subprocesses.start import python_environment
+from portagpu.base.errors import PortagpuError
+from portagpu.base.patience import BusyMachine, Patience
+from portagpu.base.subprocesses import Channel, Subprocess, call, run_program, start_caller
+from portagpu.base.subprocesses.start import python_environment
 from tests.support.processes import descendants
 from tests.support.waits import wait_until
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 CHILD: Final = """
 import faulthandler, os, signal, subprocess, sys, time
-from portagpu.subprocesses import parent_channel
+from portagpu.base.subprocesses import parent_channel
 channel = parent_channel()
 while (message := channel.receive()) is not None:
     {act}
@@ -253,7 +253,7 @@ def test_a_child_that_is_late_on_a_busy_machine_says_so(
     """A Linux that does not tell what processes wait: the load stands in for it."""
     patience = Patience(proc=tmp_path, load=lambda: load, cpus=lambda: 2)
     for module in ("channel", "start"):
-        monkeypatch.setattr(f"portagpu.subprocesses.{module}.PATIENCE", patience)
+        monkeypatch.setattr(f"portagpu.base.subprocesses.{module}.PATIENCE", patience)
     late = f"did not answer within 0.2 s{said}"
     with child("time.sleep(600)") as late_child:
         answer, problem = late_child.ask({}, 0.2)
@@ -370,14 +370,14 @@ def test_a_child_of_a_child_ends_by_itself(
     """It has work to finish, such as to end its ranks and remove their folder."""
     mark = tmp_path / "mark"
     (tmp_path / "inner.py").write_text(
-        "from pathlib import Path\nfrom portagpu.subprocesses import parent_channel\n"
-        "from portagpu.subprocesses.end import wake_at_parents_end\n"
+        "from pathlib import Path\nfrom portagpu.base.subprocesses import parent_channel\n"
+        "from portagpu.base.subprocesses.end import wake_at_parents_end\n"
         "channel = parent_channel()\nwake_at_parents_end()\nchannel.send({})\n"
         f"channel.receive()\nPath({str(mark)!r}).touch()\n",
         "utf-8",
     )
     act = (
-        "from portagpu.subprocesses import Subprocess; inner = Subprocess('inner'); "
+        "from portagpu.base.subprocesses import Subprocess; inner = Subprocess('inner'); "
         "inner.receive(60); channel.send({'pid': inner.pid})"
     )
     with child(act) as process:

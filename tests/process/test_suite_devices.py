@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu import cli, suite
-from portagpu.bringup.checks import numerics
-from portagpu.bringup.context import CheckedDevice, Context
-from portagpu.bringup.gates import load_gates
-from portagpu.results.run import Evidence, Result, Verdict, new_run
-from portagpu.running import add_result
-from portagpu.suite import Selection, list_cases
-from portagpu.suite.messages import DeviceUnderTest
-from portagpu.suite.runner import judge_cases
-from portagpu.world import Ranks
+from portagpu import cli
+from portagpu.checks.bringup.checks import numerics
+from portagpu.checks.bringup.context import CheckedDevice, Context
+from portagpu.checks.bringup.gates import load_gates
+from portagpu.runs.engine import add_result
+from portagpu.runs.results.run import Evidence, Result, Verdict, new_run
+from portagpu.runs.world import Ranks
+from portagpu.suites import conformance as suite
+from portagpu.suites.conformance import Selection, list_cases
+from portagpu.suites.conformance.messages import DeviceUnderTest
+from portagpu.suites.conformance.runner import judge_cases
 from tests.conftest import Child, run_child
 from tests.support import registry_state
 from tests.support.case_files import Recorder, conform, copy_cases, only_files
@@ -27,9 +28,9 @@ from tests.support.fake_plugins import install
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from portagpu.results.run import Run
-    from portagpu.running import Progress
-    from portagpu.suite import ConformOptions
+    from portagpu.runs.engine import Progress
+    from portagpu.runs.results.run import Run
+    from portagpu.suites.conformance import ConformOptions
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("forked")]

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.contract import Capability
-from portagpu.errors import Unsupported
-from portagpu.results.run import Verdict
-from portagpu.suite import Selection, case
-from portagpu.suite.case_ids import base_id
+from portagpu.base.errors import Unsupported
+from portagpu.devices.contract import Capability
+from portagpu.runs.results.run import Verdict
+from portagpu.suites.conformance import Selection, case
+from portagpu.suites.conformance.case_ids import base_id
 from tests.support.case_files import by_id, conform
 from tests.support.fake_plugins import install
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 torch = pytest.importorskip("torch")
 
-from portagpu.collectives.comm import Comm
+from portagpu.devices.collectives.comm import Comm
 from portagpu_cpu.backend import CpuBackend
 from tests.support import registry_state, suite_harness
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("forked")]
 
 MODULE = """
-from portagpu.contract import Capability
+from portagpu.devices.contract import Capability
 from portagpu_cpu import CpuPlugin
 from tests.process.test_suite_no_library import NoLibrary
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.errors import PortagpuError
-from portagpu.patience import Limits
-from portagpu.suite import runner
-from portagpu.suite.child import Child, SuiteError
-from portagpu.suite.session import Session
-from portagpu.world import Ranks
+from portagpu.base.errors import PortagpuError
+from portagpu.base.patience import Limits
+from portagpu.runs.world import Ranks
+from portagpu.suites.conformance import runner
+from portagpu.suites.conformance.child import Child, SuiteError
+from portagpu.suites.conformance.session import Session
 from tests.support import registry_state
 from tests.support.case_files import conform, write_cases
 from tests.support.fake_plugins import install

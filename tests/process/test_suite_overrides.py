@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from portagpu import cli
-from portagpu.contract import Override
-from portagpu.results.run import Verdict
-from portagpu.suite.judge import judge, unused_overrides
-from portagpu.suite.messages import DeviceUnderTest, ListedCase
+from portagpu.devices.contract import Override
+from portagpu.runs.results.run import Verdict
+from portagpu.suites.conformance.judge import judge, unused_overrides
+from portagpu.suites.conformance.messages import DeviceUnderTest, ListedCase
 from tests.conftest import Child
 from tests.support import registry_state
 from tests.support.case_files import by_id, conform, copy_cases, only_files, write_cases
@@ -172,7 +172,7 @@ def test_a_plugin_that_states_something_else_is_refused_in_one_line(
 
 
 QUIRKY = """
-from portagpu.contract import Override
+from portagpu.devices.contract import Override
 from portagpu_cpu import CpuPlugin
 
 URL = "https://example.org"
@@ -274,11 +274,11 @@ def ends(rank, how):
 
 
 LIMITS = """
-import math, portagpu.patience
-from portagpu.suite import fixtures
+import math, portagpu.base.patience
+from portagpu.suites.conformance import fixtures
 # a world is given up long before its case, and what hangs has hung on a busy machine too
 fixtures._WORLD_SHARE = 0.03
-portagpu.patience._STARVED = math.inf
+portagpu.base.patience._STARVED = math.inf
 """
 
 
@@ -289,7 +289,7 @@ def test_what_is_undefined_hides_no_error(tmp_path: Path, monkeypatch: pytest.Mo
     module = QUIRKY.replace("rng/seed-repeats[rand]", "rng/*")
     install(tmp_path, "portagpu-quirky", {"quirky": "quirky_1:PLUGIN"}, {"quirky_1": module})
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("portagpu.patience._STARVED", math.inf)
+    monkeypatch.setattr("portagpu.base.patience._STARVED", math.inf)
     registry_state.forget(monkeypatch)
     ends = {"rng": ENDS, "memory": {each: ENDS[each] for each in ENDS if "hangs" not in each}}
     for area, outcome in (("rng", "exact"), ("memory", "undefined")):

@@ -15,14 +15,14 @@ import pytest
 
 pytest.importorskip("torch")
 
-from portagpu.errors import TargetNotFound, UnknownBackend
-from portagpu.patience import Patience
-from portagpu.results.run import Evidence, Result, Verdict
-from portagpu.suite import ConformOptions, Selection, list_cases
-from portagpu.suite import child as suite_child
-from portagpu.suite import conform as run_suite
-from portagpu.suite.child import SuiteError
-from portagpu.suite.select import SelectionError
+from portagpu.base.errors import TargetNotFound, UnknownBackend
+from portagpu.base.patience import Patience
+from portagpu.runs.results.run import Evidence, Result, Verdict
+from portagpu.suites.conformance import ConformOptions, Selection, list_cases
+from portagpu.suites.conformance import child as suite_child
+from portagpu.suites.conformance import conform as run_suite
+from portagpu.suites.conformance.child import SuiteError
+from portagpu.suites.conformance.select import SelectionError
 from tests.support.case_files import Recorder, by_id, conform, write_cases
 from tests.support.waits import wait_until
 
@@ -228,7 +228,7 @@ def test_names_that_do_not_exist_are_refused_before_anything_runs() -> None:
 CALLER = """
 import json, sys
 from pathlib import Path
-from portagpu.suite import ConformOptions, conform
+from portagpu.suites.conformance import ConformOptions, conform
 results = conform(ConformOptions(backend="cpu", folder=Path(sys.argv[1]))).results
 print(json.dumps({each.id: [str(each.verdict), each.reason] for each in results}))
 """
@@ -286,8 +286,8 @@ def test_nothing_in_the_users_folder_changes_a_verdict(
 INTERRUPTED = """
 import sys
 from pathlib import Path
-from portagpu.running import Progress
-from portagpu.suite import ConformOptions, conform
+from portagpu.runs.engine import Progress
+from portagpu.suites.conformance import ConformOptions, conform
 
 class Printed(Progress):
     def item_begins(self, name, number, total):
@@ -403,7 +403,7 @@ def test_a_case_that_exceeds_its_limit_while_it_waits_for_a_cpu_is_not_judged(
 ) -> None:
     """A Linux that does not tell what processes wait: the load stands in for it."""
     patience = Patience(proc=tmp_path / "none", load=lambda: 8.0, cpus=lambda: 2)
-    monkeypatch.setattr("portagpu.subprocesses.channel.PATIENCE", patience)
+    monkeypatch.setattr("portagpu.base.subprocesses.channel.PATIENCE", patience)
     folder = write_cases(
         tmp_path / "cases",
         """

@@ -17,15 +17,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu import cli, contents
-from portagpu.bringup.gates import load_gates
-from portagpu.contents import DamagedInstallation
-from portagpu.paths import matrix_dir
-from portagpu.results.run import Evidence, Result, Verdict, new_run, read_json
-from portagpu.suite import Selection
-from portagpu.suite.expected_failures import apply_expected_failures, stale_expected_failures, today
-from portagpu.suite.judge import mostly_unjudged_areas, shared_world_failures
-from portagpu.target import ExpectedFailure
+from portagpu import cli
+from portagpu.base import installation as contents
+from portagpu.base.installation import DamagedInstallation
+from portagpu.base.paths import matrix_dir
+from portagpu.checks.bringup.gates import load_gates
+from portagpu.facts.targets import ExpectedFailure
+from portagpu.runs.results.run import Evidence, Result, Verdict, new_run, read_json
+from portagpu.suites.conformance import Selection
+from portagpu.suites.conformance.expected_failures import (
+    apply_expected_failures,
+    stale_expected_failures,
+    today,
+)
+from portagpu.suites.conformance.judge import mostly_unjudged_areas, shared_world_failures
 from tests.support import registry_state
 from tests.support.case_files import by_id, conform, copy_cases, only_files, write_cases
 from tests.support.fake_plugins import install
@@ -155,7 +160,7 @@ def test_an_area_of_which_nothing_is_judged_is_told() -> None:
 
 
 OVERRIDES_ALL = """
-from portagpu.contract import Override
+from portagpu.devices.contract import Override
 from portagpu_cpu import CpuPlugin
 from portagpu_cpu.backend import CpuBackend
 
@@ -204,7 +209,7 @@ def test_a_suite_of_one_file_does_not_pass(tmp_path: Path, monkeypatch: pytest.M
     shutil.copy(matrix_dir() / "conformance" / "test_graphs.py", left)
     for file in (matrix_dir() / "conformance").glob("test_rng*.py"):
         shutil.copy(file, left)
-    monkeypatch.setattr("portagpu.suite.runner.matrix_dir", lambda: tmp_path)
+    monkeypatch.setattr("portagpu.suites.conformance.runner.matrix_dir", lambda: tmp_path)
     results = by_id(conform("cpu", selection=Selection(only=("rng/seed-repeats",))))
     damage = results["suite/contents"]
     assert damage.verdict is Verdict.ERROR
@@ -220,7 +225,7 @@ def test_a_checklist_that_lost_a_gate_is_refused(
     (tmp_path / "bringup").mkdir()
     cut = whole.partition('[[gate]]\nid = "memory"')[0]
     (tmp_path / "bringup" / "gates.toml").write_text(cut, encoding="utf-8")
-    monkeypatch.setattr("portagpu.bringup.gates.matrix_dir", lambda: tmp_path)
+    monkeypatch.setattr("portagpu.checks.bringup.gates.matrix_dir", lambda: tmp_path)
     with pytest.raises(DamagedInstallation, match=r"the gate memory is missing: reinstall"):
         load_gates()
 
@@ -350,7 +355,7 @@ def test_a_clock_that_was_set_back_revives_no_excuse(
         def now(cls, tz: object = None) -> datetime:  # type: ignore[override]
             return datetime(2024, 1, 1, tzinfo=UTC)
 
-    monkeypatch.setattr("portagpu.suite.expected_failures.datetime", SetBack)
+    monkeypatch.setattr("portagpu.suites.conformance.expected_failures.datetime", SetBack)
     assert today([]) == date(2024, 1, 1)
     assert today() > date(2025, 1, 1), "no folder of this machine was changed since"
     found = apply_expected_failures(_result("rng/a", Verdict.FAIL), [EXPIRED])

@@ -67,7 +67,7 @@ def run_pytest(
 def only_cases_of(project: Path, cases: Path) -> None:
     """Give the project a suite of these files alone, which is collected faster than all of it."""
     (project / "conftest.py").write_text(
-        "from pathlib import Path\nimport portagpu.suite.runner as runner\n"
+        "from pathlib import Path\nimport portagpu.suites.conformance.runner as runner\n"
         f"runner._folder = lambda folder: Path({str(cases)!r})\n"
         "runner.missing_cases = lambda counts: ''\n",
         encoding="utf-8",
@@ -131,7 +131,7 @@ def test_strict_fails_what_was_not_judged(project: Path, tmp_path: Path) -> None
 
 
 QUIRKY = """
-from portagpu.contract import Override
+from portagpu.devices.contract import Override
 from portagpu_cpu import CpuPlugin
 
 class Quirky(CpuPlugin):

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from portagpu.contract import Capability
-from portagpu.errors import TargetError
-from portagpu.paths import matrix_dir
-from portagpu.target import (
+from portagpu.base.errors import TargetError
+from portagpu.base.paths import matrix_dir
+from portagpu.devices.contract import Capability
+from portagpu.facts.targets import (
     Authority,
     Confidence,
     Scope,
@@ -25,8 +25,8 @@ from portagpu.target import (
     parse_target,
     target_problems,
 )
-from portagpu.target.folder import read_folder
-from portagpu.target.schema import KEYS
+from portagpu.facts.targets.folder import read_folder
+from portagpu.facts.targets.schema import KEYS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "targets.md"
 RESULTS = DOCS.parents[1] / "matrix" / "results"
@@ -197,7 +197,7 @@ def test_an_unverified_fact_names_no_source() -> None:
 
 def test_loading_imports_neither_torch_nor_click() -> None:
     code = (
-        "import sys; from portagpu.target import load_targets; load_targets(); "
+        "import sys; from portagpu.facts.targets import load_targets; load_targets(); "
         "print(sorted({'torch', 'click', 'rich', 'numpy'} & set(sys.modules)))"
     )
     done = subprocess.run(

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from portagpu.paths import matrix_dir
-from portagpu.target.folder import read_folder
-from portagpu.target.load import _with_packages as load
+from portagpu.base.paths import matrix_dir
+from portagpu.facts.targets.folder import read_folder
+from portagpu.facts.targets.load import _with_packages as load
 
 MATRIX = read_folder(matrix_dir() / "targets")
 
@@ -131,7 +131,7 @@ def test_an_installed_package_is_found_by_its_entry_point(root: Path) -> None:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: installed-example\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[portagpu.targets]\nexample = installed_example\n")
     code = (
-        "from portagpu.target import identify, load_targets, target_problems\n"
+        "from portagpu.facts.targets import identify, load_targets, target_problems\n"
         "print(identify('intel', 'xe2', 'Intel Example').id, target_problems())"
     )
     checkout = Path(__file__).resolve().parents[2]
@@ -152,8 +152,8 @@ def test_another_distribution_with_damaged_metadata_hides_no_target(root: Path) 
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: damaged\nVersion: 1.0\n")
     (info / "entry_points.txt").write_bytes(b"\x80\xff")
     code = (
-        "from portagpu.discovery import candidates\n"
-        "from portagpu.target import load_targets\n"
+        "from portagpu.devices.discovery import candidates\n"
+        "from portagpu.facts.targets import load_targets\n"
         "print('amd-mi300x' in load_targets(), 'cpu' in candidates() or not candidates())"
     )
     checkout = Path(__file__).resolve().parents[2]

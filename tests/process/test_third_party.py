@@ -37,8 +37,8 @@ PLUGIN = Good()
 """
 
 REPORT = """
-import json, portagpu.discovery as candidates
-from portagpu.patience import Limits
+import json, portagpu.devices.discovery as candidates
+from portagpu.base.patience import Limits
 candidates.LIMITS = Limits(load_s=0.5)
 print(json.dumps({name: [s.usable, s.reason] for name, s in candidates.statuses().items()}))
 """
@@ -161,7 +161,7 @@ def test_asking_for_one_backend_loads_no_other(verbs: ForkedVerbs, tmp_path: Pat
     distribute(tmp_path, "wanted", "wanted", GOOD.format(name="wanted"))
     code = """
 import sys
-from portagpu.discovery import plugin
+from portagpu.devices.discovery import plugin
 print(plugin("wanted").name, "loud" in sys.modules)
 """
     assert verbs(body=code, path=[tmp_path]).ok().split() == ["wanted", "False"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.torchbuild import torch_build
+from portagpu.facts.torchbuild import torch_build
 from tests.conftest import ROOT, build_wheel, install
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ sys.modules["torch"] = None
 from importlib import util
 found = util.find_spec
 util.find_spec = lambda name, *rest: None if name == "torch" else found(name, *rest)
-import portagpu.discovery
-print(portagpu.discovery.status("demo"))
+import portagpu.devices.discovery
+print(portagpu.devices.discovery.status("demo"))
 """
     assert "usable=False, reason='torch is not installed'" in child("-c", code, path=[demo]).ok()

@@ -105,7 +105,7 @@ def tree(tmp_path: Path) -> Path:
 
 def test_both_are_read_from_their_wheels(run: Run) -> None:
     code = (
-        "import portagpu, portagpu_demo.vendor as demo, portagpu.vendors as known;"
+        "import portagpu, portagpu_demo.vendor as demo, portagpu.facts.vendors as known;"
         "print(portagpu.__file__, demo.__file__, *known.vendors())"
     )
     ours, theirs, *names = run(body=code).ok().split()
@@ -205,7 +205,7 @@ def test_its_variables_are_shown_and_judged(
 
 def test_its_masks_are_resolved(run: Run) -> None:
     code = """
-from portagpu.visible import DeviceId, environment_for, resolve
+from portagpu.facts.visible import DeviceId, environment_for, resolve
 boards = [DeviceId(n, f"DEMO-0{n}") for n in range(3)]
 seen = resolve({"DEMO_VISIBLE_BOARDS": "DEMO-02,0"}, boards, "demo")
 assert [each.index for each in seen.devices] == [2, 0] and not seen.problems, seen
@@ -229,7 +229,7 @@ print(portagpu.is_oom(RuntimeError("board is cold")))
 
 def test_its_plugin_has_its_variables(run: Run) -> None:
     code = (
-        "from portagpu.discovery import plugin;"
+        "from portagpu.devices.discovery import plugin;"
         "print(plugin('demo').variables.for_job('/tmp/job'), plugin('demo').variables.one_by_one)"
     )
     assert run(body=code).ok().strip() == "{'DEMO_CACHE': '/tmp/job/demo'} {'DEMO_WAIT': '1'}"

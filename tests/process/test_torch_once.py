@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from portagpu.subprocesses import Subprocess
-from portagpu.subprocesses.fork import take_status
-from portagpu.subprocesses.start import python_environment
-from portagpu.world import Ranks
+from portagpu.base.subprocesses import Subprocess
+from portagpu.base.subprocesses.fork import take_status
+from portagpu.base.subprocesses.start import python_environment
+from portagpu.runs.world import Ranks
 from tests.process.test_subprocesses import LEAVING, is_gone, open_files
 from tests.support.case_files import conform, write_cases
 from tests.support.processes import descendants
@@ -23,12 +23,12 @@ from tests.support.waits import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from portagpu.results.run import Result
+    from portagpu.runs.results.run import Result
 
 LIMIT_S: Final = 60.0
 CHILD: Final = """
 import atexit, faulthandler, gc, json, os, signal, subprocess, sys, threading, time
-from portagpu.subprocesses import parent_channel
+from portagpu.base.subprocesses import parent_channel
 channel = parent_channel()
 {before}
 if __name__ == "__main__":
@@ -160,7 +160,7 @@ def test_a_forked_child_has_what_the_server_imported(
     for _ in range(2):
         with fork("import torch.distributed") as child:
             assert ask(child, "'torch.distributed' in sys.modules")
-            ends = "__import__('portagpu.world').world.Ranks()"
+            ends = "__import__('portagpu.runs.world').world.Ranks()"
             started = f"(r := {ends}, r._wait_until_ready(), r._child.pid)[2]"
             server = ask(child, started)
             assert server in descendants(child.pid), "its own ranks are of another process"
@@ -244,7 +244,7 @@ def test_without_a_torch_that_imports_a_child_is_started(
     text: str | None,
 ) -> None:
     if text is None:
-        monkeypatch.setattr("portagpu.torchbuild.torch_build", lambda: None)
+        monkeypatch.setattr("portagpu.facts.torchbuild.torch_build", lambda: None)
     else:
         (tmp_path / "torch").mkdir()
         (tmp_path / "torch" / "__init__.py").write_text(text)
@@ -370,7 +370,7 @@ def test_a_status_that_somebody_else_took_is_no_error() -> None:
 
 STRAYS: Final = """
 import os, subprocess
-from portagpu.subprocesses.end import adopt_orphans, end_strays
+from portagpu.base.subprocesses.end import adopt_orphans, end_strays
 adopt_orphans()
 kept, stray = (subprocess.Popen(["sleep", "600"]) for _ in range(2))
 ended = subprocess.Popen(["true"])

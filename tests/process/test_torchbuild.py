@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from portagpu.torchbuild import library_versions, read_build
+from portagpu.facts.torchbuild import library_versions, read_build
 
 ROOT = Path(__file__).resolve().parents[2]
 CUDA = """from typing import Optional
@@ -100,20 +100,20 @@ def test_a_broken_version_file_has_a_reason(tmp_path: Path, text: str | None, wo
 def test_torch_is_found_and_not_imported(tmp_path: Path) -> None:
     _package(tmp_path, CUDA, init="raise SystemExit('torch was imported')")
     program = (
-        "import sys\nfrom portagpu.torchbuild import torch_build\n"
+        "import sys\nfrom portagpu.facts.torchbuild import torch_build\n"
         "build = torch_build()\nassert 'torch' not in sys.modules\nprint(build.version, build.kind)"
     )
     assert _child(program, tmp_path) == "2.9.1+cu128 cuda"
 
 
 def test_no_torch_is_none() -> None:
-    program = "from portagpu.torchbuild import torch_build\nprint(torch_build())"
+    program = "from portagpu.facts.torchbuild import torch_build\nprint(torch_build())"
     assert _child(program) == "None"
 
 
 def test_a_folder_called_torch_is_not_torch(tmp_path: Path) -> None:
     _package(tmp_path, None, init=None)
-    program = "from portagpu.torchbuild import torch_build\nprint(torch_build().problem)"
+    program = "from portagpu.facts.torchbuild import torch_build\nprint(torch_build().problem)"
     assert "without __init__.py" in _child(program, tmp_path)
 
 
@@ -128,9 +128,9 @@ def test_library_versions_come_from_metadata(tmp_path: Path) -> None:
     ours = tmp_path / "portagpu-0.dist-info"
     ours.mkdir()
     (ours / "entry_points.txt").write_text(
-        "[portagpu.vendors]\ncuda = portagpu_cuda.vendor:VENDOR\n", encoding="utf-8"
+        "[portagpu.facts.vendors]\ncuda = portagpu_cuda.vendor:VENDOR\n", encoding="utf-8"
     )
-    program = "from portagpu.torchbuild import library_versions\nprint(library_versions())"
+    program = "from portagpu.facts.torchbuild import library_versions\nprint(library_versions())"
     found = _child(program, tmp_path, ROOT / "backends")
     assert found == str({"cupy-rocm-7-0": "14.0", "nvidia-nccl-cu12": "2.27.5"})
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.availability import Need, availability, count_reachable
-from portagpu.host import PciGpu, Tree
-from portagpu.torchbuild import TorchBuild
-from portagpu.vendors import Vendor, tables, vendor_named, vendors
+from portagpu.devices.availability import Need, availability, count_reachable
+from portagpu.facts.host import PciGpu, Tree
+from portagpu.facts.torchbuild import TorchBuild
+from portagpu.facts.vendors import Vendor, tables, vendor_named, vendors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 REPORT = """
 import json
-import portagpu.vendors.loading as loading
-from portagpu.patience import Limits
+import portagpu.facts.vendors.loading as loading
+from portagpu.base.patience import Limits
 import portagpu_cuda.vendor, portagpu_rocm.vendor
 loading.LIMITS = Limits(load_s=0.5)
-from portagpu.rules.declarations import declaration_problems
-from portagpu.visible import RUNTIMES
+from portagpu.runs.judges.declarations import declaration_problems
+from portagpu.facts.visible import RUNTIMES
 print(json.dumps([[*loading.vendors()], [*RUNTIMES], declaration_problems()]))
 """
 OWN = ["nvidia", "amd"]
@@ -36,7 +36,7 @@ OWN = ["nvidia", "amd"]
 def distribute(folder: Path, distribution: str, name: str, code: str) -> None:
     """Lay a distribution that declares a vendor into ``folder``, as pip would."""
     (folder / f"{distribution}.py").write_text(
-        "from pathlib import Path\nfrom portagpu.vendors import *\n" + textwrap.dedent(code),
+        "from pathlib import Path\nfrom portagpu.facts.vendors import *\n" + textwrap.dedent(code),
         "utf-8",
     )
     metadata = folder / f"{distribution}-1.0.dist-info"
@@ -45,7 +45,7 @@ def distribute(folder: Path, distribution: str, name: str, code: str) -> None:
         f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n", "utf-8"
     )
     (metadata / "entry_points.txt").write_text(
-        f"[portagpu.vendors]\n{name} = {distribution}:VENDOR\n", "utf-8"
+        f"[portagpu.facts.vendors]\n{name} = {distribution}:VENDOR\n", "utf-8"
     )
 
 
@@ -335,7 +335,7 @@ acme = [8]
         "utf-8",
     )
     code = """
-from portagpu.formats.events import events, table
+from portagpu.facts.formats.events import events, table
 found = events("acme 007\\nacme 0x1f\\nacme 8\\nacme 9", table("kernel_log"), "")
 print([event.meaning for _, event in found])
 """
@@ -383,10 +383,10 @@ def test_info_shows_who_is_left_out_in_a_document_of_json(
 
 def test_an_installation_without_vendors_says_what_to_do(verbs: ForkedVerbs) -> None:
     code = """
-import portagpu.vendors.loading as loading
-from portagpu.patience import Limits
+import portagpu.facts.vendors.loading as loading
+from portagpu.base.patience import Limits
 loading.entry_points = lambda group: []
-from portagpu.info import collect
+from portagpu.checks.info import collect
 print(collect()["remarks"])
 """
     assert "no vendor is declared, so that no GPU is known" in verbs(body=code).ok()
@@ -399,7 +399,9 @@ def test_entry_points_of_another_version_of_ours_are_one_line(
     metadata = tmp_path / "portagpu-0.0.1.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: portagpu\nVersion: 0.0.1\n")
-    (metadata / "entry_points.txt").write_text("[portagpu.formats]\nold = portagpu_old.formats\n")
+    (metadata / "entry_points.txt").write_text(
+        "[portagpu.facts.formats]\nold = portagpu_old.formats\n"
+    )
     (tmp_path / "smi.txt").write_text("GPU 0: NVIDIA H100 PCIe (UUID: GPU-1)\n", "utf-8")
     ended = verbs("info", "--replay", str(tmp_path / "smi.txt"), path=[tmp_path])
     assert ended.code == 1
@@ -412,7 +414,7 @@ def test_entry_points_of_another_version_of_ours_are_one_line(
 
 def test_importing_the_package_asks_no_vendor(child: Callable[..., Child]) -> None:
     code = """
-import sys, portagpu, portagpu.host, portagpu.visible, portagpu.inventory, portagpu.info
+import sys, portagpu, portagpu.facts.host, portagpu.facts.visible, portagpu.machine.inventory, portagpu.checks.info
 print(sorted(each for each in sys.modules if each.endswith(".vendor")))
 """
     assert child("-c", code).ok().strip() == "[]"
@@ -420,8 +422,8 @@ print(sorted(each for each in sys.modules if each.endswith(".vendor")))
 
 def test_data_of_ours_imports_neither_torch_nor_a_library(child: Callable[..., Child]) -> None:
     code = """
-import sys, portagpu.vendors
-portagpu.vendors.vendors()
+import sys, portagpu.facts.vendors
+portagpu.facts.vendors.vendors()
 print(sorted({"torch", "numpy", "pynvml", "amdsmi", "pyrsmi", "rich", "click"} & {*sys.modules}))
 """
     assert child("-c", code).ok().strip() == "[]"
@@ -441,8 +443,8 @@ def test_a_build_whose_masks_nobody_declares_is_usable(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     build, gpu = TorchBuild("here", "2.13.0", "xpu"), PciGpu("acme", device_file="/dev/null")
-    monkeypatch.setattr("portagpu.torchbuild.torch_build", lambda: build)
-    monkeypatch.setattr("portagpu.host.gpus_on_machine", lambda root: (gpu,))
+    monkeypatch.setattr("portagpu.facts.torchbuild.torch_build", lambda: build)
+    monkeypatch.setattr("portagpu.facts.host.gpus_on_machine", lambda root: (gpu,))
     need = Need(kind="xpu", build="XPU", vendor="acme", maker="Acme")
     found = availability(need, Tree(tmp_path), lambda count: "")
     assert (found.usable, found.reason) == (True, "torch 2.13.0 is a xpu build for 1 Acme GPU")

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 import portagpu
-from portagpu.bench.suite import FURTHER_IDS, metrics
-from portagpu.bringup import BringupOptions, bringup, load_gates
-from portagpu.bringup.device_properties import ROWS
-from portagpu.doctor import known_findings
-from portagpu.recordings.replay import Recording
-from portagpu.results import advice
-from portagpu.results.expectations import at_least, at_most, exactly, expected_in_words, within
-from portagpu.results.judgement import Judgement, combine
-from portagpu.results.run import Result, Run
-from portagpu.results.verdicts import Verdict
-from portagpu.results.wording import failures_text, headline
-from portagpu.suite import list_cases
-from portagpu.traces import diagnose
+from portagpu.checks.bringup import BringupOptions, bringup, load_gates
+from portagpu.checks.bringup.device_properties import ROWS
+from portagpu.checks.collectives_doctor import known_findings
+from portagpu.checks.recordings.replay import Recording
+from portagpu.runs.results import advice
+from portagpu.runs.results.expectations import at_least, at_most, exactly, expected_in_words, within
+from portagpu.runs.results.judgement import Judgement, combine
+from portagpu.runs.results.run import Result, Run
+from portagpu.runs.results.verdicts import Verdict
+from portagpu.runs.results.wording import failures_text, headline
+from portagpu.suites.conformance import list_cases
+from portagpu.suites.performance.suite import FURTHER_IDS, metrics
+from portagpu.traces.analysis import diagnose
 from tests.support.result_samples import info
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def test_every_gate_is_read_for_its_ids() -> None:
 
 def test_the_page_has_every_id_that_the_code_can_produce() -> None:
     missing = [f"{suite} {name}" for suite, name in ids() if advice.find_check(suite, name) is None]
-    assert not missing, f"portagpu/results/advice.toml has no entry for {', '.join(missing)}"
+    assert not missing, f"portagpu/runs/results/advice.toml has no entry for {', '.join(missing)}"
 
 
 def test_the_page_has_no_id_that_nothing_produces() -> None:

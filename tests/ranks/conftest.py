@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from portagpu.world import Ranks
+    from portagpu.runs.world import Ranks
 
 
 @pytest.fixture

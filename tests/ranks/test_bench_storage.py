@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.bench.pairs import take_turns
-from portagpu.bench.suite import plan
-from portagpu.bench.timing import Effort
-from portagpu.errors import Unsupported
-from portagpu.results.run import Result, Verdict
+from portagpu.base.errors import Unsupported
+from portagpu.runs.results.run import Result, Verdict
+from portagpu.suites.performance.pairs import take_turns
+from portagpu.suites.performance.suite import plan
+from portagpu.suites.performance.timing import Effort
 from portagpu_cuda.storage import STORAGE as CUFILE
 from portagpu_cuda.storage import counts_of
 from portagpu_rocm.storage import STORAGE as HIPFILE
@@ -22,7 +22,7 @@ from tests.conftest import ROOT
 from tests.process.test_bench_suite import CPU, GPU
 
 if TYPE_CHECKING:
-    from portagpu.world import Ranks
+    from portagpu.runs.world import Ranks
 
 FAULTS = ROOT / "tests/support/bench_faults.py"
 SIZE = 1 << 16
@@ -80,8 +80,8 @@ def test_each_of_two_calls_goes_first_as_often_and_is_prepared() -> None:
 
 def measured(ranks: Ranks, name: str, fault: str | None = None) -> Result:
     pytest.importorskip("torch")
-    from portagpu.bench import MeasuredDevice, open_device
-    from portagpu.bench.case_runner import BenchContext
+    from portagpu.suites.performance import MeasuredDevice, open_device
+    from portagpu.suites.performance.case_runner import BenchContext
 
     device = open_device(ranks, "cpu")
     assert isinstance(device, MeasuredDevice)
@@ -134,7 +134,7 @@ def test_a_folder_in_memory_is_skipped_and_says_what_to_do(ranks: Ranks) -> None
 @pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no /dev/shm")  # noqa: S108
 def test_files_in_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
-    from portagpu.scratch import Scratch
+    from portagpu.base.scratch import Scratch
     from portagpu_cpu.storage import STORAGE
 
     monkeypatch.setenv("TMPDIR", "/dev/shm")  # noqa: S108

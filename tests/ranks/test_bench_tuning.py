@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.bench.suite import plan
-from portagpu.bench.timing import Effort
-from portagpu.results.run import Result, Verdict
-from portagpu.tuners import TunerState, files_below
+from portagpu.devices.tuners import TunerState, files_below
+from portagpu.runs.results.run import Result, Verdict
+from portagpu.suites.performance.suite import plan
+from portagpu.suites.performance.timing import Effort
 from portagpu_rocm.tuners import state_of_file, validators_of
 from tests.conftest import ROOT
 from tests.process.test_bench_suite import CPU, GPU
@@ -18,7 +18,7 @@ from tests.process.test_bench_suite import CPU, GPU
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from portagpu.world import Ranks
+    from portagpu.runs.world import Ranks
 
 FAULTS = ROOT / "tests/support/bench_faults.py"
 # torch/cuda/tunable.py shows this file
@@ -69,8 +69,8 @@ def test_tuners_are_planned_by_name_and_a_device_without_says_so() -> None:
 
 def measured(ranks: Ranks, name: str, fault: str) -> Result:
     pytest.importorskip("torch")
-    from portagpu.bench import MeasuredDevice, open_device
-    from portagpu.bench.case_runner import BenchContext
+    from portagpu.suites.performance import MeasuredDevice, open_device
+    from portagpu.suites.performance.case_runner import BenchContext
 
     device = open_device(ranks, "cpu")
     assert isinstance(device, MeasuredDevice)

@@ -11,12 +11,12 @@ import pytest
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from portagpu.collectives.checked import Call, CheckedGroup, _call_of_tensor, disagreement
-from portagpu.errors import CollectiveError
+from portagpu.base.errors import CollectiveError
+from portagpu.devices.collectives.checked import Call, CheckedGroup, _call_of_tensor, disagreement
 from tests.support.processes import descendants, ports_of
 
 if TYPE_CHECKING:
-    from portagpu.world import Ranks
+    from portagpu.runs.world import Ranks
 
 RANKS = "tests.support.checked_ranks"
 

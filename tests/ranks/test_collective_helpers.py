@@ -13,13 +13,13 @@ import pytest
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from portagpu.collectives import helpers
-from portagpu.errors import Unsupported
+from portagpu.base.errors import Unsupported
+from portagpu.devices.collectives import helpers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from portagpu.world import Ranks
+    from portagpu.runs.world import Ranks
 
 ROOT = Path(__file__).resolve().parents[2]
 NAN, INF = math.nan, math.inf

@@ -10,8 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from portagpu.collectives.ways import DEFAULT, ONLY_SUMS, WAYS, Pending, perform
-from portagpu.world import Ranks
+from portagpu.devices.collectives.algorithms import DEFAULT, ONLY_SUMS, WAYS, Pending, perform
+from portagpu.runs.world import Ranks
 from tests.support import tune_faults
 
 pytestmark = pytest.mark.torch

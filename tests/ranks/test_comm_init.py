@@ -18,17 +18,17 @@ pytestmark = pytest.mark.torch
 import torch.distributed as dist
 
 import portagpu
-from portagpu.collectives import init as init_module
-from portagpu.collectives import meeting
-from portagpu.collectives.meeting import Member, Problem, leave, raise_together
-from portagpu.collectives.processes import is_lost, own_process
-from portagpu.collectives.stores import Meeting, Overrun, watched
-from portagpu.errors import CollectiveError, RankLost, Unsupported
+from portagpu.base.errors import CollectiveError, RankLost, Unsupported
+from portagpu.devices.collectives import init as init_module
+from portagpu.devices.collectives import rendezvous as meeting
+from portagpu.devices.collectives.processes import is_lost, own_process
+from portagpu.devices.collectives.rendezvous import Member, Problem, leave, raise_together
+from portagpu.devices.collectives.stores import Meeting, Overrun, watched
 from tests.support.processes import descendants
 from tests.support.waits import wait_until
 
 if TYPE_CHECKING:
-    from portagpu.world import Ranks
+    from portagpu.runs.world import Ranks
 
 RANKS = "tests.support.comm_ranks"
 LIMIT_S = 60.0

@@ -17,7 +17,7 @@ from tests.conftest import ROOT
 from tests.support.faults import drawn
 
 if TYPE_CHECKING:
-    from portagpu.world import Ranks
+    from portagpu.runs.world import Ranks
     from tests.support.faults import Fault
 
 pytestmark = pytest.mark.torch

@@ -11,18 +11,25 @@ import pytest
 
 pytest.importorskip("torch")
 
-from portagpu import registry
-from portagpu.bench.load import compare_ranks
-from portagpu.bringup import context as contexts
-from portagpu.bringup.checks import collectives, identity, memory, numerics, sustained, transfers
-from portagpu.bringup.context import CheckedDevice, Context
-from portagpu.bringup.gates import load_gates
-from portagpu.documents import decode
-from portagpu.results.run import Verdict
-from portagpu.suite import ConformOptions
-from portagpu.suite.messages import DeviceUnderTest, ListedCase
-from portagpu.suite.runner import _DeviceRun
-from portagpu.world import RankOutcome, Ranks, RankState, WorldOutcome
+from portagpu.base.documents import decode
+from portagpu.checks.bringup import context as contexts
+from portagpu.checks.bringup.checks import (
+    collectives,
+    identity,
+    memory,
+    numerics,
+    sustained,
+    transfers,
+)
+from portagpu.checks.bringup.context import CheckedDevice, Context
+from portagpu.checks.bringup.gates import load_gates
+from portagpu.devices import registry
+from portagpu.runs.results.run import Verdict
+from portagpu.runs.world import RankOutcome, Ranks, RankState, WorldOutcome
+from portagpu.suites.conformance import ConformOptions
+from portagpu.suites.conformance.messages import DeviceUnderTest, ListedCase
+from portagpu.suites.conformance.runner import _DeviceRun
+from portagpu.suites.performance.load import compare_ranks
 from tests.process.test_bringup_checks import FACTS
 from tests.process.test_third_party import distribute
 from tests.support import ranks as rank_functions
@@ -159,7 +166,7 @@ def test_ranks_in_turn_have_longer_where_there_are_more_of_them():
 
 def test_cases_that_a_run_has_no_time_for_are_open(tmp_path):
     cases = """
-        from portagpu.suite import case
+        from portagpu.suites.conformance import case
         @case("rng/first", spec="Is fine.")
         def test_first(gpu): pass
         @case("rng/second", spec="Is wrong.")

@@ -10,12 +10,12 @@ import pytest
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from portagpu.collectives.compression import TopK
+from portagpu.devices.collectives.compression import TopK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from portagpu.world import Ranks
+    from portagpu.runs.world import Ranks
 
 
 def values(ranks: Ranks, function: str, world: int = 2, **options: Any) -> list[Any]:

@@ -9,10 +9,10 @@ import pytest
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from portagpu.placement import device_mesh
+from portagpu.machine.placement import device_mesh
 
 if TYPE_CHECKING:
-    from portagpu.world import Ranks
+    from portagpu.runs.world import Ranks
 
 RANKS = "tests.support.placement_ranks"
 

@@ -15,18 +15,18 @@ import pytest
 pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from portagpu.collectives.comm import Comm
-from portagpu.search.area import load_area
-from portagpu.search.collectives import model
-from portagpu.search.collectives.calls import CALLS, HELPERS
-from portagpu.search.collectives.channel import RankDidNotAnswer
-from portagpu.search.collectives.claims import CLAIMED, is_claimed
-from portagpu.search.collectives.judge import difference
-from portagpu.search.collectives.values import SIZE, addends, bits, wrapped
+from portagpu.devices.collectives.comm import Comm
+from portagpu.suites.search.area import load_area
+from portagpu.suites.search.collectives import model
+from portagpu.suites.search.collectives.calls import CALLS, HELPERS
+from portagpu.suites.search.collectives.channel import RankDidNotAnswer
+from portagpu.suites.search.collectives.claims import CLAIMED, is_claimed
+from portagpu.suites.search.collectives.judge import difference
+from portagpu.suites.search.collectives.values import SIZE, addends, bits, wrapped
 from tests.support.faults import faults_of
 
 if TYPE_CHECKING:
-    from portagpu.world import Rank, Ranks
+    from portagpu.runs.world import Rank, Ranks
 
 HERE = str(Path(__file__))
 LIMIT_S = 60.0
@@ -164,7 +164,7 @@ def test_values_are_of_their_format() -> None:
 @pytest.mark.parametrize("op", ["SUM", "AVG"])
 def test_formats_that_libraries_often_refuse_are_judged(dtype: str, op: str) -> None:
     torch = pytest.importorskip("torch")
-    from portagpu.search.collectives.buffers import Buffer
+    from portagpu.suites.search.collectives.buffers import Buffer
 
     for n in (2, 4, 8):
         x = addends("random", op, dtype, 5, n, 1, 7)
@@ -179,7 +179,7 @@ def test_formats_that_libraries_often_refuse_are_judged(dtype: str, op: str) -> 
 
 def test_ranks_agree_on_the_bits_of_what_is_rounded() -> None:
     torch = pytest.importorskip("torch")
-    from portagpu.search.collectives.buffers import Buffer
+    from portagpu.suites.search.collectives.buffers import Buffer
 
     rows: Any = [[[1.0, math.nan]], [[2.0**-24, 1.0]]]
     e = exchange(rows, kind=model.Sum("SUM", "float32", (0, 1)))
@@ -195,7 +195,7 @@ def test_ranks_agree_on_the_bits_of_what_is_rounded() -> None:
 
 def test_a_result_that_is_as_it_was_is_no_input() -> None:
     torch = pytest.importorskip("torch")
-    from portagpu.search.collectives.buffers import Buffer
+    from portagpu.suites.search.collectives.buffers import Buffer
 
     e = exchange([[[5]], [[3]]], kind=model.Sum("MAX", "int32", (0, 1)))
     (content,) = model.all_reduce(e, 0)
@@ -226,7 +226,7 @@ def drawn_programs(count: int = 300) -> list[Any]:
     from hypothesis import given, seed
 
     import portagpu
-    from portagpu.search.rounds import SETTINGS, settings
+    from portagpu.suites.search.worker import SETTINGS, settings
 
     found = []
 
@@ -332,7 +332,7 @@ def right_programs(rank: Rank, number: int, count: int) -> list[str] | None:
     """The differences of that many programs, which rank 0 draws."""
     from hypothesis import given, seed
 
-    from portagpu.search.rounds import SETTINGS, settings
+    from portagpu.suites.search.worker import SETTINGS, settings
 
     area = load_area("collectives-4")
     if rank.rank:
@@ -447,7 +447,7 @@ def without_a_call(rank: Rank) -> list[str] | None:
     """Rank 1 leaves out a call: the others wait, and go on with nothing else."""
     import torch.distributed as dist
 
-    from portagpu.search.collectives import area as module
+    from portagpu.suites.search.collectives import area as module
 
     module.LIMITS = replace(module.LIMITS, group_s=1.0)  # type: ignore[misc, attr-defined]
     area = load_area("collectives-4")
@@ -476,7 +476,7 @@ def silent_rank(rank: Rank) -> str | None:
     """Rank 1 never answers."""
     import time
 
-    from portagpu.search.collectives import channel
+    from portagpu.suites.search.collectives import channel
 
     channel.LIMITS = replace(channel.LIMITS, answer_s=0.3)  # type: ignore[misc, attr-defined]
     if rank.rank:

@@ -13,19 +13,27 @@ pytest.importorskip("torch")
 from hypothesis import given, seed, settings
 
 import portagpu
-from portagpu.patience import LIMITS, Starvation
-from portagpu.search import Report, SearchRequest, engine, from_text, program_line, search, to_text
-from portagpu.search.area import AREAS, load_area
-from portagpu.search.programs import ProgramError, check_calls
-from portagpu.search.rounds import SETTINGS
-from portagpu.suite import ConformOptions, conform
-from portagpu.world import RankOutcome, Ranks, RankState, WorldOutcome
+from portagpu.base.patience import LIMITS, Starvation
+from portagpu.runs.world import RankOutcome, Ranks, RankState, WorldOutcome
+from portagpu.suites.conformance import ConformOptions, conform
+from portagpu.suites.search import (
+    Report,
+    SearchRequest,
+    engine,
+    from_text,
+    program_line,
+    search,
+    to_text,
+)
+from portagpu.suites.search.area import AREAS, load_area
+from portagpu.suites.search.programs import ProgramError, check_calls
+from portagpu.suites.search.worker import SETTINGS
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from portagpu.search.programs import Program
+    from portagpu.suites.search.programs import Program
 
 RANKS = ROOT / "tests/support/search_ranks.py"
 

@@ -9,14 +9,14 @@ import pytest
 
 pytest.importorskip("torch")
 
-from portagpu.search.memory.model import MIB, SLACK, Bounds, Model
-from portagpu.search.memory.resident import kernel_share
+from portagpu.suites.search.memory.model import MIB, SLACK, Bounds, Model
+from portagpu.suites.search.memory.resident import kernel_share
 from tests.conftest import ROOT
 from tests.support.faults.memory import faults
 from tests.support.search_ranks import prepare
 
 if TYPE_CHECKING:
-    from portagpu.world import Ranks
+    from portagpu.runs.world import Ranks
 
 pytestmark = pytest.mark.torch
 

@@ -10,12 +10,12 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("expecttest")
 
-from portagpu.search.operators.classes import FACTOR, growth, unit_roundoff
-from portagpu.search.operators.samples import shown
+from portagpu.suites.search.operators.classes import FACTOR, growth, unit_roundoff
+from portagpu.suites.search.operators.samples import shown
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
-    from portagpu.world import Ranks
+    from portagpu.runs.world import Ranks
 
 RANKS = ROOT / "tests/support/operator_ranks.py"
 

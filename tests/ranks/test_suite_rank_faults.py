@@ -16,8 +16,8 @@ pytest.importorskip("torch")
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from portagpu.search.area import load_area
-from portagpu.search.rounds import Round
+from portagpu.suites.search.area import load_area
+from portagpu.suites.search.worker import Round
 from tests.conftest import run_child
 from tests.support import broken_collectives
 from tests.support.broken_collectives import FAULTS, GOOD, SEARCH
@@ -27,13 +27,13 @@ from tests.support.search_ranks import prepare
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from portagpu.world import Rank, Ranks
+    from portagpu.runs.world import Rank, Ranks
 
 pytestmark = pytest.mark.torch
 
 CONFORM = """
 import json, sys
-from portagpu.suite import ConformOptions, Selection, conform
+from portagpu.suites.conformance import ConformOptions, Selection, conform
 selection = Selection(only=tuple(sys.argv[1:]))
 results = conform(ConformOptions(backend="broken", selection=selection)).results
 print(json.dumps({each.id: [str(each.verdict), each.reason] for each in results}))

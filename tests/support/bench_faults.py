@@ -13,8 +13,8 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from portagpu.bench import load_ranks, matmul, samples, timing
-from portagpu.bench.suite import load_area
+from portagpu.suites.performance import load_ranks, matmul, samples, timing
+from portagpu.suites.performance.suite import load_area
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -244,7 +244,7 @@ def training_in_fp8_with_a_wrong_scale(rank: Any, **arguments: Any) -> Any:
     """The gradients of weights are multiplied without the scale of the activations."""
     import torch
 
-    from portagpu.bench import fp8
+    from portagpu.suites.performance import fp8
 
     right = fp8.multiply
 
@@ -325,7 +325,7 @@ def _with_a_tuner(rank: Any, work: str) -> Any:
     """A library that is slower while its tuner is off."""
     from contextlib import contextmanager
 
-    from portagpu.tuners import Tuner, TunerState
+    from portagpu.devices.tuners import Tuner, TunerState
 
     seen = []
 

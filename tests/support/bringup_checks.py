@@ -7,15 +7,15 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from portagpu.results.expectations import exactly
-from portagpu.results.run import Verdict
+from portagpu.runs.results.expectations import exactly
+from portagpu.runs.results.run import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from portagpu.bringup.context import Context
-    from portagpu.results.run import Result
-    from portagpu.world import Rank
+    from portagpu.checks.bringup.context import Context
+    from portagpu.runs.results.run import Result
+    from portagpu.runs.world import Rank
 
 FINE = exactly("fine", "these tests")
 

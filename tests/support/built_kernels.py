@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from portagpu.errors import MissingDependency
-from portagpu.kernels.cpp import KERNELS, compile_source, read_source
-from portagpu.machine_code.elf import Elf
-from portagpu.subprocesses import start_caller
-from portagpu.target import load_architecture
+from portagpu.base.errors import MissingDependency
+from portagpu.base.subprocesses import start_caller
+from portagpu.devices.machine_code.elf import Elf
+from portagpu.facts.targets import load_architecture
+from portagpu.train.kernels.cpp import KERNELS, compile_source, read_source
 from portagpu_rocm_build import clang
 from tests.support.owned import kept
 
@@ -60,7 +60,7 @@ def one_child():
 
 
 def _call(module, function, arguments, *, limit_s, environment=None):
-    """What ``portagpu.subprocesses.call`` does, in a child that stays."""
+    """What ``portagpu.base.subprocesses.call`` does, in a child that stays."""
     while not _CHILD or _CHILD[0].has_left():
         with kept():
             _CHILD[:] = [start_caller(environment)[0]]
@@ -77,7 +77,7 @@ def built(source, arch):
     if arch not in MISSING:
         try:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("portagpu.kernels.cpp.compile.call", _call)
+                patch.setattr("portagpu.train.kernels.cpp.compile.call", _call)
                 return compile_source(source, arch)
         except MissingDependency as error:
             MISSING[arch] = str(error)

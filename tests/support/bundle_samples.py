@@ -6,10 +6,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from portagpu.bringup import load_gates
-from portagpu.bundle.document import digests, make, to_text
-from portagpu.results.run import Evidence, Result, Run, RunInfo, Verdict
-from portagpu.target import load_target
+from portagpu.checks.bringup import load_gates
+from portagpu.facts.targets import load_target
+from portagpu.reports.bundles.document import digests, make, to_text
+from portagpu.runs.results.run import Evidence, Result, Run, RunInfo, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable

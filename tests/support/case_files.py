@@ -7,9 +7,9 @@ import textwrap
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from portagpu import suite
-from portagpu.paths import matrix_dir
-from portagpu.running import Progress
+from portagpu.base.paths import matrix_dir
+from portagpu.runs.engine import Progress
+from portagpu.suites import conformance as suite
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from portagpu.results.run import Result
-    from portagpu.running import OpenedDevice
+    from portagpu.runs.engine import OpenedDevice
+    from portagpu.runs.results.run import Result
 
-HEAD = "import os, signal, sys, threading, time\nfrom portagpu.suite import *\n"
+HEAD = "import os, signal, sys, threading, time\nfrom portagpu.suites.conformance import *\n"
 
 
 def write_cases(folder: Path, text: str, name: str = "test_rng.py") -> Path:
@@ -40,8 +40,8 @@ def copy_cases(folder: Path, *names: str) -> Path:
 
 def only_files(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Have a folder's files be the whole suite for what this process runs."""
-    monkeypatch.setattr("portagpu.suite.runner._folder", lambda _: folder)
-    monkeypatch.setattr("portagpu.suite.runner.missing_cases", lambda _: "")
+    monkeypatch.setattr("portagpu.suites.conformance.runner._folder", lambda _: folder)
+    monkeypatch.setattr("portagpu.suites.conformance.runner.missing_cases", lambda _: "")
 
 
 def by_id(results: list[Result]) -> dict[str, Result]:

@@ -9,7 +9,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from portagpu.errors import CollectiveError
+from portagpu.base.errors import CollectiveError
 
 NAP_S = 300.0
 
@@ -138,7 +138,7 @@ def _same_call(tensor):
     import json
     from dataclasses import asdict
 
-    from portagpu.collectives.checked import _call_of_tensor
+    from portagpu.devices.collectives.checked import _call_of_tensor
 
     return json.dumps(asdict(_call_of_tensor("all_reduce", tensor, op=dist.ReduceOp.SUM)))
 

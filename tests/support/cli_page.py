@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from portagpu.base.installation import WRITE_ANEW
 from portagpu.cli import VERBS
 from portagpu.cli._group import app
-from portagpu.contents import WRITE_ANEW
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,11 +20,11 @@ import torch
 import torch.distributed as dist
 
 import portagpu
-from portagpu.collectives import init as init_module
-from portagpu.collectives.call_hooks import check_plain_calls
-from portagpu.collectives.processes import is_lost
-from portagpu.collectives.stores import open_sockets
-from portagpu.errors import PortagpuError
+from portagpu.base.errors import PortagpuError
+from portagpu.devices.collectives import init as init_module
+from portagpu.devices.collectives.call_hooks import check_plain_calls
+from portagpu.devices.collectives.processes import is_lost
+from portagpu.devices.collectives.stores import open_sockets
 from tests.support.waits import wait_until
 
 TIMEOUT_S = 4.0

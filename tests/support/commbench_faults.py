@@ -13,8 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from portagpu.commbench import exchange as library
-from portagpu.commbench import ranks
+from portagpu.suites.collectives import exchange as library
+from portagpu.suites.collectives import ranks
 
 _right = library.perform
 _NAP_S = 300.0

@@ -9,11 +9,11 @@ import textwrap
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from portagpu.arch import Arch
-from portagpu.collectives.comm import Comm
-from portagpu.contract import Backend, Description, Plugin, Status
-from portagpu.precision import Precision
-from portagpu.sizing import Sizing
+from portagpu.devices.collectives.comm import Comm
+from portagpu.devices.contract import Backend, Description, Plugin, Status
+from portagpu.devices.precision import Precision
+from portagpu.devices.sizing import Sizing
+from portagpu.facts.arch import Arch
 
 if TYPE_CHECKING:
     from pathlib import Path

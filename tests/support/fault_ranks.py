@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from portagpu.search.area import load_area
-from portagpu.search.rounds import Listing, Round, repeat_rank, search_rank
+from portagpu.suites.search.area import load_area
+from portagpu.suites.search.worker import Listing, Round, repeat_rank, search_rank
 from tests.support.faults import faults_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from portagpu.world import Rank
+    from portagpu.runs.world import Rank
 
 
 def search_as_a_case(

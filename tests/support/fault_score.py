@@ -20,19 +20,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from portagpu.patience import LIMITS
-from portagpu.search.area import load_area
-from portagpu.search.engine import MIN_PROGRAMS, MIN_S, SearchRequest, round_seed, search
-from portagpu.suite import list_cases
-from portagpu.suite.runner import SMOKE_SHARE
-from portagpu.world import Ranks
+from portagpu.base.patience import LIMITS
+from portagpu.runs.world import Ranks
+from portagpu.suites.conformance import list_cases
+from portagpu.suites.conformance.runner import SMOKE_SHARE
+from portagpu.suites.search.area import load_area
+from portagpu.suites.search.engine import MIN_PROGRAMS, MIN_S, SearchRequest, round_seed, search
 from tests.conftest import ROOT
 from tests.support.faults import AREAS, Fault, drawn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from portagpu.world import WorldOutcome
+    from portagpu.runs.world import WorldOutcome
 
 RANKS: Final = ROOT / "tests/support/fault_ranks.py"
 LEVELS: Final = {"smoke": SMOKE_SHARE, "default": 1.0, "deep": 10.0}
@@ -176,7 +176,7 @@ def main() -> None:
     levels = [level for level, share in LEVELS.items() if share <= LEVELS[given.level]]
     every: list[Score] = []
     with Ranks() as server:
-        server.prepare("portagpu.search.rounds:load_areas", backend="cpu", names=[*default])
+        server.prepare("portagpu.suites.search.worker:load_areas", backend="cpu", names=[*default])
         for area in given.area or AREAS:
             scores = []
             found_by = dict.fromkeys(levels, 0)

@@ -14,7 +14,7 @@ import time
 import zlib
 from pathlib import Path
 
-from portagpu.results.run import Evidence, Result, Verdict, new_run
+from portagpu.runs.results.run import Evidence, Result, Verdict, new_run
 
 
 def main() -> int:

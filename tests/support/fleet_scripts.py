@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from portagpu.fleet.scripts import write_scripts
+from portagpu.reports.fleet.scripts import write_scripts
 
 if TYPE_CHECKING:
     from pathlib import Path

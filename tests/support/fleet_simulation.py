@@ -28,17 +28,17 @@ ROOT = Path(__file__).resolve().parents[2]
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
-from portagpu.fleet import pairs, versions
-from portagpu.fleet.gather import Fleet, Joint, Missing
-from portagpu.fleet.measures import LEVEL, MEASURE, NOISE, tables_of
-from portagpu.fleet.nodes import Failure, Measured, NodeRun, condensed
-from portagpu.fleet.record import FleetRecord, Step, StepState, write_record
-from portagpu.fleet.report import FleetReport, judge
-from portagpu.ledger import Device, Owner, instant
-from portagpu.results.run import Run
-from portagpu.results.verdicts import FAILING, Verdict, fold
-from portagpu.rules.peers import compare_peers
-from portagpu.units import worse_side
+from portagpu.base.units import worse_side
+from portagpu.reports.fleet import pairs, versions
+from portagpu.reports.fleet.measures import LEVEL, MEASURE, NOISE, tables_of
+from portagpu.reports.fleet.nodes import Failure, Measured, NodeRun, condensed
+from portagpu.reports.fleet.record import FleetRecord, Step, StepState, write_record
+from portagpu.reports.fleet.report import FleetReport, judge
+from portagpu.reports.fleet.result_files import Fleet, Joint, Missing
+from portagpu.runs.judges.peers import compare_peers
+from portagpu.runs.ledger import Device, Owner, instant
+from portagpu.runs.results.run import Run
+from portagpu.runs.results.verdicts import FAILING, Verdict, fold
 
 DEVICES = 8
 ROUNDS = 3

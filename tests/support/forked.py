@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-MODULES: Final = ("portagpu", "portagpu.world.server", "pytest")
+MODULES: Final = ("portagpu", "portagpu.runs.world.server", "pytest")
 READ_AT_START: Final = (
     *("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_", "OMP_", "GOMP_", "KMP_", "MKL_"),
     *("OPENBLAS_", "ONEDNN_", "DNNL_", "TORCH_", "PYTORCH_", "NPY_", "NUMPY_"),
@@ -52,8 +52,18 @@ _IMPORTED: Final = (
     *("torch.distributed", "numpy", "pytest", "hypothesis", "pdb", "rich.table"),
     *(f"_pytest.{name}" for name in ("faulthandler", "skipping", "unittest", "warnings")),
     *("portagpu.cli.bringup", "portagpu.cli.conform", "portagpu.cli._run_output"),
-    *("portagpu.bringup", "portagpu.suite.runner", "portagpu.search.numbers", "portagpu.kernels"),
-    *("portagpu.diagnostics", "portagpu.info", "portagpu.world.rank", "portagpu_cpu.backend"),
+    *(
+        "portagpu.checks.bringup",
+        "portagpu.suites.conformance.runner",
+        "portagpu.suites.search.numbers",
+        "portagpu.train.kernels",
+    ),
+    *(
+        "portagpu.checks.diagnostics",
+        "portagpu.checks.info",
+        "portagpu.runs.world.rank",
+        "portagpu_cpu.backend",
+    ),
 )
 """Imported before the first child. pytest itself imports what it loads as a plugin of the suite."""
 _ROOM: Final = "FORKED_ROOM"
@@ -341,7 +351,7 @@ def _become(
     elif program.process_group >= 0:
         os.setpgid(0, program.process_group)
     _set_variables(program.variables)
-    spare = None if "portagpu.world.server" in program.words else _fork_spare(imported)
+    spare = None if "portagpu.runs.world.server" in program.words else _fork_spare(imported)
     # from now on it may be ended, and is found by its session and its variables
     connection.sendall(_LENGTH.pack(os.getpid()))
     *opened, folder = descriptors

@@ -1,4 +1,4 @@
-"""Mutated inputs for the readers in portagpu.formats.
+"""Mutated inputs for the readers in portagpu.facts.formats.
 
 A reader may answer with findings or with FormatError, whatever it is given; anything else is a
 fault: another exception, too much CPU time, too much memory, a value that no device can have. As a
@@ -32,9 +32,9 @@ from typing import Any, Final, TextIO
 # last, as for the tests: of an installed package the checkout next to it is not what is read
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
-from portagpu.formats.cleaning import decode_text
-from portagpu.formats.reader import readers
-from portagpu.readings import Findings, FormatError
+from portagpu.facts.formats.cleaning import decode_text
+from portagpu.facts.formats.reader import readers
+from portagpu.facts.readings import Findings, FormatError
 from tests.conftest import ROOT
 
 FIXTURES: Final = ROOT / "tests/vendor_texts/formats"

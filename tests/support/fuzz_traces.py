@@ -28,7 +28,7 @@ from tests.conftest import ROOT
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from portagpu.captures.model import Capture
+    from portagpu.facts.captures.model import Capture
 
 RECORDINGS = ROOT / "tests/recordings"
 LONGEST_S = 20.0
@@ -205,8 +205,8 @@ def inputs(
 
 def check(path: Path) -> str | None:
     """Read one file and what a user would do with it; what went wrong, or None."""
-    from portagpu.readings import FormatError
-    from portagpu.traces import reading
+    from portagpu.facts.readings import FormatError
+    from portagpu.traces.analysis import reading
 
     # allowed: of CPU time, and nothing comes near the limit
     began = time.process_time()
@@ -227,8 +227,8 @@ def _wrong(capture: Capture) -> str | None:
     """What a capture must never have."""
     import pyarrow.compute as pc
 
-    from portagpu.captures.model import EVENT_COLUMNS, events
-    from portagpu.traces.timeline import parts
+    from portagpu.facts.captures.model import EVENT_COLUMNS, events
+    from portagpu.traces.analysis.timeline import parts
 
     for part in capture.tables.values():
         if unknown := set(part.column_names) - EVENT_COLUMNS.keys():

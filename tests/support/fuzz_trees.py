@@ -30,20 +30,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
-from portagpu.bringup import BringupOptions, bringup
+from portagpu.base.errors import RecordingError
+from portagpu.checks.bringup import BringupOptions, bringup
+from portagpu.checks.info import collect
+from portagpu.checks.recordings.replay import Recording
 from portagpu.cli._bringup_view import recording_lines
 from portagpu.cli._info_text import sections
-from portagpu.errors import RecordingError
-from portagpu.formats.cleaning import decode_text
-from portagpu.formats.reader import read_text
-from portagpu.info import collect
-from portagpu.inventory.topology_json import topology_document
-from portagpu.readings.model import FormatError
-from portagpu.recordings.replay import Recording
-from portagpu.report import render as report_page
-from portagpu.report.junit import render as junit
-from portagpu.results.plain import UNSAFE, json_text
-from portagpu.results.wording import failures_text, headline
+from portagpu.facts.formats.cleaning import decode_text
+from portagpu.facts.formats.reader import read_text
+from portagpu.facts.readings.model import FormatError
+from portagpu.machine.inventory.topology_json import topology_document
+from portagpu.reports.html import render as report_page
+from portagpu.reports.junit import render as junit
+from portagpu.runs.results.plain import UNSAFE, json_text
+from portagpu.runs.results.wording import failures_text, headline
 from tests.support.fuzz_formats import RECORDINGS, TooSlow, format_modules, mutate, stop
 from tests.support.gpu_trees import amd_gpu, machine, nvidia_gpu
 from tests.support.growth_formats import samples
@@ -52,7 +52,7 @@ from tests.support.host_trees import aarch64, gfx942_node, pci_device, two_socke
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from portagpu.results.run import Result
+    from portagpu.runs.results.run import Result
 
 CPU_S: Final = 20.0
 """CPU time that one tree may take; an unchanged one takes some hundredths of a second."""

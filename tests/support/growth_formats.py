@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 # last, as for the tests: of an installed package the checkout beside them is not what is read
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
-from portagpu.formats.cleaning import decode_text
-from portagpu.formats.reader import read_text, readers
-from portagpu.readings.model import FormatError
+from portagpu.facts.formats.cleaning import decode_text
+from portagpu.facts.formats.reader import read_text, readers
+from portagpu.facts.readings.model import FormatError
 from tests.support.fuzz_formats import TooSlow, fixtures, format_modules, stop
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from typing import Any, Final
 
-from portagpu.contents import WRITE_ANEW
+from portagpu.base.installation import WRITE_ANEW
 from tests.conftest import ROOT
 
 DATA: Final = ROOT / "tests/support/health_expectations.toml"

@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from portagpu.collectives import compression, helpers
-from portagpu.collectives.compression import TopK, top_k_hook
-from portagpu.errors import CollectiveError, CollectiveMismatch
+from portagpu.base.errors import CollectiveError, CollectiveMismatch
+from portagpu.devices.collectives import compression, helpers
+from portagpu.devices.collectives.compression import TopK, top_k_hook
 
 
 def bits(tensor):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from portagpu.results.run import Evidence, Result, Run, RunInfo, Verdict
+from portagpu.runs.results.run import Evidence, Result, Run, RunInfo, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

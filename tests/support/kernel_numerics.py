@@ -13,8 +13,8 @@ import warnings
 
 import torch
 
-from portagpu import kernels
-from portagpu.kernels import reference
+from portagpu.train import kernels
+from portagpu.train.kernels import reference
 
 SEED = 20261121
 SHAPES = [(0,), (1,), (7,), (3, 0), (0, 3), (1, 1), (3, 1000), (1, 2048), (1, 2049), (1, 2, 4500)]
@@ -266,7 +266,7 @@ def check_quantize():
 
 def check_quantize_without_cast():
     """The same kernel into fp32, where no cast hides what it computed."""
-    kernel = importlib.import_module("portagpu.kernels.source.rows").quantise_kernel
+    kernel = importlib.import_module("portagpu.train.kernels.source.rows").quantise_kernel
     generator = torch.Generator().manual_seed(SEED)
     for limit, dtype in ((448.0, torch.float8_e4m3fn), (240.0, torch.float8_e4m3fnuz)):
         x = values((4, 5000), torch.float32, generator) * torch.tensor([[0.0], [1e-6], [1], [1e6]])

@@ -9,10 +9,10 @@ import importlib
 from contextlib import contextmanager
 from typing import Any
 
-from portagpu import kernels
-from portagpu.bench import timing
-from portagpu.bench.suite import load_area
-from portagpu.contract import Capability
+from portagpu.devices.contract import Capability
+from portagpu.suites.performance import timing
+from portagpu.suites.performance.suite import load_area
+from portagpu.train import kernels
 
 FEW = timing.Pace(warmup_s=0.0, sample_s=0.0, point_s=0.0, least=5, most=5, timeout_s=60.0)
 """Five samples of as few calls as the clock takes."""

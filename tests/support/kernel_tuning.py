@@ -20,12 +20,12 @@ from unittest import mock
 
 import torch
 
-from portagpu import kernels
-from portagpu.errors import Unsupported
-from portagpu.kernels.cache import Cache
-from portagpu.kernels.plan import Limits, all_configs
+from portagpu.base.errors import Unsupported
+from portagpu.train import kernels
+from portagpu.train.kernels.cache import Cache
+from portagpu.train.kernels.plan import Limits, all_configs
 
-tuning = importlib.import_module("portagpu.kernels.tuning")
+tuning = importlib.import_module("portagpu.train.kernels.tuning")
 errors = importlib.import_module("triton.runtime.errors")
 
 SEED = 20261122

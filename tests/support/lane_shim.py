@@ -13,8 +13,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from portagpu.kernels.cpp import KERNELS, read_source
-from portagpu.kernels.cpp.sources import inline_header
+from portagpu.train.kernels.cpp import KERNELS, read_source
+from portagpu.train.kernels.cpp.sources import inline_header
 from tests.conftest import ROOT
 
 SOURCES = ROOT / "tests/support/kernels_cpp"

@@ -6,11 +6,11 @@ import mmap
 import tempfile
 from typing import TYPE_CHECKING, Any
 
-from portagpu.search.memory import AREA, area
+from portagpu.suites.search.memory import AREA, area
 
 if TYPE_CHECKING:
-    from portagpu.search.programs import Program
-    from portagpu.world import Rank
+    from portagpu.runs.world import Rank
+    from portagpu.suites.search.programs import Program
 
 SIZE = 48 << 20
 """Three times what a counter may be off."""

@@ -1,4 +1,4 @@
-"""Writes portagpu/monitor/grafana.json: panels are a table here, and their JSON is long.
+"""Writes portagpu/checks/monitor/grafana.json: panels are a table here, and their JSON is long.
 
 Grafana's classic model, ``schemaVersion`` 39 (Grafana 11; newer ones migrate it at import).
 """

@@ -7,8 +7,8 @@ import textwrap
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from portagpu.monitor import Round, Sample
-from portagpu.readings.stream import Source
+from portagpu.checks.monitor import Round, Sample
+from portagpu.facts.readings.stream import Source
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,16 +10,16 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from portagpu.bundle.files import read_files
-from portagpu.contents import WRITE_ANEW
-from portagpu.results.verdicts import Evidence
+from portagpu.base.installation import WRITE_ANEW
+from portagpu.reports.bundles.files import read_files
+from portagpu.runs.results.verdicts import Evidence
 from tests.support.cli_page import cell
 from tests.support.health_page import read_data
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from portagpu.matrix import Row
+    from portagpu.reports.proofs import Row
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _SECTION: Final = re.compile(r"^## (What (?:it|the \w+) (?:does|do) not \w+.*)$", re.MULTILINE)

@@ -10,16 +10,16 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import torch
 
-from portagpu.precision import Support
-from portagpu.search.area import AREAS, Area, NotSearchable, load_area
-from portagpu.search.operators import database
-from portagpu.search.operators.area import judged
-from portagpu.search.operators.samples import nudged, widened
-from portagpu.search.operators.sizes import enlarged, samples
+from portagpu.devices.precision import Support
+from portagpu.suites.search.area import AREAS, Area, NotSearchable, load_area
+from portagpu.suites.search.operators import database
+from portagpu.suites.search.operators.area import judged
+from portagpu.suites.search.operators.samples import nudged, widened
+from portagpu.suites.search.operators.sizes import enlarged, samples
 from tests.support.faults import faults_of
 
 if TYPE_CHECKING:
-    from portagpu.world import Rank
+    from portagpu.runs.world import Rank
 
 ASIDE = ("nn.functional.dropout", "empty", "bernoulli", "linalg.solve")
 

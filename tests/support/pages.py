@@ -17,26 +17,27 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu import bundle, matrix
-from portagpu.bringup import load_gates
-from portagpu.compile.record import read_record
-from portagpu.compile.record import table as compiled_table
-from portagpu.contents import SCHEMA, WRITE_ANEW
-from portagpu.doctor import known_findings
-from portagpu.errors import PortagpuError
-from portagpu.files import write_atomic
-from portagpu.kernels.cpp.sources import KERNELS
-from portagpu.matrix.committed import read_committed
-from portagpu.monitor.metrics import METRICS, OWN_METRICS
-from portagpu.monitor.sample import described
-from portagpu.precision import FORMATS
-from portagpu.results import advice
-from portagpu.results.actions import Action
-from portagpu.results.schema import json_schema
-from portagpu.suite import list_cases
-from portagpu.suite.case_ids import base_id, retired_cases
-from portagpu.suite.cases import AREAS
-from portagpu.target import load_targets
+from portagpu.base.errors import PortagpuError
+from portagpu.base.files import write_atomic
+from portagpu.base.installation import SCHEMA, WRITE_ANEW
+from portagpu.checks.bringup import load_gates
+from portagpu.checks.collectives_doctor import known_findings
+from portagpu.checks.monitor.metrics import METRICS, OWN_METRICS
+from portagpu.checks.monitor.sample import described
+from portagpu.devices.precision import FORMATS
+from portagpu.facts.targets import load_targets
+from portagpu.reports import bundles as bundle
+from portagpu.reports import proofs as matrix
+from portagpu.reports.proofs.committed import read_committed
+from portagpu.runs.results import advice
+from portagpu.runs.results.actions import Action
+from portagpu.runs.results.schema import json_schema
+from portagpu.suites.compile.record import read_record
+from portagpu.suites.compile.record import table as compiled_table
+from portagpu.suites.conformance import list_cases
+from portagpu.suites.conformance.case_ids import base_id, retired_cases
+from portagpu.suites.conformance.cases import AREAS
+from portagpu.train.kernels.cpp.sources import KERNELS
 from tests.benchmarks import cost_models
 from tests.support.cli_page import cli_page
 from tests.support.health_page import health_page
@@ -47,9 +48,9 @@ from tests.support.not_shown_page import not_shown_page
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from portagpu.matrix import Row
-    from portagpu.precision.formats import Format
-    from portagpu.suite.messages import ListedCase
+    from portagpu.devices.precision.formats import Format
+    from portagpu.reports.proofs import Row
+    from portagpu.suites.conformance.messages import ListedCase
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 TABLE: Final = re.compile(r"(<!-- table ([\w-]+): [^\n]* -->\n)[^<]*(?=<!-- end of table -->)")
@@ -86,7 +87,7 @@ headline is its gravest failure, and its failures stand at its end in this order
 """
 
 _ACTIONS: Final = """\
-Each failure asks for an action, which programs read (`portagpu.results.actions`). An error of a
+Each failure asks for an action, which programs read (`portagpu.runs.results.actions`). An error of a
 log or a tool's answer has the action that its vendor's document states (`extra.action` of the
 result, and `extra.action_source`); other checks have the one that stands here. A second word in
 brackets is the action of an UNVERIFIED result. PASS, SKIP and INCONCLUSIVE ask for nothing.
@@ -355,7 +356,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "docs/not-shown.md": lambda: not_shown_page(_matrix()),
     "docs/when-it-fails.md": advice_page,
     "docs/result.schema.json": lambda: f"{json.dumps(json_schema(), indent=2)}\n",
-    "portagpu/monitor/grafana.json": dashboard_page,
+    "portagpu/checks/monitor/grafana.json": dashboard_page,
     "matrix/contents.toml": contents,
     **{
         str(path.relative_to(ROOT)): partial(cost_models.known_errors, vendor)

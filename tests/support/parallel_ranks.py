@@ -463,7 +463,7 @@ class Doubled(nn.Sequential):
 
 def refusals(rank):
     """What wrong arguments raise."""
-    from portagpu.planning import Layout, Recipe
+    from portagpu.train.planning import Layout, Recipe
 
     parallel = pg.parallel
     mesh = parallel.mesh(gpu=rank.gpu)

@@ -7,9 +7,9 @@ import tomllib
 from itertools import combinations, pairwise
 from typing import Any
 
-from portagpu.inventory.topology import build_topology
-from portagpu.placement.graph import Edge, Place, PlaceGraph, gpu_graph, with_levels
-from portagpu.readings.model import End, Findings, Link, Node
+from portagpu.facts.readings.model import End, Findings, Link, Node
+from portagpu.machine.inventory.topology import build_topology
+from portagpu.machine.placement.graph import Edge, Place, PlaceGraph, gpu_graph, with_levels
 from tests.conftest import ROOT
 
 RCCL = tomllib.loads((ROOT / "tests/vendor_texts/rccl_rings.toml").read_text("utf-8"))

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import torch
 
-from portagpu.placement import device_mesh
+from portagpu.machine.placement import device_mesh
 from tests.support.placement_graphs import topology
 
 LINKS = " ".join(f"{a}-{b}x1" for a, b in combinations(range(8), 2) if a % 2 == b % 2)
@@ -34,8 +34,11 @@ def mesh(
     if other is not None and rank.rank == 1:
         tp = other
     with (
-        patch("portagpu.placement.live._machine_id", lambda: f"machine {rank.rank // per_machine}"),
-        patch("portagpu.placement.machine.graph_of_machine", graph),
+        patch(
+            "portagpu.machine.placement.live._machine_id",
+            lambda: f"machine {rank.rank // per_machine}",
+        ),
+        patch("portagpu.machine.placement.machine.graph_of_machine", graph),
     ):
         try:
             found = device_mesh(tp, pp, dp, gpu=gpu)

@@ -9,7 +9,7 @@ import torch.nn.functional as F  # noqa: N812 - as torch's documentation calls i
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from portagpu.planning import Model
+from portagpu.train.planning import Model
 
 
 class Block(nn.Module):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from portagpu.subprocesses.start import python_environment
+from portagpu.base.subprocesses.start import python_environment
 from tests.conftest import Child
 
 if TYPE_CHECKING:
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 # main() on a machine that shows a GPU of each vendor, so that their branches run
 WITH_GPUS: Final = """
 import sys
-import portagpu.host
-from portagpu.host import PciGpu
+import portagpu.facts.host
+from portagpu.facts.host import PciGpu
 gpus = (PciGpu("nvidia", pci="0000:01:00.0"), PciGpu("amd", pci="0000:02:00.0"))
-portagpu.host.gpus_on_machine = lambda root="/": gpus
+portagpu.facts.host.gpus_on_machine = lambda root="/": gpus
 from portagpu.cli import main
 sys.exit(main(sys.argv[1:]))
 """

@@ -7,13 +7,13 @@ import sqlite3
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.captures.model import Capture, Process, Source, ToolMessage, table
-from portagpu.readings.model import FormatError
+from portagpu.facts.captures.model import Capture, Process, Source, ToolMessage, table
+from portagpu.facts.readings.model import FormatError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from portagpu.captures.model import Kind
+    from portagpu.facts.captures.model import Kind
 
 CATEGORIES: Final[dict[str, Kind]] = {
     "cpu_op": "operator",

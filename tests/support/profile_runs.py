@@ -6,13 +6,13 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from portagpu.profile import ProfileOptions, profile
+from portagpu.traces.profile import ProfileOptions, profile
 from tests.support.profile_reader import read
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from portagpu.results.run import Result, Run
+    from portagpu.runs.results.run import Result, Run
 
 OPERATORS = """
     import torch

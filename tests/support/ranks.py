@@ -168,7 +168,7 @@ def goes_on(rank, how, times, then):
         if how == "step":
             rank.step(f"step {number}")
         else:
-            from portagpu.world.rank import tell_alive
+            from portagpu.runs.world.rank import tell_alive
 
             tell_alive()
     if then == "hangs":

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from portagpu.formats.reader import UNREAD, read_text
-from portagpu.readings.model import Findings
+from portagpu.facts.formats.reader import UNREAD, read_text
+from portagpu.facts.readings.model import Findings
 
 
 def read_all(text: str) -> Findings:

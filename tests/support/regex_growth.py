@@ -19,8 +19,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.readings.model import FormatError
-from portagpu.recordings.anonymous import Anonymizer
+from portagpu.checks.recordings.anonymous import Anonymizer
+from portagpu.facts.readings.model import FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -97,8 +97,8 @@ def texts(source: str, length: int) -> Iterator[str]:
 
 def functions() -> dict[str, Work]:
     """What takes a stranger's text as a whole, with what it does between its patterns."""
-    from portagpu.redact.patterns import replace_forms
-    from portagpu.redact.scrub import find_identifying, scrub
+    from portagpu.base.redact.patterns import replace_forms
+    from portagpu.base.redact.scrub import find_identifying, scrub
 
     known = [("host", "node-07"), ("user", "jdoe"), ("environment", "a-a-a"), ("path", "/a/a/a")]
     return {

@@ -5,16 +5,16 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-import portagpu.host
-import portagpu.torchbuild
-from portagpu import discovery as candidates
-from portagpu import registry
-from portagpu.host import PciGpu
+import portagpu.facts.host
+import portagpu.facts.torchbuild
+from portagpu.devices import discovery as candidates
+from portagpu.devices import registry
+from portagpu.facts.host import PciGpu
 
 if TYPE_CHECKING:
     import pytest
 
-    from portagpu.contract import Plugin
+    from portagpu.devices.contract import Plugin
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,5 +51,7 @@ def machine(
         kind=kind, version="2.13.0", problem=None if kind else "torch/version.py is broken"
     )
     found = tuple(PciGpu(vendor) for vendor in gpus)
-    monkeypatch.setattr(portagpu.torchbuild, "torch_build", lambda: build if installed else None)
-    monkeypatch.setattr(portagpu.host, "gpus_on_machine", lambda root="/": found)
+    monkeypatch.setattr(
+        portagpu.facts.torchbuild, "torch_build", lambda: build if installed else None
+    )
+    monkeypatch.setattr(portagpu.facts.host, "gpus_on_machine", lambda root="/": found)

@@ -9,7 +9,7 @@ import math
 import random
 from dataclasses import replace
 
-from portagpu.results.run import Evidence, Result, Run, RunInfo, Verdict
+from portagpu.runs.results.run import Evidence, Result, Run, RunInfo, Verdict
 
 EXECUTED = (Evidence.EXECUTED,)
 ONE_NODE = "two ranks of one process tree on one machine say nothing about a network"

@@ -8,23 +8,23 @@ import time
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from portagpu.search import rounds
-from portagpu.search.area import AREAS, Area, NotSearchable
+from portagpu.suites.search import worker as rounds
+from portagpu.suites.search.area import AREAS, Area, NotSearchable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from hypothesis.strategies import SearchStrategy
 
-    from portagpu.contract import Backend
-    from portagpu.search.programs import Program, Runners
-    from portagpu.world import Rank, Ranks
+    from portagpu.devices.contract import Backend
+    from portagpu.runs.world import Rank, Ranks
+    from portagpu.suites.search.programs import Program, Runners
 
 
 def prepare(ranks: Ranks) -> Ranks:
     """Have the rank server import what each rank that searches would take a second for."""
     names = ["collectives-4", "memory"]
-    ranks.prepare("portagpu.search.rounds:load_areas", backend="cpu", names=names)
+    ranks.prepare("portagpu.suites.search.worker:load_areas", backend="cpu", names=names)
     return ranks
 
 
@@ -79,7 +79,7 @@ class Adding(Area):
 
     def programs(self, gpu: Backend) -> SearchStrategy[Program]:
 
-        from portagpu.search.strategies import call, programs
+        from portagpu.suites.search.strategies import call, programs
 
         return programs(call("add", n=range(256)), call("rest"))
 
@@ -129,7 +129,7 @@ class Damaged(Adding):
 
     def programs(self, gpu: Backend) -> SearchStrategy[Program]:
 
-        from portagpu.search.strategies import call, programs
+        from portagpu.suites.search.strategies import call, programs
 
         return programs(call("add", n=range(256)), call("rest"), most=4)
 

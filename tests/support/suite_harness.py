@@ -23,15 +23,15 @@ from unittest import mock
 import torch
 
 import portagpu as pg
-from portagpu.paths import matrix_dir
-from portagpu.search import rounds
-from portagpu.search.area import load_area
-from portagpu.suite.cases import ATTRIBUTE, Case, label
-from portagpu.suite.fixtures import comm_of
-from portagpu.suite.judge import judge
-from portagpu.suite.messages import DeviceUnderTest, ListedCase
-from portagpu.suite.session import outcome_of_error
-from portagpu.world import Ranks
+from portagpu.base.paths import matrix_dir
+from portagpu.runs.world import Ranks
+from portagpu.suites.conformance.cases import ATTRIBUTE, Case, label
+from portagpu.suites.conformance.fixtures import comm_of
+from portagpu.suites.conformance.judge import judge
+from portagpu.suites.conformance.messages import DeviceUnderTest, ListedCase
+from portagpu.suites.conformance.session import outcome_of_error
+from portagpu.suites.search import worker as rounds
+from portagpu.suites.search.area import load_area
 from portagpu_cpu import CpuPlugin
 from portagpu_cpu.backend import CpuBackend
 from portagpu_cuda.plugin import PLUGIN as CUDA
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from portagpu.contract import Backend
-    from portagpu.results.run import Result
-    from portagpu.world import WorldOutcome
+    from portagpu.devices.contract import Backend
+    from portagpu.runs.results.run import Result
+    from portagpu.runs.world import WorldOutcome
 
 
 SHRINKS: Final = 100

@@ -16,11 +16,11 @@ from weakref import WeakSet
 
 import torch
 
-from portagpu import discovery as candidates
-from portagpu import functions
-from portagpu.collectives.alpha_beta import Fit
-from portagpu.collectives.comm import Comm
-from portagpu.collectives.tuning import Profile
+from portagpu.devices import discovery as candidates
+from portagpu.devices import functions
+from portagpu.devices.collectives.alpha_beta import Fit
+from portagpu.devices.collectives.comm import Comm
+from portagpu.devices.collectives.tuning import Profile
 from portagpu_cpu import CpuPlugin, fp8
 from portagpu_cpu.backend import CpuBackend
 from portagpu_cpu.identity import CpuProperties

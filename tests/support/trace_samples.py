@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING, Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from portagpu.captures.labels import COLLECTIVE, encode
+from portagpu.facts.captures.labels import COLLECTIVE, encode
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from portagpu.captures.labels import Label
+    from portagpu.facts.captures.labels import Label
 
 SCHEMAS = ROOT / "tests/vendor_texts/trace_schemas"
 NVIDIA_KERNELS = (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from portagpu.captures.model import Source, table
-from portagpu.traces.model import (
+from portagpu.facts.captures.model import Source, table
+from portagpu.traces.analysis.model import (
     COLLECTIVE_COLUMNS,
     RANGE_COLUMNS,
     SUMMARY_COLUMNS,

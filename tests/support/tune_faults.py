@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from portagpu.collectives import ways as library
-from portagpu.commbench import tune_ranks
+from portagpu.devices.collectives import algorithms as library
+from portagpu.suites.collectives import tune_ranks
 
 _right = library.perform
 _NAP_S = 300.0

@@ -14,8 +14,8 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from portagpu.capability import Capability
-from portagpu.search.ordering.model import BUFFERS, FACTOR, Kernel
+from portagpu.facts.capability import Capability
+from portagpu.suites.search.ordering.model import BUFFERS, FACTOR, Kernel
 from portagpu_cpu import PLUGIN
 from portagpu_cpu.backend import CpuBackend
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from portagpu.visible import DeviceId
+from portagpu.facts.visible import DeviceId
 
 DEVICES: Final = tuple(
     DeviceId(index, f"GPU-{name}")

@@ -15,8 +15,8 @@ pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
 import portagpu as pg
-from portagpu import functions
-from portagpu.captures.labels import decode
+from portagpu.devices import functions
+from portagpu.facts.captures.labels import decode
 from tests.support import fake_torch
 from tests.support.registry_state import forget
 from tests.torch.test_gpu_backends import BY_ID, PLUGINS
@@ -176,7 +176,7 @@ def test_labelled_code_compiles_whole_and_once(recording, opened):
 
 
 def test_an_older_backend_is_given_the_labels_in_the_name(monkeypatch, tmp_path):
-    from portagpu.contract import Backend
+    from portagpu.devices.contract import Backend
 
     handle = pg.backend()
     for name in ("listens", "labelled_block"):
@@ -235,7 +235,7 @@ def roctx(monkeypatch, tmp_path):
 def open_gpu(monkeypatch, gpu):
     driver = fake_torch.install(monkeypatch, BY_ID[gpu].kind, [BY_ID[gpu]])
     handle = PLUGINS[BY_ID[gpu].kind]().open(0)
-    from portagpu import registry
+    from portagpu.devices import registry
 
     monkeypatch.setattr(type(handle), "current_index", None)
     monkeypatch.setattr(registry, "_current", handle)
@@ -412,7 +412,7 @@ def test_a_region_on_a_cpu_marks_the_block(tmp_path):
 
 
 def test_a_region_where_no_profiler_can_be_told_is_a_block(monkeypatch):
-    from portagpu.optional import Optional
+    from portagpu.devices.optional import Optional
 
     handle = pg.backend()
     for name in ("profiler_start", "profiler_stop"):

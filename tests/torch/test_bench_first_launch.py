@@ -9,8 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from portagpu import kernels
-from portagpu.bench.first_launch import first_launch
+from portagpu.suites.performance.first_launch import first_launch
+from portagpu.train import kernels
 
 pytestmark = pytest.mark.torch
 

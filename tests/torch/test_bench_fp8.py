@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from portagpu.bench import fp8
-from portagpu.precision import Fp8
+from portagpu.devices.precision import Fp8
+from portagpu.suites.performance import fp8
 
 pytestmark = pytest.mark.torch
 

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 import portagpu as pg
-from portagpu.bench import load_ranks, matmul
+from portagpu.suites.performance import load_ranks, matmul
 
 pytestmark = pytest.mark.torch
 

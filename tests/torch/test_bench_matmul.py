@@ -11,9 +11,9 @@ import pytest
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from portagpu.bench import matmul
-from portagpu.precision import Arithmetic, Float32Switch, Fp8, Precision
-from portagpu.target.model import CONTIGUOUS
+from portagpu.devices.precision import Arithmetic, Float32Switch, Fp8, Precision
+from portagpu.facts.targets.model import CONTIGUOUS
+from portagpu.suites.performance import matmul
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from portagpu.collectives.buckets import MIB, choose_ddp, choose_fsdp, ddp_buckets
+from portagpu.devices.collectives.buckets import MIB, choose_ddp, choose_fsdp, ddp_buckets
 from tests.support.looped import looped
 
 

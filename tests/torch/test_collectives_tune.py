@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
-from portagpu.collectives.tuning import Candidate, Point
-from portagpu.collectives.ways import WAYS
-from portagpu.commbench import tune_ranks
-from portagpu.commbench.sweep import WrongOptions
-from portagpu.commbench.tune import ID, TuneOptions, profile_of
-from portagpu.documents import encode
-from portagpu.results.run import Result, Run, new_run
-from portagpu.results.verdicts import Verdict
+from portagpu.base.documents import encode
+from portagpu.devices.collectives.algorithms import WAYS
+from portagpu.devices.collectives.tuning import Candidate, Point
+from portagpu.runs.results.run import Result, Run, new_run
+from portagpu.runs.results.verdicts import Verdict
+from portagpu.suites.collectives import tune_ranks
+from portagpu.suites.collectives.sweep import WrongOptions
+from portagpu.suites.collectives.tune import ID, TuneOptions, profile_of
 
 pytestmark = pytest.mark.torch
 

@@ -11,10 +11,10 @@ import pytest
 pytest.importorskip("torch")
 import torch
 
-from portagpu.collectives.perf_tables import TYPE_NAMES
-from portagpu.commbench import VerifyOptions, ranks
-from portagpu.commbench.values import REDOPS, Inputs, first_wrong, kinds
-from portagpu.commbench.verify import WrongOptions
+from portagpu.facts.nccl_tests.tables import TYPE_NAMES
+from portagpu.suites.collectives import VerifyOptions, ranks
+from portagpu.suites.collectives.values import REDOPS, Inputs, first_wrong, kinds
+from portagpu.suites.collectives.verify import WrongOptions
 
 pytestmark = pytest.mark.torch
 

@@ -13,11 +13,11 @@ pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
 import portagpu as pg
-from portagpu.captures.labels import COLLECTIVE, COLLECTIVE_LABELS, decode
-from portagpu.captures.model import EVENT_COLUMNS
-from portagpu.collectives import annotated
-from portagpu.collectives.annotated import CollectiveMarks, annotate_plain_calls
-from portagpu.collectives.tuned import TunedGroup
+from portagpu.devices.collectives import annotated
+from portagpu.devices.collectives.annotated import CollectiveMarks, annotate_plain_calls
+from portagpu.devices.collectives.tuned import TunedGroup
+from portagpu.facts.captures.labels import COLLECTIVE, COLLECTIVE_LABELS, decode
+from portagpu.facts.captures.model import EVENT_COLUMNS
 from tests.torch.test_comm_hooks import HookOpName, PreHookArgs
 
 ONE = torch.ones(4)

@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 import portagpu
-from portagpu.collectives.membership import engine_of
+from portagpu.devices.collectives.membership import engine_of
 from portagpu_torch_gpu.describe import ENGINE_VARIABLES, ENGINES
 
 COMM = replace(portagpu.backend("cpu").comm, engines=ENGINES, engine_variables=ENGINE_VARIABLES)

@@ -18,14 +18,14 @@ pytestmark = pytest.mark.torch
 
 import torch
 
-from portagpu.collectives.call_hooks import call_of_hook, check_plain_calls
-from portagpu.collectives.checked import Call, disagreement
-from portagpu.errors import CollectiveMismatch
+from portagpu.base.errors import CollectiveMismatch
+from portagpu.devices.collectives.call_hooks import call_of_hook, check_plain_calls
+from portagpu.devices.collectives.checked import Call, disagreement
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from portagpu.world import Ranks
+    from portagpu.runs.world import Ranks
 
 HOOKS = hasattr(torch._C._distributed_c10d.ProcessGroup, "register_pre_hook")
 

@@ -18,9 +18,9 @@ pytest.importorskip("torch")
 import torch
 
 import portagpu as pg
-from portagpu.contract import Backend, Capability, Plugin
-from portagpu.errors import Unsupported
-from portagpu.host.tree import Tree
+from portagpu.base.errors import Unsupported
+from portagpu.devices.contract import Backend, Capability, Plugin
+from portagpu.facts.host.tree import Tree
 from portagpu_cpu import identity, memory
 
 pytestmark = pytest.mark.torch
@@ -528,7 +528,7 @@ def test_preparing_to_fork_imports_what_opening_needs_and_starts_no_thread(child
 import os, sys
 import torch.distributed  # brings numpy, whose OpenBLAS has threads of its own that survive a fork
 threads = len(os.listdir("/proc/self/task"))
-from portagpu.registry import plugin, resolve
+from portagpu.devices.registry import plugin, resolve
 plugin(resolve("cpu")).prepare()
 before = set(sys.modules)
 print(len(os.listdir("/proc/self/task")) - threads)

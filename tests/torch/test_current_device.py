@@ -14,8 +14,8 @@ pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
 import portagpu as pg
-from portagpu import functions, registry
-from portagpu.errors import PortagpuError
+from portagpu.base.errors import PortagpuError
+from portagpu.devices import functions, registry
 from tests.support import fake_torch
 from tests.support.fake_plugins import FakePlugin
 from tests.support.recorded_gpus import ALL

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from portagpu.doctor import known_findings
+from portagpu.checks.collectives_doctor import known_findings
 from tests.benchmarks import doctor_figures as figures
 from tests.support.flight_recorder_cases import own_cases, torch_cases
 from tests.vendor_texts.test_doctor_logs import line, rank

@@ -12,16 +12,16 @@ pytest.importorskip("torch")
 import torch
 
 import portagpu as pg
-from portagpu import registry
-from portagpu.contract import Backend
-from portagpu.errors import Unsupported
+from portagpu.base.errors import Unsupported
+from portagpu.devices import registry
+from portagpu.devices.contract import Backend
 from tests.support.fake_plugins import FakePlugin
 from tests.support.looped import looped
 from tests.support.registry_state import forget, use_plugins
 
 pytestmark = pytest.mark.torch
 
-PUBLIC = sorted({*pg._HOME["portagpu.functions"]} - {"default_generators", "CUDAGraph"})
+PUBLIC = sorted({*pg._HOME["portagpu.devices.functions"]} - {"default_generators", "CUDAGraph"})
 
 COUNTERPARTS = {
     "is_available": "registry: whether backend() opens",

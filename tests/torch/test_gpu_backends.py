@@ -18,22 +18,22 @@ pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
 import portagpu
-from portagpu import registry
-from portagpu.arch import Arch
-from portagpu.bench.case_runner import _named_versions
-from portagpu.bringup.checks import identity
-from portagpu.bringup.context import CheckedDevice, Context
-from portagpu.bringup.device import describe
-from portagpu.bringup.device_properties import FIELDS
-from portagpu.bringup.gates import load_gates
-from portagpu.contract import Capability, Part
-from portagpu.errors import BackendNotFound
-from portagpu.host.tree import Tree
-from portagpu.precision import Support, quantize
-from portagpu.results.run import Verdict
-from portagpu.rng import launch_wave, same_numbers_up_to
-from portagpu.sizing import Sizing
-from portagpu.target import Scope, load_target, load_targets
+from portagpu.base.errors import BackendNotFound
+from portagpu.checks.bringup.checks import identity
+from portagpu.checks.bringup.context import CheckedDevice, Context
+from portagpu.checks.bringup.device import describe
+from portagpu.checks.bringup.device_properties import FIELDS
+from portagpu.checks.bringup.gates import load_gates
+from portagpu.devices import registry
+from portagpu.devices.contract import Capability, Part
+from portagpu.devices.precision import Support, quantize
+from portagpu.devices.rng import launch_wave, same_numbers_up_to
+from portagpu.devices.sizing import Sizing
+from portagpu.facts.arch import Arch
+from portagpu.facts.host.tree import Tree
+from portagpu.facts.targets import Scope, load_target, load_targets
+from portagpu.runs.results.run import Verdict
+from portagpu.suites.performance.case_runner import _named_versions
 from tests.support import fake_torch, host_trees
 from tests.support.recorded_gpus import ALL, CUDA, NOT_IN_STUB, ROCM
 from tests.support.registry_state import forget, machine, use_plugins

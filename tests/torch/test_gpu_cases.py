@@ -16,9 +16,9 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist
 
 import portagpu as pg
-from portagpu.precision.products import wide_partial_sums
-from portagpu.results.run import Verdict
-from portagpu.suite.case_ids import base_id
+from portagpu.devices.precision.products import wide_partial_sums
+from portagpu.runs.results.run import Verdict
+from portagpu.suites.conformance.case_ids import base_id
 from tests.support import suite_harness
 
 pytestmark = pytest.mark.torch
@@ -281,7 +281,7 @@ def test_a_product_that_a_variable_rounds_names_it(monkeypatch, value):
 @pytest.mark.processes(2, "torch reads the variable when it is imported")
 def test_the_variable_switches_torch_by_itself(child):
     code = (
-        "import torch; from portagpu.precision.float32 import switched_by_variable as by; "
+        "import torch; from portagpu.devices.precision.float32 import switched_by_variable as by; "
         "print(torch.get_float32_matmul_precision(), by())"
     )
     environment = {key: value for key, value in os.environ.items() if key != VARIABLE}

@@ -11,12 +11,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from portagpu import registry
-from portagpu.errors import BackendNotFound
-from portagpu.host import PciGpu, visibility_variables
-from portagpu.host.tree import Tree
-from portagpu.subprocesses import call
-from portagpu.visible import RUNTIMES
+from portagpu.base.errors import BackendNotFound
+from portagpu.base.subprocesses import call
+from portagpu.devices import registry
+from portagpu.facts.host import PciGpu, visibility_variables
+from portagpu.facts.host.tree import Tree
+from portagpu.facts.visible import RUNTIMES
 from portagpu_cuda.plugin import CudaPlugin
 from portagpu_rocm.plugin import RocmPlugin
 from tests.support.fake_plugins import FakePlugin
@@ -206,7 +206,7 @@ def test_where_nothing_else_counts_a_child_does_once(monkeypatch, kind):
         asked.append((module, function, arguments))
         return [["0000:05:00.0", None]] * 3, ""
 
-    monkeypatch.setattr("portagpu.subprocesses.call", answer)
+    monkeypatch.setattr("portagpu.base.subprocesses.call", answer)
     plugin = PLUGINS[kind]()
     monkeypatch.setattr(plugin, "count_without_opening", lambda: None)
     assert (plugin.count(), plugin.count()) == (3, 3)
@@ -224,7 +224,8 @@ def test_what_a_process_prepared_its_ranks_need_not_ask(monkeypatch, kind):
     plugin, asked = PLUGINS[kind](), []
     monkeypatch.setattr(plugin, "count_without_opening", lambda: None)
     monkeypatch.setattr(
-        "portagpu.subprocesses.call", lambda *a, **o: asked.append(a) or ([[None, None]] * 2, "")
+        "portagpu.base.subprocesses.call",
+        lambda *a, **o: asked.append(a) or ([[None, None]] * 2, ""),
     )
     plugin.prepare()
     assert f"portagpu_{kind}.backend" in sys.modules, "a rank would import the backend itself"
@@ -338,7 +339,7 @@ def eight_gpus(vendor):
 
 @pytest.mark.parametrize("row", ROCM_ROWS, ids=lambda row: row.name)
 def test_what_rocm_counts_alone_is_what_the_truth_table_has(monkeypatch, row):
-    monkeypatch.setattr("portagpu.host.gpus_on_machine", lambda root="/": eight_gpus("amd"))
+    monkeypatch.setattr("portagpu.facts.host.gpus_on_machine", lambda root="/": eight_gpus("amd"))
     monkeypatch.setattr(os, "access", lambda path, mode: True)
     for name, value in row.environment.items():
         monkeypatch.setenv(name, value)
@@ -357,7 +358,7 @@ def test_the_status_is_usable_exactly_where_the_runtime_shows_a_device(
 ):
     machine(monkeypatch, row.runtime)
     gpus = eight_gpus(VENDORS[row.runtime])
-    monkeypatch.setattr("portagpu.host.gpus_on_machine", lambda root="/": gpus)
+    monkeypatch.setattr("portagpu.facts.host.gpus_on_machine", lambda root="/": gpus)
     for name, value in row.environment.items():
         monkeypatch.setenv(name, value)
     found = PLUGINS[row.runtime](driver_here).status()
@@ -411,7 +412,7 @@ def test_a_torch_that_cannot_count_says_why(monkeypatch, driver_here, kind):
     plugin = PLUGINS[kind](driver_here)
     monkeypatch.setattr(plugin, "count_without_opening", lambda: None)
     monkeypatch.setattr(
-        "portagpu.subprocesses.call", lambda *a, **o: (None, "torch failed: no such mask")
+        "portagpu.base.subprocesses.call", lambda *a, **o: (None, "torch failed: no such mask")
     )
     use_plugins(monkeypatch, plugin)
     with pytest.raises(BackendNotFound, match="no such mask") as caught:

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from portagpu.arch import Arch
-from portagpu.errors import LimitExceeded, TargetNotFound, Unsupported
-from portagpu.paths import matrix_dir
-from portagpu.sizing import occupancy
-from portagpu.sizing.calculator import with_changes
-from portagpu.sizing.kernel import largest_registers
-from portagpu.sizing.steps import curve
-from portagpu.target import load_architecture, load_target
+from portagpu.base.errors import LimitExceeded, TargetNotFound, Unsupported
+from portagpu.base.paths import matrix_dir
+from portagpu.devices.sizing import occupancy
+from portagpu.devices.sizing.calculator import with_changes
+from portagpu.devices.sizing.kernel import largest_registers
+from portagpu.devices.sizing.steps import curve
+from portagpu.facts.arch import Arch
+from portagpu.facts.targets import load_architecture, load_target
 
 NVIDIA = ["sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120"]
 AMD = ["gfx906", "gfx908", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1201"]

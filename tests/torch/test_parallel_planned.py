@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch")
 
 from torch import nn
 
-from portagpu.parallel.planned import apply
-from portagpu.planning import Recipe
+from portagpu.train.parallel.planned import apply
+from portagpu.train.planning import Recipe
 
 pytestmark = pytest.mark.torch
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
 import portagpu as pg
-from portagpu.planning.recipe import RECOMPUTES
+from portagpu.train.planning.recipe import RECOMPUTES
 from tests.support.parallel_ranks import Counted
 
 LAYERS: Final = 3

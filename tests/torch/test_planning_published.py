@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from portagpu.planning import Layout, Recipe, estimate, find_model
+from portagpu.train.planning import Layout, Recipe, estimate, find_model
 from tests.benchmarks.plan_memory import GIB, PUBLISHED, reserved
 from tests.benchmarks.plan_times import ASYNC, H200, MLPERF, TITANS, Run, efficiency_of
 

@@ -20,11 +20,11 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from portagpu.errors import Unsupported
-from portagpu.planning import Layout, Recipe, estimate, track
-from portagpu.planning.activations import logits as logits_of
-from portagpu.planning.trackers import _mesh_of
-from portagpu.target import load_target
+from portagpu.base.errors import Unsupported
+from portagpu.facts.targets import load_target
+from portagpu.train.planning import Layout, Recipe, estimate, track
+from portagpu.train.planning.activations import logits as logits_of
+from portagpu.train.planning.trackers import _mesh_of
 from tests.support.planned_models import CASES, Decoder, adamw, decoder, loss_of, shard
 
 pytestmark = pytest.mark.torch

@@ -11,8 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from portagpu.precision import cast
-from portagpu.precision.casts import _torch_saturates
+from portagpu.devices.precision import cast
+from portagpu.devices.precision.casts import _torch_saturates
 
 pytestmark = pytest.mark.torch
 
@@ -31,7 +31,7 @@ def test_inside_the_range_a_cast_is_torch_s(dtype, source) -> None:
 
 @pytest.mark.parametrize("dtype", FP8)
 def test_it_saturates_whether_or_not_torch_does(monkeypatch, dtype) -> None:
-    monkeypatch.setattr("portagpu.precision.casts._torch_saturates", lambda *_: False)
+    monkeypatch.setattr("portagpu.devices.precision.casts._torch_saturates", lambda *_: False)
     largest = torch.finfo(dtype).max
     found = cast(torch.tensor([1e30, -math.inf, largest * 1.04]), dtype).double().tolist()
     assert found == [largest, -largest, largest], "without torch's own saturation"
@@ -100,7 +100,7 @@ def test_one_fp8_format_is_cast_to_another(dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fnuz, torch.float8_e5m2, torch.int8])
 def test_parts_are_as_the_whole(monkeypatch, dtype) -> None:
-    monkeypatch.setattr("portagpu.precision.casts._PART", 5)
+    monkeypatch.setattr("portagpu.devices.precision.casts._PART", 5)
     x = torch.linspace(-1e3, 1e3, 4002).reshape(3, -1, 1)
     largest = 127 if dtype is torch.int8 else torch.finfo(dtype).max
     whole = x.clamp(-largest - (dtype is torch.int8), largest)

@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from portagpu.precision import Arithmetic, Float32Switch, Precision
-from portagpu.precision.float32 import measure_arithmetic, product_function
+from portagpu.devices.precision import Arithmetic, Float32Switch, Precision
+from portagpu.devices.precision.float32 import measure_arithmetic, product_function
 
 pytestmark = pytest.mark.torch
 

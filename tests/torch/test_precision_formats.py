@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from portagpu.precision import FORMATS, Kind, format_of
+from portagpu.devices.precision import FORMATS, Kind, format_of
 
 SMALL = [form.name for form in FORMATS.values() if form.bits <= 16]
 
@@ -154,8 +154,8 @@ def test_formats_and_operations_import_no_torch() -> None:
     import subprocess
     import sys
 
-    code = "import sys, portagpu.precision; print('torch' in sys.modules)"
+    code = "import sys, portagpu.devices.precision; print('torch' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
-    assert done.stdout.strip() == "False", "portagpu.precision imports torch"
+    assert done.stdout.strip() == "False", "portagpu.devices.precision imports torch"

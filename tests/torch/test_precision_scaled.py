@@ -8,10 +8,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from portagpu.errors import Unsupported
-from portagpu.precision import FORMATS, Fp8, Precision, Recipe, Scaled, convert, quantize
-from portagpu.precision.flavours import _tables
-from portagpu.precision.products import mx_blocked, scaled_matmul, why_not_native
+from portagpu.base.errors import Unsupported
+from portagpu.devices.precision import FORMATS, Fp8, Precision, Recipe, Scaled, convert, quantize
+from portagpu.devices.precision.flavours import _tables
+from portagpu.devices.precision.products import mx_blocked, scaled_matmul, why_not_native
 
 pytestmark = pytest.mark.torch
 

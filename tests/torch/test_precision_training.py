@@ -14,12 +14,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import portagpu as pg
-from portagpu.errors import Unsupported
-from portagpu.precision import Arithmetic, Precision, Recipe, Support, format_of
-from portagpu.precision.facts import precision_from_facts
-from portagpu.precision.formats import FP8_NAMES
-from portagpu.precision.support import dtype_support
-from portagpu.target import load_target
+from portagpu.base.errors import Unsupported
+from portagpu.devices.precision import Arithmetic, Precision, Recipe, Support, format_of
+from portagpu.devices.precision.facts import precision_from_facts
+from portagpu.devices.precision.formats import FP8_NAMES
+from portagpu.devices.precision.support import dtype_support
+from portagpu.facts.targets import load_target
 
 pytestmark = pytest.mark.torch
 

@@ -13,8 +13,8 @@ pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
 import portagpu as pg
-from portagpu.captures.labels import decode
-from portagpu.errors import OutputError
+from portagpu.base.errors import OutputError
+from portagpu.facts.captures.labels import decode
 from portagpu.profiler import Schedule
 from tests.support.registry_state import forget
 

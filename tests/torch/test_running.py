@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu import bench, bringup, compile, suite  # noqa: A004 - the package's name
-from portagpu.patience import Starvation
-from portagpu.recordings.replay import Recording
-from portagpu.results.run import Result, Run, Verdict, new_run
-from portagpu.running import (
+from portagpu.base.patience import Starvation
+from portagpu.checks import bringup
+from portagpu.checks.recordings.replay import Recording
+from portagpu.runs.engine import (
     OpenedDevice,
     Progress,
     UnknownDevice,
@@ -18,9 +17,13 @@ from portagpu.running import (
     broken_world,
     complete,
 )
-from portagpu.suite.fixtures import _failure
-from portagpu.world import RankOutcome, RankState
-from portagpu.world.client import WorldOutcome
+from portagpu.runs.results.run import Result, Run, Verdict, new_run
+from portagpu.runs.world import RankOutcome, RankState
+from portagpu.runs.world.client import WorldOutcome
+from portagpu.suites import compile as compile_
+from portagpu.suites import conformance as suite
+from portagpu.suites import performance as bench
+from portagpu.suites.conformance.fixtures import _failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +43,7 @@ def _bench(path: Path, progress: Progress) -> Run:
 
 
 def _compile(path: Path, progress: Progress) -> Run:
-    return compile.compile_kernels(compile.CompileOptions(**ASKED), progress)
+    return compile_.compile_kernels(compile_.CompileOptions(**ASKED), progress)
 
 
 def _bringup(path: Path, progress: Progress) -> Run:

@@ -11,9 +11,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("hypothesis")
 
 import portagpu
-from portagpu.search.autocast.area import AREA
-from portagpu.search.autocast.state import EDGE, LOWER, State, right_elements
-from portagpu.search.numbers.formats import rounded
+from portagpu.suites.search.autocast.area import AREA
+from portagpu.suites.search.autocast.state import EDGE, LOWER, State, right_elements
+from portagpu.suites.search.numbers.formats import rounded
 from tests.support.faults import faults_of
 
 pytestmark = pytest.mark.torch

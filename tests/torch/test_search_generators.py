@@ -13,14 +13,14 @@ pytest.importorskip("hypothesis")
 from hypothesis import given, seed, settings
 
 import portagpu
-from portagpu.search import generators
-from portagpu.search.generators import Model, differ
-from portagpu.search.rounds import SETTINGS
+from portagpu.suites.search import generators
+from portagpu.suites.search.generators import Model, differ
+from portagpu.suites.search.worker import SETTINGS
 from tests.support import suite_harness
 from tests.support.faults import faults_of
 
 if TYPE_CHECKING:
-    from portagpu.search.programs import Program
+    from portagpu.suites.search.programs import Program
 
 pytestmark = pytest.mark.torch
 

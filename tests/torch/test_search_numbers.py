@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("hypothesis")
 
 import portagpu
-from portagpu.search.numbers import (
+from portagpu.suites.search.numbers import (
     attention,
     casts,
     elementwise,
@@ -29,10 +29,10 @@ from portagpu.search.numbers import (
     reductions,
     sums,
 )
-from portagpu.search.numbers.area import AREA, CALLS, MOST, _choices, _moved
-from portagpu.search.numbers.compare import Within, is_right, nature, wrong_elements
-from portagpu.search.numbers.draws import BYTES, Choice, spread
-from portagpu.search.numbers.formats import (
+from portagpu.suites.search.numbers.area import AREA, CALLS, MOST, _choices, _moved
+from portagpu.suites.search.numbers.compare import Within, is_right, nature, wrong_elements
+from portagpu.suites.search.numbers.draws import BYTES, Choice, spread
+from portagpu.suites.search.numbers.formats import (
     ALL,
     COMPLEX,
     FP8,
@@ -44,7 +44,7 @@ from portagpu.search.numbers.formats import (
     rounded,
     whole_to_dtype,
 )
-from portagpu.search.numbers.tensors import (
+from portagpu.suites.search.numbers.tensors import (
     broadcast_index,
     listed,
     place,
@@ -52,9 +52,9 @@ from portagpu.search.numbers.tensors import (
     rows,
     strides_of,
 )
-from portagpu.search.numbers.values import CLASSES, numbers
-from portagpu.search.programs import from_text
-from portagpu.search.rounds import Round
+from portagpu.suites.search.numbers.values import CLASSES, numbers
+from portagpu.suites.search.programs import from_text
+from portagpu.suites.search.worker import Round
 from tests.support.faults import faults_of
 
 if TYPE_CHECKING:

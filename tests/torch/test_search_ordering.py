@@ -14,11 +14,11 @@ pytest.importorskip("hypothesis")
 from hypothesis import given, seed, settings
 
 import portagpu as pg
-from portagpu.search.ordering import Ordering
-from portagpu.search.ordering.blame import blame, modelled
-from portagpu.search.ordering.current import CurrentStreams
-from portagpu.search.ordering.model import Kernel, Model, Step
-from portagpu.search.rounds import SETTINGS
+from portagpu.suites.search.ordering import Ordering
+from portagpu.suites.search.ordering.blame import blame, modelled
+from portagpu.suites.search.ordering.current import CurrentStreams
+from portagpu.suites.search.ordering.model import Kernel, Model, Step
+from portagpu.suites.search.worker import SETTINGS
 from tests.support.faults.ordering import TABLES, faults
 from tests.support.looped import looped
 from tests.support.virtual_device import LENGTHS, VirtualDevice, VirtualKernels

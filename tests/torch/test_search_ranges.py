@@ -15,9 +15,9 @@ pytest.importorskip("hypothesis")
 from hypothesis import given, seed, settings
 
 import portagpu as pg
-from portagpu.search.ranges import AREA
-from portagpu.search.ranges.profile import Event, Node, compared
-from portagpu.search.rounds import SETTINGS
+from portagpu.suites.search.ranges import AREA
+from portagpu.suites.search.ranges.profile import Event, Node, compared
+from portagpu.suites.search.worker import SETTINGS
 from portagpu_cpu.backend import CpuBackend
 from tests.support.faults.ranges import faults
 from tests.support.suite_harness import open_device

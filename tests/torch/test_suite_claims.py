@@ -9,10 +9,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from portagpu.arch import Arch
-from portagpu.contract import Capability, Part
-from portagpu.precision import Arithmetic, Support
-from portagpu.results.run import Verdict
+from portagpu.devices.contract import Capability, Part
+from portagpu.devices.precision import Arithmetic, Support
+from portagpu.facts.arch import Arch
+from portagpu.runs.results.run import Verdict
 from tests.support import suite_harness
 
 if TYPE_CHECKING:

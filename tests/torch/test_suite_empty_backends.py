@@ -9,9 +9,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-from portagpu.contract import Backend, Capability
-from portagpu.errors import Unsupported
-from portagpu.results.run import Verdict
+from portagpu.base.errors import Unsupported
+from portagpu.devices.contract import Backend, Capability
+from portagpu.runs.results.run import Verdict
 from portagpu_cpu.backend import CpuBackend
 from tests.support import suite_harness
 

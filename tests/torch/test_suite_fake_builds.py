@@ -17,21 +17,21 @@ pytest.importorskip("hypothesis")
 
 from hypothesis import given, seed, settings
 
-from portagpu.arch import Arch
-from portagpu.results.run import Verdict
-from portagpu.search.memory.told import wrong_counters, wrong_info
-from portagpu.search.ordering import Ordering
-from portagpu.search.ordering.model import FACTOR
-from portagpu.search.ordering.run import TIMED
-from portagpu.search.rounds import SETTINGS
+from portagpu.facts.arch import Arch
+from portagpu.runs.results.run import Verdict
+from portagpu.suites.search.memory.reported import wrong_counters, wrong_info
+from portagpu.suites.search.ordering import Ordering
+from portagpu.suites.search.ordering.model import FACTOR
+from portagpu.suites.search.ordering.run import TIMED
+from portagpu.suites.search.worker import SETTINGS
 from tests.support import suite_harness
 from tests.support.recorded_gpus import ALL, RecordedGpu
 from tests.torch.test_gpu_backends import BY_ID, opened
 
 if TYPE_CHECKING:
-    from portagpu.search.ordering.model import Kernel
-    from portagpu.search.programs import Program
-    from portagpu.world import Rank
+    from portagpu.runs.world import Rank
+    from portagpu.suites.search.ordering.model import Kernel
+    from portagpu.suites.search.programs import Program
 
 pytestmark = pytest.mark.torch
 

@@ -14,10 +14,8 @@ pytest.importorskip("torch")
 
 import torch
 
-from portagpu.arch import Arch
-from portagpu.captures.marked_blocks import Annotation
-from portagpu.contract import Capability
-from portagpu.precision import (
+from portagpu.devices.contract import Capability
+from portagpu.devices.precision import (
     Arithmetic,
     Float32Switch,
     Fp8,
@@ -26,8 +24,10 @@ from portagpu.precision import (
     Scaled,
     Support,
 )
-from portagpu.results.run import Verdict
-from portagpu.sizing import Launch, Sizing
+from portagpu.devices.sizing import Launch, Sizing
+from portagpu.facts.arch import Arch
+from portagpu.facts.captures.marked_blocks import Annotation
+from portagpu.runs.results.run import Verdict
 from portagpu_cpu.backend import CpuBackend
 from portagpu_cpu.queues import CpuEvent
 from tests.support import suite_harness

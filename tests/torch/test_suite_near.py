@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from portagpu.suite.near import arithmetic_of, bits_kept, check_near
+from portagpu.suites.conformance.closeness import arithmetic_of, bits_kept, check_near
 
 EXACT = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64)
 BOUND = 2.0**-20 * EXACT

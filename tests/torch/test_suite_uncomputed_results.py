@@ -12,7 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from portagpu.results.run import Verdict
+from portagpu.runs.results.run import Verdict
 from tests.support import suite_harness
 
 if TYPE_CHECKING:

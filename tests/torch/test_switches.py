@@ -6,10 +6,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.results.run import Run, RunInfo, Verdict, new_run
-from portagpu.suite import ConformOptions, Selection, case, conform
-from portagpu.switches import ASYNCHRONY, CACHING, COMPILER, Switch, switched_on, unjudged
-from portagpu.vendors import vendors
+from portagpu.base.debug_variables import (
+    ASYNCHRONY,
+    CACHING,
+    COMPILER,
+    Switch,
+    switched_on,
+    unjudged,
+)
+from portagpu.facts.vendors import vendors
+from portagpu.runs.results.run import Run, RunInfo, Verdict, new_run
+from portagpu.suites.conformance import ConformOptions, Selection, case, conform
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -100,7 +107,7 @@ def test_a_run_states_what_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 FILE = """
 import os
-from portagpu.suite import case
+from portagpu.suites.conformance import case
 
 @case("precision/compiled", spec="It compiles.", unaltered=("compiler",))
 def test_compiled(backend): ...

@@ -7,8 +7,8 @@ import math
 
 import pytest
 
-from portagpu.errors import TargetNotFound
-from portagpu.target import (
+from portagpu.base.errors import TargetNotFound
+from portagpu.facts.targets import (
     Authority,
     ExpectedFailure,
     Scope,
@@ -18,7 +18,7 @@ from portagpu.target import (
     load_targets,
     product_with_pci_id,
 )
-from portagpu.target.table import normalise
+from portagpu.facts.targets.table import normalise
 
 GIB = 2**30
 MIB = 2**20

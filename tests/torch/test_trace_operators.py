@@ -14,11 +14,11 @@ pa: Any = pytest.importorskip("pyarrow")
 np: Any = pytest.importorskip("numpy")
 
 from portagpu import cli
-from portagpu.captures.model import Capture, Process, Source, table
-from portagpu.report.trace_page import render
-from portagpu.traces.document import read_document, to_document
-from portagpu.traces.model import OPERATOR_COLUMNS
-from portagpu.traces.summary import summarize
+from portagpu.facts.captures.model import Capture, Process, Source, table
+from portagpu.reports.html.trace_page import render
+from portagpu.traces.analysis.document import read_document, to_document
+from portagpu.traces.analysis.model import OPERATOR_COLUMNS
+from portagpu.traces.analysis.summary import summarize
 from tests.support.looped import looped
 
 if TYPE_CHECKING:
@@ -285,7 +285,7 @@ def test_a_capture_of_a_cpu_still_has_no_diagnosis(
 @pytest.mark.torch
 def test_the_self_times_are_those_of_torch_itself(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    from portagpu.traces.reading import read
+    from portagpu.traces.analysis.reading import read
 
     model = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.LayerNorm(32), torch.nn.GELU())
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import pytest
 
-from portagpu import visible
-from portagpu.visible import DeviceId, Index, ProblemId, Uuid, VisibilityError
+from portagpu.facts import visible
+from portagpu.facts.visible import DeviceId, Index, ProblemId, Uuid, VisibilityError
 from tests.conftest import ROOT
 from tests.support.visibility_rows import CUDA_ROWS, DEVICES, RAISES, ROCM_ROWS, ROWS, Row
 
@@ -340,7 +340,7 @@ def test_the_mask_is_written_out_once_however_many_entries_are_wrong(
         written.append(text)
         return "..."
 
-    monkeypatch.setattr("portagpu.visible.mask.quoted", count)
+    monkeypatch.setattr("portagpu.facts.visible.mask.quoted", count)
     text = ",".join(entry.format(number) for number in range(3_000))
     assert visible.parse(text, visible.RULES[layer]).problems
     assert written.count(text) == 1, "the time grows with the square of the mask's length"

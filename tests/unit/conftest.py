@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.suite import runner
+from portagpu.suites.conformance import runner
 from tests.support.costs import STARTS
 from tests.support.owned import kept
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from portagpu.suite.messages import ListedCase
+    from portagpu.suites.conformance.messages import ListedCase
 
 _running = False
 

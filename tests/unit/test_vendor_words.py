@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pytest
 
 import portagpu
-from portagpu.vendors import vendors
+from portagpu.facts.vendors import vendors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CORE: Final = Path(portagpu.__file__).parent
-READERS: Final = CORE / "formats"
+READERS: Final = CORE / "facts" / "formats"
 """Of tools' outputs: what they read is in vendors' words, and no table of vendors."""
 
 WORDS: Final = re.compile(
@@ -40,6 +40,7 @@ class Allowed(NamedTuple):
 
 
 ALLOWED: Final = (
+    Allowed("_moved.py", r"facts\.nccl_tests\..*", "where a reader of these tools is"),
     Allowed("optional.py", r".*has no CUDA runtime.*", "what torch.cuda.cudart is"),
     Allowed("run.py", "__cuda_array_interface__", "an attribute of torch's tensors"),
     Allowed("state.py", "cuda", "a type of device of torch, whoever made it"),
@@ -47,7 +48,7 @@ ALLOWED: Final = (
     Allowed("sitecustomize.py", r"torch\.cuda\.profiler", "the same"),
     Allowed("torchview.py", "GPU-|MIG-", "torch/cuda/__init__.py compares with these itself"),
     Allowed("model.py", "GPU-", "the prefix of UUIDs where a vendor states no other"),
-    Allowed("switches.py", "PYTORCH_NO_CUDA_MEMORY_CACHING", "a variable of both torch's builds"),
+    Allowed("debug_variables.py", "PYTORCH_NO_CUDA_MEMORY_CACHING", "a variable of both torch's builds"),
     Allowed("torchbuild.py", "cuda|hip|rocm", "torch/version.py has these names of builds"),
     Allowed("_info_text.py", "cuda|hip", "the same names, shown"),
     Allowed("float32.py", r"cudnn|(cuda|cudnn)\.\w+|TORCH_ALLOW_TF32_\w+", "torch's settings"),
@@ -71,9 +72,9 @@ ALLOWED: Final = (
     Allowed("kfd.py", "GPU-", "the kernel's KFD numbers its GPUs so"),
     Allowed("join.py", r"gpu-\(.*", "the kernel's KFD numbers its GPUs so"),
     Allowed("kfd_links.py", "xgmi", "a link's type in the kernel's KFD"),
-    Allowed("perf_text.py", r".*nccl-tests.*|nccl-", "the program whose form this is"),
-    Allowed("perf_json.py", r".*nccl-tests.*|nccl_version", "the same; a key of its JSON"),
-    Allowed("perf_tables.py", r".*nccl-tests or rccl-tests.*", "the programs whose forms it reads"),
+    Allowed("text.py", r".*nccl-tests.*|nccl-", "the program whose form this is"),
+    Allowed("json_text.py", r".*nccl-tests.*|nccl_version", "the same; a key of its JSON"),
+    Allowed("tables.py", r".*nccl-tests or rccl-tests.*", "the programs whose forms it reads"),
     Allowed("collectives_verify.py", r".* of nccl-tests.*", "what --replay reads, --tables writes"),
     Allowed("replay.py", r".*doc/PERFORMANCE.md of nccl-tests", "the source of a definition"),
     Allowed("peer_consistency.py", "MIG mode", "the field mig_enabled of portagpu.info/1"),
@@ -120,7 +121,7 @@ def test_the_core_has_no_vendors_words_but_those_with_a_reason() -> None:
     ]
     assert not wrong, "\n".join(
         [
-            "what is known of a vendor belongs into its distribution (portagpu.vendors):",
+            "what is known of a vendor belongs into its distribution (portagpu.facts.vendors):",
             *wrong,
         ]
     )

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from portagpu.bringup import BringupOptions, bringup
-from portagpu.errors import RecordingError
-from portagpu.recordings.replay import Recording
-from portagpu.report import render
-from portagpu.report.junit import render as junit
-from portagpu.results.run import Run, Verdict, validate
+from portagpu.base.errors import RecordingError
+from portagpu.checks.bringup import BringupOptions, bringup
+from portagpu.checks.recordings.replay import Recording
+from portagpu.reports.html import render
+from portagpu.reports.junit import render as junit
+from portagpu.runs.results.run import Run, Verdict, validate
 
 RECORDINGS = Path(__file__).resolve().parents[3] / "shared" / "recordings"
 # folders whose entries are each one machine

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.bringup import BringupOptions, Gate, bringup
-from portagpu.bundle.evidence import check_evidence
-from portagpu.errors import BundleError, RecordingError
-from portagpu.inventory import origin
-from portagpu.inventory.origin import origin_of
-from portagpu.recordings.record import record
-from portagpu.recordings.replay import MANIFEST, Recording
-from portagpu.report import render
-from portagpu.results.judgement import Judgement, combine
-from portagpu.results.run import Evidence, Result, Run, Verdict, validate
+from portagpu.base.errors import BundleError, RecordingError
+from portagpu.checks.bringup import BringupOptions, Gate, bringup
+from portagpu.checks.recordings.record import record
+from portagpu.checks.recordings.replay import MANIFEST, Recording
+from portagpu.machine.inventory import origin
+from portagpu.machine.inventory.origin import origin_of
+from portagpu.reports.bundles.evidence import check_evidence
+from portagpu.reports.html import render
+from portagpu.runs.results.judgement import Judgement, combine
+from portagpu.runs.results.run import Evidence, Result, Run, Verdict, validate
 from tests.support.gpu_trees import address, amd_gpu, machine, nvidia_gpu
 from tests.support.host_trees import build, gfx942_node, two_socket_x86
 

@@ -9,18 +9,25 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.doctor import DoctorOptions, doctor, findings, known_findings, logs, settings
-from portagpu.doctor.logs import Job, judge_logs, read_log
-from portagpu.formats.cleaning import decode_text
-from portagpu.readings.model import FormatError
-from portagpu.results.run import Verdict
-from portagpu.vendors import Vendor, vendors
+from portagpu.checks.collectives_doctor import (
+    DoctorOptions,
+    doctor,
+    findings,
+    known_findings,
+    logs,
+    settings,
+)
+from portagpu.checks.collectives_doctor.logs import Job, judge_logs, read_log
+from portagpu.facts.formats.cleaning import decode_text
+from portagpu.facts.readings.model import FormatError
+from portagpu.facts.vendors import Vendor, vendors
+from portagpu.runs.results.run import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from portagpu.results.run import Run
+    from portagpu.runs.results.run import Run
 
 # in the form of logs of NCCL 2.10 to 2.27 and RCCL 2.22 (NVIDIA/nccl issues 352, 1126, 1231, 1516)
 START = (
@@ -279,9 +286,9 @@ def test_a_text_that_is_no_log_is_not_judged(tmp_path: Path) -> None:
     ("said", "finding"),
     [
         ("RuntimeError: Operation timed out!", "wait-timeout"),
-        ("portagpu.errors.RankLost: rank 1 did not come within 4 s, rank 0 did", "rank-lost"),
+        ("portagpu.base.errors.RankLost: rank 1 did not come within 4 s, rank 0 did", "rank-lost"),
         (
-            "[rank1]: portagpu.errors.CollectiveMismatch: rank 1 called barrier, and rank 0 none",
+            "[rank1]: portagpu.base.errors.CollectiveMismatch: rank 1 called barrier, and rank 0 none",
             "call-mismatch",
         ),
     ],

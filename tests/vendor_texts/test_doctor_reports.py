@@ -8,15 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.doctor import DoctorOptions, doctor, known_findings
-from portagpu.doctor.reports import Reports, judge_reports, looks_like_report, read_report
-from portagpu.readings.model import FormatError
-from portagpu.results.run import Verdict
+from portagpu.checks.collectives_doctor import DoctorOptions, doctor, known_findings
+from portagpu.checks.collectives_doctor.reports import (
+    Reports,
+    judge_reports,
+    looks_like_report,
+    read_report,
+)
+from portagpu.facts.readings.model import FormatError
+from portagpu.runs.results.run import Verdict
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from portagpu.results.run import Run
+    from portagpu.runs.results.run import Run
 
 
 def rank(number: int, calls: int, **status: Any) -> dict[str, Any]:

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from portagpu.formats.json_text import json_documents
-from portagpu.readings import Findings, FormatError, Link, Node, Reading
+from portagpu.facts.formats.json_text import json_documents
+from portagpu.facts.readings import Findings, FormatError, Link, Node, Reading
 from portagpu_rocm.formats import (
     amd_smi_json,
     amd_smi_text,

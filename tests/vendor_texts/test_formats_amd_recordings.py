@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.host.kfd import KfdNode, read_kfd
-from portagpu.host.tree import Tree
-from portagpu.inventory.kfd_links import kfd_links, packages
+from portagpu.facts.host.kfd import KfdNode, read_kfd
+from portagpu.facts.host.tree import Tree
+from portagpu.machine.inventory.kfd_links import kfd_links, packages
 from tests.support.host_trees import build
 from tests.support.read_parts import read_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from portagpu.readings import Findings
+    from portagpu.facts.readings import Findings
 
 RECORDINGS = Path(__file__).resolve().parents[3] / "shared" / "recordings"
 

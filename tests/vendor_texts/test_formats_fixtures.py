@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.formats.cleaning import decode_text
-from portagpu.formats.events import ANSWERS
-from portagpu.formats.reader import UNREAD, read_text, readers
+from portagpu.facts.formats.cleaning import decode_text
+from portagpu.facts.formats.events import ANSWERS
+from portagpu.facts.formats.reader import UNREAD, read_text, readers
 from tests.support.fuzz_formats import (
     EXPECTED,
     FIXTURES,
@@ -21,7 +21,7 @@ from tests.support.fuzz_formats import (
 )
 
 if TYPE_CHECKING:
-    from portagpu.readings.model import Findings
+    from portagpu.facts.readings.model import Findings
 
 SEEDS = [seed for module in format_modules() for seed in fixtures(module)]
 PREPENDED = "GPU 0: Some GPU (UUID: GPU-ffffffff-0000-0000-0000-0000000000ff)\n\n"

@@ -6,8 +6,8 @@ from typing import Final
 
 import pytest
 
-from portagpu.formats import integer, is_error, stated
-from portagpu.formats.cleaning import decode_text
+from portagpu.facts.formats import integer, is_error, stated
+from portagpu.facts.formats.cleaning import decode_text
 from tests.support import fuzz_formats
 from tests.support.fuzz_formats import Seed, fixtures, format_modules, fuzz, mutation
 
@@ -50,7 +50,7 @@ def test_mutations_are_the_same_every_time_and_differ_from_one_another() -> None
 def test_the_harness_tells_faults_apart(
     tmp_path, monkeypatch: pytest.MonkeyPatch, body: str, outcome: str
 ) -> None:
-    source = "from portagpu.readings import Findings, FormatError\ndef parse(text):\n    "
+    source = "from portagpu.facts.readings import Findings, FormatError\ndef parse(text):\n    "
     (tmp_path / "reader_under_test.py").write_text(source + body)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     report = fuzz([Seed("some/seed", "reader_under_test:parse", b"x")], 0, cpu_s=0.3)
@@ -63,7 +63,7 @@ def test_one_that_dies_stops_no_other(tmp_path, monkeypatch: pytest.MonkeyPatch)
     """A child goes on after the mutation of which the one before it died."""
     source = """
 import os
-from portagpu.readings import FormatError
+from portagpu.facts.readings import FormatError
 def parse(text):
     if text.startswith("x"):
         os._exit(3)
@@ -83,7 +83,7 @@ def parse(text):
 
 def test_a_seed_names_the_function_that_reads_it() -> None:
     assert fuzz_formats.seed("a/b", decode_text, "é") == Seed(
-        "a/b", "portagpu.formats.cleaning:decode_text", "é".encode()
+        "a/b", "portagpu.facts.formats.cleaning:decode_text", "é".encode()
     )
 
 

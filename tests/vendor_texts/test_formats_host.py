@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 import portagpu
-import portagpu.formats
-from portagpu.formats.host import hwloc_xml, kernel_log, lspci, nccl_topo
-from portagpu.formats.xml import MAX_DEPTH, read_xml, root_tag
-from portagpu.inventory import infiniband
-from portagpu.readings.model import Findings, FormatError, Node
-from portagpu.vendors import vendors
+import portagpu.facts.formats
+from portagpu.facts.formats.host import hwloc_xml, kernel_log, lspci, nccl_topo
+from portagpu.facts.formats.xml import MAX_DEPTH, read_xml, root_tag
+from portagpu.facts.readings.model import Findings, FormatError, Node
+from portagpu.facts.vendors import vendors
+from portagpu.machine.inventory import infiniband
 from tests.support.format_texts import fixture
 from tests.support.host_trees import build
 
@@ -246,7 +246,7 @@ def test_the_log_names_gpus_and_the_driver():
 
 
 TABLES = (
-    Path(portagpu.formats.__file__).parent,
+    Path(portagpu.facts.formats.__file__).parent,
     *(vendors()[name].tables for name in ("nvidia", "amd")),
 )
 
@@ -415,7 +415,7 @@ def test_lines_made_to_confuse_are_read_or_refused():
 def test_the_wheel_carries_the_table_of_codes(portagpu_wheel: Path):
     with zipfile.ZipFile(portagpu_wheel) as archive:
         names = archive.namelist()
-    assert "portagpu/formats/kernel_log.toml" in names
+    assert "portagpu/facts/formats/kernel_log.toml" in names
     for package in ("portagpu_cuda", "portagpu_rocm"):
         for table in ("kernel_log", "answers", "health"):
             assert f"{package}/tables/{table}.toml" in names

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.formats.host import hwloc_xml, kernel_log, lspci, nccl_topo
-from portagpu.inventory import infiniband
-from portagpu.readings.model import Findings, Node
+from portagpu.facts.formats.host import hwloc_xml, kernel_log, lspci, nccl_topo
+from portagpu.facts.readings.model import Findings, Node
+from portagpu.machine.inventory import infiniband
 
 if TYPE_CHECKING:
     from collections.abc import Callable

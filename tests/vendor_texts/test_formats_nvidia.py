@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.formats.cleaning import decode_text
-from portagpu.formats.reader import readers
-from portagpu.readings import FormatError, GpuPart, Node
+from portagpu.facts.formats.cleaning import decode_text
+from portagpu.facts.formats.reader import readers
+from portagpu.facts.readings import FormatError, GpuPart, Node
 from portagpu_cuda.formats import (
     nvidia_nvlink,
     nvidia_smi_text,
@@ -20,7 +20,7 @@ from tests.support.fuzz_formats import EXPECTED, FIXTURES, format_modules
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from portagpu.readings import Findings
+    from portagpu.facts.readings import Findings
 
 MIB = 1 << 20
 NVIDIA = [name for name in format_modules() if name.startswith(("nvidia_", "nvml_"))]

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.formats.cleaning import decode_text
-from portagpu.readings import Findings, Node, Reading
+from portagpu.facts.formats.cleaning import decode_text
+from portagpu.facts.readings import Findings, Node, Reading
 from tests.support.fuzz_formats import RECORDINGS
 from tests.support.read_parts import read_all
 

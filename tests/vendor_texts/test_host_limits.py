@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.host import UNLIMITED, read_host
-from portagpu.host.cgroup import CgroupLimits
+from portagpu.facts.host import UNLIMITED, read_host
+from portagpu.facts.host.cgroup import CgroupLimits
 from tests.support.host_trees import GIB, build, two_socket_x86
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.host.settings import Settings, read_settings
-from portagpu.host.tree import Tree
+from portagpu.facts.host.settings import Settings, read_settings
+from portagpu.facts.host.tree import Tree
 from tests.support.host_trees import PCI, build
 
 if TYPE_CHECKING:

@@ -12,23 +12,30 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from portagpu.bringup import BringupOptions, bringup
+from portagpu.base.errors import RecordingError
+from portagpu.base.files import read_bounded
+from portagpu.checks.bringup import BringupOptions, bringup
+from portagpu.checks.info import collect
+from portagpu.checks.recordings.replay import MANIFEST, Recording
 from portagpu.cli.bringup import bringup as bringup_verb
 from portagpu.cli.info import info
-from portagpu.errors import RecordingError
-from portagpu.files import read_bounded
-from portagpu.formats import MOST_DEVICES
-from portagpu.host import rooted, tree
-from portagpu.host.rooted import RootedFolder
-from portagpu.host.tree import LARGEST_ATTRIBUTE, MOST_CPUS, Tree, cpu_list, size_bytes, to_int
-from portagpu.info import collect
-from portagpu.inventory import origin
-from portagpu.inventory.join import MOST_GPUS
-from portagpu.recordings.replay import MANIFEST, Recording
-from portagpu.report import render as report_page
-from portagpu.report.junit import render as junit
-from portagpu.results.plain import UNSAFE
-from portagpu.results.run import Run
+from portagpu.facts.formats import MOST_DEVICES
+from portagpu.facts.host import rooted, tree
+from portagpu.facts.host.rooted import RootedFolder
+from portagpu.facts.host.tree import (
+    LARGEST_ATTRIBUTE,
+    MOST_CPUS,
+    Tree,
+    cpu_list,
+    size_bytes,
+    to_int,
+)
+from portagpu.machine.inventory import origin
+from portagpu.machine.inventory.join import MOST_GPUS
+from portagpu.reports.html import render as report_page
+from portagpu.reports.junit import render as junit
+from portagpu.runs.results.plain import UNSAFE
+from portagpu.runs.results.run import Run
 from tests.support import fuzz_trees
 from tests.support.fuzz_trees import OUTSIDE, fuzz, own, texts
 from tests.support.host_trees import PCI, build, gfx942_node

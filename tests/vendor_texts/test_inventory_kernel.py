@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from portagpu.host.tree import Tree
-from portagpu.inventory.kernel import kernel_findings
-from portagpu.inventory.sources import Live
-from portagpu.readings import Findings, Pcie
+from portagpu.facts.host.tree import Tree
+from portagpu.facts.readings import Findings, Pcie
+from portagpu.machine.inventory.kernel import kernel_findings
+from portagpu.machine.inventory.sources import Live
 from tests.support.gpu_trees import amd_gpu, machine, nvidia_gpu
 from tests.support.host_trees import GIB, PCI, build, gfx942_node, pci_device
 

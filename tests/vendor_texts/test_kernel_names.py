@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from portagpu.documents import DocumentError
-from portagpu.traces import kernel_names
-from portagpu.traces.kernel_names import (
+from portagpu.base.documents import DocumentError
+from portagpu.facts.vendors import problems
+from portagpu.traces.analysis import kernel_names
+from portagpu.traces.analysis.kernel_names import (
     CATEGORIES,
     Classification,
     classify,
@@ -21,7 +22,6 @@ from portagpu.traces.kernel_names import (
     readable,
     rules,
 )
-from portagpu.vendors import problems
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 
-from portagpu.host.kfd import read_kfd
-from portagpu.host.tree import Tree
-from portagpu.inventory.kfd_links import kfd_links, packages
-from portagpu.readings import Findings, Link, Node
+from portagpu.facts.host.kfd import read_kfd
+from portagpu.facts.host.tree import Tree
+from portagpu.facts.readings import Findings, Link, Node
+from portagpu.machine.inventory.kfd_links import kfd_links, packages
 from tests.support.host_trees import KFD, build, gfx942_node, kfd_node
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu import diagnostics as diagnostics
-from portagpu import discovery as candidates
-from portagpu import visible
-from portagpu.kernels import catalogue, plan
-from portagpu.sizing import Sizing
-from portagpu.torchbuild import read_build
+from portagpu.checks import diagnostics as diagnostics
+from portagpu.devices import discovery as candidates
+from portagpu.devices.sizing import Sizing
+from portagpu.facts import visible
+from portagpu.facts.torchbuild import read_build
+from portagpu.train.kernels import catalogue, plan
 from portagpu_cuda.formats import nvidia_smi_text
 from portagpu_rocm.formats import amd_smi_json
 from tests.conftest import ROOT

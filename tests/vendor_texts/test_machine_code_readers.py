@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("elftools")
 pytest.importorskip("msgpack")
 
-from portagpu.errors import MissingDependency
+from portagpu.base.errors import MissingDependency
 from portagpu_cuda_build.cubin import max_threads
 from portagpu_cuda_build.ptxas import Usage, read_usage
 from portagpu_rocm_build.code_object import read_code_object

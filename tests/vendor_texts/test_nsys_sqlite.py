@@ -15,10 +15,10 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("adbc_driver_sqlite")
 
-from portagpu.captures.model import EVENT_COLUMNS, Capture
-from portagpu.captures.sqlite import opened
-from portagpu.readings.model import FormatError
-from portagpu.traces import reading
+from portagpu.facts.captures.model import EVENT_COLUMNS, Capture
+from portagpu.facts.captures.sqlite import opened
+from portagpu.facts.readings.model import FormatError
+from portagpu.traces.analysis import reading
 from portagpu_cuda.captures import nsys_sqlite
 from tests.conftest import ROOT
 from tests.support.trace_samples import short, timeline, write_nsys
@@ -198,8 +198,8 @@ def test_a_made_timeline_comes_back(tmp_path: Path) -> None:
 def test_two_connections_read_what_one_reads(tmp_path: Path, monkeypatch: Any) -> None:
     file = write_nsys(timeline(50_000, shuffled=True), tmp_path / "a.sqlite")
     one = nsys_sqlite.read(file)
-    monkeypatch.setattr("portagpu.captures.sqlite._TWO_READERS_ROWS", 1000)
-    monkeypatch.setattr("portagpu.captures.sqlite.BATCH_ROWS", 512)
+    monkeypatch.setattr("portagpu.facts.captures.sqlite._TWO_READERS_ROWS", 1000)
+    monkeypatch.setattr("portagpu.facts.captures.sqlite.BATCH_ROWS", 512)
     two = nsys_sqlite.read(file)
     for kind, table in one.tables.items():
         assert table.to_pylist() == two.tables[kind].to_pylist(), kind
@@ -384,7 +384,7 @@ def test_values_of_another_type_are_left_out_and_the_rest_is_read(tmp_path: Path
 def test_a_type_that_changes_after_the_first_batch_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("portagpu.captures.sqlite.BATCH_ROWS", 64)
+    monkeypatch.setattr("portagpu.facts.captures.sqlite.BATCH_ROWS", 64)
     file = write_nsys(timeline(1000, calls=False, copies=False), tmp_path / "a.sqlite")
     change(
         file,
@@ -437,7 +437,7 @@ def test_a_gzip_that_breaks_off_is_refused_in_one_line(tmp_path: Path) -> None:
 def test_a_gzip_of_far_more_than_its_size_is_not_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("portagpu.captures.packed._BYTES", 1 << 20)
+    monkeypatch.setattr("portagpu.facts.captures.packed._BYTES", 1 << 20)
     file = tmp_path / "a.sqlite.gz"
     file.write_bytes(gzip.compress(b"SQLite format 3\0" + bytes(64 << 20)))
     with pytest.raises(FormatError, match="unpack it with gunzip"):
@@ -605,7 +605,7 @@ def test_a_statement_that_takes_too_long_is_stopped(
         " WHERE i < 30000) SELECT i, i, 'x' FROM n",
     )
     assert nsys_sqlite.read(made).problems == ()
-    monkeypatch.setattr("portagpu.captures.sqlite.STATEMENT_S", -1.0)
+    monkeypatch.setattr("portagpu.facts.captures.sqlite.STATEMENT_S", -1.0)
     capture = nsys_sqlite.read(made)
     assert capture.count("kernel") == 200
     (problem,) = capture.problems

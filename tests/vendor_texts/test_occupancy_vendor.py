@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from portagpu.errors import LimitExceeded
-from portagpu.sizing import Occupancy, occupancy
+from portagpu.base.errors import LimitExceeded
+from portagpu.devices.sizing import Occupancy, occupancy
 from tests.support import occupancy_vendor as vendor
 
 MASK = {

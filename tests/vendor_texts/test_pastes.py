@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.errors import RecordingError
-from portagpu.formats.cleaning import decode_text
-from portagpu.formats.reader import UNREAD, read_text
-from portagpu.recordings import archives as unpacked
-from portagpu.recordings import replay as recording
-from portagpu.recordings.replay import Recording
+from portagpu.base.errors import RecordingError
+from portagpu.checks.recordings import archives as unpacked
+from portagpu.checks.recordings import replay as recording
+from portagpu.checks.recordings.replay import Recording
+from portagpu.facts.formats.cleaning import decode_text
+from portagpu.facts.formats.reader import UNREAD, read_text
 from tests.conftest import ROOT
 from tests.support.format_texts import fixture
 from tests.support.gpu_trees import amd_gpu, machine
@@ -174,7 +174,7 @@ def test_an_error_that_one_of_two_outputs_shows_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_driver_that_an_output_does_not_state_is_no_other_version(tmp_path: Path) -> None:
-    from portagpu.bringup import BringupOptions, bringup
+    from portagpu.checks.bringup import BringupOptions, bringup
 
     def drivers(text: str) -> list[tuple[str, str]]:
         run = bringup(BringupOptions(replay=read(tmp_path, text)))

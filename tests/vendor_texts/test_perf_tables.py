@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.collectives.bandwidth import (
+from portagpu.facts.nccl_tests.bandwidth import (
     OPERATIONS,
     algbw_gbs,
     bus_factor,
     busbw_gbs,
     total_bytes,
 )
-from portagpu.collectives.perf_tables import (
+from portagpu.facts.nccl_tests.tables import (
     TYPE_NAMES,
     PerfTable,
     RankDevice,
@@ -29,7 +29,7 @@ from portagpu.collectives.perf_tables import (
     write_json,
     write_text,
 )
-from portagpu.readings.model import FormatError
+from portagpu.facts.readings.model import FormatError
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:

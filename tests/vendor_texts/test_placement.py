@@ -7,12 +7,12 @@ from itertools import combinations, pairwise, permutations
 
 import pytest
 
-from portagpu.inventory.topology import build_topology
-from portagpu.placement import domains, groups, place, ring_order, rings, tree_order
-from portagpu.placement.graph import gpu_graph, numa_graph
-from portagpu.placement.orders import _exchange, best_cycle, ring_edges
-from portagpu.placement.parallel_groups import arrange, fastest_domains, mesh_of, sizes
-from portagpu.readings.model import End, Findings, Link, Node, Reading
+from portagpu.facts.readings.model import End, Findings, Link, Node, Reading
+from portagpu.machine.inventory.topology import build_topology
+from portagpu.machine.placement import domains, groups, place, ring_order, rings, tree_order
+from portagpu.machine.placement.graph import gpu_graph, numa_graph
+from portagpu.machine.placement.orders import _exchange, best_cycle, ring_edges
+from portagpu.machine.placement.parallel_groups import arrange, fastest_domains, mesh_of, sizes
 from tests.support.looped import looped
 from tests.support.placement_graphs import RCCL, alike, at_random, graph, steps, topology, ways
 
@@ -43,7 +43,7 @@ def test_a_ring_is_the_best_of_all(count):
 def test_the_heuristic_for_many_places_is_hardly_worse_than_all_rings(monkeypatch, seed):
     found = at_random(7, seed)
     best = max(ways(found, order) for order in every_ring(7))
-    monkeypatch.setattr("portagpu.placement.orders.EXACT", 0)
+    monkeypatch.setattr("portagpu.machine.placement.orders.EXACT", 0)
     ring = ring_order(found)
     assert ways(found, ring.order)[0] == best[0]
     if ring.basis == "no ring can be better":
@@ -73,7 +73,7 @@ def test_no_exchange_of_two_edges_shortens_what_the_heuristic_leaves(seed):
 
 
 def test_what_is_said_of_a_ring_that_was_not_proven_is_true(monkeypatch):
-    monkeypatch.setattr("portagpu.placement.orders.EXACT", 0)
+    monkeypatch.setattr("portagpu.machine.placement.orders.EXACT", 0)
     said = set()
     for seed in range(60):
         found = at_random(6, seed)
@@ -447,7 +447,7 @@ def test_a_pair_without_peer_access_is_slower_than_any_way():
 
 
 def test_numa_nodes_are_the_places_of_a_machine_without_gpus():
-    from portagpu.host.cpu import NumaNode
+    from portagpu.facts.host.cpu import NumaNode
 
     nodes = [NumaNode(n, (2 * n, 2 * n + 1) if n != 2 else (), None) for n in range(5)]
     far = {0: [10, 32, 20, 12, 32], 1: [32, 10, 20, 32, 12], 3: [12, 32, 20, 10, 32],

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from portagpu.readings import (
+from portagpu.facts.readings import (
     End,
     Event,
     Findings,
@@ -20,7 +20,7 @@ from portagpu.readings import (
     Pcie,
     Reading,
 )
-from portagpu.readings.document import from_document, to_document
+from portagpu.facts.readings.document import from_document, to_document
 
 EVERYTHING = Findings(
     kind="tool",

@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from portagpu.readings.document import from_document, to_document
-from portagpu.readings.model import GpuState
-from portagpu.readings.probe import plausible_findings
+from portagpu.facts.readings.document import from_document, to_document
+from portagpu.facts.readings.model import GpuState
+from portagpu.facts.readings.probe import plausible_findings
 from portagpu_cuda import gpus as nvml
 from portagpu_rocm.amdsmi_gpus import amdsmi_findings
 from portagpu_rocm.pyrsmi_gpus import pyrsmi_findings

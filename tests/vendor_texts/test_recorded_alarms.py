@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.bringup import BringupOptions, bringup
-from portagpu.recordings.replay import Recording
-from portagpu.results.run import Verdict
+from portagpu.checks.bringup import BringupOptions, bringup
+from portagpu.checks.recordings.replay import Recording
+from portagpu.runs.results.run import Verdict
 from tests.support.gpu_trees import amd_gpu, machine, nvidia_gpu
 from tests.support.host_trees import build, two_socket_x86
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from portagpu.results.run import Result, Run
+    from portagpu.runs.results.run import Result, Run
 
 HEAD = (
     "index, name, pci.bus_id, compute_cap, memory.total [MiB], driver_version, "
@@ -199,8 +199,8 @@ def test_every_run_says_the_same_whatever_the_order_of_sets(tmp_path: Path) -> N
     replay(tmp_path, row(RTX4090), row(RTX3090), row(A100, width=8), row(DISPLAY, (1, 3, 3)))
     code = (
         "import sys\n"
-        "from portagpu.bringup import BringupOptions, bringup\n"
-        "from portagpu.recordings.replay import Recording\n"
+        "from portagpu.checks.bringup import BringupOptions, bringup\n"
+        "from portagpu.checks.recordings.replay import Recording\n"
         "run = bringup(BringupOptions(replay=Recording(sys.argv[1])))\n"
         "print(*[(r.id, str(r.verdict), r.device, r.reason) for r in run.results], sep='\\n')\n"
     )

@@ -6,25 +6,25 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.bringup import BringupOptions, bringup
-from portagpu.formats.host import hwloc_xml, nccl_topo
-from portagpu.info import collect
-from portagpu.inventory.products import falls_short
-from portagpu.recordings.replay import Recording
-from portagpu.results.run import Verdict
-from portagpu.target import (
+from portagpu.checks.bringup import BringupOptions, bringup
+from portagpu.checks.info import collect
+from portagpu.checks.recordings.replay import Recording
+from portagpu.facts.formats.host import hwloc_xml, nccl_topo
+from portagpu.facts.targets import (
     arch_of_generation,
     identify,
     load_target,
     named_product,
     product_with_pci_id,
 )
+from portagpu.machine.inventory.products import falls_short
+from portagpu.runs.results.run import Verdict
 from tests.support.host_trees import build
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from portagpu.results.run import Run
+    from portagpu.runs.results.run import Run
 
 GIB = 1 << 30
 

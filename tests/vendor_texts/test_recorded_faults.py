@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.bringup import BringupOptions, bringup
-from portagpu.formats.events import table
-from portagpu.formats.reader import read_text
-from portagpu.recordings.replay import Recording
-from portagpu.results.run import Verdict
+from portagpu.checks.bringup import BringupOptions, bringup
+from portagpu.checks.recordings.replay import Recording
+from portagpu.facts.formats.events import table
+from portagpu.facts.formats.reader import read_text
+from portagpu.runs.results.run import Verdict
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from portagpu.results.run import Result, Run
+    from portagpu.runs.results.run import Result, Run
 
 BOOT = "[    0.000000] Linux version 6.8.0\n[    0.000000] Command line: ro\n"
 OSINIT = "open-gpu-kernel-modules, src/nvidia/arch/nvalloc/unix/src/osinit.c"

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
+from portagpu.base.errors import OutputError, RecordingError
+from portagpu.checks.info import collect
+from portagpu.checks.recordings.anonymous import Anonymizer
+from portagpu.checks.recordings.record import record
+from portagpu.checks.recordings.replay import MANIFEST, MOST_FILES, Recording
 from portagpu.cli.info import info
-from portagpu.errors import OutputError, RecordingError
-from portagpu.info import collect
-from portagpu.inventory.sources import Live
-from portagpu.inventory.tools import run_commands, tool_findings
-from portagpu.recordings.anonymous import Anonymizer
-from portagpu.recordings.record import record
-from portagpu.recordings.replay import MANIFEST, MOST_FILES, Recording
+from portagpu.machine.inventory.sources import Live
+from portagpu.machine.inventory.tools import run_commands, tool_findings
 from tests.support.gpu_trees import amd_gpu, machine, nvidia_gpu
 from tests.support.host_trees import build, gfx942_node, two_socket_x86
 

@@ -13,13 +13,15 @@ from xml.sax.saxutils import escape, quoteattr
 
 import pytest
 
-from portagpu.formats.cleaning import decode_text
-from portagpu.formats.reader import read_text
-from portagpu.host.limits import _CGROUP_WORDS
-from portagpu.inventory.sources import Live
-from portagpu.inventory.tools import CommandOutput
-from portagpu.readings.document import to_document
-from portagpu.readings.model import (
+from portagpu.checks.recordings import record as record_module
+from portagpu.checks.recordings.anonymous import Anonymizer, identities
+from portagpu.checks.recordings.record import record
+from portagpu.checks.recordings.replay import Recording
+from portagpu.facts.formats.cleaning import decode_text
+from portagpu.facts.formats.reader import read_text
+from portagpu.facts.host.limits import _CGROUP_WORDS
+from portagpu.facts.readings.document import to_document
+from portagpu.facts.readings.model import (
     Event,
     Findings,
     FormatError,
@@ -28,10 +30,8 @@ from portagpu.readings.model import (
     Process,
     Reading,
 )
-from portagpu.recordings import record as record_module
-from portagpu.recordings.anonymous import Anonymizer, identities
-from portagpu.recordings.record import record
-from portagpu.recordings.replay import Recording
+from portagpu.machine.inventory.sources import Live
+from portagpu.machine.inventory.tools import CommandOutput
 from tests.conftest import ROOT
 from tests.support.fuzz_formats import EXPECTED, RECORDINGS
 from tests.support.gpu_trees import amd_gpu, machine, nvidia_gpu

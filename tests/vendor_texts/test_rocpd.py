@@ -15,9 +15,9 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("adbc_driver_sqlite")
 
-from portagpu.captures.model import EVENT_COLUMNS, METRIC_COLUMNS, Capture
-from portagpu.readings.model import FormatError
-from portagpu.traces import reading
+from portagpu.facts.captures.model import EVENT_COLUMNS, METRIC_COLUMNS, Capture
+from portagpu.facts.readings.model import FormatError
+from portagpu.traces.analysis import reading
 from portagpu_rocm.captures import rocpd
 from tests.support.trace_samples import (
     AMD_KERNELS,

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.formats.cleaning import decode_text
-from portagpu.formats.reader import read_text
-from portagpu.inventory import Gpu, Inventory
-from portagpu.inventory.join import join
-from portagpu.readings import Event, Findings, GpuState, Memory, Pcie
-from portagpu.results.verdicts import Verdict, fold
-from portagpu.rules.gpu_health import health_terms
-from portagpu.rules.health import judge_health
-from portagpu.target import load_target
+from portagpu.facts.formats.cleaning import decode_text
+from portagpu.facts.formats.reader import read_text
+from portagpu.facts.readings import Event, Findings, GpuState, Memory, Pcie
+from portagpu.facts.targets import load_target
+from portagpu.machine.inventory import Gpu, Inventory
+from portagpu.machine.inventory.join import join
+from portagpu.runs.judges.gpu_health import health_terms
+from portagpu.runs.judges.health import judge_health
+from portagpu.runs.results.verdicts import Verdict, fold
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from portagpu.results.judgement import Judgement
+    from portagpu.runs.results.judgement import Judgement
 
 RECORDINGS = Path(__file__).resolve().parents[3] / "shared" / "recordings"
 

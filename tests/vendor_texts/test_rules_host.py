@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from portagpu.host.edac import read_memory_controllers
-from portagpu.host.sensors import read_sensors
-from portagpu.host.tree import Tree
-from portagpu.results.verdicts import Verdict
-from portagpu.rules.host import judge_host
+from portagpu.facts.host.edac import read_memory_controllers
+from portagpu.facts.host.sensors import read_sensors
+from portagpu.facts.host.tree import Tree
+from portagpu.runs.judges.host import judge_host
+from portagpu.runs.results.verdicts import Verdict
 from tests.support.host_trees import build
 
 MC = "sys/devices/system/edac/mc"

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.inventory.topology import Topology, build_topology
-from portagpu.readings.model import End, Findings, Link, Node, Pcie, Reading
-from portagpu.results.verdicts import Verdict, fold
-from portagpu.rules.links import judge_links
-from portagpu.target import Target, load_target
+from portagpu.facts.readings.model import End, Findings, Link, Node, Pcie, Reading
+from portagpu.facts.targets import Target, load_target
+from portagpu.machine.inventory.topology import Topology, build_topology
+from portagpu.runs.judges.links import judge_links
+from portagpu.runs.results.verdicts import Verdict, fold
 
 if TYPE_CHECKING:
-    from portagpu.results.judgement import Judgement
+    from portagpu.runs.results.judgement import Judgement
 
 FULL = Pcie(
     generation=5,

@@ -13,12 +13,12 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from portagpu.captures import json_stream, packed
 from portagpu.cli import main
-from portagpu.readings.model import FormatError
-from portagpu.traces.compare import compare
-from portagpu.traces.diagnose import diagnose
-from portagpu.traces.reading import read
+from portagpu.facts.captures import json_stream, packed
+from portagpu.facts.readings.model import FormatError
+from portagpu.traces.analysis.compare import compare
+from portagpu.traces.analysis.diagnose import diagnose
+from portagpu.traces.analysis.reading import read
 from tests.support.trace_summaries import device, ranges, rows, summary
 
 if TYPE_CHECKING:

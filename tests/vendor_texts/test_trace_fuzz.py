@@ -25,7 +25,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[str,
 
 
 def test_every_reader_has_inputs(files: dict[str, list[tuple[str, bytes]]]) -> None:
-    from portagpu.traces import reading
+    from portagpu.traces.analysis import reading
 
     modules = {reader.__name__.rpartition(".")[2] for reader in reading.readers()}
     assert len(files) >= len(modules), f"inputs for {sorted(files)}, readers {sorted(modules)}"
@@ -34,7 +34,7 @@ def test_every_reader_has_inputs(files: dict[str, list[tuple[str, bytes]]]) -> N
 def test_undamaged_inputs_are_read(
     files: dict[str, list[tuple[str, bytes]]], tmp_path: Path
 ) -> None:
-    from portagpu.traces import reading
+    from portagpu.traces.analysis import reading
 
     for kind, each in files.items():
         for name, data in each:
@@ -60,8 +60,8 @@ def test_damaged_inputs_give_one_line_or_a_part(
 def test_check_notices_what_is_wrong(
     files: dict[str, list[tuple[str, bytes]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from portagpu.captures.model import Capture, Source, table
-    from portagpu.traces import reading
+    from portagpu.facts.captures.model import Capture, Source, table
+    from portagpu.traces.analysis import reading
 
     path = tmp_path / "x"
     backwards = {"kernel": table({"start_ns": [5], "end_ns": [4]})}
@@ -82,8 +82,8 @@ def test_check_notices_what_is_wrong(
 def test_memory_does_not_grow_with_what_is_no_event(tmp_path: Path, text: bytes) -> None:
     path = tmp_path / "x.json"
     path.write_bytes(text)
-    from portagpu.readings import FormatError
-    from portagpu.traces import kineto
+    from portagpu.facts.readings import FormatError
+    from portagpu.traces.analysis import kineto
 
     del text
     tracemalloc.start()

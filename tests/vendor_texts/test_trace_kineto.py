@@ -13,10 +13,10 @@ import pytest
 pytest.importorskip("pyarrow")
 pytest.importorskip("msgspec")
 
-from portagpu.captures.labels import COLLECTIVE, encode
-from portagpu.readings import FormatError
-from portagpu.traces import kineto, reading
-from portagpu.traces.summary import NEEDED, summarize
+from portagpu.facts.captures.labels import COLLECTIVE, encode
+from portagpu.facts.readings import FormatError
+from portagpu.traces.analysis import kineto, reading
+from portagpu.traces.analysis.summary import NEEDED, summarize
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:

@@ -10,15 +10,15 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from portagpu.readings.model import FormatError
-from portagpu.traces import reading
+from portagpu.facts.readings.model import FormatError
+from portagpu.traces.analysis import reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
 READER = """
-    from portagpu.captures.model import Capture, Source
+    from portagpu.facts.captures.model import Capture, Source
     KIND = "acme trace"
     def matches(head, path):
         return head.startswith(b"ACME")

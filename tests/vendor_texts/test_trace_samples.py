@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("pyarrow")
 pytest.importorskip("adbc_driver_sqlite")
 
-from portagpu.traces import reading
+from portagpu.traces.analysis import reading
 from tests.support.trace_samples import (
     WRITERS,
     Timeline,

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.bringup import BringupOptions, bringup
-from portagpu.errors import RecordingError
-from portagpu.formats.cleaning import decode_text
-from portagpu.formats.host.kernel_log import KIND as LOG
-from portagpu.formats.reader import read_text
-from portagpu.inventory.join import join
-from portagpu.readings.model import FormatError
-from portagpu.recordings.replay import Recording
+from portagpu.base.errors import RecordingError
+from portagpu.checks.bringup import BringupOptions, bringup
+from portagpu.checks.recordings.replay import Recording
+from portagpu.facts.formats.cleaning import decode_text
+from portagpu.facts.formats.host.kernel_log import KIND as LOG
+from portagpu.facts.formats.reader import read_text
+from portagpu.facts.readings.model import FormatError
+from portagpu.machine.inventory.join import join
 from tests.support.fuzz_formats import RECORDINGS, fixtures, format_modules
 from tests.vendor_texts.test_pastes import ROCM, TABLE, listed
 

@@ -10,10 +10,17 @@ import csv
 import itertools
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.captures.columns import Rows
-from portagpu.captures.model import METRIC_COLUMNS, Capture, CapturedDevice, Process, Source
-from portagpu.captures.text_tables import batches, decimal_mark, lines, number, rows, whole_number
-from portagpu.readings.model import FormatError
+from portagpu.facts.captures.columns import Rows
+from portagpu.facts.captures.model import METRIC_COLUMNS, Capture, CapturedDevice, Process, Source
+from portagpu.facts.captures.text_tables import (
+    batches,
+    decimal_mark,
+    lines,
+    number,
+    rows,
+    whole_number,
+)
+from portagpu.facts.readings.model import FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -10,10 +10,17 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.captures.annotations import take_apart
-from portagpu.captures.arrow import arrow, import_library
-from portagpu.captures.event_batches import Numbered, Words, joined, narrow, positive, to_table
-from portagpu.captures.model import (
+from portagpu.facts.captures.annotations import take_apart
+from portagpu.facts.captures.arrow import arrow, import_library
+from portagpu.facts.captures.event_batches import (
+    Numbered,
+    Words,
+    joined,
+    narrow,
+    positive,
+    to_table,
+)
+from portagpu.facts.captures.model import (
     COPY_KINDS,
     EVENT_COLUMNS,
     Capture,
@@ -23,8 +30,15 @@ from portagpu.captures.model import (
     Source,
     ToolMessage,
 )
-from portagpu.captures.sqlite import SqliteFile, all_whole, first_number, is_sqlite, opened, wholes
-from portagpu.readings.model import FormatError
+from portagpu.facts.captures.sqlite import (
+    SqliteFile,
+    all_whole,
+    first_number,
+    is_sqlite,
+    opened,
+    wholes,
+)
+from portagpu.facts.readings.model import FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -32,8 +46,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from portagpu.captures.event_batches import Columns
-    from portagpu.captures.sqlite import Type
+    from portagpu.facts.captures.event_batches import Columns
+    from portagpu.facts.captures.sqlite import Type
 
 KIND: Final = "nsys SQLite"
 NEWEST_SCHEMA: Final = 3

@@ -12,8 +12,9 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.captures.columns import FARTHEST_NS, Rows
-from portagpu.captures.model import (
+from portagpu.base.text import excerpt
+from portagpu.facts.captures.columns import FARTHEST_NS, Rows
+from portagpu.facts.captures.model import (
     TOTAL_COLUMNS,
     Capture,
     CapturedDevice,
@@ -21,7 +22,7 @@ from portagpu.captures.model import (
     Source,
     table,
 )
-from portagpu.captures.text_tables import (
+from portagpu.facts.captures.text_tables import (
     decimal_mark,
     delimiter_of,
     lines,
@@ -30,8 +31,7 @@ from portagpu.captures.text_tables import (
     time_scale,
     whole_number,
 )
-from portagpu.readings.model import FormatError
-from portagpu.text import excerpt
+from portagpu.facts.readings.model import FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

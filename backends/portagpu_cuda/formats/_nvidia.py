@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from portagpu.formats import integer, is_error, number, pci_address, stated
-from portagpu.readings.model import GpuPart, GpuState, Memory, Pcie, Reading, without_none
-from portagpu.target import arch_of_generation
-from portagpu.text import excerpt
+from portagpu.base.text import excerpt
+from portagpu.facts.formats import integer, is_error, number, pci_address, stated
+from portagpu.facts.readings.model import GpuPart, GpuState, Memory, Pcie, Reading, without_none
+from portagpu.facts.targets import arch_of_generation
 from portagpu_cuda.formats._nvidia_names import (
     BLOCKS,
     EXTRA,

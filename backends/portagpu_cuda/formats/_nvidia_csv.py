@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from portagpu.formats import Shape, pci_address, stated, within_device_limit
-from portagpu.readings.model import Findings, FormatError, GpuState, Memory, Reading
+from portagpu.facts.formats import Shape, pci_address, stated, within_device_limit
+from portagpu.facts.readings.model import Findings, FormatError, GpuState, Memory, Reading
 from portagpu_cuda.formats._nvidia import (
     VENDOR,
     failures,

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from portagpu.formats import Shape, integer, stated, within_device_limit
-from portagpu.readings.model import Findings, Reading
+from portagpu.facts.formats import Shape, integer, stated, within_device_limit
+from portagpu.facts.readings.model import Findings, Reading
 from portagpu_cuda.formats._nvidia import failures, lost_gpu, mig_part, reading, slug, version_texts
 
 if TYPE_CHECKING:

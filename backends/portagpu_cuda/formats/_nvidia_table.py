@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from portagpu.formats import (
+from portagpu.facts.formats import (
     Shape,
     integer,
     is_error,
@@ -19,7 +19,7 @@ from portagpu.formats import (
     stated,
     within_device_limit,
 )
-from portagpu.readings.model import Findings, GpuPart, GpuState, Memory, Reading, without_none
+from portagpu.facts.readings.model import Findings, GpuPart, GpuState, Memory, Reading, without_none
 from portagpu_cuda.formats._nvidia import VENDOR, lost_gpu, memory_bytes, yes_or_no
 
 KIND: Final = "nvidia-smi"

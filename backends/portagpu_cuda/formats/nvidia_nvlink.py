@@ -10,9 +10,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from portagpu.formats import Shape, pci_address, stated, within_device_limit
-from portagpu.readings.model import End, Findings, FormatError, Link, Node, Reading
-from portagpu.text import excerpt
+from portagpu.base.text import excerpt
+from portagpu.facts.formats import Shape, pci_address, stated, within_device_limit
+from portagpu.facts.readings.model import End, Findings, FormatError, Link, Node, Reading
 from portagpu_cuda.formats._nvidia import VENDOR, unmasked_uuid
 
 KIND: Final = "nvidia-smi nvlink"

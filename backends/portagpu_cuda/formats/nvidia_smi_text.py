@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from portagpu.formats import Shape, stated, within_device_limit
-from portagpu.readings.model import Findings, FormatError, GpuPart, Reading
+from portagpu.facts.formats import Shape, stated, within_device_limit
+from portagpu.facts.readings.model import Findings, FormatError, GpuPart, Reading
 from portagpu_cuda.formats._nvidia import VENDOR, lost_gpu, unmasked_uuid
 from portagpu_cuda.formats._nvidia_csv import CSV_SHAPE, is_csv, parse_csv
 from portagpu_cuda.formats._nvidia_query import QUERY_SHAPE, is_query, parse_query

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from portagpu.formats import integer, stated, within_device_limit
-from portagpu.formats.xml import Element, read_xml
-from portagpu.readings.model import Findings, FormatError, GpuPart, Reading
+from portagpu.facts.formats import integer, stated, within_device_limit
+from portagpu.facts.formats.xml import Element, read_xml
+from portagpu.facts.readings.model import Findings, FormatError, GpuPart, Reading
 from portagpu_cuda.formats._nvidia import (
     failures,
     lost_gpu,

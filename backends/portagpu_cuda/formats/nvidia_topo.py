@@ -10,8 +10,16 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from portagpu.formats import Shape, integer, stated
-from portagpu.readings.model import End, Findings, FormatError, Link, Node, Reading, without_none
+from portagpu.facts.formats import Shape, integer, stated
+from portagpu.facts.readings.model import (
+    End,
+    Findings,
+    FormatError,
+    Link,
+    Node,
+    Reading,
+    without_none,
+)
 from portagpu_cuda.formats._nvidia import VENDOR
 
 KIND: Final = "nvidia-smi topo"

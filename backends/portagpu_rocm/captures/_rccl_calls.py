@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from portagpu.captures.arrow import arrow, import_library
-from portagpu.captures.event_batches import Words, decoded, translated
+from portagpu.facts.captures.arrow import arrow, import_library
+from portagpu.facts.captures.event_batches import Words, decoded, translated
 from portagpu_rocm.captures._rocprof import OPERATIONS
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from portagpu.captures.event_batches import Columns
-    from portagpu.captures.sqlite import SqliteFile, Type
+    from portagpu.facts.captures.event_batches import Columns
+    from portagpu.facts.captures.sqlite import SqliteFile, Type
 
 _TYPES: Final = (
     # the numbers of ncclDataType_t (rccl.h), as torch names them, and their bytes

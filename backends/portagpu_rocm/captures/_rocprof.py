@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.captures.columns import Rows, whole
-from portagpu.captures.model import (
+from portagpu.facts.captures.columns import Rows, whole
+from portagpu.facts.captures.model import (
     METRIC_COLUMNS,
     TOTAL_COLUMNS,
     Capture,
@@ -18,8 +18,8 @@ from portagpu.captures.model import (
     Source,
     table,
 )
-from portagpu.captures.text_tables import kept, number, whole_number
-from portagpu.readings.model import FormatError
+from portagpu.facts.captures.text_tables import kept, number, whole_number
+from portagpu.facts.readings.model import FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.captures.annotations import take_apart
-from portagpu.captures.arrow import arrow, import_library
-from portagpu.captures.columns import json_object
-from portagpu.captures.event_batches import (
+from portagpu.base.errors import CollectiveError
+from portagpu.devices.collectives.launcher import place_of_rank
+from portagpu.facts.captures.annotations import take_apart
+from portagpu.facts.captures.arrow import arrow, import_library
+from portagpu.facts.captures.columns import json_object
+from portagpu.facts.captures.event_batches import (
     Numbered,
     Words,
     joined,
@@ -24,7 +26,7 @@ from portagpu.captures.event_batches import (
     to_table,
     translated,
 )
-from portagpu.captures.model import (
+from portagpu.facts.captures.model import (
     EVENT_COLUMNS,
     METRIC_COLUMNS,
     Capture,
@@ -34,10 +36,8 @@ from portagpu.captures.model import (
     Source,
     table,
 )
-from portagpu.captures.sqlite import SqliteFile, all_whole, is_sqlite, opened, wholes
-from portagpu.collectives.launcher import place_of_rank
-from portagpu.errors import CollectiveError
-from portagpu.readings.model import FormatError
+from portagpu.facts.captures.sqlite import SqliteFile, all_whole, is_sqlite, opened, wholes
+from portagpu.facts.readings.model import FormatError
 from portagpu_rocm.captures._rccl_calls import give_arguments, span_of
 from portagpu_rocm.captures._rocprof import direction
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from portagpu.captures.event_batches import Columns
+    from portagpu.facts.captures.event_batches import Columns
 
 KIND: Final = "rocpd"
 

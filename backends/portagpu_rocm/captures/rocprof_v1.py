@@ -13,10 +13,11 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.captures.arrow import import_library
-from portagpu.captures.columns import FARTHEST_NS, text_of, whole
-from portagpu.captures.json_stream import CHUNK_BYTES, Document, Events
-from portagpu.captures.text_tables import (
+from portagpu.base.text import excerpt
+from portagpu.facts.captures.arrow import import_library
+from portagpu.facts.captures.columns import FARTHEST_NS, text_of, whole
+from portagpu.facts.captures.json_stream import CHUNK_BYTES, Document, Events
+from portagpu.facts.captures.text_tables import (
     batches,
     column,
     lines,
@@ -26,7 +27,6 @@ from portagpu.captures.text_tables import (
     times,
     whole_number,
 )
-from portagpu.text import excerpt
 from portagpu_rocm.captures._rocprof import (
     Collected,
     blocks,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from portagpu.captures.model import Capture, Kind
+    from portagpu.facts.captures.model import Capture, Kind
 
 KIND: Final = "rocprof"
 _NAMES: Final = {

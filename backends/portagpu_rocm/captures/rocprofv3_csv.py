@@ -12,9 +12,10 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.captures.annotations import take_apart
-from portagpu.captures.model import Capture, CapturedDevice, Kind
-from portagpu.captures.text_tables import (
+from portagpu.base.text import excerpt
+from portagpu.facts.captures.annotations import take_apart
+from portagpu.facts.captures.model import Capture, CapturedDevice, Kind
+from portagpu.facts.captures.text_tables import (
     batches,
     column,
     kept,
@@ -25,8 +26,7 @@ from portagpu.captures.text_tables import (
     times,
     whole_number,
 )
-from portagpu.readings.model import FormatError
-from portagpu.text import excerpt
+from portagpu.facts.readings.model import FormatError
 from portagpu_rocm.captures._rocprof import (
     VENDOR,
     Collected,

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.captures.annotations import take_apart
-from portagpu.captures.arrow import import_library
-from portagpu.captures.columns import FARTHEST_NS, Rows, text_of, whole
-from portagpu.captures.event_batches import joined
-from portagpu.captures.json_stream import CHUNK_BYTES, Document, Events
-from portagpu.captures.model import (
+from portagpu.base.text import excerpt
+from portagpu.facts.captures.annotations import take_apart
+from portagpu.facts.captures.arrow import import_library
+from portagpu.facts.captures.columns import FARTHEST_NS, Rows, text_of, whole
+from portagpu.facts.captures.event_batches import joined
+from portagpu.facts.captures.json_stream import CHUNK_BYTES, Document, Events
+from portagpu.facts.captures.model import (
     EVENT_COLUMNS,
     Capture,
     CapturedDevice,
@@ -25,8 +26,7 @@ from portagpu.captures.model import (
     Source,
     table,
 )
-from portagpu.readings.model import FormatError
-from portagpu.text import excerpt
+from portagpu.facts.readings.model import FormatError
 from portagpu_rocm.captures._rocprof import VENDOR, blocks, copy_kind, direction, operation
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from portagpu.captures.text_tables import decimal_mark, lines, time_scale
+from portagpu.facts.captures.text_tables import decimal_mark, lines, time_scale
 from portagpu_rocm.captures._rocprof import (
     Collected,
     kind_of_domain,
@@ -19,7 +19,7 @@ from portagpu_rocm.captures._rocprof import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from portagpu.captures.model import Capture, Kind
+    from portagpu.facts.captures.model import Capture, Kind
 
 KIND: Final = "rocprofv3 summary"
 _TITLE: Final = re.compile(r"(?:ROCPROFV3 )?([A-Z_ ]*)SUMMARY:")

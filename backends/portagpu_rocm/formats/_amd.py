@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Final, TypeVar
 
-from portagpu.arch import base_name
-from portagpu.formats import integer, number, stated
-from portagpu.host.kfd import gfx_name
-from portagpu.pcie import GENERATION
+from portagpu.facts.arch import base_name
+from portagpu.facts.formats import integer, number, stated
+from portagpu.facts.host.kfd import gfx_name
+from portagpu.facts.pcie import GENERATION
 
 VENDOR: Final = "amd"
 T = TypeVar("T")

@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from portagpu.formats import pci_address
-from portagpu.readings import Reading
-from portagpu.readings.model import without_none
+from portagpu.facts.formats import pci_address
+from portagpu.facts.readings import Reading
+from portagpu.facts.readings.model import without_none
 from portagpu_rocm.formats._amd import (
     VENDOR,
     count,

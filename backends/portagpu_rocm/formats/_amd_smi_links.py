@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from portagpu.formats import pci_address
-from portagpu.readings import End, Link, Node
+from portagpu.facts.formats import pci_address
+from portagpu.facts.readings import End, Link, Node
 from portagpu_rocm.formats._amd import count, measure, scalar_text
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from portagpu.formats import stated
+from portagpu.facts.formats import stated
 from portagpu_rocm.formats._amd import scalar_text
 
 Record = Mapping[str, object]

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from portagpu.readings import GpuState, Memory, Pcie
-from portagpu.readings.model import without_none
+from portagpu.facts.readings import GpuState, Memory, Pcie
+from portagpu.facts.readings.model import without_none
 from portagpu_rocm.formats._amd import (
     count,
     first_stated,

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from portagpu.formats import integer, pci_address
+from portagpu.facts.formats import integer, pci_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

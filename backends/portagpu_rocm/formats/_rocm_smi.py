@@ -12,9 +12,9 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from portagpu.formats import integer, pci_address, stated
-from portagpu.readings import End, GpuState, Link, Memory, Node, Pcie, Reading
-from portagpu.readings.model import without_none
+from portagpu.facts.formats import integer, pci_address, stated
+from portagpu.facts.readings import End, GpuState, Link, Memory, Node, Pcie, Reading
+from portagpu.facts.readings.model import without_none
 from portagpu_rocm.formats._amd import (
     VENDOR,
     count,

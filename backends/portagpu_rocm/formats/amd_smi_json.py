@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from portagpu.formats import within_device_limit
-from portagpu.formats.json_text import json_documents, json_start
-from portagpu.readings import Findings, FormatError
+from portagpu.facts.formats import within_device_limit
+from portagpu.facts.formats.json_text import json_documents, json_start
+from portagpu.facts.readings import Findings, FormatError
 from portagpu_rocm.formats._amd import first_stated, scalar_text
 from portagpu_rocm.formats._amd_smi import driver_version, reading
 from portagpu_rocm.formats._amd_smi_links import links

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Final
 
-from portagpu.formats import Shape, stated, within_device_limit
-from portagpu.readings import Findings, FormatError
+from portagpu.facts.formats import Shape, stated, within_device_limit
+from portagpu.facts.readings import Findings, FormatError
 from portagpu_rocm.formats._amd import first_stated, without_colours
 from portagpu_rocm.formats._amd_smi import driver_version, reading
 from portagpu_rocm.formats._amd_smi_links import links

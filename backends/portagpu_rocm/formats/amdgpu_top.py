@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from portagpu.formats import pci_address, within_device_limit
-from portagpu.formats.json_text import json_documents, json_start
-from portagpu.readings import Findings, FormatError, GpuState, Pcie, Reading
-from portagpu.readings.model import without_none
+from portagpu.facts.formats import pci_address, within_device_limit
+from portagpu.facts.formats.json_text import json_documents, json_start
+from portagpu.facts.readings import Findings, FormatError, GpuState, Pcie, Reading
+from portagpu.facts.readings.model import without_none
 from portagpu_rocm.formats._amd import (
     VENDOR,
     count,

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from portagpu.formats import Shape, integer, stated, within_device_limit
-from portagpu.readings import Findings, FormatError, Memory
+from portagpu.facts.formats import Shape, integer, stated, within_device_limit
+from portagpu.facts.readings import Findings, FormatError, Memory
 from portagpu_rocm.formats._amd import without_colours
 from portagpu_rocm.formats._rocm_smi import Pair, link, reading
 from portagpu_rocm.formats._rocm_smi_concise import concise_cards

@@ -12,11 +12,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
-from portagpu.arch import base_name
-from portagpu.formats import Shape, integer, number, stated, within_device_limit
-from portagpu.formats.events import no_answer_events
-from portagpu.readings import Findings, FormatError, GpuState, Reading
-from portagpu.readings.model import without_none
+from portagpu.facts.arch import base_name
+from portagpu.facts.formats import Shape, integer, number, stated, within_device_limit
+from portagpu.facts.formats.events import no_answer_events
+from portagpu.facts.readings import Findings, FormatError, GpuState, Reading
+from portagpu.facts.readings.model import without_none
 from portagpu_rocm.formats._amd import (
     VENDOR,
     gfx_arch,

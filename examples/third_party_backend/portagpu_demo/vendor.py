@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from portagpu.vendors import (
+from portagpu.facts.vendors import (
     Blanks,
     MaskRules,
     Numbers,

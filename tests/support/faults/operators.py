@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from portagpu.search.operators import pair
+from portagpu.suites.search.operators import pair
 from tests.support.faults import Fault
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from portagpu.search.ordering import AREA
+from portagpu.suites.search.ordering import AREA
 from tests.support.faults import Fault, replaced
 from tests.support.virtual_device import (
     LENGTHS,

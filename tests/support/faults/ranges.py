@@ -8,8 +8,8 @@ from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from portagpu import functions
-from portagpu.captures import marked_blocks
+from portagpu.devices import functions
+from portagpu.facts.captures import marked_blocks
 from portagpu_cpu.backend import CpuBackend
 from tests.support.faults import Fault, replaced
 

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from portagpu.vendors import Vendor
+from portagpu.facts.vendors import Vendor
 
 VENDOR: Final = Vendor(name="strictmaker", out_of_memory=("has no room for",))

@@ -1,0 +1,1 @@
+"""Errors, text, files and child processes: what every other room stands on."""

@@ -1,0 +1,32 @@
+"""Where the hardware matrix lies, in the wheel or in the checkout, and where this process works."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from portagpu.base.errors import PortagpuError
+
+_PACKAGE: Final = Path(__file__).resolve().parents[1]
+
+
+def matrix_dir() -> Path:
+    """The folder that holds ``targets``, ``conformance``, ``performance`` and ``bringup``.
+
+    An installed wheel carries it as ``portagpu/_matrix``; a checkout has it as ``matrix``.
+    """
+    for candidate in (_PACKAGE / "_matrix", _PACKAGE.parent / "matrix"):
+        if (candidate / "targets").is_dir():
+            return candidate
+    raise PortagpuError(
+        "the hardware matrix is missing from this installation: reinstall portagpu from its wheel"
+    )
+
+
+def working_folder() -> str:
+    """This process's working folder; raises PortagpuError where it was deleted."""
+    try:
+        return os.getcwd()  # noqa: PTH109 - a text to compare with those of sys.path
+    except FileNotFoundError:
+        raise PortagpuError("the working folder was deleted: cd to one that exists") from None

@@ -1,0 +1,223 @@
+"""Starting child processes. They run and load nothing from the working folder.
+
+The working folder may hold a stranger's files, such as an unpacked recording. ``python -m``, an
+interactive Python, and empty or relative entries put it on a search path of modules, programs or
+libraries (``LD_LIBRARY_PATH=/cuda/lib64:`` has an empty entry).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from portagpu.base.errors import PortagpuError
+from portagpu.base.paths import working_folder
+from portagpu.base.patience import LIMITS, PATIENCE
+from portagpu.base.subprocesses.end import MARK, end_marked, kill_group, new_mark
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+NEUTRAL_FOLDER: Final = "/"
+"""The working folder of a child that needs none."""
+_PATH_VARIABLES: Final = {
+    "PATH": ":",
+    "PYTHONPATH": ":",
+    "LD_LIBRARY_PATH": "[:;]",
+    "LD_PRELOAD": "[: ]",
+    "LD_AUDIT": ":",
+}
+"""Variables that list paths, and their separators (``environ(7)``, ``ld.so(8)``)."""
+_PRELOAD_VARIABLES: Final = frozenset({"LD_PRELOAD", "LD_AUDIT"})
+"""Those in which a name without a slash is searched in the paths of the others."""
+
+
+def import_path() -> list[str]:
+    """Where a Python child finds this process's packages: ``sys.path`` without the working folder.
+
+    The folder stays if this package was imported from it.
+    """
+    here = os.path.realpath(working_folder())
+    at_home = here == os.path.realpath(Path(__file__).parents[3])
+    found = []
+    for entry in sys.path:
+        place = os.path.join(here, entry)  # noqa: PTH118 - an entry may be empty
+        if at_home or (place == entry and os.path.realpath(place) != here):
+            found.append(os.path.normpath(place))
+    return [place for place in found if os.pathsep not in place]
+
+
+def python_command(name: str, *words: str) -> list[str]:
+    """The command line of a Python child that runs a module.
+
+    Raises PortagpuError where this Python does not know its own program (it is embedded).
+    """
+    if not sys.executable:
+        raise PortagpuError(
+            "this Python does not say which program it is, so that no child can be started"
+        )
+    return [sys.executable, "-P", "-m", name, *words]
+
+
+def python_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment of a Python child that sees this process's packages, plus ``extra``."""
+    return {
+        **_environment(),
+        "PYTHONPATH": os.pathsep.join(import_path()),
+        **(extra or {}),
+    }
+
+
+def find_program(name: str) -> str | None:
+    """The program of that name in an absolute folder of ``PATH``; None where there is none."""
+    return shutil.which(name, path=os.pathsep.join(program_folders()))
+
+
+def program_folders() -> Iterator[str]:
+    """The absolute folders of ``PATH``."""
+    yield from filter(os.path.isabs, os.get_exec_path())
+
+
+def program_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment of a vendor's program, plus ``extra``.
+
+    ``PYTHONSAFEPATH`` is left out: amd-smi is a Python script that imports what lies beside it.
+    """
+    kept = {name: value for name, value in _environment().items() if name != "PYTHONSAFEPATH"}
+    return {**kept, **(extra or {})}
+
+
+def run_program(
+    *command: str,
+    limit_s: float | None = None,
+    environment: Mapping[str, str] | None = None,
+    leave_out: Collection[str] = (),
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a vendor's program to its end, without input and without a shell.
+
+    ``environment`` is added to its variables, ``leave_out`` names those that it must not see. With
+    ``limit_s`` it is ended with what it started, and TimeoutError raised; without, that is left to
+    the parent of this process. Raises FileNotFoundError where it is not installed, and OSError.
+    """
+    mark = new_mark()
+    # beside the one of this process, which ends it where this process is ended
+    marks = f"{os.environ.get(MARK, '')}{mark}"
+    given = {**program_environment(), **(environment or {}), MARK: marks}
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # looked up in the PATH of this environment
+        env={name: value for name, value in given.items() if name not in leave_out},
+        cwd=NEUTRAL_FOLDER,
+        # a group of its own in this session, which ends it where this process is ended
+        process_group=0,
+    )
+    with process:
+        try:
+            out, err = _communicate(process, limit_s)
+        except BaseException:
+            kill_group(process.pid)
+            end_marked(mark)
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def _communicate(process: subprocess.Popen[bytes], limit_s: float | None) -> tuple[bytes, bytes]:
+    """What a program prints until its end; raises TimeoutError at the limit."""
+    if limit_s is None:
+        return process.communicate()
+    watch = PATIENCE.watch(limit_s, process.pid)
+    while True:
+        pause_s = watch.pause_s
+        try:
+            return process.communicate(timeout=pause_s)
+        except subprocess.TimeoutExpired:
+            # nothing that it printed is lost, and the next call goes on
+            if pause_s <= 0:
+                raise TimeoutError(watch.problem) from None
+
+
+def run_attached(
+    *command: str,
+    environment: Mapping[str, str | None] | None = None,
+    stdout: int | None = None,
+    grace_s: float = LIMITS.interrupt_s,
+) -> int:
+    """Run a user's command to its end with this process's working folder, input and outputs.
+
+    Returns its exit code, negative for a signal. Its environment is this process's as it is, with
+    the changes of ``environment``; None takes a variable away. ``stdout`` is a descriptor that
+    replaces its standard output. A terminal is no input. On Ctrl-C it gets SIGINT and ``grace_s``
+    seconds; then it is ended with all that it started, and KeyboardInterrupt is raised again.
+    Raises OSError where it cannot be started.
+    """
+    mark = new_mark()
+    given: dict[str, str | None] = {**os.environ, **(environment or {})}
+    given[MARK] = f"{os.environ.get(MARK, '')}{mark}"
+    with _sigint_taken():
+        process = subprocess.Popen(
+            command,
+            # a group in the background may not read from the terminal
+            stdin=subprocess.DEVNULL if os.isatty(0) else None,
+            stdout=stdout,
+            env={name: value for name, value in given.items() if value is not None},
+            # so that Ctrl-C reaches it once, and through this process
+            process_group=0,
+        )
+    try:
+        return process.wait()
+    except BaseException:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+            process.wait(grace_s)
+        kill_group(process.pid)
+        end_marked(mark)
+        process.wait()
+        raise
+
+
+@contextlib.contextmanager
+def _sigint_taken() -> Iterator[None]:
+    """Let a child that begins now take SIGINT: shells have what they start with "&" ignore it.
+
+    A signal with a handler is one without in the child (``execve(2)``).
+    """
+    ours = threading.current_thread() is threading.main_thread()
+    ignored = ours and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    if ignored:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        if ignored:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _environment() -> dict[str, str]:
+    """This process's environment, with absolute paths only."""
+    found = dict(os.environ)
+    for name, separator in _PATH_VARIABLES.items():
+        if name not in found:
+            continue
+        kept = [each for each in re.split(separator, found.pop(name)) if _is_fixed(name, each)]
+        if kept:
+            found[name] = os.pathsep.join(kept)
+    return found
+
+
+def _is_fixed(name: str, entry: str) -> bool:
+    """Whether an entry does not depend on the working folder; ``$ORIGIN`` is the program's."""
+    if name in _PRELOAD_VARIABLES and entry and "/" not in entry:
+        return True
+    return entry.startswith(("/", "$"))

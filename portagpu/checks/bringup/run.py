@@ -1,0 +1,253 @@
+"""Runs the checklist: each gate once and in order, blocked if a gate that it needs failed."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from portagpu.base.errors import BackendNotFound, MissingDependency, UnknownBackend
+from portagpu.base.installation import check_installation
+from portagpu.base.text import error_line
+from portagpu.checks.bringup.context import Context
+from portagpu.checks.bringup.gates import Gate, left_out_gates, load_gates, with_load_duration
+from portagpu.devices.registry import plugin, resolve
+from portagpu.machine.inventory.sources import Live
+from portagpu.runs import engine as running
+from portagpu.runs.engine import RunOptions
+from portagpu.runs.results.run import Result, Run, Verdict, verdict_of
+from portagpu.runs.world import Ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from portagpu.checks.recordings.replay import Recording
+    from portagpu.facts.targets import Target
+    from portagpu.machine.inventory.sources import Machine
+
+_DEVICE_KEYS: Final = ("arch", "uuid", "pci", "memory_bytes", "target", "parent")
+"""The facts of a device in the run's record, besides its kind, vendor and name."""
+_FAILED: Final = frozenset({Verdict.FAIL, Verdict.ERROR})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BringupOptions(RunOptions):
+    """The options of a bring-up.
+
+    ``effort`` is "quick" or "full", ``target`` what the machine has to be, ``backend`` a backend's
+    name, by default the one that ``portagpu.backend()`` chooses, ``expect_devices`` the required
+    number of devices. Without a usable torch and backend, and after a blocked gate, the gates that
+    can judge files do so; the run is then no PASS. ``only`` names gates to run, with those they
+    need, and ``skip`` gates to leave out; gates that do not run are INCONCLUSIVE. ``duration_s`` is
+    the duration of the sustained load, by default the checklist's. With ``replay`` the same gates
+    judge a recording instead of this machine.
+    """
+
+    effort: str = "quick"
+    backend: str | None = None
+    expect_devices: int | None = None
+    only: Sequence[str] = ()
+    skip: Sequence[str] = ()
+    duration_s: float | None = None
+    replay: Recording | None = None
+
+
+class GateProgress(running.Progress):
+    """The progress of a bring-up, reported while it runs."""
+
+    def gate_begins(self, gate: Gate) -> None:
+        """``gate`` is about to run."""
+
+    def step(self, gate: Gate, text: str) -> None:
+        """``gate`` is doing what ``text`` says."""
+
+    def gate_ends(self, gate: Gate, results: Sequence[Result], duration_s: float) -> None:
+        """``gate`` has these results; they are already part of the run."""
+
+
+def bringup(
+    options: BringupOptions,
+    progress: GateProgress | None = None,
+    gates: Sequence[Gate] | None = None,
+) -> Run:
+    """Run every gate on this machine, or on the recording, and return the finished run.
+
+    On Ctrl-C the returned run is marked as interrupted: it has every result so far, and
+    INCONCLUSIVE ones for the gates that did not finish. Raises TargetNotFound or UnknownBackend
+    before anything runs.
+    """
+    check_installation()
+    progress = progress or GateProgress()
+    gates = load_gates() if gates is None else gates
+    if options.duration_s is not None:
+        gates = [with_load_duration(gate, options.duration_s) for gate in gates]
+    absent = left_out_gates(gates, options.only, options.skip)
+    wanted = options.load_target()
+    machine = options.replay or Live()
+    origins = machine.origins()
+    name, unusable = (None, "") if origins else _usable_backend(options.backend, machine)
+
+    def work(run: Run) -> None:
+        with Ranks() as ranks:
+            if name is not None:
+                ranks.start()
+            context = Context(
+                backend=name,
+                effort=options.effort,
+                ranks=ranks,
+                gate=gates[0],
+                target=wanted,
+                wanted=wanted,
+                expect_devices=options.expect_devices,
+                machine=machine,
+                origins=origins,
+                unusable=unusable,
+                from_files=name is None,
+                shared=name is not None and plugin(name).shared,
+            )
+            pending = list(gates)
+            try:
+                _run_gates(pending, context, run, progress, absent)
+            except KeyboardInterrupt:
+                _close_interrupted(pending, context, run)
+                raise
+
+    run = options.new_run(
+        backend=name,
+        replay=[origin.to_json() for origin in origins],
+        host="" if origins else None,
+    )
+    return running.complete(run, progress, work)
+
+
+def _usable_backend(wanted: str | None, machine: Machine) -> tuple[str | None, str]:
+    """(the backend to test, ""), or (None, why none can be); raises UnknownBackend."""
+    try:
+        name = resolve(wanted)
+    except UnknownBackend:
+        raise
+    except (BackendNotFound, MissingDependency) as error:
+        return None, str(error)
+    build = machine.torch()
+    if build is None or build.problem is not None:
+        return None, "torch is not installed" if build is None else str(build.problem)
+    return name, ""
+
+
+def _run_gates(
+    pending: list[Gate],
+    context: Context,
+    run: Run,
+    progress: GateProgress,
+    absent: Mapping[str, str],
+) -> None:
+    """Run the gates; each leaves ``pending`` when its results are in the run.
+
+    ``absent`` maps the gates that are left out to the reason.
+    """
+    unusable: dict[str, str] = {}
+    while pending:
+        gate = pending[0]
+        context.gate = gate
+        context.started_s = time.monotonic()
+        context.step = partial(progress.step, gate)
+        progress.gate_begins(gate)
+        needs = () if context.origins else gate.needs
+        blocker = next((need for need in needs if need in unusable), None)
+        if gate.id in absent:
+            reason = f"this run is partial: {absent[gate.id]}"
+            found = [run.add(context.result("left-out", Verdict.INCONCLUSIVE, reason))]
+        else:
+            found = []
+            for result in _gate_results(context, unusable.get(blocker or ""), run):
+                progress.result_added(result)
+                found.append(result)
+        if blocker is not None:
+            unusable[gate.id] = unusable[blocker]
+        elif verdict_of(found) in _FAILED or (gate.id in absent and gate.opens_devices):
+            unusable[gate.id] = gate.id
+        describe(run, context)
+        duration_s = time.monotonic() - context.started_s
+        taken = {**run.info.area_duration_s, gate.id: round(duration_s, 3)}
+        run.info = replace(run.info, area_duration_s=taken)
+        pending.pop(0)
+        progress.gate_ends(gate, found, duration_s)
+
+
+def _gate_results(context: Context, failed_gate: str | None, run: Run) -> Iterator[Result]:
+    """Add the gate's results; if it is blocked, only those that need no device."""
+    if failed_gate is not None or (context.unusable and context.gate.needs):
+        yield _blocked_result(context, failed_gate, run)
+        if context.gate.replay is None:
+            return
+        context.from_files = True
+    yield from _check_results(context, run)
+
+
+def _check_results(context: Context, run: Run) -> Iterator[Result]:
+    """Add the results of the gate's check, or one result if it breaks or finds nothing."""
+    count = 0
+    try:
+        check = context.gate.load(replay=context.from_files)
+        if check is None:
+            reason = "a recording cannot run this" if context.origins else "no device is opened"
+            yield run.add(context.result("replay", Verdict.INCONCLUSIVE, reason))
+            return
+        for result in check(context):
+            count += 1
+            yield run.add(result)
+    except Exception as error:  # noqa: BLE001 - a check that breaks must not end the checklist
+        reason = f"the check broke: {error_line(error)}"
+        yield run.add(context.result("check", Verdict.ERROR, reason))
+        return
+    if not count:
+        reason = "the check found nothing to judge"
+        yield run.add(context.result("check", Verdict.INCONCLUSIVE, reason))
+
+
+def _blocked_result(context: Context, failed_gate: str | None, run: Run) -> Result:
+    """Add the result of a blocked gate, with the result that failed."""
+    cause = next(
+        (entry for entry in run.results if entry.area == failed_gate and entry.failed), None
+    )
+    failed = "failed" if cause is not None else "was left out"
+    why = f"the gate {failed_gate} {failed}" if failed_gate else context.unusable
+    files_too = context.gate.replay is not None
+    reason = f"judged by files alone, because {why}" if files_too else f"not run, because {why}"
+    return run.add(
+        context.result(
+            "blocked",
+            Verdict.INCONCLUSIVE,
+            reason,
+            blocked_by=cause.id if cause is not None else failed_gate,
+        )
+    )
+
+
+def _close_interrupted(pending: Sequence[Gate], context: Context, run: Run) -> None:
+    for number, gate in enumerate(pending):
+        context.gate = gate
+        reason = "interrupted before it finished" if number == 0 else "interrupted before it began"
+        run.add(context.result("interrupted", Verdict.INCONCLUSIVE, reason))
+
+
+def describe(run: Run, context: Context) -> None:
+    """Put the devices, versions and target into the run's record."""
+    devices = [
+        {
+            "kind": "cpu" if device.facts["arch_vendor"] == "cpu" else "gpu",
+            "vendor": device.facts["arch_vendor"],
+            "name": device.facts["product"] or device.name,
+            "index": device.index,
+            **{key: device.facts.get(key) for key in _DEVICE_KEYS},
+        }
+        for device in context.devices
+    ]
+    target: Target | None = context.wanted or context.target
+    run.info = replace(
+        run.info,
+        devices=tuple(devices),
+        versions={**run.info.versions, **context.versions},
+        target=target.id if target is not None else run.info.target,
+    )

@@ -1,0 +1,116 @@
+"""The engine: reads what it is given, and adds a result for each finding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from portagpu.base.text import excerpt
+from portagpu.checks.collectives_doctor.findings import Finding, combine, to_result
+from portagpu.checks.collectives_doctor.flight_recorder import looks_like_dump, rank_of, read_dump
+from portagpu.checks.collectives_doctor.inputs import list_inputs
+from portagpu.checks.collectives_doctor.logs import Job, NoKnownLineError, judge_logs, read_log
+from portagpu.checks.collectives_doctor.reports import (
+    Reports,
+    judge_reports,
+    looks_like_report,
+    read_report,
+)
+from portagpu.checks.collectives_doctor.settings import judge_machine
+from portagpu.checks.collectives_doctor.stalls import judge_dumps
+from portagpu.facts.formats.cleaning import decode_text
+from portagpu.facts.readings.model import FormatError
+from portagpu.runs.engine import Progress, RunOptions, add_result, complete
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from portagpu.checks.collectives_doctor.flight_recorder import Dump
+    from portagpu.checks.collectives_doctor.inputs import InputFile
+    from portagpu.machine.inventory.sources import Machine
+    from portagpu.runs.results.run import Run
+
+LONGEST_DOCUMENT: Final = 64 << 20
+"""Bytes of a dump or report, which is held as a whole: a dump of 20 000 entries is 20 MiB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorOptions(RunOptions):
+    """What to look at: files and folders with dumps and logs of one run, and a machine."""
+
+    paths: Sequence[Path | str] = ()
+    machine: Machine | None = None
+    """The machine whose settings are looked at; None for none."""
+
+
+def doctor(options: DoctorOptions, progress: Progress | None = None) -> Run:
+    """The findings on what ``options`` name, each with evidence, cause, remedy and source.
+
+    Raises RecordingError for a path that is not there. A file that cannot be read, or is of no
+    known form, is an ERROR of its own.
+    """
+    progress = progress or Progress()
+    files = list_inputs(options.paths)
+    run = options.new_run()
+
+    def work(run: Run) -> None:
+        found = list(_file_findings(files, progress))
+        if options.machine is not None:
+            progress.item_begins("settings", 1, 1)
+            found += judge_machine(options.machine)
+        for finding in combine(found):
+            add_result(run, progress, to_result(finding))
+
+    return complete(run, progress, work)
+
+
+def _file_findings(files: Sequence[InputFile], progress: Progress) -> Iterator[Finding]:
+    dumps: dict[int, Dump] = {}
+    job, reports = Job(), Reports()
+    for number, file in enumerate(files, 1):
+        progress.item_begins(file.name, number, len(files))
+        try:
+            second = _read_file(file.name, file.read(), dumps, job, reports)
+        except FormatError as error:
+            shown = excerpt(file.name)
+            # a file with a dump's name has to be one
+            is_text = isinstance(error, NoKnownLineError) and rank_of(file.name) is None
+            kind = "no-known-line" if is_text else "unread"
+            yield Finding(id=kind, evidence=f"{shown}: {error}", device=shown)
+            continue
+        if second is not None:
+            evidence = (
+                f"rank {second.rank} has the dumps {dumps[second.rank].file} and {second.file}"
+            )
+            yield Finding(id="two-dumps", evidence=evidence, device=f"rank {second.rank}")
+    if dumps:
+        yield from judge_dumps([dumps[rank] for rank in sorted(dumps)])
+    yield from judge_reports(reports)
+    if job.lines:
+        yield from judge_logs(job)
+
+
+def _read_file(
+    name: str, data: bytes, dumps: dict[int, Dump], job: Job, reports: Reports
+) -> Dump | None:
+    """Add a file to what it is of; a second dump of one rank and form is returned instead.
+
+    Raises FormatError for a file of no known form.
+    """
+    is_report = looks_like_report(name, data)
+    if (is_report or looks_like_dump(data)) and len(data) > LONGEST_DOCUMENT:
+        raise FormatError(f"it has more than {LONGEST_DOCUMENT >> 20} MiB")
+    if is_report:
+        read_report(decode_text(data), name, reports)
+    elif looks_like_dump(data):
+        dump = read_dump(data, name)
+        known = dumps.get(dump.rank)
+        if known is not None and known.is_json == dump.is_json:
+            return dump
+        # of a pickle and a JSON of one rank, the pickle has the lines of the program
+        if known is None or known.is_json:
+            dumps[dump.rank] = dump
+    else:
+        read_log(decode_text(data), job)
+    return None

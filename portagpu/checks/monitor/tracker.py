@@ -1,0 +1,180 @@
+"""Follows devices from one look to the next: who they are, what is new, and whether they stall."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Final
+
+from portagpu.checks.monitor.sample import Device, Event, Happening, Sample
+from portagpu.checks.monitor.stall import AFTER_S, StallWatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from portagpu.facts.readings.stream import Problem
+
+GRACE_S: Final = 5.0
+"""A device that misses looks for this long is gone; a library may be slow now and then."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is remembered of a device."""
+
+    device: Device
+    stall: StallWatch
+    seen_at: float
+    present: bool = True
+    counters: dict[str, int] = field(default_factory=dict)
+    errors: dict[str, int] = field(default_factory=dict)
+
+    def event(self, happening: Happening, text: str) -> Event:
+        return Event(event=happening, text=f"{self.device}: {text}", device=self.device)
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """A problem of a source since ``since``, and whether it was told."""
+
+    since: float
+    told: bool = False
+
+
+class Tracker:
+    """Fills in what one look alone does not show, and tells what changed since the last one.
+
+    ``limit_of`` gives the power limit in W of a device that does not state its own.
+    """
+
+    def __init__(
+        self,
+        stall_after_s: float = AFTER_S,
+        grace_s: float = GRACE_S,
+        limit_of: Callable[[Device], float | None] = lambda _: None,
+    ) -> None:
+        self._stall_after_s = stall_after_s
+        self._grace_s = grace_s
+        self._limit_of = limit_of
+        self._known: dict[str, _Known] = {}
+        self._troubles: dict[str, _Trouble] = {}
+        self._first = True
+
+    @property
+    def missing(self) -> int:
+        """How many devices were there since the start and are not now."""
+        return sum(not each.present for each in self._known.values())
+
+    def follow(
+        self, at_s: float, samples: Sequence[Sample], problems: Sequence[Problem] = ()
+    ) -> tuple[tuple[Sample, ...], tuple[Event, ...]]:
+        """The samples with what only time shows, and the events since the last call."""
+        events: list[Event] = []
+        followed = []
+        for sample in map(self._named, samples):
+            known = self._recall(at_s, sample, events)
+            errors = list(_count_errors(known, sample))
+            if errors:
+                events.append(known.event(Happening.ERRORS, f"new errors: {', '.join(errors)}"))
+            followed.append(self._judged(at_s, sample, known, events))
+        events += self._gone(at_s, problems)
+        events += self._troubles_told(at_s, problems)
+        self._first = False
+        return tuple(followed), tuple(events)
+
+    def _named(self, sample: Sample) -> Sample:
+        """``sample`` with the name and UUID that the device had when more of it was known."""
+        if sample.pci is None or (sample.uuid is not None and sample.name is not None):
+            return sample
+        for known in self._known.values():
+            device = known.device
+            if device.pci == sample.pci and sample.uuid in (None, device.uuid):
+                return replace(sample, uuid=device.uuid, name=sample.name or device.name)
+        return sample
+
+    def _recall(self, at_s: float, sample: Sample, events: list[Event]) -> _Known:
+        known = self._known.get(sample.key)
+        if known is None:
+            known = self._without_uuid(sample)
+            is_new = known is None
+            known = known or _Known(_device(sample), StallWatch(self._stall_after_s), at_s)
+            self._known[sample.key] = known
+            known.device = _device(sample)
+            if is_new and not self._first:
+                events.append(known.event(Happening.BACK, "appeared"))
+        elif not known.present:
+            events.append(known.event(Happening.BACK, "is back"))
+        known.seen_at, known.present = at_s, True
+        return known
+
+    def _without_uuid(self, sample: Sample) -> _Known | None:
+        """The device at that address whose UUID was not known until now; it is known anew."""
+        for key, known in self._known.items():
+            device = known.device
+            if sample.pci is not None and device.uuid is None and device.pci == sample.pci:
+                return self._known.pop(key)
+        return None
+
+    def _gone(self, at_s: float, problems: Sequence[Problem]) -> Iterator[Event]:
+        for known in self._known.values():
+            if known.present and at_s - known.seen_at > self._grace_s:
+                known.present = False
+                ids = (known.device.pci, known.device.uuid)
+                why = next(
+                    (p.text for p in problems if p.device is not None and p.device in ids), ""
+                )
+                yield known.event(Happening.GONE, f"gives no readings{f' ({why})' if why else ''}")
+
+    def _troubles_told(self, at_s: float, problems: Sequence[Problem]) -> Iterator[Event]:
+        """What a source lacks, once it lasts; a device that it lacks is told of as gone."""
+        now = {each.source: each.text for each in problems if each.device is None}
+        for source, text in now.items():
+            trouble = self._troubles.setdefault(source, _Trouble(at_s))
+            if not trouble.told and (self._first or at_s - trouble.since > self._grace_s):
+                trouble.told = True
+                yield Event(event=Happening.PROBLEM, text=text)
+        for source in [source for source in self._troubles if source not in now]:
+            if self._troubles.pop(source).told:
+                yield Event(event=Happening.PROBLEM_ENDED, text=f"{source} answers again")
+
+    def _judged(self, at_s: float, sample: Sample, known: _Known, events: list[Event]) -> Sample:
+        before = known.stall.stalled
+        limit_w = sample.power_limit_w or self._limit_of(known.device)
+        stalled = None
+        if sample.kind == "gpu":
+            stalled = known.stall.look(at_s, sample.utilization_percent, sample.power_w, limit_w)
+        if known.stall.stalled and not before:
+            text = (
+                f"may be stalled: {sample.utilization_percent:g} % busy at {sample.power_w:g} W "
+                f"of {limit_w:g} W for {known.stall.after_s:g} s"
+            )
+            events.append(known.event(Happening.STALLED, text))
+        elif before and not known.stall.stalled:
+            events.append(known.event(Happening.STALL_ENDED, "is no longer stalled"))
+        return replace(sample, stalled=stalled, errors_since_start=dict(known.errors))
+
+
+def _device(sample: Sample) -> Device:
+    return Device(**{each.name: getattr(sample, each.name) for each in fields(Device)})
+
+
+def _count_errors(known: _Known, sample: Sample) -> Iterator[str]:
+    """Add what the counters rose by; "3 corrected" for each that did. One that fell began anew.
+
+    Links are counted together, and so only where a look shows as many of them as one before.
+    """
+    links = (sample.links_up or 0) + (sample.links_down or 0)
+    counters = (
+        ("corrected", "", sample.corrected_errors),
+        ("uncorrected", "", sample.uncorrected_errors),
+        ("pcie-replay", "", sample.pcie_replays),
+        ("link", str(links), sum(sample.link_errors.values()) if sample.link_errors else None),
+    )
+    for name, which, now in counters:
+        if now is None:
+            continue
+        before = known.counters.get(name + which)
+        rise = 0 if before is None else now - before if now >= before else now
+        known.counters[name + which] = now
+        known.errors[name] = known.errors.get(name, 0) + rise
+        if rise:
+            yield f"{rise} {name}"

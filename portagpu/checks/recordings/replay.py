@@ -1,0 +1,344 @@
+"""Replay a recorded machine: a file or a folder, read like a live machine.
+
+A recording is what ``portagpu record`` writes, a file that a tool printed, or a folder. A folder
+may have such files, the kernel's files below ``sys`` and ``proc``, or a topology of KFD alone.
+Files of unknown formats become problems and stop nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.base.errors import RecordingError
+from portagpu.base.files import read_bounded
+from portagpu.base.text import excerpt
+from portagpu.checks.recordings.archives import UnpackedArchive, file_head, gunzip, packed_with
+from portagpu.devices.contract import Status
+from portagpu.facts.formats.cleaning import decode_text
+from portagpu.facts.formats.host import kernel_log
+from portagpu.facts.formats.reader import read_text
+from portagpu.facts.host.rooted import Kind, RootedFolder
+from portagpu.facts.host.tree import Tree, resolve_link
+from portagpu.facts.readings.document import from_document
+from portagpu.facts.readings.model import Findings, FormatError
+from portagpu.facts.torchbuild import TorchBuild
+from portagpu.machine.inventory.join import MOST_GPUS, too_many_message
+from portagpu.machine.inventory.kernel import kernel_findings
+from portagpu.machine.inventory.origin import origin_of
+from portagpu.machine.inventory.sources import Machine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from portagpu.machine.inventory.gpu import Inventory
+    from portagpu.machine.inventory.origin import Origin
+    from portagpu.machine.inventory.topology import Topology
+
+MANIFEST: Final = "recording.json"
+SCHEMA: Final = "portagpu.recording/1"
+TREE: Final = "tree"
+FINDINGS: Final = "findings"
+OUTPUTS: Final = "outputs"
+
+LONGEST_FILE: Final = 32 << 20
+"""Bytes that are read of one file: a 500-GPU matrix is 3 MiB, a kernel's log 16."""
+MOST_BYTES: Final = 128 << 20
+"""Bytes that are read of all files together."""
+MOST_FILES: Final = 4000
+_BEGINNING: Final = 4096
+_MOST_UNREAD: Final = 20
+_KERNEL_FOLDERS: Final = ("sys", "proc", "dev")
+# what a folder holds that is recorded by itself: a mark in it, and where the kernel has it
+_PARTS: Final = (
+    ("nodes/*/properties", "sys/class/kfd/kfd/topology"),
+    ("topology/nodes/*/properties", "sys/class/kfd/kfd"),
+    ("*/ports/*/state", "sys/class/infiniband"),
+)
+
+
+_READ: Final = "what portagpu record or a vendor's tool wrote (docs/recordings.md)"
+_NOWHERE: Final = Path(os.devnull)
+"""A path without entries below it."""
+
+
+class Recording(Machine):
+    """The machine that the files at ``paths`` describe; reads everything once, and runs nothing.
+
+    Where several recordings of one machine contradict each other, the first counts. The kernel's
+    files and the software are those of the first recording that has them. Raises RecordingError
+    where there is nothing to read.
+    """
+
+    def __init__(self, *paths: Path | str) -> None:
+        found: list[Findings] = []
+        trees: list[Tree] = []
+        self._manifest: dict[str, Any] = {}
+        self._sources: list[tuple[Path, str | None]] = []
+        for path in map(Path, paths):
+            findings, tree, manifest = self._open(path)
+            self._sources.append((path, _texts(manifest).get("source")))
+            found.extend(findings)
+            trees.extend([tree] if tree is not None else [])
+            self._manifest = self._manifest or manifest
+        self.tree = trees[0] if trees else Tree(_NOWHERE)
+        self.software_known = bool(self._manifest)
+        self.environment = _texts(self._manifest.get("environment"))
+        self._findings = tuple(found)
+        self._inventory: Inventory | None = None
+        self.inventory()
+
+    def _open(self, path: Path) -> tuple[list[Findings], Tree | None, dict[str, Any]]:
+        """Open the file or folder; an archive is unpacked for the lifetime of this recording."""
+        kind = packed_with(file_head(path))
+        if kind == "gzip" and packed_with(_gunzipped_beginning(path)) == "tar":
+            kind = "tar"
+        if kind not in ("tar", "zip"):
+            return _open_recording(path)
+        packed = UnpackedArchive(path, kind, self)
+        try:
+            return _open_recording(packed.folder, archive=path)
+        except RecordingError:
+            packed.remove()
+            raise
+
+    def findings(self) -> tuple[Findings, ...]:
+        return self._findings
+
+    def inventory(self) -> Inventory:
+        self._inventory = self._inventory or super().inventory()
+        return self._inventory
+
+    def topology(self) -> Topology:
+        found = super().topology()
+        for kind, devices in (("GPUs", found.gpus), ("NICs", found.nics)):
+            if len(devices) > MOST_GPUS:
+                raise RecordingError(too_many_message(len(devices), kind))
+        return found
+
+    def origins(self) -> tuple[Origin, ...]:
+        try:
+            return tuple(origin_of(path, source) for path, source in self._sources)
+        except OSError as error:
+            raise RecordingError(f"{error.filename}: {error.strerror}") from None
+
+    def torch(self) -> TorchBuild | None:
+        stated = self._manifest.get("torch")
+        if not isinstance(stated, dict):
+            return None
+        texts = {
+            field.name: each
+            for field in fields(TorchBuild)
+            if isinstance(each := stated.get(field.name), str)
+        }
+        debug = stated.get("debug")
+        known: dict[str, Any] = {"location": "", **texts}
+        return TorchBuild(**known | {"debug": debug if isinstance(debug, bool) else None})
+
+    def libraries(self) -> Mapping[str, str]:
+        return _texts(self._manifest.get("libraries"))
+
+    def backends(self) -> Mapping[str, Status]:
+        stated = self._manifest.get("backends")
+        if not isinstance(stated, dict):
+            return {}
+        return {
+            str(name): Status(bool(each.get("usable")), excerpt(str(each.get("reason", ""))))
+            for name, each in stated.items()
+            if isinstance(each, dict)
+        }
+
+
+def _gunzipped_beginning(path: Path) -> bytes:
+    try:
+        return gunzip(read_bounded(path, _BEGINNING), _BEGINNING)[0]
+    except (OSError, RecordingError):
+        return b""
+
+
+def _open_recording(
+    path: Path, archive: Path | None = None
+) -> tuple[list[Findings], Tree | None, dict[str, Any]]:
+    """(findings, kernel's tree, manifest) of a file or folder; ``archive`` is its packed file."""
+    try:
+        path.stat()
+        if path.is_dir():
+            next(path.iterdir(), None)
+    except (OSError, ValueError) as error:
+        reason = "there is no such file or folder"
+        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+            reason = error.strerror or reason
+        raise RecordingError(f"{excerpt(str(path))}: {reason}") from None
+    if not path.is_dir():
+        manifest, tree, found = {}, None, list(_file_findings(path))
+    else:
+        folder = RootedFolder(resolve_link(path))
+        manifest, tree = _read_manifest(folder), _kernel_tree(folder)
+        # of a part of a machine all files are the kernel's
+        packed = archive is None
+        found = [] if tree is not None and tree.at else list(_folder_findings(folder, packed))
+    if tree is not None:
+        found.extend(kernel_findings(tree))
+    elif not manifest and not any(_says_something(each) for each in found):
+        reasons = [problem for each in found for problem in each.problems]
+        shown = excerpt(str(archive or path))
+        said = reasons[0] if len(reasons) == 1 else f"{shown}: no file in it is a recording"
+        raise RecordingError(f"{said}; give {_READ}")
+    return found, tree, manifest
+
+
+def _says_something(found: Findings) -> bool:
+    # a log without any error is a reading too; one that nobody might read is judged as unread
+    logs = (kernel_log.KIND, kernel_log.UNREAD)
+    return bool(
+        found.readings or found.links or found.events or found.versions or found.kind in logs
+    )
+
+
+def _texts(value: object) -> dict[str, str]:
+    if not isinstance(value, dict):
+        return {}
+    return {str(key): each for key, each in value.items() if isinstance(each, str)}
+
+
+def _kernel_tree(folder: RootedFolder) -> Tree | None:
+    """The kernel's files in a recording; None where it has none."""
+    kinds = dict(_entries(folder, ""))
+    if kinds.get(TREE) is Kind.LINK:
+        raise RecordingError(
+            f"{folder.root / TREE}: it is a link, which a recording does not follow; "
+            "put the folder itself there"
+        )
+    for name in (TREE, ""):
+        below = _entries(folder, name)
+        if any(each in _KERNEL_FOLDERS and kind is Kind.FOLDER for each, kind in below):
+            return Tree(folder.root / name, recorded=True)
+    at = next((at for parts, at in _PARTS if _is_there(folder, "", parts.split("/"))), None)
+    return None if at is None else Tree(folder.root, at, recorded=True)
+
+
+def _entries(folder: RootedFolder, path: str) -> list[tuple[str, Kind]]:
+    try:
+        return folder.entries(path, follow=not path)
+    except OSError:
+        return []
+
+
+def _is_there(folder: RootedFolder, path: str, parts: Sequence[str]) -> bool:
+    """Whether ``path`` has a path of these parts below it; "*" stands for any name."""
+    part, *rest = parts
+    for name, kind in _entries(folder, path):
+        if part in ("*", name):
+            here = f"{path}/{name}" if path else name
+            if not rest:
+                return True
+            if kind is Kind.FOLDER and _is_there(folder, here, rest):
+                return True
+    return False
+
+
+def _read_manifest(folder: RootedFolder) -> dict[str, Any]:
+    file = folder.root / MANIFEST
+    try:
+        manifest = json.loads(folder.data(MANIFEST, LONGEST_FILE, follow=False))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise RecordingError(
+            f"{file}: it cannot be read: {excerpt(_error_reason(error))}"
+        ) from None
+    if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
+        raise RecordingError(f"{file}: it is no document of {SCHEMA}")
+    return manifest
+
+
+def _error_reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or "unreadable"
+
+
+def _file_findings(path: Path) -> Iterator[Findings]:
+    """The findings of a single file, which may be a link."""
+    yield from _text_findings(
+        path.name, path.parent.name, lambda: read_bounded(path, LONGEST_FILE + 1)
+    )[0]
+
+
+def _folder_findings(folder: RootedFolder, may_be_packed: bool) -> Iterator[Findings]:
+    """The findings of each file, without those of the kernel's tree."""
+    left, number = MOST_BYTES, 0
+    unread: list[str] = []
+    try:
+        for name, kind in folder.walk(_is_kernels):
+            if kind is not Kind.FILE:
+                unread.append(f"{excerpt(name)}: a {kind.value} is not read")
+                continue
+            if name == MANIFEST or name.endswith(f"/{MANIFEST}"):
+                continue
+            if number == MOST_FILES:
+                unread.append(f"only {MOST_FILES} files were read")
+                break
+            if left <= 0:
+                unread.append(f"only the first {MOST_BYTES >> 20} MiB of its files were read")
+                break
+            number += 1
+            inner = Path(name).parent.name or folder.root.name
+            found, size = _text_findings(
+                name,
+                inner,
+                partial(folder.data, name, LONGEST_FILE + 1, follow=False),
+                may_be_packed,
+            )
+            left -= size
+            yield from found
+    except OSError as error:
+        unread.append(f"{excerpt(str(error.filename))}: {error.strerror}: what follows is not read")
+    if unread:
+        more = f" (and {len(unread) - _MOST_UNREAD} more)" if len(unread) > _MOST_UNREAD else ""
+        problems = (
+            [*unread[: _MOST_UNREAD - 1], f"{unread[_MOST_UNREAD - 1]}{more}"] if more else unread
+        )
+        yield Findings(kind="files", problems=tuple(problems))
+
+
+def _is_kernels(folder: str, name: str) -> bool:
+    return name in (*_KERNEL_FOLDERS, TREE) and Path(folder).name in ("", TREE)
+
+
+def _text_findings(
+    name: str, folder: str, read: Callable[[], bytes], may_be_packed: bool = True
+) -> tuple[list[Findings], int]:
+    """(findings of the file ``name`` in that folder, its size in bytes)."""
+    shown, size, cut = excerpt(name), 0, ""
+    try:
+        data = read()
+        if (kind := packed_with(data)) is not None:
+            if kind != "gzip" or not may_be_packed:
+                where = "here" if may_be_packed else "in an archive"
+                raise FormatError(f"what is packed with {kind} is not read {where}: unpack it")
+            data, cut = gunzip(data, LONGEST_FILE + 1)
+            if (inner := packed_with(data)) is not None:
+                raise FormatError(f"{inner} in a gzip is not read here: unpack it")
+        size = len(data)
+        text = decode_text(data[:LONGEST_FILE])
+        if folder == FINDINGS and name.endswith(".json"):
+            return [_saved_findings(text)], size
+        found = list(read_text(text))
+    except (FormatError, RecordingError, OSError) as error:
+        return [Findings(kind=shown, problems=(f"{shown}: {excerpt(_error_reason(error))}",))], size
+    if cut:
+        found.append(Findings(kind=shown, problems=(f"{shown}: {cut}",), breaks_off=True))
+    elif size > LONGEST_FILE:
+        more = f"{shown}: only its first {LONGEST_FILE >> 20} MiB were read"
+        found.append(Findings(kind=shown, problems=(more,), breaks_off=True))
+    return found, size
+
+
+def _saved_findings(text: str) -> Findings:
+    try:
+        return from_document(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise FormatError(excerpt(str(error))) from None

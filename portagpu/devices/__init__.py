@@ -1,0 +1,1 @@
+"""One device and its ranks: the contract, choosing a backend, training calls, collectives."""

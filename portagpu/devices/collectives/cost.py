@@ -1,0 +1,246 @@
+"""What a cost model is asked and what it answers: numbers, and no call of what asks.
+
+A vendor's plugin names its model (:class:`CostModel`). Bandwidths are in GB/s, 1e9 bytes a second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
+
+from portagpu.facts.nccl_tests.bandwidth import OPERATIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from portagpu.facts.targets import Target
+
+_WRONG_BY: Final = 2.0
+"""A model that is off by more than this factor in a range of sizes is called wrong there."""
+_MAX_RANKS: Final = 1 << 20
+_MAX_BYTES: Final = 1 << 60
+MIN_GBS, MAX_GBS = 1e-3, 1e6
+"""Outside of this, a bandwidth is a mistake in its unit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """One GPU and its links, as the facts of its target state them; None is not known."""
+
+    target: str
+    arch: str
+    link_kind: str | None = None
+    switched: bool = False
+    """Whether every link ends in a switch, so that all of them reach any one GPU."""
+    links: int | None = None
+    link_gbs: float | None = None
+    """Of one link in one direction."""
+    all_links_gbs: float | None = None
+    """Of all links of a GPU in one direction."""
+    pcie_generation: int | None = None
+    pcie_lanes: int | None = None
+
+    @classmethod
+    def of_target(cls, target: Target) -> Hardware:
+        """The hardware that the target describes."""
+        value = target.value
+        return cls(
+            target=target.id,
+            arch=target.arch.name,
+            link_kind=value("link.kind"),
+            switched=value("link.topology") == "switched",
+            links=value("link.count"),
+            link_gbs=value("link.per_link_per_direction"),
+            all_links_gbs=value("link.total_per_direction"),
+            pcie_generation=value("host_link.pcie_generation"),
+            pcie_lanes=value("host_link.pcie_lanes"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """The channels that a library's search found, each of that bandwidth within and between nodes.
+
+    ``how`` says where the numbers are from: "given", or how they were estimated.
+    """
+
+    channels: int
+    intra_gbs: float
+    inter_gbs: float
+    how: str = "given"
+
+    @property
+    def speeds(self) -> tuple[float, float]:
+        """GB/s of a channel within and between nodes."""
+        return self.intra_gbs, self.inter_gbs
+
+    def __str__(self) -> str:
+        inter = "" if self.inter_gbs == self.intra_gbs else f"/{self.inter_gbs:g}"
+        return f"{self.channels} x {self.intra_gbs:g}{inter} GB/s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One collective. ``size_bytes`` is S of :mod:`portagpu.facts.nccl_tests.bandwidth`.
+
+    ``ranks`` are spread evenly over ``nodes``, one on each GPU. ``nics`` is the number of network
+    ports of a node, each of ``nic_gbs`` in one direction. ``graphs`` replaces what the model would
+    estimate for an algorithm. ``algorithms`` allows only these; empty allows all. ``options`` has
+    settings of the model by name. Raises ValueError for what makes no sense.
+    """
+
+    operation: str
+    size_bytes: int
+    ranks: int
+    nodes: int = 1
+    hardware: Hardware | None = None
+    nics: int | None = None
+    nic_gbs: float | None = None
+    graphs: Mapping[str, Graph] = field(default_factory=dict)
+    algorithms: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+    dtype: str = ""
+    """torch's name, for a profile of several dtypes. A model's times do not depend on it."""
+
+    def __post_init__(self) -> None:
+        if self.operation not in OPERATIONS:
+            names = ", ".join(OPERATIONS)
+            raise ValueError(f"there is no collective {self.operation!r}: there are {names}")
+        if self.size_bytes < 1:
+            raise ValueError(f"a collective moves at least 1 byte, not {self.size_bytes}")
+        if self.size_bytes > _MAX_BYTES:
+            raise ValueError("a collective of more than 1 EiB has no answer: give fewer bytes")
+        if self.ranks < 2:
+            raise ValueError(f"a choice needs at least 2 ranks, not {self.ranks}")
+        if self.ranks > _MAX_RANKS:
+            raise ValueError(f"a choice is for at most {_MAX_RANKS} ranks")
+        if self.nodes < 1 or self.ranks % self.nodes:
+            raise ValueError(
+                f"{self.ranks} ranks cannot be spread evenly over {self.nodes} nodes: give a "
+                "number of nodes that divides the ranks"
+            )
+        if self.nics is not None and not 1 <= self.nics <= _MAX_RANKS:
+            raise ValueError(f"a node has 1 to {_MAX_RANKS} network ports")
+        speeds = [each for graph in self.graphs.values() for each in graph.speeds]
+        for each in [*speeds, *([] if self.nic_gbs is None else [self.nic_gbs])]:
+            if not MIN_GBS <= each <= MAX_GBS:
+                raise ValueError(
+                    f"a bandwidth is from {MIN_GBS:g} to {MAX_GBS:,.0f} GB/s, not {each:g}"
+                )
+
+    @property
+    def local_ranks(self) -> int:
+        """The ranks of one node."""
+        return self.ranks // self.nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One way to do it. ``algorithm`` and ``protocol`` are the library's names, "" for none."""
+
+    algorithm: str
+    protocol: str
+    time_us: float
+    busbw_gbs: float
+
+    def __str__(self) -> str:
+        return " ".join(part for part in (self.algorithm, self.protocol) if part)
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A number that the prediction rests on: its name, its value in words, and where it is from."""
+
+    name: str
+    value: str
+    how: str
+
+    @property
+    def estimated(self) -> bool:
+        """Whether neither the user nor a target's facts state it."""
+        return self.how.startswith("estimated")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shots:
+    """Whether every rank reduces everything ("one-shot") or its share ("two-shot").
+
+    It applies where the library runs its ``kernel`` on buffers that all ranks map: ``condition``.
+    """
+
+    name: str
+    kernel: str
+    time_us: float
+    condition: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What a model predicts: everything that is enabled, in any order, and what it rests on.
+
+    ``counts_network`` is False where the times leave the bandwidth of the network out.
+    """
+
+    candidates: tuple[Candidate, ...]
+    inputs: tuple[Input, ...] = ()
+    shots: Shots | None = None
+    counts_network: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownError:
+    """How far a model was from published tables in one range of sizes of one hardware.
+
+    ``low_bytes`` is outside and ``high_bytes`` (None: no end) inside the range. ``nodes`` is 1, 2,
+    or 3 for more. ``factor_p50`` and ``factor_p95`` are of ``max(predicted / measured, measured /
+    predicted)`` over ``points`` sizes; ``ratio_p50`` is the median of ``predicted / measured``
+    time. ``sources`` are addresses of the tables.
+    """
+
+    target: str
+    operation: str
+    nodes: int
+    low_bytes: int
+    high_bytes: int | None
+    points: int
+    ratio_p50: float
+    factor_p50: float
+    factor_p95: float
+    sources: tuple[str, ...]
+
+    @property
+    def wrong(self) -> bool:
+        """Whether the model is wrong there: by more than a factor of 2 in the median."""
+        return self.factor_p50 > _WRONG_BY
+
+    def __str__(self) -> str:
+        way = "short" if self.ratio_p50 < 1 else "long"
+        tables = "a published table" if len(self.sources) == 1 else "published tables"
+        said = f"{self.points} sizes of {tables} of {self.target}"
+        if self.wrong:
+            return (
+                f"the model is wrong here: its times are {self.factor_p50:.1f} times too {way} in "
+                f"the median of {said}"
+            )
+        return (
+            f"against {said} the model is off by {self.factor_p50:.2f} times in the median, "
+            f"{self.factor_p95:.2f} times at p95"
+        )
+
+
+class CostModel(Protocol):
+    """A vendor's model of its library, without a device. ``version`` is that of its constants."""
+
+    library: str
+    version: str
+    source: str
+
+    def predict(self, question: Question) -> Prediction:
+        """Everything that is enabled for the question.
+
+        Raises Unsupported for an operation or hardware that it does not cover, and ValueError for
+        an input that is missing or wrong.
+        """
+
+    def known_errors(self) -> tuple[KnownError, ...]:
+        """How far it was from published tables."""

@@ -1,0 +1,564 @@
+"""The training surface as functions, over the current device.
+
+Each takes what torch's function of that name takes and hands it to the backend; ``device`` is an
+index, a ``torch.device`` or its string, and None means the current device.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import ContextDecorator, contextmanager, nullcontext, suppress
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, overload
+
+from portagpu.base.errors import Unsupported
+from portagpu.devices import registry
+from portagpu.devices.objects import Event as Event
+from portagpu.devices.objects import ExternalStream as ExternalStream
+from portagpu.devices.objects import Graph as Graph
+from portagpu.devices.objects import MemPool as MemPool
+from portagpu.devices.objects import Stream as Stream
+from portagpu.devices.objects import makes
+from portagpu.devices.registry import backend, handle_for, select
+from portagpu.facts.captures.labels import DOMAIN, check, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from contextlib import AbstractContextManager
+    from os import PathLike
+    from types import TracebackType
+    from typing import TypeAlias
+
+    import torch
+
+    from portagpu.devices.training import NoAutocast
+    from portagpu.facts.captures.labels import Color, Label
+
+    DeviceLike: TypeAlias = int | str | torch.device | None
+
+_F = TypeVar("_F", bound="Callable[..., Any]")
+LAUNCHED: Final = "portagpu_launched"
+"""What ``portagpu profile`` puts into ``sys.modules`` of the command's processes."""
+
+
+def is_available() -> bool:
+    """False exactly when ``backend()`` would raise; never raises itself."""
+    try:
+        backend()
+    except Exception:  # noqa: BLE001 - whatever keeps a device from opening makes it unavailable
+        return False
+    return True
+
+
+def device(device: DeviceLike = None) -> torch.device:
+    """The current device as a ``torch.device``, or the one asked for."""
+    return (backend() if device is None else handle_for(device)).device
+
+
+def device_count() -> int:
+    """The number of devices of the current backend; 1 on a CPU, so that a script still trains."""
+    return backend().device_count()
+
+
+def current_device() -> int:
+    """The index of the current device; torch takes it as ``device`` too, on a CPU as well."""
+    return backend().current_device()
+
+
+def set_device(device: int | str | torch.device) -> None:
+    """Change what ``backend()`` returns next; handles that exist do not change.
+
+    On a CPU any index names the one device that all ranks of the machine share. A negative index
+    changes nothing, as in torch, where launchers pass -1 for "not distributed".
+    """
+    if isinstance(device, int) and device < 0:
+        backend()
+        return
+    select(device)
+
+
+def synchronize(device: DeviceLike = None) -> None:
+    """Wait until all work on the device is done."""
+    (backend() if device is None else handle_for(device)).synchronize()
+
+
+def empty_cache() -> None:
+    """Give cached memory of the current device back to the system."""
+    backend().empty_cache()
+
+
+def manual_seed(seed: int) -> None:
+    """Seed the current device's default generator."""
+    backend().manual_seed(seed)
+
+
+def manual_seed_all(seed: int) -> None:
+    """Seed the default generator of every device of the current backend."""
+    current = backend()
+    for index in range(current.device_count()):
+        (current if index == current.index else handle_for(index)).manual_seed(seed)
+
+
+def seed() -> int:
+    """Seed the current device's generator from the system's randomness; returns the seed."""
+    return backend().seed()
+
+
+def initial_seed() -> int:
+    """The seed that the current device's default generator was last given."""
+    return backend().initial_seed()
+
+
+def get_rng_state(device: DeviceLike = None) -> torch.Tensor:
+    """The state of the device's default generator: a uint8 CPU tensor of shape (n,)."""
+    return (backend() if device is None else handle_for(device)).get_rng_state()
+
+
+def set_rng_state(new_state: torch.Tensor, device: DeviceLike = None) -> None:
+    """Put the device's default generator into that state."""
+    (backend() if device is None else handle_for(device)).set_rng_state(new_state)
+
+
+def get_rng_state_all() -> list[torch.Tensor]:
+    """The generator states of every device of the current backend, in order of index."""
+    current = backend()
+    count = current.device_count()
+    if count == 1:
+        return [current.get_rng_state()]
+    return [handle_for(index).get_rng_state() for index in range(count)]
+
+
+def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
+    """Put the generators of the backend's devices into those states, in order of index."""
+    for index, state in enumerate(new_states):
+        handle_for(index).set_rng_state(state)
+
+
+def memory_allocated(device: DeviceLike = None) -> int:
+    """Bytes that this process's tensors hold on the device; resident memory on a CPU."""
+    return (backend() if device is None else handle_for(device)).memory_allocated()
+
+
+def max_memory_allocated(device: DeviceLike = None) -> int:
+    """The peak of ``memory_allocated`` in bytes since the start or the last reset."""
+    return (backend() if device is None else handle_for(device)).max_memory_allocated()
+
+
+def memory_reserved(device: DeviceLike = None) -> int:
+    """Bytes that this process's allocator holds on the device; resident memory on a CPU."""
+    return (backend() if device is None else handle_for(device)).memory_reserved()
+
+
+def max_memory_reserved(device: DeviceLike = None) -> int:
+    """The peak of ``memory_reserved`` in bytes since the start or the last reset."""
+    return (backend() if device is None else handle_for(device)).max_memory_reserved()
+
+
+def memory_stats(device: DeviceLike = None) -> Mapping[str, int]:
+    """This process's memory on the device in bytes, under torch's keys."""
+    return (backend() if device is None else handle_for(device)).memory_stats()
+
+
+def reset_peak_memory_stats(device: DeviceLike = None) -> None:
+    """Start the peaks again from the current values."""
+    (backend() if device is None else handle_for(device)).reset_peak_memory_stats()
+
+
+def mem_get_info(device: DeviceLike = None) -> tuple[int, int]:
+    """(free, total) memory of the device in bytes."""
+    return (backend() if device is None else handle_for(device)).mem_get_info()
+
+
+def get_device_properties(device: DeviceLike = None) -> Any:
+    """torch's properties object of the device, or one with its field names."""
+    return (backend() if device is None else handle_for(device)).get_device_properties()
+
+
+def get_device_name(device: DeviceLike = None) -> str:
+    """The product's name as the device reports it, never empty (``Backend.get_device_name``)."""
+    return (backend() if device is None else handle_for(device)).get_device_name()
+
+
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    """Whether bfloat16 arithmetic runs on the current device."""
+    return backend().is_bf16_supported(including_emulation)
+
+
+@makes(Event)
+def _event(
+    enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
+) -> Event:
+    return backend().Event(enable_timing, blocking, interprocess)
+
+
+@makes(Stream)
+def _stream(device: DeviceLike = None, priority: int = 0) -> Stream:
+    return (backend() if device is None else handle_for(device)).Stream(priority)
+
+
+@makes(Graph)
+def _graph() -> Graph:
+    return backend().Graph()
+
+
+CUDAGraph = Graph
+"""torch's name of it."""
+
+
+def current_stream(device: DeviceLike = None) -> Stream:
+    """The stream that work on the device is put on now."""
+    return (backend() if device is None else handle_for(device)).current_stream()
+
+
+def stream(stream: Any) -> AbstractContextManager[Any]:
+    """Put work on that stream inside the block; None changes nothing."""
+    return nullcontext() if stream is None else backend().stream(stream)
+
+
+def graph(
+    cuda_graph: Any, pool: Any = None, stream: Any = None, capture_error_mode: str = "global"
+) -> AbstractContextManager[Any]:
+    """Capture the block's work into a graph; raises Unsupported where the device has none."""
+    return backend().graph(cuda_graph, pool, stream, capture_error_mode)
+
+
+def autocast(
+    dtype: torch.dtype | None = None, enabled: bool = True, cache_enabled: bool | None = None
+) -> torch.autocast | NoAutocast:
+    """``torch.autocast`` for the current device.
+
+    The order is ``torch.autocast``'s after the device type; ``torch.cuda.amp.autocast`` has
+    ``enabled`` first, so write it as a keyword.
+    """
+    return backend().autocast(dtype, enabled, cache_enabled)
+
+
+def GradScaler(  # noqa: N802 - torch's name
+    init_scale: float = 2.0**16,
+    growth_factor: float = 2.0,
+    backoff_factor: float = 0.5,
+    growth_interval: int = 2000,
+    enabled: bool = True,
+) -> torch.amp.GradScaler:
+    """``torch.amp.GradScaler`` for the current device, with torch's options and defaults."""
+    return backend().GradScaler(init_scale, growth_factor, backoff_factor, growth_interval, enabled)
+
+
+class annotate:  # noqa: N801 - a function in every other respect
+    """Mark the block, or the decorated function, as ``name`` for the profilers that listen.
+
+    Torch's profiler shows it on every device. The vendor's profiler shows it in ``domain`` and in
+    ``color`` (0xRRGGBB, "#rrggbb" or a common name), where it has such things. ``labels`` are str,
+    int, float or bool, and are told with the name: ``annotate("forward", step=3)``. Where a
+    profiler listens, another value becomes its text. The device is asked when the block is entered,
+    so that decorating a function opens none; where nothing listens, nothing else happens. Inside
+    ``torch.compile`` nothing is marked: the compiler fuses across the block.
+    """
+
+    __slots__ = ("_color", "_domain", "_labels", "_open", "name")
+
+    def __init__(
+        self, name: str, *, domain: str = DOMAIN, color: Color = None, **labels: Label
+    ) -> None:
+        self.name = name
+        self._labels = labels
+        self._domain = domain
+        self._color = color
+        # what the blocks that were entered have opened, innermost last
+        self._open: list[AbstractContextManager[Any] | None] | None = None
+        if color is not None or domain is not DOMAIN:
+            check(domain, color, {})
+
+    def __call__(self, function: _F) -> _F:
+        if callable(self.name):
+            raise TypeError("annotate needs a name: @annotate('forward')")
+        import inspect
+
+        kinds = (
+            inspect.iscoroutinefunction,
+            inspect.isgeneratorfunction,
+            inspect.isasyncgenfunction,
+        )
+        if any(is_such(function) for is_such in kinds):
+            raise TypeError(
+                f"{getattr(function, '__name__', 'it')} returns before its body runs: nothing of "
+                "it would be marked: annotate blocks inside it, without await or yield in them"
+            )
+
+        @wraps(function)
+        def annotated(*arguments: Any, **options: Any) -> Any:
+            if not registry._current.listens():
+                return function(*arguments, **options)
+            with self._recreate_cm():
+                return function(*arguments, **options)
+
+        return cast("_F", annotated)
+
+    def _recreate_cm(self) -> annotate:
+        """One block of its own, since threads may be in several at once."""
+        return annotate(self.name, domain=self._domain, color=self._color, **self._labels)
+
+    def __enter__(self) -> None:
+        if registry._current.listens():
+            self._enter()
+        elif self._open is not None:
+            self._open.append(None)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._open:
+            block = self._open.pop()
+            if block is not None:
+                block.__exit__(kind, error, traceback)
+
+    def _enter(self) -> None:
+        handle = backend()
+        import torch
+
+        if torch.compiler.is_compiling():
+            return
+        name = str(self.name)
+        if self._labels or self._color is not None or self._domain != DOMAIN:
+            block = handle.labelled_block(name, plain(self._labels), self._domain, self._color)
+        else:
+            block = handle.annotate(name)
+        block.__enter__()
+        if self._open is None:
+            self._open = []
+        self._open.append(block)
+
+
+_regions = 0
+_regions_lock = threading.Lock()
+
+
+@contextmanager
+def region(name: str = "") -> Iterator[None]:
+    """Have the vendor's profiler record inside the block, and mark the block as ``name``.
+
+    For a profiler that was started to wait for it: a capture range of CUDA's profiler calls, the
+    selected regions of ROCTx, or torch's under ``portagpu profile --region``. Of nested regions the
+    outermost starts and stops. On a device whose vendor has no profiler the block is only marked.
+    """
+    global _regions
+    # without a profiler that could be told, nothing waits
+    with _regions_lock:
+        if _regions == 0:
+            with suppress(Unsupported):
+                profiler_start()
+        _regions += 1
+    try:
+        with annotate(name) if name else nullcontext():
+            yield
+    finally:
+        with _regions_lock:
+            _regions -= 1
+            if _regions == 0:
+                with suppress(Unsupported):
+                    profiler_stop()
+
+
+def mark(msg: str) -> None:
+    """Mark this moment for the profiler of the current device's vendor."""
+    backend().mark(msg)
+
+
+def range_push(msg: str) -> int:
+    """Open a profiler range; returns its depth, from 0."""
+    return backend().range_push(msg)
+
+
+def range_pop() -> int:
+    """Close the innermost profiler range of this thread; returns its depth.
+
+    Raises IndexError when none is open.
+    """
+    return backend().range_pop()
+
+
+def pin(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor`` in page-locked host memory; raises Unsupported where there is none."""
+    return backend().pin(tensor)
+
+
+def supports(capability: str) -> bool:
+    """Whether the current device claims that capability: ``pg.supports("pinned-memory")``.
+
+    Raises ValueError with the known ones for another word.
+    """
+    return backend().supports(capability)
+
+
+def init() -> None:
+    """Open the current device, which the first call of any function does as well."""
+    backend()
+
+
+class device_index(ContextDecorator):  # noqa: N801 - the name of torch.accelerator's
+    """Make that device the current one inside the block; None and a negative index change nothing.
+
+    What ``torch.cuda.device`` does, under the name that ``torch.accelerator`` gives it: a block
+    ``with pg.device(i)`` is one of torch.device, which moves torch's factories and no other call.
+    """
+
+    def __init__(self, device: DeviceLike) -> None:
+        self._device = None if isinstance(device, int) and device < 0 else device
+        self._before: list[int] = []
+
+    def _recreate_cm(self) -> device_index:
+        return device_index(self._device)
+
+    def __enter__(self) -> None:
+        if self._device is not None:
+            before = backend().index
+            select(self._device)
+            self._before.append(before)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._device is not None:
+            select(self._before.pop())
+
+
+def device_of(obj: torch.Tensor) -> device_index:
+    """Make the device of that tensor the current one inside the block, if it is of this backend."""
+    where = obj.device
+    ours = where.type == backend().device.type and where.index is not None
+    return device_index(where.index if ours else None)
+
+
+def set_stream(stream: Stream | None) -> None:
+    """Put the work of this thread on that stream from now on; None changes nothing."""
+    if stream is not None:
+        backend().set_stream(stream)
+
+
+def default_stream(device: DeviceLike = None) -> Stream:
+    """The stream that work on the device is put on where nobody chose another."""
+    return (backend() if device is None else handle_for(device)).default_stream()
+
+
+@makes(ExternalStream)
+def _external_stream(stream_ptr: int, device: DeviceLike = None) -> Stream:
+    return (backend() if device is None else handle_for(device)).ExternalStream(stream_ptr)
+
+
+def graph_pool_handle() -> Any:
+    """A pool of memory that graphs can share; raises Unsupported where the device has none."""
+    return backend().graph_pool_handle()
+
+
+def is_current_stream_capturing() -> bool:
+    """Whether a graph is being captured from the current stream."""
+    return backend().is_current_stream_capturing()
+
+
+def memory_summary(device: DeviceLike = None, abbreviated: bool = False) -> str:
+    """The memory of this process on the device, as a text for people."""
+    return (backend() if device is None else handle_for(device)).memory_summary(abbreviated)
+
+
+def memory_snapshot(mempool_id: Any = None) -> Any:
+    """What the allocator holds, as torch lists it; raises Unsupported where there is none."""
+    return backend().memory_snapshot(mempool_id)
+
+
+def record_memory_history(*arguments: Any, **options: Any) -> None:
+    """``torch.cuda.memory._record_memory_history``; raises Unsupported where there is none."""
+    backend().record_memory_history(*arguments, **options)
+
+
+def dump_memory_snapshot(filename: str | PathLike[str]) -> None:
+    """``torch.cuda.memory._dump_snapshot``; raises Unsupported where there is none."""
+    backend().dump_memory_snapshot(filename)
+
+
+@makes(MemPool)
+def _mem_pool(*arguments: Any, **options: Any) -> Any:
+    return backend().MemPool(*arguments, **options)
+
+
+def use_mem_pool(pool: Any, device: DeviceLike = None) -> AbstractContextManager[Any]:
+    """Allocate from ``pool`` inside the block; raises Unsupported where there are no pools."""
+    return (backend() if device is None else handle_for(device)).use_mem_pool(pool)
+
+
+def set_per_process_memory_fraction(fraction: float, device: DeviceLike = None) -> None:
+    """Limit this process to a part of the device's memory; raises Unsupported where none can be."""
+    (backend() if device is None else handle_for(device)).set_per_process_memory_fraction(fraction)
+
+
+def device_memory_used(device: DeviceLike = None) -> int:
+    """Bytes of the device's memory that are in use, by whatever process."""
+    return (backend() if device is None else handle_for(device)).device_memory_used()
+
+
+def get_device_capability(device: DeviceLike = None) -> tuple[int, int]:
+    """torch's (major, minor) of the device; raises Unsupported where it has none.
+
+    CUDA's compute capability or the numbers of AMD's gfx name, which do not compare: to choose by
+    what a device can do ask ``supports``, ``is_bf16_supported`` or ``backend().precision``.
+    """
+    return (backend() if device is None else handle_for(device)).get_device_capability()
+
+
+def can_device_access_peer(device: DeviceLike, peer_device: DeviceLike) -> bool:
+    """Whether ``device`` reads the memory of ``peer_device`` without going through the host."""
+    return handle_for(device).can_device_access_peer(handle_for(peer_device).index)
+
+
+def ipc_collect() -> None:
+    """Free memory of tensors that other processes have released."""
+    backend().ipc_collect()
+
+
+def profiler_start() -> None:
+    """Have the profiler that is attached to this process begin to record.
+
+    It is the vendor's, or torch's under ``portagpu profile``.
+    """
+    if (launched := sys.modules.get(LAUNCHED)) is not None:
+        launched.open_region()
+    backend().profiler_start()
+
+
+def profiler_stop() -> None:
+    """Have the profiler that is attached to this process stop recording."""
+    backend().profiler_stop()
+    if (launched := sys.modules.get(LAUNCHED)) is not None:
+        launched.close_region()
+
+
+def cudart() -> Any:
+    """The runtime's calls as ``torch.cuda.cudart`` names them; on a CPU those of the profiler."""
+    return backend().cudart()
+
+
+class _Generators(Sequence["torch.Generator"]):
+    """The default generator of every device, by index: ``torch.cuda.default_generators``."""
+
+    def __len__(self) -> int:
+        return device_count()
+
+    @overload
+    def __getitem__(self, index: int) -> torch.Generator: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[torch.Generator]: ...
+    def __getitem__(self, index: int | slice) -> torch.Generator | list[torch.Generator]:
+        chosen = range(len(self))[index]  # raises IndexError, and counts negative ones from the end
+        if isinstance(chosen, range):
+            return [handle_for(each).generator() for each in chosen]
+        return handle_for(chosen).generator()
+
+
+default_generators: Final = _Generators()

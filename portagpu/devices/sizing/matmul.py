@@ -1,0 +1,227 @@
+"""Matrix products: the tile of a block, the warps that share it, and the memory that feeds it.
+
+The tile is the largest that fits and that gives every unit a tile. Nothing is measured. Measured
+kernels (cuBLAS, hipBLASLt) know more: this is a start for a hand-written or Triton kernel. Where
+a vendor's widest instruction takes several warps (wgmma, tcgen05), the tile is for one warp.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from portagpu.base.errors import Unsupported
+from portagpu.devices.sizing.calculator import occupancy
+from portagpu.devices.sizing.kernel import int_fact, largest_registers, to_int
+from portagpu.facts.targets import dtype_name
+from portagpu.facts.targets.model import DTYPE_BITS, fp8_flavour
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from portagpu.devices.sizing.calculator import Occupancy
+    from portagpu.devices.sizing.launch import Sizing
+    from portagpu.facts.targets import Target
+
+_SIDES: Final = (256, 128, 64, 32, 16, 8)
+"""Sides of a block's tile, in elements: those of CUTLASS's and Triton's kernels."""
+_LEAST_SIDE: Final = 32
+"""A smaller side reads every element of the other matrix more often than it is worth."""
+_ROW_BITS: Final = 512
+"""A stage has rows of 64 B along k: two of the 32 B sectors in which memory is read."""
+_MOST_STAGES: Final = 4
+_ADDRESSES: Final = 32
+"""Registers a thread for addresses and loop counters: an estimate."""
+_VECTOR_DTYPES: Final = ("fp64", "fp32", "fp16", "bf16", "int8")
+"""Dtypes that every GPU multiplies in its vector unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Matmul:
+    """A plan for ``batch`` products of m x k by k x n elements.
+
+    A block computes ``tile`` = (m, n) elements of the result and reads k in steps of ``step``;
+    ``stages`` of those steps are in its ``shared_memory`` (bytes) at once. ``instruction`` is the
+    matrix instruction's m x n x k, None where the vector unit multiplies. ``accumulators`` are
+    32-bit registers a thread, ``vector_width`` elements a thread loads at once. ``occupancy`` goes
+    by an estimate of the registers, which a compiler decides.
+    """
+
+    m: int
+    n: int
+    k: int
+    batch: int
+    dtype: str
+    tile: tuple[int, int]
+    step: int
+    instruction: tuple[int, int, int] | None
+    num_warps: int
+    warp_size: int
+    stages: int
+    shared_memory: int
+    accumulators: int
+    vector_width: int
+    occupancy: Occupancy
+
+    @property
+    def block(self) -> int:
+        """Threads a block."""
+        return self.num_warps * self.warp_size
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """Blocks along x, where y and z are short: tiles of one product, products, 1."""
+        high, wide = self.tile
+        return -(-self.m // high) * -(-self.n // wide), self.batch, 1
+
+    def explain(self) -> tuple[str, ...]:
+        """The plan as lines of text."""
+        from portagpu.devices.sizing.explain import matmul_lines
+
+        return matmul_lines(self)
+
+
+def plan_matmul(sizing: Sizing, m: int, n: int, k: int, dtype: object, batch: int) -> Matmul:
+    """The product on the device of ``sizing``; see :meth:`portagpu.devices.sizing.Sizing.matmul`."""
+    target = sizing.target
+    if target is None or target.fact("shared_memory.per_unit") is None:
+        raise Unsupported("no fact says what shared memory this device has, so it has no tiles")
+    sides = {name: to_int(name, value, 1) for name, value in (("m", m), ("n", n), ("k", k))}
+    products = to_int("batch", batch, 1)
+    name, instruction = _instruction(target, dtype)
+    found = None
+    for tile in _tiles(sides["m"], sides["n"], instruction):
+        fitting = _plan_with_tile(
+            sizing, target, name, instruction, tile, (*sides.values(), products)
+        )
+        if fitting is not None:
+            found = fitting
+            if found.grid[0] * products >= sizing.unit_count:
+                break
+    if found is None:
+        raise Unsupported(f"no tile of {name} fits a block of {target.arch}")
+    sizing.check(found.grid, found.block, shared_memory=found.shared_memory)
+    return found
+
+
+def _instruction(target: Target, dtype: object) -> tuple[str, tuple[int, int, int] | None]:
+    """The dtype's name in the facts, and the tile of its matrix instruction if it has one."""
+    name = dtype_name(dtype)
+    if name is None:
+        raise ValueError(f"{dtype} is no dtype of a matrix product; try 'bf16'")
+    flavour, had = fp8_flavour(dtype), target.value("matrix.fp8_flavour")
+    if flavour not in (None, had):
+        raise Unsupported(f"{target.arch} has no fp8 of the flavour {flavour} (matrix.fp8_flavour)")
+    tile = target.value(f"matrix.tile.{name}")
+    if tile is not None:
+        m, n, k = (int(side) for side in tile.split("x"))
+        return name, (m, n, k)
+    if name not in _VECTOR_DTYPES:
+        fact = target.fact("matrix.dtypes")
+        known = "none" if fact is None else ", ".join(target.value("matrix.dtypes"))
+        source = "" if fact is None else f", source {', '.join(fact.source)}"
+        raise Unsupported(
+            f"no fact says how a warp of {target.arch} multiplies {name}; "
+            f"its matrix unit has {known} (matrix.dtypes{source})"
+        )
+    return name, None
+
+
+def _tiles(m: int, n: int, instruction: tuple[int, int, int] | None) -> Iterator[tuple[int, int]]:
+    """Tiles by falling area, square ones first, none far larger than the product."""
+    least_m, least_n, _ = instruction or (1, 1, 1)
+    high = [side for side in _SIDES if _is_side(side, m, least_m)]
+    wide = [side for side in _SIDES if _is_side(side, n, least_n)]
+    pairs = [(one, two) for one in high for two in wide]
+    yield from sorted(pairs, key=lambda tile: (-tile[0] * tile[1], abs(tile[0] - tile[1])))
+
+
+def _is_side(side: int, length: int, instruction: int) -> bool:
+    """Whether a side is a multiple of the instruction's, and neither far too long nor too short."""
+    covering = next((each for each in reversed(_SIDES) if each >= length), _SIDES[0])
+    longest = max(covering, instruction)
+    return (
+        side % instruction == 0 and min(longest, max(_LEAST_SIDE, instruction)) <= side <= longest
+    )
+
+
+def _plan_with_tile(
+    sizing: Sizing,
+    target: Target,
+    name: str,
+    instruction: tuple[int, int, int] | None,
+    tile: tuple[int, int],
+    sides: tuple[int, ...],
+) -> Matmul | None:
+    """The plan with that tile, or None if its block does not fit."""
+    bits = DTYPE_BITS[name]
+    m, n, k, batch = sides
+    step = max(1 << (_ROW_BITS // bits).bit_length() - 1, instruction[2] if instruction else 1)
+    warps, accumulators = _warps(sizing, target, bits, instruction, tile)
+    stage = sum(tile) * step * bits // 8
+    # two blocks a unit, so that one computes while the other waits
+    room = int_fact(target, "shared_memory.per_unit") // 2
+    room -= int_fact(target, "shared_memory.reserved_per_block")
+    stages = max(2, min(_MOST_STAGES, room // stage))
+    memory = stages * stage
+    if warps > sizing.max_num_warps or memory > int_fact(target, "shared_memory.per_block_optin"):
+        return None
+    fragments = -(-stage * 8 // (32 * warps * sizing.warp_size))
+    found = _occupancy(sizing, target, warps, fragments + _ADDRESSES, accumulators, memory)
+    if found is None:
+        return None
+    width = max(1, int_fact(target, "exec.max_access") * 8 // bits)
+    return Matmul(
+        m,
+        n,
+        k,
+        batch,
+        name,
+        tile,
+        step,
+        instruction,
+        warps,
+        sizing.warp_size,
+        stages,
+        memory,
+        accumulators,
+        width,
+        found,
+    )
+
+
+def _warps(
+    sizing: Sizing,
+    target: Target,
+    bits: int,
+    instruction: tuple[int, int, int] | None,
+    tile: tuple[int, int],
+) -> tuple[int, int]:
+    """Warps of a block, and 32-bit accumulators of a thread: at most half of its registers.
+
+    As many warps as that takes, and as the unit has SIMDs where there are instructions for them.
+    """
+    words = tile[0] * tile[1] * (2 if bits == 64 else 1)
+    high, wide, _ = instruction or (1, sizing.warp_size, 1)
+    most = (int_fact(target, "register.max_per_thread") + 1) // 2
+    pieces = tile[0] * tile[1] // (high * wide)
+    warps = 1
+    while words // (warps * sizing.warp_size) > most:
+        warps *= 2
+    while warps < int_fact(target, "exec.simds_per_unit") and 2 * warps <= pieces:
+        warps *= 2
+    return warps, -(-words // (warps * sizing.warp_size))
+
+
+def _occupancy(
+    sizing: Sizing, target: Target, warps: int, registers: int, accumulators: int, memory: int
+) -> Occupancy | None:
+    """The occupancy if a unit holds a block; accumulators may have a register file of their own."""
+    own = target.value("register.max_accumulators_per_thread")
+    held = 0 if own is None else min(own, accumulators)
+    rest = registers + accumulators - held
+    if rest > largest_registers(target):
+        return None
+    threads = warps * sizing.warp_size
+    found = occupancy(target, threads, rest, memory, accumulators=held, wave_size=sizing.warp_size)
+    return found if found.blocks else None

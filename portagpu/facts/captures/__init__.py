@@ -1,0 +1,18 @@
+"""What a profiler captured, in one form for every vendor. Importing it imports nothing heavy.
+
+- ``model``: the columns of events and what else a capture holds; the one place that names them.
+- ``arrow``: pyarrow, or the sentence that says how to install it.
+- ``labels``: name, domain and labels of an annotation as one text.
+- ``columns``, ``event_batches``: values of a stranger's file as columns of the schema.
+- ``sqlite``, ``json_stream``, ``text_tables``: the files of a stranger, in batches.
+- ``packed``: how much a gzip may hold.
+- ``annotations``: ranges that carry our labels, apart from others.
+- ``marked_blocks``: blocks of a program, for whichever profiler listens; it imports torch.
+- ``profilers``: what a vendor's package says of its profiler, to launch it and to read its output.
+
+Readers are modules of the packages that the entry points ``portagpu.captures`` name: each has
+``KIND`` (the format's name), ``matches(head, path)`` (whether a file is of it, from its first 64
+KiB, unpacked) and ``read(path)``, which returns a :class:`portagpu.facts.captures.model.Capture` or
+raises :class:`portagpu.facts.readings.FormatError`. One that can leave columns out has
+``read_columns(path, columns)`` too. ``portagpu.traces.analysis`` finds the reader of a file, and
+computes summaries, comparisons and findings. """

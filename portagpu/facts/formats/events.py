@@ -1,0 +1,285 @@
+"""Events in log lines, by tables of regular expressions, each with a source.
+
+``kernel_log.toml`` has lines of logs. ``answers.toml`` has what tools print where they have no
+answer. Each vendor brings its own (``portagpu.facts.vendors.Vendor.tables``); the host's are here.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from portagpu.base.documents import decode
+from portagpu.facts.actions import Action
+from portagpu.facts.formats import pci_address
+from portagpu.facts.readings.model import Event
+from portagpu.facts.vendors import leave_out_table, tables
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+ANSWERS: Final = "a tool's answer"
+HOST: Final = "host"
+"""The vendor of events that are not of a GPU or its driver."""
+_FOLDER: Final = Path(__file__).resolve().parent
+_LINE_CHARS: Final = 2000
+"""Characters of a line that are matched; the kernel cuts at 1024 (``PRINTKRB_RECORD_MAX``)."""
+_ABOUT_LINES: Final = 4
+"""Lines after one that names a device that may be about it: drivers wrap their sentences."""
+TIMES: Final = re.compile(
+    r"(?:<\d{1,3}>|[a-z]{3,8} *:[a-z]{2,6} *: )?(?:"
+    r"\d{1,4},\d{1,20},(?P<kmsg>\d{1,20}),[^;]{0,40};"
+    r"|\[(?P<bracket>[^\]\[]{1,40})\]"
+    r"|(?P<iso>\d{4}-\d\d-\d\dT[\d:.,+Z-]{8,24}) "
+    r"|(?P<syslog>[A-Z][a-z]{2} [ \d]\d [\d:.]{8,15}) )"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Todo:
+    """What to do about an event, in words and for programs."""
+
+    action: str | None = None
+    fatal: bool | None = None
+    todo: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Line:
+    """A pattern of lines; ``name`` is of what a version is stated."""
+
+    pattern: str
+    name: str | None = None
+    source: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _EventLine:
+    pattern: str
+    code: str
+    meaning: str | None = None
+    action: str | None = None
+    fatal: bool | None = None
+    todo: str | None = None
+    codes: str | None = None
+    source: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    """A table's file; ``kernel_log.toml`` of this folder describes its keys."""
+
+    worth: tuple[str, ...]
+    event: tuple[_EventLine, ...]
+    of_processes: tuple[str, ...] = ()
+    about: tuple[_Line, ...] = ()
+    gpu: tuple[_Line, ...] = ()
+    version: tuple[_Line, ...] = ()
+    codes: Mapping[str, Mapping[str, tuple[str, str]]] = field(default_factory=dict)
+    """[meaning, name of an action] by code number."""
+    unused: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    actions: Mapping[str, _Todo] = field(default_factory=dict)
+    recovery: Mapping[str, _Todo] = field(default_factory=dict)
+    severity: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    pattern: re.Pattern[str]
+    vendor: str
+    event: _EventLine
+    file: _File
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The rules of all vendors and of the host; ``about`` names the device of lines that follow.
+
+    A line without any of a vendor's ``keywords`` in it, in lower case, says nothing of that
+    vendor's. Lines of the events ``process_codes`` name processes.
+    """
+
+    keywords: Mapping[str, tuple[str, ...]]
+    process_codes: frozenset[str]
+    rules: tuple[_Rule, ...]
+    about: tuple[tuple[str, re.Pattern[str]], ...]
+    gpus: tuple[tuple[str, re.Pattern[str]], ...]
+    versions: tuple[tuple[str, re.Pattern[str]], ...]
+
+
+@cache
+def table(name: str) -> Table:
+    """The rules of each vendor's ``<name>.toml``, and the host's behind them.
+
+    A vendor's table that is wrong is left out, and ``portagpu.facts.vendors.problems`` says why.
+    """
+    found: list[Table] = []
+    for vendor, data in [*tables(name).items()]:
+        try:
+            found.append(_vendor_table(vendor, decode(_File, data, f"{name}.toml")))
+        except (KeyError, ValueError, re.error) as error:
+            leave_out_table(vendor, name, error)
+    host = _FOLDER / f"{name}.toml"
+    if host.is_file():
+        data = tomllib.loads(host.read_text(encoding="utf-8"))
+        found.append(_vendor_table(HOST, decode(_File, data, f"{name}.toml")))
+    return Table(
+        keywords={vendor: words for each in found for vendor, words in each.keywords.items()},
+        process_codes=frozenset(code for each in found for code in each.process_codes),
+        rules=tuple(rule for each in found for rule in each.rules),
+        about=tuple(pattern for each in found for pattern in each.about),
+        gpus=tuple(pattern for each in found for pattern in each.gpus),
+        versions=tuple(pattern for each in found for pattern in each.versions),
+    )
+
+
+def _vendor_table(vendor: str, file: _File) -> Table:
+    """One file's rules. Raises for patterns, groups and codes that are not there."""
+
+    def compile_pattern(text: str, *groups: str) -> re.Pattern[str]:
+        pattern = re.compile(text)
+        for group in groups:
+            if group not in pattern.groupindex:
+                raise ValueError(f"the pattern {text!r} has no group {group}")
+        return pattern
+
+    def patterns(lines: tuple[_Line, ...], *groups: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
+        return tuple(
+            (each.name or vendor, compile_pattern(each.pattern, *groups)) for each in lines
+        )
+
+    def rule(each: _EventLine) -> _Rule:
+        pattern = compile_pattern(each.pattern, *(() if each.codes is None else ("number",)))
+        # what is to fail fails here, and not with a line of a log
+        _code(each.code, dict.fromkeys(pattern.groupindex, ""))
+        if each.codes is not None and each.codes not in file.codes:
+            raise ValueError(f"there are no codes {each.codes!r}")
+        if each.source is not None and each.source not in file.sources:
+            raise ValueError(f"there is no source {each.source!r}")
+        return _Rule(pattern, vendor, each, file)
+
+    stated = [each.todo for each in file.event]
+    stated += [each.todo for each in (*file.actions.values(), *file.recovery.values())]
+    for todo in stated:
+        if todo is not None and todo not in set(Action):
+            raise ValueError(f"todo is one of {', '.join(Action)}, not {todo!r}")
+    return Table(
+        keywords={vendor: tuple(word.lower() for word in file.worth)},
+        process_codes=frozenset(file.of_processes),
+        rules=tuple(rule(each) for each in file.event),
+        about=patterns(file.about, "pci"),
+        gpus=patterns(file.gpu, "pci", "uuid"),
+        versions=patterns(file.version, "version"),
+    )
+
+
+def events(text: str, rules: Table, source: str) -> Iterator[tuple[str, Event | None]]:
+    """Each line that has a keyword, with its event; None for a line without one."""
+    about: tuple[str, str] | None = None
+    left = 0
+    everything = text.lower()
+    worth = {
+        vendor: present
+        for vendor, words in rules.keywords.items()
+        if (present := [word for word in words if word in everything])
+    }
+    for whole in text.splitlines() if worth else ():
+        line = whole[:_LINE_CHARS]
+        left -= 1
+        lower = line.lower()
+        vendors = {v for v, words in worth.items() if any(word in lower for word in words)}
+        if not vendors:
+            continue
+        for of, pattern in rules.about:
+            if (match := pattern.search(line)) is not None:
+                about, left = (of, match.group("pci")), _ABOUT_LINES
+        event = _event(line, rules, source, vendors)
+        if event is not None and event.pci is None and about is not None and left > 0:
+            pci = pci_address(about[1]) if event.vendor == about[0] else None
+            event = replace(event, pci=pci)
+        yield line, event
+
+
+def no_answer_events(text: str) -> tuple[Event, ...]:
+    """Events for the lines that vendors' tools print where they have no answer."""
+    found = events(text, table("answers"), ANSWERS)
+    return tuple(event for _, event in found if event is not None)
+
+
+def _event(line: str, rules: Table, source: str, vendors: Collection[str]) -> Event | None:
+    for rule in rules.rules:
+        match = rule.pattern.search(line) if rule.vendor in vendors else None
+        if match is None:
+            continue
+        groups = {key: value for key, value in match.groupdict().items() if value is not None}
+        if groups.get("count", "1").strip("0") == "":
+            return None  # the driver also reports that there are none
+        meaning, todo = _meaning(rule, groups)
+        return Event(
+            source=source,
+            vendor=rule.vendor,
+            code=_code(rule.event.code, groups),
+            pci=pci_address(groups.get("pci")),
+            time=line_time(line),
+            meaning=meaning,
+            action=todo.action,
+            fatal=todo.fatal,
+            todo=todo.todo,
+            reference=rule.file.sources.get(rule.event.source or ""),
+            line=line.strip(),
+        )
+    return None
+
+
+def _code(form: str, groups: Mapping[str, str]) -> str:
+    return form.format(**{"number": "", "block": "", **groups})
+
+
+def _meaning(rule: _Rule, groups: dict[str, str]) -> tuple[str | None, _Todo]:
+    """What a line means and asks for; its own words take precedence over the tables."""
+    event, file = rule.event, rule.file
+    meaning, found = event.meaning, _Todo(action=event.action, fatal=event.fatal, todo=event.todo)
+    if event.codes is not None:
+        number = _table_key(groups["number"], 10)
+        meaning, bucket = file.codes[event.codes].get(number, (None, ""))
+        if number in map(str, file.unused.get(event.codes, ())):
+            meaning = "not used by the vendor's current GPUs"
+        found = file.actions.get(bucket, _Todo())
+    if "recovery" in groups:
+        stated = file.recovery.get(_table_key(groups["recovery"], 16), _Todo())
+        found = _Todo(
+            action=found.action if stated.action is None else stated.action,
+            fatal=found.fatal if stated.fatal is None else stated.fatal,
+            todo=found.todo if stated.todo is None else stated.todo,
+        )
+    if "severity" in groups:
+        severity = groups["severity"].lower()
+        found = replace(found, fatal="fatal" in severity and "non" not in severity)
+    if found.fatal and (found.todo is None or "severity" in groups):
+        # that is what the word says: the GPU needs a reset or replacement
+        found = replace(found, todo=max(Action(found.todo or Action.RESET), Action.RESET))
+    return meaning, found
+
+
+def _table_key(text: str, base: int) -> str:
+    """The key of a number in a table: "7" for "007"; ``text`` where it is no number."""
+    try:
+        return str(int(text, base))
+    except ValueError:
+        return text
+
+
+def line_time(line: str) -> str | None:
+    """When the line was written, as it says it: a date, or seconds since the kernel started."""
+    match = TIMES.match(line)
+    if match is None:
+        return None
+    if match.group("kmsg") is not None:
+        return f"{int(match.group('kmsg')) / 1e6:.6f}"  # in microseconds
+    text = next(filter(None, match.groups()), "").strip()
+    return text if any(character.isdigit() for character in text) else None

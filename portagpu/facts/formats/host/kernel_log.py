@@ -1,0 +1,115 @@
+"""The kernel's log, and the log of the fabric manager.
+
+Reads ``dmesg`` with any of its clocks, ``journalctl -k``, ``/var/log/kern.log`` and
+``/var/log/fabricmanager.log``. Meanings of lines are data:
+``portagpu/facts/formats/kernel_log.toml``. """
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from portagpu.facts.formats import Shape, pci_address
+from portagpu.facts.formats.events import events, table
+from portagpu.facts.readings.model import Findings, FormatError, Reading
+
+KIND: Final = "kernel log"
+UNREAD: Final = "kernel log, not read"
+"""The kind of a log without a line of the kernel, which has lines since its start."""
+NOT_READ: Final = "the log was not read"
+NO_LINE: Final = (
+    "no line in it is of a kernel's log; give what `dmesg -T` or `journalctl -k` prints for root"
+)
+
+_IS_KERNELS: Final = (
+    r"NVRM: |nvidia-nvswitch\d|\[drm[:\]]|amdgpu [0-9a-f]{4}:|(?<=\S )kernel: \S"
+    # syslog's priority, or the facility and level of dmesg -x, before the seconds
+    r"|^(?:<\d{1,3}>|[a-z]{3,8} *:[a-z]{2,6} *: )?\[ *\d{1,12}\.\d{3,9}\] "
+    r"|^(?:<\d{1,3}>|[a-z]{3,8} *:[a-z]{2,6} *: )?"
+    r"\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d [\d:]{8} \d{4}\] "
+    # dmesg --time-format iso; other programs write such times, and none of them this
+    r"|^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{6}[+-]\d\d:\d\d "
+)
+_KERNELS: Final = re.compile(_IS_KERNELS, re.MULTILINE)
+_IS_LOG: Final = re.compile(rf"{_IS_KERNELS}|\[tid \d+\]", re.MULTILINE)
+# journalctl's marks between boots; what it and dmesg print in place of a log that they may not read
+_NO_LINE: Final = (
+    r"-- (?:No entries|Reboot|Boot [0-9a-f]{32}|(?:Logs begin|Journal begins) at .{10,120}) --"
+    r"|No journal files were (?:found|opened due to insufficient permissions)\."
+    r"|Hint: You are currently not seeing messages from .{1,60}\.$"
+    r"|Users in (?:the '[\w-]{1,40}' group|groups '[\w-]{1,40}'(?:, '[\w-]{1,40}'){0,9}) can see "
+    r"|Pass -q to turn off this notice\."
+    r"|dmesg: (?:read kernel buffer failed|klogctl): .{1,60}$"
+)
+_HAS_NO_LINE: Final = re.compile(rf"^\s*(?:{_NO_LINE})", re.MULTILINE)
+
+_CLOCK: Final = (
+    r"\[ *\d{1,12}\.\d{1,9}\](?:\[[ \w]{1,12}\])? ?"
+    r"|\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d [\d:.]{8,15} \d{4}\] ?"
+    # dmesg -H: the minute, then seconds since the line before
+    r"|\[(?:[A-Z][a-z]{2} ?[ \d]\d \d\d:\d\d| *[+<] *\d{1,9}[.,]\d{1,9}>?)\] ?"
+)
+_DRIVER: Final = r"NVRM: |nvidia-nvswitch\d|nvidia-nvlink: |\[drm[:\]]|amdgpu(?: [0-9a-f]{4}:|: )"
+SHAPE: Final = Shape(
+    "",
+    re.compile(
+        rf"(?:<\d{{1,3}}>)?(?:\w{{3,8}} *:\w{{3,6}} *: ?)?(?:(?:{_CLOCK})|kernel: |{_DRIVER}"
+        r"|\d{1,4},\d{1,20},\d{1,20},[^;]{0,40};|\[\.\.\.\] "
+        r"|\[[A-Z][a-z]{2} \d\d \d{4} [\d:]{8}\] \[\w{1,12}\] "
+        r"|[A-Z][a-z]{2} [ \d]\d [\d:.]{8,15} \S{1,100} (?:kernel|nv-fabricmanager)\b"
+        r"|\d{4}-\d\d-\d\d[T ][\d:.,]{8,18}(?:Z|[+-]\d\d:?\d\d)? "
+        rf"(?:\S{{1,100}} kernel: |(?:{_DRIVER}))"
+        # dmesg --time-format iso; journalctl's own lines
+        r"|\d{4}-\d\d-\d\dT[\d:]{8},\d{6}[+-]\d\d:\d\d "
+        rf"|{_NO_LINE})"
+    ),
+)
+"""Each line of a log is recognised by itself, anywhere in a text."""
+
+
+def matches(text: str) -> bool:
+    """Whether a text has lines of the kernel's or the fabric manager's log in its beginning."""
+    return _IS_LOG.search(text[:20_000]) is not None
+
+
+def has_kernel_lines(text: str) -> bool:
+    """Whether a line is the kernel's own: of another log, or of none, a judgement has read none."""
+    return _KERNELS.search(text) is not None
+
+
+def process_codes() -> frozenset[str]:
+    """Codes of events whose lines name processes and no device."""
+    return table("kernel_log").process_codes
+
+
+def parse(text: str) -> Findings:
+    """An event for every line that reports an error, in order, with its documented meaning.
+
+    The marks of a log without lines are findings of the kind ``UNREAD``. Raises FormatError for a
+    text that has neither.
+    """
+    # a system's log may begin with many lines of programs
+    if _IS_LOG.search(text) is None:
+        if _HAS_NO_LINE.search(text) is None:
+            raise FormatError(f"{KIND}: {NO_LINE}")
+        return Findings(kind=UNREAD, problems=(f"{NOT_READ}: {NO_LINE}",))
+    rules = table("kernel_log")
+    found = []
+    readings: dict[str, Reading] = {}
+    versions: dict[str, str] = {}
+    for line, event in events(text, rules, KIND):
+        if event is not None:
+            found.append(event)
+            continue
+        for vendor, pattern in rules.gpus:
+            match = pattern.search(line)
+            address = pci_address(match.group("pci")) if match is not None else None
+            if match is not None and address is not None:
+                reading = Reading(source=KIND, vendor=vendor, pci=address, uuid=match.group("uuid"))
+                readings[address] = reading
+        for name, pattern in rules.versions:
+            if (match := pattern.search(line)) is not None:
+                versions[name] = match.group("version")
+    return Findings(
+        kind=KIND, readings=tuple(readings.values()), events=tuple(found), versions=versions
+    )

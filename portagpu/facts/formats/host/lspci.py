@@ -1,0 +1,172 @@
+"""``lspci -nn``, with ``-D`` for domains and ``-vvv`` for links (pciutils).
+
+Without ``-D`` lspci leaves domain 0 out where no device has another. ``LnkCap`` is what a device
+can do, ``LnkSta`` what its link does now; root alone may read them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+from portagpu.facts.formats import Shape, integer, pci_address
+from portagpu.facts.formats.pci import generation, node_kind, transfer_rate, vendor_name
+from portagpu.facts.readings.model import End, Findings, FormatError, Link, Node, Pcie, Reading
+
+KIND: Final = "lspci -nn"
+
+_ADDRESS: Final = r"(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
+_DEVICE: Final = re.compile(
+    rf"({_ADDRESS}) [^\[\]]{{1,80}}\[([0-9a-f]{{4}})\]: "
+    r"(.{0,400}?) ?\[([0-9a-f]{4}):([0-9a-f]{4})\]"
+)
+_WITHOUT_IDS: Final = re.compile(rf"{_ADDRESS} [A-Z0-9][\w ,/-]{{2,60}}: \S")
+
+SHAPES: Final = (
+    Shape(
+        rf"{_ADDRESS} [^\[\]\n]{{1,80}}\[[0-9a-f]{{4}}\]: |{_WITHOUT_IDS.pattern}",
+        re.compile(rf"\s+\S|{_ADDRESS} "),
+    ),
+)
+_SUBSYSTEM: Final = re.compile(r"\sSubsystem: .{0,400}?\[[0-9a-f]{4}:([0-9a-f]{4})\]")
+_BUSES: Final = re.compile(r"\sBus: primary=[0-9a-f]{2}, secondary=([0-9a-f]{2}), subordinate=")
+_LINK: Final = re.compile(r"\s(LnkCap|LnkSta):\s.{0,80}?Speed ([^,]{1,24}), Width x(\d{1,2})")
+_FACT: Final = re.compile(r"\s(NUMA node|Kernel driver in use): (\S{1,40})")
+
+
+@dataclass(slots=True)
+class _PciDevice:
+    address: str
+    node: Node
+    vendor_id: int
+    device_id: int
+    name: str
+    secondary: str | None = None
+    """The bus behind a bridge, as "domain:bus"."""
+    subsystem_id: int | None = None
+    numa_node: int | None = None
+    driver: str | None = None
+    links: dict[str, tuple[float | None, int]] = field(default_factory=dict)
+    """(GT/s, lanes) of "LnkCap" and "LnkSta"."""
+
+    def rate(self, which: str) -> float | None:
+        return self.links[which][0] if which in self.links else None
+
+    def width(self, which: str) -> int | None:
+        # lspci prints x0 for a device without a link
+        return (self.links[which][1] or None) if which in self.links else None
+
+
+def matches(text: str) -> bool:
+    """Whether the first lines that are not empty name PCI devices as lspci does."""
+    lines = [line for line in text[:4000].splitlines() if line.strip()][:3]
+    return any(_DEVICE.match(line) or _WITHOUT_IDS.match(line) for line in lines)
+
+
+def parse(text: str) -> Findings:
+    """The GPUs, NICs and switches, each with its link to what it is plugged into."""
+    devices, problems = _read_devices(text)
+    if not devices:
+        if any(_WITHOUT_IDS.match(line) for line in text.splitlines()[:100]):
+            raise FormatError(f"{KIND}: there are no numeric ids in it; record lspci -Dnn -vvv")
+        raise FormatError(f"{KIND}: no GPU, NIC or switch in it")
+    buses = {device.secondary: device for device in devices if device.secondary is not None}
+    readings, links = [], []
+    for device in devices:
+        bridge = buses.get(device.address[:7])
+        bridge = None if bridge is device else bridge
+        if device.node is Node.GPU and (reading := _reading(device, bridge)) is not None:
+            readings.append(reading)
+        if device.node is not Node.SWITCH or bridge is not None or device.secondary is None:
+            links.append(_link(device, bridge))
+    return Findings(
+        kind=KIND, readings=tuple(readings), links=tuple(links), problems=tuple(problems)
+    )
+
+
+def _read_devices(text: str) -> tuple[list[_PciDevice], list[str]]:
+    devices: list[_PciDevice] = []
+    problems = []
+    device: _PciDevice | None = None
+    for line in text.splitlines():
+        line = line[:2000]
+        if line[:1] in (" ", "\t"):
+            if device is not None:
+                _detail(device, line)
+        elif line.strip():
+            device = _device(line)
+            if device is not None:
+                devices.append(device)
+            elif not _DEVICE.match(line) and re.match(_ADDRESS, line):
+                problems.append(f"this line has no numeric ids: {line[:60]!r}")
+    return devices, problems
+
+
+def _device(line: str) -> _PciDevice | None:
+    match = _DEVICE.match(line)
+    address = pci_address(match.group(1)) if match is not None else None
+    if match is None or address is None:
+        return None
+    code, vendor_id, device_id = (int(match.group(n), 16) for n in (2, 4, 5))
+    node = node_kind(code, vendor_id)
+    return None if node is None else _PciDevice(address, node, vendor_id, device_id, match.group(3))
+
+
+def _detail(device: _PciDevice, line: str) -> None:
+    if (match := _LINK.match(line.replace("\t\t", "\t", 1))) is not None:
+        device.links[match.group(1)] = (transfer_rate(match.group(2)), int(match.group(3)))
+    elif (match := _SUBSYSTEM.match(line)) is not None:
+        device.subsystem_id = int(match.group(1), 16)
+    elif (match := _BUSES.match(line)) is not None:
+        device.secondary = f"{device.address[:5]}{match.group(1)}"
+    elif (match := _FACT.match(line)) is not None:
+        if match.group(1) == "NUMA node":
+            device.numa_node = integer(match.group(2))
+        else:
+            device.driver = match.group(2)
+
+
+def _reading(device: _PciDevice, bridge: _PciDevice | None) -> Reading | None:
+    vendor = vendor_name(device.vendor_id)
+    if vendor is None:
+        return None
+    able, can = generation(device.rate("LnkCap")), device.width("LnkCap")
+    slot = generation(bridge.rate("LnkCap")) if bridge is not None else None
+    wide = bridge.width("LnkCap") if bridge is not None else None
+    return Reading(
+        source=KIND,
+        vendor=vendor,
+        pci=device.address,
+        device_id=device.device_id,
+        subsystem_id=device.subsystem_id,
+        numa_node=device.numa_node,
+        driver=device.driver,
+        pcie=Pcie(
+            generation=generation(device.rate("LnkSta")),
+            width=device.width("LnkSta"),
+            device_generation=able,
+            device_width=can,
+            max_generation=min(able, slot) if able is not None and slot is not None else None,
+            max_width=min(can, wide) if can is not None and wide is not None else None,
+        ),
+        # the name of the ids' database, not the one that the device gives itself
+        extra={"pci name": device.name},
+    )
+
+
+def _link(device: _PciDevice, bridge: _PciDevice | None) -> Link:
+    if bridge is not None:
+        other = End(Node.SWITCH, bridge.address, bridge.address)
+    elif device.numa_node is not None:
+        other = End(Node.CPU, f"node {device.numa_node}", index=device.numa_node)
+    else:
+        other = End(Node.CPU, "host")
+    return Link(
+        source=KIND,
+        a=End(device.node, device.address, device.address),
+        b=other,
+        kind="pcie",
+        width=device.width("LnkSta"),
+        speed_gbit_s=device.rate("LnkSta"),
+    )

@@ -1,0 +1,199 @@
+"""Read a text of any formats: clean it, divide it, and give each part to its reader."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache, partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.base.installation import DamagedInstallation
+from portagpu.base.text import excerpt
+from portagpu.facts.formats import host
+from portagpu.facts.formats.cleaning import clean_streams
+from portagpu.facts.formats.events import ANSWERS, no_answer_events
+from portagpu.facts.formats.foreign_readers import (
+    foreign_readers,
+    reader_entry_points,
+    reader_names,
+)
+from portagpu.facts.formats.host import kernel_log
+from portagpu.facts.formats.sections import LONGEST, Shapes, TextPart, divide_text, is_known
+from portagpu.facts.readings.model import Findings, FormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+_LOG: Final = "kernel_log"
+"""Asked last: any text may have lines of a log."""
+
+UNREAD: Final = "what no reader knows"
+_MOST_SHOWN: Final = 3
+_MOST_PROBLEMS: Final = 50
+
+
+def read_text(text: str) -> tuple[Findings, ...]:
+    """The findings of each output in ``text``, in order, with a problem for lines that are left.
+
+    Lines that tools print where they have no answer are read anywhere. Raises FormatError for a
+    text of no known format, and for one in which nothing can be used.
+    """
+    shapes = _shapes()
+    found: list[Findings] = []
+    refused: list[str] = []
+    broken: list[str] = []
+    unread: list[tuple[int, str]] = []
+    for stream in clean_streams(text, partial(is_known, shapes=shapes)):
+        parts, lines = divide_text(stream, shapes)
+        if parts:
+            unread += lines
+        whole = [TextPart(None, 0, lines=stream.split("\n"))]
+        for part, reader in _with_readers(parts or whole, broken):
+            if reader is None:
+                unread += [(part.first + n, line) for n, line in enumerate(part.lines)]
+                continue
+            try:
+                found.append(_parse_part(part, reader))
+            except FormatError as error:
+                if no_answer_events(part.text):
+                    continue
+                refused.append(f"{excerpt(part.title)}: {error}" if part.title else str(error))
+        if told := no_answer_events(stream):
+            found.append(Findings(kind=ANSWERS, events=told))
+    unread = [(at, line) for at, line in unread if not no_answer_events(line)]
+    if unread or not found:
+        broken += foreign_readers().problems
+    if not found:
+        raise FormatError("; ".join([*(refused or ["its format is not known"])[:1], *broken]))
+    problems = [*refused[:_MOST_PROBLEMS], *broken, *_unread_problem(unread)]
+    if problems:
+        found.append(Findings(kind=UNREAD, problems=tuple(dict.fromkeys(problems))))
+    return tuple(found)
+
+
+@cache
+def readers() -> Mapping[str, Any]:
+    """This distribution's readers by module name, in the order in which they are tried.
+
+    Raises DamagedInstallation where its entry points are not of this version.
+    """
+    try:
+        packages = [host, *(import_module(each.value) for each in reader_entry_points(own=True))]
+    except ImportError as error:
+        raise DamagedInstallation(
+            f"this installation of portagpu has entry points of another one ({error}): uninstall "
+            "portagpu until pip finds none, and install it again"
+        ) from error
+    names = [name for package in packages for name in reader_names(package)]
+    modules = {name.rpartition(".")[2]: import_module(name) for name in names}
+    return dict(sorted(modules.items(), key=lambda each: (each[0] == _LOG, each[0])))
+
+
+@cache
+def _shapes() -> Shapes:
+    # an output begins as ours where both could begin
+    every = [*readers().items(), *((each.name, each) for each in foreign_readers().readers)]
+    return Shapes(
+        [(name, shape) for name, each in every for shape in getattr(each, "SHAPES", ())],
+        (_LOG, kernel_log.SHAPE),
+        "|".join(each.ROOT for _, each in every if hasattr(each, "ROOT")),
+    )
+
+
+def _reader(part: TextPart, broken: list[str]) -> Any:
+    """The first reader that matches the part; ours come before those of other distributions."""
+    if part.module == _LOG:
+        return kernel_log
+    text = part.text
+    for each in (*readers().values(), *foreign_readers().readers):
+        try:
+            if each.matches(text):
+                return each
+        except FormatError as error:
+            broken.append(str(error))
+    return None
+
+
+def _with_readers(parts: Sequence[TextPart], broken: list[str]) -> list[tuple[TextPart, Any]]:
+    """``parts`` with their readers; repetitions of one output in a row become one part.
+
+    The reader then chooses among the repetitions.
+    """
+    found: list[tuple[TextPart, Any]] = []
+    for part in parts:
+        reader = _reader(part, broken)
+        last, before = found[-1] if found else (None, None)
+        if last is not None and reader is None and not any(map(str.isalnum, part.text)):
+            # brackets with which the one before goes on, and breaks off
+            last.lines += part.lines
+            continue
+        if (
+            last is not None
+            and reader is not None
+            and reader is before
+            and (last.section, last.shape) == (part.section, part.shape)
+            and not getattr(reader, "SINGLE", False)
+        ):
+            last.lines += part.lines
+            last.cut |= part.cut
+            last.tail = part.tail
+        else:
+            found.append((part, reader))
+    return found
+
+
+def _parse_part(part: TextPart, reader: Any) -> Findings:
+    ends_in_a_line = not part.cut and _ends_in_a_line(part)
+    if part.ends_in_a_line and (ends_in_a_line or _is_before_its_end(part)):
+        # half a value is another one
+        part.lines.pop()
+    found: Findings = reader.parse(part.text)
+    name = part.title
+    problems = tuple(f"{name}: {each}" for each in found.problems) if name else found.problems
+    if part.cut:
+        problems += ("the text says that parts of it were left out",)
+    if ends_in_a_line:
+        problems += (f"the text breaks off in a line: {excerpt(part.tail[-40:])!r}",)
+    broken = found.breaks_off or part.cut or ends_in_a_line
+    found = replace(found, problems=problems, breaks_off=broken)
+    if part.state is None:
+        return found
+    return replace(
+        found,
+        readings=tuple(
+            replace(one, source=f"{one.source} ({part.state})") for one in found.readings
+        ),
+        links=tuple(replace(one, source=f"{one.source} ({part.state})") for one in found.links),
+    )
+
+
+def _ends_in_a_line(part: TextPart) -> bool:
+    """Whether the text ends in the middle of the part's last line."""
+    shape = part.shape
+    if not part.tail or shape is None or shape.tells_its_end or shape.ends is not None:
+        return False
+    if not part.ends_in_a_line or shape.last is None:
+        return True
+    return shape.last.fullmatch(part.tail[:LONGEST].strip()) is None
+
+
+def _is_before_its_end(part: TextPart) -> bool:
+    """Whether an output with an end mark breaks off in its last line."""
+    shape = part.shape
+    return shape is not None and shape.ends is not None and not shape.ends.search(part.tail)
+
+
+def _unread_problem(unread: Sequence[tuple[int, str]]) -> Iterator[str]:
+    """One sentence about lines that no reader takes: how many, and the first ones."""
+    spoken = [(at, line) for at, line in unread if any(map(str.isalnum, line))]
+    if not spoken:
+        return
+    places: list[tuple[int, str]] = []
+    last = -3
+    for at, line in spoken:
+        if at > last + 2 and len(places) < _MOST_SHOWN:
+            places.append((at, line))
+        last = at
+    shown = ", ".join(f"{excerpt(line, 60)!r} in line {at + 1}" for at, line in places)
+    number = "1 line is" if len(spoken) == 1 else f"{len(spoken)} lines are"
+    yield f"{number} of no known format: {shown}"

@@ -1,0 +1,36 @@
+"""The public names, each with its module, for type checkers and to load on first use."""
+
+from portagpu.facts.host.cgroup import CgroupLimits as CgroupLimits
+from portagpu.facts.host.cpu import Cache as Cache
+from portagpu.facts.host.cpu import Cpu as Cpu
+from portagpu.facts.host.cpu import NumaNode as NumaNode
+from portagpu.facts.host.cpu import read_cpu as read_cpu
+from portagpu.facts.host.gpus import Partition as Partition
+from portagpu.facts.host.gpus import PciGpu as PciGpu
+from portagpu.facts.host.gpus import gpus_on_machine as gpus_on_machine
+from portagpu.facts.host.gpus import pci_of_uuid as pci_of_uuid
+from portagpu.facts.host.gpus import unreadable_files as unreadable_files
+from portagpu.facts.host.limits import UNLIMITED as UNLIMITED
+from portagpu.facts.host.limits import Limits as Limits
+from portagpu.facts.host.limits import Ulimits as Ulimits
+from portagpu.facts.host.limits import read_limits as read_limits
+from portagpu.facts.host.memory import Memory as Memory
+from portagpu.facts.host.memory import read_memory as read_memory
+from portagpu.facts.host.power import Energy as Energy
+from portagpu.facts.host.power import read_energy as read_energy
+from portagpu.facts.host.power import read_power as read_power
+from portagpu.facts.host.sensors import Clocks as Clocks
+from portagpu.facts.host.sensors import Sensors as Sensors
+from portagpu.facts.host.sensors import Temperature as Temperature
+from portagpu.facts.host.sensors import Throttling as Throttling
+from portagpu.facts.host.sensors import read_clocks as read_clocks
+from portagpu.facts.host.sensors import read_cpu_temperatures as read_cpu_temperatures
+from portagpu.facts.host.sensors import read_sensors as read_sensors
+from portagpu.facts.host.sensors import read_temperatures as read_temperatures
+from portagpu.facts.host.sensors import read_throttling as read_throttling
+from portagpu.facts.host.tree import Tree as Tree
+from portagpu.facts.host.machine import Host as Host
+from portagpu.facts.host.machine import Kernel as Kernel
+from portagpu.facts.host.machine import read_host as read_host
+from portagpu.facts.host.masks import visibility as visibility
+from portagpu.facts.host.masks import visibility_variables as visibility_variables

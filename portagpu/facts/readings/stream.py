@@ -1,0 +1,328 @@
+"""Samples of all devices, again and again: one child process a source, which stays open.
+
+A :class:`Source` names a module whose function reads the values that change, once a call. It opens
+its library at the first call and keeps it. A library that hangs, dies or loses a device does no
+harm to the others: its child is ended and started again, after pauses that grow, and the sample
+says so. Devices are known by :attr:`portagpu.facts.readings.Reading.key`, never by index.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from portagpu.base.patience import LIMITS
+from portagpu.base.subprocesses import Caller, start_caller
+from portagpu.facts.readings.document import from_document
+from portagpu.facts.readings.model import Findings, FormatError
+from portagpu.facts.readings.probe import plausible_findings
+from portagpu.facts.readings.source import Source
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+    from typing import Self
+
+    from portagpu.facts.readings.model import Link, Reading
+
+__all__ = ["Problem", "Sample", "Source", "Stream"]
+
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 60.0
+"""The pause before a child is started again doubles from the first to the longest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """What a sample lacks, as a sentence for people; ``device`` is its key, None for a source."""
+
+    source: str
+    text: str
+    device: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """What all sources said at one time.
+
+    ``time_s`` is the end of the sample in seconds since the Unix epoch, ``monotonic_s`` the same by
+    the clock that never steps. ``readings`` have one for each device that answered, keys are
+    distinct. A device or source that did not answer is in ``problems`` alone.
+    """
+
+    time_s: float
+    monotonic_s: float
+    readings: tuple[Reading, ...] = ()
+    links: tuple[Link, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
+class Stream:
+    """Sources that stay open. The context manager opens and closes them.
+
+    Not for several threads at a time. Nothing is raised for what a library does.
+    """
+
+    def __init__(
+        self,
+        sources: Iterable[Source],
+        *,
+        open_limit_s: float = LIMITS.stream_open_s,
+        hang_limit_s: float = LIMITS.stream_hang_s,
+        first_pause_s: float = FIRST_PAUSE_S,
+        longest_pause_s: float = LONGEST_PAUSE_S,
+    ) -> None:
+        limits = _Limits(open_limit_s, hang_limit_s, first_pause_s, longest_pause_s)
+        self._feeds = [_Feed(source, limits) for source in sources]
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def open(self) -> None:
+        """Start the children and their first samples, and wait for nothing."""
+        for feed in self._feeds:
+            feed.ask()
+
+    def read(self, limit_s: float) -> Sample:
+        """A sample of all sources, after at most about ``limit_s`` seconds.
+
+        All sources read at the same time. One that does not answer in time is a problem of this
+        sample; its answer is that of a later one, unless it takes longer than the limits of the
+        stream: then its child is ended.
+        """
+        deadline = time.monotonic() + limit_s
+        for feed in self._feeds:
+            feed.ask()
+        readings: dict[str, Reading] = {}
+        links: list[Link] = []
+        problems: list[Problem] = []
+        for feed in self._feeds:
+            found, wrong = feed.answer(max(0.0, deadline - time.monotonic()))
+            problems += wrong
+            links += found.links
+            for reading in found.readings:
+                key = reading.key
+                if key is None:
+                    text = f"{feed.source.name} shows a device without PCI address and UUID"
+                    problems.append(Problem(source=feed.source.name, text=text))
+                else:
+                    readings.setdefault(key, reading)
+        return Sample(
+            time_s=time.time(),
+            monotonic_s=time.monotonic(),
+            readings=tuple(readings.values()),
+            links=tuple(links),
+            problems=tuple(problems),
+        )
+
+    def close(self) -> None:
+        """End all children; the stream may be opened again."""
+        for feed in self._feeds:
+            feed.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    open_s: float
+    hang_s: float
+    first_pause_s: float
+    longest_pause_s: float
+
+
+class _Child:
+    """A child process of one source, and the answer that it owes."""
+
+    def __init__(self, source: Source, caller: Caller, limits: _Limits) -> None:
+        self._source = source
+        self._caller = caller
+        self._limits = limits
+        self.started_s = time.monotonic()
+        self.answered = False
+
+    def ask(self) -> None:
+        if not self._caller.waits:
+            limit_s = self._limits.hang_s if self.answered else self._limits.open_s
+            self._caller.begin(self._source.module, self._source.function, limit_s=limit_s)
+
+    def answer(self, limit_s: float) -> tuple[Findings | None, str, bool]:
+        """(findings, "", True), else (None, the problem, whether the child is still of use)."""
+        name = self._source.name
+        try:
+            document, problem = self._caller.wait(min(limit_s, self._caller.left_s))
+        except TimeoutError:
+            if self._caller.left_s <= 0:
+                return None, f"{name} {self._caller.late}, and is started again", False
+            what = "has not answered" if self.answered else "is still being opened"
+            return None, f"{name} {what} after {self._caller.waiting_s:.1f} s", True
+        if problem:
+            return None, f"{name} broke: {problem}", False
+        try:
+            found = plausible_findings(from_document(document), name)
+        except FormatError as error:
+            return None, f"{name} broke: {error}", False
+        # a library that cannot be opened may answer in a process that is new
+        if found.problems and not found.readings:
+            return None, "; ".join(found.problems), False
+        self.answered = True
+        return found, "", True
+
+    def has_left(self) -> bool:
+        return self._caller.has_left()
+
+    def kill(self) -> None:
+        """End the child and wait for nothing: one that is blocked in the kernel does not end."""
+        self._caller.kill()
+        self._caller.close()
+
+    def close(self) -> None:
+        self._caller.close()
+
+
+class _Feed:
+    """One source: its child, and the next one while a device is missing."""
+
+    def __init__(self, source: Source, limits: _Limits) -> None:
+        self.source = source
+        self._limits = limits
+        self._child: _Child | None = None
+        self._next: _Child | None = None
+        """A second child that opens the library anew, because the first lost a device."""
+        self._ending: list[_Child] = []
+        """Killed children that have not ended: they are blocked in the kernel."""
+        self._known: dict[str, str] = {}
+        """Key -> name of every device that the source has shown."""
+        self._reason = ""
+        self._pause_s = limits.first_pause_s
+        self._start_at = 0.0
+
+    def ask(self) -> None:
+        """Have the children read, and start one where that is due; waits for nothing."""
+        self._ending = [child for child in self._ending if not child.has_left()]
+        if self._child is None and self._may_start():
+            self._child = self._start()
+        for child in (self._child, self._next):
+            if child is not None:
+                child.ask()
+
+    def answer(self, limit_s: float) -> tuple[Findings, list[Problem]]:
+        """What the source says, and a problem for it or for each device that it no longer shows."""
+        if self._child is None:
+            return self._nothing(self._reason)
+        found, reason, usable = self._child.answer(limit_s)
+        if found is None:
+            if usable:
+                return self._nothing(reason)
+            self._drop(self._child, reason)
+            return self._nothing(reason)
+        found = self._with_next(found)
+        return found, list(self._problems(found))
+
+    def close(self) -> None:
+        for child in (self._child, self._next):
+            if child is not None:
+                child.close()
+        self._child = self._next = None
+        self._start_at, self._pause_s, self._reason = 0.0, self._limits.first_pause_s, ""
+
+    def _may_start(self) -> bool:
+        """Whether the pause is over, and no child is left that a driver does not let end."""
+        return not self._ending and time.monotonic() >= self._start_at
+
+    def _start(self) -> _Child | None:
+        caller, problem = start_caller()
+        if caller is None:
+            self._reason = f"{self.source.name} cannot be opened: {problem}"
+            self._wait_longer()
+            return None
+        return _Child(self.source, caller, self._limits)
+
+    def _drop(self, child: _Child, reason: str) -> None:
+        """End the child in use, which is of no use any more; the next one starts after a pause."""
+        self._kill(child)
+        if self._next is not None:
+            self._kill(self._next)
+        self._child = self._next = None
+        self._reason = reason
+        # one that worked for longer than the last pause begins with the shortest again
+        if time.monotonic() - child.started_s > 2 * self._pause_s + self._limits.hang_s:
+            self._pause_s = self._limits.first_pause_s
+        self._wait_longer()
+
+    def _kill(self, child: _Child) -> None:
+        child.kill()
+        if not child.has_left():
+            self._ending.append(child)
+
+    def _wait_longer(self) -> None:
+        self._start_at = time.monotonic() + self._pause_s
+        self._pause_s = min(2 * self._pause_s, self._limits.longest_pause_s)
+
+    def _nothing(self, reason: str) -> tuple[Findings, list[Problem]]:
+        text = reason or f"{self.source.name} is not open"
+        if self._ending:
+            text += "; its process does not end, as the driver blocks it in the kernel"
+        wrong = [Problem(source=self.source.name, text=text)]
+        wrong += [
+            Problem(source=self.source.name, text=f"{name}: {text}", device=key)
+            for key, name in self._known.items()
+        ]
+        return Findings(kind=self.source.name), wrong
+
+    def _problems(self, found: Findings) -> Iterable[Problem]:
+        shown = _keys(found.readings)
+        for key, name in self._known.items():
+            if key not in shown:
+                text = f"{name}: {self.source.name} no longer shows it"
+                yield Problem(source=self.source.name, text=text, device=key)
+        for text in found.problems:
+            yield Problem(source=self.source.name, text=text)
+        for reading in found.readings:
+            if reading.key is not None and reading.state.error is not None:
+                text = f"{_name(reading)}: {reading.state.error}"
+                yield Problem(source=self.source.name, text=text, device=reading.key)
+
+    def _with_next(self, found: Findings) -> Findings:
+        """The findings; those of a child that opened the library anew, where it shows more."""
+        shown = _keys(found.readings)
+        self._known |= {key: _name(r) for r in found.readings if (key := r.key) is not None}
+        lost = self._known.keys() - shown
+        if not lost:
+            if self._next is not None:
+                self._next.close()
+                self._next = None
+            return found
+        if self._next is None:
+            if self._may_start():
+                self._next = self._start()
+                self._wait_longer()
+            if self._next is not None:
+                self._next.ask()
+            return found
+        better, _, usable = self._next.answer(0.0)
+        if better is None:
+            if not usable:
+                self._kill(self._next)
+                self._next = None
+            return found
+        if lost & _keys(better.readings) and self._child is not None:
+            self._child.close()
+            self._child, self._next = self._next, None
+            self._pause_s = self._limits.first_pause_s
+            self._known |= {key: _name(r) for r in better.readings if (key := r.key) is not None}
+            return better
+        self._next.close()
+        self._next = None
+        return found
+
+
+def _keys(readings: Collection[Reading]) -> set[str]:
+    return {key for reading in readings if (key := reading.key) is not None}
+
+
+def _name(reading: Reading) -> str:
+    where = reading.key or ""
+    return f"{reading.name} at {where}" if reading.name else where

@@ -1,0 +1,48 @@
+"""The vendors that installed distributions declare: the one place where the core learns of them.
+
+An entry point of the group ``portagpu.vendors`` names a :class:`Vendor`, which is data. Modules
+above this package read it, and name no vendor themselves. All entry points are loaded once, at the
+first use, each with a time limit. A broken, slow or wrong one is left out with its reason
+(:func:`problems`) and does not affect the others.
+"""
+
+from __future__ import annotations
+
+from portagpu.facts.vendors.loading import (
+    LazyMapping,
+    leave_out_table,
+    problems,
+    tables,
+    vendor_named,
+    vendors,
+)
+from portagpu.facts.vendors.masks import (
+    Blanks,
+    MaskRules,
+    Numbers,
+    Repeated,
+    Runtime,
+    TorchRules,
+    UuidMatch,
+)
+from portagpu.facts.vendors.model import DriverFiles, Fabric, Tuning, Vendor
+
+__all__ = [
+    "Blanks",
+    "DriverFiles",
+    "Fabric",
+    "LazyMapping",
+    "MaskRules",
+    "Numbers",
+    "Repeated",
+    "Runtime",
+    "TorchRules",
+    "Tuning",
+    "UuidMatch",
+    "Vendor",
+    "leave_out_table",
+    "problems",
+    "tables",
+    "vendor_named",
+    "vendors",
+]

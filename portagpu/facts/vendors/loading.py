@@ -1,0 +1,156 @@
+"""Loads the entry points of the group ``portagpu.vendors``, once in a process."""
+
+from __future__ import annotations
+
+import threading
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from portagpu.base.distributions import entry_points
+from portagpu.base.documents import DocumentError
+from portagpu.base.patience import LIMITS
+from portagpu.base.plugin_calls import OWN_DISTRIBUTION, call_quietly, distribution_of
+from portagpu.base.text import error_line, one_line
+from portagpu.facts.vendors.model import Vendor
+from portagpu.facts.vendors.validation import wrong_field
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from importlib.metadata import EntryPoint
+
+GROUP: Final = "portagpu.vendors"
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+_Vendors = tuple[Mapping[str, Vendor], tuple[str, ...]]
+_found: _Vendors | None = None
+_lock: Final = threading.Lock()
+_late_problems: dict[str, None] = {}
+"""Problems of tables, which are read when they are first used."""
+
+
+class LazyMapping(Mapping[_K, _V]):
+    """A mapping that is made at its first use, from data of all vendors."""
+
+    __slots__ = ("_collect", "_found")
+
+    def __init__(self, collect: Callable[[], Mapping[_K, _V]]) -> None:
+        self._collect = collect
+        self._found: Mapping[_K, _V] | None = None
+
+    def _all(self) -> Mapping[_K, _V]:
+        if self._found is None:
+            self._found = MappingProxyType(dict(self._collect()))
+        return self._found
+
+    def __getitem__(self, key: _K) -> _V:
+        return self._all()[key]
+
+    def __iter__(self) -> Iterator[_K]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+
+def vendors() -> Mapping[str, Vendor]:
+    """Every declared vendor by name: this distribution's first, then by entry point."""
+    return _all_vendors()[0]
+
+
+def vendor_named(name: str) -> Vendor:
+    """The vendor of that name; an empty one where no distribution declares it."""
+    return vendors().get(name) or Vendor(name=name)
+
+
+def problems() -> tuple[str, ...]:
+    """Why an entry point or a table was left out, one sentence each."""
+    return (*_all_vendors()[1], *_late_problems)
+
+
+def _all_vendors() -> _Vendors:
+    global _found
+    if _found is None:
+        # several threads probe at a time
+        with _lock:
+            _found = _found or _load_all()
+    return _found
+
+
+def _load_all() -> _Vendors:
+    found: dict[str, Vendor] = {}
+    owners: dict[str, str] = {}
+    wrong: list[str] = []
+
+    def order(point: EntryPoint) -> tuple[bool, str, str]:
+        return distribution_of(point) != OWN_DISTRIBUTION, point.name, point.value
+
+    for point in sorted(set(entry_points(GROUP)), key=order):
+        owner = distribution_of(point)
+        vendor, reason = _load(point)
+        claims = list(_claims(vendor)) if vendor is not None else []
+        taken = next((each for each in claims if each in owners), None)
+        if taken is not None:
+            reason = f"declares {taken}, which is {owners[taken]}'s: uninstall one of them"
+        if vendor is None or reason:
+            wrong.append(f"the vendor {point.name!r} of {owner} is left out: it {reason}")
+        else:
+            found[vendor.name] = vendor
+            owners.update(dict.fromkeys(claims, owner))
+    if not found:
+        wrong.append("no vendor is declared, so that no GPU is known: install portagpu again")
+    return MappingProxyType(found), tuple(wrong)
+
+
+def _load(point: EntryPoint) -> tuple[Vendor | None, str]:
+    value, failure = call_quietly(point.load, LIMITS.load_s, f"the vendor {point.name!r} to load")
+    if failure:
+        return None, failure
+    if type(value) is not Vendor:
+        return None, f"is a {type(value).__name__} instead of a portagpu Vendor"
+    # the tests check those of this distribution
+    wrong = "" if distribution_of(point) == OWN_DISTRIBUTION else wrong_field(value)
+    return (None, wrong) if wrong else (value, "")
+
+
+def _claims(vendor: Vendor) -> Iterator[str]:
+    """What one vendor alone may declare, in words."""
+    yield f"the vendor {vendor.name!r}"
+    yield from (f"the PCI vendor id {number:#06x}" for number in vendor.pci_ids)
+    if vendor.masks is not None:
+        yield f"the masks of {vendor.masks.name!r}"
+        yield from (f"the masks' layer {each.layer!r}" for each in vendor.masks.layers)
+
+
+def tables(name: str) -> Mapping[str, Mapping[str, Any]]:
+    """The tables of that name by vendor. Broken ones are left out."""
+    return MappingProxyType(_read_tables(name))
+
+
+@cache
+def _read_tables(name: str) -> dict[str, Mapping[str, Any]]:
+    found: dict[str, Mapping[str, Any]] = {}
+    for vendor in vendors().values():
+        file = vendor.tables / f"{name}.toml" if vendor.tables is not None else None
+        if file is None or not file.is_file():
+            continue
+        try:
+            found[vendor.name] = tomllib.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            _report_table(vendor.name, name, error)
+    return found
+
+
+def leave_out_table(vendor: str, name: str, error: Exception) -> None:
+    """Take a vendor's table that cannot be used out of :func:`tables`, and say why."""
+    _read_tables(name).pop(vendor, None)
+    _report_table(vendor, name, error)
+
+
+def _report_table(vendor: str, name: str, error: Exception) -> None:
+    why = one_line(str(error)) if isinstance(error, DocumentError) else error_line(error)
+    _late_problems[f"the table {name}.toml of the vendor {vendor!r} is left out: {why}"] = None

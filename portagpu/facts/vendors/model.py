@@ -1,0 +1,114 @@
+"""Data of a vendor's GPUs, drivers and tools, which its distribution declares; no code.
+
+Every field except the name has a default, which means that nothing of that kind is known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path  # noqa: TC003 - the types of fields are read
+from typing import TYPE_CHECKING
+
+from portagpu.base.debug_variables import Switch  # noqa: TC001 - the types of fields are read
+from portagpu.facts.vendors.masks import Runtime, Word  # noqa: TC001 - the types of fields are read
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverFiles:
+    """Files with which a kernel driver lists its GPUs beside PCI.
+
+    ``devices`` is the pattern of the files in /dev, one for each GPU. ``device`` is their form with
+    the GPU's ``{minor}`` number. ``listing`` is a folder with one folder
+    for each GPU, named by its PCI address, whose file ``information`` has lines "field: value";
+    ``address``, ``uuid``, ``minor`` and ``product`` are names of its fields.
+    """
+
+    devices: str
+    device: str
+    listing: str | None = None
+    address: str = ""
+    uuid: str = ""
+    minor: str = ""
+    product: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fabric:
+    """A kind of link between GPUs that is faster than PCI Express, as readings name it.
+
+    ``counted`` is the word for so many of them ("NV{count}"), None where a count does not change
+    the word; ``legend`` is the word in a legend, and what it means.
+    """
+
+    kind: str
+    counted: str | None = None
+    legend: tuple[Word, Word] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """Kernel settings that a vendor recommends for products with ``product`` in their names.
+
+    Each sentence is shown where the setting is otherwise: ``translated`` where the IOMMU translates
+    addresses, ``balancing`` where automatic NUMA balancing is on, ``moved`` where the kernel may
+    move PCI resources. None asks nothing.
+    """
+
+    product: str
+    translated: str | None = None
+    balancing: str | None = None
+    moved: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vendor:
+    """Data of one vendor. ``name`` is its name in readings, architectures and targets."""
+
+    name: str
+    pci_ids: tuple[int, ...] = ()
+    """Vendor ids of the PCI ID database. They identify GPUs on the bus."""
+    torch_build: str | None = None
+    """The kind of torch's build for its GPUs (``TorchBuild.kind``); None where any build does."""
+    masks: Runtime | None = None
+    """How its runtime reads visible-device masks."""
+    visibility: tuple[Word, ...] = ()
+    """Variables that hide or disguise devices, beside those of ``masks``: shown and recorded."""
+    driver_files: DriverFiles | None = None
+    driver_version: str | None = None
+    """The file in which its kernel driver states its version, relative to the root."""
+    chip_list: str | None = None
+    """A list of products on the machine in the form of libdrm's ``amdgpu.ids``."""
+    makers: tuple[Word, ...] = ()
+    """Patterns of the maker's names, in lower case, that stand before a product's."""
+    brands: tuple[Word, ...] = ()
+    """Patterns of words that name no product by themselves ("radeon graphics")."""
+    uuid_prefix: str = "GPU-"
+    """How its runtime begins a GPU's UUID; other spellings are numbers of other tools."""
+    fabrics: tuple[Fabric, ...] = ()
+    """Its links between GPUs, the fastest first."""
+    unusable_drivers: Mapping[str, str] = field(default_factory=dict)
+    """Kernel drivers with which its GPUs do not compute, and what to do: "is bound to ..."."""
+    disguises: Mapping[str, str] = field(default_factory=dict)
+    """Variables that make a GPU another one for programs, and what to do."""
+    unsliced: str = "is divided into parts and has none, so that nothing can run on it"
+    """What to do about a GPU that is to be used in slices and has none."""
+    tuning: Tuning | None = None
+    libraries: tuple[Word, ...] = ()
+    """Patterns of the names of Python distributions whose versions matter."""
+    out_of_memory: tuple[Word, ...] = ()
+    """Parts of its libraries' error texts that mean exhausted memory, in lower case. They are for
+    errors that are no ``torch.OutOfMemoryError``."""
+    switches: tuple[Switch, ...] = ()
+    """Variables under which its devices do not work as they do otherwise: debugging aids."""
+    tables: Path | None = None
+    """The folder of its tables, each of which may be missing: ``kernel_log.toml`` (lines of logs,
+    and how grave they are), ``answers.toml`` (what its tools print where they have no answer),
+    ``health.toml`` (reasons that slow clocks, limits, counters of links), ``doctor.toml`` (lines
+    and variables of its communication library) and ``tuning.toml`` (settings of it to try, and the
+    file that its tuner reads). Their forms are those of ``portagpu/facts/formats``,
+    ``portagpu/runs/judges``, ``portagpu/checks/collectives_doctor`` and
+    ``portagpu/devices/collectives/tuning.py``. A cost model (``Plugin.cost_model``) keeps its own
+    constants here, in a form of its own."""

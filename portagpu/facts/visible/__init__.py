@@ -1,0 +1,46 @@
+"""Visible-device masks: how a runtime and torch read them, and masks for a child process.
+
+No function here reads the process's environment, writes one, or opens a device.
+"""
+
+from __future__ import annotations
+
+from portagpu.facts.vendors import MaskRules
+from portagpu.facts.visible.child import HIDE_ALL, environment_for
+from portagpu.facts.visible.diagnosis import diagnose
+from portagpu.facts.visible.mask import parse
+from portagpu.facts.visible.model import (
+    DeviceId,
+    Index,
+    Mask,
+    Problem,
+    ProblemId,
+    Uuid,
+    VisibilityError,
+    quoted,
+)
+from portagpu.facts.visible.resolution import Visible, resolve
+from portagpu.facts.visible.tables import RULES, RUNTIMES, relevant_runtimes
+from portagpu.facts.visible.torchview import TorchView
+
+__all__ = [
+    "HIDE_ALL",
+    "RULES",
+    "RUNTIMES",
+    "DeviceId",
+    "Index",
+    "Mask",
+    "MaskRules",
+    "Problem",
+    "ProblemId",
+    "TorchView",
+    "Uuid",
+    "VisibilityError",
+    "Visible",
+    "diagnose",
+    "environment_for",
+    "parse",
+    "quoted",
+    "relevant_runtimes",
+    "resolve",
+]

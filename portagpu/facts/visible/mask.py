@@ -1,0 +1,244 @@
+"""Reads one mask as a layer of a runtime does."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from portagpu.facts.vendors import Blanks, MaskRules, Numbers, Repeated
+from portagpu.facts.visible.model import (
+    Index,
+    Mask,
+    Problem,
+    ProblemId,
+    Uuid,
+    quoted,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    _Report = Callable[[ProblemId, int, str], None]
+
+_SIGNED: Final = re.compile(r"[+-]?[0-9]+")
+_PLAIN: Final = re.compile(r"0|[1-9][0-9]*")
+_C_LITERAL: Final = re.compile(r"([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
+_QUOTED: Final = re.compile(r' *"(.*)" *', re.DOTALL)
+_QUOTES: Final = ('"', "'")
+_MOST_DIGITS: Final = 18
+
+
+@dataclass(frozen=True, slots=True)
+class _ListEnd:
+    """An entry that ends the list: on purpose (a negative number), or because of a problem."""
+
+    problem: ProblemId | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """An entry that names a device, with a problem of its spelling if any."""
+
+    entry: Index | Uuid
+    problem: ProblemId | None = None
+    why: str = ""
+
+
+def parse(text: str | None, rules: MaskRules, variable: str | None = None) -> Mask:
+    """The mask as a layer with these rules reads it; ``variable`` is its name for messages.
+
+    Takes any string, in time linear in its length. Each kind of problem is reported once.
+    """
+    name = variable or rules.variables[0]
+    if text is None:
+        return Mask(None)
+    if text == "":
+        return Mask((), _empty_mask(name, rules), deliberate=True)
+    in_quotes = _QUOTED.fullmatch(text) if rules.removes_quotes else None
+    if in_quotes is None:
+        return _parse_list(text, rules, name)
+    problem = Problem(
+        ProblemId.QUOTED,
+        f"{name}={quoted(text)} has quotes in its value, which only {rules.layer} removes: "
+        "write it without",
+    )
+    if not in_quotes[1]:
+        return Mask(None, (problem,))
+    inner = _parse_list(in_quotes[1], rules, name)
+    return Mask(inner.entries, (problem, *inner.problems), inner.deliberate)
+
+
+def _parse_list(text: str, rules: MaskRules, name: str) -> Mask:
+    tokens = text.split(",")
+    prefix = next((each for each in rules.uuid_prefixes if text.startswith(each)), None)
+    entries: dict[Index | Uuid, None] = {}
+    problems: dict[ProblemId, Problem] = {}
+
+    def report(kind: ProblemId, position: int, text_of: str) -> None:
+        # the message costs as much as the mask is long
+        if kind not in problems:
+            where = f"{name}={quoted(text)}: entry {position + 1} ({quoted(tokens[position])}) "
+            problems[kind] = Problem(kind, where + text_of)
+
+    for position, token in enumerate(tokens):
+        read = _read_entry(token, rules, prefix)
+        if isinstance(read, _ListEnd):
+            _report_end(read, position, tokens, report)
+            by_will = read.problem is None and position == 0
+            fails = rules.empty_entry_fails and _is_empty(position, tokens)
+            return Mask(tuple(entries), tuple(problems.values()), by_will, fails)
+        if read.problem is not None:
+            report(read.problem, position, read.why)
+        if read.entry in entries:
+            report(ProblemId.REPEATED, position, repeated_text(rules))
+            if rules.repeated is Repeated.HIDES_ALL:
+                return Mask((), tuple(problems.values()))
+            if rules.repeated is Repeated.ENDS:
+                break
+        entries[read.entry] = None
+    if rules.uuids_since is not None and any(isinstance(each, Uuid) for each in entries):
+        kind = ProblemId.UUID_SUPPORT
+        text_of = (
+            f"{rules.layer} reads UUIDs since {rules.uuids_since}; older ones hide all: use numbers"
+        )
+        problems[kind] = Problem(kind, f"{name}={quoted(text)}: {text_of}", harmful=False)
+    return Mask(tuple(entries), tuple(problems.values()))
+
+
+def repeated_text(rules: MaskRules) -> str:
+    """The effect of a repeated device, for a message."""
+    return f"names a device again, for {rules.layer} {rules.repeated.value}: name each once"
+
+
+def _report_end(end: _ListEnd, position: int, tokens: list[str], report: _Report) -> None:
+    after = len(tokens) - position - 1
+    ends = f"the list, with {after} more after it" if after else "the list"
+    if end.problem is not None:
+        if tokens[position].strip() or _is_empty(position, tokens):
+            report(end.problem, position, end.why.replace("the list", ends, 1))
+    elif after:
+        report(ProblemId.AFTER_END, position, f"ends {ends}: remove what must not be seen")
+
+
+def _is_empty(position: int, tokens: list[str]) -> bool:
+    """Whether an entry is empty; a comma at the very end makes no entry."""
+    if tokens[position].strip():
+        return False
+    return bool(tokens[position]) or position == 0 or position + 1 < len(tokens)
+
+
+def _empty_mask(name: str, rules: MaskRules) -> tuple[Problem, ...]:
+    if rules.empty_hides_since is None:
+        return ()
+    return (
+        Problem(
+            ProblemId.EMPTY_MASK,
+            f"{name} is empty, which hides every device since {rules.empty_hides_since} and none "
+            "before: write -1 to hide all, or unset it",
+            harmful=False,
+        ),
+    )
+
+
+def _read_entry(token: str, rules: MaskRules, prefix: str | None) -> _Named | _ListEnd:
+    text = token.strip() if rules.blanks is Blanks.EVERYWHERE else token
+    if rules.one_kind and prefix is not None:
+        if text.startswith(prefix):
+            return _Named(Uuid(text))
+        if text.strip().startswith(prefix):
+            return _blanks(rules)
+        return _mixed_kinds(rules)
+    folded = text if rules.uuid_case_counts else text.upper()
+    if any(folded.startswith(each) for each in rules.uuid_prefixes):
+        if rules.one_kind:
+            return _mixed_kinds(rules)
+        return _read_uuid(text, rules)
+    return _read_number(text, rules)
+
+
+def _read_uuid(text: str, rules: MaskRules) -> _Named | _ListEnd:
+    least, most = rules.uuid_characters or (0, len(text))
+    if least <= len(text) <= most:
+        return _Named(Uuid(text))
+    why = f"is no UUID for {rules.layer}, which takes {least} to {most} characters"
+    return _ListEnd(ProblemId.UNREADABLE, why)
+
+
+def _read_number(text: str, rules: MaskRules) -> _Named | _ListEnd:
+    if rules.numbers is Numbers.LEADING:
+        return _read_leading(text, rules)
+    if rules.numbers is Numbers.C_LITERAL:
+        return _read_c_literal(text, rules)
+    if _PLAIN.fullmatch(text):
+        return _Named(Index(_clipped_number(text)))
+    return _end_at(text, rules)
+
+
+def _read_leading(text: str, rules: MaskRules) -> _Named | _ListEnd:
+    start = text.lstrip() if rules.blanks is Blanks.AT_NUMBERS else text
+    found = _SIGNED.match(start)
+    if found is None:
+        return _end_at(text, rules)
+    value = _clipped_number(found[0])
+    if value < 0:
+        return _ListEnd()
+    if start[found.end() :].strip():
+        why = f"is read as {value}: write numbers with commas between them, ranges are not read"
+        return _Named(Index(value), ProblemId.TRAILING_TEXT, why)
+    return _Named(Index(value))
+
+
+def _read_c_literal(text: str, rules: MaskRules) -> _Named | _ListEnd:
+    found = _C_LITERAL.fullmatch(text)
+    if found is None:
+        return _end_at(text, rules)
+    digits = found[2]
+    base = 16 if digits[1:2] in ("x", "X") else 8 if digits.startswith("0") else 10
+    value = _clipped_number(found[1] + (digits[2:] if base == 16 else digits), base)
+    if value < 0:
+        return _ListEnd()
+    if base == 16 or (base == 8 and value > 7):
+        why = f"is read as {value} in base {base}: write it in decimal"
+        return _Named(Index(value), ProblemId.NUMBER_BASE, why)
+    return _Named(Index(value))
+
+
+def _end_at(text: str, rules: MaskRules) -> _ListEnd:
+    """The end of the list at a text that names no device, with the reason."""
+    bare = text.strip()
+    if not bare:
+        if rules.empty_entry_fails:
+            why = f"is empty, and {rules.layer} fails to start: remove the comma"
+        else:
+            why = "is empty and ends the list: remove the comma"
+        return _ListEnd(ProblemId.UNREADABLE, why)
+    if re.fullmatch(r"-[0-9]+", text):
+        return _ListEnd()
+    if bare.startswith(_QUOTES):
+        why = f"starts with a quote, which ends the list for {rules.layer}: write it without"
+        return _ListEnd(ProblemId.QUOTED, why)
+    if bare != text and (
+        _PLAIN.fullmatch(bare) or any(bare.startswith(each) for each in rules.uuid_prefixes)
+    ):
+        return _blanks(rules)
+    why = f"names no device for {rules.layer} and ends the list: name devices by number or UUID"
+    return _ListEnd(ProblemId.UNREADABLE, why)
+
+
+def _blanks(rules: MaskRules) -> _ListEnd:
+    why = f"has blanks, which end the list for {rules.layer}: write commas alone"
+    return _ListEnd(ProblemId.BLANKS, why)
+
+
+def _mixed_kinds(rules: MaskRules) -> _ListEnd:
+    why = f"is of another kind than the first, which ends the list for {rules.layer}: use one kind"
+    return _ListEnd(ProblemId.MIXED_KINDS, why)
+
+
+def _clipped_number(digits: str, base: int = 10) -> int:
+    """The digits as a number. A number beyond any count of devices keeps its sign only."""
+    sign = -1 if digits.startswith("-") else 1
+    bare = digits.lstrip("+-").lstrip("0")
+    return sign * (int(bare, base) if 0 < len(bare) <= _MOST_DIGITS else 10**18 if bare else 0)

@@ -1,0 +1,1 @@
+"""All facts joined to one machine: its devices, its links, and where ranks belong."""

@@ -1,0 +1,7 @@
+"""Where ranks belong: rings, trees, domains and groups over the links of a machine."""
+
+from portagpu.base.lazy import names_of
+
+__path__: list[str] = []
+"""Modules of contract 1.x below this name are found by ``portagpu/_moved.py``."""
+__all__, __getattr__, __dir__ = names_of(__name__, "portagpu.machine.placement")

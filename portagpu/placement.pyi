@@ -1,0 +1,1 @@
+from portagpu.machine.placement import *

@@ -1,0 +1,1 @@
+from portagpu.train.planning import *

@@ -1,0 +1,1 @@
+from portagpu.devices.precision import *

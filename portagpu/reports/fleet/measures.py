@@ -1,0 +1,257 @@
+"""Nodes that measure unlike their peers, by the one rule of :mod:`portagpu.runs.judges.peers`.
+
+Nodes of one target are peers, and none of another. Five comparisons use the rule:
+
+- each measure over the devices of all nodes;
+- the *level* of a device in a family of measures: the median of its values over the peers' medians.
+  A slow device is slow in all of them, so that its level shows what no single measure does;
+- the *noise* of a device: the median of the spreads of its own samples over the peers' medians;
+- pairs and groups of nodes (:mod:`portagpu.reports.fleet.pairs`);
+- the nodes with one version against all (:mod:`portagpu.reports.fleet.versions`).
+
+Where so much is compared, normal noise alone exceeds 3.5 deviations, so the limit grows with the
+number of comparisons, and a little more with few peers (``deviations_for``).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from statistics import median
+from typing import TYPE_CHECKING, Final
+
+from portagpu.base import units
+from portagpu.reports.fleet.nodes import MeasureId
+from portagpu.runs.judges.peers import RELATIVE, compare_peers, deviations_for
+from portagpu.suites.performance.fleet import peer_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from portagpu.reports.fleet.nodes import NodeRun
+    from portagpu.runs.judges.peers import Peers
+
+MEASURE: Final = "measure"
+LEVEL: Final = "level"
+NOISE: Final = "noise"
+_LEAST_MEASURES: Final = 3
+"""Fewer measures have no level: one of them would decide it."""
+_NOISIER: Final = 1.0
+"""A device with less than twice the spread of its peers is not noisy."""
+NOISE_UNIT: Final = "1"
+"""More is worse, and less is not better: it says nothing of speed."""
+
+Peer = str
+"""A node, or a node and its device where the value is of one: ``peer_name``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unlike:
+    """A value of a node that is unlike its peers.
+
+    ``among`` is MEASURE, LEVEL, NOISE, "pair" or "number of devices". ``relative`` is its signed
+    distance from ``median`` as a fraction, None where no number holds that; ``value`` is None where
+    it failed without a number. ``worse`` is None where the unit does not say which side is.
+    """
+
+    among: str
+    hardware: str
+    node: str
+    device: str | None
+    measure: str
+    unit: str | None
+    value: float | None
+    median: float | None
+    mad: float | None
+    relative: float | None
+    worse: bool | None
+    peers: int
+
+    @property
+    def sentence(self) -> str:
+        """ "gemm/bf16 on gpu:0 is 96 TFLOPS, its peers 120 TFLOPS (-20%)", without the node."""
+        device = f" on {self.device}" if self.device else ""
+        if self.value is None or self.median is None:
+            return f"{self.measure}{device} gave no number"
+        if self.among in (LEVEL, NOISE):
+            far = "far" if self.relative is None else f"{self.relative:+.0%}"
+            return f"{self.measure}{device} is {far} from its peers"
+        value = units.quantity(self.value, self.unit, like=self.median)
+        peers = units.quantity(self.median, self.unit)
+        counted = self.relative is None or self.unit == "1"
+        far = "" if counted else f" ({self.relative:+.0%})"
+        return f"{self.measure}{device} is {value}, its peers {peers}{far}"
+
+    @property
+    def short(self) -> str:
+        """ "gemm/bf16 on gpu:0 -20%"."""
+        device = f" on {self.device}" if self.device else ""
+        if self.value is None:
+            return f"{self.measure}{device} without a number"
+        return f"{self.measure}{device}{'' if self.relative is None else f' {self.relative:+.0%}'}"
+
+
+def by_node(unlike: Iterable[Unlike]) -> dict[str, list[Unlike]]:
+    """Node -> what is unlike there, in the order that is given."""
+    found: dict[str, list[Unlike]] = {}
+    for each in unlike:
+        found.setdefault(each.node, []).append(each)
+    return found
+
+
+@dataclass(slots=True)
+class Table:
+    """The values of one measure of one target; ``spreads`` are fractions of them.
+
+    ``whose`` has the node and the device of each peer, of all tables together.
+    """
+
+    hardware: str
+    what: MeasureId
+    name: str
+    unit: str | None
+    whose: dict[Peer, tuple[str, str | None]]
+    values: dict[Peer, float] = field(default_factory=dict)
+    spreads: dict[Peer, float] = field(default_factory=dict)
+    compared: Peers | None = None
+
+
+def tables_of(nodes: Mapping[str, list[NodeRun]]) -> list[Table]:
+    """Every measure of every target; of a node's runs the newest that has a value counts."""
+    tables: dict[tuple[str, MeasureId], Table] = {}
+    whose: dict[Peer, tuple[str, str | None]] = {}
+    for node, runs in nodes.items():
+        # the newest last: it replaces the others
+        for run in runs:
+            for each in run.measures:
+                place = run.hardware, each.what
+                if (table := tables.get(place)) is None:
+                    table = Table(run.hardware, each.what, each.what.id, each.unit, whose)
+                    tables[place] = table
+                table.unit = table.unit or each.unit
+                peer = peer_name(node, each.device)
+                whose[peer] = node, each.device
+                table.values[peer] = each.value
+                if each.spread is not None and each.value:
+                    table.spreads[peer] = each.spread / abs(each.value)
+    shapes: dict[tuple[str, str], int] = {}
+    for hardware, what in tables:
+        shapes[hardware, what.id] = shapes.get((hardware, what.id), 0) + 1
+    for table in tables.values():
+        if shapes[table.hardware, table.what.id] > 1:
+            table.name = f"{table.what.id} {table.what.shape}"
+    return list(tables.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How far a value may be from its peers, which follows from the number of comparisons."""
+
+    comparisons: int
+
+    @classmethod
+    def of(cls, tables: Iterable[Table], more: int = 0) -> Limits:
+        """For every value of ``tables``, their levels and noise, and so many more."""
+        tables = list(tables)
+        peers = {(table.hardware, peer) for table in tables for peer in table.values}
+        families = {table.what.family for table in tables}
+        values = sum(len(table.values) for table in tables)
+        return cls(values + len(peers) * (len(families) + 1) + more)
+
+    @property
+    def deviations(self) -> float:
+        """Of so many peers that their MAD is certain."""
+        return deviations_for(self.comparisons)
+
+    def compare(self, values: Mapping[str, float], relative: float = RELATIVE) -> Peers:
+        """The one rule (``compare_peers``) with the deviations for these peers."""
+        limit = deviations_for(self.comparisons, len(values))
+        return compare_peers(values, deviations=limit, relative=relative)
+
+
+def compare(tables: Iterable[Table], limits: Limits) -> list[Unlike]:
+    """What is unlike its peers, target by target; each table keeps its comparison."""
+    found: list[Unlike] = []
+    by_hardware: dict[str, list[Table]] = {}
+    for table in tables:
+        table.compared = limits.compare(table.values)
+        found += outliers_of(table, table.compared, MEASURE)
+        by_hardware.setdefault(table.hardware, []).append(table)
+    for hardware, own in by_hardware.items():
+        for level in _levels(hardware, own):
+            compared = limits.compare(level.values)
+            found += outliers_of(level, compared, LEVEL)
+        noise = _noise(hardware, own)
+        compared = limits.compare(noise.values, _NOISIER)
+        found += (
+            each
+            for each in outliers_of(noise, compared, NOISE)
+            if each.relative and each.relative > 0
+        )
+    return found
+
+
+def outliers_of(table: Table, compared: Peers, among: str) -> Iterator[Unlike]:
+    for each in compared.outliers:
+        node, device = table.whose[each.name]
+        number = math.isfinite(each.value)
+        side = units.worse_side(table.unit or "")
+        worse: bool | None = None
+        if among == NOISE or not number:
+            worse = True
+        elif side:
+            worse = side * each.relative > 0
+        yield Unlike(
+            among=among,
+            hardware=table.hardware,
+            node=node,
+            device=device,
+            measure=table.name,
+            unit=table.unit,
+            value=each.value if number else None,
+            median=compared.median,
+            mad=compared.mad,
+            relative=each.relative if math.isfinite(each.relative) else None,
+            worse=worse,
+            peers=len(table.values) - 1,
+        )
+
+
+def _levels(hardware: str, tables: Iterable[Table]) -> Iterator[Table]:
+    """The level of each device in each family: what is faster than the median is above 1."""
+    families: dict[str, list[Table]] = {}
+    for table in tables:
+        middle = table.compared.median if table.compared is not None else None
+        if middle is not None and middle > 0 and units.worse_side(table.unit or ""):
+            families.setdefault(table.what.family, []).append(table)
+    for family, own in families.items():
+        if len(own) < _LEAST_MEASURES:
+            continue
+        ratios: dict[Peer, list[float]] = {}
+        for table in own:
+            middle = table.compared.median  # type: ignore[union-attr]
+            slower_above = units.worse_side(table.unit or "") > 0
+            for peer, value in table.values.items():
+                if math.isfinite(value) and value > 0:
+                    ratio = middle / value if slower_above else value / middle  # type: ignore[operator]
+                    ratios.setdefault(peer, []).append(ratio)
+        values = {
+            peer: median(each) for peer, each in ratios.items() if len(each) >= _LEAST_MEASURES
+        }
+        name = f"{family} (the level of {len(own)} measures)"
+        yield Table(hardware, MeasureId(family, ""), name, "ratio", own[0].whose, values)
+
+
+def _noise(hardware: str, tables: Iterable[Table]) -> Table:
+    """How many times the spread of its peers each device has."""
+    ratios: dict[Peer, list[float]] = {}
+    whose: dict[Peer, tuple[str, str | None]] = {}
+    for table in tables:
+        whose = table.whose
+        if not table.spreads or not (middle := median(table.spreads.values())):
+            continue
+        for peer, spread in table.spreads.items():
+            ratios.setdefault(peer, []).append(spread / middle)
+    values = {peer: median(each) for peer, each in ratios.items() if len(each) >= _LEAST_MEASURES}
+    name = "noise (the spread of its own samples)"
+    return Table(hardware, MeasureId("noise", ""), name, NOISE_UNIT, whose, values)

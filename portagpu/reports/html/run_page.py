@@ -1,0 +1,73 @@
+"""The page of one run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from portagpu.base.errors import PortagpuError
+from portagpu.base.text import shortened
+from portagpu.checks.bringup.gates import load_gates
+from portagpu.reports.html import sections
+from portagpu.reports.html.anchors import names_of
+from portagpu.reports.html.checks import checks_section
+from portagpu.reports.html.components import shapes
+from portagpu.reports.html.controls import script
+from portagpu.reports.html.markup import page, tag
+from portagpu.reports.html.style import CSS
+
+if TYPE_CHECKING:
+    from portagpu.runs.results.run import Run
+
+
+def render(run: Run, *, title: str | None = None) -> str:
+    """``run`` as an HTML document: verdict and why, contents, failures, gates, the run, roofline,
+    curves, numbers, checks.
+
+    The default ``title`` has the verb, the target, and the host or the recording. All text from
+    the run is escaped.
+    """
+    title = title or _title(run)
+    names = names_of(run, _gate_titles(run))
+    parts = (
+        ("Failures", sections.failures_section(run, names)),
+        ("Gates", sections.gates_section(run, names)),
+        ("Run", sections.run_card(run)),
+        ("Roofline", sections.roofline_section(run)),
+        ("Curves", sections.curves_section(run)),
+        ("Numbers", sections.numbers_section(run, names)),
+        ("Checks", checks_section(run, names)),
+    )
+    main = tag(
+        "main",
+        # before the parts that it hides: the style sheet selects its following siblings
+        tag("input", type="checkbox", id=sections.ONLY_FAILURES) if run.failures else None,
+        shapes(),
+        sections.banner(run, title, names),
+        sections.contents(parts, sections.areas_of(run, names), only_failures=bool(run.failures)),
+        *(part for _, part in parts),
+        sections.footer(run.results),
+    )
+    return page(f"{run.verdict}: {title}", CSS, main, script())
+
+
+def _gate_titles(run: Run) -> dict[str, str]:
+    """The gates' titles by id; empty if there is no bring-up result or the gates cannot be read."""
+    if not any(result.suite == "bringup" for result in run.results):
+        return {}
+    try:
+        return {gate.id: gate.title for gate in load_gates()}
+    except PortagpuError:
+        return {}
+
+
+def _title(run: Run) -> str:
+    suites = dict.fromkeys(result.suite for result in run.results)
+    what = "bringup" if "bringup" in suites else ", ".join(suites) or "no results"
+    on = run.info.target or run.info.backend or "unknown hardware"
+    if run.info.replay:
+        names = " and ".join(str(each["name"]) for each in run.info.replay)
+        if run.info.target is None and run.info.devices:
+            on = run.info.devices[0]["name"]
+        return f"portagpu {what} of {on}, from the recording {names}"
+    where = f" on {shortened(run.info.host)}" if run.info.host else ""
+    return f"portagpu {what} of {shortened(on)}{where}"

@@ -1,0 +1,230 @@
+"""Running the matrix on this machine: one tox environment for each suite of each target.
+
+The result files are the state. An environment whose file has what it would give now is not run
+again, so that a run which was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import signal
+import time
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.base.errors import PortagpuError, ResultError
+from portagpu.base.files import write_atomic
+from portagpu.base.paths import matrix_dir
+from portagpu.base.patience import LIMITS
+from portagpu.base.subprocesses import run_program
+from portagpu.base.subprocesses.end import children_of, kill_group
+from portagpu.base.subprocesses.start import python_command
+from portagpu.checks.info import collect
+from portagpu.reports.proofs.reuse import ask_here, why_again
+from portagpu.runs.results.run import read_json
+from portagpu.runs.results.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+    from pathlib import Path
+
+    from portagpu.facts.targets import Target
+    from portagpu.reports.proofs.reuse import Here
+    from portagpu.runs.results.run import Run
+
+SUITES: Final = ("compile", "conformance", "performance", "bringup")
+"""In the order in which they run."""
+ALONE: Final = frozenset({"performance", "bringup"})
+"""Suites whose measures other work would change: nothing runs beside them."""
+_CLOSING: Final = re.compile(r"  \S+: (OK|FAIL|SKIP).*|.* :[()] \(.* seconds\)")
+"""The lines with which tox closes."""
+
+
+class CannotRun(PortagpuError, RuntimeError):
+    """The matrix cannot run here; the message says what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """One suite of one target, and the tox environment that runs it."""
+
+    target: Target
+    suite: str
+
+    @property
+    def name(self) -> str:
+        """The name of the tox environment: "nvidia-t4-compile"."""
+        return f"{self.target.id}-{self.suite}"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of an environment: its run, or in ``problem`` why there is none."""
+
+    environment: Environment
+    run: Run | None
+    problem: str
+    seconds: float
+    kept: bool = False
+    """Whether the run is an earlier one's."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """The run's verdict; ERROR without one."""
+        return Verdict.ERROR if self.run is None else self.run.verdict
+
+
+def reachable(targets: Sequence[Target], suites: Collection[str]) -> list[Environment]:
+    """What this machine can run: machine code of every target, and all suites of its devices."""
+    here = {device["target"] for device in collect()["devices"]}
+    return [
+        Environment(target, suite)
+        for suite in SUITES
+        for target in targets
+        if suite in suites
+        and (target.value("compile.routes") if suite == "compile" else target.id in here)
+    ]
+
+
+def run_environments(
+    environments: Sequence[Environment],
+    folder: Path,
+    *,
+    jobs: int,
+    again: bool,
+    options: Sequence[str] = (),
+    told: Callable[[Outcome], None],
+    runs_again: Callable[[Environment, str], None] = lambda each, why: None,
+) -> list[Outcome]:
+    """Run each environment, at most ``jobs`` at once, and report each outcome as it ends.
+
+    Environment E writes ``folder/E.json`` and ``folder/E.log``; ``options`` are further ones of its
+    verb. An earlier result is kept unless ``again``, or where this machine, its software or the
+    cases are others now: then ``runs_again`` is called with the reason. Raises CannotRun without
+    tox or a checkout. On Ctrl-C, and where a file cannot be written, what runs is stopped and the
+    error raised again.
+    """
+    root = _checkout()
+    outcomes, left = [], []
+    here = cache(partial(ask_here, root))
+    for each in environments:
+        place = folder / f"{each.name}.json"
+        earlier, why = (None, "") if again else _earlier(place, each, options, here)
+        if earlier is not None and not why:
+            outcomes.append(Outcome(each, earlier, "", 0.0, kept=True))
+            told(outcomes[-1])
+            continue
+        if why:
+            runs_again(each, why)
+        left.append(each)
+    beside = [each for each in left if each.suite not in ALONE]
+    alone = [each for each in left if each.suite in ALONE]
+    for some, workers in ((beside, jobs), (alone, 1)):
+        pool = ThreadPoolExecutor(workers)
+        begun: list[Future[Any]] = []
+        try:
+            # environments that need the same packages share a folder: it is made once, before
+            for each in _first(some):
+                begun.append(pool.submit(_tox, root, folder, each, "--notest"))
+                begun[-1].result()
+            running = [pool.submit(_run_one, root, folder, each, options) for each in some]
+            begun += running
+            for future in as_completed(running):
+                outcomes.append(future.result())
+                told(outcomes[-1])
+        except BaseException:  # Ctrl-C, or a full disk
+            pool.shutdown(wait=False, cancel_futures=True)
+            _stop_children(begun)
+            raise
+        finally:
+            pool.shutdown()
+    return outcomes
+
+
+def _first(environments: Sequence[Environment]) -> Iterator[Environment]:
+    """The first of each set of environments that install the same."""
+    seen = set()
+    for each in environments:
+        packages = each.target.value("compile.packages")
+        if each.suite == "compile" and packages not in seen:
+            seen.add(packages)
+            yield each
+
+
+def _run_one(root: Path, folder: Path, environment: Environment, options: Sequence[str]) -> Outcome:
+    started = time.monotonic()
+    place = folder / f"{environment.name}.json"
+    place.unlink(missing_ok=True)
+    code, text = _tox(
+        root, folder, environment, "--skip-pkg-install", "--", "--json", str(place), *options
+    )
+    seconds = time.monotonic() - started
+    try:
+        return Outcome(environment, read_json(place), "", seconds)
+    except ResultError:
+        lines = [
+            line for line in text.splitlines() if line.strip() and not _CLOSING.fullmatch(line)
+        ]
+        problem = lines[-1] if lines else f"tox ended with {code} and printed nothing"
+        return Outcome(environment, None, problem, seconds)
+
+
+def _tox(root: Path, folder: Path, environment: Environment, *words: str) -> tuple[int, str]:
+    """The exit code of tox, and what it printed, which is in the log too."""
+    command = python_command("tox", "run", "-q", "-c", str(root / "tox.ini"), "-e")
+    # a vendor's stack is steered by variables
+    ended = run_program(*command, environment.name, *words, environment=dict(os.environ))
+    text = (ended.stderr + ended.stdout).decode(errors="replace")
+    write_atomic(folder / f"{environment.name}.log", text)
+    return ended.returncode, text
+
+
+def _earlier(
+    place: Path, environment: Environment, options: Sequence[str], here: Callable[[], Here]
+) -> tuple[Run | None, str]:
+    """The run in the file, and why it does not stand for one of now; no run and no reason where
+    there is no file."""
+    if not place.exists():
+        return None, ""
+    try:
+        run = read_json(place)
+    except ResultError as error:
+        return None, f"its file cannot be used: {str(error).removeprefix(f'{place}: ')}"
+    target = environment.target.id
+    return run, why_again(run, target, environment.suite, options, here)
+
+
+def _checkout() -> Path:
+    """The folder with tox.ini; raises CannotRun where there is none, or no tox."""
+    root = matrix_dir().parent
+    if not (root / "tox.ini").is_file():
+        raise CannotRun(
+            "the matrix runs from a checkout, and this is an installed wheel: install the checkout "
+            "with pip install -e ."
+        )
+    if importlib.util.find_spec("tox") is None:
+        raise CannotRun("the matrix runs through tox: install it with pip install tox")
+    return root
+
+
+def _stop_children(begun: Sequence[Future[Any]]) -> None:
+    """Interrupt what runs, and end what is still there after a while.
+
+    A thread may be about to start a process, so that they are listed until every thread is done.
+    """
+    asked = set()
+    end_s = time.monotonic() + LIMITS.interrupt_s
+    while not all(each.done() for each in begun):
+        for pid in children_of(os.getpid()):
+            if time.monotonic() > end_s:
+                kill_group(pid)
+            elif pid not in asked:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(pid, signal.SIGINT)
+                    asked.add(pid)
+        time.sleep(0.1)

@@ -1,0 +1,198 @@
+"""GPU health, judged from an inventory alone.
+
+Each judgement names the GPU and what to do. A value that the target claims, or that a peer states,
+and a GPU does not, is INCONCLUSIVE. A value that no source states is not judged, and never a PASS.
+Present clocks are not judged: an idle GPU lowers them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from portagpu.facts.formats.host.kernel_log import KIND
+from portagpu.facts.targets import Scope
+from portagpu.facts.targets.table import normalise
+from portagpu.machine.inventory.products import product_target
+from portagpu.runs.judges.gpu_health import (
+    corrected_errors,
+    device_answers,
+    ecc,
+    lifetime_errors,
+    pcie_replays,
+    pending_repair,
+    power_limit,
+    retired_pages,
+    row_remapping,
+    temperature,
+    throttling,
+    uncorrected_errors,
+)
+from portagpu.runs.judges.peer_consistency import gpu_key, judge_peer_consistency, product_key
+from portagpu.runs.results.actions import Action
+from portagpu.runs.results.advice import severity_of_event
+from portagpu.runs.results.expectations import exactly
+from portagpu.runs.results.judgement import Judgement
+from portagpu.runs.results.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from portagpu.facts.readings.model import Event
+    from portagpu.facts.targets import Target
+    from portagpu.machine.inventory.gpu import Gpu, Inventory
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """``apply`` returns None for a GPU whose sources do not state the value.
+
+    ``claim`` is the target's fact that says that its GPUs have the value.
+    """
+
+    name: str
+    good: str
+    apply: Callable[[Gpu, Sequence[Gpu], Target | None], Judgement | None]
+    claim: str | None = None
+
+
+_RULES: Final = (
+    _Rule("ecc", "ECC is as it should be", ecc, "memory.ecc"),
+    _Rule(
+        "uncorrected-errors",
+        "no uncorrected memory error since the driver was loaded",
+        uncorrected_errors,
+        "memory.ecc",
+    ),
+    _Rule("corrected-errors", "as few corrected memory errors as the peers", corrected_errors),
+    _Rule("lifetime-errors", "no uncorrected memory error in the GPU's life", lifetime_errors),
+    _Rule("pending-repair", "no memory waits for a reset to be taken out of use", pending_repair),
+    _Rule("row-remapping", "rows can be remapped", row_remapping),
+    _Rule("retired-pages", "fewer retired pages than the vendor allows", retired_pages),
+    _Rule("pcie-replays", "hardly any packet was sent again", pcie_replays),
+    _Rule("throttling", "no fault slows the clocks", throttling),
+    _Rule("temperature", "below the limits", temperature),
+    _Rule("power-limit", "the target's power limit", power_limit, "power.limit"),
+)
+
+
+def judge_health(inventory: Inventory, target: Target | None = None) -> Iterator[Judgement]:
+    """Judgements of the GPUs' health from the readings and events of ``inventory``.
+
+    ``target`` states the product's facts. Without one, GPUs are judged by their own limits and by
+    their peers. A machine without GPUs and events has no judgements.
+    """
+    silent: list[Gpu] = []
+    able: list[Gpu] = []
+    for gpu in inventory.gpus:
+        (silent if device_answers(gpu) is None else able).append(gpu)
+    yield from _answers(able, silent)
+    for rule in _RULES:
+        yield from _apply(rule, able, target)
+    yield from _events(inventory)
+    yield from judge_peer_consistency(able)
+
+
+def _answers(able: Sequence[Gpu], silent: Sequence[Gpu]) -> Iterator[Judgement]:
+    bad = 0
+    for gpu in able:
+        seen = device_answers(gpu)
+        if seen is not None and seen.verdict is not Verdict.PASS:
+            bad += 1
+            reason = f"{gpu_key(gpu)}: {seen.reason}"
+            yield replace(seen, name="answers", device=gpu_key(gpu), reason=reason)
+    if silent:
+        reason = f"no source states any value of the health of {_and_more(silent)}"
+        yield Judgement(Verdict.INCONCLUSIVE, reason, name="answers", device=gpu_key(silent[0]))
+    elif able and not bad:
+        yield Judgement(Verdict.PASS, f"{len(able)} GPU(s) state their health", name="answers")
+
+
+def _apply(rule: _Rule, gpus: Sequence[Gpu], target: Target | None) -> Iterator[Judgement]:
+    """One judgement for each GPU that fails, and one for each other verdict."""
+    targets = {gpu_key(gpu): _own_target(gpu, target) for gpu in gpus}
+    seen = {gpu_key(gpu): rule.apply(gpu, gpus, targets[gpu_key(gpu)]) for gpu in gpus}
+    known = {key: found for key, found in seen.items() if found is not None}
+    for key, found in known.items():
+        if found.verdict is Verdict.FAIL:
+            yield replace(found, name=rule.name, device=key, reason=f"{key}: {found.reason}")
+    doubtful = {key: f for key, f in known.items() if f.verdict is Verdict.UNVERIFIED}
+    for key, found in list(doubtful.items())[:1]:
+        more = f" (and {len(doubtful) - 1} more)" if len(doubtful) > 1 else ""
+        reason = f"{key}{more}: {found.reason}"
+        yield replace(found, name=rule.name, device=key, reason=reason)
+    missing = [gpu for gpu in gpus if seen[gpu_key(gpu)] is None]
+    stating = {product_key(gpu) for gpu in gpus if seen[gpu_key(gpu)] is not None}
+    claiming = [
+        gpu
+        for gpu in missing
+        if rule.claim is not None and _claims(targets[gpu_key(gpu)], rule.claim)
+    ]
+    lacking = [gpu for gpu in missing if gpu in claiming or product_key(gpu) in stating]
+    if lacking:
+        by = f"{target.id} has it" if claiming and target is not None else "its peers state it"
+        reason = f"no source states {rule.name} of {_and_more(lacking)}, and {by}"
+        yield Judgement(Verdict.INCONCLUSIVE, reason, name=rule.name, device=gpu_key(lacking[0]))
+    well = [found for found in known.values() if found.verdict is Verdict.PASS]
+    if well and len(well) + len(doubtful) == len(known) and not lacking:
+        of = f"{len(well)} of {len(gpus)} GPUs" if len(well) < len(gpus) else f"{len(gpus)} GPU(s)"
+        detail = f" ({well[0].reason})" if well[0].reason and len(well) == 1 else ""
+        yield Judgement(Verdict.PASS, f"{rule.good}: {of}{detail}", name=rule.name)
+
+
+def _own_target(gpu: Gpu, target: Target | None) -> Target | None:
+    """The target to compare the GPU with: another product in the machine has its own or none."""
+    if target is None or gpu.name is None or normalise(gpu.name) in target.match.names:
+        return target
+    own = product_target(gpu)
+    return own if own is None or own.scope is Scope.PRODUCT or own is target else None
+
+
+def _claims(target: Target | None, fact: str) -> bool:
+    """Whether the target claims the fact: it is known and not "off"."""
+    return target is not None and target.value(fact) not in (None, "off")
+
+
+def _and_more(gpus: Sequence[Gpu]) -> str:
+    return gpu_key(gpus[0]) + (f" and {len(gpus) - 1} more" if len(gpus) > 1 else "")
+
+
+def _events(inventory: Inventory) -> Iterator[Judgement]:
+    """One judgement for each kind of event of a device, with its vendor's action."""
+    if not inventory.events:
+        if KIND in inventory.kinds:
+            reason = "the kernel's log has no error of a GPU or of the host"
+            none = exactly(0, "errors of a GPU or of the host")
+            yield Judgement(Verdict.PASS, reason, 0, "1", none, name="events")
+        elif inventory.gpus:
+            reason = "no log of the kernel was read: look for errors with dmesg"
+            yield Judgement(Verdict.SKIP, reason, name="events")
+    kinds: dict[tuple[str | None, str], list[Event]] = {}
+    for event in inventory.events:
+        kinds.setdefault((event.pci, event.code), []).append(event)
+    for (pci, code), events in kinds.items():
+        last = events[-1]
+        fatal = next((e for e in reversed(events) if e.fatal), None)
+        told = fatal or last
+        words = [code]
+        if told.meaning:
+            words.append(f" ({told.meaning})")
+        if len(events) > 1:
+            words.append(f", {len(events)} times")
+        if last.time:
+            words.append(f", last at {last.time}")
+        words.append(f": {told.action or 'the vendor states no action'}")
+        reason = "".join(words)
+        asking = max(events, key=lambda each: Action(each.todo or Action.NONE))
+        yield Judgement(
+            Verdict.FAIL if fatal else Verdict.UNVERIFIED,
+            f"{pci}: {reason}" if pci else reason,
+            len(events),
+            "1",
+            exactly(0, "errors of a GPU in the kernel's log"),
+            name="events",
+            device=pci,
+            severity=severity_of_event(code, told.meaning) if fatal else None,
+            action=Action(asking.todo) if asking.todo is not None else None,
+            action_source=asking.reference if asking.todo is not None else None,
+        )

@@ -1,0 +1,158 @@
+"""What a failed check means, how severe it is and what to do, from ``advice.toml``."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.facts.vendors import tables
+from portagpu.runs.results.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from portagpu.runs.results.run import Result
+
+HUNG: Final = "hung"
+"""The value of a result that met a limit of time: ``portagpu.runs.world.RankState.HUNG``."""
+_TABLE: Final = Path(__file__).resolve().parent / "advice.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class Severity:
+    """How severe a failure is; ``rank`` 0 is the most severe.
+
+    ``action`` is what its checks ask for that state none (``portagpu.runs.results.actions``).
+    """
+
+    id: str
+    title: str
+    rank: int
+    action: str
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The advice for results of ``suite`` whose id matches one of ``ids`` (* is a wildcard).
+
+    ``action`` is that of a failure, and ``unverified`` that of an UNVERIFIED result.
+    """
+
+    suite: str
+    ids: tuple[str, ...]
+    severity: Severity
+    means: str
+    do: str
+    action: str
+    unverified: str
+
+
+@cache
+def _table() -> Mapping[str, Any]:
+    return tomllib.loads(_TABLE.read_text(encoding="utf-8"))
+
+
+@cache
+def severities() -> Mapping[str, Severity]:
+    """Every severity by its id, the most severe first."""
+    entries = _table()["severity"]
+    return {
+        each["id"]: Severity(each["id"], each["title"], n, each["action"])
+        for n, each in enumerate(entries)
+    }
+
+
+@cache
+def checks() -> tuple[Check, ...]:
+    """Every check, in the order of the page."""
+    return tuple(
+        Check(
+            each.get("suite", "bringup"),
+            tuple(each["ids"]),
+            severities()[each["severity"]],
+            each["means"],
+            each["do"],
+            each.get("action", severities()[each["severity"]].action),
+            each.get("unverified", "none"),
+        )
+        for each in _table()["check"]
+    )
+
+
+@cache
+def time_check() -> Check:
+    """The check of every failure of time alone, whatever its id."""
+    each = _table()["time"]
+    severity = severities()[each["severity"]]
+    return Check("", ("*",), severity, each["means"], each["do"], severity.action, "none")
+
+
+def same_gates() -> Mapping[str, str]:
+    """Each gate that has the checks of another: its id, and the other's."""
+    same: Mapping[str, str] = _table()["same"]
+    return same
+
+
+@cache
+def find_check(suite: str, identifier: str) -> Check | None:
+    """The check for a result id; None if the table has none.
+
+    A suite that judges with another's checks has its own and those.
+    """
+    name = re.sub(r"\[.*", "", identifier)
+    gate, slash, rest = name.partition("/")
+    suites = {suite, _table()["same_suite"].get(suite, suite)}
+    if "bringup" in suites:
+        name = f"{same_gates().get(gate, gate)}{slash}{rest}"
+    own = [each for each in checks() if each.suite in suites]
+    exact = next((each for each in own if name in each.ids), None)
+    fitting = (each for each in own if any(fnmatchcase(name, wanted) for wanted in each.ids))
+    return exact or next(fitting, None)
+
+
+def check_of(result: Result) -> Check | None:
+    """The check of ``result``, also if a gate adopted it from another suite.
+
+    What only met a limit of time says so by its value, and is never a reason to replace a device.
+    """
+    if result.failed and result.value == HUNG:
+        return time_check()
+    return find_check(str(result.extra.get("suite", result.suite)), result.id)
+
+
+def severity_of(result: Result) -> Severity:
+    """The severity of a failed result.
+
+    It is ``extra.severity`` if an event set it, else that of the check. A check that broke (ERROR)
+    has the severity "broken", unless the device could not be opened.
+    """
+    known = severities()
+    check = check_of(result)
+    found = known.get(str(result.extra.get("severity")), check.severity if check else None)
+    if found is None:
+        found = known["fault"]
+    if result.verdict is Verdict.ERROR and found is not known["gone"]:
+        return known["broken"]
+    return found
+
+
+def severity_of_event(code: str, meaning: str | None) -> str | None:
+    """The severity that a vendor states for a log event; None if its check decides."""
+    text = f"{code} ({meaning})"
+    own = [table.get("severity", {}) for table in tables("kernel_log").values()]
+    for severity in severities():
+        patterns = (pattern for each in own for pattern in each.get(severity, ()))
+        if any(fnmatchcase(text.lower(), str(pattern).lower()) for pattern in patterns):
+            return severity
+    return None
+
+
+def gravest_first(results: Iterable[Result]) -> list[Result]:
+    """The failed results, the most severe first; equal ones stay in order."""
+    failed = [result for result in results if result.failed]
+    return sorted(failed, key=lambda result: severity_of(result).rank)

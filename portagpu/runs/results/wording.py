@@ -1,0 +1,153 @@
+"""Results in words, the same on a terminal and in a report."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from portagpu.base.text import one_line
+from portagpu.runs.results.advice import check_of, gravest_first, severity_of
+from portagpu.runs.results.expectations import expected_in_words, value_in_words
+from portagpu.runs.results.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from portagpu.runs.results.advice import Check
+    from portagpu.runs.results.run import Result
+
+_COUNTED: Final = {
+    Verdict.ERROR: "broke",
+    Verdict.FAIL: "failed",
+    Verdict.INCONCLUSIVE: "not judged",
+    Verdict.PASS: "passed",
+    Verdict.UNVERIFIED: "unverified",
+    Verdict.SKIP: "skipped",
+}
+
+
+def headline(results: Sequence[Result]) -> str:
+    """One line for a gate: its gravest failure or first unjudged result, and the counts."""
+    if len(results) == 1:
+        return _reason_with_device(results[0])
+    open_ = (each for each in results if each.verdict is Verdict.INCONCLUSIVE)
+    shown = next(iter([*gravest_first(results), *open_]), None)
+    counts = Counter(result.verdict for result in results)
+    if shown is not None:
+        counts[shown.verdict] -= 1
+    listed = ", ".join(
+        f"{count} {'more ' if shown and verdict is shown.verdict else ''}{word}"
+        for verdict, word in _COUNTED.items()
+        if (count := counts[verdict])
+    )
+    if shown is None:
+        return listed
+    return f"{_reason_with_device(shown)} ({listed})" if listed else _reason_with_device(shown)
+
+
+def tally(results: Iterable[Result]) -> str:
+    """ "2 failed, 3 passed", the worst first."""
+    counts = Counter(result.verdict for result in results)
+    return ", ".join(f"{counts[each]} {word}" for each, word in _COUNTED.items() if counts[each])
+
+
+def _reason_with_device(result: Result) -> str:
+    """The reason on one line, with the device's name in front unless it starts with it."""
+    reason = one_line(result.reason)
+    has_name = result.device is None or reason.startswith(result.device)
+    return reason if has_name else f"{result.device}: {reason}"
+
+
+def without_device(result: Result) -> str:
+    """The reason on one line, without the device's name before it."""
+    reason = one_line(result.reason)
+    return reason.removeprefix(f"{result.device}: ") if result.device else reason
+
+
+def found_in_words(result: Result) -> str:
+    """ "found 8, expected 16"; without the part that the result does not have."""
+    parts = []
+    if result.value is not None:
+        parts.append(f"found {value_in_words(result.value, result.unit)}")
+    if result.expected is not None:
+        parts.append(f"expected {expected_in_words(result.expected)}")
+    return ", ".join(parts)
+
+
+def further_figures(result: Result) -> list[str]:
+    """The figures of ``extra.figures`` that do not judge, each with its source and why."""
+    return [
+        f"{expected_in_words(each)} ({each['source']}): {_OUTCOMES[each['met']]}"
+        f"{each['not_judged'] or 'it judges'}"
+        for each in result.extra.get("figures", ())
+        if not each["judges"]
+    ]
+
+
+_OUTCOMES: Final = {True: "met; ", False: "missed; ", None: ""}
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """Failures of one severity and check; results in a tuple of ``alike`` differ only in device
+    or parameters."""
+
+    title: str
+    check: Check | None
+    alike: tuple[tuple[Result, ...], ...]
+
+
+def telling(result: Result) -> tuple[str, str, str, str]:
+    """What a result says apart from its device and its parameters: verdict, id, reason, found."""
+    name = result.id.partition("[")[0]
+    return result.verdict, name, without_device(result), found_in_words(result)
+
+
+def failures(results: Iterable[Result]) -> list[Failures]:
+    """Every failure, the gravest first."""
+    groups: dict[tuple[str, Check | None], dict[tuple[str, ...], list[Result]]] = {}
+    for each in gravest_first(results):
+        alike = groups.setdefault((severity_of(each).title, check_of(each)), {})
+        alike.setdefault(telling(each), []).append(each)
+    return [
+        Failures(title, check, tuple(map(tuple, alike.values())))
+        for (title, check), alike in groups.items()
+    ]
+
+
+def failures_text(results: Iterable[Result]) -> list[str]:
+    """Lines about every failure: what was found and expected, and what to do.
+
+    The last line is empty. The list is empty if nothing failed.
+    """
+    lines, above, count = [], "", 0
+    for group in failures(results):
+        lines += ["", f"{group.title}:"] if group.title != above else []
+        above = group.title
+        for members in group.alike:
+            first, count = members[0], count + len(members)
+            lines.append(f"  {first.verdict:<6}{ids_and_devices(members)}: {without_device(first)}")
+            found = found_in_words(first)
+            lines += [f"        {found}"] if found else []
+        lines += [f"  next: {group.check.do}"] if group.check is not None else []
+    if not lines:
+        return []
+    return ["1 failure:" if count == 1 else f"{count} failures, the gravest first:", *lines, ""]
+
+
+_IDS: Final = 3
+"""Further ids, which differ only in their parameters, are counted."""
+
+
+def ids_and_devices(results: Sequence[Result]) -> str:
+    """The first ids of ``results``, and every device: "links/hive on cuda:0, cuda:3"."""
+    ids = list(dict.fromkeys(each.id for each in results))
+    more = f" and {len(ids) - _IDS} more" if len(ids) > _IDS else ""
+    return f"{', '.join(ids[:_IDS])}{more}{on_devices(results)}"
+
+
+def on_devices(results: Iterable[Result]) -> str:
+    """ " on cuda:0, cuda:3"; empty if no result names a device."""
+    devices = dict.fromkeys(each.device for each in results if each.device)
+    return f" on {', '.join(devices)}" if devices else ""

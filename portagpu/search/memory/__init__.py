@@ -1,5 +1,0 @@
-"""Counters of memory: a model of which storages live, and programs of tensors over it."""
-
-from portagpu.search.memory.area import AREA
-
-__all__ = ["AREA"]

@@ -1,0 +1,1 @@
+"""The engines of conformance, searches, performance, collectives and compiled kernels."""

@@ -1,0 +1,118 @@
+"""The kernels in CUDA and HIP C++ as jobs: a source for an architecture, a result a function."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.base.documents import decode, encode
+from portagpu.base.errors import MissingDependency, Unsupported
+from portagpu.base.patience import LIMITS
+from portagpu.base.subprocesses import call
+from portagpu.devices.machine_code.compiler import Compiler
+from portagpu.devices.machine_code.elf import check_readers
+from portagpu.runs.results.verdicts import Verdict
+from portagpu.suites.compile.job import Job, module_source, reader_sources
+from portagpu.suites.compile.judge import unjudged_result
+from portagpu.train.kernels.cache import cache_key
+from portagpu.train.kernels.cpp.sources import KERNELS, read_source
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from portagpu.devices.machine_code.toolchain import Toolchain
+    from portagpu.facts.targets import Target
+    from portagpu.runs.results.run import Result
+
+ROUTE: Final = "cpp"
+"""In ``compile.routes``; the id of the one result where nothing is built by it."""
+_FORMAT: Final = 1
+"""Of what the cache holds."""
+
+
+def find_compilers(backend: str, targets: Sequence[Target]) -> dict[str, Compiler | Result]:
+    """The compiler for each architecture of one vendor, or the result if there is none.
+
+    One child process finds them, because a vendor's library or program may hang.
+    """
+    archs = [target.arch.name for target in targets if _claims(target)]
+    given, problem = (
+        call(__name__, "survey", (backend, archs), limit_s=LIMITS.survey_s) if archs else ({}, "")
+    )
+    return {target.arch.name: _compiler_or_result(target, given, problem) for target in targets}
+
+
+def _claims(target: Target) -> bool:
+    return ROUTE in (target.value("compile.routes") or ())
+
+
+def _compiler_or_result(
+    target: Target, given: Mapping[str, Any] | None, problem: str
+) -> Compiler | Result:
+    if not _claims(target):
+        return unjudged_result(
+            ROUTE, target, Verdict.SKIP, f"compile.routes of {target.arch} has no cpp"
+        )
+    if given is None:
+        reason = f"which compilers are here could not be asked: {problem}"
+        return unjudged_result(ROUTE, target, Verdict.ERROR, reason)
+    stated = given[target.arch.name]
+    if isinstance(stated, str):
+        return unjudged_result(ROUTE, target, Verdict.INCONCLUSIVE, stated)
+    return decode(Compiler, stated, "compiler")
+
+
+def survey(backend: str, archs: Sequence[str]) -> dict[str, Any]:
+    """In the child: each architecture's compiler as JSON, or why there is none."""
+    from portagpu.devices.discovery import plugin
+
+    toolchain = plugin(backend).toolchain()
+    assert toolchain is not None  # noqa: S101 - the parent chose it for having one
+    try:
+        check_readers()
+        found = toolchain.cpp_compilers(archs)
+    except (MissingDependency, Unsupported) as error:
+        return dict.fromkeys(archs, str(error))
+    survey: dict[str, Any] = encode(found)
+    return survey
+
+
+def entries(
+    target: Target, backend: str, toolchain: Toolchain, compiler: Compiler | Result
+) -> list[Job | Result]:
+    """A job for each source of the package, or one result with the reason if there is none."""
+    if not isinstance(compiler, Compiler):
+        return [compiler]
+    readers = _readers(toolchain)
+    return [
+        Job(
+            name=name,
+            target=target,
+            compiler=compiler,
+            request={"kind": ROUTE, "plugin": backend, "arch": target.arch.name, "source": name},
+            key=cache_key(
+                ROUTE,
+                _FORMAT,
+                [compiler.name, compiler.version, compiler.stamp],
+                [read_source(name), *readers],
+                [target.arch.name, target.arch.warp_size],
+            ),
+            ids={function: result_id(name, function) for function in functions},
+            extra={"source": f"{name}.cpp"},
+        )
+        for name, functions in KERNELS.items()
+    ]
+
+
+def result_id(name: str, function: str) -> str:
+    """ "warp_reduce[f32]" of ``row_sum_f32``; the source's name alone where it has one function."""
+    if len(KERNELS[name]) == 1:
+        return name
+    return f"{name}[{function.rpartition('_')[2]}]"
+
+
+def _readers(toolchain: Toolchain) -> list[str]:
+    """The source texts of the worker, the vendor's compiler and readers, and the ELF reader."""
+    own = map(
+        module_source, ("portagpu.suites.compile.worker", "portagpu.devices.machine_code.elf")
+    )
+    return [*own, *reader_sources(toolchain)]

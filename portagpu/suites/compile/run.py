@@ -1,0 +1,148 @@
+"""Builds and judges the kernels for each architecture; results have a stable order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.base.installation import check_installation
+from portagpu.base.patience import LIMITS
+from portagpu.devices.discovery import toolchain_for
+from portagpu.facts.targets import architecture_names, load_architecture
+from portagpu.runs.engine import Progress, RunOptions, add_result, complete
+from portagpu.runs.results.verdicts import Verdict
+from portagpu.suites.compile import cpp_jobs, triton_jobs
+from portagpu.suites.compile.job import Job
+from portagpu.suites.compile.judge import unjudged_result
+from portagpu.suites.compile.pool import ask_all
+from portagpu.train.kernels.cache import Cache
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from portagpu.facts.targets import Target
+    from portagpu.runs.results.run import Result, Run
+
+_ROUTE: Final = "route"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileOptions(RunOptions):
+    """The options of a run of the compilers.
+
+    The kernels are built for the architecture of ``target``, for ``archs``, or for all
+    architectures of the matrix. Earlier builds come from ``cache``. ``limit_s`` is the time limit
+    of one kernel.
+    """
+
+    archs: Sequence[str] = ()
+    cache: Cache = field(default_factory=lambda: Cache(None))
+    limit_s: float = LIMITS.compile_s
+
+    def targets(self) -> tuple[Target, ...]:
+        """The architectures to build for.
+
+        Raises TargetNotFound, with the closest names, for an unknown name.
+        """
+        if self.target is not None:
+            return tuple(filter(None, (self.load_target(),)))
+        found = dict.fromkeys(
+            load_architecture(name) for name in self.archs or architecture_names()
+        )
+        return tuple(sorted(found, key=lambda each: (each.vendor, _arch_order(each.arch.name))))
+
+
+def _arch_order(name: str) -> tuple[str, int, str]:
+    """sm_90 before sm_100."""
+    stem = name.rstrip("0123456789abcdef")
+    digits = name.removeprefix(stem)
+    return stem, len(digits), digits
+
+
+def compile_kernels(options: CompileOptions, progress: Progress | None = None) -> Run:
+    """Build and judge every kernel, and return the finished run.
+
+    On Ctrl-C the returned run is marked as interrupted. Raises TargetNotFound.
+    """
+    progress = progress or Progress()
+    work = partial(_build, targets=options.targets(), options=options, progress=progress)
+    return complete(options.new_run(), progress, work)
+
+
+def _build(
+    run: Run, targets: Sequence[Target], options: CompileOptions, progress: Progress
+) -> None:
+    """Add every result to ``run`` in the order of ``targets``; after Ctrl-C, those so far."""
+    check_installation()
+    # by place, so that the order does not depend on which compiler is faster
+    results: dict[int, list[Result]] = {}
+    todo: list[tuple[int, Job]] = []
+
+    def start(index: int) -> None:
+        job = todo[index][1]
+        progress.item_begins(f"{job.target.arch} {job.name}", index + 1, len(todo))
+
+    def answer(index: int, given: dict[str, Any]) -> None:
+        at, job = todo[index]
+        results[at] = job.results(given, cached=False)
+        if job.codes(given) is not None:
+            options.cache.put(job.key, given)
+
+    try:
+        for place, entry in enumerate(_entries(targets)):
+            if not isinstance(entry, Job):
+                results[place] = [entry]
+                continue
+            known = options.cache.get(entry.key)
+            if known is not None and entry.codes(known) is not None:
+                results[place] = entry.results(known, cached=True)
+            else:
+                todo.append((place, entry))
+        if todo:
+            jobs = [dict(job.request) for _, job in todo]
+            ask_all(jobs, answer, on_start=start, limit_s=options.limit_s)
+    finally:
+        for _, found in sorted(results.items()):
+            for result in found:
+                add_result(run, progress, result)
+        versions = {**run.info.versions, **_compilers(run.results)}
+        run.info = replace(run.info, versions=versions)
+
+
+def _compilers(results: Sequence[Result]) -> dict[str, str]:
+    """The versions of the compilers that built something: {"nvrtc": "12.9, 13.5"}."""
+    found: dict[str, list[str]] = {}
+    for each in sorted({r.extra["compiler"] for r in results if "compiler" in r.extra}):
+        name, version = each.split(" ", 1)
+        found.setdefault(name.lower(), []).append(version)
+    return {name: ", ".join(versions) for name, versions in found.items()}
+
+
+def _entries(targets: Sequence[Target]) -> list[Job | Result]:
+    """The jobs, and the results that need no build, in the order of ``targets``."""
+    triton = triton_jobs.installed_compiler()
+    vendors = {target.vendor: toolchain_for(target.vendor) for target in targets}
+    entries: dict[Target, list[Job | Result]] = {}
+    for vendor, found in vendors.items():
+        theirs = [target for target in targets if target.vendor == vendor]
+        if found is None:
+            entries |= {target: [_no_compiler_result(target)] for target in theirs}
+            continue
+        backend, toolchain = found
+        compilers = cpp_jobs.find_compilers(backend, theirs)
+        for target in theirs:
+            entries[target] = [
+                *triton_jobs.entries(target, backend, toolchain, triton),
+                *cpp_jobs.entries(target, backend, toolchain, compilers[target.arch.name]),
+            ]
+    return [entry for target in targets for entry in entries[target]]
+
+
+def _no_compiler_result(target: Target) -> Result:
+    if target.vendor == "cpu":
+        return unjudged_result(
+            _ROUTE, target, Verdict.SKIP, "a CPU: kernels are built for GPUs only"
+        )
+    reason = f"no installed backend knows machine code of {target.vendor}"
+    return unjudged_result(_ROUTE, target, Verdict.INCONCLUSIVE, reason)

@@ -1,0 +1,99 @@
+"""The kernels in Triton as jobs: a variant for an architecture, with the config that fits it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from portagpu.base.errors import MissingDependency
+from portagpu.devices.machine_code.compiler import Compiler, find_compiler
+from portagpu.runs.results.verdicts import Verdict
+from portagpu.suites.compile.job import Job, module_source, reader_sources
+from portagpu.suites.compile.judge import unjudged_result
+from portagpu.train.kernels.cache import cache_key
+from portagpu.train.kernels.catalogue import VARIANTS, Variant
+from portagpu.train.kernels.plan import Config, Limits, candidates
+
+if TYPE_CHECKING:
+    from portagpu.devices.machine_code.toolchain import Toolchain
+    from portagpu.facts.targets import Target
+    from portagpu.runs.results.run import Result
+
+ROUTE: Final = "triton"
+"""In ``compile.routes``; the id of the one result where nothing is built by it."""
+_FORMAT: Final = 2
+"""Of what the cache holds."""
+
+
+def installed_compiler() -> Compiler | str:
+    """The installed Triton, or what to install."""
+    try:
+        return find_compiler()
+    except MissingDependency as error:
+        return str(error)
+
+
+def entries(
+    target: Target, backend: str, toolchain: Toolchain, compiler: Compiler | str
+) -> list[Job | Result]:
+    """The jobs of one architecture, and the results that need no build."""
+    if ROUTE not in (target.value("compile.routes") or ()):
+        reason = target.value("compile.without") or "compile.routes has no triton"
+        return [unjudged_result(ROUTE, target, Verdict.SKIP, str(reason))]
+    if isinstance(compiler, str):
+        return [unjudged_result(ROUTE, target, Verdict.INCONCLUSIVE, compiler)]
+    limits = Limits.of_target(target)
+    return [_entry(variant, target, limits, backend, toolchain, compiler) for variant in VARIANTS]
+
+
+def _entry(
+    variant: Variant,
+    target: Target,
+    limits: Limits,
+    backend: str,
+    toolchain: Toolchain,
+    compiler: Compiler,
+) -> Job | Result:
+    if why := variant.why_not(target):
+        return unjudged_result(variant.id, target, Verdict.SKIP, why)
+    config = candidates(variant.kind, limits)[0]
+    return Job(
+        name=variant.id,
+        target=target,
+        compiler=compiler,
+        request={
+            "kind": ROUTE,
+            "plugin": backend,
+            "arch": target.arch.name,
+            "warp_size": target.arch.warp_size,
+            "variant": variant.id,
+            "blocks": config.blocks,
+            "threads": config.threads,
+            "stages": config.stages,
+        },
+        key=_key(variant, target, config, toolchain, compiler),
+        ids={variant.function: variant.id},
+        matrix=variant.matrix,
+        extra={
+            "threads": config.threads,
+            "stages": config.stages,
+            "blocks": dict(config.blocks),
+        },
+    )
+
+
+def _key(
+    variant: Variant, target: Target, config: Config, toolchain: Toolchain, compiler: Compiler
+) -> str:
+    """The cache key: all that the machine code depends on, without the facts that judge it."""
+    return cache_key(
+        _FORMAT,
+        [compiler.version, compiler.stamp],
+        [
+            module_source(f"portagpu.train.kernels.source.{variant.module}"),
+            module_source("portagpu.suites.compile.worker"),
+            *reader_sources(toolchain),
+        ],
+        repr(variant),
+        repr(config),
+        [target.arch.name, target.arch.warp_size],
+    )

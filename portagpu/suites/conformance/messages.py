@@ -1,0 +1,167 @@
+"""What the child sends: the cases that it found, the device that it opened, and outcomes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from portagpu.devices.contract import Override  # noqa: TC001 - documents read the types of fields
+from portagpu.facts.targets import ExpectedFailure, Target  # noqa: TC001 - as above
+from portagpu.runs.engine import OpenedDevice
+from portagpu.runs.results.verdicts import Evidence  # noqa: TC001 - as above
+from portagpu.runs.world import RankState  # noqa: TC001 - as above
+from portagpu.suites.conformance.case_ids import matches
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedCase:
+    """One case with its parameters: their labels are part of its id."""
+
+    id: str
+    area: str
+    spec: str
+    traps: tuple[str, ...] = ()
+    capability: tuple[str, ...] = ()
+    outcome: str = "exact"
+    covers: tuple[str, ...] = ()
+    smoke: bool = False
+    timeout_s: float | None = None
+    does_not_show: str = ""
+    function: str = ""
+    """The file and name of its pytest function."""
+    per_device: bool = False
+    """Whether it is about one device, so that it runs on each device."""
+    search: str = ""
+    """The area of which it runs random programs, and for how many seconds by default."""
+    search_s: float = 0.0
+    evidence: Evidence | None = None
+    """The evidence of its result: ``EARNS`` of ``portagpu.suites.conformance.cases``."""
+
+    def to_json(self, overrides: Sequence[Override] = ()) -> dict[str, Any]:
+        """An entry of the document ``portagpu.cases/1``; several capabilities are joined by +.
+
+        The first of ``overrides`` that fits sets ``outcome``, and is part of the entry.
+        """
+        entry: dict[str, Any] = {
+            "id": self.id,
+            "area": self.area,
+            "spec": self.spec,
+            "traps": list(self.traps),
+            "capability": "+".join(self.capability) or None,
+            "outcome": self.outcome,
+        }
+        override = self.first_override(overrides)
+        if override is not None:
+            entry |= {"outcome": override.outcome, "override": asdict(override)}
+        return entry
+
+    def first_override(self, overrides: Sequence[Override]) -> Override | None:
+        """The first override that fits this case."""
+        return next((each for each in overrides if matches(each.pattern, self.id)), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Searches:
+    """How cases run random programs: from which seed, and how much of their default time.
+
+    With ``program``, as ``--program`` takes it, that one runs and no other.
+    """
+
+    seed: int = 0
+    share: float = 1.0
+    program: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What keeps a file or a function from being cases."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """The cases that the child found, and what it could not read."""
+
+    cases: tuple[ListedCase, ...]
+    problems: tuple[Problem, ...]
+
+
+class OutcomeKind(StrEnum):
+    """How a case ended; ``session.outcome_of_error`` tells errors apart."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    RAISED = "raised"
+    LOST = "lost"
+    HUNG = "hung"
+    STARVED = "starved"
+    """It took too long while it waited for a CPU."""
+    UNSUPPORTED = "unsupported"
+    NOT_HERE = "not-here"
+    NOT_CLAIMED = "not-claimed"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class SharedWorld:
+    """How the world failed that a case shared with its other parameters."""
+
+    state: RankState
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseOutcome:
+    """How a case went; ``no_world`` is whether it asked for ranks and started none."""
+
+    kind: OutcomeKind
+    reason: str
+    duration_s: float
+    observed: tuple[str, ...]
+    shared_world: SharedWorld | None
+    no_world: bool
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.duration_s < float("inf"):
+            raise ValueError("duration_s must be a number of seconds")
+        if self.kind is not OutcomeKind.PASSED and not self.reason.strip():
+            raise ValueError(f"{self.kind} needs a reason")
+
+
+@dataclass(frozen=True, slots=True)
+class TargetClaims:
+    """The parts of a target that verdicts depend on."""
+
+    id: str
+    claims: frozenset[str]
+    expected_failures: tuple[ExpectedFailure, ...] = ()
+
+    @classmethod
+    def from_target(cls, target: Target) -> TargetClaims:
+        """Those parts of ``target``."""
+        return cls(target.id, frozenset(target.claims), target.expected_failures)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceUnderTest(OpenedDevice):
+    """The device that the child opened; ``count`` is 1 if all ranks share one."""
+
+    vendor: str | None
+    capabilities: frozenset[str]
+    target: TargetClaims | None
+    start_s: float = 0.0
+    """Seconds that a world of ranks may need before its time limit begins."""
+    overrides: tuple[Override, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """The target's id, or the product and architecture, for sentences."""
+        if self.target is not None:
+            return self.target.id
+        return f"{self.product or 'an unknown product'} ({self.arch})"

@@ -1,0 +1,136 @@
+"""One case of the performance suite before it runs; units and array sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.runs.results.verdicts import Verdict
+from portagpu.suites.performance.timing import Effort
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from portagpu.suites.performance.device import MeasuredDevice
+
+SUITE: Final = "performance"
+
+SCALES: Final[Mapping[str, float]] = {
+    "TFLOPS": 1e12,
+    "TOPS": 1e12,
+    "GB/s": 1e9,
+    "1/s": 1.0,
+    "tokens/s": 1.0,
+    "ratio": 1.0,
+    "1": 1.0,
+}
+"""Work per second in each unit of rate: decimal, 1 GB is 1e9 bytes. A "ratio" is the time of
+another over that of what is measured (``portagpu.base.units.worse_side``), and "1" a count."""
+TIME_SCALES: Final[Mapping[str, float]] = {"us": 1e6}
+"""Seconds in each unit of time."""
+
+BEYOND_CACHE: Final = 4
+"""Arrays of at least four times all last-level caches: the run rule of STREAM
+(https://www.cs.virginia.edu/stream/ref.html)."""
+_UNKNOWN_CACHE_BYTES: Final = 128 << 20
+_LEAST_ARRAY_BYTES: Final = 64 << 20
+_QUICK_ARRAY_BYTES: Final = 512 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """Why a case does not run: SKIP (not claimed) or INCONCLUSIVE (claimed, not judged)."""
+
+    verdict: Verdict
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchCase:
+    """One measure: ``function(rank, effort=..., **arguments)`` returns a ``RankSamples`` as JSON.
+
+    ``metric`` is the id under which targets state expectations, ``id`` adds the variant in square
+    brackets. ``function`` is "name" in the area's file. ``counts`` says what work is counted,
+    ``checks`` how values are checked before a time is kept.
+    """
+
+    id: str
+    metric: str
+    area: str
+    unit: str
+    function: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    world: int = 1
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables that its ranks have besides those of this process."""
+    algorithm: str | None = None
+    dtype: str | None = None
+    shape: str | Mapping[str, int | str] | None = None
+    axis: str = ""
+    """The name of a curve's x axis ("array size"); empty if there is no curve."""
+    counts: str = ""
+    checks: str = ""
+    does_not_show: str = ""
+    least: float | None = None
+    """The least value that this project requires on any hardware; None for no requirement."""
+    absent: Absent | None = None
+    further: bool = False
+    """Whether a bring-up, which asks whether a device is sound, leaves it out."""
+    time_factor: float = 1.0
+    """How many times the usual limit it may take, where it does more than one measure."""
+
+
+def large_array_bytes(device: MeasuredDevice, arrays: int, effort: Effort = Effort.FULL) -> int:
+    """Bytes of each of ``arrays`` arrays, which together use at most a quarter of free memory.
+
+    Larger than the last-level cache if memory allows; a multiple of 1 MiB. The quick effort takes
+    at most 512 MiB on a CPU, whose cores may see the cache of a whole socket.
+    """
+    cache = device.cache_bytes or _UNKNOWN_CACHE_BYTES
+    wanted = max(BEYOND_CACHE * cache, _LEAST_ARRAY_BYTES)
+    if device.free_bytes is not None:
+        wanted = min(wanted, device.free_bytes // (4 * arrays))
+    if device.shared and effort is Effort.QUICK:
+        wanted = min(wanted, _QUICK_ARRAY_BYTES)
+    return max(wanted >> 20, 1) << 20
+
+
+def beyond_cache(device: MeasuredDevice, array_bytes: int) -> bool:
+    """Whether arrays of that size are so large that their traffic is the memory's."""
+    return array_bytes >= BEYOND_CACHE * (device.cache_bytes or _UNKNOWN_CACHE_BYTES)
+
+
+def cache_sentence(device: MeasuredDevice, array_bytes: int) -> str:
+    """A sentence for ``does_not_show`` if arrays are not beyond the cache, else empty."""
+    if device.cache_bytes is None:
+        return f"the size of the last-level cache is unknown; arrays are {array_bytes >> 20} MiB"
+    if not beyond_cache(device, array_bytes):
+        return (
+            f"arrays of {array_bytes >> 20} MiB are not {BEYOND_CACHE} times the last-level cache "
+            f"of {device.cache_bytes >> 20} MiB, so part of the traffic may be cache"
+        )
+    return ""
+
+
+def no_triton(device: MeasuredDevice) -> Absent | None:
+    """Why kernels in Triton do not run on the device; None if they do."""
+    if device.triton:
+        return None
+    return Absent(Verdict.SKIP, f"Triton launches nothing on {device.name}")
+
+
+def no_ranks(device: MeasuredDevice, world: int) -> Absent | None:
+    """Why a collective over ``world`` ranks has no bus bandwidth here; None if it has one."""
+    if "collectives" not in device.capabilities:
+        return Absent(Verdict.SKIP, f"the {device.backend} backend claims no collectives")
+    if world == 1:
+        return Absent(
+            Verdict.SKIP,
+            "not applicable: one rank moves nothing between ranks, so it has no bus bandwidth",
+        )
+    if not device.shared and device.count < world:
+        return Absent(
+            Verdict.INCONCLUSIVE,
+            f"{world} ranks need {world} devices, and this machine shows {device.count}",
+        )
+    return None

@@ -1,0 +1,215 @@
+"""Matrix products with a checked answer: the load of several measures.
+
+Runs in ranks: needs torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import torch
+
+    from portagpu.devices.contract import Backend
+
+SAMPLED: Final = 8
+"""Rows, and columns, that are compared with float64: the first, the last and random ones."""
+_PART: Final = 8192
+"""Columns of the second operand that are converted to float64 at a time."""
+
+_HALF_ULP: Final = {"fp64": 2**-53, "fp32": 2**-24, "bf16": 2**-8, "fp16": 2**-11}
+"""The unit roundoff u of what a product is written in: half the gap above 1."""
+_TF32_INPUT: Final = 2**-10
+"""tf32 keeps 10 bits of the fraction; torch may cut instead of round, which is a whole ulp."""
+_FP8_ACCUMULATE: Final = (128, 2**-13)
+"""fp8 matrix units may add up 128 products with about 14 bits before they are added in float32
+(DeepSeek-V3 technical report, arXiv 2412.19437, section 3.3.2)."""
+
+
+@dataclass(slots=True)
+class Product:
+    """C = A B with A (m, k), B (k, n) and C (m, n) on a device, and random A and B.
+
+    ``result`` holds the last C; A and B are exact in their dtype, so that float64 products of them
+    are the reference.
+    """
+
+    dtype: str
+    m: int
+    n: int
+    k: int
+    a: torch.Tensor
+    b: torch.Tensor
+    result: torch.Tensor
+
+    @property
+    def operations(self) -> int:
+        """2 M N K: a multiplication and an addition for each of the M N K products."""
+        return 2 * self.m * self.n * self.k
+
+    @property
+    def moved_bytes(self) -> int:
+        """Both operands read and the result written, once each."""
+        return sum(each.nbytes for each in (self.a, self.b, self.result))
+
+    @property
+    def shape(self) -> dict[str, int | str]:
+        """The shape as results write it."""
+        return {"m": self.m, "n": self.n, "k": self.k, "dtype": self.dtype}
+
+
+def usual_layout(dtype: str) -> str:
+    """The index along which A and along which B is contiguous, unless something else is asked for.
+
+    torch's own products of int8 and fp8 want their second operand column by column.
+    """
+    return "kk" if dtype in ("int8", "fp8") else "kn"
+
+
+def product(
+    gpu: Backend, dtype: str, m: int, n: int, k: int, seed: int, contiguous: str | None = None
+) -> Product:
+    """Seeded random operands: normal for floating-point dtypes, all of -128 to 127 for int8.
+
+    ``contiguous`` names the index along which A (m, k) and along which B (k, n) is contiguous, as
+    ``portagpu.facts.targets.model.CONTIGUOUS`` lists them; by default ``usual_layout``.
+
+    Sets torch's switches so that only "tf32" rounds float32 operands, and that partial sums of
+    16-bit products are not rounded to 16 bits.
+    """
+    import torch
+
+    gpu.set_float32_precision("tf32" if dtype == "tf32" else "ieee")
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    generator = torch.Generator(gpu.device).manual_seed(seed)
+    on = {"generator": generator, "device": gpu.device}
+    if dtype == "int8":
+        a = torch.randint(-128, 128, (m, k), dtype=torch.int8, **on)  # type: ignore[call-overload]
+        b = torch.randint(-128, 128, (n, k), dtype=torch.int8, **on).t()  # type: ignore[call-overload]
+        result = torch.empty((m, n), dtype=torch.int32, device=gpu.device)
+        return Product(dtype, m, n, k, a, b, result)
+    if dtype == "fp8":
+        if gpu.precision.fp8 is None:
+            raise ValueError(f"the {gpu.name} backend has no fp8 arithmetic")
+        kind = gpu.precision.fp8.e4m3
+        a = torch.randn((m, k), **on).to(kind)  # type: ignore[call-overload]
+        # torch._scaled_mm wants its second operand column by column
+        b = torch.randn((n, k), **on).to(kind).t()  # type: ignore[call-overload]
+        result = torch.empty((m, n), dtype=torch.bfloat16, device=gpu.device)
+        return Product(dtype, m, n, k, a, b, result)
+    kind = {
+        "fp64": torch.float64,
+        "fp32": torch.float32,
+        "tf32": torch.float32,
+        "bf16": torch.bfloat16,
+        "fp16": torch.float16,
+    }[dtype]
+    along_a, along_b = tuple(contiguous or usual_layout(dtype))
+    a = torch.randn((m, k) if along_a == "k" else (k, m), **on).to(kind)  # type: ignore[call-overload]
+    b = torch.randn((k, n) if along_b == "n" else (n, k), **on).to(kind)  # type: ignore[call-overload]
+    a, b = a if along_a == "k" else a.t(), b if along_b == "n" else b.t()
+    return Product(dtype, m, n, k, a, b, torch.empty((m, n), dtype=kind, device=gpu.device))
+
+
+def multiply(work: Product) -> None:
+    """Write A B to ``work.result``."""
+    import torch
+
+    if work.dtype == "int8":
+        torch._int_mm(work.a, work.b, out=work.result)
+    elif work.dtype == "fp8":
+        one = _unit_scale(work.a.device)
+        work.result = torch._scaled_mm(work.a, work.b, one, one, out_dtype=torch.bfloat16)
+    else:
+        torch.mm(work.a, work.b, out=work.result)
+
+
+_unit_scales: dict[torch.device, torch.Tensor] = {}
+
+
+def _unit_scale(device: torch.device) -> torch.Tensor:
+    import torch
+
+    if device not in _unit_scales:
+        _unit_scales[device] = torch.ones((), device=device)
+    return _unit_scales[device]
+
+
+def poison(work: Product) -> None:
+    """Overwrite the result, so that an old one cannot pass for a new one."""
+    work.result.fill_(float("nan") if work.result.is_floating_point() else -1)
+
+
+def verify(work: Product, seed: int) -> str:
+    """What is wrong with ``work.result``, in one sentence; empty where nothing is.
+
+    Sampled rows and columns are compared with float64 products on the host. A dot product of length
+    K that is accumulated with unit roundoff v and written with u differs by at most
+    ``K v (|A| |B|) + u |C|`` (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition,
+    section 3.1, to first order); integers have to be equal. Every element has to be finite.
+    """
+    import torch
+
+    if work.result.is_floating_point() and not bool(torch.isfinite(work.result).all()):
+        return f"the {work.dtype} product holds values that are not finite"
+    generator = torch.Generator().manual_seed(seed)
+    rows, columns = (_sample(size, generator) for size in (work.m, work.n))
+    a, b = work.a.cpu(), work.b.cpu()
+    found = work.result[rows.to(work.result.device)].cpu()
+    # in parts: float64 of all of a wide operand may not fit the host's memory
+    for start in range(0, work.n, _PART):
+        part = slice(start, start + _PART)
+        wrong = _compare(work, a[rows], b[:, part], found[:, part], "row", rows)
+        if wrong:
+            return wrong
+    found = work.result[:, columns.to(work.result.device)].cpu()
+    return _compare(work, a, b[:, columns], found, "column", columns)
+
+
+def _sample(size: int, generator: torch.Generator) -> torch.Tensor:
+    import torch
+
+    inner = torch.randint(0, size, (SAMPLED - 2,), generator=generator).tolist()
+    return torch.tensor(sorted({0, size - 1, *inner}))
+
+
+def _compare(
+    work: Product,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    found: torch.Tensor,
+    what: str,
+    where: torch.Tensor,
+) -> str:
+    a64, b64, found64 = a.double(), b.double(), found.double()
+    reference = a64 @ b64
+    error = (found64 - reference).abs()
+    excess = error - _bound(work, a64.abs() @ b64.abs(), reference.abs())
+    if bool((excess <= 0).all()):
+        return ""
+    index = int(excess.argmax())
+    row, column = divmod(index, reference.shape[1])
+    place = int(where[row if what == "row" else column])
+    return (
+        f"the {work.dtype} product is wrong in {what} {place}: {float(found64[row, column]):.6g} "
+        f"instead of {float(reference[row, column]):.6g}"
+    )
+
+
+def _bound(work: Product, magnitude: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    """The largest error that rounding explains; ``magnitude`` is |A| |B|."""
+    if work.dtype == "int8":
+        return magnitude * 0
+    if work.dtype == "fp8":
+        length, roundoff = _FP8_ACCUMULATE
+        accumulated = min(work.k, length) * roundoff + work.k * _HALF_ULP["fp32"]
+        return accumulated * magnitude + 2 * _HALF_ULP["bf16"] * reference
+    if work.dtype == "tf32":
+        return (2 * _TF32_INPUT + work.k * _HALF_ULP["fp32"]) * magnitude
+    written = 2 * _HALF_ULP[work.dtype] * reference
+    if work.dtype == "fp64":
+        # the reference is rounded just as much
+        return 2 * work.k * _HALF_ULP["fp64"] * magnitude + written
+    return work.k * _HALF_ULP["fp32"] * magnitude + written

@@ -1,0 +1,204 @@
+"""Runs the performance suite on one device."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from portagpu.base.installation import check_installation
+from portagpu.base.patience import LIMITS
+from portagpu.facts.host import read_host
+from portagpu.facts.targets import load_targets
+from portagpu.runs.engine import Progress, RunOptions, add_result, check_device, complete
+from portagpu.runs.results.expectations import exactly
+from portagpu.runs.results.run import Result
+from portagpu.runs.results.verdicts import Verdict
+from portagpu.runs.world import Ranks, RankState
+from portagpu.suites.performance import suite
+from portagpu.suites.performance.case_runner import BenchContext, not_run
+from portagpu.suites.performance.cases import SUITE
+from portagpu.suites.performance.ceilings import with_shares
+from portagpu.suites.performance.device import MeasuredDevice
+from portagpu.suites.performance.timing import Effort
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from portagpu.runs.results.run import Run
+    from portagpu.suites.performance.cases import BenchCase
+
+OPEN_ID: Final = "device/open"
+"""The id of the result that blocks all others if the device cannot be opened."""
+QUICK_S: Final = 160.0
+"""After this long a quick run of everything begins no further measure, so that it ends within three
+minutes on a slow or busy machine too."""
+
+
+def open_device(
+    ranks: Ranks,
+    backend: str | None = None,
+    index: int = 0,
+    timeout_s: float = LIMITS.device_s,
+) -> MeasuredDevice | Result:
+    """The device's description, read in a rank, or a failed result if it cannot be opened."""
+    outcome = ranks.run(
+        "portagpu.suites.performance.device:describe",
+        backend=backend,
+        indices=[index],
+        group=False,
+        timeout_s=timeout_s,
+    )
+    if outcome.ok:
+        return MeasuredDevice.from_json(outcome.values[0])
+    return Result(
+        id=OPEN_ID,
+        suite=SUITE,
+        area="device",
+        verdict=Verdict.ERROR,
+        reason=f"the device cannot be opened: {outcome.sentence}",
+        device=f"{backend or 'device'} {index}",
+        value=str(outcome.first_failure.state) if outcome.first_failure is not None else None,
+        expected=exactly(str(RankState.DONE), "the device opens"),
+        duration_s=outcome.duration_s,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOptions(RunOptions):
+    """The options of a run of the performance suite.
+
+    ``names`` are areas ("gemm"), metrics ("memory/copy") or case ids; without any, all run.
+    ``index`` is the device for single-device measures, ``world`` the number of ranks of collectives
+    (by default every device, or two ranks if all share one). ``target`` is what is judged, by
+    default this device's; another target makes every case INCONCLUSIVE. ``timeout_s`` is the hard
+    limit of each case, whatever it does; by default it may take longer while it goes on. Cases run
+    in an order shuffled by ``seed`` (by default a new one for each run), so that what one leaves
+    behind does not always meet the same other; every result that ran has the seed and its place in
+    ``extra.order``. Without ``further`` the cases that a bring-up does not need are left out.
+    """
+
+    names: Sequence[str] = ()
+    backend: str | None = None
+    index: int = 0
+    world: int | None = None
+    effort: Effort = Effort.QUICK
+    timeout_s: float | None = None
+    seed: int | None = None
+    further: bool = True
+
+
+def run(options: BenchOptions, progress: Progress | None = None) -> Run:
+    """Run the selected measures, judge them, and return the finished run.
+
+    On Ctrl-C the returned run is marked as interrupted. Raises UnknownMeasure, TargetNotFound,
+    UnknownDevice, and MissingDependency without torch.
+    """
+    progress = progress or Progress()
+    options.load_target()
+    suite.selected_areas(options.names)
+    check_device(options.backend, options.index)
+
+    def work(run: Run) -> None:
+        with Ranks() as ranks:
+            measure(run, options, ranks, progress)
+
+    return complete(options.new_run(), progress, work)
+
+
+def measure(run: Run, options: BenchOptions, ranks: Ranks, progress: Progress) -> None:
+    """Add one result for each case to ``run``, in order.
+
+    Once ``progress.stop_reason()`` gives a reason, no further case begins; those left are
+    INCONCLUSIVE with that reason.
+    """
+    check_installation()
+    names, effort = options.names, options.effort
+    suite.selected_areas(names)
+    wanted = options.load_target()
+    opened = open_device(ranks, options.backend, options.index)
+    if isinstance(opened, Result):
+        add_result(run, progress, opened)
+        stand_in = MeasuredDevice(backend=options.backend or "", name="")
+        for case in suite.plan(names, stand_in, effort, options.world or 2, wanted):
+            blocked = not_run(case, "the device cannot be opened", blocked_by=OPEN_ID)
+            add_result(run, progress, blocked)
+        return
+    opened.describe_in(run, opened.target, "arch")
+    progress.opened(opened)
+    if wanted is not None and opened.target != wanted.id:
+        described = MeasuredDevice.from_target(wanted)
+        here = f"this machine's device is {_device_and_target(opened)}, not {wanted.id}"
+        for case in suite.plan(names, described, effort, options.world or 2, wanted):
+            add_result(run, progress, _other_target_result(case, here))
+        return
+    judged = wanted or load_targets().get(opened.target or "")
+    size = options.world or default_world(opened)
+    planned = suite.plan(names, opened, effort, size, judged)
+    cases = [case for case in planned if options.further or not case.further]
+    session = BenchContext(ranks, opened, effort, judged, options.timeout_s, read_host().busy)
+    seed = _new_seed() if options.seed is None else options.seed
+    budget = _Budget(QUICK_S if effort is Effort.QUICK and not names else math.inf)
+    try:
+        for number, case in enumerate(shuffled(cases, seed), 1):
+            if case.absent is None and (reason := progress.stop_reason() or budget.spent()):
+                add_result(run, progress, not_run(case, reason))
+                continue
+            if case.absent is None:
+                progress.item_begins(case.id, number, len(cases))
+            found = session.result(case)
+            order = {"seed": seed, "place": number}
+            add_result(run, progress, replace(found, extra={**found.extra, "order": order}))
+    finally:
+        _put_in_order(run, cases, opened)
+
+
+class _Budget:
+    """How long measures may still begin."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._started_s = time.monotonic()
+
+    def spent(self) -> str:
+        """Why no further one begins; empty while there is time."""
+        if time.monotonic() - self._started_s < self._seconds:
+            return ""
+        return f"not run: the {self._seconds:.0f} s of a quick run are over; name it, or use --full"
+
+
+def shuffled(cases: Sequence[BenchCase], seed: int) -> list[BenchCase]:
+    """``cases`` in the order of ``seed``: those that run, and after them those that do not."""
+    order = sorted(cases, key=lambda case: case.id)
+    random.Random(seed).shuffle(order)  # noqa: S311 - an order, not a secret
+    return sorted(order, key=lambda case: case.absent is not None)
+
+
+def _new_seed() -> int:
+    return random.SystemRandom().randrange(2**31)
+
+
+def _put_in_order(run: Run, cases: Sequence[BenchCase], device: MeasuredDevice) -> None:
+    """List the results as they were planned, whatever order they ran in, with their shares."""
+    places = {case.id: place for place, case in enumerate(cases)}
+    run.results.sort(key=lambda result: places.get(result.id, -1))
+    run.results[:] = with_shares(run.results, device)
+
+
+def default_world(device: MeasuredDevice) -> int:
+    """The number of ranks of collectives: every device, or two if all ranks share one."""
+    return 2 if device.shared else device.count
+
+
+def _device_and_target(device: MeasuredDevice) -> str:
+    target = f"target {device.target}" if device.target else "no target"
+    return f"{device.product or device.arch or device.name} ({target})"
+
+
+def _other_target_result(case: BenchCase, here: str) -> Result:
+    absent = case.absent
+    if absent is not None and absent.verdict is Verdict.SKIP:
+        return not_run(case, absent.reason, verdict=Verdict.SKIP)
+    return not_run(case, here)

@@ -1,0 +1,126 @@
+"""The samples that a rank returns for a case: times and work, or why there are none.
+
+Plain JSON values, written in the rank and read by the engine.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from portagpu.suites.performance import telemetry
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import torch
+
+    from portagpu.suites.performance.timing import Stopwatch, Timing
+
+
+@dataclass(slots=True)
+class Point:
+    """One size: seconds of one call for each sample, and the ``work`` of one call.
+
+    ``work`` is operations or bytes, bus factors included; with 0 the time itself is the value.
+    ``x`` is the size in bytes where the case has several sizes. ``flops`` and ``bytes`` are what
+    one call computes and moves at least, for its place under a roofline; None where not counted.
+    """
+
+    x: float
+    seconds: list[float]
+    repeats: int
+    work: float
+    flops: float | None = None
+    bytes: float | None = None
+
+
+@dataclass(slots=True)
+class RankSamples:
+    """One rank's answer. A ``wrong`` value takes every number with it; ``skip`` says why nothing
+    was measured."""
+
+    points: list[Point] = field(default_factory=list)
+    wrong: str = ""
+    skip: str = ""
+    clock: str = ""
+    resolution_s: float = 0.0
+    threads: int = 0
+    stable: bool = True
+    """Whether every warm-up ended because its rounds agreed."""
+    telemetry: list[dict[str, float]] = field(default_factory=list)
+    """What the device showed of itself while it was timed."""
+    load_average: float | None = None
+    """How many tasks wanted a CPU in the last minute, when the reading began; None is unknown."""
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def start(cls, stopwatch: Stopwatch) -> RankSamples:
+        """Empty samples for ``stopwatch``, with torch's present number of threads."""
+        import torch
+
+        return cls(
+            clock=stopwatch.clock,
+            resolution_s=stopwatch.resolution_s,
+            threads=torch.get_num_threads(),
+            load_average=_load_average(),
+        )
+
+    def keep(
+        self,
+        timing: Timing,
+        *,
+        work: float = 0.0,
+        x: float = 0.0,
+        flops: float | None = None,
+        moved: float | None = None,
+    ) -> None:
+        """Add what was timed at size ``x``: ``flops`` and ``moved`` bytes are those of one call."""
+        self.points.append(Point(x, list(timing.seconds), timing.repeats, work, flops, moved))
+        self.observe(timing)
+
+    def observe(self, timing: Timing) -> None:
+        """Note how the warm-up ended and what the device showed, and no time."""
+        self.stable = self.stable and timing.stable
+        self.telemetry += [dict(each) for each in timing.telemetry]
+
+    def telemetry_summary(self) -> dict[str, Any] | str:
+        """The readings in short, or why there are none."""
+        return telemetry.summary(self.telemetry)
+
+    def keep_ratios(self, times: Sequence[float], *, repeats: int, work: float) -> None:
+        """Add times over those of something else, measured in turns; ``work`` over the other's."""
+        self.points.append(Point(0.0, list(times), repeats, work))
+
+    def reject(self, sentence: str) -> None:
+        """Note that a value was wrong; the first sentence stays."""
+        self.wrong = self.wrong or sentence
+
+    def to_json(self) -> dict[str, Any]:
+        """The reading as a rank returns it; without points where a value was wrong."""
+        if self.wrong:
+            self.points = []
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> RankSamples:
+        """The reading that :meth:`to_json` wrote."""
+        points = [Point(**point) for point in document["points"]]
+        return cls(**{**document, "points": points})
+
+
+def first_wrong_byte(found: torch.Tensor, expected: torch.Tensor) -> str:
+    """A sentence about the first byte that differs; empty if none does."""
+    differs = found.cpu() != expected.cpu()
+    if not bool(differs.any()):
+        return ""
+    index = int(differs.nonzero()[0])
+    return f"byte {index} is {int(found[index])} instead of {int(expected[index])}"
+
+
+def _load_average() -> float | None:
+    try:
+        return os.getloadavg()[0]
+    except OSError:
+        return None

@@ -1,0 +1,130 @@
+"""What the engine needs of an area: how programs are drawn, and how one differs from its model."""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+from portagpu.base.errors import PortagpuError
+from portagpu.base.text import did_you_mean
+from portagpu.suites.search.programs import ProgramError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from hypothesis.strategies import SearchStrategy
+
+    from portagpu.devices.contract import Backend
+    from portagpu.runs.world import Rank
+    from portagpu.suites.search.programs import Program, Runners
+
+
+def has_contract(gpu: Backend, minor: int) -> bool:
+    """Whether the backend was written for contract 1.``minor`` or a later one.
+
+    What a later contract added is not drawn for an older backend, and cannot be missing there.
+    """
+    return gpu.plugin.contract >= (1, minor)
+
+
+class NotSearchable(PortagpuError, RuntimeError):
+    """This machine lacks what an area needs; the message says what and how to get it."""
+
+
+class Area(ABC):
+    """One part of the contract with its model.
+
+    Any of a program's calls may be left out: what a call has to work on may not be there, and then
+    it does nothing. What :meth:`difference` finds
+    depends on the program alone: it starts from a state that it makes itself, and leaves none.
+    """
+
+    name: str
+    ranks: int = 1
+    """On how many ranks a program runs."""
+    start_s: float = 0.0
+    """Seconds that :meth:`load` may take, on a busy machine."""
+    wait_s: float = 0.0
+    """Seconds after which a program itself tells that a device or a rank does not answer."""
+
+    def load(self) -> None:  # noqa: B027 - most areas are loaded with their module
+        """Import what the programs need, and open no device.
+
+        It runs in the process from which ranks are forked, so that they need not do it.
+        """
+
+    @abstractmethod
+    def programs(self, gpu: Backend) -> SearchStrategy[Program]:
+        """Programs for what the device claims, the simplest first, so that they shrink well."""
+
+    def listed(self, gpu: Backend) -> list[Program] | None:
+        """All programs of the area, where there are so few that none is drawn; else None.
+
+        Raises NotSearchable where this machine lacks what it takes.
+        """
+        return None
+
+    def ordered(self, listed: list[Program], seed: int) -> list[Program]:
+        """Those programs in the order of a seed."""
+        return random.Random(seed).sample(listed, len(listed))  # noqa: S311 - no secret
+
+    def aside(self) -> Iterator[str]:
+        """What the programs of this process did not judge, one reason for each time."""
+        return iter(())
+
+    def unjudged(self) -> int:
+        """How many programs of this process ran without anything of them being judged."""
+        return 0
+
+    @abstractmethod
+    def calls(self) -> Runners:
+        """What runs each call of a program."""
+
+    @abstractmethod
+    def difference(self, rank: Rank, program: Program) -> str:
+        """The first difference between model and device, as a clause; empty if there is none.
+
+        On an area of several ranks rank 0 calls it, and the others are in :meth:`follow`.
+        """
+
+    def follow(self, rank: Rank) -> None:
+        """What the other ranks do until rank 0 calls :meth:`end`."""
+        raise NotImplementedError(f"{self.name} is an area of one rank")
+
+    def end(self, rank: Rank) -> None:  # noqa: B027 - one rank ends by itself
+        """Rank 0 runs no further program."""
+
+
+AREAS: Final[Mapping[str, str]] = {
+    "collectives-2": "portagpu.suites.search.collectives.area:TWO",
+    "collectives-3": "portagpu.suites.search.collectives.area:THREE",
+    "collectives-4": "portagpu.suites.search.collectives.area:FOUR",
+    "collectives-8": "portagpu.suites.search.collectives.area:EIGHT",
+    "generators": "portagpu.suites.search.generators:AREA",
+    "memory": "portagpu.suites.search.memory:AREA",
+    "ordering": "portagpu.suites.search.ordering:AREA",
+    "ranges": "portagpu.suites.search.ranges:AREA",
+    "numbers": "portagpu.suites.search.numbers.area:AREA",
+    "autocast": "portagpu.suites.search.autocast.area:AREA",
+    "scaler": "portagpu.suites.search.scaler.area:AREA",
+    "operators-elementwise": "portagpu.suites.search.operators.area:ELEMENTWISE",
+    "operators-movement": "portagpu.suites.search.operators.area:MOVEMENT",
+    "operators-reductions": "portagpu.suites.search.operators.area:REDUCTIONS",
+    "operators-linalg": "portagpu.suites.search.operators.area:LINALG",
+    "operators-nn": "portagpu.suites.search.operators.area:NN",
+    "operators-other": "portagpu.suites.search.operators.area:OTHER",
+}
+"""Where each area is."""
+
+
+def load_area(name: str) -> Area:
+    """The area of that name; raises ProgramError for another one."""
+    place = AREAS.get(name)
+    if place is None:
+        hint = did_you_mean(name, list(AREAS), f"areas are {', '.join(AREAS)}")
+        raise ProgramError(f"no area of random programs is called {name!r}: {hint}")
+    module, _, attribute = place.partition(":")
+    area: Area = getattr(import_module(module), attribute)
+    return area

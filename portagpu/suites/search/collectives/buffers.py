@@ -1,0 +1,213 @@
+"""Buffers on the device: between guard elements, compared with the model's content bit by bit."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from portagpu.suites.search.collectives.model import STALE, Content, Part
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+GUARD: Final = 99
+_BEHIND: Final = 5
+"""Guard elements behind a buffer."""
+_INTEGERS: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_COLUMNS: Final = (2, 3, 5, 7)
+
+
+@dataclass(slots=True)
+class Buffer:
+    """One content on the device. ``moved`` contents are bits, others are numbers of ``dtype``.
+
+    ``offset`` guard elements stand before it. ``shape`` is "flat", "rows", "transposed" or
+    "scalar"; ``unit`` is how many elements a rank's part has, which rows divide.
+    """
+
+    content: Content
+    dtype: str
+    device: torch.device
+    moved: bool
+    offset: int = 4
+    shape: str = "flat"
+    unit: int = 0
+    storage: torch.Tensor = field(init=False)
+    tensor: torch.Tensor = field(init=False)
+    _sizes: torch.Size = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.storage = self._host(self.content.before).to(self.device)
+        flat = self.storage[self.offset : len(self.storage) - _BEHIND].view(self._torch_dtype)
+        self.tensor = shaped(flat, self.shape, self.unit)
+        self._sizes = self.tensor.shape
+
+    @property
+    def _torch_dtype(self) -> torch.dtype:
+        found: torch.dtype = getattr(torch, self.dtype)
+        return found
+
+    @property
+    def _host_dtype(self) -> torch.dtype:
+        return _INTEGERS[self._torch_dtype.itemsize] if self.moved else self._torch_dtype
+
+    def _host(self, parts: Sequence[Part]) -> torch.Tensor:
+        """The whole storage with those parts."""
+        return torch.cat([self._filled(each) for each in self._segments(parts)])
+
+    def _segments(self, parts: Sequence[Part]) -> list[Part]:
+        guard = self._plain(GUARD)
+        return [Part([guard], self.offset), *parts, Part([guard], _BEHIND)]
+
+    def _plain(self, number: int) -> int:
+        """The number, or 1 in a buffer of booleans."""
+        return min(number, 1) if self.dtype == "bool" else number
+
+    def _filled(self, part: Part) -> torch.Tensor:
+        pattern = part.pattern or [0]
+        if self.dtype == "bool" and pattern == [STALE]:
+            pattern = [1]
+        if len(pattern) == 1:
+            return torch.full((part.count,), pattern[0], dtype=self._host_dtype)
+        values = torch.tensor(pattern, dtype=self._host_dtype)
+        if len(values) == part.count:
+            return values
+        return values.repeat(part.count // len(values) + 1)[: part.count]
+
+    def difference(self) -> str:
+        """The first difference as a clause: "7 at element 3 of 8 of the result, not 9"."""
+        if self.tensor.shape != self._sizes:
+            return f"got {list(self.tensor.shape)} as the shape of {self.content.what}"
+        found = self.storage.cpu()
+        if not any(part.pattern is None or part.bounds for part in self.content.after):
+            wanted = self._host(self.content.after)
+            if torch.equal(_bits(found), _bits(wanted)):
+                return ""
+        start = 0
+        segments = self._segments(self.content.after)
+        for number, part in enumerate(segments):
+            got = found[start : start + part.count]
+            start += part.count
+            wrong = self._first_wrong(got, part)
+            if wrong is not None:
+                return self._clause(got, part, wrong, number, len(segments))
+        return ""
+
+    def digest(self) -> str:
+        """A text that is the same for the same bits, whatever the bits of a NaN are."""
+        found = self.storage.cpu()
+        wide = found.to(torch.float64)
+        numbers = _bits(found).masked_fill(wide.isnan(), 0)
+        return hashlib.blake2b(numbers.numpy().tobytes(), digest_size=8).hexdigest()
+
+    def _first_wrong(self, got: torch.Tensor, part: Part) -> int | None:
+        """The place of the first wrong element; None without one."""
+        if part.pattern is None or not part.count:
+            return None
+        wanted = self._filled(part)
+        same = _bits(got) == _bits(wanted)
+        if self._torch_dtype.is_complex and not self.moved:
+            same = got == wanted
+        elif got.is_floating_point():
+            same |= _both_nan(got, wanted)
+            if part.bounds:
+                # both are compared as float64 on the host, where a difference is rounded once
+                exact = _repeated(part.pattern, part.count)
+                same |= (got.double() - exact).abs() <= _repeated(part.bounds, part.count)
+        wrong = (~same).nonzero()
+        return int(wrong[0, 0]) if len(wrong) else None
+
+    def _clause(self, got: torch.Tensor, part: Part, place: int, number: int, segments: int) -> str:
+        if number in (0, segments - 1):
+            where = "before" if number == 0 else "behind"
+            return f"wrote {self._shown(got[place])} {where} {self.content.what}"
+        within = ""
+        if part.bounds:
+            within = f" within {part.bounds[place % len(part.bounds)]:.3g}"
+        wanted = self._filled(part)[place]
+        right = f"{part.at(place):.9g}" if part.bounds else self._shown(wanted)
+        several = f" of part {number - 1}" if segments > 3 else ""
+        clause = (
+            f"got {self._shown(got[place])} at element {place} of {part.count}{several} in "
+            f"{self.content.what}, not {right}{within}"
+        )
+        if self.content.before is self.content.after:
+            return f"{clause}: what the call only reads was changed"
+        return clause + self._nature(got, part, number - 1)
+
+    def _shown(self, element: torch.Tensor) -> str:
+        if not self.moved:
+            value = element.item()
+            return repr(value) if not isinstance(value, float) else f"{value:.9g}"
+        value = element.reshape(1).view(self._torch_dtype)[0].item()
+        bits = int(element.item()) % 2 ** (8 * element.element_size())
+        if isinstance(value, (int, bool)):
+            return repr(value)
+        return f"{value:.9g} (bits {bits:#x})"
+
+    def _nature(self, got: torch.Tensor, part: Part, number: int) -> str:
+        """What the wrong elements are, where that has a name; begins with a comma."""
+        wanted = self._filled(part)
+        if len(got) > 1 and _same(got[1:], wanted[:-1]):
+            return ", which belongs one element further left"
+        if len(got) > 1 and _same(got[:-1], wanted[1:]):
+            return ", which belongs one element further right"
+        wrong = ~((_bits(got) == _bits(wanted)) | _both_nan(got, wanted))
+        count = int(wrong.sum())
+        before = self.content.before[number]
+        clues = {"what was there before the call: nothing was written": before.pattern or [0]}
+        for text, pattern in (clues | self.content.clues()).items():
+            if not pattern:
+                continue
+            other = self._other(pattern, part.count)
+            if other is not None and _same(got[wrong], other[wrong]):
+                return f", which is {text}" + _how_many(count, part.count)
+        return _how_many(count, part.count)
+
+    def _other(self, pattern: Sequence[Any], count: int) -> torch.Tensor | None:
+        try:
+            return self._filled(Part(list(pattern), count))
+        except (RuntimeError, OverflowError, TypeError):
+            # a number that the format does not have
+            return None
+
+
+def _how_many(count: int, of: int) -> str:
+    return f" ({count} of {of} elements are wrong)" if 0 < count < of else ""
+
+
+def _bits(values: torch.Tensor) -> torch.Tensor:
+    return values.view(_INTEGERS[values.element_size()])
+
+
+def _both_nan(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    # formats of one byte have no isnan, and unsigned integers no comparison of their own
+    wide = torch.complex128 if one.is_complex() else torch.float64
+    return one.to(wide).isnan() & other.to(wide).isnan()
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether all are equal, bit by bit or NaN."""
+    return bool(((_bits(one) == _bits(other)) | _both_nan(one, other)).all())
+
+
+def _repeated(pattern: Sequence[Any], count: int) -> torch.Tensor:
+    values = torch.tensor(pattern, dtype=torch.float64)
+    return values.repeat(count // len(values) + 1)[:count]
+
+
+def shaped(flat: torch.Tensor, shape: str, unit: int) -> torch.Tensor:
+    """The elements in that shape: rows of 2, 3, 5 or 7, if that divides a rank's part."""
+    if shape == "scalar":
+        return flat[0] if len(flat) == 1 else flat
+    if shape == "flat":
+        return flat
+    columns = next((each for each in _COLUMNS if unit % each == 0), 1) if unit else 3
+    if shape == "deep":
+        return flat.view(math.prod(flat.shape) // columns, 1, columns)
+    rows = flat.view(-1, columns) if len(flat) else flat.view(0, columns)
+    return rows.t() if shape == "transposed" else rows

@@ -1,0 +1,186 @@
+"""The area: each call of a program is one operation beside its model, and needs no other call."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.suites.search.area import Area
+from portagpu.suites.search.numbers import (
+    attention,
+    casts,
+    elementwise,
+    gradients,
+    indexing,
+    moves,
+    products,
+    reductions,
+)
+from portagpu.suites.search.numbers.draws import Choice, drawn
+from portagpu.suites.search.numbers.formats import FLOATS, FP8, claimed, kind_of
+from portagpu.suites.search.numbers.pointwise import OPS
+from portagpu.suites.search.numbers.tensors import LAYOUTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from hypothesis.strategies import SearchStrategy
+
+    from portagpu.devices.contract import Backend
+    from portagpu.runs.world import Rank
+    from portagpu.suites.search.programs import Program, Runners
+
+SEEDS: Final = tuple(range(16))
+PATTERN_SEEDS: Final = tuple(range(256))
+MOST: Final = 32
+"""Calls of a program."""
+DTYPES: Final = {"reduce": 2, "product": 2}
+"""An operation is named once for so many of its dtypes, or once for 4; these have more forms."""
+CASTS: Final = 40
+"""How often the cast is named among the operations, for its many pairs of dtypes."""
+ATTENTIONS: Final = 8
+CALLS: Final[dict[str, Callable[..., str]]] = {
+    "cast": casts.cast_difference,
+    "elementwise": elementwise.elementwise_difference,
+    "reduce": reductions.reduction_difference,
+    "product": products.product_difference,
+    "move": indexing.indexing_difference,
+    "gradient": gradients.gradient_difference,
+    "attention": attention.attention_difference,
+}
+
+
+class _Numbers(Area):
+    name = "numbers"
+
+    def programs(self, gpu: Backend) -> SearchStrategy[Program]:
+        return drawn(_choices(claimed(gpu)), calls=MOST)
+
+    def calls(self) -> Runners:
+        return CALLS
+
+    def difference(self, rank: Rank, program: Program) -> str:
+        with warnings.catch_warnings():
+            # torch warns about tensors given as out whose memory it has to allocate anew
+            warnings.simplefilter("ignore")
+            for name, given in program:
+                found = CALLS[name](rank.gpu, **given)
+                if found:
+                    return found
+        return ""
+
+
+def _choices(have: list[str]) -> list[Choice]:
+    """All operations in the dtypes that the device has."""
+    arithmetic = [each for each in have if each not in FP8]
+    floats = [each for each in have if each in FLOATS]
+    complexes = [each for each in arithmetic if kind_of(each) in ("float", "complex")]
+    found = _of_kinds("elementwise", OPS, arithmetic, _ELEMENTWISE, other=True)
+    found += _of_kinds("reduce", reductions.OPS, arithmetic, _REDUCE)
+    found += [_choice("product", op, complexes, _PRODUCT) for op in products.OPS]
+    found += [_choice("move", op, _moved(op, arithmetic), _MOVE) for op in moves.OPS]
+    found += [_choice("gradient", op, floats, _GRADIENT) for op in gradients.OPS]
+    masked = {"dtype": floats, **_ATTENTION}
+    found.append(Choice("attention", {}, masked, times=ATTENTIONS))
+    sources = [each for each in casts.SOURCES if each in have]
+    pairs = {"source": sources, "target": sources, **_CAST}
+    found.append(Choice("cast", {}, pairs, times=CASTS))
+    return [each for each in found if all(each.lists.values())]
+
+
+def _choice(name: str, op: str, dtypes: list[str], lists: Mapping[str, Any]) -> Choice:
+    times = -(-len(dtypes) // DTYPES.get(name, 4))
+    return Choice(name, {"op": op}, {"dtype": dtypes, **lists}, times=times)
+
+
+def _moved(op: str, have: list[str]) -> list[str]:
+    """The dtypes in which an operation that moves elements is told."""
+    found = moves.OPS[op]
+    barred = (found.ordered and "complex", found.sums and "bool")
+    return [each for each in have if kind_of(each) not in barred]
+
+
+def _of_kinds(
+    name: str,
+    ops: Mapping[str, Any],
+    have: list[str],
+    lists: Mapping[str, Any],
+    *,
+    other: bool = False,
+) -> list[Choice]:
+    """Operations of a table, each in the dtypes of its kinds."""
+    found = []
+    for op, each in ops.items():
+        dtypes = [dtype for dtype in have if kind_of(dtype) in each.kinds.split()]
+        # half of the calls are of one dtype
+        both = {"other": [*[""] * len(dtypes), *dtypes]} if other else {}
+        found.append(_choice(name, op, dtypes, {**both, **lists}))
+    return found
+
+
+def _lists(shapes: tuple[tuple[int, ...], ...]) -> list[list[int]]:
+    """Shapes as JSON has them."""
+    return [list(each) for each in shapes]
+
+
+_ELEMENTWISE: Final = {
+    "kind": elementwise.KINDS,
+    "shape": _lists(elementwise.SHAPES),
+    "layout": LAYOUTS,
+    "beside": elementwise.OTHERS,
+    "other_layout": LAYOUTS,
+    "form": elementwise.FORMS,
+    "seed": SEEDS,
+}
+_REDUCE: Final = {
+    "kind": reductions.KINDS,
+    "shape": _lists(reductions.SHAPES),
+    "dims": _lists(reductions.DIMS),
+    "layout": LAYOUTS,
+    "form": reductions.FORMS,
+    "seed": SEEDS,
+}
+_PRODUCT: Final = {
+    "kind": products.KINDS,
+    "m": products.SIZES,
+    "k": products.INNER,
+    "n": products.SIZES,
+    "layout": LAYOUTS,
+    "other_layout": LAYOUTS,
+    "alpha": products.ALPHAS,
+    "beta": products.BETAS,
+    "form": products.FORMS,
+    "seed": SEEDS,
+}
+_MOVE: Final = {
+    "kind": indexing.KINDS,
+    "shape": _lists(indexing.SIZES),
+    "dim": (0, 1),
+    "layout": LAYOUTS,
+    "seed": SEEDS,
+}
+_GRADIENT: Final = {
+    "shape": _lists(gradients.SIZES),
+    "layout": LAYOUTS,
+    "form": gradients.FORMS,
+    "seed": SEEDS,
+}
+_ATTENTION: Final = {
+    "mask": attention.MASKS,
+    "queries": attention.QUERIES,
+    "keys": attention.KEYS,
+    "width": attention.WIDTHS,
+    "scale": attention.SCALES,
+    "heads": (1, 2),
+    "layout": attention.LAYOUTS,
+    "seed": SEEDS,
+}
+_CAST: Final = {
+    "kind": casts.KINDS,
+    "shape": _lists(casts.SHAPES),
+    "layout": LAYOUTS,
+    "form": casts.FORMS,
+    "seed": PATTERN_SEEDS,
+}
+AREA: Final = _Numbers()
+"""Casts, arithmetic, sums, products, indexing, gradients and attention."""

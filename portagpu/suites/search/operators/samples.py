@@ -1,0 +1,267 @@
+"""The samples of a pair: made on the CPU from a fixed seed, moved, widened, moved by roundings.
+
+A sample's leaves are its tensors, and its Python numbers with a fraction, in the order in which
+they stand in its arguments.
+"""
+
+from __future__ import annotations
+
+import random
+from contextlib import contextmanager
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from portagpu.suites.search.operators.database import Operator
+
+_SEED: Final = 1234
+"""That of torch's tests (``--seed`` of torch.testing._internal.common_utils), for each sample."""
+_LOOKED_AT: Final = 32
+"""Some operators have thousands of samples; those that run are spread over so many."""
+
+Sample = Any
+"""A ``SampleInput`` of torch, which has no types."""
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Torch's and Python's numbers are those of the seed, and afterwards as before."""
+    import torch
+
+    state, default = random.getstate(), torch.get_default_dtype()
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(state)
+            torch.set_default_dtype(default)
+
+
+@contextmanager
+def reseeded(seed: int, dtype: Any = None) -> Iterator[None]:
+    """As :func:`seeded` inside such a block, in a tenth of the time, and with that default dtype.
+
+    The state of the generators is lost.
+    """
+    import torch
+
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    if dtype is None:
+        yield
+        return
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(default)
+
+
+def made(operator: Operator, dtype: Any, gradient: bool) -> list[Sample]:
+    """The first of the operator's samples, with the numbers that torch's own tests have.
+
+    Its method ``sample_inputs`` makes them ten times as slowly: it looks for a test on the stack,
+    and seeds the generators of all devices.
+    """
+    import torch
+
+    found: list[Sample] = []
+    with seeded(_SEED):
+        every = iter(operator.sample_inputs_func(operator, "cpu", dtype, gradient))
+        for each in islice(every, _LOOKED_AT):
+            found.append(each)
+            torch.default_generator.manual_seed(_SEED)
+    return found
+
+
+def changed(sample: Sample, change: Callable[[Any], Any]) -> Sample:
+    """The sample with ``change`` of each leaf, dtype and device; tensors keep requires_grad."""
+    import torch
+
+    def walked(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            found = change(value.detach())
+            if value.requires_grad and (found.is_floating_point() or found.is_complex()):
+                found.requires_grad_()
+            return found
+        if isinstance(value, (torch.dtype, torch.device)) or type(value) in (float, complex):
+            return change(value)
+        if type(value) in (list, tuple):
+            return type(value)(map(walked, value))
+        return {k: walked(v) for k, v in value.items()} if type(value) is dict else value
+
+    from torch.testing._internal.opinfo.core import SampleInput
+
+    named = {
+        key: change(torch.device(value)) if key == "device" and value else walked(value)
+        for key, value in sample.kwargs.items()
+    }
+    return SampleInput(
+        walked(sample.input),
+        args=tuple(map(walked, sample.args)),
+        kwargs=named,
+        output_process_fn_grad=sample.output_process_fn_grad,
+    )
+
+
+def moved(sample: Sample, device: Any, spread: bool = False) -> Sample:
+    """A copy on that device, with every tensor's elements apart from each other if ``spread``."""
+    import torch
+    from torch.testing._internal.common_utils import noncontiguous_like
+
+    def change(value: Any) -> Any:
+        if isinstance(value, torch.device):
+            return torch.device(device)
+        if not isinstance(value, torch.Tensor):
+            return value
+        there = value.clone().to(device)
+        strided = spread and there.layout == torch.strided
+        return noncontiguous_like(there).detach() if strided else there
+
+    return changed(sample, change)
+
+
+def reordered(sample: Sample, dtype: Any) -> Sample:
+    """A copy with other numbers of the same shape: the first tensor's backwards, and halved."""
+    import torch
+
+    first = True
+
+    def change(value: Any) -> Any:
+        nonlocal first
+        if not first or not isinstance(value, torch.Tensor):
+            return value.clone() if isinstance(value, torch.Tensor) else value
+        first = False
+        rounded = value.is_floating_point() or value.is_complex()
+        if value.layout != torch.strided or not (rounded or value.dtype == dtype):
+            return value.clone()
+        turned = value.flip(tuple(range(value.dim())))
+        return turned / 2 if rounded else turned
+
+    return changed(sample, change)
+
+
+def widened(sample: Sample, dtype: Any) -> Sample:
+    """A copy in float64 or complex128 where it has the dtype; whole numbers stay as they are."""
+    import torch
+
+    def change(value: Any) -> Any:
+        if isinstance(value, torch.dtype):
+            return wide(value) if value == dtype else value
+        if not isinstance(value, torch.Tensor):
+            return value
+        return value.clone().to(wide(value.dtype))
+
+    return changed(sample, change)
+
+
+def wide(dtype: Any) -> Any:
+    """float64 for floating-point dtypes, complex128 for complex ones, others as they are."""
+    import torch
+
+    if dtype.is_complex:
+        return torch.complex128
+    return torch.float64 if dtype.is_floating_point else dtype
+
+
+def nudged(sample: Sample, dtype: Any, eps: float, which: int, seed: int) -> Sample:
+    """The sample with leaf ``which`` times 1 ± ``eps``, with a random sign for each element.
+
+    ``seed`` 0 is plus everywhere, 1 minus everywhere. Whole numbers become float64.
+    """
+    import torch
+
+    number = -1
+    signs = torch.Generator().manual_seed(seed)
+
+    def sign(like: torch.Tensor) -> torch.Tensor:
+        if seed < 2:
+            return torch.full_like(like, 1.0 - 2.0 * seed)
+        bits = torch.randint(0, 2, like.shape, generator=signs)
+        return (2 * bits - 1).to(like.dtype)
+
+    def change(value: Any) -> Any:
+        nonlocal number
+        if not is_leaf(value, dtype):
+            return value.clone() if isinstance(value, torch.Tensor) else value
+        number += 1
+        if number != which:
+            return value.clone() if isinstance(value, torch.Tensor) else value
+        if not isinstance(value, torch.Tensor):
+            return value * (1 + eps * (1 - 2 * (seed % 2)))
+        if not value.is_complex():
+            value = value.to(wide(value.dtype)) if value.is_floating_point() else value.double()
+            return value * (1 + eps * sign(value))
+        both = torch.view_as_real(value.resolve_conj())
+        return torch.view_as_complex(both * (1 + eps * sign(both)))
+
+    return changed(sample, change)
+
+
+def is_leaf(value: Any, dtype: Any) -> bool:
+    """Whether a value is a tensor or a Python number that roundings can move.
+
+    Whole numbers of the pair's own dtype can: where the result is none, they are rounded to it.
+    """
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        rounded = value.is_floating_point() or value.is_complex() or value.dtype == dtype
+        return value.layout == torch.strided and rounded
+    return type(value) in (float, complex)
+
+
+def leaf_count(sample: Sample, dtype: Any) -> int:
+    """How many leaves the sample has."""
+    found = 0
+
+    def change(value: Any) -> Any:
+        nonlocal found
+        found += is_leaf(value, dtype)
+        return value
+
+    changed(sample, change)
+    return found
+
+
+def tensors(sample: Sample) -> list[Any]:
+    """The sample's tensors, in order."""
+    import torch
+
+    found: list[Any] = []
+
+    def walk(value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif type(value) in (list, tuple):
+            for each in value:
+                walk(each)
+        elif type(value) is dict:
+            walk(list(value.values()))
+
+    walk([sample.input, sample.args, sample.kwargs])
+    return found
+
+
+def shown(sample: Sample) -> str:
+    """The sample's shapes and arguments in short: "3x4, 5x4, dim=1"."""
+    import torch
+
+    def short(value: Any) -> str:
+        if isinstance(value, torch.Tensor):
+            return "x".join(map(str, value.shape)) or "a number"
+        if type(value) in (list, tuple):
+            return f"[{', '.join(map(short, value[:4]))}{', ...' if len(value) > 4 else ''}]"
+        if isinstance(value, (torch.dtype, torch.device)):
+            return str(value).removeprefix("torch.")
+        return f"{value:g}" if type(value) is float else str(value)[:20]
+
+    parts = [short(sample.input), *map(short, sample.args)]
+    parts += [f"{key}={short(value)}" for key, value in sample.kwargs.items()]
+    line = ", ".join(parts)
+    return line if len(line) <= 100 else f"{line[:100]}..."

@@ -1,0 +1,354 @@
+"""What a forked process does of a search: it draws programs, runs them and shrinks failures."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import threading
+import time
+from collections import Counter, deque
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
+from hypothesis.errors import HypothesisException
+
+from portagpu.runs.world.rank import tell_alive
+from portagpu.suites.search.area import NotSearchable, load_area
+from portagpu.suites.search.busy import watch_world
+from portagpu.suites.search.difference import kind_of, raised, to_json
+from portagpu.suites.search.programs import to_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from portagpu.runs.world import Rank
+    from portagpu.suites.search.area import Area
+    from portagpu.suites.search.programs import Program
+
+SETTINGS: Final = settings(
+    max_examples=10**9,
+    deadline=None,
+    database=None,
+    phases=(Phase.generate, Phase.shrink),
+    suppress_health_check=list(HealthCheck),
+    report_multiple_bugs=False,
+    print_blob=False,
+    verbosity=Verbosity.quiet,
+)
+
+
+REPEAT_S: Final = 1.0
+"""How long a listed program that differed is repeated: there may be many, and they are large."""
+LISTED_REPEATS: Final = 10
+"""How often at most, the first time included."""
+
+
+RECENT: Final = 8
+"""Of so many earlier programs the journal tells: one may break what a later one stumbles over."""
+
+
+_TELL_S: Final = 0.5
+
+
+class _TimeIsUp(BaseException):
+    """Ends a round from inside; hypothesis hands on what is no Exception."""
+
+
+class _Differs(Exception):
+    """Tells hypothesis that a program failed."""
+
+
+def _recent() -> deque[str]:
+    return deque(maxlen=RECENT)
+
+
+def journal_text(program: str, told: dict[str, Any], earlier: Iterable[str]) -> str:
+    """What stands in the journal while a program runs, one line each.
+
+    The program, what the round told before it as JSON, and the programs before, the last one first.
+    """
+    return "\n".join((program, json.dumps(told), *earlier))
+
+
+@dataclass(slots=True)
+class Round:
+    """The programs of one seed, until the time is over or one fails and is as small as it gets."""
+
+    area: Area
+    rank: Rank
+    journal: int
+    """The file in which the program that runs now stands: it is read where the process dies."""
+    max_programs: float = math.inf
+    """After so many programs without a failure the round ends."""
+    min_programs: int = 1
+    """So many run also when the time is over, until ``min_s`` are over too, but always one."""
+    min_s: float = 0.0
+    programs: int = 0
+    calls: int = 0
+    first: str = ""
+    """The first program that failed, as text."""
+    found_s: float = 0.0
+    """Seconds until then."""
+    found_at: int = 0
+    """How many programs had run then."""
+    smallest: str = ""
+    difference: str = ""
+    earlier: list[str] = field(default_factory=list)
+    """The programs before the first that failed, the last ones first."""
+    _recent: deque[str] = field(default_factory=_recent)
+    _seconds: float = field(default=0.0)
+    _started: float = field(default=0.0)
+    _deadline: float = field(default=math.inf)
+    _shrink_s: float = field(default=0.0)
+
+    def run(self, number: int, seconds: float, shrink_s: float) -> None:
+        """Run programs of the seed ``number`` for ``seconds``, and shrink for ``shrink_s``.
+
+        The time begins behind the first program: what it and hypothesis load takes longer than a
+        short search. So one program runs at least, and ``min_programs`` of them where that takes no
+        longer than ``min_s``.
+        """
+        programs = self.area.programs(self.rank.gpu)
+        self._seconds = seconds
+        self._shrink_s = shrink_s
+
+        @SETTINGS
+        @seed(number)
+        @given(programs)
+        def each(program: Program) -> None:
+            self._run_one(program)
+
+        # HypothesisException: a program that fails now and then; what was seen is kept here
+        with contextlib.suppress(_TimeIsUp, _Differs, HypothesisException):
+            each()
+
+    def _run_one(self, program: Program) -> None:
+        over = not self.first and self.programs >= self.max_programs
+        if over or (self.programs and time.monotonic() >= self._end()):
+            raise _TimeIsUp
+        text = to_text(self.area.name, program)
+        journal = journal_text(text, {}, self._recent)
+        found = run_program(self.area, self.rank, program, journal, self.journal)
+        if not self.programs:
+            self._started = time.monotonic()
+            self._deadline = self._started + self._seconds
+        self.programs += 1
+        self.calls += len(program)
+        if not found:
+            self._recent.appendleft(text)
+            return
+        if not self.first:
+            self.first = text
+            self.earlier = list(self._recent)
+            self.found_s, self.found_at = time.monotonic() - self._started, self.programs
+            self._deadline = time.monotonic() + self._shrink_s
+        if not self.smallest or (len(text), text) <= (len(self.smallest), self.smallest):
+            self.smallest, self.difference = text, found
+        raise _Differs
+
+    def _end(self) -> float:
+        if self.first or self.programs >= self.min_programs:
+            return self._deadline
+        return max(self._deadline, self._started + self.min_s)
+
+
+@dataclass(slots=True)
+class Listing:
+    """The listed programs of an area, shuffled by the search's seed, until the time is over.
+
+    A program that differs is repeated at once, and the next one follows: none is smaller.
+    """
+
+    area: Area
+    rank: Rank
+    journal: int
+    next: int
+    """The index of the first program that did not run."""
+    programs: int = 0
+    calls: int = 0
+    found: list[tuple[str, list[str], int, int]] = field(default_factory=list)
+    """Of each that differed: the program as text, the difference, how often, of how many runs."""
+    found_s: float = 0.0
+    """Seconds until the first that differed."""
+    found_at: int = 0
+    """How many programs had run then."""
+    _recent: deque[str] = field(default_factory=_recent)
+
+    def run(self, listed: list[Program], deadline: float, max_found: int) -> None:
+        """Run one program at least, until the deadline, or until ``max_found`` of them differ."""
+        started = time.monotonic()
+        for program in listed[self.next :]:
+            if self.programs and (time.monotonic() >= deadline or len(self.found) >= max_found):
+                return
+            text = to_text(self.area.name, program)
+            # a process that dies leaves behind what it found, and where to go on
+            journal = journal_text(text, self.told(len(listed)), self._recent)
+            difference = run_program(self.area, self.rank, program, journal, self.journal)
+            self._recent.appendleft(text)
+            self.next += 1
+            self.programs += 1
+            self.calls += len(program)
+            if difference:
+                if not self.found:
+                    self.found_s, self.found_at = time.monotonic() - started, self.programs
+                self.found.append((text, to_json(difference), *self._seen(program, journal)))
+
+    def told(self, total: int) -> dict[str, Any]:
+        """The round as JSON, of ``total`` programs in the list."""
+        return {
+            "total": total,
+            "next": self.next,
+            "programs": self.programs,
+            "calls": self.calls,
+            "found": self.found,
+            "difference": self.found[0][1][0] if self.found else "",
+            "found_s": self.found_s,
+            "found_at": self.found_at,
+            "aside": Counter(self.area.aside()),
+            "unjudged": self.area.unjudged(),
+        }
+
+    def _seen(self, program: Program, journal: str) -> tuple[int, int]:
+        """How often the program differs, and of how many runs, the first one included."""
+        seen, runs, deadline = 1, 1, time.monotonic() + REPEAT_S
+        while runs < LISTED_REPEATS and time.monotonic() < deadline:
+            seen += bool(run_program(self.area, self.rank, program, journal, self.journal))
+            runs += 1
+        return seen, runs
+
+
+def run_program(area: Area, rank: Rank, program: Program, text: str, journal: int) -> str:
+    """The difference of one program; ``text`` is in the journal while it runs.
+
+    An error that the area lets through is a difference too.
+    """
+    os.ftruncate(journal, 0)
+    os.pwrite(journal, text.encode(), 0)
+    tell_alive()
+    try:
+        return area.difference(rank, program)
+    except NotSearchable:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever a device raises is what it did
+        return raised(error)
+
+
+def load_areas(names: list[str]) -> None:
+    """Import what the programs of those areas need, where this machine has it."""
+    for name in names:
+        with contextlib.suppress(NotSearchable):
+            load_area(name).load()
+
+
+def search_rank(
+    rank: Rank,
+    area: str,
+    number: int,
+    seconds: float,
+    shrink_s: float,
+    journal: str,
+    *,
+    seed: int = 0,
+    start: int = 0,
+    max_found: int = 1,
+    min_programs: int = 1,
+    min_s: float = 0.0,
+) -> dict[str, Any] | None:
+    """One round on rank 0, as JSON; the other ranks follow it. ``min_programs`` are drawn ones.
+
+    Listed programs run in the order of ``seed`` from index ``start`` on, until ``max_found`` of
+    them differ.
+    """
+    found = load_area(area)
+    if rank.rank:
+        found.follow(rank)
+        return None
+    file = os.open(journal, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        with _alive_for(found.start_s):
+            found.load()
+        listed = found.listed(rank.gpu)
+    except NotSearchable as error:
+        return {"not_here": str(error)}
+    if listed is not None:
+        listed = found.ordered(listed, seed)
+        listing = Listing(found, rank, file, start)
+        # how long a list takes to make is no part of the time: torch's database takes seconds
+        listing.run(listed, time.monotonic() + seconds, max_found)
+        found.end(rank)
+        return listing.told(len(listed))
+    round_ = Round(found, rank, file, min_programs=min_programs, min_s=min_s)
+    watch = watch_world()
+    round_.run(number, seconds, shrink_s)
+    found.end(rank)
+    return {
+        "programs": round_.programs,
+        "calls": round_.calls,
+        "first": round_.first,
+        "smallest": round_.smallest,
+        "difference": round_.difference,
+        "kind": str(kind_of(round_.difference)),
+        "starved": asdict(watch.starved),
+        "earlier": round_.earlier,
+        "found_s": round_.found_s,
+        "found_at": round_.found_at,
+        "aside": Counter(found.aside()),
+        "unjudged": found.unjudged(),
+    }
+
+
+def repeat_rank(
+    rank: Rank, area: str, calls: list[list[Any]], times: int, journal: str
+) -> dict[str, Any] | None:
+    """The difference of one program at each of ``times`` repetitions; the other ranks follow.
+
+    And what they did not judge, or what this machine lacks for it. The journal has the
+    differences of the earlier repetitions while one runs.
+    """
+    found = load_area(area)
+    if rank.rank:
+        found.follow(rank)
+        return None
+    program = [(name, arguments) for name, arguments in calls]
+    file = os.open(journal, os.O_RDWR | os.O_CREAT, 0o600)
+    text = to_text(area, program)
+    differences: list[list[str]] = []
+    watch = watch_world()
+    try:
+        with _alive_for(found.start_s):
+            found.load()
+        for _ in range(times):
+            journaled = journal_text(text, {"differences": differences}, ())
+            differences.append(to_json(run_program(found, rank, program, journaled, file)))
+    except NotSearchable as error:
+        return {"not_here": str(error)}
+    finally:
+        found.end(rank)
+    return {
+        "differences": differences,
+        "starved": asdict(watch.starved),
+        "aside": Counter(found.aside()),
+        "unjudged": found.unjudged(),
+    }
+
+
+@contextlib.contextmanager
+def _alive_for(seconds: float) -> Iterator[None]:
+    """Tell for so long at most that this rank goes on: what it imports takes as long as it may."""
+    over = threading.Event()
+
+    def tell() -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not over.wait(_TELL_S):
+            tell_alive()
+
+    thread = threading.Thread(target=tell, name="portagpu-alive", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

@@ -1,0 +1,152 @@
+"""The configs of each kernel: candidates, and those that fit a device.
+
+Candidates are in threads, not in warps, so that one list serves warps of 32 and waves of 64.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from portagpu.devices.contract import Backend
+    from portagpu.facts.targets import Target
+
+OPTIN: Final = "shared_memory.per_block_optin"
+"""The fact for the most shared memory of one block, B."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of a block; ``shared_bytes`` is None where unknown."""
+
+    warp_size: int
+    max_threads: int
+    shared_bytes: int | None
+
+    @classmethod
+    def of_target(cls, target: Target) -> Limits:
+        """The limits in a target's facts."""
+        shared = target.value(OPTIN)
+        return cls(
+            target.arch.warp_size,
+            int(target.value("exec.max_threads_per_block") or target.arch.warp_size),
+            shared if isinstance(shared, int) else None,
+        )
+
+    @classmethod
+    def of_device(cls, gpu: Backend) -> Limits:
+        """The limits of an open device; shared memory is its target's."""
+        shared = None if gpu.target is None else gpu.target.value(OPTIN)
+        return cls(
+            gpu.arch.warp_size,
+            gpu.sizing.max_threads_per_block,
+            shared if isinstance(shared, int) else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """One way to run a kernel: its block constants, ``threads`` a block, pipeline ``stages``."""
+
+    blocks: tuple[tuple[str, int], ...]
+    threads: int
+    stages: int = 2
+
+    def warps(self, warp_size: int) -> int:
+        """Triton's ``num_warps``."""
+        return max(1, self.threads // warp_size)
+
+    def block(self, name: str) -> int:
+        """The block constant of that name."""
+        return dict(self.blocks)[name]
+
+
+def _configs_in_one_dimension(*sizes: tuple[int, int]) -> tuple[Config, ...]:
+    return tuple(Config((("BLOCK", block),), threads) for block, threads in sizes)
+
+
+def _tiles(*sizes: tuple[int, int, int, int, int]) -> tuple[Config, ...]:
+    return tuple(
+        Config((("BLOCK_M", m), ("BLOCK_N", n), ("DEPTH_BYTES", depth), ("GROUP_M", 8)), *rest)
+        for m, n, depth, *rest in sizes
+    )
+
+
+# The first of each list that fits is the default; the others are for tuning. The last fits
+# everywhere: it is taken where a device's shared memory is not known.
+_CANDIDATES: Final[Mapping[str, tuple[Config, ...]]] = {
+    "stream": _configs_in_one_dimension(
+        (1024, 256), (4096, 512), (4096, 1024), (2048, 256), (512, 128)
+    ),
+    "sum": _configs_in_one_dimension((2048, 256), (4096, 512), (1024, 128)),
+    "row": _configs_in_one_dimension(
+        (2048, 256), (4096, 512), (4096, 1024), (1024, 256), (1024, 128)
+    ),
+    "matmul": _tiles(
+        (128, 128, 64, 256, 2),
+        (128, 256, 128, 256, 3),
+        (128, 128, 128, 256, 3),
+        (128, 128, 128, 128, 2),
+        (128, 64, 64, 128, 3),
+        (64, 128, 64, 128, 2),
+        (32, 64, 128, 128, 2),
+        (64, 64, 64, 128, 2),
+    ),
+}
+
+_WIDEST_OUTPUT: Final = 4
+"""Bytes of the widest output of a matrix product (fp32, int32)."""
+
+
+def shared_estimate(config: Config) -> int:
+    """An estimate, before compiling, of a config's shared memory, B.
+
+    A product keeps ``stages`` blocks of each operand; where that is smaller, the output takes their
+    place on its way to memory. Rows and streams need a few words a warp. Triton 3.9 takes up to 5 %
+    more where it pads (gfx950), and up to 16 B more on sm_100 and sm_103.
+    """
+    sizes = dict(config.blocks)
+    if "BLOCK_M" not in sizes:
+        return config.threads * _WIDEST_OUTPUT
+    m, n, depth = sizes["BLOCK_M"], sizes["BLOCK_N"], sizes["DEPTH_BYTES"]
+    return max(config.stages * depth * (m + n), m * n * _WIDEST_OUTPUT)
+
+
+def all_configs(kind: str) -> tuple[Config, ...]:
+    """Every config of ``kind``, whether it fits a device or not."""
+    return _CANDIDATES[kind]
+
+
+@functools.cache  # 10 to 30 us, at every launch
+def candidates(kind: str, limits: Limits) -> tuple[Config, ...]:
+    """The configs of ``kind`` ("stream", "sum", "row", "matmul") that fit, the default first.
+
+    Left out are those of more threads than a block may have (32 warps of 64 are 2048), and those
+    whose shared memory is estimated above the device's. Where that is not known, only the last is
+    taken, which is the smallest.
+    """
+    possible = all_configs(kind)
+    if limits.shared_bytes is None and kind == "matmul":
+        possible = possible[-1:]
+    return tuple(
+        config
+        for config in possible
+        if config.warps(limits.warp_size) * limits.warp_size <= limits.max_threads
+        and (limits.shared_bytes is None or shared_estimate(config) <= limits.shared_bytes)
+    )
+
+
+def constants(config: Config, element_bytes: int) -> dict[str, int]:
+    """The block constants of the kernel, for inputs of ``element_bytes``.
+
+    Configs state a product's depth in bytes, because a matrix unit reads a constant number of
+    bytes at once: 16 numbers of 16 bits, or 32 of 8.
+    """
+    sizes = dict(config.blocks)
+    if "DEPTH_BYTES" in sizes:
+        sizes["BLOCK_K"] = sizes.pop("DEPTH_BYTES") // element_bytes
+    return sizes

@@ -1,0 +1,252 @@
+"""Every layout of a world that keeps the rules, ranked; and every other with the rule it breaks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+from typing import TYPE_CHECKING, Final
+
+from portagpu.base.units import number, size
+from portagpu.train.planning.cluster import Network
+from portagpu.train.planning.memory import estimate
+from portagpu.train.planning.recipe import MOST, Layout
+from portagpu.train.planning.rules import MEMORY, RULES, broken_rule
+from portagpu.train.planning.terms import Fit
+from portagpu.train.planning.timing import step_time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from portagpu.train.planning.cluster import Cluster
+    from portagpu.train.planning.model import Model
+    from portagpu.train.planning.recipe import Recipe
+    from portagpu.train.planning.terms import Estimate
+    from portagpu.train.planning.timing import Timing
+
+AUTO: Final = "auto"
+SEARCHED: Final = ("none", "selective", "operators", "full")
+"""Recomputations that a search tries."""
+MICRO_BATCHES: Final = (1, 2, 4, 8)
+"""Sequences at once that a search tries."""
+_CHUNKS: Final = (1, 2, 4)
+_DEGREES: Final = ("tp", "pp", "dp", "cp", "ep")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A layout that keeps every rule, with its recipe, its memory and its time.
+
+    ``timing`` is None where a rate or a link is not known. ``why`` says what decides its time.
+    """
+
+    layout: Layout
+    recipe: Recipe
+    memory: Estimate
+    fit: Fit
+    timing: Timing | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected:
+    """A layout that breaks a rule; ``needs`` has the least bytes if the rule is "memory"."""
+
+    layout: Layout
+    recipe: Recipe
+    rule: str
+    why: str
+    needs: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plans:
+    """All plans, the fastest first, and all that were rejected."""
+
+    cluster: Cluster
+    batch: int
+    ranked: tuple[Plan, ...]
+    rejected: tuple[Rejected, ...]
+    bases: tuple[str, ...] = ()
+    efficiency: float | None = None
+
+    @property
+    def best(self) -> Plan:
+        """The first; raises ValueError, in one line, where nothing fits."""
+        if self.ranked:
+            return self.ranked[0]
+        raise ValueError(self.nothing)
+
+    @property
+    def nothing(self) -> str:
+        """Why there is no plan."""
+        short = [each for each in self.rejected if each.needs is not None]
+        if short:
+            least = min(short, key=lambda each: each.needs or 0.0)
+            return (
+                f"nothing fits: the smallest layout ({least.layout}, recompute "
+                f"{least.recipe.recompute}) needs at least {size(least.needs)} of "
+                f"{size(self.cluster.memory)} a GPU; take more GPUs, more sharding or offload"
+            )
+        if not self.rejected:
+            return f"no layout of these degrees makes a world of {self.cluster.world} ranks"
+        order = [*RULES]
+        last = max(self.rejected, key=lambda each: order.index(each.rule))
+        return f"no layout keeps every rule: the closest breaks {last.rule}: {last.why}"
+
+
+def plan(
+    model: Model,
+    cluster: Cluster,
+    recipe: Recipe,
+    *,
+    batch: int,
+    strategy: str | Layout = AUTO,
+    micro_batches: Sequence[int] = MICRO_BATCHES,
+    recomputes: Sequence[str] = SEARCHED,
+    longest_context: int = 1,
+    efficiency: float | None = None,
+) -> Plans:
+    """The layouts of the cluster's ranks for a global ``batch`` of sequences, ranked by time.
+
+    ``strategy="auto"`` tries every split into tp, pp, dp, ep and, up to ``longest_context``, cp;
+    "tp=8,pp=2" fixes some, and a :class:`Layout` all. Each is tried with these micro-batches and
+    this recomputation in place of the recipe's. ``efficiency`` is the share of the peak that
+    products reach. Plans that are expected not to fit come last. Raises ValueError for a word of
+    ``strategy`` that is none, and for an impossible batch.
+    """
+    if not 0 < batch <= MOST:
+        raise ValueError(f"a batch has 1 to {MOST:,} sequences")
+    if efficiency is not None and not 0.001 <= efficiency <= 1:
+        raise ValueError("a share of the peak is from 0.001 to 1")
+    network = Network(cluster)
+    ranked, rejected = [], []
+    recipes = [
+        replace(recipe, micro_batch=micro, recompute=again)
+        for micro, again in product(micro_batches, recomputes)
+        # without scores there is no core of attention to make again
+        if not (recipe.fused and again == "selective" and "none" in recomputes)
+    ]
+    for layout, each in _candidates(model, cluster, recipes, batch, strategy, longest_context):
+        broken = broken_rule(model, each, layout, cluster, batch)
+        if broken is not None:
+            rejected.append(Rejected(layout=layout, recipe=each, rule=broken[0], why=broken[1]))
+            continue
+        memory = estimate(model, each, layout, target=cluster.target)
+        fit = memory.fits(cluster.memory)
+        if fit is Fit.NO:
+            why = f"needs at least {size(memory.least)} of {size(cluster.memory)}"
+            needs = memory.least
+            rejected.append(Rejected(layout=layout, recipe=each, rule=MEMORY, why=why, needs=needs))
+            continue
+        timing = step_time(model, each, layout, cluster, network, efficiency)
+        ranked.append(
+            Plan(
+                layout=layout,
+                recipe=each,
+                memory=memory,
+                fit=fit,
+                timing=timing,
+                why=_why(timing, layout),
+            )
+        )
+    ranked.sort(key=lambda each: _order(each, cluster.memory))
+    return Plans(
+        cluster=cluster,
+        batch=batch,
+        ranked=tuple(ranked),
+        rejected=tuple(rejected),
+        bases=tuple(network.bases),
+        efficiency=efficiency,
+    )
+
+
+def _order(found: Plan, memory: float) -> tuple[bool, float, float]:
+    """What is expected not to fit comes last; then time, then memory."""
+    time = 0.0 if found.timing is None else found.timing.step_s
+    return found.memory.expected > memory, time, found.memory.expected
+
+
+def _why(timing: Timing | None, layout: Layout) -> str:
+    if timing is None:
+        return "no time: the target's rate or a link is not known"
+    parts = {
+        "products of matrices": timing.compute_s,
+        "bubble": timing.bubble_s,
+        "tensor-parallel collectives": timing.tensor_s,
+        "expert exchange": timing.expert_s,
+        "pipeline transfers": timing.pipeline_s,
+        "collectives that are not hidden": timing.step_s
+        - (timing.compute_s + timing.bubble_s + timing.tensor_s + timing.expert_s
+           + timing.pipeline_s),
+    }  # fmt: skip
+    shown = sorted(parts.items(), key=lambda each: -each[1])[:2]
+    shares = {name: part / timing.step_s for name, part in shown}
+    return ", ".join(f"{name} {number(100 * s, 2)}%" for name, s in shares.items() if s > 0.001)
+
+
+def _candidates(
+    model: Model,
+    cluster: Cluster,
+    recipes: Sequence[Recipe],
+    batch: int,
+    strategy: str | Layout,
+    longest_context: int,
+) -> Iterator[tuple[Layout, Recipe]]:
+    if isinstance(strategy, Layout):
+        yield from ((strategy, each) for each in recipes)
+        return
+    fixed, world = parse_strategy(strategy), cluster.world
+    most = {
+        # one size more than fits, so that its rule is named
+        "tp": 2 * cluster.domain,
+        "pp": world,
+        "cp": longest_context,
+        "ep": model.experts or 1,
+    }
+    divisors = [each for each in range(1, world + 1) if world % each == 0]
+    tries = {
+        name: [fixed[name]] if name in fixed else [each for each in divisors if each <= limit]
+        for name, limit in most.items()
+    }
+    free = {*_DEGREES} - {"ep", *fixed}
+    stated = prod(degree for name, degree in fixed.items() if name != "ep")
+    for tp, pp, cp, ep in product(*tries.values()):
+        inner = tp * pp * cp
+        dp = fixed.get("dp") or max(world // inner, 1)
+        if dp * inner != world and free and world % stated == 0:
+            # some other value of what is free makes a world of it
+            continue
+        for recipe, chunks in product(recipes, _CHUNKS if pp > 1 else (1,)):
+            yield (
+                Layout(
+                    tp=tp,
+                    pp=pp,
+                    dp=dp,
+                    cp=cp,
+                    ep=ep,
+                    sequence_parallel=tp > 1,
+                    schedule="1f1b" if chunks == 1 else "interleaved",
+                    chunks=chunks,
+                    micro_batches=max(1, batch // (dp * recipe.micro_batch)),
+                ),
+                recipe,
+            )
+
+
+def parse_strategy(text: str) -> dict[str, int]:
+    """The degrees of "tp=8,pp=2"; empty for "auto". Raises ValueError for anything else."""
+    fixed: dict[str, int] = {}
+    if text == AUTO:
+        return fixed
+    for word in text.split(","):
+        name, _, value = word.strip().partition("=")
+        if name in fixed:
+            raise ValueError(f"{name} is there twice in {text!r}: give each degree once")
+        if name not in _DEGREES or not value.isdecimal() or not 0 < int(value) <= 1 << 16:
+            raise ValueError(
+                f"{word.strip()!r} is no degree of parallelism: write auto, or tp=8,pp=2 with "
+                f"{', '.join(_DEGREES)}"
+            )
+        fixed[name] = int(value)
+    return fixed

@@ -1,0 +1,190 @@
+"""How a model is trained: precision, optimiser, sharding, recomputation, parallel layout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from portagpu.base.text import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+MOST: Final = 1 << 32
+"""Of sequences and tokens: more is a mistake."""
+SHARDINGS: Final = ("ddp", "zero1", "zero2", "zero3", "fsdp2")
+"""What data-parallel ranks share out: nothing; the optimiser's state; gradients too; parameters
+too, by DeepSpeed or by torch's ``fully_shard``. Source: Rajbhandari et al. 2020, arXiv:1910.02054,
+section 5."""
+RECOMPUTES: Final = ("none", "selective", "operators", "full")
+"""What backward computes again: nothing; the core of attention (Korthikanti et al. 2022,
+arXiv:2205.05198, section 5); all but attention's result and every other product of matrices
+(torchtitan's ``selective_ac_option = "op"``); whole layers from their input."""
+OFFLOADS: Final = ("none", "optimizer", "parameters")
+"""What is in the host's memory: nothing; the optimiser's state and step (and gradients, which it
+reads); parameters too (ZeRO-Infinity, arXiv:2104.07857; FSDP2's ``CPUOffloadPolicy``)."""
+SCHEDULES: Final = ("gpipe", "1f1b", "interleaved")
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """Bytes of one parameter in each role, and of one activation.
+
+    ``weight`` is what forward reads, ``master`` a copy for the optimiser (0: the weight itself).
+    ``cast`` is a temporary copy for products (autocast's cache, or fp8 and its transpose): the most
+    that it takes. ``gathered`` is what sharded parameters are gathered in.
+    """
+
+    name: str
+    weight: float
+    gradient: float
+    master: float
+    activation: float
+    cast: float
+    gathered: float
+    matrix: str
+    source: str
+
+
+# name, bytes of weight, gradient, master, activation, cast, gathered; products in; source
+PRECISIONS: Final[Mapping[str, Precision]] = {
+    each.name: each
+    for each in (
+        Precision("fp32", 4, 4, 0, 4, 0, 4, "fp32", "every tensor is float32"),
+        Precision(
+            *("autocast-bf16", 4, 4, 0, 2, 2, 2, "bf16"),
+            "float32 weights, products in bfloat16: torch.autocast, MixedPrecisionPolicy",
+        ),
+        Precision(
+            *("mixed-bf16", 2, 2, 4, 2, 0, 2, "bf16"),
+            "arXiv:1910.02054, section 3.1: 2 + 2 + K",
+        ),
+        Precision(
+            *("mixed-bf16-fp32-grads", 2, 4, 4, 2, 0, 2, "bf16"),
+            "Megatron-LM docs, distributed optimizer: bf16 parameters, fp32 gradients",
+        ),
+        Precision(
+            *("mixed-fp8", 2, 4, 4, 2, 2, 2, "fp8"),
+            "mixed-bf16-fp32-grads, with fp8 products of bf16 weights (Transformer Engine)",
+        ),
+        Precision(
+            *("autocast-fp8", 4, 4, 0, 2, 2, 2, "fp8"),
+            "autocast-bf16, with fp8 products (torchao's float8 training)",
+        ),
+    )
+}
+OPTIMIZERS: Final[Mapping[str, tuple[float, str]]] = {
+    "adam": (8.0, "two float32 moments: arXiv:1412.6980"),
+    "adam-bf16": (4.0, "two moments in bfloat16"),
+    "adam-8bit": (2.03125, "two moments of 1 B and a float32 scale for each 256: arXiv:2110.02861"),
+    "momentum": (4.0, "one float32 moment"),
+    "sgd": (0.0, "no state"),
+}
+"""Name -> bytes of state for each parameter, and which."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """A training step on each data-parallel rank. Raises ValueError for a word that is none.
+
+    ``micro_batch`` sequences of ``sequence`` tokens go through the model at once. ``fused`` means
+    attention that keeps no scores (FlashAttention), ``fused_loss`` a loss that makes no float32
+    copies of the logits (compiled, or in chunks). ``graphs`` is for steps captured as graphs, and
+    ``foreach`` for an optimiser that steps all parameters at once, torch's default on a GPU. Not
+    ``training`` is a forward alone. ``frozen`` weights get no gradients: what is trained beside
+    them (LoRA, arXiv:2106.09685) is too small to count. A KV cache holds ``kv_tokens`` tokens of
+    all sequences, each number in ``kv_bytes``.
+    """
+
+    micro_batch: int = 1
+    sequence: int = 2048
+    precision: str = "mixed-bf16"
+    optimizer: str = "adam"
+    sharding: str = "ddp"
+    recompute: str = "none"
+    offload: str = "none"
+    fused: bool = True
+    fused_loss: bool = False
+    graphs: bool = False
+    foreach: bool = True
+    training: bool = True
+    frozen: bool = False
+    kv_tokens: int = 0
+    kv_bytes: float = 2
+    fragmentation: float = 0.3
+    """The most that is lost: arXiv:1910.02054, section 3.2, saw out-of-memory with over 30% free
+    "in some extreme cases"."""
+
+    def __post_init__(self) -> None:
+        for kind, word, known in (
+            ("precision", self.precision, PRECISIONS),
+            ("optimizer", self.optimizer, OPTIMIZERS),
+            ("sharding", self.sharding, SHARDINGS),
+            ("recompute", self.recompute, RECOMPUTES),
+            ("offload", self.offload, OFFLOADS),
+        ):
+            _known(kind, word, known)
+        if not (0 < self.micro_batch <= MOST and 0 < self.sequence <= MOST):
+            raise ValueError(f"a micro-batch has 1 to {MOST:,} sequences of 1 to {MOST:,} tokens")
+        if not 0 <= self.kv_tokens <= MOST or not 0 < self.kv_bytes <= 8:
+            raise ValueError(f"a KV cache has 0 to {MOST:,} tokens, of above 0 to 8 bytes a number")
+        if not 0 <= self.fragmentation < 1:
+            raise ValueError("the share that fragmentation may lose is from 0 to below 1")
+
+    @property
+    def numbers(self) -> Precision:
+        """The bytes of its precision."""
+        return PRECISIONS[self.precision]
+
+    @property
+    def by_torch(self) -> bool:
+        """Whether torch's own tensor parallelism and pipelines are meant, or else Megatron-LM's."""
+        return self.sharding == "fsdp2"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Ranks of a tensor-, pipeline-, data-, context- and expert-parallel group.
+
+    The world is ``tp * pp * dp * cp``; expert groups are made of data-parallel ones. ``chunks`` is
+    the model's parts on each stage of an interleaved pipeline.
+    """
+
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    cp: int = 1
+    ep: int = 1
+    sequence_parallel: bool = False
+    schedule: str = "1f1b"
+    chunks: int = 1
+    micro_batches: int = 1
+
+    def __post_init__(self) -> None:
+        sizes = (self.tp, self.pp, self.dp, self.cp, self.ep, self.chunks, self.micro_batches)
+        if min(sizes) < 1:
+            raise ValueError("tp, pp, dp, cp, ep, chunks and micro-batches are at least 1")
+        _known("schedule", self.schedule, SCHEDULES)
+        if (self.schedule == "interleaved") != (self.chunks > 1):
+            raise ValueError("an interleaved schedule, and no other, has 2 or more chunks a stage")
+
+    @property
+    def world(self) -> int:
+        """The number of ranks."""
+        return self.tp * self.pp * self.dp * self.cp
+
+    def __str__(self) -> str:
+        degrees = {name: getattr(self, name) for name in ("tp", "pp", "dp", "cp", "ep")}
+        shown = [f"{name}{degree}" for name, degree in degrees.items() if degree > 1]
+        if self.sequence_parallel:
+            shown.append("sp")
+        if self.pp > 1:
+            shown.append(self.schedule + (f"x{self.chunks}" if self.chunks > 1 else ""))
+        return " ".join(shown) or "one rank"
+
+
+def _known(kind: str, word: str, known: Iterable[str]) -> None:
+    names = list(known)
+    if word not in names:
+        offer = did_you_mean(word, names, f"there is {', '.join(names)}", 1)
+        raise ValueError(f"there is no {kind} {word!r}; {offer}")

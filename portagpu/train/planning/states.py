@@ -1,0 +1,202 @@
+"""Parameters, gradients and the optimiser's state of one rank, and what sharding buffers of them.
+
+Sources: Rajbhandari et al. 2020, arXiv:1910.02054 (ZeRO), sections 3.1 and 5; DeepSpeed's
+documentation of ``zero_optimization`` (defaults of bucket sizes); torch's documentation of
+``fully_shard`` and ``DistributedDataParallel``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from portagpu.train.planning.recipe import OPTIMIZERS
+from portagpu.train.planning.terms import ALWAYS, Phase, Term, exact, ranged
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from portagpu.train.planning.model import Model
+    from portagpu.train.planning.recipe import Layout, Recipe
+    from portagpu.train.planning.stages import Stage
+
+_ZERO: Final = "ZeRO, arXiv:1910.02054, section 5"
+_DEEPSPEED: Final = "DeepSpeed documentation, zero_optimization"
+_BUCKET: Final = 500_000_000
+"""Elements of ``reduce_bucket_size`` and ``allgather_bucket_size``."""
+_OVERLAP: Final = 4.5
+"""Buckets that ``overlap_comm`` takes: transformers' documentation of DeepSpeed."""
+_PREFETCH: Final = 50_000_000
+"""Elements of ``stage3_prefetch_bucket_size``."""
+_LIVE: Final = 1_000_000_000
+"""Elements of ``stage3_max_live_parameters``."""
+_FORWARD: Final = (Phase.LOSS, Phase.BACKWARD)
+_LATE: Final = (Phase.BACKWARD, Phase.STEP)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """Parameters of one rank before sharding over data-parallel ranks, and over how many.
+
+    ``layer`` is one layer, experts included, ``outside`` the embedding and the head, ``largest``
+    one matrix. The experts' parameters have fewer copies, so they are sharded over fewer ranks.
+    """
+
+    dense: float
+    experts: float
+    layer: float
+    outside: float
+    dense_ranks: int
+    expert_ranks: int
+    largest: float = 0.0
+
+    @property
+    def all(self) -> float:
+        """Dense ones and experts."""
+        return self.dense + self.experts
+
+    @property
+    def sharded(self) -> float:
+        """What is left of all after sharding."""
+        return self.dense / self.dense_ranks + self.experts / self.expert_ranks
+
+
+def share(model: Model, layout: Layout, stage: Stage) -> Share:
+    """Parameters of one rank of a stage."""
+    outside = model.embedding_parameters if stage.first else 0
+    if stage.last:
+        # a tied head is a copy, unless the embedding is on the same rank
+        copied = model.tied and not stage.first
+        outside += model.head_parameters + (model.vocabulary * model.hidden if copied else 0)
+    dense, experts = model.dense_layer_parameters, model.expert_layer_parameters
+    return Share(
+        dense=(stage.layers * dense + outside) / layout.tp,
+        experts=stage.layers * experts / layout.tp / layout.ep,
+        layer=(dense + experts / layout.ep) / layout.tp,
+        outside=outside / layout.tp,
+        dense_ranks=layout.dp * layout.cp,
+        expert_ranks=max(1, layout.dp * layout.cp // layout.ep),
+        largest=model.hidden * max(model.inner, model.vocabulary if outside else 0) / layout.tp,
+    )
+
+
+def state_terms(part: Share, recipe: Recipe, layout: Layout) -> Iterator[tuple[Term, bool]]:
+    """Terms of the states; True says that offloading moves it to the host."""
+    numbers = recipe.numbers
+    stage = {"ddp": 0, "zero1": 1, "zero2": 2}.get(recipe.sharding, 3)
+
+    def held(
+        name: str,
+        each: float,
+        least_stage: int,
+        source: str = _ZERO,
+        phases: tuple[Phase, ...] = ALWAYS,
+    ) -> Term:
+        sharded = stage >= least_stage
+        over = f" / {part.dense_ranks} data-parallel ranks" if sharded else ""
+        words = f"{each:g} B x {part.all:,.0f} parameters{over}"
+        return exact(name, each * (part.sharded if sharded else part.all), words, source, phases)
+
+    yield held("parameters", numbers.weight, 3), recipe.offload == "parameters"
+    if not recipe.training or recipe.frozen:
+        return
+    gone = recipe.offload != "none"
+    # gradients that were freed are not there when the loss is computed; buckets keep them
+    freed = recipe.sharding == "fsdp2" or (recipe.sharding == "ddp" and part.dense_ranks == 1)
+    late = freed and (layout.micro_batches == 1 or layout.pp > 1)
+    phases = (Phase.STEP,) if late else ALWAYS
+    yield held("gradients", numbers.gradient, 2, phases=phases), gone
+    if numbers.master:
+        yield held("master weights", numbers.master, 1), gone
+    state, source = OPTIMIZERS[recipe.optimizer]
+    if state:
+        yield held("optimiser state", state, 1, source), gone
+    if gone:
+        return
+    if recipe.foreach:
+        stepped = held("", numbers.master or numbers.weight, 1).expected
+        formula = "one more copy of what is stepped, if all parameters are stepped at once"
+    else:
+        over = part.dense_ranks if stage >= 1 else 1
+        stepped = 3 * part.largest * (numbers.master or numbers.weight) / over if state else 0.0
+        formula = "two for the largest parameter, and the denominator of the one before"
+    source = "torch documentation, torch.optim: foreach"
+    sizes = (stepped, 0, stepped)
+    yield ranged("optimiser temporaries", sizes, formula, source, (Phase.STEP,)), False
+
+
+def buffer_terms(part: Share, recipe: Recipe, layout: Layout) -> Iterator[Term]:
+    """What data parallelism and casts buffer."""
+    numbers = recipe.numbers
+    if numbers.cast:
+        layers = part.layer if recipe.sharding in ("zero3", "fsdp2") else part.all - part.outside
+        usual = layers * numbers.cast if recipe.sharding not in ("zero3", "fsdp2") else 0
+        yield ranged(
+            "casts of weights",
+            (usual, 0, layers * numbers.cast),
+            f"up to {numbers.cast:g} B x {layers:,.0f} parameters",
+            numbers.source,
+            (Phase.LOSS, Phase.BACKWARD),
+        )
+    if part.dense_ranks == 1:
+        return
+    trained = recipe.training and not recipe.frozen
+    gathered, gradient = numbers.gathered, numbers.gradient
+    if recipe.sharding == "ddp" and trained:
+        most = part.all * gradient
+        yield ranged(
+            "gradient buckets",
+            (most, 0, most),
+            "a copy of all gradients, none with gradient_as_bucket_view=True",
+            "torch documentation, DistributedDataParallel",
+        )
+    elif recipe.sharding in ("zero1", "zero2") and trained:
+        bucket = min(_BUCKET, part.all)
+        yield ranged(
+            "communication buckets",
+            (bucket * gradient, bucket * gradient, bucket * _OVERLAP * gradient),
+            f"reduce_bucket_size of {_BUCKET:.0e} elements or all; {_OVERLAP:g} with overlap_comm",
+            _DEEPSPEED,
+            _LATE,
+        )
+    elif recipe.sharding == "zero3":
+        least = min(2 * part.layer, part.all)
+        usual = min(part.layer + max(part.layer, _PREFETCH) + part.outside, part.all)
+        most = min(_LIVE + part.layer, part.all)
+        yield ranged(
+            "gathered parameters",
+            (usual * gathered, least * gathered, max(usual, most) * gathered),
+            "a layer, a prefetched one and what is outside of layers; at most "
+            "stage3_max_live_parameters",
+            _DEEPSPEED,
+        )
+    elif recipe.sharding == "fsdp2" and layout.pp > 1:
+        source = "torch.distributed.pipelining.stage: backward_maybe_with_nosync"
+        kept = "of the whole stage, until the last micro-batch's backward"
+        yield exact("gathered parameters", part.all * gathered, kept, source, _FORWARD)
+        if trained:
+            # interleaved, one chunk's backward ends before the next one's begins if m is at most p
+            apart = layout.chunks if layout.micro_batches <= layout.pp else 1
+            size = part.all / apart * gradient
+            kept = "of a chunk, until its last micro-batch's backward" if apart > 1 else kept
+            yield exact("gradients to reduce", size, kept, source, _FORWARD)
+    elif recipe.sharding == "fsdp2":
+        two = 2 * part.layer + part.outside
+        reduced = max(part.layer, part.outside) * gradient if trained else 0.0
+        yield ranged(
+            "gathered parameters",
+            (
+                (two + part.layer) * gathered,
+                (part.layer + part.outside) * gathered,
+                (two + 2 * part.layer) * gathered,
+            ),
+            "a layer, a prefetched one, a buffer to copy into, and the root's own parameters",
+            "torch documentation, fully_shard",
+        )
+        yield ranged(
+            "gradients to reduce",
+            (reduced, part.layer * gradient if reduced else 0.0, 2 * reduced),
+            "whole gradients of the group that is being reduced",
+            "torch documentation, fully_shard",
+            (Phase.BACKWARD,),
+        )

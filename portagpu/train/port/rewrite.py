@@ -1,0 +1,236 @@
+"""Replaces what can be decided; the rest of a file stays as it is, byte for byte."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import libcst as cst
+
+from portagpu.base.errors import OutputError
+from portagpu.base.files import write_parts
+from portagpu.base.text import escaped
+from portagpu.train.port.expressions import dotted
+from portagpu.train.port.findings import Finding, Unread, in_order
+from portagpu.train.port.imports import with_import, without_unused_imports
+from portagpu.train.port.python import Analysis, analyse, finding, parse
+from portagpu.train.port.reading import Source, files, read
+from portagpu.train.port.rules import load_rules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from portagpu.train.port.rules import Rules
+    from portagpu.train.port.uses import Use
+
+
+_LINES: Final = re.compile(rb"[^\n]*\n|[^\n]+\Z")
+"""Lines as ``diff`` and ``patch`` count them, which a carriage return by itself does not end."""
+_QUOTED: Final = re.compile(rb'[\x00-\x1f\x7f"\\]')
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """One file: its new text, what was replaced in it, and what was left with the reason."""
+
+    source: Source
+    text: str
+    done: list[Finding]
+    left: list[Finding]
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the text differs."""
+        return self.text != self.source.text
+
+    @property
+    def diff(self) -> bytes:
+        """The change in unified form, byte for byte as ``patch`` applies it; or empty."""
+        before, after = map(_LINES.findall, (self.source.data, self.data))
+        made = difflib.diff_bytes(difflib.unified_diff, before, after)
+        hunks = [*made][2:]
+        if not hunks:
+            return b""
+        name = _name_of_patch(self.source.path)
+        return b"".join(
+            line if line.endswith(b"\n") else line + b"\n\\ No newline at end of file\n"
+            for line in (b"--- %s\n" % name, b"+++ %s\n" % name, *hunks)
+        )
+
+    @property
+    def shown_diff(self) -> str:
+        """:attr:`diff` for a terminal: what the source could make it do is escaped."""
+        *names, hunks = self.diff.split(b"\n", 2)
+        lines = [
+            *map(os.fsdecode, names),
+            *hunks.decode(self.source.encoding, "replace").split("\n"),
+        ]
+        # a line's end stays one, also that of other systems
+        return "\n".join(escaped(line.removesuffix("\r")) for line in lines)
+
+    def write(self) -> None:
+        """Replace the file at once, with its encoding and permissions.
+
+        Raises OutputError, with the file as it was, if it changed since it was read or cannot be
+        written.
+        """
+        path = Path(self.source.path)
+        try:
+            data, mode = path.read_bytes(), path.stat().st_mode & 0o7777
+        except OSError as error:
+            raise OutputError(f"{path} cannot be read any more: {error.strerror}") from error
+        if data != self.source.data:
+            raise OutputError(f"{path} changed while it was read: run the command again")
+        write_parts(path, [self.data])
+        path.chmod(mode)
+
+    @property
+    def data(self) -> bytes:
+        """The new text as bytes."""
+        return self.text.encode(self.source.encoding)
+
+
+@dataclass(slots=True)
+class Rewriting:
+    """All files of one call."""
+
+    files: list[Rewritten] = field(default_factory=list)
+    unread: list[Unread] = field(default_factory=list)
+
+    @property
+    def changed(self) -> list[Rewritten]:
+        """The files with a change."""
+        return [each for each in self.files if each.is_changed]
+
+    @property
+    def left(self) -> list[Finding]:
+        """What no rewrite decided, in order."""
+        return in_order(each for file in self.files for each in file.left)
+
+    def write(self) -> None:
+        """Write every file that changed; one that cannot be written stays, and gets a reason."""
+        for each in self.changed:
+            try:
+                each.write()
+            except OutputError as error:
+                self.files.remove(each)
+                self.unread.append(Unread(each.source.path, f"stays as it is: {error}"))
+
+    @property
+    def exit_code(self) -> int:
+        """As of lint, over what is left."""
+        if any(each.rule.severity != "slower" for each in self.left):
+            return 1
+        return 3 if self.unread else 0
+
+
+def _name_of_patch(path: str) -> bytes:
+    """The name as GNU's ``patch`` reads it: quoted as in C, or before a tab if it has blanks."""
+    name = os.fsencode(path)
+    if _QUOTED.search(name) is not None:
+        return b'"%s"' % _QUOTED.sub(lambda match: b"\\%03o" % ord(match[0]), name)
+    return name + b"\t" * (b" " in name)
+
+
+def rewrite(paths: Sequence[str], *, unsafe: bool = False) -> Rewriting:
+    """Rewrite the Python files that ``paths`` name or hold, in memory.
+
+    ``unsafe`` adds the rewrites that may change what a program computes on the GPU that it was
+    written for. Raises MissingDependency without libcst.
+    """
+    rules, result, has_python = load_rules(), Rewriting(), False
+    named = {*map(Path, paths)}
+    for path in files(paths):
+        source = read(path)
+        if not isinstance(source, Source):
+            result.unread.append(source)
+        elif source.kind == "python":
+            has_python = True
+            if source.is_generated:
+                result.unread.append(Unread(source.path, "is generated: rewrite what writes it"))
+                continue
+            new = rewrite_source(source, rules, unsafe=unsafe)
+            if isinstance(new, Unread):
+                result.unread.append(new)
+            elif new is not None:
+                result.files.append(new)
+        elif path in named:
+            result.unread.append(Unread(source.path, "is not Python, and no other is rewritten"))
+    if not has_python and not result.unread:
+        why = "is a folder without a Python file, and no other is rewritten: no file was read"
+        result.unread += [Unread(path, why) for path in paths]
+    return result
+
+
+def rewrite_source(source: Source, rules: Rules, *, unsafe: bool) -> Rewritten | Unread | None:
+    """One file, or why it was not read; None where nothing of a rule is in it."""
+    found = analyse(source, rules, whole=True)
+    if found is None or isinstance(found, Unread):
+        return found
+    chosen: list[Use] = []
+    left: list[Finding] = []
+    fixes = ("safe", "unsafe") if unsafe else ("safe",)
+    for use in found.uses:
+        if use.replace is not None and use.rule.fix in fixes:
+            chosen.append(use)
+        else:
+            left.append(replace(finding(source.path, use), left=_reason(use)))
+    if not chosen:
+        return Rewritten(source, source.text, [], left)
+    same = found.wrapper.module.code  # without the end of a last line that ends with "\r"
+    if not source.text.startswith(same):
+        return Unread(source.path, "is not given back by libcst as it is")
+    text = _replaced(source.path, found, chosen) + source.text[len(same) :]
+    try:
+        parse(text)
+        text.encode(source.encoding)
+    except (SyntaxError, UnicodeEncodeError) as error:
+        return Unread(source.path, f"would not be Python any more ({error}): please report it")
+    return Rewritten(source, text, [finding(source.path, use) for use in chosen], left)
+
+
+def _reason(use: Use) -> str:
+    return use.left or "it may change what the program computes: --unsafe does it"
+
+
+def _replaced(path: str, found: Analysis, chosen: list[Use]) -> str:
+    changes = {use.node: use.replace for use in chosen if use.replace is not None}
+    module = found.wrapper.module
+    new = module.visit(_Replacer(changes))
+    assert isinstance(new, cst.Module)  # noqa: S101 - the replacer keeps the module
+    if Path(path).name != "__init__.py":  # whose imports are for others
+        new = without_unused_imports(new, _roots(chosen))
+    if not found.scope.has_import and _names(new, found.scope.alias):
+        new = with_import(new, found.scope.alias)
+    return new.code
+
+
+def _roots(chosen: list[Use]) -> set[str]:
+    """The names in what was replaced, by which its imports are found."""
+    nodes = [each for use in chosen for each in (use.node, getattr(use.node, "func", use.node))]
+    return {dotted(node).partition(".")[0] for node in nodes if dotted(node)}
+
+
+class _Replacer(cst.CSTTransformer):
+    def __init__(self, changes: dict[cst.CSTNode, Callable[[Any], cst.CSTNode]]) -> None:
+        super().__init__()
+        self._changes = changes
+
+    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
+        updated: Any = super().on_leave(original_node, updated_node)
+        replace = self._changes.get(original_node)
+        if replace is None:
+            return updated
+        new = replace(updated)
+        brackets = getattr(updated, "lpar", ())
+        if brackets and new is not updated and not getattr(new, "lpar", ()):
+            new = new.with_changes(lpar=updated.lpar, rpar=updated.rpar)
+        return new
+
+
+def _names(module: cst.Module, alias: str) -> bool:
+    return f"{alias}." in module.code

@@ -1,0 +1,140 @@
+"""The rules of all vendors' tables ``port.toml``, in one form.
+
+A rule either has a ``finds``, which names a shape of code that a module of this package knows, or
+is named by entries of names, packages and texts, which are data alone.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from portagpu.facts.vendors.loading import tables
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Severity = Literal["trains nothing", "raises", "other numbers", "slower"]
+"""What happens where the use does not work, the worst first."""
+
+Fix = Literal["safe", "unsafe", "none"]
+"""Whether a rewrite keeps the meaning ("safe"), may change it ("unsafe"), or there is none."""
+
+SEVERITIES: Final[tuple[Severity, ...]] = ("trains nothing", "raises", "other numbers", "slower")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One hazard. ``breaks`` says where and why, ``write`` what to write instead."""
+
+    id: str
+    title: str
+    severity: Severity
+    breaks: str
+    write: str
+    source: str
+    fix: Fix = "none"
+    finds: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """What to write for a qualified name: ``to`` is an attribute of portagpu, or whole with a dot
+    before it as in ".torch.nn.LayerNorm". None has no answer. With ``called`` only calls have."""
+
+    rule: Rule
+    to: str | None
+    called: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A keyword of calls that asks for a vendor's device with one of ``values``, as Python writes
+    them. ``packages`` are those of what is called; none are any."""
+
+    rule: Rule
+    values: frozenset[str]
+    packages: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A pattern for lines of files of these kinds; ``kinds`` has "python" for strings in Python.
+
+    ``near`` has to match somewhere in the same line.
+    """
+
+    rule: Rule
+    kinds: frozenset[str]
+    pattern: re.Pattern[str]
+    near: re.Pattern[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What one vendor's programs call its devices, in Python: ``device`` is a type of torch's."""
+
+    module: str
+    device: str
+    library: str
+    available: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """All rules by id, and what leads to them.
+
+    ``suffixes`` are of kernels' sources; other C++ is one where a pattern of ``kernels`` matches.
+    """
+
+    rules: dict[str, Rule] = field(default_factory=dict)
+    shapes: dict[str, Rule] = field(default_factory=dict)
+    names: dict[str, Name] = field(default_factory=dict)
+    packages: dict[str, Rule] = field(default_factory=dict)
+    options: dict[str, Option] = field(default_factory=dict)
+    texts: list[Text] = field(default_factory=list)
+    words: list[Words] = field(default_factory=list)
+    suffixes: set[str] = field(default_factory=set)
+    kernels: list[re.Pattern[str]] = field(default_factory=list)
+
+
+@cache
+def load_rules() -> Rules:
+    """The rules of all installed vendors. Raises ValueError for a table that is wrong."""
+    found = Rules()
+    for table in tables("port").values():
+        _add(found, table)
+    return found
+
+
+def _add(found: Rules, table: Mapping[str, Any]) -> None:
+    for entry in table.get("rule", ()):
+        rule = Rule(**entry)
+        if rule.id in found.rules or rule.severity not in SEVERITIES:
+            raise ValueError(f"the rule {rule.id} is there twice, or has no known severity")
+        found.rules[rule.id] = rule
+        if rule.finds:
+            found.shapes[rule.finds] = rule
+    for entry in table.get("name", ()):
+        rule = found.rules[entry["rule"]]
+        called = entry.get("called", False)
+        for name in entry.get("same", ()):
+            found.names[f"{entry['module']}.{name}"] = Name(rule, name, called)
+        for name, to in entry.get("other", {}).items():
+            found.names[f"{entry['module']}.{name}"] = Name(rule, to or None, called)
+    for entry in table.get("package", ()):
+        found.packages.update(dict.fromkeys(entry["names"], found.rules[entry["rule"]]))
+    for entry in table.get("option", ()):
+        wanted, packages = map(repr, entry["values"]), entry.get("packages", ())
+        option = Option(found.rules[entry["rule"]], frozenset(wanted), frozenset(packages))
+        found.options[entry["keyword"]] = option
+    for entry in table.get("text", ()):
+        rule, kinds = found.rules[entry["rule"]], frozenset(entry["in"])
+        pattern, near = re.compile(entry["pattern"]), re.compile(entry.get("near", ""))
+        found.texts.append(Text(rule, kinds, pattern, near))
+    for entry in table.get("words", ()):
+        found.words.append(Words(**{**entry, "available": frozenset(entry["available"])}))
+    found.suffixes.update(table.get("suffixes", ()))
+    found.kernels.extend(re.compile(each) for each in (table.get("kernels"),) if each)

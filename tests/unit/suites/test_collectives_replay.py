@@ -1,0 +1,202 @@
+"""Recorded outputs of nccl-tests and rccl-tests are judged by the rules of verify."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from portagpu.base.errors import RecordingError
+from portagpu.runs.engine import RunOptions
+from portagpu.runs.results.verdicts import Verdict
+from portagpu.suites.collectives.replay import judge_recordings
+from tests.conftest import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from portagpu.runs.results.run import Result, Run
+
+FOLDER = ROOT / "tests/vendor_texts/perf_tables"
+RECORDED = FOLDER / "all_reduce-2.17.1-8-ranks.txt"
+
+
+def judged(*paths: Path, operation: str | None = None) -> Run:
+    return judge_recordings(paths, RunOptions(), operation=operation)
+
+
+def checks(run: Run) -> dict[str, Result]:
+    return {result.id.rpartition("/")[2]: result for result in run.results}
+
+
+def changed(folder: Path, old: str, new: str, source: Path = RECORDED) -> dict[str, Result]:
+    text = source.read_text("utf-8")
+    assert text.count(old) == 1, f"{old!r} is there {text.count(old)} times"
+    file = folder / "output.txt"
+    file.write_text(text.replace(old, new), encoding="utf-8")
+    return checks(judged(file))
+
+
+def test_a_recording_passes() -> None:
+    run = judged(RECORDED)
+    assert run.verdict is Verdict.PASS
+    assert [result.id for result in run.results] == [
+        f"collectives/verify/replay/all_reduce/{check}"
+        for check in ("values", "bandwidths", "average", "rows")
+    ]
+    assert all(not result.evidence for result in run.results)
+    assert run.info.replay[0]["name"] == RECORDED.name
+    assert checks(run)["bandwidths"].value == 1.75
+
+
+def test_tables_of_another_operation_alone_are_refused() -> None:
+    assert judged(RECORDED, operation="all_reduce").verdict is Verdict.PASS
+    with pytest.raises(RecordingError, match=r"no table in these files is of broadcast .*all_redu"):
+        judged(RECORDED, operation="broadcast")
+    both = judged(RECORDED, FOLDER / "broadcast-2017.txt", operation="broadcast")
+    assert len(both.results) == 8
+
+
+def test_wrong_elements_fail(tmp_path: Path) -> None:
+    found = changed(tmp_path, "48.87   85.52      0", "48.87   85.52     17")["values"]
+    assert found.verdict is Verdict.FAIL
+    assert found.value == 17
+    assert found.reason == "line 40, 33554432 bytes in place: 17 wrong elements"
+
+
+def test_values_out_of_bounds_fail_without_a_count(tmp_path: Path) -> None:
+    marked = checks(judged(FOLDER / "all_reduce-rccl-2019.txt"))["values"]
+    assert marked.verdict is Verdict.FAIL
+    assert "2097152 bytes out of place: a deviation out of bounds" in marked.reason
+    said = changed(tmp_path, "values : 0 OK", "values : 3 FAILED")["values"]
+    assert (said.verdict, said.value) == (Verdict.FAIL, 3)
+    per_iteration = checks(judged(FOLDER / "all_reduce-2.19-per-iteration.txt"))["values"]
+    assert (per_iteration.verdict, per_iteration.value) == (Verdict.FAIL, 3)
+
+
+def test_values_that_nobody_checked_are_not_judged(tmp_path: Path) -> None:
+    text = re.sub(r"      0(?=\s)", "    N/A", RECORDED.read_text("utf-8"))
+    text = text.replace("validation: 1", "validation: 0")
+    file = tmp_path / "unchecked.txt"
+    file.write_text(text, encoding="utf-8")
+    run = judged(file)
+    assert checks(run)["values"].reason == "the program checked no value (validation: 0)"
+    assert run.exit_code == 3
+
+
+def test_a_bus_bandwidth_by_another_factor_fails(tmp_path: Path) -> None:
+    # 70.04 GB/s over 8 ranks is 122.57: with (n-1)/n it would be half
+    found = changed(tmp_path, "70.04  122.57", "70.04   61.28")["bandwidths"]
+    assert found.verdict is Verdict.FAIL
+    assert found.reason == (
+        "line 42, 134217728 bytes out of place: busbw 61.28 is not algbw 70.04 times 1.75 "
+        "(all_reduce over 8 ranks)"
+    )
+
+
+@pytest.mark.parametrize(("busbw", "verdict"), [("122.58", Verdict.PASS), ("122.60", Verdict.FAIL)])
+def test_the_prints_rounding_is_allowed_and_no_more(
+    tmp_path: Path, busbw: str, verdict: Verdict
+) -> None:
+    # 70.035 to 70.045 times 1.75 is 122.56 to 122.58, and half a place is lost of busbw too
+    assert changed(tmp_path, "122.57", busbw)["bandwidths"].verdict is verdict
+
+
+def test_another_number_of_ranks_fails(tmp_path: Path) -> None:
+    text = RECORDED.read_text("utf-8")
+    lines = [line for line in text.splitlines(keepends=True) if "Rank  7" not in line]
+    file = tmp_path / "seven.txt"
+    file.write_text("".join(lines), encoding="utf-8")
+    assert checks(judged(file))["bandwidths"].verdict is Verdict.FAIL
+
+
+def test_an_average_that_is_not_of_the_rows_fails(tmp_path: Path) -> None:
+    found = changed(tmp_path, "19.7866", "21.7866")["average"]
+    assert found.verdict is Verdict.FAIL
+    assert "21.7866 GB/s is not the mean of the rows" in found.reason
+
+
+def test_missing_rows_are_inconclusive(tmp_path: Path) -> None:
+    text = RECORDED.read_text("utf-8")
+    lines = [
+        line for line in text.splitlines(keepends=True) if " 262144         65536 " not in line
+    ]
+    file = tmp_path / "less.txt"
+    file.write_text("".join(lines), encoding="utf-8")
+    run = judged(file)
+    assert checks(run)["rows"].verdict is Verdict.INCONCLUSIVE
+    assert "24 rows, and the program runs 25 sizes" in checks(run)["rows"].reason
+    assert checks(run)["average"].verdict is Verdict.INCONCLUSIVE
+    assert run.exit_code == 3
+
+
+def test_a_table_that_breaks_off_is_inconclusive(tmp_path: Path) -> None:
+    text = RECORDED.read_text("utf-8")
+    file = tmp_path / "cut.txt"
+    file.write_text(text[: text.index("# Out of bounds")], encoding="utf-8")
+    found = checks(judged(file))
+    assert found["rows"].verdict is Verdict.INCONCLUSIVE
+    assert found["average"].verdict is Verdict.INCONCLUSIVE
+    assert found["values"].verdict is Verdict.PASS
+
+
+def test_an_output_without_a_name_is_held_against_every_operation() -> None:
+    file = FOLDER / "all_reduce-rccl-2019.txt"
+    unnamed = checks(judged(file))["bandwidths"]
+    assert unnamed.verdict is Verdict.PASS
+    assert unnamed.reason.endswith("fit all_reduce, reduce")
+    named = judged(file, operation="all_gather")
+    assert checks(named)["bandwidths"].verdict is Verdict.FAIL
+    assert named.results[0].id == "collectives/verify/replay/all_gather/values"
+
+
+def test_one_rank_has_no_bandwidth_to_judge(tmp_path: Path) -> None:
+    file = tmp_path / "one.txt"
+    file.write_text(
+        "$ ./all_reduce_perf -g 1\n"
+        "size count type redop root time algbw busbw #wrong time algbw busbw #wrong\n"
+        "8 2 float sum -1 5.00 0.00 0.00 0 5.00 0.00 0.00 0\n"
+        "# Out of bounds values : 0 OK\n# Avg bus bandwidth : 0\n#\n",
+        encoding="utf-8",
+    )
+    found = checks(judged(file))
+    assert found["bandwidths"].verdict is Verdict.SKIP
+    assert "not applicable" in found["bandwidths"].reason
+
+
+def test_json_is_judged_too(tmp_path: Path) -> None:
+    document = json.loads((FOLDER / "all_reduce-2.19.json").read_text("utf-8"))
+    assert judged(FOLDER / "all_reduce-2.19.json").verdict is Verdict.PASS
+    document["results"][0]["in_place"]["nwrong"] = 2.0
+    file = tmp_path / "wrong.json"
+    file.write_text(json.dumps(document), encoding="utf-8")
+    assert checks(judged(file))["values"].reason == "1048576 bytes in place: 2 wrong elements"
+
+
+def test_several_files_and_tables_are_told_apart(tmp_path: Path) -> None:
+    both = tmp_path / "both.txt"
+    text = RECORDED.read_text("utf-8")
+    both.write_text(text + text, encoding="utf-8")
+    run = judged(both, RECORDED, RECORDED)
+    assert {result.device for result in run.results} == {
+        "both.txt, table 1",
+        "both.txt, table 2",
+        RECORDED.name,
+        f"{RECORDED.name} (2)",
+    }
+    assert len(run.info.replay) == 3
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\x00\xff" * 50, b"nothing here\n", b'{"a": 1}', b'{"config": {}, "results": ['],
+)
+def test_a_file_without_a_table_is_one_clear_error(tmp_path: Path, data: bytes) -> None:
+    file = tmp_path / "odd.txt"
+    file.write_bytes(data)
+    with pytest.raises(RecordingError) as caught:
+        judged(file)
+    assert str(caught.value).startswith(f"{file}: ")
+    assert "\n" not in str(caught.value)

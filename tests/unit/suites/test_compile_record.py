@@ -1,0 +1,217 @@
+"""What was compiled, as it is committed: valid by today's facts and kernels, and shown in docs."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from portagpu.base.errors import BundleError
+from portagpu.suites.compile.record import check_record, main, read_record, record, table, to_text
+from portagpu.suites.compile.run import CompileOptions, compile_kernels
+from tests.conftest import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+FILE = ROOT / "matrix" / "compiled.json"
+
+
+@pytest.fixture(scope="module")
+def committed() -> dict[str, Any]:
+    return read_record(FILE)
+
+
+def test_the_committed_record_is_of_the_kernels_and_facts_of_now(committed: dict[str, Any]) -> None:
+    assert to_text(committed) == FILE.read_text("utf-8")
+    gpus = [target.arch.name for target in CompileOptions().targets() if target.vendor != "cpu"]
+    assert list(committed["architectures"]) == gpus
+
+
+def _without(document: dict[str, Any], arch: str, kernel: str) -> None:
+    del document["architectures"][arch][kernel]
+
+
+def _code(document: dict[str, Any], arch: str, kernel: str, **changes: Any) -> None:
+    document["architectures"][arch][kernel]["code"].update(changes)
+
+
+def _compiler(document: dict[str, Any], arch: str, kernel: str, stated: str) -> None:
+    document["architectures"][arch][kernel]["compiler"] = stated
+
+
+def _row(document: dict[str, Any], arch: str, kernel: str, **row: Any) -> None:
+    document["architectures"][arch][kernel] = row
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda d: d.update(schema="portagpu.result/1"), "schema: must be one of portagpu.com"),
+        (lambda d: d.update(host="a"), "host: is not a known key"),
+        (lambda d: d.update(day="today"), "day: must be a day such as"),
+        (lambda d: d.update(portagpu=None), "portagpu: must be a version"),
+        (lambda d: d.update(day="2026-13-45"), "day: must be a day such as"),
+        (lambda d: d.update(day="\u0662\u0660\u0662\u0666-11-11"), "day: must be a day such as"),
+        (lambda d: d.update(portagpu=""), "portagpu: must be a version"),
+        (lambda d: d["architectures"].pop("sm_90"), "not those of the matrix"),
+        (lambda d: _without(d, "gfx906", "ballot_rank"), "gfx906: has other kernels"),
+        (lambda d: _without(d, "sm_90", "copy[int32]"), "sm_90: has other kernels"),
+        (
+            lambda d: _code(d, "sm_90", "histogram[i32]", registers=300),
+            "is PASS where the facts say FAIL: registers 300",
+        ),
+        (
+            lambda d: _code(d, "gfx942", "matmul[float16]", matrix={}),
+            "facts say FAIL: matrix 0 instructions",
+        ),
+        (
+            lambda d: _code(d, "gfx906", "ballot_rank", spills=1),
+            "facts say FAIL: spill 1 registers",
+        ),
+        (lambda d: _code(d, "gfx906", "ballot_rank", threads=None), "facts say UNVERIFIED"),
+        (lambda d: _code(d, "gfx906", "ballot_rank", registers="9"), "has no machine code"),
+        (lambda d: _code(d, "gfx906", "ballot_rank", registers=-1), "has no machine code"),
+        (lambda d: _code(d, "gfx906", "ballot_rank", registers=10**4200), "has no machine code"),
+        (lambda d: _code(d, "gfx906", "ballot_rank", spill_unit="bananas"), "has no machine code"),
+        (
+            lambda d: _code(
+                d, "sm_90", "matmul[int8]", matrix={"IGMMA.64x128x32.S8.S8": 3, "A": -2, "B": 2}
+            ),
+            "has no machine code",
+        ),
+        (
+            lambda d: _code(d, "sm_90", "matmul[int8]", matrix={"A": 10**4299, "B": 9 * 10**4299}),
+            "has no machine code",
+        ),
+        (
+            lambda d: _code(d, "gfx942", "softmax[bfloat16]", scalar_spills=None),
+            "other measures than there are",
+        ),
+        (
+            lambda d: _code(d, "sm_90", "softmax[bfloat16]", scalar_spills=0),
+            "other measures than there are",
+        ),
+        (
+            lambda d: _code(d, "sm_90", "ballot_rank", stack_bytes=None),
+            "other measures than there are",
+        ),
+        (
+            lambda d: _code(d, "gfx942", "softmax[bfloat16]", accumulators=200),
+            "other measures than there are",
+        ),
+        (lambda d: _compiler(d, "gfx906", "ballot_rank", "gcc"), "a compiler with its version"),
+        (lambda d: _compiler(d, "sm_90", "ballot_rank", "NVRTC 13 | x"), "a compiler with its"),
+        (lambda d: _compiler(d, "sm_90", "ballot_rank", "NVRTC 13\n| x |"), "a compiler with its"),
+        (lambda d: _compiler(d, "sm_90", "ballot_rank", "NVRTC \ud800"), "a compiler with its"),
+        (lambda d: _compiler(d, "sm_90", "ballot_rank", "Triton 3.9.0"), "a compiler with its"),
+        (lambda d: _compiler(d, "sm_90", "copy[int32]", "clang 22.1.8"), "a compiler with its"),
+        (
+            lambda d: _row(d, "sm_70", "triton", verdict=["SKIP"], reason="no"),
+            "without having been built",
+        ),
+        (
+            lambda d: _row(d, "gfx906", "ballot_rank", verdict="PASS"),
+            "neither code with a compiler",
+        ),
+        (
+            lambda d: _row(d, "gfx906", "ballot_rank", verdict="PASS", reason="yes"),
+            "is PASS without having been built",
+        ),
+        (
+            lambda d: _row(d, "sm_90", "copy[int32]", verdict="SKIP", reason="no time"),
+            "is SKIP without having been built",
+        ),
+        (
+            lambda d: _row(d, "sm_70", "triton", verdict="SKIP", reason="/home/jdoe/x is missing"),
+            r"holds what may identify \(path\)",
+        ),
+    ],
+)
+def test_what_does_not_follow_is_refused(
+    committed: dict[str, Any], change: Callable[[dict[str, Any]], object], said: str
+) -> None:
+    document = copy.deepcopy(committed)
+    change(document)
+    with pytest.raises(BundleError, match=said):
+        check_record(document)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"day":', '"day": "2020-01-01",\n  "day":'),
+        ('"registers":', '"registers": 1, "registers":'),
+        ('"registers":', '"registers": NaN, "registers":'),
+        ('    "gfx906": {', '    "gfx906": {},\n    "gfx906": {'),
+        ("}\n", "}  \n"),
+    ],
+)
+def test_a_record_that_was_written_by_other_means_is_refused(
+    tmp_path: Path, old: str, new: str
+) -> None:
+    text = FILE.read_text("utf-8")
+    assert old in text
+    (tmp_path / "r.json").write_text(text.replace(old, new, 1), "utf-8")
+    with pytest.raises(BundleError, match="is not written as it is made"):
+        read_record(tmp_path / "r.json")
+
+
+def test_what_never_ends_or_is_too_large_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    large, pipe = tmp_path / "large.json", tmp_path / "pipe"
+    with large.open("wb") as file:
+        file.truncate(1 << 30)
+    os.mkfifo(pipe)
+    for path, said in ((large, "is larger than"), (pipe, "no regular file")):
+        with pytest.raises(BundleError, match=said):
+            read_record(path)
+        assert main([str(path)]) == 1
+        told = capsys.readouterr().err
+        assert said in told
+        assert told.count("\n") == 1
+
+
+def test_an_architecture_that_failed_or_was_not_built_is_not_in_the_table(
+    committed: dict[str, Any],
+) -> None:
+    document = copy.deepcopy(committed)
+    _row(document, "sm_75", "ballot_rank", verdict="FAIL", reason="does not compile")
+    document["architectures"]["sm_70"] = {
+        "triton": {"verdict": "SKIP", "reason": "no"},
+        "cpp": {"verdict": "INCONCLUSIVE", "reason": "NVRTC 13.5 cannot build for sm_70"},
+    }
+    rows = table(check_record(document))
+    assert "`sm_80`" in rows
+    assert "sm_75" not in rows
+    assert "sm_70" not in rows
+
+
+def test_only_a_whole_run_makes_a_record(tmp_path: Path) -> None:
+    run = compile_kernels(CompileOptions(archs=["x86-64"], command=["portagpu", "compile"]))
+    with pytest.raises(
+        BundleError, match=r"has other kernels than there are; run portagpu compile"
+    ):
+        record(run)
+    run.info = replace(run.info, interrupted=True)
+    with pytest.raises(BundleError, match="was interrupted"):
+        record(run)
+
+
+def test_bad_files_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    broken, foreign = tmp_path / "broken.json", tmp_path / "foreign.json"
+    broken.write_text("{", "utf-8")
+    foreign.write_text(json.dumps([1]), "utf-8")
+    for path in (broken, foreign, tmp_path / "none"):
+        with pytest.raises(BundleError) as caught:
+            read_record(path)
+        assert "\n" not in str(caught.value)
+        assert main([str(path)]) == 1
+        assert capsys.readouterr().err.count("\n") == 1
+    assert main([]) == main(["--table"]) == main(["-", "a"]) == 2
