@@ -7,6 +7,7 @@ one line what to import instead. ``docs/design.md`` has the rule; contract 2 end
 from __future__ import annotations
 
 import importlib.abc
+import importlib.util
 from functools import partial
 from importlib import import_module
 from importlib.machinery import ModuleSpec
@@ -132,7 +133,9 @@ def new_name(name: str) -> str | None:
 def find_spec(name: str) -> ModuleSpec | None:
     """The spec of an old name, whose module has the names of the new one; None for other names."""
     new = new_name(name)
-    return ModuleSpec(name, Loader(new), is_package=True) if new else None
+    if new is None or importlib.util.find_spec(new) is None:
+        return None
+    return ModuleSpec(name, Loader(new), is_package=True)
 
 
 class Loader(importlib.abc.Loader):

@@ -1,7 +1,7 @@
 """Collectives between ranks: bus bandwidth over sizes, the answer of every element checked.
 
 ``busbw = S / t * factor`` (``portagpu.facts.nccl_tests.bandwidth``); t is the time of the slowest
-rank. """
+rank."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def tracked_lines(spec: str, model: Model, recipe: Recipe) -> tuple[list[str], d
     The function of ``spec`` takes nothing and returns what :func:`portagpu.train.planning.track`
     takes: what builds the module, what makes a step's loss, and what makes the optimiser. It is of
     one rank that shares nothing, and is compared with the closed form of ``model`` and ``recipe``
-    without a device's own needs. Raises ValueError for a spec that leads to no such function. """
+    without a device's own needs. Raises ValueError for a spec that leads to no such function."""
     from portagpu.base.units import size
     from portagpu.facts.targets import load_target
     from portagpu.train.planning import Layout, estimate, track

@@ -27,7 +27,7 @@ class Need:
 
     ``kind`` is one of ``TorchBuild.kind`` and names the runtime in
     ``portagpu.facts.visible.RUNTIMES``; ``build`` is its name in messages. ``vendor`` is spelled as
-    in ``gpus_on_machine``; ``maker`` is its name in messages. """
+    in ``gpus_on_machine``; ``maker`` is its name in messages."""
 
     kind: str
     build: str

@@ -262,7 +262,7 @@ class Backend(Training, ABC):
 
         True where it is not known, as here. ``torch.compile`` asks it once, when it compiles, if it
         is decorated with ``portagpu.devices.torch_compile.run_by_the_compiler``. Since contract
-        1.4. """
+        1.4."""
         return True
 
     def labelled_block(
@@ -271,7 +271,7 @@ class Backend(Training, ABC):
         """What :meth:`annotate` gives, with labels, and in that domain and color where there are.
 
         Here they are in the name (:func:`portagpu.facts.captures.labels.encode`). Since contract
-        1.4. """
+        1.4."""
         del color
         shown = "" if domain == DOMAIN else domain
         return self.annotate(encode(name, labels, shown, ascii_only=True))

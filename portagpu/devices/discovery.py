@@ -1,7 +1,7 @@
 """Finds backends: their entry points, plugins, and each one's status with a reason.
 
 :mod:`portagpu.devices.registry` chooses the backend. A third party's entry point that is damaged,
-slow, wrong or declared twice is unusable with a reason, and does not affect the others. """
+slow, wrong or declared twice is unusable with a reason, and does not affect the others."""
 
 from __future__ import annotations
 

@@ -37,7 +37,10 @@ NO_PAGES: Final = ("CHANGELOG.md", "cases.md")
 """One tells of what was, in which names need not exist any more; the other is generated."""
 
 ENTRY_POINTS: Final = frozenset(
-    {"portagpu.backends", "portagpu.profilers", "portagpu.targets", "portagpu_example.targets"}
+    {
+        *(f"portagpu.{group}" for group in ("backends", "captures", "formats", "profilers")),
+        *("portagpu.targets", "portagpu.vendors", "portagpu_example.targets"),
+    }
 )
 """Groups of entry points, and an example's module."""
 

@@ -75,7 +75,10 @@ def test_a_run_of_another_machine_gives_no_bundle_and_keeps_its_exit_code(tmp_pa
 def test_a_bundle_names_the_code_of_the_wheel_that_measured(
     child: Callable[..., Child], portagpu_wheel: Path, portagpu_installed: Path
 ) -> None:
-    code = "from portagpu.reports.bundles.document import provenance; print(provenance()['code_sha256'])"
+    code = (
+        "from portagpu.reports.bundles.document import provenance; "
+        "print(provenance()['code_sha256'])"
+    )
     path = f"{portagpu_installed}:{sysconfig.get_path('purelib')}"
     named = child("-S", "-c", code, environment={"PYTHONPATH": path}).ok().strip()
     with zipfile.ZipFile(portagpu_wheel) as wheel:
@@ -91,7 +94,8 @@ def test_a_bundle_names_the_code_of_the_wheel_that_measured(
 def test_the_validator_needs_no_torch(child: Callable[..., Child], tmp_path: Path) -> None:
     path = write_bundle(full_run(), "full", tmp_path)
     code = (
-        "import sys; sys.modules['torch'] = None; from portagpu.reports.bundles.__main__ import main; "
+        "import sys; sys.modules['torch'] = None; "
+        "from portagpu.reports.bundles.__main__ import main; "
         "sys.exit(main(sys.argv[1:]))"
     )
     assert child("-c", code, str(path)).ok() == f"{path}: valid, cpu-x86-64, PASS, 14 results\n"

@@ -427,7 +427,8 @@ def test_an_answer_of_another_shape_is_an_error_of_its_job(given: dict[str, Any]
 def test_variables_that_change_code_do_not_reach_the_compilers(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    worker = "import os\nfrom portagpu.base.subprocesses import parent_channel\nchannel = parent_channel()\n"
+    worker = "import os\nfrom portagpu.base.subprocesses import parent_channel\n"
+    worker += "channel = parent_channel()\n"
     worker += "while channel.receive(): channel.send(dict(os.environ))\n"
     (tmp_path / "fake_worker.py").write_text(worker, "utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))

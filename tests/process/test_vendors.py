@@ -414,7 +414,8 @@ def test_entry_points_of_another_version_of_ours_are_one_line(
 
 def test_importing_the_package_asks_no_vendor(child: Callable[..., Child]) -> None:
     code = """
-import sys, portagpu, portagpu.facts.host, portagpu.facts.visible, portagpu.machine.inventory, portagpu.checks.info
+import sys, portagpu, portagpu.facts.host, portagpu.facts.visible
+import portagpu.machine.inventory, portagpu.checks.info
 print(sorted(each for each in sys.modules if each.endswith(".vendor")))
 """
     assert child("-c", code).ok().strip() == "[]"

@@ -37,7 +37,7 @@ portagpu.facts.readings.probe.call = call
 For tests in which no library hangs or dies.
 """
 _LIMIT_S: Final = 120
-_IMPORTED: Final = ("cli", "info", "health", "bringup", "report")
+_IMPORTED: Final = ("cli", "checks.info", "checks.health", "checks.bringup", "reports.html")
 """Modules of portagpu that most verbs need; those of each verb are added."""
 
 

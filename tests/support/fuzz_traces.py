@@ -72,7 +72,7 @@ _NAMES = (
 def seeds(folder: Path) -> dict[str, list[tuple[str, bytes]]]:
     """Reader -> files (name, bytes) from which its inputs are made."""
     from tests.support.trace_samples import WRITERS, timeline
-    from tests.unit import test_trace_tables as texts
+    from tests.unit.traces import test_trace_tables as texts
 
     found: dict[str, list[tuple[str, bytes]]] = {}
     made = timeline(kernels=40, devices=2)

@@ -16,9 +16,7 @@ BACKENDS = sorted(path.name for path in (ROOT / "backends").iterdir() if path.is
 PICTURE = bands(PAGE.read_text("utf-8"))
 ROOMS = [room for room, _ in PICTURE]
 ROWS = [(room, names) for room, rows in PICTURE for names in rows]
-HEIGHT = {
-    (room, name): len(ROWS) - row for row, (room, names) in enumerate(ROWS) for name in names
-}
+HEIGHT = {(room, name): len(ROWS) - row for row, (room, names) in enumerate(ROWS) for name in names}
 TOP = {
     room: max((HEIGHT[each] for each in HEIGHT if each[0] == room), default=len(ROWS) + 1)
     for room in ROOMS

@@ -48,7 +48,7 @@ ALLOWED: Final = (
     Allowed("sitecustomize.py", r"torch\.cuda\.profiler", "the same"),
     Allowed("torchview.py", "GPU-|MIG-", "torch/cuda/__init__.py compares with these itself"),
     Allowed("model.py", "GPU-", "the prefix of UUIDs where a vendor states no other"),
-    Allowed("debug_variables.py", "PYTORCH_NO_CUDA_MEMORY_CACHING", "a variable of both torch's builds"),
+    Allowed("debug_variables.py", "PYTORCH_NO_CUDA_MEMORY_CACHING", "of both torch's builds"),
     Allowed("torchbuild.py", "cuda|hip|rocm", "torch/version.py has these names of builds"),
     Allowed("_info_text.py", "cuda|hip", "the same names, shown"),
     Allowed("float32.py", r"cudnn|(cuda|cudnn)\.\w+|TORCH_ALLOW_TF32_\w+", "torch's settings"),

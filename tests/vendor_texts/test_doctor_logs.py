@@ -288,7 +288,7 @@ def test_a_text_that_is_no_log_is_not_judged(tmp_path: Path) -> None:
         ("RuntimeError: Operation timed out!", "wait-timeout"),
         ("portagpu.base.errors.RankLost: rank 1 did not come within 4 s, rank 0 did", "rank-lost"),
         (
-            "[rank1]: portagpu.base.errors.CollectiveMismatch: rank 1 called barrier, and rank 0 none",
+            "[rank1]: portagpu.base.errors.CollectiveMismatch: rank 1 called barrier, rank 0 none",
             "call-mismatch",
         ),
     ],

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 def _module(name: str) -> Any:
     """The file of tests, in whichever folder."""
-    (path,) = (ROOT / "tests").glob(f"*/test_{name}.py")
-    return importlib.import_module(f"tests.{path.parent.name}.{path.stem}")
+    (path,) = (ROOT / "tests").glob(f"**/test_{name}.py")
+    return importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
 
 
 def _variables(**changes: Any) -> Callable[[pytest.MonkeyPatch], None]:

@@ -1,4 +1,4 @@
-"""The child of :class:`portagpu.base.subprocesses.Caller`: it answers one request after the other."""
+"""The child of :class:`portagpu.base.subprocesses.Caller`: it answers requests one by one."""
 
 from __future__ import annotations
 

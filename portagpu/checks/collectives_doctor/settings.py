@@ -2,7 +2,7 @@
 
 What the kernel, limits, masks and GPUs say is judged where that is known already
 (``portagpu.checks.diagnostics``). Here are the library's own variables, its configuration files,
-and the network interfaces. Files: Linux ``Documentation/ABI/testing/sysfs-class-net``. """
+and the network interfaces. Files: Linux ``Documentation/ABI/testing/sysfs-class-net``."""
 
 from __future__ import annotations
 

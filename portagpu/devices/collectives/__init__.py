@@ -5,8 +5,8 @@
   ``stores`` (where ranks meet), ``rendezvous`` (who is missing) and ``membership`` (the answer).
 - Calls: ``checked`` compares them between the ranks, ``call_hooks`` also torch's own; ``helpers``
   and ``compression`` do the same with every library. ``torch_names`` has torch's new names.
-- Choosing: ``choice``, with ``alpha_beta`` (a line through measured times), ``library_estimate`` (the
-  library's estimate) and ``buckets`` (DDP, FSDP). ``bandwidth`` defines algbw and busbw.
+- Choosing: ``choice``, with ``alpha_beta`` (a line through measured times), ``library_estimate``
+  and ``buckets`` (DDP, FSDP).
 - Tuning: ``tuning`` (profiles), ``measured`` (on what), ``algorithms`` (compositions of calls),
   ``tuned`` (calls as a profile says), ``emit`` and ``tuner_csv`` (files for other stacks).
 

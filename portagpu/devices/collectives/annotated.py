@@ -5,7 +5,7 @@ of torch's own functions need the hooks of torch's process groups (torch 2.14 an
 ``c10d/Hooks.hpp``), which torch 2.13 lacks. torch's profiler knows as much of plain calls by itself
 (``record_param_comms``). The names of the labels are those of
 :data:`portagpu.facts.captures.labels.COLLECTIVE_LABELS`, with ``reduce_op`` and ``root`` where
-known. """
+known."""
 
 from __future__ import annotations
 

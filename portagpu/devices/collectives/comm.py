@@ -218,7 +218,7 @@ class Comm:
 
         Call it on every rank of the group; see
         :class:`portagpu.devices.collectives.checked.CheckedGroup`. Raises Unsupported for a device
-        without a library. """
+        without a library."""
         self._need_library()
         from portagpu.devices.collectives.checked import CheckedGroup
 
@@ -297,7 +297,7 @@ class Comm:
         first. With ``ask_library`` the library itself estimates the time: every rank of an
         initialised group has to call this, and the library has to know how. ``question`` has
         further fields of :class:`portagpu.devices.collectives.cost.Question`. Raises Unsupported
-        where nothing answers, and ValueError for a question that makes no sense. """
+        where nothing answers, and ValueError for a question that makes no sense."""
         self._need_library()
         from portagpu.devices.collectives.choice import choose, library_s_choice, tuned_choice
         from portagpu.devices.collectives.cost import Hardware, Question

@@ -315,7 +315,7 @@ def _abandon(joining: _Joining) -> None:
 
 
 def shutdown(timeout_s: float = 10.0, device: torch.device | None = None) -> None:
-    """What :meth:`portagpu.devices.collectives.comm.Comm.shutdown` does; ``device`` is this rank's."""
+    """Leave the group, as ``Comm.shutdown`` does; ``device`` is this rank's."""
     if not 0 <= timeout_s < math.inf:
         raise ValueError(f"timeout_s is a number of seconds from 0, not {timeout_s!r}")
     global _run

@@ -42,7 +42,7 @@ _MOST_DIGITS: Final = 19
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One thing to try: a way of :mod:`portagpu.devices.collectives.algorithms`, or settings of a vendor's table.
+    """One thing to try: an algorithm of ``algorithms``, or settings of a vendor's table.
 
     ``environment`` is set before the ranks start. ``algorithm``, ``protocol`` and ``channels`` are
     what it makes the library take, in the library's names; None leaves the channels to the library.

@@ -57,5 +57,5 @@ class Precision:
         return self.table.get(dtype, Support.NONE)
 
     def training(self, dtype: torch.dtype | None = None) -> MixedPrecision:
-        """The settings of a training loop: :func:`portagpu.devices.precision.mixed.mixed_precision`."""
+        """The settings of a training loop; see ``mixed.mixed_precision``."""
         return mixed_precision(self, dtype)

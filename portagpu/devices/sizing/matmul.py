@@ -82,7 +82,7 @@ class Matmul:
 
 
 def plan_matmul(sizing: Sizing, m: int, n: int, k: int, dtype: object, batch: int) -> Matmul:
-    """The product on the device of ``sizing``; see :meth:`portagpu.devices.sizing.Sizing.matmul`."""
+    """The product on the device of ``sizing``; see :meth:`portagpu.Sizing.matmul`."""
     target = sizing.target
     if target is None or target.fact("shared_memory.per_unit") is None:
         raise Unsupported("no fact says what shared memory this device has, so it has no tiles")

@@ -15,4 +15,4 @@ Readers are modules of the packages that the entry points ``portagpu.captures`` 
 KiB, unpacked) and ``read(path)``, which returns a :class:`portagpu.facts.captures.model.Capture` or
 raises :class:`portagpu.facts.readings.FormatError`. One that can leave columns out has
 ``read_columns(path, columns)`` too. ``portagpu.traces.analysis`` finds the reader of a file, and
-computes summaries, comparisons and findings. """
+computes summaries, comparisons and findings."""

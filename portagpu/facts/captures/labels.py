@@ -30,7 +30,7 @@ DOMAIN: Final = "portagpu"
 COLLECTIVE: Final = "portagpu.collective"
 """The domain of annotated collectives. Their name is the operation; see COLLECTIVE_LABELS."""
 COLLECTIVE_LABELS: Final = ("bytes", "dtype", "group", "group_size", "sequence")
-"""Their labels, by the names of :data:`portagpu.facts.captures.model.EVENT_COLUMNS`; some may lack."""
+"""Their labels, named as in ``captures.model.EVENT_COLUMNS``; some may be missing."""
 
 COLORS: Final = {
     "black": 0x000000,

@@ -2,7 +2,7 @@
 
 A vendor's package names an object with :class:`Profiler`'s attributes under the entry-point group
 ``portagpu.profilers``. It builds command lines and starts nothing: ``portagpu.traces.profile``
-finds it, asks for the version, runs the command, and reads what was written. """
+finds it, asks for the version, runs the command, and reads what was written."""
 
 from __future__ import annotations
 

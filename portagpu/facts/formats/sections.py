@@ -2,7 +2,7 @@
 
 Each reader declares the shapes of its outputs (:class:`portagpu.facts.formats.Shape`). JSON and XML
 end with their last bracket or tag. Lines of a kernel's log are recognised one by one, anywhere. A
-prompt, a banner or the fence of a code block ends an output and belongs to none. """
+prompt, a banner or the fence of a code block ends an output and belongs to none."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def telemetry_of(
     """Telemetry of the GPU at that address, else of the GPU or part with that UUID.
 
     Names are those of :meth:`portagpu.devices.contract.Plugin.telemetry`; what is not known is
-    absent. """
+    absent."""
     for reading in readings:
         if reading.pci == pci if pci is not None else uuid in _uuids(reading):
             state = reading.state

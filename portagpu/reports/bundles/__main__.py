@@ -1,4 +1,7 @@
-"""``python -m portagpu.reports.bundles FILE ...``: validate bundles; ``--table DIR`` prints their badges."""
+"""``python -m portagpu.reports.bundles FILE ...`` validates bundles.
+
+``--table DIR`` prints the badges of those in a folder.
+"""
 
 from __future__ import annotations
 

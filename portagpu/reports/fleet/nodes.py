@@ -64,7 +64,7 @@ class Failure:
     """Why a result, or a whole run, is not a PASS, and what to do.
 
     ``action`` is the worst of what it stands for (``portagpu.runs.results.actions``). ``rank``
-    orders failures, 0 the gravest. """
+    orders failures, 0 the gravest."""
 
     suite: str
     gate: str

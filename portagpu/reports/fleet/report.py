@@ -178,7 +178,7 @@ class FleetReport:
 
 
 def report(places: Sequence[Path], processes: int = 0) -> FleetReport:
-    """The report of what ``places`` hold; raises as :func:`portagpu.reports.fleet.result_files.gather`."""
+    """The report of what ``places`` hold; raises as :func:`gather`."""
     return judge(gather(places, processes))
 
 

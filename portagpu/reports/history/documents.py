@@ -53,7 +53,7 @@ def read_document(path: Path, now: datetime | None = None) -> Document:
 
     It is refused where ``portagpu.reports.bundles.files`` refuses it (a unit is missing, a number
     is not finite, a digest does not fit), and where its times contradict each other or ``now``,
-    which is this moment by default. """
+    which is this moment by default."""
     document = read_file(path)
     try:
         check_times(document.run, now or datetime.now(UTC))

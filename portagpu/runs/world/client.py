@@ -125,7 +125,7 @@ class Ranks:
 
     ``environment`` is added to the environment of every rank, without the variables that begin with
     a text of ``leave_out``. It is a forker of :class:`portagpu.base.subprocesses.Subprocess`: of
-    children that need torch. """
+    children that need torch."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
     leave_out: tuple[str, ...] = ()
@@ -293,7 +293,7 @@ class Ranks:
         silent. What they wait for a CPU does not count (:mod:`portagpu.base.patience`). After that
         every remaining rank is killed. ``lost`` are ranks that the function ends or stops on
         purpose: their end stops no other rank, and they are ended when the others have returned.
-        ``on_step(rank, name, data)`` is called for every step a rank announces. """
+        ``on_step(rank, name, data)`` is called for every step a rank announces."""
         if world < 1:
             raise ValueError(f"a world has at least one rank, not {world}")
         if indices is not None and len(indices) != world:

@@ -2,7 +2,7 @@
 
 Two kinds of candidates: compositions of the library's calls
 (:mod:`portagpu.devices.collectives.algorithms`), and settings of a vendor's table, for each of
-which fresh ranks are started. """
+which fresh ranks are started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The conformance suite as a library: cases, and :func:`conform` that runs them.
+"""The conformance suite as a library: cases, and ``conform`` that runs them.
 
 A case is a pytest function in ``matrix/conformance/test_<area>.py`` with an id, a sentence that
 specifies it, and the capability that it needs. It runs in a child process with its own

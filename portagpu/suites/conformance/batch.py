@@ -4,7 +4,7 @@ Forking ranks and joining them to a group takes far longer than most collectives
 parameter of a case runs the function for all parameters in one world, and the others take their
 values from it. If anything fails there, every parameter runs in its own world, so that one cannot
 change another's verdict; the shared failure is part of the verdicts
-(``portagpu.suites.conformance.judge``). """
+(``portagpu.suites.conformance.judge``)."""
 
 from __future__ import annotations
 

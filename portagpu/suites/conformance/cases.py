@@ -124,7 +124,7 @@ class Case:
     "portagpu.seed". ``params`` are the values of its arguments. ``smoke`` is True, or has the
     argument values with which the case is in the smoke selection. ``unaltered`` is what the case
     can only judge as it is by itself (``portagpu.base.debug_variables.CHANGED``): under a variable
-    that changes it the result is INCONCLUSIVE. """
+    that changes it the result is INCONCLUSIVE."""
 
     id: str
     spec: str

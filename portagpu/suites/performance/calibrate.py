@@ -3,7 +3,7 @@
 The reference is the median of the runs' values. The tolerance is that of the rule for peers
 (``portagpu.runs.judges.peers``): 3.5 standard deviations, estimated from the median absolute
 deviation of the runs, and at least 5 %. So a later value outside is one that these runs would call
-an outlier. A row is proposed only where it could judge: the file's own checks accept it. """
+an outlier. A row is proposed only where it could judge: the file's own checks accept it."""
 
 from __future__ import annotations
 

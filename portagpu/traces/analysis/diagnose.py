@@ -3,7 +3,7 @@
 ``findings.toml`` has the kinds of findings and the thresholds. What vendors call launches, waits
 and counters is in their tables ``trace_words.toml`` (``portagpu.facts.vendors.tables``). A capture
 that lacks what an answer takes gets no answer: the result is INCONCLUSIVE and names what is
-missing. """
+missing."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Variant:
     ``function`` lies in ``portagpu.train.kernels.source.<module>``. ``arguments`` are Triton types
     by name, in the kernel's order, or the text of a constant; ``kind`` chooses its block constants.
     ``matrix`` is the dtype that the matrix unit must compute in ("fp8"), None for kernels without
-    it; ``needs`` is a dtype that the architecture must have. """
+    it; ``needs`` is a dtype that the architecture must have."""
 
     kernel: str
     dtype: str

@@ -2,7 +2,7 @@
 
 Reads ``dmesg`` with any of its clocks, ``journalctl -k``, ``/var/log/kern.log`` and
 ``/var/log/fabricmanager.log``. Meanings of lines are data:
-``portagpu/facts/formats/kernel_log.toml``. """
+``portagpu/facts/formats/kernel_log.toml``."""
 
 from __future__ import annotations
 

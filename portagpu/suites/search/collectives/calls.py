@@ -29,7 +29,7 @@ class Place:
     by_position: bool = False
     tag: int = 0
     checked: Any = None
-    """The :class:`portagpu.devices.collectives.checked.CheckedGroup`, where the call is to be checked."""
+    """The ``CheckedGroup`` (``devices.collectives.checked``) of a call that is to be checked."""
     way: str = ""
     """One of :mod:`portagpu.devices.collectives.algorithms`, for calls that are tuned."""
     sends: Sequence[int] | None = None
@@ -193,7 +193,7 @@ def _all_to_all_bytes(t: list[torch.Tensor], at: Place) -> Any:
 
 
 def _tuned(operation: str) -> Callable[[list[torch.Tensor], Place], None]:
-    """The operation in the place's way, as :class:`portagpu.devices.collectives.tuned.TunedGroup` does it.
+    """The operation in the place's way, as ``TunedGroup`` does it.
 
     The output is the first tensor, or the second where the first is an input.
     """

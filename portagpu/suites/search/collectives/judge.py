@@ -17,7 +17,7 @@ def difference(reports: Mapping[int, dict[str, Any]]) -> str:
     """The clause of the first call that went wrong on a rank; empty if none did.
 
     ``reports`` are those of :class:`portagpu.suites.search.collectives.runner.Report` as JSON, by
-    rank. """
+    rank."""
     found = [
         (index, rank, f"rank {rank} {text}")
         for rank, report in reports.items()

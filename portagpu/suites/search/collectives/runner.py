@@ -207,7 +207,7 @@ class Runner:
                 self._finish(step)
 
     def _beside(self, index: int, name: str, group: str, **given: Any) -> None:
-        """A call without buffers: a function of :mod:`portagpu.suites.search.collectives.without_buffers`."""
+        """A call without buffers: a function of ``without_buffers``."""
         of = self.groups[group]
         if self.rank.rank not in of.ranks:
             return

@@ -2,7 +2,7 @@
 
 A number is a Python int, bool, float or complex. The formats are those of
 :mod:`portagpu.devices.precision.formats`. Rounding is to the nearest, ties to even (IEEE 754-2019,
-4.3.1). """
+4.3.1)."""
 
 from __future__ import annotations
 

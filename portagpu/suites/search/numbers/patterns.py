@@ -2,7 +2,7 @@
 
 The model is :func:`~portagpu.suites.search.numbers.formats.converted`. It takes a second for each
 65,536 numbers, so exact arithmetic in float64, which has each of them, finds first which may be
-wrong. """
+wrong."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ of the largest change among some random signs (backward error analysis: Higham, 
 what such changes of the results of all inner operators change: where terms cancel, as in the
 gradient of a correlation of two points, no change of an input tells how large they were. Where the
 class does not bound each element by itself, S and ``|y|`` are the largest of the result. What a
-device gives is no part of any of it. """
+device gives is no part of any of it."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ Every annotated block is in torch's profile, with its name, its labels and its d
 block around it in its thread: so :class:`portagpu.devices.functions.annotate` has it for every
 device. What a device's own calls mark has to be in it where the device has no vendor, and may be
 where they tell the profiler of one. Depths and errors are judged on every device. Blocks that were
-open when the recording began are not in it. """
+open when the recording began are not in it."""
 
 from __future__ import annotations
 

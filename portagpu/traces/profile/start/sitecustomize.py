@@ -38,7 +38,7 @@ _RANKS = (
     ("PMI_RANK", "PMI_SIZE"),
     ("SLURM_PROCID", "SLURM_NTASKS"),
 )
-"""Of rank and world size, in the order of portagpu.devices.collectives.launcher: mpirun runs in Slurm's
+"""Of rank and world size, in the order of ``devices.collectives.launcher``: mpirun runs in Slurm's
 tasks, one for each machine."""
 _EVENTS = rb'"cat":\s*"(?:cpu_op|kernel|gpu_memcpy|gpu_memset|user_annotation|cuda_runtime)"'
 _CHUNK = 1 << 20
