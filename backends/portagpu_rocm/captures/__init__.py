@@ -1,1 +1,1 @@
-"""Readers of what AMD's profilers write: see :mod:`portagpu.captures`."""
+"""Readers of what AMD's profilers write: see :mod:`portagpu.facts.captures`."""

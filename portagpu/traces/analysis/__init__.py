@@ -8,5 +8,5 @@
 - ``compare``, ``diagnose``: two summaries side by side; what bounds a run, with evidence.
 - ``timeline``: a capture for Perfetto.
 
-``portagpu.captures`` has the form in which captures are read.
+``portagpu.facts.captures`` has the form in which captures are read.
 """
