@@ -195,7 +195,7 @@ def test_python_m_portagpu_leaves_the_working_folder_out(
 
 
 @pytest.mark.parametrize(
-    "start", ["-m portagpu.reports.bundles", "-mportagpu.target", "-Wi -m portagpu"]
+    "start", ["-m portagpu.reports.bundles", "-mportagpu.facts.targets", "-Wi -m portagpu"]
 )
 def test_every_module_of_the_package_does(
     tmp_path: Path, starting: frozenset[str], start: str

@@ -91,7 +91,7 @@ def test_a_profile_has_a_range_for_each_choice() -> None:
     ways = [(each.candidate.way, [p.size_bytes for p in each.points]) for each in entry.ranges]
     assert ways == [("call", [1024]), ("flat", [4096, 65536])]
     assert (found.machine.product, found.machine.units) == ("a CPU", 2)
-    assert (found.stack.library, found.stack.torch) == ("gloo", "2.13")
+    assert (found.stack.library, found.stack.torch, found.portagpu) == ("gloo", "2.13", "1")
 
 
 @pytest.mark.parametrize(

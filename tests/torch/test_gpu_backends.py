@@ -233,6 +233,8 @@ def test_bringup_takes_each_device_for_what_it_is(monkeypatch, tmp_path, gpu):
         partitioned_mi300x(tmp_path)
     handle, _ = opened(monkeypatch, gpu, 1, Tree(tmp_path))
     facts = json.loads(json.dumps(describe(SimpleNamespace(gpu=handle))))
+    known = handle.target and (handle.target.id, str(handle.target.scope))
+    assert (facts["target"], facts["target_scope"]) == (known or (None, None))
     context = Context(gpu.kind, "quick", None, load_gates()[1])
     context.devices.append(CheckedDevice(1, "cuda:1", facts))
     results = {each.id.partition("/")[2]: each for each in identity._target(context)}

@@ -15,6 +15,7 @@ from portagpu_cuda.formats import (
     nvidia_smi_xml,
     nvidia_topo,
 )
+from portagpu_cuda.formats._nvidia import yes_or_no
 from tests.support.fuzz_formats import EXPECTED, FIXTURES, format_modules
 
 if TYPE_CHECKING:
@@ -508,3 +509,16 @@ def test_a_list_of_column_names_is_no_answer_wherever_it_is_cut(above: int) -> N
         "gom.mode",
     ]
     assert not nvidia_smi_text.matches("\n".join(names))
+
+
+def test_each_word_for_yes_and_no_is_read() -> None:
+    """As tools of several generations write them, in any case; another word answers nothing."""
+    words = {
+        True: ("Yes", "Enabled", "Active", "True", "1"),
+        False: ("No", "Disabled", "Not Active", "False", "0"),
+        None: ("N/A", "Pending", "2", "", None),
+    }
+    for answer, each in words.items():
+        for word in each:
+            assert yes_or_no(word) is answer, word
+            assert yes_or_no(word and word.lower()) is answer, word

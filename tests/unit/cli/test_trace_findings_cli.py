@@ -55,7 +55,11 @@ def written(tmp_path: Path) -> Any:
     [
         (run_of(), 0, "PASS: a step takes 100 ms in A and 100 ms in B: within noise"),
         (run_of(SLOW), 1, "FAIL: a step takes 100 ms in A and 120 ms in B: B is 20 ms slower"),
-        (run_of(steps=()), 3, "not compared: no step has the same name on both sides"),
+        (
+            run_of(steps=()),
+            3,
+            "not compared: no step has the same name on both sides: A has 'step' and B has none",
+        ),
         (replace(run_of(), dropped=99), 3, "instead: capture again with larger buffers"),
     ],
 )

@@ -146,3 +146,10 @@ def test_runs_have_ids_of_their_own_and_a_start_with_its_zone() -> None:
     assert first.finish().info.duration_s >= 0
     assert second.finish(duration_s=1.5, interrupted=True).info.duration_s == 1.5
     assert second.exit_code == 130
+
+
+def test_a_wrong_result_is_named_by_its_id() -> None:
+    """An empty id is what is wrong itself, and the others are what one looks for."""
+    for name, said in (("memory/copy", "memory/copy"), ("", "result")):
+        with pytest.raises(ValueError, match=rf"^{said}\b"):
+            Result(id=name, suite="bench", area="memory", verdict=Verdict.PASS, duration_s=-1.0)

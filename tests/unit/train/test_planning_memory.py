@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -21,8 +22,9 @@ from portagpu.train.planning import (
     read_model,
 )
 from portagpu.train.planning.activations import kept_per_layer, layer
+from portagpu.train.planning.recipe import SHARDINGS
 from portagpu.train.planning.stages import layers_of_parts, stages
-from portagpu.train.planning.states import Share, share, state_terms
+from portagpu.train.planning.states import Share, buffer_terms, share, state_terms
 
 GPT = Model(
     layers=4,
@@ -156,6 +158,18 @@ def test_states_are_those_of_the_paper(sharding: str, gb: float) -> None:
     recipe = Recipe(precision="mixed-bf16", sharding=sharding, foreach=False)
     terms = [term for term, _ in state_terms(part, recipe, Layout(dp=64))]
     assert sum(each.expected for each in terms) / 1e9 == pytest.approx(gb, abs=0.06)
+
+
+def test_parameters_are_gathered_where_they_are_shared_out_and_nowhere_else() -> None:
+    """Of all shardings, ZeRO 3 and fully_shard share out parameters (arXiv:1910.02054)."""
+    part = Share(dense=7.5e9, experts=0, layer=1e8, outside=1e8, dense_ranks=64, expert_ranks=64)
+    for sharding, layout, training in product(
+        SHARDINGS, (Layout(dp=64), Layout(dp=64, pp=2)), (True, False)
+    ):
+        recipe = Recipe(precision="mixed-bf16", sharding=sharding, training=training)
+        found = {term.name for term in buffer_terms(part, recipe, layout)}
+        shared = sharding in ("zero3", "fsdp2")
+        assert ("gathered parameters" in found) == shared, (sharding, layout.pp, training)
 
 
 def test_gpt3_in_ddp_needs_16_bytes_a_parameter() -> None:

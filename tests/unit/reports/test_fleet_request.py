@@ -1,0 +1,22 @@
+"""What a run over several nodes begins with."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from portagpu.reports.fleet.request import FleetUsageError, _steps
+
+
+def test_collectives_need_two_nodes_or_a_whole_group() -> None:
+    names = ("a", "b", "c", "d")
+    for group, needed in ((None, 2), (1, 2), (2, 2), (4, 4)):
+        options: Any = SimpleNamespace(what="collectives", group=group, rounds=1)
+        for count in range(len(names) + 1):
+            if count >= needed:
+                assert _steps(options, names[:count])
+                continue
+            with pytest.raises(FleetUsageError, match=rf"at least {needed} nodes, not {count}$"):
+                _steps(options, names[:count])
