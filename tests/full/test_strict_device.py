@@ -112,7 +112,7 @@ LIES: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
         ("identity/warp-size-is-the-devices",),
     ),
     "its text for exhausted memory is not declared": (
-        {"lie": "from portagpu import oom; oom.vendors = dict"},
+        {"lie": "from portagpu.devices import oom; oom.vendors = dict"},
         ("memory/too-much-is-an-error",),
     ),
     "the generator is the host's": (

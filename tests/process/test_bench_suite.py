@@ -280,7 +280,7 @@ def test_areas_run_in_their_order_whatever_is_asked_first() -> None:
 def test_planning_imports_no_torch(child: Callable[..., Any]) -> None:
     code = (
         "import sys\n"
-        "from portagpu import bench\n"
+        "from portagpu.suites import performance as bench\n"
         "from portagpu.suites.performance.suite import plan\n"
         "assert bench.metrics()\n"
         "plan(None, bench.MeasuredDevice(backend='', name=''), bench.Effort.QUICK, 2, None)\n"

@@ -58,7 +58,7 @@ def test_decorating_opens_no_device(child):
         "def forward(ctx, x): return x\n"
         "@pg.amp.custom_bwd\n"
         "def backward(ctx, x): return x\n"
-        "from portagpu import registry\n"
+        "from portagpu.devices import registry\n"
         "import sys\n"
         "print(registry._handles, 'torch' in sys.modules)\n",
     )

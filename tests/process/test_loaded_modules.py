@@ -58,6 +58,10 @@ json.dump([loaded(words) for words in json.load(sys.stdin)], sys.stdout)
 """
 HELP: Final = 30
 """For the help of any verb: the command line itself, and the words of its options."""
+ROOMS: Final = {
+    f"portagpu.{path.parent.name}" for path in (ROOT / "portagpu").glob("*/__init__.py")
+}
+"""Folders of packages: modules without code, which do not count."""
 WORK: Final = {
     "info --replay gpus.json": (0, 176),
     "record recorded": (0, 168),
@@ -117,7 +121,10 @@ def loaded(calls: Sequence[str], folder: Path) -> dict[str, tuple[int, list[str]
         env=python_environment({"HOME": str(folder)}),
     )
     assert done.returncode == 0, done.stderr
-    return dict(zip(calls, json.loads(done.stdout), strict=True))
+    return {
+        call: (code, [name for name in modules if name not in ROOMS])
+        for call, (code, modules) in zip(calls, json.loads(done.stdout), strict=True)
+    }
 
 
 def leaves(command: click.Command, *before: str) -> Iterator[str]:

@@ -160,7 +160,7 @@ def test_a_forked_child_has_what_the_server_imported(
     for _ in range(2):
         with fork("import torch.distributed") as child:
             assert ask(child, "'torch.distributed' in sys.modules")
-            ends = "__import__('portagpu.runs.world').world.Ranks()"
+            ends = "__import__('portagpu.runs.world').runs.world.Ranks()"
             started = f"(r := {ends}, r._wait_until_ready(), r._child.pid)[2]"
             server = ask(child, started)
             assert server in descendants(child.pid), "its own ranks are of another process"
