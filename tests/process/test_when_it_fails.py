@@ -110,6 +110,7 @@ MODULES = {
 MADE = {
     "<name>": ("identity", ["arch", "warp-size"]),
     "<row.name>": ("identity", [row.name for row in ROWS]),
+    "<each.name>": ("identity", [row.name for row in ROWS]),
     "<rule.name>": ("health", list(first_words("runs/judges/health.py", "_Rule"))),
 }
 """Names that are made at run time: their gate, and what they are there."""
