@@ -13,6 +13,7 @@ import torch
 
 import portagpu as pg
 from portagpu.base.errors import Unsupported
+from portagpu.base.lazy import stub_names
 from portagpu.devices import registry
 from portagpu.devices.contract import Backend
 from tests.support.fake_plugins import FakePlugin
@@ -21,7 +22,11 @@ from tests.support.registry_state import forget, use_plugins
 
 pytestmark = pytest.mark.torch
 
-PUBLIC = sorted({*pg._HOME["portagpu.devices.functions"]} - {"default_generators", "CUDAGraph"})
+PUBLIC = sorted(
+    name
+    for name, home in stub_names(pg.__spec__).items()
+    if home == "portagpu.devices.functions" and name not in {"default_generators", "CUDAGraph"}
+)
 
 COUNTERPARTS = {
     "is_available": "registry: whether backend() opens",
