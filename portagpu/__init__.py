@@ -50,6 +50,8 @@ class _OldNames:
 
 
 _leave_working_folder_out()
+# once, even where this module is loaded again
+sys.meta_path[:] = [each for each in sys.meta_path if getattr(each, "__module__", "") != __name__]
 sys.meta_path.append(_OldNames)
 __all__, __getattr__, __dir__ = lazy_names(__spec__)
 __all__.append("__version__")

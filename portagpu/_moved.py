@@ -32,19 +32,35 @@ MOVED: Final = {
     "host": "facts.host",
     "kernels": "train.kernels",
     "machine_code": "devices.machine_code",
+    "machine_code.compiled": "devices.machine_code",
+    "machine_code.compiler": "devices.machine_code",
+    "machine_code.elf": "devices.machine_code",
+    "machine_code.toolchain": "devices.machine_code",
     "objects": "devices.objects",
     "oom": "devices.oom",
+    "optional": "devices.optional",
     "parallel": "train.parallel",
     "pcie": "facts.pcie",
     "placement": "machine.placement",
     "planning": "train.planning",
     "precision": "devices.precision",
+    "precision.facts": "devices.precision.model",
+    "precision.flavours": "devices.precision.casts",
+    "precision.float32": "devices.precision.products",
+    "precision.levels": "devices.precision.model",
+    "precision.mixed": "devices.precision.model",
+    "precision.scaling": "devices.precision.casts",
+    "precision.support": "devices.precision.model",
     "readings": "facts.readings",
     "report": "reports.html",
     "report.junit": "reports.junit",
     "results": "runs.results",
     "rng": "devices.rng",
     "sizing": "devices.sizing",
+    "sizing.explain": "devices.sizing.calculator",
+    "sizing.reduce": "devices.sizing.launch",
+    "sizing.residency": "devices.sizing.rules",
+    "sizing.steps": "devices.sizing.calculator",
     "storage": "devices.storage",
     "suite": "suites.conformance",
     "suite.near": "suites.conformance.closeness",
@@ -61,51 +77,18 @@ MOVED: Final = {
 }
 """The old names below ``portagpu`` that plugins and pages of contract 1.x import; their submodules
 follow."""
-GONE: Final = frozenset(
-    [
-        "bringup",
-        "bundle",
-        "codec",
-        "commbench",
-        "compile",
-        "contents",
-        "diagnostics",
-        "distributions",
-        "doctor",
-        "files",
-        "fleet",
-        "foreign",
-        "functions",
-        "health",
-        "history",
-        "info",
-        "inventory",
-        "ledger",
-        "matrix",
-        "monitor",
-        "optional",
-        "paths",
-        "patience",
-        "port",
-        "profile",
-        "recordings",
-        "redact",
-        "registry",
-        "report",
-        "rules",
-        "running",
-        "scratch",
-        "search",
-        "sharing",
-        "stats",
-        "subprocesses",
-        "text",
-        "traces",
-        "trust",
-        "units",
-    ]
-)
+_GONE: Final = """
+    bringup bundle codec commbench compile contents diagnostics distributions doctor documents
+    files fleet foreign functions health history info inventory lazy ledger matrix monitor paths
+    patience port profile recordings redact registry rules running scratch search sharing stats
+    subprocesses text trust units
+"""
+GONE: Final = frozenset(_GONE.split())
 """Old names that were never public."""
+
+
+COMMANDS: Final = {"bundle": "reports.bundles", "compile": "suites.compile.record"}
+"""Internal names below which people ran a module with ``python -m``, and that module now."""
 
 
 def new_name(name: str) -> str | None:
@@ -122,9 +105,11 @@ def new_name(name: str) -> str | None:
         if new is not None:
             return ".".join([package, new, *parts[end:]])
     if parts[0] in GONE:
+        command = COMMANDS.get(parts[0])
+        ran = f"; as a command it is python -m {package}.{command}" if command else ""
         raise ModuleNotFoundError(
             f"{package}.{parts[0]} was internal and is gone: a plugin imports from "
-            f"{package}.plugin, and training code from {package}",
+            f"{package}.plugin, and training code from {package}{ran}",
             name=name,
         )
     return None
@@ -133,13 +118,17 @@ def new_name(name: str) -> str | None:
 def find_spec(name: str) -> ModuleSpec | None:
     """The spec of an old name, whose module has the names of the new one; None for other names."""
     new = new_name(name)
-    if new is None or importlib.util.find_spec(new) is None:
+    if new is None:
         return None
-    return ModuleSpec(name, Loader(new), is_package=True)
+    try:
+        found = importlib.util.find_spec(new)
+    except ModuleNotFoundError:  # what stands before the last dot is not a package, or not there
+        return None
+    return None if found is None else ModuleSpec(name, Loader(new), is_package=True)
 
 
 class Loader(importlib.abc.Loader):
-    """Loads a module under its old name: one that takes every name from the new one."""
+    """Loads a module under its old name: a module that looks up every name in the new one."""
 
     def __init__(self, new: str) -> None:
         self.new = new
@@ -148,16 +137,17 @@ class Loader(importlib.abc.Loader):
         """None: an empty module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Let ``module`` take its names from where it is now."""
+        """Import the module under its new name, and forward every name to it."""
         import warnings
 
         found = import_module(self.new)
         warnings.warn(
-            f"{module.__name__} is {self.new} now: a plugin imports from portagpu.plugin",
+            f"{module.__name__} is {self.new} now: a plugin imports from {__package__}.plugin",
             DeprecationWarning,
             stacklevel=2,
         )
-        module.__doc__ = found.__doc__
-        vars(module).update(__getattr__=partial(getattr, found), __dir__=partial(dir, found))
-        for name in getattr(found, "__all__", ()):  # for "from ... import *"
-            setattr(module, name, getattr(found, name))
+        names = getattr(found, "__all__", None)  # for "from ... import *"
+        if names is None:
+            names = [name for name in vars(found) if not name.startswith("_")]
+        forwarding = {"__getattr__": partial(getattr, found), "__dir__": partial(dir, found)}
+        vars(module).update(forwarding, __all__=names, __doc__=found.__doc__)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from portagpu.devices.machine_code.elf import Elf
+from portagpu.devices.machine_code import Elf
 
 _MACHINE: Final = "EM_CUDA"
 _CODE: Final = ".text."

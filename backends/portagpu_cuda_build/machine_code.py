@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Final
 from portagpu.base.patience import LIMITS
 from portagpu.base.scratch import Scratch
 from portagpu.base.subprocesses import run_program
-from portagpu.devices.machine_code.toolchain import CodeError, Cupy, MachineCode, Toolchain
+from portagpu.devices.machine_code import CodeError, Cupy, MachineCode, Toolchain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from portagpu.devices.machine_code.compiled import CompiledKernel
-    from portagpu.devices.machine_code.compiler import Compiler
+    from portagpu.devices.machine_code import CompiledKernel, Compiler
 
 _MATRIX: Final = re.compile(r"\b((?:UTC)?[A-Z]G?MMA(?:\.[A-Z0-9x]+)*)(?=\s)")
 _USAGE: Final = re.compile(r"\b(REG|STACK|LOCAL):(\d+)")

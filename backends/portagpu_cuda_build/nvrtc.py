@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from portagpu.base.errors import MissingDependency
-from portagpu.devices.machine_code.compiled import CompiledKernel, CompileError
-from portagpu.devices.machine_code.compiler import Compiler, stamp
+from portagpu.devices.machine_code import CompiledKernel, CompileError, Compiler, stamp
 from portagpu.facts.arch import base_name
 from portagpu.facts.targets import load_architecture
 from portagpu_cuda_build.cubin import max_threads

@@ -19,8 +19,13 @@ from portagpu.base.errors import MissingDependency
 from portagpu.base.scratch import Scratch
 from portagpu.base.subprocesses import run_program
 from portagpu.base.subprocesses.start import find_program, program_folders
-from portagpu.devices.machine_code.compiled import CompiledKernel, CompileError, CompilerEnded
-from portagpu.devices.machine_code.compiler import Compiler, stamp
+from portagpu.devices.machine_code import (
+    CompiledKernel,
+    CompileError,
+    Compiler,
+    CompilerEnded,
+    stamp,
+)
 from portagpu.facts.arch import base_name
 from portagpu.facts.targets import load_architecture
 from portagpu_rocm_build.code_object import read_code_object

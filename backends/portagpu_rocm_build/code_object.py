@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from portagpu.devices.machine_code.compiled import CompiledKernel
-from portagpu.devices.machine_code.elf import Elf, library
+from portagpu.devices.machine_code import CompiledKernel, Elf, library
 
 _MACHINE: Final = "EM_AMDGPU"
 _OWNER: Final = "AMDGPU"

@@ -11,13 +11,12 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from portagpu.devices.machine_code.toolchain import CodeError, Cupy, MachineCode, Toolchain
+from portagpu.devices.machine_code import CodeError, Cupy, MachineCode, Toolchain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from portagpu.devices.machine_code.compiled import CompiledKernel
-    from portagpu.devices.machine_code.compiler import Compiler
+    from portagpu.devices.machine_code import CompiledKernel, Compiler
 
 _MATRIX: Final = re.compile(r"^\s+(v_(?:s?mfmac?|s?wmmac?)_\w+)", re.MULTILINE)
 _METADATA: Final = re.compile(

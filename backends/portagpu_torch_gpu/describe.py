@@ -10,7 +10,7 @@ import torch
 
 from portagpu.devices.collectives.comm import Comm
 from portagpu.devices.contract import Capability, Description
-from portagpu.devices.precision.facts import precision_from_facts
+from portagpu.devices.precision.model import precision_from_facts
 from portagpu.devices.sizing.launch import sizing_of_device
 from portagpu.facts.targets import identify
 from portagpu_torch_gpu.torchlibs import nccl_version

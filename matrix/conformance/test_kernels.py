@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from portagpu.devices.machine_code.toolchain import CodeError
+from portagpu.devices.machine_code import CodeError
 from portagpu.suites.conformance import NotClaimed, case, refused
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 
 from portagpu.devices.precision import Arithmetic
-from portagpu.devices.precision.float32 import switched_by_variable
-from portagpu.devices.precision.products import wide_partial_sums
+from portagpu.devices.precision.products import switched_by_variable, wide_partial_sums
 from portagpu.suites.conformance import NotClaimed, NotHere, case, refused
 from portagpu.suites.conformance.closeness import check_near
 from portagpu.suites.conformance.dtypes import FLOATS, ROUNDOFF, require_dtypes

@@ -143,7 +143,7 @@ def document(found: Occupancy) -> dict[str, Any]:
 
 def _show(found: Occupancy, json_to: str | None) -> None:
     from portagpu.cli._tables import print_table
-    from portagpu.devices.sizing.explain import head_lines, step_lines
+    from portagpu.devices.sizing.calculator import head_lines, step_lines
 
     stream = text_stream(json_to)
     rows = [_row(found, limit) for limit in found.limits]
@@ -168,8 +168,7 @@ def _row(found: Occupancy, limit: Limit) -> tuple[str, ...]:
 
 
 def _chart(found: Occupancy, over: str) -> Chart:
-    from portagpu.devices.sizing.explain import unit_name, wave_name
-    from portagpu.devices.sizing.steps import curve
+    from portagpu.devices.sizing.calculator import curve, unit_name, wave_name
     from portagpu.reports.html.charts import Chart, Series
 
     kernel = found.kernel

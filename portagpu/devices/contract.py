@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from portagpu.devices.collectives.comm import Comm
     from portagpu.devices.collectives.cost import CostModel
-    from portagpu.devices.machine_code.toolchain import Toolchain
+    from portagpu.devices.machine_code import Toolchain
     from portagpu.devices.objects import Event as EventType
     from portagpu.devices.objects import Stream as StreamType
     from portagpu.devices.precision import Precision

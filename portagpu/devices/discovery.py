@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     from portagpu.devices.collectives.cost import CostModel
-    from portagpu.devices.machine_code.toolchain import Toolchain
+    from portagpu.devices.machine_code import Toolchain
     from portagpu.facts.readings.model import Findings
     from portagpu.facts.readings.source import Source
 

@@ -18,9 +18,13 @@ from portagpu.base.shared_devices import shared_count
 from portagpu.devices import oom
 from portagpu.devices.optional import Optional
 from portagpu.devices.precision import Support
-from portagpu.devices.precision.float32 import Float32Switch, measure_arithmetic, product_function
-from portagpu.devices.precision.products import scaled_matmul
-from portagpu.devices.precision.support import dtype_support
+from portagpu.devices.precision.model import dtype_support
+from portagpu.devices.precision.products import (
+    Float32Switch,
+    measure_arithmetic,
+    product_function,
+    scaled_matmul,
+)
 from portagpu.devices.torch_compile import run_by_the_compiler
 
 if TYPE_CHECKING:
@@ -225,7 +229,7 @@ class Training(Optional):
     def float32_arithmetic(self, operation: str = "matmul") -> Arithmetic:
         """The actual arithmetic of a float32 "matmul" or "conv", measured with exact inputs.
 
-        See :func:`portagpu.devices.precision.float32.measure_arithmetic`. Waits for the device.
+        See :func:`portagpu.devices.precision.products.measure_arithmetic`. Waits for the device.
         """
         return measure_arithmetic(product_function(operation), self.device)
 

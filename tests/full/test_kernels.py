@@ -75,7 +75,7 @@ def test_kernel_agrees_with_float64(numerics: dict[str, str], check: str, least:
 BUILD: Final = """
 import json
 from types import SimpleNamespace
-from portagpu.devices.machine_code.toolchain import MachineCode
+from portagpu.devices.machine_code import MachineCode
 from portagpu.devices.discovery import toolchain_for
 from portagpu.suites.compile.worker import build
 from portagpu.train.kernels.catalogue import variants_by_id

@@ -11,8 +11,8 @@ import pytest
 from portagpu.base.distributions import install
 from portagpu.base.errors import MissingDependency, OutputError, TargetNotFound
 from portagpu.cli import main
+from portagpu.devices.machine_code import CodeError, MachineCode
 from portagpu.devices.machine_code import compiler as compilers
-from portagpu.devices.machine_code.toolchain import CodeError, MachineCode
 from portagpu.facts.targets import identify, load_target
 from portagpu.runs.results.run import Result, Verdict, read_json
 from portagpu.suites.compile import pool

@@ -22,7 +22,7 @@ from portagpu.base.distributions import install
 from portagpu.base.errors import MissingDependency, Unsupported
 from portagpu.cli import main
 from portagpu.devices.discovery import toolchain_for
-from portagpu.devices.machine_code.toolchain import MachineCode, Toolchain
+from portagpu.devices.machine_code import MachineCode, Toolchain
 from portagpu.runs.results.run import Result, Verdict, read_json
 from portagpu.suites.compile import cpp_jobs, triton_jobs
 from portagpu.suites.compile.run import CompileOptions, compile_kernels
@@ -36,7 +36,7 @@ from tests.support.waits import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from portagpu.devices.machine_code.compiler import Compiler
+    from portagpu.devices.machine_code import Compiler
     from tests.conftest import Child
 
 IDS = [

@@ -11,7 +11,7 @@ import pytest
 
 from portagpu.base.errors import MissingDependency, TargetNotFound, Unsupported
 from portagpu.base.patience import Limits
-from portagpu.devices.machine_code.compiled import CompilerEnded
+from portagpu.devices.machine_code import CompilerEnded
 from portagpu.devices.sizing import Sizing
 from portagpu.facts.targets import load_targets
 from portagpu.train.kernels.cpp import KERNELS, CompileError, compile_kernel, compile_source

@@ -15,7 +15,7 @@ import pytest
 
 from portagpu.base.errors import MissingDependency
 from portagpu.base.subprocesses import start_caller
-from portagpu.devices.machine_code.elf import Elf
+from portagpu.devices.machine_code import Elf
 from portagpu.facts.targets import load_architecture
 from portagpu.train.kernels.cpp import KERNELS, compile_source, read_source
 from portagpu_rocm_build import clang

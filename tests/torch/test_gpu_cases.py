@@ -281,7 +281,7 @@ def test_a_product_that_a_variable_rounds_names_it(monkeypatch, value):
 @pytest.mark.processes(2, "torch reads the variable when it is imported")
 def test_the_variable_switches_torch_by_itself(child):
     code = (
-        "import torch; from portagpu.devices.precision.float32 import switched_by_variable as by; "
+        "import torch; from portagpu.devices.precision.products import switched_by_variable as by; "
         "print(torch.get_float32_matmul_precision(), by())"
     )
     environment = {key: value for key, value in os.environ.items() if key != VARIABLE}

@@ -12,9 +12,8 @@ import pytest
 from portagpu.base.errors import LimitExceeded, TargetNotFound, Unsupported
 from portagpu.base.paths import matrix_dir
 from portagpu.devices.sizing import occupancy
-from portagpu.devices.sizing.calculator import with_changes
+from portagpu.devices.sizing.calculator import curve, with_changes
 from portagpu.devices.sizing.kernel import largest_registers
-from portagpu.devices.sizing.steps import curve
 from portagpu.facts.arch import Arch
 from portagpu.facts.targets import load_architecture, load_target
 

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from portagpu.devices.precision import Arithmetic, Float32Switch, Precision
-from portagpu.devices.precision.float32 import measure_arithmetic, product_function
+from portagpu.devices.precision.products import measure_arithmetic, product_function
 
 pytestmark = pytest.mark.torch
 

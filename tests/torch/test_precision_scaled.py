@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from portagpu.base.errors import Unsupported
 from portagpu.devices.precision import FORMATS, Fp8, Precision, Recipe, Scaled, convert, quantize
-from portagpu.devices.precision.flavours import _tables
+from portagpu.devices.precision.casts import _tables
 from portagpu.devices.precision.products import mx_blocked, scaled_matmul, why_not_native
 
 pytestmark = pytest.mark.torch

@@ -16,9 +16,8 @@ torch = pytest.importorskip("torch")
 import portagpu as pg
 from portagpu.base.errors import Unsupported
 from portagpu.devices.precision import Arithmetic, Precision, Recipe, Support, format_of
-from portagpu.devices.precision.facts import precision_from_facts
 from portagpu.devices.precision.formats import FP8_NAMES
-from portagpu.devices.precision.support import dtype_support
+from portagpu.devices.precision.model import dtype_support, precision_from_facts
 from portagpu.facts.targets import load_target
 
 pytestmark = pytest.mark.torch

@@ -145,8 +145,8 @@ def test_newer_triples_name_the_architecture_too():
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (b"", "no 64-bit little-endian ELF"),
-        (b"PK\3\4" + bytes(80), "no 64-bit little-endian ELF"),
+        (b"", "not a 64-bit little-endian ELF"),
+        (b"PK\3\4" + bytes(80), "not a 64-bit little-endian ELF"),
         (elf(62), "machine EM_X86_64, not a code object"),
         (elf(224), "no metadata note"),
         (elf(224, (".note", NOTE, note(b"AMDGPU", 32, b"\xc0"))), "lists no kernels"),

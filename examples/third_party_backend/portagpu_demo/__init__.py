@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from portagpu import Plugin, Status
-from portagpu.devices.variables import Variables
+from portagpu.plugin import Variables
 
 if TYPE_CHECKING:
     from portagpu import Backend

@@ -7,8 +7,8 @@ from portagpu.devices.sizing.kernel import Kernel as Kernel
 from portagpu.devices.sizing.launch import Launch as Launch
 from portagpu.devices.sizing.launch import Sizing as Sizing
 from portagpu.devices.sizing.matmul import Matmul as Matmul
-from portagpu.devices.sizing.reduce import Reduction as Reduction
-from portagpu.devices.sizing.residency import Limit as Limit
-from portagpu.devices.sizing.residency import Resource as Resource
-from portagpu.devices.sizing.residency import WavesPerSimd as WavesPerSimd
-from portagpu.devices.sizing.steps import Step as Step
+from portagpu.devices.sizing.launch import Reduction as Reduction
+from portagpu.devices.sizing.rules import Limit as Limit
+from portagpu.devices.sizing.rules import Resource as Resource
+from portagpu.devices.sizing.rules import WavesPerSimd as WavesPerSimd
+from portagpu.devices.sizing.calculator import Step as Step

@@ -1,4 +1,4 @@
-"""Launches on one device: a block and grid that suit it and stay within its limits."""
+"""Launches and reductions on one device: blocks and grids that suit it and fit its limits."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.errors import LimitExceeded
+from portagpu.devices.sizing.calculator import count, head_lines, occupancy
 from portagpu.devices.sizing.kernel import check_at_most, round_up, to_int
+from portagpu.devices.sizing.matmul import plan_matmul
 
 if TYPE_CHECKING:
     from portagpu.devices.sizing.calculator import Occupancy
     from portagpu.devices.sizing.matmul import Matmul
-    from portagpu.devices.sizing.reduce import Reduction
     from portagpu.facts.targets import Target
 
 _DIMENSIONS: Final = "xyz"
@@ -47,8 +48,6 @@ class Launch:
 
     def explain(self) -> tuple[str, ...]:
         """The launch as lines of text."""
-        from portagpu.devices.sizing.explain import launch_lines
-
         return launch_lines(self)
 
 
@@ -128,8 +127,6 @@ class Sizing:
 
     def reduce(self, n: int, *, item_bytes: int = 4) -> Reduction:
         """Two launches that reduce ``n`` elements: to one result a block, then to one result."""
-        from portagpu.devices.sizing.reduce import plan_reduction
-
         return plan_reduction(self, n, item_bytes)
 
     def matmul(self, m: int, n: int, k: int, dtype: object, *, batch: int = 1) -> Matmul:
@@ -138,9 +135,9 @@ class Sizing:
         ``dtype`` is a ``torch.dtype`` or a name ("bf16"). Raises Unsupported where no fact says
         how this device multiplies it, and LimitExceeded where the grid would not fit.
         """
-        from portagpu.devices.sizing.matmul import plan_matmul
-
-        return plan_matmul(self, m, n, k, dtype, batch)
+        found = plan_matmul(self, m, n, k, dtype, batch)
+        self.check(found.grid, found.block, shared_memory=found.shared_memory)
+        return found
 
     def check(
         self,
@@ -160,12 +157,12 @@ class Sizing:
             raise self._too_large(size)
         if self.target is None:
             return
-        for name, count, wide in zip(_DIMENSIONS, blocks, threads, strict=True):
-            check_at_most(self.target, f"exec.max_grid_{name}", count, f"blocks along {name}")
+        for name, along, wide in zip(_DIMENSIONS, blocks, threads, strict=True):
+            check_at_most(self.target, f"exec.max_grid_{name}", along, f"blocks along {name}")
             check_at_most(
                 self.target,
                 "exec.max_threads_per_dimension",
-                count * wide,
+                along * wide,
                 f"threads (grid x block) along {name}",
             )
         check_at_most(
@@ -194,8 +191,6 @@ class Sizing:
             return None
         if registers is None and not shared_memory:
             return None
-        from portagpu.devices.sizing.calculator import occupancy
-
         return occupancy(
             self.target, block, registers or 1, shared_memory, wave_size=self.warp_size
         )
@@ -276,3 +271,88 @@ def _reported_or_stated(properties: Any, name: str, target: Target | None, fact:
     reported: Any = getattr(properties, name, None)
     stated = target.value(f"exec.{fact}") if target is not None else None
     return int(reported or stated or 0)
+
+
+_LEAST_ACCUMULATOR: Final = 4
+"""Bytes: 8- and 16-bit elements are summed in 32 bits, as torch does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """A reduction of ``n`` elements.
+
+    Each block of ``partials`` leaves one result. ``final`` reduces these in one block (None: there
+    is only one). Lanes of a warp exchange values ``shuffle_steps`` times. Then a block keeps one
+    accumulator for each warp, ``shared_memory`` bytes.
+    """
+
+    n: int
+    partials: Launch
+    final: Launch | None
+    shuffle_steps: int
+    accumulator_bytes: int
+
+    @property
+    def shared_memory(self) -> int:
+        """Bytes a block: an accumulator for each of its warps, whose size is the device's."""
+        return self.partials.num_warps * self.accumulator_bytes
+
+    def explain(self) -> tuple[str, ...]:
+        """The plan as lines of text."""
+        return reduction_lines(self)
+
+
+def plan_reduction(sizing: Sizing, n: int, item_bytes: int) -> Reduction:
+    """The reduction of ``n`` elements of ``item_bytes`` bytes on the device of ``sizing``."""
+    size = max(to_int("item_bytes", item_bytes, 1), _LEAST_ACCUMULATOR)
+    partials = sizing.launch(n, item_bytes=item_bytes)
+    final = None
+    largest = partials.num_warps
+    if partials.grid > 1:
+        most = sizing.max_num_warps * sizing.warp_size
+        block = min(most, round_up(partials.grid, sizing.warp_size))
+        final = sizing.launch(
+            partials.grid, block=block, work_per_thread=-(-partials.grid // block)
+        )
+        largest = max(largest, final.num_warps)
+    sizing.check(1, 1, shared_memory=largest * size)
+    return Reduction(partials.n, partials, final, sizing.warp_size.bit_length() - 1, size)
+
+
+def launch_lines(plan: Launch) -> tuple[str, ...]:
+    """The lines of :meth:`portagpu.devices.sizing.Launch.explain`."""
+    if not plan.grid:
+        return ("no element: no launch",)
+    lines = [
+        f"{count(plan.n, 'element')}: {_blocks(plan.grid, plan.block, plan.num_warps)}",
+        (
+            f"a thread handles up to {count(plan.work_per_thread, 'element')}, "
+            f"{plan.vector_width} at once"
+        ),
+    ]
+    if plan.shared_memory:
+        lines.append(f"{plan.shared_memory:,} B of shared memory a block")
+    if plan.occupancy is not None:
+        lines += head_lines(plan.occupancy)[1:3]
+    return tuple(lines)
+
+
+def reduction_lines(plan: Reduction) -> tuple[str, ...]:
+    """The lines of :meth:`portagpu.devices.sizing.Reduction.explain`."""
+    lines = [
+        *launch_lines(plan.partials),
+        (
+            f"in a block: {count(plan.shuffle_steps, 'shuffle')} in a warp, then "
+            f"{plan.partials.num_warps} x {plan.accumulator_bytes} B of shared memory"
+        ),
+    ]
+    if plan.final is not None:
+        lines.append(
+            f"then {_blocks(plan.final.grid, plan.final.block, plan.final.num_warps)} over "
+            f"{count(plan.partials.grid, 'partial result')}"
+        )
+    return tuple(lines)
+
+
+def _blocks(grid: int, block: int, warps: int) -> str:
+    return f"{count(grid, 'block')} of {count(block, 'thread')} (num_warps={warps})"

@@ -8,10 +8,10 @@ a vendor's widest instruction takes several warps (wgmma, tcgen05), the tile is 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from portagpu.base.errors import Unsupported
-from portagpu.devices.sizing.calculator import occupancy
+from portagpu.devices.sizing.calculator import count, head_lines, occupancy
 from portagpu.devices.sizing.kernel import int_fact, largest_registers, to_int
 from portagpu.facts.targets import dtype_name
 from portagpu.facts.targets.model import DTYPE_BITS, fp8_flavour
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from portagpu.devices.sizing.calculator import Occupancy
-    from portagpu.devices.sizing.launch import Sizing
     from portagpu.facts.targets import Target
 
 _SIDES: Final = (256, 128, 64, 32, 16, 8)
@@ -34,6 +33,19 @@ _ADDRESSES: Final = 32
 """Registers a thread for addresses and loop counters: an estimate."""
 _VECTOR_DTYPES: Final = ("fp64", "fp32", "fp16", "bf16", "int8")
 """Dtypes that every GPU multiplies in its vector unit."""
+
+
+class Limits(Protocol):
+    """The limits of a device that a plan goes by: those of :class:`portagpu.Sizing`."""
+
+    @property
+    def target(self) -> Target | None: ...
+    @property
+    def warp_size(self) -> int: ...
+    @property
+    def unit_count(self) -> int: ...
+    @property
+    def max_num_warps(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +88,12 @@ class Matmul:
 
     def explain(self) -> tuple[str, ...]:
         """The plan as lines of text."""
-        from portagpu.devices.sizing.explain import matmul_lines
-
         return matmul_lines(self)
 
 
-def plan_matmul(sizing: Sizing, m: int, n: int, k: int, dtype: object, batch: int) -> Matmul:
-    """The product on the device of ``sizing``; see :meth:`portagpu.Sizing.matmul`."""
-    target = sizing.target
+def plan_matmul(device: Limits, m: int, n: int, k: int, dtype: object, batch: int) -> Matmul:
+    """The product on ``device``; see :meth:`portagpu.Sizing.matmul`, which checks the grid."""
+    target = device.target
     if target is None or target.fact("shared_memory.per_unit") is None:
         raise Unsupported("no fact says what shared memory this device has, so it has no tiles")
     sides = {name: to_int(name, value, 1) for name, value in (("m", m), ("n", n), ("k", k))}
@@ -92,15 +102,14 @@ def plan_matmul(sizing: Sizing, m: int, n: int, k: int, dtype: object, batch: in
     found = None
     for tile in _tiles(sides["m"], sides["n"], instruction):
         fitting = _plan_with_tile(
-            sizing, target, name, instruction, tile, (*sides.values(), products)
+            device, target, name, instruction, tile, (*sides.values(), products)
         )
         if fitting is not None:
             found = fitting
-            if found.grid[0] * products >= sizing.unit_count:
+            if found.grid[0] * products >= device.unit_count:
                 break
     if found is None:
         raise Unsupported(f"no tile of {name} fits a block of {target.arch}")
-    sizing.check(found.grid, found.block, shared_memory=found.shared_memory)
     return found
 
 
@@ -146,7 +155,7 @@ def _is_side(side: int, length: int, instruction: int) -> bool:
 
 
 def _plan_with_tile(
-    sizing: Sizing,
+    device: Limits,
     target: Target,
     name: str,
     instruction: tuple[int, int, int] | None,
@@ -157,17 +166,17 @@ def _plan_with_tile(
     bits = DTYPE_BITS[name]
     m, n, k, batch = sides
     step = max(1 << (_ROW_BITS // bits).bit_length() - 1, instruction[2] if instruction else 1)
-    warps, accumulators = _warps(sizing, target, bits, instruction, tile)
+    warps, accumulators = _warps(device, target, bits, instruction, tile)
     stage = sum(tile) * step * bits // 8
     # two blocks a unit, so that one computes while the other waits
     room = int_fact(target, "shared_memory.per_unit") // 2
     room -= int_fact(target, "shared_memory.reserved_per_block")
     stages = max(2, min(_MOST_STAGES, room // stage))
     memory = stages * stage
-    if warps > sizing.max_num_warps or memory > int_fact(target, "shared_memory.per_block_optin"):
+    if warps > device.max_num_warps or memory > int_fact(target, "shared_memory.per_block_optin"):
         return None
-    fragments = -(-stage * 8 // (32 * warps * sizing.warp_size))
-    found = _occupancy(sizing, target, warps, fragments + _ADDRESSES, accumulators, memory)
+    fragments = -(-stage * 8 // (32 * warps * device.warp_size))
+    found = _occupancy(device, target, warps, fragments + _ADDRESSES, accumulators, memory)
     if found is None:
         return None
     width = max(1, int_fact(target, "exec.max_access") * 8 // bits)
@@ -181,7 +190,7 @@ def _plan_with_tile(
         step,
         instruction,
         warps,
-        sizing.warp_size,
+        device.warp_size,
         stages,
         memory,
         accumulators,
@@ -191,7 +200,7 @@ def _plan_with_tile(
 
 
 def _warps(
-    sizing: Sizing,
+    device: Limits,
     target: Target,
     bits: int,
     instruction: tuple[int, int, int] | None,
@@ -202,19 +211,19 @@ def _warps(
     As many warps as that takes, and as the unit has SIMDs where there are instructions for them.
     """
     words = tile[0] * tile[1] * (2 if bits == 64 else 1)
-    high, wide, _ = instruction or (1, sizing.warp_size, 1)
+    high, wide, _ = instruction or (1, device.warp_size, 1)
     most = (int_fact(target, "register.max_per_thread") + 1) // 2
     pieces = tile[0] * tile[1] // (high * wide)
     warps = 1
-    while words // (warps * sizing.warp_size) > most:
+    while words // (warps * device.warp_size) > most:
         warps *= 2
     while warps < int_fact(target, "exec.simds_per_unit") and 2 * warps <= pieces:
         warps *= 2
-    return warps, -(-words // (warps * sizing.warp_size))
+    return warps, -(-words // (warps * device.warp_size))
 
 
 def _occupancy(
-    sizing: Sizing, target: Target, warps: int, registers: int, accumulators: int, memory: int
+    device: Limits, target: Target, warps: int, registers: int, accumulators: int, memory: int
 ) -> Occupancy | None:
     """The occupancy if a unit holds a block; accumulators may have a register file of their own."""
     own = target.value("register.max_accumulators_per_thread")
@@ -222,6 +231,31 @@ def _occupancy(
     rest = registers + accumulators - held
     if rest > largest_registers(target):
         return None
-    threads = warps * sizing.warp_size
-    found = occupancy(target, threads, rest, memory, accumulators=held, wave_size=sizing.warp_size)
+    threads = warps * device.warp_size
+    found = occupancy(target, threads, rest, memory, accumulators=held, wave_size=device.warp_size)
     return found if found.blocks else None
+
+
+def matmul_lines(plan: Matmul) -> tuple[str, ...]:
+    """The lines of :meth:`portagpu.devices.sizing.Matmul.explain`."""
+    tiles, products, _ = plan.grid
+    unit = "the vector unit"
+    if plan.instruction is not None:
+        unit = f"matrix instructions of {'x'.join(str(side) for side in plan.instruction)}"
+    return (
+        f"{plan.m:,} x {plan.k:,} by {plan.k:,} x {plan.n:,} in {plan.dtype}, by {unit}",
+        (
+            f"grid {tiles:,} x {products:,}: one block for each tile of "
+            f"{plan.tile[0]} x {plan.tile[1]}, k in steps of {plan.step}"
+        ),
+        (
+            f"blocks of {count(plan.block, 'thread')} ({plan.num_warps} of {plan.warp_size}); "
+            f"num_warps={plan.num_warps}, num_stages={plan.stages} in Triton"
+        ),
+        f"{plan.shared_memory:,} B of shared memory a block for {count(plan.stages, 'stage')}",
+        (
+            f"a thread keeps {count(plan.accumulators, 'accumulator')} and loads "
+            f"{count(plan.vector_width, 'element')} at once"
+        ),
+        *head_lines(plan.occupancy)[1:3],
+    )

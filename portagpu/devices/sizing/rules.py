@@ -6,17 +6,75 @@ fact too.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from portagpu.devices.sizing.kernel import int_fact, round_up
-from portagpu.devices.sizing.residency import Limit, Residency, Resource, WavesPerSimd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from portagpu.devices.sizing.kernel import Kernel
     from portagpu.facts.targets import Target
+
+
+class Resource(StrEnum):
+    """A resource of a unit that can limit its blocks."""
+
+    WAVES = "waves"
+    REGISTERS = "registers"
+    SCALAR_REGISTERS = "scalar registers"
+    SHARED_MEMORY = "shared memory"
+    BLOCKS = "block slots"
+    BARRIERS = "barriers"
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How many blocks of the kernel one resource has room for in a unit.
+
+    ``takes`` is what ``of`` takes of it and ``has`` what there is (None: not one number), both in
+    ``unit``; ``key`` is the fact that says what there is.
+    """
+
+    resource: Resource
+    blocks: int
+    takes: int
+    has: int | None
+    unit: str
+    of: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class WavesPerSimd:
+    """Waves of one SIMD by two rules; ``most`` is the most that it holds.
+
+    ``compiler`` equals LLVM's "Occupancy", which rounds the waves of the busiest SIMD up and does
+    not round shared memory; ``hardware`` is the same with shared memory rounded up to what is
+    allocated.
+    """
+
+    compiler: int
+    hardware: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Residency:
+    """Limits in the order in which they are shown, and what a block is allocated.
+
+    ``allocated_registers`` are those of a block, or of a wave where registers are counted by wave.
+    """
+
+    limits: tuple[Limit, ...]
+    max_waves: int
+    allocated_registers: int
+    allocated_shared_memory: int
+    per_simd: WavesPerSimd | None = None
+
 
 # unit of the numbers of a limit, what takes them, and the fact that says how many there are
 _WAVES: Final = ("waves", "a block", "exec.max_waves_per_unit")

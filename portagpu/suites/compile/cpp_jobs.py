@@ -8,8 +8,7 @@ from portagpu.base.documents import decode, encode
 from portagpu.base.errors import MissingDependency, Unsupported
 from portagpu.base.patience import LIMITS
 from portagpu.base.subprocesses import call
-from portagpu.devices.machine_code.compiler import Compiler
-from portagpu.devices.machine_code.elf import check_readers
+from portagpu.devices.machine_code import Compiler, check_readers
 from portagpu.runs.results.verdicts import Verdict
 from portagpu.suites.compile.job import Job, module_source, reader_sources
 from portagpu.suites.compile.judge import unjudged_result
@@ -19,7 +18,7 @@ from portagpu.train.kernels.cpp.sources import KERNELS, read_source
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from portagpu.devices.machine_code.toolchain import Toolchain
+    from portagpu.devices.machine_code import Toolchain
     from portagpu.facts.targets import Target
     from portagpu.runs.results.run import Result
 
@@ -112,7 +111,5 @@ def result_id(name: str, function: str) -> str:
 
 def _readers(toolchain: Toolchain) -> list[str]:
     """The source texts of the worker, the vendor's compiler and readers, and the ELF reader."""
-    own = map(
-        module_source, ("portagpu.suites.compile.worker", "portagpu.devices.machine_code.elf")
-    )
+    own = map(module_source, ("portagpu.suites.compile.worker", "portagpu.devices.machine_code"))
     return [*own, *reader_sources(toolchain)]

@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from portagpu.base.documents import is_number
-from portagpu.devices.machine_code.toolchain import MachineCode
+from portagpu.devices.machine_code import MachineCode
 from portagpu.runs.results.verdicts import Verdict
 from portagpu.suites.compile.judge import judge_code, unjudged_result
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from portagpu.devices.machine_code.compiler import Compiler
-    from portagpu.devices.machine_code.toolchain import Toolchain
+    from portagpu.devices.machine_code import Compiler, Toolchain
     from portagpu.facts.targets import Target
     from portagpu.runs.results.run import Result
 

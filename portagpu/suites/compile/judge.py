@@ -14,7 +14,7 @@ from portagpu.train.kernels.plan import OPTIN
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from portagpu.devices.machine_code.toolchain import MachineCode
+    from portagpu.devices.machine_code import MachineCode
     from portagpu.facts.targets import Target
 
 SUITE: Final = "compile"

@@ -24,8 +24,7 @@ from portagpu.base.errors import BundleError, PortagpuError
 from portagpu.base.files import read_bounded
 from portagpu.base.redact.scrub import find_identifying
 from portagpu.base.text import one_line
-from portagpu.devices.machine_code.compiler import TRITON
-from portagpu.devices.machine_code.toolchain import MachineCode
+from portagpu.devices.machine_code import TRITON, MachineCode
 from portagpu.runs.results.run import Run, read_json
 from portagpu.runs.results.verdicts import Verdict, fold
 from portagpu.suites.compile import cpp_jobs, triton_jobs

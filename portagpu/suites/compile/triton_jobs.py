@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from portagpu.base.errors import MissingDependency
-from portagpu.devices.machine_code.compiler import Compiler, find_compiler
+from portagpu.devices.machine_code import Compiler, find_compiler
 from portagpu.runs.results.verdicts import Verdict
 from portagpu.suites.compile.job import Job, module_source, reader_sources
 from portagpu.suites.compile.judge import unjudged_result
@@ -14,7 +14,7 @@ from portagpu.train.kernels.catalogue import VARIANTS, Variant
 from portagpu.train.kernels.plan import Config, Limits, candidates
 
 if TYPE_CHECKING:
-    from portagpu.devices.machine_code.toolchain import Toolchain
+    from portagpu.devices.machine_code import Toolchain
     from portagpu.facts.targets import Target
     from portagpu.runs.results.run import Result
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.base.documents import encode
 from portagpu.base.errors import MissingDependency
 from portagpu.base.subprocesses import parent_channel
-from portagpu.devices.machine_code.compiled import CompileError, CompilerEnded
-from portagpu.devices.machine_code.toolchain import CodeError, MachineCode
+from portagpu.devices.machine_code import CodeError, CompileError, CompilerEnded, MachineCode
 from portagpu.suites.compile import cpp_jobs, triton_jobs
 from portagpu.train.kernels.catalogue import Variant, variants_by_id
 from portagpu.train.kernels.cpp.sources import read_source
@@ -20,8 +19,7 @@ from portagpu.train.kernels.plan import Config, constants
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from portagpu.devices.machine_code.compiled import CompiledKernel
-    from portagpu.devices.machine_code.toolchain import Toolchain
+    from portagpu.devices.machine_code import CompiledKernel, Toolchain
 
 _LONGEST: Final = 300
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu._version import __version__
 from portagpu.base.errors import PortagpuError, Unsupported
-from portagpu.devices.machine_code.compiler import find_compiler
+from portagpu.devices.machine_code import find_compiler
 from portagpu.train.kernels import ops, reference
 from portagpu.train.kernels.cache import Cache, cache_folder, cache_key
 from portagpu.train.kernels.plan import Config, all_configs, candidates

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hypothesis import strategies as st
 
-from portagpu.devices.precision.levels import Support
+from portagpu.devices.precision.model import Support
 from portagpu.suites.search.collectives.calls import CALLS, CHECKED, EACH_PART, HELPERS, REDUCES
 from portagpu.suites.search.collectives.claims import CLAIMED, FLOATS, is_claimed
 from portagpu.suites.search.collectives.model import BITWISE, OPS

@@ -11,5 +11,5 @@ from portagpu.train.kernels.cpp.run import sum_all as sum_all
 from portagpu.train.kernels.cpp.run import sum_rows as sum_rows
 from portagpu.train.kernels.cpp.sources import KERNELS as KERNELS
 from portagpu.train.kernels.cpp.sources import read_source as read_source
-from portagpu.devices.machine_code.compiled import CompiledKernel as CompiledKernel
-from portagpu.devices.machine_code.compiled import CompileError as CompileError
+from portagpu.devices.machine_code import CompiledKernel as CompiledKernel
+from portagpu.devices.machine_code import CompileError as CompileError

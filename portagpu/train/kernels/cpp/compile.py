@@ -8,7 +8,7 @@ from portagpu.base.documents import decode, encode
 from portagpu.base.errors import MissingDependency, Unsupported
 from portagpu.base.patience import LIMITS
 from portagpu.base.subprocesses import call
-from portagpu.devices.machine_code.compiled import CompiledKernel, CompileError, CompilerEnded
+from portagpu.devices.machine_code import CompiledKernel, CompileError, CompilerEnded
 from portagpu.facts.targets import load_architecture
 from portagpu.train.kernels.cpp.sources import inline_header, read_source
 

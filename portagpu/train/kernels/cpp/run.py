@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     from portagpu.devices.contract import Backend
-    from portagpu.devices.machine_code.toolchain import Cupy
+    from portagpu.devices.machine_code import Cupy
     from portagpu.devices.sizing import Launch
 
 _OPTIONS: Final = ("--std=c++17",)

@@ -1,1 +1,0 @@
-"""The interface of vendors' compilers, and readers of machine code."""
