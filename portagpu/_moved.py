@@ -47,6 +47,7 @@ MOVED: Final = {
     "sizing": "devices.sizing",
     "storage": "devices.storage",
     "suite": "suites.conformance",
+    "suite.dtypes": "suites.conformance.closeness",
     "suite.near": "suites.conformance.closeness",
     "switches": "base.debug_variables",
     "target": "facts.targets",
