@@ -63,6 +63,7 @@ MOVED: Final = {
     "sizing.steps": "devices.sizing.calculator",
     "storage": "devices.storage",
     "suite": "suites.conformance",
+    "suite.dtypes": "suites.conformance.closeness",
     "suite.near": "suites.conformance.closeness",
     "switches": "base.debug_variables",
     "target": "facts.targets",

@@ -11,7 +11,7 @@ import math
 
 from portagpu.devices.contract import Capability
 from portagpu.suites.conformance import NotClaimed, NotHere, case
-from portagpu.suites.conformance.dtypes import require_dtypes
+from portagpu.suites.conformance.closeness import require_dtypes
 
 UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}
 BOUND = "8 u max|v| + 4 u max|q.k| max|v|, u the unit of the dtype, and a quarter of its norm"

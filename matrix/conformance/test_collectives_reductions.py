@@ -10,8 +10,7 @@ import math
 
 from portagpu.devices.contract import Capability
 from portagpu.suites.conformance import case
-from portagpu.suites.conformance.closeness import beyond
-from portagpu.suites.conformance.dtypes import ROUNDOFF
+from portagpu.suites.conformance.closeness import ROUNDOFF, beyond
 from portagpu.suites.conformance.ranks import (
     check_right_or_refused,
     json_values,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import portagpu as pg
 from portagpu.devices.contract import Capability
 from portagpu.suites.conformance import case
-from portagpu.suites.conformance.dtypes import require_contract
+from portagpu.suites.conformance.closeness import require_contract
 
 GRAPHS = Capability.GRAPHS
 

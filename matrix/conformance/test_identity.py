@@ -9,7 +9,7 @@ import threading
 import portagpu as pg
 from portagpu.devices.contract import CONTRACT
 from portagpu.suites.conformance import NotClaimed, case, refused
-from portagpu.suites.conformance.dtypes import require_dtypes
+from portagpu.suites.conformance.closeness import require_dtypes
 
 
 @case(

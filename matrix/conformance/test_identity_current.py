@@ -10,7 +10,7 @@ from portagpu.base.errors import Unsupported
 from portagpu.devices.contract import Capability
 from portagpu.suites.conformance import NotClaimed, case, refused
 from portagpu.suites.conformance.cases import GUARDED
-from portagpu.suites.conformance.dtypes import require_contract
+from portagpu.suites.conformance.closeness import require_contract
 
 
 @case(

@@ -8,14 +8,14 @@ import struct
 import portagpu as pg
 from portagpu.devices.precision import Scaled
 from portagpu.suites.conformance import NotClaimed, case, refused
-from portagpu.suites.conformance.dtypes import (
+from portagpu.suites.conformance.closeness import (
     FLOATS,
     FP8,
     INTEGERS,
     claimed_support,
     require_dtypes,
 )
-from portagpu.suites.search.numbers import patterns
+from portagpu.suites.search.numbers import casts
 from portagpu.suites.search.numbers.formats import claimed
 
 TABLE = ("bool", *INTEGERS, *FLOATS, "complex64", "complex128", *FP8)
@@ -73,13 +73,13 @@ def test_storage_holds(gpu, torch, dtype):
     "dtype, ties to even, and an integer wraps.",
     outcome="exact",
     traps=("P01", "P05"),
-    params={"dtype": patterns.SOURCES},
+    params={"dtype": casts.PATTERN_DTYPES},
     does_not_show="a float beyond the range of an integer dtype, and what payload a NaN has",
 )
 def test_casts_of_every_pattern(gpu, dtype):
     if dtype not in claimed(gpu):
         raise NotClaimed(f"{gpu.name} does not compute in {dtype}")
-    wrong = patterns.differences(gpu, dtype)
+    wrong = casts.differences(gpu, dtype)
     assert not wrong, f"the cast of {'; '.join(wrong)}"
 
 

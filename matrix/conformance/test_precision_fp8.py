@@ -6,7 +6,12 @@ import math
 
 from portagpu.devices.precision import Scaled, cast, convert, format_of, quantize
 from portagpu.suites.conformance import NotClaimed, case, refused
-from portagpu.suites.conformance.dtypes import FP8, claimed_support, float64_values, require_dtypes
+from portagpu.suites.conformance.closeness import (
+    FP8,
+    claimed_support,
+    float64_values,
+    require_dtypes,
+)
 
 SOURCES = ("float64", "float32", "bfloat16", "float16")
 FLAVOURS = {

@@ -6,7 +6,7 @@ Inputs are whole numbers, or chosen so that the right answer is known to the las
 from __future__ import annotations
 
 from portagpu.suites.conformance import case
-from portagpu.suites.conformance.dtypes import require_dtypes
+from portagpu.suites.conformance.closeness import require_dtypes
 
 
 @case(

@@ -11,8 +11,7 @@ import math
 from portagpu.devices.precision import Arithmetic
 from portagpu.devices.precision.products import switched_by_variable, wide_partial_sums
 from portagpu.suites.conformance import NotClaimed, NotHere, case, refused
-from portagpu.suites.conformance.closeness import check_near
-from portagpu.suites.conformance.dtypes import FLOATS, ROUNDOFF, require_dtypes
+from portagpu.suites.conformance.closeness import FLOATS, ROUNDOFF, check_near, require_dtypes
 
 MODES = ("ieee", "tf32")
 INPUTS = {Arithmetic.IEEE: 2.0**-24, Arithmetic.TF32: 2.0**-10, Arithmetic.BF16X3: 2.0**-15}

@@ -8,8 +8,7 @@ from portagpu.base.errors import Unsupported
 from portagpu.devices.precision import Recipe, Scaled, quantize
 from portagpu.devices.precision.products import mx_blocked
 from portagpu.suites.conformance import NotClaimed, case, refused
-from portagpu.suites.conformance.closeness import check_near
-from portagpu.suites.conformance.dtypes import require_dtypes
+from portagpu.suites.conformance.closeness import check_near, require_dtypes
 
 RECIPES = ("tensor", "row", "mx")
 PAIRS = ("e4m3-e4m3", "e4m3-e5m2", "e5m2-e4m3", "e5m2-e5m2")

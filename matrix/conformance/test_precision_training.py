@@ -7,8 +7,13 @@ import os
 import portagpu as pg
 from portagpu.devices.contract import Capability
 from portagpu.suites.conformance import NotClaimed, case, refused
-from portagpu.suites.conformance.closeness import arithmetic_of, bits_kept, check_near
-from portagpu.suites.conformance.dtypes import ROUNDOFF, claimed_support
+from portagpu.suites.conformance.closeness import (
+    ROUNDOFF,
+    arithmetic_of,
+    bits_kept,
+    check_near,
+    claimed_support,
+)
 
 AUTOCAST = Capability.AUTOCAST
 CALLS = ("method", "function")

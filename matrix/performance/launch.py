@@ -122,8 +122,7 @@ def replay(rank: Rank, *, effort: str) -> dict[str, Any]:
     """Time adds issued one by one and the same adds as a graph, in turns, and check the sum."""
     import torch
 
-    from portagpu.suites.performance.pairs import time_in_turns
-    from portagpu.suites.performance.samples import RankSamples
+    from portagpu.suites.performance.samples import RankSamples, time_in_turns
     from portagpu.suites.performance.timing import PACES, Effort, Stopwatch
 
     gpu = rank.gpu

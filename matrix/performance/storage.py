@@ -125,10 +125,8 @@ def direct(rank: Rank, *, effort: str, way: str, size: int) -> dict[str, Any]:
 
     from portagpu.base.errors import Unsupported
     from portagpu.base.scratch import Scratch
-    from portagpu.suites.performance.pairs import take_turns
-    from portagpu.suites.performance.samples import RankSamples
-    from portagpu.suites.performance.telemetry import Sampler
-    from portagpu.suites.performance.timing import PACES, STABLE, Stopwatch, Timing
+    from portagpu.suites.performance.samples import RankSamples, take_turns
+    from portagpu.suites.performance.timing import PACES, STABLE, Sampler, Stopwatch, Timing
 
     stopwatch = Stopwatch(rank.gpu, host=True)
     reading = RankSamples.start(stopwatch)

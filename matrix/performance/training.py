@@ -190,7 +190,7 @@ class Training:
         """Seeded weights and tokens."""
         import torch
 
-        from portagpu.suites.performance.fp8 import use_fp8
+        from portagpu.suites.performance.matmul import use_fp8
 
         torch.manual_seed(_SEED)
         model = make_model(sizes).to(rank.gpu.device)
@@ -257,7 +257,7 @@ def step(rank: Rank, *, effort: str, dtype: str, sizes: dict[str, int]) -> dict[
     """Check the gradients, time steps, and check that the loss fell."""
     from portagpu.base.stats import summarise
     from portagpu.devices.contract import Capability
-    from portagpu.suites.performance.fp8 import refusal
+    from portagpu.suites.performance.matmul import refusal
     from portagpu.suites.performance.samples import RankSamples
     from portagpu.suites.performance.timing import PACES, Stopwatch, measure
 
@@ -306,8 +306,7 @@ def compiled(rank: Rank, *, effort: str, dtype: str, sizes: dict[str, int]) -> d
 
     import torch
 
-    from portagpu.suites.performance.pairs import time_in_turns
-    from portagpu.suites.performance.samples import RankSamples
+    from portagpu.suites.performance.samples import RankSamples, time_in_turns
     from portagpu.suites.performance.timing import PACES, Stopwatch
 
     stopwatch = Stopwatch(rank.gpu)

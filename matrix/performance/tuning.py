@@ -83,8 +83,7 @@ def _case(name: str, variant: str, function: str, counts: str, checks: str) -> d
 
 def library(rank: Rank, *, effort: str, name: str) -> dict[str, Any]:
     """Time the work of the vendor's tuner of that name with it and without, in turns."""
-    from portagpu.suites.performance.pairs import time_in_turns
-    from portagpu.suites.performance.samples import RankSamples
+    from portagpu.suites.performance.samples import RankSamples, time_in_turns
     from portagpu.suites.performance.timing import PACES, Stopwatch
 
     tuner = next(each for each in rank.gpu.plugin.tuners() if each.name == name)
@@ -154,8 +153,7 @@ def inductor(rank: Rank, *, effort: str, edge: int) -> dict[str, Any]:
     import torch
 
     from portagpu.suites.performance import matmul
-    from portagpu.suites.performance.pairs import time_in_turns
-    from portagpu.suites.performance.samples import RankSamples
+    from portagpu.suites.performance.samples import RankSamples, time_in_turns
     from portagpu.suites.performance.timing import PACES, Stopwatch
 
     stopwatch = Stopwatch(rank.gpu)

@@ -45,7 +45,7 @@ def complete_area(context: click.Context, option: click.Parameter, incomplete: s
 
 def complete_measure(context: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
     """The areas and metrics of the performance suite with this prefix."""
-    from portagpu.suites.performance.suite import metrics
+    from portagpu.suites.performance.cases import metrics
 
     names = {name: None for metric in metrics() for name in (metric.partition("/")[0], metric)}
     return _matching_names(incomplete, lambda: names)

@@ -11,7 +11,7 @@ from portagpu.cli._run_output import View
 from portagpu.cli._tables import first_few
 from portagpu.runs.results.verdicts import Verdict
 from portagpu.runs.results.wording import failures_text
-from portagpu.suites.conformance.case_ids import base_id
+from portagpu.suites.conformance.cases import base_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -138,7 +138,7 @@ def bench(
 def _list(names: tuple[str, ...]) -> int:
     """Print the metrics, one a line; those of ``names`` where there are any."""
     from portagpu.suites.performance import UnknownMeasure
-    from portagpu.suites.performance.suite import metrics, selected_areas
+    from portagpu.suites.performance.cases import metrics, selected_areas
 
     with usage_errors(UnknownMeasure):
         areas = selected_areas(names)

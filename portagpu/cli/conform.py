@@ -182,7 +182,7 @@ def conform(
     from portagpu.suites.conformance import ConformOptions
     from portagpu.suites.conformance import conform as run_suite
     from portagpu.suites.conformance.select import Selection, SelectionError
-    from portagpu.suites.search.programs import ProgramError
+    from portagpu.suites.search.area import ProgramError
 
     if smoke and deep:
         raise click.UsageError("--smoke and --deep exclude each other")

@@ -16,11 +16,10 @@ from portagpu.runs.results.run import Evidence, Result, Verdict
 from portagpu.runs.world import Ranks
 from portagpu.suites import performance as bench
 from portagpu.suites.performance import Effort, MeasuredDevice, load
-from portagpu.suites.performance.caches import CacheLevel
 from portagpu.suites.performance.case_runner import BenchContext
-from portagpu.suites.performance.ceilings import with_shares
-from portagpu.suites.performance.runner import OPEN_ID, shuffled
-from portagpu.suites.performance.suite import load_area, plan
+from portagpu.suites.performance.cases import load_area, plan
+from portagpu.suites.performance.device import CacheLevel
+from portagpu.suites.performance.runner import OPEN_ID, shuffled, with_shares
 from tests.conftest import ROOT
 from tests.support.case_files import Recorder
 

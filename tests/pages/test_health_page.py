@@ -14,7 +14,7 @@ from portagpu.facts.targets import Authority, load_targets
 from portagpu.runs.results.advice import checks
 from portagpu.runs.results.verdicts import Evidence, Verdict
 from portagpu.suites.performance import metrics
-from portagpu.suites.performance.suite import FURTHER_IDS
+from portagpu.suites.performance.cases import FURTHER_IDS
 from tests.support.health_page import VENDORS, read_data, status
 
 FOLDERS = (

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from portagpu.suites.conformance import list_cases
-from portagpu.suites.conformance.case_ids import base_id, retired_cases
-from portagpu.suites.conformance.cases import AREAS
+from portagpu.suites.conformance.cases import AREAS, base_id, retired_cases
 from portagpu.suites.conformance.messages import ListedCase
 from tests.conftest import ROOT
 from tests.support import pages

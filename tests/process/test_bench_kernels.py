@@ -13,9 +13,8 @@ import pytest
 from portagpu.base.stats import summarise
 from portagpu.facts.targets import load_target
 from portagpu.runs.results.run import Verdict
-from portagpu.suites.performance.cases import BenchCase
+from portagpu.suites.performance.cases import BenchCase, plan
 from portagpu.suites.performance.judge import judge
-from portagpu.suites.performance.suite import plan
 from tests.process.test_bench_suite import CPU, GPU
 
 if TYPE_CHECKING:

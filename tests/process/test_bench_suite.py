@@ -12,14 +12,20 @@ from portagpu.facts.targets import load_target
 from portagpu.facts.targets.limits import METRICS
 from portagpu.runs.results.run import Verdict
 from portagpu.suites.performance import AREAS, Effort, MeasuredDevice, UnknownMeasure, metrics
-from portagpu.suites.performance.caches import (
+from portagpu.suites.performance.cases import (
+    BEYOND_CACHE,
+    cache_sentence,
+    large_array_bytes,
+    load_area,
+    plan,
+    selected_areas,
+)
+from portagpu.suites.performance.device import (
     CacheLevel,
     best_by_level,
     levels_of_host,
     levels_of_target,
 )
-from portagpu.suites.performance.cases import BEYOND_CACHE, cache_sentence, large_array_bytes
-from portagpu.suites.performance.suite import load_area, plan, selected_areas
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -281,7 +287,7 @@ def test_planning_imports_no_torch(child: Callable[..., Any]) -> None:
     code = (
         "import sys\n"
         "from portagpu.suites import performance as bench\n"
-        "from portagpu.suites.performance.suite import plan\n"
+        "from portagpu.suites.performance.cases import plan\n"
         "assert bench.metrics()\n"
         "plan(None, bench.MeasuredDevice(backend='', name=''), bench.Effort.QUICK, 2, None)\n"
         "assert 'torch' not in sys.modules, 'planning imported torch'\n"

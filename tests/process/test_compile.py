@@ -15,11 +15,10 @@ from portagpu.devices.machine_code import CodeError, MachineCode
 from portagpu.devices.machine_code import compiler as compilers
 from portagpu.facts.targets import identify, load_target
 from portagpu.runs.results.run import Result, Verdict, read_json
-from portagpu.suites.compile import pool
+from portagpu.suites.compile import run
 from portagpu.suites.compile.job import Job
 from portagpu.suites.compile.judge import judge_code
-from portagpu.suites.compile.pool import ask_all
-from portagpu.suites.compile.run import CompileOptions
+from portagpu.suites.compile.run import CompileOptions, ask_all
 from portagpu.train.kernels.catalogue import VARIANTS, variants_by_id
 from portagpu_cuda_build import machine_code as cuda
 from portagpu_rocm_build import machine_code as rocm
@@ -457,14 +456,14 @@ def test_a_worker_that_is_stopped_while_it_starts_is_asked_nothing(
 ) -> None:
     (tmp_path / "fake_worker.py").write_text(WORKER, "utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
-    worker = pool.Worker("fake_worker")
+    worker = run.Worker("fake_worker")
 
-    class Slow(pool.Subprocess):
+    class Slow(run.Subprocess):
         def __init__(self, *words: Any, **options: Any) -> None:
             worker.stop()
             super().__init__(*words, **options)
 
-    monkeypatch.setattr(pool, "Subprocess", Slow)
+    monkeypatch.setattr(run, "Subprocess", Slow)
     with pytest.raises(ChildProcessError, match="was stopped"):
         worker.ask({"job": "hang"}, 600)
     worker.close()

@@ -42,7 +42,7 @@ def test_shared(world, value): assert world(1, number, value=value) == [value]
 @case("rng/server", spec="Runs.", capability="collectives")
 def test_server(ranks):
     arguments = {"place": "builtins:len", "calls": []}
-    assert ranks.run("portagpu.suites.conformance.batch:run_all", arguments=arguments).ok
+    assert ranks.run("portagpu.suites.conformance.ranks:run_all", arguments=arguments).ok
 
 @case("rng/lost-rank", spec="Runs.", capability="collectives")
 def test_lost_rank(world): world(1, dies)

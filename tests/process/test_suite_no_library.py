@@ -10,7 +10,7 @@ from portagpu.base.errors import Unsupported
 from portagpu.devices.contract import Capability
 from portagpu.runs.results.run import Verdict
 from portagpu.suites.conformance import Selection, case
-from portagpu.suites.conformance.case_ids import base_id
+from portagpu.suites.conformance.cases import base_id
 from tests.support.case_files import by_id, conform
 from tests.support.fake_plugins import install
 

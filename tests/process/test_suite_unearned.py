@@ -25,12 +25,13 @@ from portagpu.checks.bringup.gates import load_gates
 from portagpu.facts.targets import ExpectedFailure
 from portagpu.runs.results.run import Evidence, Result, Verdict, new_run, read_json
 from portagpu.suites.conformance import Selection
-from portagpu.suites.conformance.expected_failures import (
+from portagpu.suites.conformance.judge import (
     apply_expected_failures,
+    mostly_unjudged_areas,
+    shared_world_failures,
     stale_expected_failures,
     today,
 )
-from portagpu.suites.conformance.judge import mostly_unjudged_areas, shared_world_failures
 from tests.support import registry_state
 from tests.support.case_files import by_id, conform, copy_cases, only_files, write_cases
 from tests.support.fake_plugins import install
@@ -355,7 +356,7 @@ def test_a_clock_that_was_set_back_revives_no_excuse(
         def now(cls, tz: object = None) -> datetime:  # type: ignore[override]
             return datetime(2024, 1, 1, tzinfo=UTC)
 
-    monkeypatch.setattr("portagpu.suites.conformance.expected_failures.datetime", SetBack)
+    monkeypatch.setattr("portagpu.suites.conformance.judge.datetime", SetBack)
     assert today([]) == date(2024, 1, 1)
     assert today() > date(2025, 1, 1), "no folder of this machine was changed since"
     found = apply_expected_failures(_result("rng/a", Verdict.FAIL), [EXPIRED])

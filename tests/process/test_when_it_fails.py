@@ -21,7 +21,7 @@ from portagpu.runs.results.run import Result, Run
 from portagpu.runs.results.verdicts import Verdict
 from portagpu.runs.results.wording import failures_text, headline
 from portagpu.suites.conformance import list_cases
-from portagpu.suites.performance.suite import FURTHER_IDS, metrics
+from portagpu.suites.performance.cases import FURTHER_IDS, metrics
 from portagpu.traces.analysis import diagnose
 from tests.support.result_samples import info
 

@@ -12,8 +12,8 @@ import pytest
 
 from portagpu.base.errors import Unsupported
 from portagpu.runs.results.run import Result, Verdict
-from portagpu.suites.performance.pairs import take_turns
-from portagpu.suites.performance.suite import plan
+from portagpu.suites.performance.cases import plan
+from portagpu.suites.performance.samples import take_turns
 from portagpu.suites.performance.timing import Effort
 from portagpu_cuda.storage import STORAGE as CUFILE
 from portagpu_cuda.storage import counts_of

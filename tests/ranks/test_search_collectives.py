@@ -18,10 +18,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from portagpu.devices.collectives.comm import Comm
 from portagpu.suites.search.area import load_area
 from portagpu.suites.search.collectives import model
-from portagpu.suites.search.collectives.calls import CALLS, HELPERS
-from portagpu.suites.search.collectives.channel import RankDidNotAnswer
-from portagpu.suites.search.collectives.claims import CLAIMED, is_claimed
-from portagpu.suites.search.collectives.judge import difference
+from portagpu.suites.search.collectives.area import RankDidNotAnswer, difference
+from portagpu.suites.search.collectives.calls import CALLS, CLAIMED, HELPERS, is_claimed
 from portagpu.suites.search.collectives.values import SIZE, addends, bits, wrapped
 from tests.support.faults import faults_of
 
@@ -476,7 +474,7 @@ def silent_rank(rank: Rank) -> str | None:
     """Rank 1 never answers."""
     import time
 
-    from portagpu.suites.search.collectives import channel
+    from portagpu.suites.search.collectives import area as channel
 
     channel.LIMITS = replace(channel.LIMITS, answer_s=0.3)  # type: ignore[misc, attr-defined]
     if rank.rank:

@@ -25,15 +25,14 @@ from portagpu.suites.search import (
     search,
     to_text,
 )
-from portagpu.suites.search.area import AREAS, load_area
-from portagpu.suites.search.programs import ProgramError, check_calls
+from portagpu.suites.search.area import AREAS, ProgramError, check_calls, load_area
 from portagpu.suites.search.worker import SETTINGS
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from portagpu.suites.search.programs import Program
+    from portagpu.suites.search.area import Program
 
 RANKS = ROOT / "tests/support/search_ranks.py"
 

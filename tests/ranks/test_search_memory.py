@@ -9,8 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from portagpu.suites.search.memory.model import MIB, SLACK, Bounds, Model
-from portagpu.suites.search.memory.resident import kernel_share
+from portagpu.suites.search.memory.model import MIB, SLACK, Bounds, Model, kernel_share
 from tests.conftest import ROOT
 from tests.support.faults.memory import faults
 from tests.support.search_ranks import prepare

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from portagpu.suites.performance import load_ranks, matmul, samples, timing
-from portagpu.suites.performance.suite import load_area
+from portagpu.suites.performance.cases import load_area
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -244,15 +244,15 @@ def training_in_fp8_with_a_wrong_scale(rank: Any, **arguments: Any) -> Any:
     """The gradients of weights are multiplied without the scale of the activations."""
     import torch
 
-    from portagpu.suites.performance import fp8
+    from portagpu.suites.performance import matmul
 
-    right = fp8.multiply
+    right = matmul.multiply_scaled
 
     def multiply(left: Any, one: Any, other: Any, scale: Any) -> Any:
         wrong = left.dtype == torch.float8_e5m2 and not left.is_contiguous()
         return right(left, one, other, torch.ones_like(scale) if wrong else scale)
 
-    fp8.multiply = multiply
+    matmul.multiply_scaled = multiply
     return training_in_fp8(rank, **arguments)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from portagpu.devices.contract import Capability
 from portagpu.suites.performance import timing
-from portagpu.suites.performance.suite import load_area
+from portagpu.suites.performance.cases import load_area
 from portagpu.train import kernels
 
 FEW = timing.Pace(warmup_s=0.0, sample_s=0.0, point_s=0.0, least=5, most=5, timeout_s=60.0)

@@ -10,7 +10,7 @@ from portagpu.suites.search.memory import AREA, area
 
 if TYPE_CHECKING:
     from portagpu.runs.world import Rank
-    from portagpu.suites.search.programs import Program
+    from portagpu.suites.search.area import Program
 
 SIZE = 48 << 20
 """Three times what a counter may be off."""

@@ -14,8 +14,7 @@ from portagpu.devices.precision import Support
 from portagpu.suites.search.area import AREAS, Area, NotSearchable, load_area
 from portagpu.suites.search.operators import database
 from portagpu.suites.search.operators.area import judged
-from portagpu.suites.search.operators.samples import nudged, widened
-from portagpu.suites.search.operators.sizes import enlarged, samples
+from portagpu.suites.search.operators.samples import enlarged, nudged, samples, widened
 from tests.support.faults import faults_of
 
 if TYPE_CHECKING:

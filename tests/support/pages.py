@@ -35,8 +35,7 @@ from portagpu.runs.results.schema import json_schema
 from portagpu.suites.compile.record import read_record
 from portagpu.suites.compile.record import table as compiled_table
 from portagpu.suites.conformance import list_cases
-from portagpu.suites.conformance.case_ids import base_id, retired_cases
-from portagpu.suites.conformance.cases import AREAS
+from portagpu.suites.conformance.cases import AREAS, base_id, retired_cases
 from portagpu.train.kernels.cpp.sources import KERNELS
 from tests.benchmarks import cost_models
 from tests.support.cli_page import cli_page

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from portagpu.devices.contract import Backend
     from portagpu.runs.world import Rank, Ranks
-    from portagpu.suites.search.programs import Program, Runners
+    from portagpu.suites.search.area import Program, Runners
 
 
 def prepare(ranks: Ranks) -> Ranks:

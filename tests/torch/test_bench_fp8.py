@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from portagpu.devices.precision import Fp8
-from portagpu.suites.performance import fp8
+from portagpu.suites.performance import matmul
 
 pytestmark = pytest.mark.torch
 
@@ -46,7 +46,7 @@ def test_gradients_are_multiplied_in_e5m2_and_all_else_in_e4m3(monkeypatch) -> N
     x, given = torch.randn(4, 8, INPUTS), torch.randn(4, 8, OUTPUTS)
     right = layer_and_gradients(model, x, given)
     assert products.kinds == []
-    fp8.use_fp8(model, PAIR)
+    matmul.use_fp8(model, PAIR)
     found = layer_and_gradients(model, x, given)
     e4m3, e5m2 = "float8_e4m3fn", "float8_e5m2"
     assert products.kinds == [(e4m3, e4m3), (e5m2, e4m3), (e5m2, e4m3)]
@@ -65,18 +65,18 @@ def test_gradients_are_multiplied_in_e5m2_and_all_else_in_e4m3(monkeypatch) -> N
 def test_a_tensor_is_scaled_to_the_largest_number() -> None:
     x = torch.tensor([[0.5, -3.0], [1.0, 0.25]])
     for kind, largest in ((torch.float8_e4m3fn, 448.0), (torch.float8_e5m2, 57344.0)):
-        kept, scale = fp8.scaled(x, kind)
+        kept, scale = matmul.scaled(x, kind)
         assert float(kept.float().abs().max()) == largest
         assert float(scale) == pytest.approx(3.0 / largest)
         assert (kept.float() * scale).tolist()[0][1] == pytest.approx(-3.0)
-    zeros, scale = fp8.scaled(torch.zeros(2, 2), torch.float8_e5m2)
+    zeros, scale = matmul.scaled(torch.zeros(2, 2), torch.float8_e5m2)
     assert zeros.float().abs().sum() == 0
     assert float(scale) > 0
 
 
 def test_a_refusal_is_one_line_that_says_which_product(monkeypatch) -> None:
     products = Products(monkeypatch)
-    assert fp8.refusal(torch.device("cpu"), PAIR) == ""
+    assert matmul.refusal(torch.device("cpu"), PAIR) == ""
     assert len(products.kinds) == 2
 
     def refuse(left, *others, **options):
@@ -85,5 +85,5 @@ def test_a_refusal_is_one_line_that_says_which_product(monkeypatch) -> None:
         return products(left, *others, **options)
 
     monkeypatch.setattr(torch, "_scaled_mm", refuse)
-    said = fp8.refusal(torch.device("cpu"), PAIR)
+    said = matmul.refusal(torch.device("cpu"), PAIR)
     assert said == "torch refuses the products of fp8 backward here: not on this device"

@@ -14,8 +14,8 @@ from portagpu.devices.collectives.tuning import Candidate, Point
 from portagpu.runs.results.run import Result, Run, new_run
 from portagpu.runs.results.verdicts import Verdict
 from portagpu.suites.collectives import tune_ranks
-from portagpu.suites.collectives.sweep import WrongOptions
 from portagpu.suites.collectives.tune import ID, TuneOptions, profile_of
+from portagpu.suites.collectives.verify import WrongOptions
 
 pytestmark = pytest.mark.torch
 

@@ -13,7 +13,7 @@ import torch
 
 from portagpu.facts.nccl_tests.tables import TYPE_NAMES
 from portagpu.suites.collectives import VerifyOptions, ranks
-from portagpu.suites.collectives.values import REDOPS, Inputs, first_wrong, kinds
+from portagpu.suites.collectives.ranks import REDOPS, Inputs, first_wrong, kinds
 from portagpu.suites.collectives.verify import WrongOptions
 
 pytestmark = pytest.mark.torch

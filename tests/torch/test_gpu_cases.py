@@ -18,7 +18,7 @@ import torch.distributed as dist
 import portagpu as pg
 from portagpu.devices.precision.products import wide_partial_sums
 from portagpu.runs.results.run import Verdict
-from portagpu.suites.conformance.case_ids import base_id
+from portagpu.suites.conformance.cases import base_id
 from tests.support import suite_harness
 
 pytestmark = pytest.mark.torch

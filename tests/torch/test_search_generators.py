@@ -20,7 +20,7 @@ from tests.support import suite_harness
 from tests.support.faults import faults_of
 
 if TYPE_CHECKING:
-    from portagpu.suites.search.programs import Program
+    from portagpu.suites.search.area import Program
 
 pytestmark = pytest.mark.torch
 

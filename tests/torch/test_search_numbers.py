@@ -16,22 +16,26 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("hypothesis")
 
 import portagpu
+from portagpu.suites.search.area import from_text
 from portagpu.suites.search.numbers import (
-    attention,
     casts,
     elementwise,
     gradients,
-    indexing,
     moves,
-    patterns,
     pointwise,
     products,
     reductions,
-    sums,
 )
-from portagpu.suites.search.numbers.area import AREA, CALLS, MOST, _choices, _moved
-from portagpu.suites.search.numbers.compare import Within, is_right, nature, wrong_elements
-from portagpu.suites.search.numbers.draws import BYTES, Choice, spread
+from portagpu.suites.search.numbers.area import (
+    AREA,
+    BYTES,
+    CALLS,
+    MOST,
+    Choice,
+    _choices,
+    _moved,
+    spread,
+)
 from portagpu.suites.search.numbers.formats import (
     ALL,
     COMPLEX,
@@ -45,15 +49,19 @@ from portagpu.suites.search.numbers.formats import (
     whole_to_dtype,
 )
 from portagpu.suites.search.numbers.tensors import (
+    CLASSES,
+    Within,
     broadcast_index,
+    is_right,
     listed,
+    nature,
+    numbers,
     place,
     positions,
     rows,
     strides_of,
+    wrong_elements,
 )
-from portagpu.suites.search.numbers.values import CLASSES, numbers
-from portagpu.suites.search.programs import from_text
 from portagpu.suites.search.worker import Round
 from tests.support.faults import faults_of
 
@@ -156,15 +164,15 @@ def test_casts_of_integers_wrap_and_of_floats_truncate() -> None:
     assert converted(1j, "complex64", "float32") is None
 
 
-@pytest.mark.parametrize("source", patterns.SOURCES)
+@pytest.mark.parametrize("source", casts.PATTERN_DTYPES)
 def test_casts_of_whole_formats_are_those_of_the_model(source: str) -> None:
-    values = patterns.every_number(source)
+    values = casts.every_number(source)
     # the model takes a second for each 65,536 numbers
     chosen = range(0, len(values), 1 if len(values) == 256 else 127)
     for target in ALL:
         if target == source or target in COMPLEX:
             continue
-        rights, is_told = patterns.expected(source, target)
+        rights, is_told = casts.expected(source, target)
         for index in chosen:
             right = converted(values[index], source, target)
             told = bool(is_told[index])
@@ -178,9 +186,9 @@ def test_casts_of_whole_formats_are_those_of_the_model(source: str) -> None:
 
 
 def test_every_pattern_is_the_number_that_torch_reads() -> None:
-    for source in patterns.SOURCES:
-        found = listed(patterns.every_pattern(source))
-        values = patterns.every_number(source)
+    for source in casts.PATTERN_DTYPES:
+        found = listed(casts.every_pattern(source))
+        values = casts.every_number(source)
         assert len(set(map(str, found))) >= len(found) - 2047, "patterns come twice"
         assert wrong_elements(found, values, source) == ""
 
@@ -207,7 +215,7 @@ def test_one_wrong_pattern_of_a_format_is_told(
     wrong: float,
     told: str,
 ) -> None:
-    values = [str(float(each)) for each in patterns.every_number(source)]
+    values = [str(float(each)) for each in casts.every_number(source)]
     index = values.index(str(float(number)))
     good = torch.Tensor.to
 
@@ -218,7 +226,7 @@ def test_one_wrong_pattern_of_a_format_is_told(
         return found
 
     monkeypatch.setattr(torch.Tensor, "to", faulty)
-    (found,) = patterns.differences(gpu, source)
+    (found,) = casts.differences(gpu, source)
     assert found.startswith(f"{source} to {target} gave"), found
     assert told in found
 
@@ -315,13 +323,13 @@ def test_values_are_of_their_dtype_and_come_again() -> None:
 
 
 def test_sums_have_their_bound() -> None:
-    assert sums.gamma(2, 0.25) == 1.0
-    assert sums.sum_of([1.0] * 1031, "bfloat16") == 1032.0
-    assert sums.sum_of([1.0, math.inf, -math.inf], "float32") != 0
-    exact = sums.sum_of([0.1, 0.2], "float64")
+    assert reductions.gamma(2, 0.25) == 1.0
+    assert reductions.sum_of([1.0] * 1031, "bfloat16") == 1032.0
+    assert reductions.sum_of([1.0, math.inf, -math.inf], "float32") != 0
+    exact = reductions.sum_of([0.1, 0.2], "float64")
     assert isinstance(exact, Within)
     assert abs(exact.value - 0.3) <= exact.bound < 1e-15
-    assert sums.sum_of([127, 127], "int8") == -2
+    assert reductions.sum_of([127, 127], "int8") == -2
 
 
 def test_products_are_exact_where_whole_and_bounded_else() -> None:
@@ -425,12 +433,12 @@ SAMPLES: dict[str, tuple[Callable[..., str], dict[str, Any], str]] = {
         "it was added twice",
     ),
     "flip: everywhere: the elements are in another order": (
-        indexing.indexing_difference,
+        moves.indexing_difference,
         {"op": "flip", "dtype": "int8", "kind": "distinct", "dim": 1, "shape": [3, 5]},
         "flip of int8",
     ),
     "attention: everywhere: is not causal": (
-        attention.attention_difference,
+        products.attention_difference,
         {
             "dtype": "float32",
             "mask": "causal",

@@ -15,9 +15,8 @@ from hypothesis import given, seed, settings
 
 import portagpu as pg
 from portagpu.suites.search.ordering import Ordering
-from portagpu.suites.search.ordering.blame import blame, modelled
 from portagpu.suites.search.ordering.current import CurrentStreams
-from portagpu.suites.search.ordering.model import Kernel, Model, Step
+from portagpu.suites.search.ordering.model import Kernel, Model, Step, blame, modelled
 from portagpu.suites.search.worker import SETTINGS
 from tests.support.faults.ordering import TABLES, faults
 from tests.support.looped import looped

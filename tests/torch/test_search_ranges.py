@@ -15,8 +15,7 @@ pytest.importorskip("hypothesis")
 from hypothesis import given, seed, settings
 
 import portagpu as pg
-from portagpu.suites.search.ranges import AREA
-from portagpu.suites.search.ranges.profile import Event, Node, compared
+from portagpu.suites.search.ranges import AREA, Event, Node, compared
 from portagpu.suites.search.worker import SETTINGS
 from portagpu_cpu.backend import CpuBackend
 from tests.support.faults.ranges import faults

@@ -12,8 +12,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("hypothesis")
 
 import portagpu
-from portagpu.suites.search.scaler.area import AREA
-from portagpu.suites.search.scaler.model import Group, Model
+from portagpu.suites.search.scaler import AREA, Group, Model
 from tests.support.faults import faults_of
 
 pytestmark = pytest.mark.torch

@@ -17,7 +17,7 @@ from portagpu.devices.contract import Backend, Capability, Description, Plugin
 from portagpu.devices.precision import Fp8, Precision
 from portagpu.devices.training import Training
 from portagpu.suites.conformance import AREAS, case, list_cases, refused
-from portagpu.suites.conformance.case_ids import matches
+from portagpu.suites.conformance.cases import matches
 from portagpu.suites.conformance.messages import ListedCase
 from portagpu.suites.conformance.select import SelectionError, select
 from portagpu.suites.search.area import load_area
@@ -53,11 +53,9 @@ def test_every_attribute_of_a_backend_has_a_case(cases: list[ListedCase]) -> Non
 
 
 def test_every_function_of_the_module_has_a_case(cases: list[ListedCase]) -> None:
-    functions = {
-        f"portagpu.{name}"
-        for name, home in stub_names(portagpu.__spec__).items()
-        if home in {"portagpu.devices.functions", "portagpu.devices.registry"}
-    }
+    homes = ("portagpu.devices.functions", "portagpu.devices.registry")
+    home_of = stub_names(portagpu.__spec__)
+    functions = {f"portagpu.{name}" for name, home in home_of.items() if home in homes}
     missing = functions - _covered(cases)
     assert not missing, f"no case covers {', '.join(sorted(missing))}"
 

@@ -19,7 +19,7 @@ from hypothesis import given, seed, settings
 
 from portagpu.facts.arch import Arch
 from portagpu.runs.results.run import Verdict
-from portagpu.suites.search.memory.reported import wrong_counters, wrong_info
+from portagpu.suites.search.memory.model import wrong_counters, wrong_info
 from portagpu.suites.search.ordering import Ordering
 from portagpu.suites.search.ordering.model import FACTOR
 from portagpu.suites.search.ordering.run import TIMED
@@ -30,8 +30,8 @@ from tests.torch.test_gpu_backends import BY_ID, opened
 
 if TYPE_CHECKING:
     from portagpu.runs.world import Rank
+    from portagpu.suites.search.area import Program
     from portagpu.suites.search.ordering.model import Kernel
-    from portagpu.suites.search.programs import Program
 
 pytestmark = pytest.mark.torch
 

@@ -16,10 +16,9 @@ from portagpu.runs.results.advice import find_check
 from portagpu.runs.results.verdicts import Evidence
 from portagpu.suites.compile.judge import SUITE as BUILDS
 from portagpu.suites.conformance import list_cases
-from portagpu.suites.conformance.case_ids import base_id, retired_cases
-from portagpu.suites.conformance.cases import SUITE
+from portagpu.suites.conformance.cases import SUITE, base_id, retired_cases
 from portagpu.suites.conformance.judge import OWN_AREA
-from portagpu.suites.performance import suite as measures
+from portagpu.suites.performance import cases as measures
 from portagpu.suites.performance.cases import SUITE as MEASURES
 from portagpu.suites.performance.device import MeasuredDevice
 from portagpu.suites.performance.timing import Effort

@@ -18,9 +18,8 @@ from portagpu.facts.nccl_tests.bandwidth import algbw_gbs, bus_factor
 from portagpu.runs.results.expectations import exactly
 from portagpu.runs.results.run import Result
 from portagpu.runs.results.verdicts import Evidence, Verdict
-from portagpu.suites.collectives import exchange as library
-from portagpu.suites.collectives.exchange import Exchange
-from portagpu.suites.collectives.ranks import compare, expected, inputs_of
+from portagpu.suites.collectives import ranks as library
+from portagpu.suites.collectives.ranks import Exchange, compare, expected, inputs_of
 from portagpu.suites.performance.cases import SUITE
 from portagpu.suites.performance.timing import Stopwatch
 

@@ -5,11 +5,9 @@
 
 from __future__ import annotations
 
-from portagpu.suites.collectives.replay import judge_recordings
-from portagpu.suites.collectives.sweep import SUITE
-from portagpu.suites.collectives.tables import tables_of
+from portagpu.suites.collectives.replay import judge_recordings, tables_of
 from portagpu.suites.collectives.tune import TuneOptions, profile_of, tune
-from portagpu.suites.collectives.verify import VerifyOptions, verify
+from portagpu.suites.collectives.verify import SUITE, VerifyOptions, verify
 
 __all__ = [
     "SUITE",

@@ -1,4 +1,7 @@
-"""Judges recorded outputs of nccl-tests and rccl-tests by the rules of ``verify``."""
+"""Tables of nccl-tests and rccl-tests: recorded ones are judged, runs of verify are written as ones.
+
+Recorded outputs are judged by the rules of ``verify``.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,18 @@ from portagpu.base.errors import RecordingError
 from portagpu.base.files import read_bounded
 from portagpu.facts.formats.cleaning import decode_text
 from portagpu.facts.nccl_tests.bandwidth import bus_factor
-from portagpu.facts.nccl_tests.tables import fitting_operations, read_tables
+from portagpu.facts.nccl_tests.tables import (
+    PLACES,
+    REDUCTIONS,
+    ROOTED,
+    TYPE_NAMES,
+    PerfTable,
+    RankDevice,
+    Row,
+    Timing,
+    fitting_operations,
+    read_tables,
+)
 from portagpu.facts.readings.model import FormatError
 from portagpu.runs.engine import Progress, RunOptions, add_result, complete
 from portagpu.runs.results.expectations import exactly, within
@@ -21,10 +35,10 @@ from portagpu.runs.results.verdicts import Verdict
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from portagpu.facts.nccl_tests.tables import PerfTable, Row, Timing
     from portagpu.runs.results.run import Run
+
 
 _LARGEST_BYTES: Final = 64 << 20
 _DEFINITION: Final = "the definition of busbw, doc/PERFORMANCE.md of nccl-tests"
@@ -215,3 +229,67 @@ def _halves(table: PerfTable) -> Iterator[tuple[Row, str, Timing]]:
 def _where(row: Row, place: str) -> str:
     line = f"line {row.line}, " if row.line else ""
     return f"{line}{row.size_bytes} bytes {place.replace('_', ' ')}"
+
+
+def tables_of(run: Run) -> tuple[PerfTable, ...]:
+    """A table for each operation and world of ``run``, a run of ``verify``, with its timed points.
+
+    An operation that torch has in place alone has no first half. On one rank the bus bandwidth is
+    0, as nccl-tests prints what is not applicable. Points that were not timed, because a value was
+    wrong or the dtype was refused, are left out, and so is the end of a table that lacks one.
+    """
+    groups: dict[tuple[str, int], list[Result]] = {}
+    for result in run.results:
+        if isinstance(result.shape, dict) and "count" in result.shape:
+            key = str(result.shape["operation"]), int(result.shape["ranks"])
+            groups.setdefault(key, []).append(result)
+    name = str(run.info.devices[0]["name"]) if run.info.devices else ""
+    return tuple(_table(*key, results, name) for key, results in groups.items())
+
+
+def _table(operation: str, ranks: int, results: list[Result], device: str) -> PerfTable:
+    names = list(TYPE_NAMES)
+    rows = sorted(
+        (_row(operation, result) for result in results),
+        key=lambda row: (names.index(row.dtype or ""), row.count or 0),
+    )
+    halves = [half for row in rows for _, half in row.timings]
+    program = {"all_to_all": "alltoall"}.get(operation, operation)
+    return PerfTable(
+        rows=tuple(row for row in rows if row.timings),
+        program=f"{program}_perf",
+        operation=operation,
+        ranks=ranks,
+        devices=tuple(RankDevice(rank=rank, name=device, index=rank) for rank in range(ranks)),
+        settings={"nthreads": 1, "ngpus": 1, "validation": 1},
+        out_of_bounds=sum(result.failed for result in results),
+        average_busbw_gbs=sum(half.busbw_gbs for half in halves) / len(halves) if halves else None,
+        ended=all(row.timings for row in rows),
+    )
+
+
+def _row(operation: str, result: Result) -> Row:
+    shape: Any = result.shape
+    halves = {
+        place: _timing(result.extra[place], result.extra["wrong"].get(place, 0))
+        for place in PLACES
+        if place in result.extra
+    }
+    return Row(
+        size_bytes=shape["bytes"],
+        count=shape["count"],
+        type_name=TYPE_NAMES[shape["dtype"]],
+        redop="sum" if operation in REDUCTIONS else "none",
+        root=0 if operation in ROOTED else None,
+        out_of_place=halves.get("out_of_place"),
+        in_place=halves.get("in_place"),
+    )
+
+
+def _timing(measured: Mapping[str, Any], wrong: int) -> Timing:
+    return Timing(
+        time_us=measured["time_us"],
+        algbw_gbs=measured["algbw_gbs"],
+        busbw_gbs=measured["busbw_gbs"] or 0.0,
+        wrong=wrong,
+    )

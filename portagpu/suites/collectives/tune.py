@@ -33,16 +33,16 @@ from portagpu.runs.results.expectations import exactly
 from portagpu.runs.results.run import Result
 from portagpu.runs.results.verdicts import Evidence, Verdict
 from portagpu.runs.world import Ranks
-from portagpu.suites.collectives.sweep import (
+from portagpu.suites.collectives.verify import (
     SUITE,
     SweepOptions,
     WrongOptions,
     broken_result,
+    culprit,
     shared_memory_only,
     sweep,
     whole_result,
 )
-from portagpu.suites.collectives.verify import culprit
 from portagpu.suites.performance import Effort, MeasuredDevice
 
 if TYPE_CHECKING:

@@ -17,9 +17,16 @@ from portagpu.devices.collectives import algorithms as library
 from portagpu.devices.collectives.tuning import DEFAULT, WORTH, repeats
 from portagpu.facts.nccl_tests.bandwidth import SHARED_OUT
 from portagpu.facts.nccl_tests.tables import REDUCTIONS
-from portagpu.suites.collectives.exchange import ROOT, Exchange
-from portagpu.suites.collectives.ranks import compare, expected, inputs_of, refusal, sum_of_ranks
-from portagpu.suites.collectives.values import kinds
+from portagpu.suites.collectives.ranks import (
+    ROOT,
+    Exchange,
+    compare,
+    expected,
+    inputs_of,
+    kinds,
+    refusal,
+    sum_of_ranks,
+)
 from portagpu.suites.performance.timing import Stopwatch
 
 if TYPE_CHECKING:

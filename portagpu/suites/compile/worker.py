@@ -1,4 +1,4 @@
-"""The worker process: it compiles the jobs of its parent, :mod:`portagpu.suites.compile.pool`."""
+"""The worker process: it compiles the jobs of its parent, :mod:`portagpu.suites.compile.run`."""
 
 from __future__ import annotations
 

@@ -21,8 +21,7 @@ import pytest
 from portagpu.base.documents import decode, encode
 from portagpu.base.subprocesses import parent_channel
 from portagpu.base.subprocesses.fork import OPTION
-from portagpu.suites.conformance.case_ids import retired_cases
-from portagpu.suites.conformance.cases import AREAS, ATTRIBUTE, EARNS, Case, label
+from portagpu.suites.conformance.cases import AREAS, ATTRIBUTE, EARNS, Case, label, retired_cases
 from portagpu.suites.conformance.messages import ListedCase, Searches
 from portagpu.suites.conformance.session import SESSION, Session, describe_device, outcome_of_error
 from portagpu.suites.search.area import load_area

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from portagpu.base.patience import LIMITS
 from portagpu.runs.engine import Progress, RunOptions, check_device, complete
 from portagpu.suites.conformance.select import EVERYTHING, Selection
-from portagpu.suites.search.area import load_area
-from portagpu.suites.search.programs import check_calls, from_text
+from portagpu.suites.search.area import check_calls, from_text, load_area
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

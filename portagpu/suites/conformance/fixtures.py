@@ -18,8 +18,8 @@ from portagpu.base.errors import Unsupported
 from portagpu.facts.capability import Capability
 from portagpu.facts.vendors import vendors
 from portagpu.runs.world import RankState
-from portagpu.suites.conformance.batch import Batches, batched_calls
 from portagpu.suites.conformance.cases import ATTRIBUTE, Case, NotHere, RankFailed
+from portagpu.suites.conformance.ranks import Batches, batched_calls
 from portagpu.suites.conformance.session import SESSION
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from portagpu.facts.targets import ExpectedFailure, Target  # noqa: TC001 - as a
 from portagpu.runs.engine import OpenedDevice
 from portagpu.runs.results.verdicts import Evidence  # noqa: TC001 - as above
 from portagpu.runs.world import RankState  # noqa: TC001 - as above
-from portagpu.suites.conformance.case_ids import matches
+from portagpu.suites.conformance.cases import matches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

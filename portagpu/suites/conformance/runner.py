@@ -19,15 +19,12 @@ from portagpu.facts.capability import Capability
 from portagpu.runs.engine import add_result
 from portagpu.runs.results.run import Verdict
 from portagpu.runs.world import Ranks
-from portagpu.suites.conformance.case_ids import base_id, matches
+from portagpu.suites.conformance.cases import base_id, matches
 from portagpu.suites.conformance.child import LEFT_OUT, Child, SuiteError
-from portagpu.suites.conformance.expected_failures import (
-    apply_expected_failures,
-    stale_expected_failures,
-)
 from portagpu.suites.conformance.judge import (
     FAILED_KINDS,
     LOST_KINDS,
+    apply_expected_failures,
     device_not_rejudged,
     judge,
     missing_case,
@@ -35,6 +32,7 @@ from portagpu.suites.conformance.judge import (
     not_begun_result,
     other_target_result,
     shared_world_failures,
+    stale_expected_failures,
     suite_error,
     unjudged_claims,
     unopened_device,
@@ -49,8 +47,8 @@ from portagpu.suites.conformance.messages import (
     TargetClaims,
 )
 from portagpu.suites.conformance.select import Selection, SelectionError
+from portagpu.suites.search.area import from_text
 from portagpu.suites.search.engine import LONGEST_REPEATS_S
-from portagpu.suites.search.programs import from_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final
 from portagpu.base.errors import PortagpuError, ResultError
 from portagpu.base.text import did_you_mean
 from portagpu.runs.results.run import read_json
-from portagpu.suites.conformance.case_ids import base_id, matches
-from portagpu.suites.conformance.cases import AREAS, SUITE
+from portagpu.suites.conformance.cases import AREAS, SUITE, base_id, matches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

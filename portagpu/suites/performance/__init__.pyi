@@ -17,9 +17,9 @@ from portagpu.suites.performance.runner import default_world as default_world
 from portagpu.suites.performance.runner import measure as measure
 from portagpu.suites.performance.runner import open_device as open_device
 from portagpu.suites.performance.runner import run as run
-from portagpu.suites.performance.suite import AREAS as AREAS
-from portagpu.suites.performance.suite import UnknownMeasure as UnknownMeasure
-from portagpu.suites.performance.suite import metrics as metrics
+from portagpu.suites.performance.cases import AREAS as AREAS
+from portagpu.suites.performance.cases import UnknownMeasure as UnknownMeasure
+from portagpu.suites.performance.cases import metrics as metrics
 from portagpu.suites.performance.timing import Effort as Effort
 from portagpu.facts.nccl_tests.bandwidth import bus_factor as bus_factor
 from portagpu.runs.judges.peers import Outlier as Outlier

@@ -11,12 +11,10 @@ from portagpu.runs.results.expectations import exactly
 from portagpu.runs.results.run import Result
 from portagpu.runs.results.verdicts import Evidence, Verdict
 from portagpu.runs.world import Ranks
-from portagpu.suites.performance.caches import CacheLevel, best_by_level
-from portagpu.suites.performance.cases import SCALES, SUITE, TIME_SCALES
-from portagpu.suites.performance.figures import figures_of, figures_to_show
-from portagpu.suites.performance.judge import judge, share_of_limit
+from portagpu.suites.performance.cases import SCALES, SUITE, TIME_SCALES, function_spec
+from portagpu.suites.performance.device import CacheLevel, best_by_level
+from portagpu.suites.performance.judge import figures_of, figures_to_show, judge, share_of_limit
 from portagpu.suites.performance.samples import RankSamples
-from portagpu.suites.performance.suite import function_spec
 from portagpu.suites.performance.timing import PACES, Effort
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from portagpu.runs.ledger import host_of
 from portagpu.runs.results.expectations import exactly
 from portagpu.runs.results.run import Result, new_run
 from portagpu.runs.results.verdicts import FAILING, Verdict
-from portagpu.suites.performance.cases import SUITE
-from portagpu.suites.performance.suite import metrics
+from portagpu.suites.performance.cases import SUITE, metrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.suites.performance import matmul
 from portagpu.suites.performance.samples import RankSamples
-from portagpu.suites.performance.telemetry import Sampler
-from portagpu.suites.performance.timing import PACES, Effort, Stopwatch, measure
+from portagpu.suites.performance.timing import PACES, Effort, Sampler, Stopwatch, measure
 
 if TYPE_CHECKING:
     from portagpu.devices.contract import Backend

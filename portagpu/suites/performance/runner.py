@@ -1,12 +1,19 @@
-"""Runs the performance suite on one device."""
+"""Runs the performance suite on one device, and adds each measure's share of the run's ceiling.
+
+The ceiling of arithmetic, of training steps too, is the fastest product of the same dtype, that of
+memory the fastest of STREAM's four operations, both in this run. Arrays that a cache may hold
+neither set that of memory nor have a share of it: a cache is faster. Where a datasheet states no
+peak, as for CPUs, they are the only ceilings there are.
+"""
 
 from __future__ import annotations
 
 import math
 import random
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.installation import check_installation
 from portagpu.base.patience import LIMITS
@@ -15,12 +22,11 @@ from portagpu.facts.targets import load_targets
 from portagpu.runs.engine import Progress, RunOptions, add_result, check_device, complete
 from portagpu.runs.results.expectations import exactly
 from portagpu.runs.results.run import Result
-from portagpu.runs.results.verdicts import Verdict
+from portagpu.runs.results.verdicts import FAILING, Verdict
 from portagpu.runs.world import Ranks, RankState
-from portagpu.suites.performance import suite
+from portagpu.suites.performance import cases
 from portagpu.suites.performance.case_runner import BenchContext, not_run
-from portagpu.suites.performance.cases import SUITE
-from portagpu.suites.performance.ceilings import with_shares
+from portagpu.suites.performance.cases import SCALES, SUITE, beyond_cache
 from portagpu.suites.performance.device import MeasuredDevice
 from portagpu.suites.performance.timing import Effort
 
@@ -29,6 +35,70 @@ if TYPE_CHECKING:
 
     from portagpu.runs.results.run import Run
     from portagpu.suites.performance.cases import BenchCase
+
+
+_STREAM: Final = frozenset(f"memory/{name}" for name in ("copy", "scale", "add", "triad"))
+
+_NO_SHARE: Final = "no share of the memory's bandwidth is told, because a cache may hold the arrays"
+
+
+def with_shares(results: Sequence[Result], device: MeasuredDevice) -> list[Result]:
+    """``results`` with ``extra.ceiling`` and ``extra.of_ceiling`` where the run has a ceiling.
+
+    Where arrays are not beyond the caches of ``device``, ``extra.beyond_cache`` is False instead.
+    """
+    results = [_if_cached(each, device) for each in results]
+    highest: dict[str, Result] = {}
+    for result in results:
+        kind = _ceiling_of(result)
+        sets = result.id in _STREAM or str(result.extra.get("metric")) == kind
+        if kind and sets and _number(result) > _number(highest.get(kind)):
+            highest[kind] = result
+    return [_with_share(each, highest.get(_ceiling_of(each))) for each in results]
+
+
+def _if_cached(result: Result, device: MeasuredDevice) -> Result:
+    """``result``, which says so where it would have a share and a cache may hold its arrays."""
+    if _ceiling_of(result) != "memory" or not isinstance(result.shape, Mapping):
+        return result
+    if beyond_cache(device, int(result.shape["array_bytes"])):
+        return result
+    limits = "; ".join(each for each in (result.does_not_show, _NO_SHARE) if each)
+    return replace(result, does_not_show=limits, extra={**result.extra, "beyond_cache": False})
+
+
+def _ceiling_of(result: Result) -> str:
+    """The kind of ceiling that ``result`` is below: "gemm/bf16", "memory"; empty for none."""
+    if result.failed or not isinstance(result.value, int | float):
+        return ""
+    metric = str(result.extra.get("metric", ""))
+    if metric.startswith("gemm/"):
+        return metric
+    if metric == "training/step" and isinstance(result.shape, Mapping):
+        return f"gemm/{result.shape['dtype']}"
+    moves = metric.startswith(("memory/", "operators/")) and result.unit == "GB/s"
+    return "memory" if moves and result.extra.get("beyond_cache", True) else ""
+
+
+def _with_share(result: Result, highest: Result | None) -> Result:
+    if highest is None or result.verdict in FAILING:
+        return result
+    ceiling: dict[str, Any] = {
+        "id": highest.id,
+        "value": _number(highest),
+        "unit": highest.unit,
+        "source": "measured in this run",
+    }
+    reached = _number(result)
+    if "flops_per_s" in result.extra:
+        reached = result.extra["flops_per_s"] / SCALES["TFLOPS"]
+    share = reached / ceiling["value"]
+    return replace(result, extra={**result.extra, "ceiling": ceiling, "of_ceiling": share})
+
+
+def _number(result: Result | None) -> float:
+    return result.value if result is not None and isinstance(result.value, int | float) else 0.0
+
 
 OPEN_ID: Final = "device/open"
 """The id of the result that blocks all others if the device cannot be opened."""
@@ -98,7 +168,7 @@ def run(options: BenchOptions, progress: Progress | None = None) -> Run:
     """
     progress = progress or Progress()
     options.load_target()
-    suite.selected_areas(options.names)
+    cases.selected_areas(options.names)
     check_device(options.backend, options.index)
 
     def work(run: Run) -> None:
@@ -116,13 +186,13 @@ def measure(run: Run, options: BenchOptions, ranks: Ranks, progress: Progress) -
     """
     check_installation()
     names, effort = options.names, options.effort
-    suite.selected_areas(names)
+    cases.selected_areas(names)
     wanted = options.load_target()
     opened = open_device(ranks, options.backend, options.index)
     if isinstance(opened, Result):
         add_result(run, progress, opened)
         stand_in = MeasuredDevice(backend=options.backend or "", name="")
-        for case in suite.plan(names, stand_in, effort, options.world or 2, wanted):
+        for case in cases.plan(names, stand_in, effort, options.world or 2, wanted):
             blocked = not_run(case, "the device cannot be opened", blocked_by=OPEN_ID)
             add_result(run, progress, blocked)
         return
@@ -131,28 +201,31 @@ def measure(run: Run, options: BenchOptions, ranks: Ranks, progress: Progress) -
     if wanted is not None and opened.target != wanted.id:
         described = MeasuredDevice.from_target(wanted)
         here = f"this machine's device is {_device_and_target(opened)}, not {wanted.id}"
-        for case in suite.plan(names, described, effort, options.world or 2, wanted):
+        for case in cases.plan(names, described, effort, options.world or 2, wanted):
             add_result(run, progress, _other_target_result(case, here))
         return
     judged = wanted or load_targets().get(opened.target or "")
     size = options.world or default_world(opened)
-    planned = suite.plan(names, opened, effort, size, judged)
-    cases = [case for case in planned if options.further or not case.further]
+    planned = [
+        case
+        for case in cases.plan(names, opened, effort, size, judged)
+        if options.further or not case.further
+    ]
     session = BenchContext(ranks, opened, effort, judged, options.timeout_s, read_host().busy)
     seed = _new_seed() if options.seed is None else options.seed
     budget = _Budget(QUICK_S if effort is Effort.QUICK and not names else math.inf)
     try:
-        for number, case in enumerate(shuffled(cases, seed), 1):
+        for number, case in enumerate(shuffled(planned, seed), 1):
             if case.absent is None and (reason := progress.stop_reason() or budget.spent()):
                 add_result(run, progress, not_run(case, reason))
                 continue
             if case.absent is None:
-                progress.item_begins(case.id, number, len(cases))
+                progress.item_begins(case.id, number, len(planned))
             found = session.result(case)
             order = {"seed": seed, "place": number}
             add_result(run, progress, replace(found, extra={**found.extra, "order": order}))
     finally:
-        _put_in_order(run, cases, opened)
+        _put_in_order(run, planned, opened)
 
 
 class _Budget:

@@ -1,6 +1,7 @@
 """The samples that a rank returns for a case: times and work, or why there are none.
 
-Plain JSON values, written in the rank and read by the engine.
+Plain JSON values, written in the rank and read by the engine. Two calls that do the same work are
+timed in turns, which gives a ratio without the state of clock or device.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ import os
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from portagpu.suites.performance import telemetry
+from portagpu.suites.performance.timing import measure, summary
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import torch
 
-    from portagpu.suites.performance.timing import Stopwatch, Timing
+    from portagpu.suites.performance.timing import Pace, Stopwatch, Timing
 
 
 @dataclass(slots=True)
@@ -87,7 +88,7 @@ class RankSamples:
 
     def telemetry_summary(self) -> dict[str, Any] | str:
         """The readings in short, or why there are none."""
-        return telemetry.summary(self.telemetry)
+        return summary(self.telemetry)
 
     def keep_ratios(self, times: Sequence[float], *, repeats: int, work: float) -> None:
         """Add times over those of something else, measured in turns; ``work`` over the other's."""
@@ -124,3 +125,41 @@ def _load_average() -> float | None:
         return os.getloadavg()[0]
     except OSError:
         return None
+
+
+def time_in_turns(
+    stopwatch: Stopwatch,
+    reading: RankSamples,
+    ours: Callable[[], object],
+    theirs: Callable[[], object],
+    pace: Pace,
+) -> tuple[list[float], int]:
+    """(the time of ``ours`` over that of ``theirs`` for each sample, repeats of ``ours``)."""
+    second, first = (measure(stopwatch, each, pace) for each in (theirs, ours))
+    reading.observe(first)
+    reading.observe(second)
+    times = take_turns(
+        stopwatch, (ours, theirs), (first.repeats, second.repeats), len(first.seconds)
+    )
+    return [one / other for one, other in zip(*times, strict=True)], first.repeats
+
+
+def take_turns(
+    stopwatch: Stopwatch,
+    calls: tuple[Callable[[], object], Callable[[], object]],
+    repeats: tuple[int, int],
+    turns: int,
+    prepare: Callable[[], object] | None = None,
+) -> tuple[list[float], list[float]]:
+    """Seconds of one call of each for every turn. ``prepare`` runs before each, and is not timed.
+
+    Each goes first as often: what the one leaves in a cache helps the other.
+    """
+    taken: tuple[list[float], list[float]] = ([], [])
+    for turn in range(turns):
+        for which in (0, 1) if turn % 2 else (1, 0):
+            if prepare is not None:
+                prepare()
+            seconds = stopwatch.time(calls[which], repeats[which])
+            taken[which].append(seconds / repeats[which])
+    return taken

@@ -6,8 +6,8 @@ from portagpu.suites.search.engine import Failure as Failure
 from portagpu.suites.search.engine import Report as Report
 from portagpu.suites.search.engine import SearchRequest as SearchRequest
 from portagpu.suites.search.engine import search as search
-from portagpu.suites.search.programs import Call as Call
-from portagpu.suites.search.programs import Program as Program
-from portagpu.suites.search.programs import from_text as from_text
-from portagpu.suites.search.programs import program_line as program_line
-from portagpu.suites.search.programs import to_text as to_text
+from portagpu.suites.search.area import Call as Call
+from portagpu.suites.search.area import Program as Program
+from portagpu.suites.search.area import from_text as from_text
+from portagpu.suites.search.area import program_line as program_line
+from portagpu.suites.search.area import to_text as to_text

@@ -1,19 +1,23 @@
 """What a program shows of a device: a clause, and of which kind it is.
 
 The kind says what else can be its cause. No load of the machine makes a value wrong. But a limit
-of time may be met by ranks that wait for a CPU, processes may be killed where memory ends, and a
-counter of resident memory counts more than tensors.
+of time may be met by ranks that wait for a CPU (:func:`excuse`), processes may be killed where
+memory ends, and a counter of resident memory counts more than tensors.
 """
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from portagpu.base.patience import PATIENCE
 from portagpu.base.text import error_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from portagpu.base.patience import Starvation, Watch
 
 
 class Kind(StrEnum):
@@ -60,3 +64,20 @@ def raised(error: Exception) -> str:
     """The difference of a program that raised; an error may state a ``kind`` of its own."""
     usual = Kind.HANG if isinstance(error, TimeoutError) else Kind.VALUE
     return Difference(f"it raised {error_line(error)}", getattr(error, "kind", usual))
+
+
+NOTICED_S: Final = 0.1
+"""A process that ends at once waits some milliseconds for a CPU, as each one does when it begins.
+So long a wait is more than that: the scheduler's slices are a few milliseconds."""
+
+
+def watch_world(limit_s: float = 0.0) -> Watch:
+    """A limit on all ranks of this rank's world: one process forks them, and no others."""
+    return PATIENCE.watch(limit_s, os.getppid())
+
+
+def excuse(starved: Starvation | None) -> Starvation | None:
+    """How much ranks waited for a CPU, where that was so long that they were slow; else None."""
+    if starved is None or starved.waited_s < NOTICED_S or not starved.is_starved:
+        return None
+    return starved

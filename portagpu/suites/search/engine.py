@@ -26,9 +26,8 @@ from portagpu.base.errors import PortagpuError
 from portagpu.base.patience import LIMITS, Starvation
 from portagpu.base.scratch import Scratch
 from portagpu.runs.world import RankState
-from portagpu.suites.search.busy import excuse
-from portagpu.suites.search.difference import Difference, Kind, kind_of
-from portagpu.suites.search.programs import from_text, program_line, to_text
+from portagpu.suites.search.area import from_text, program_line, to_text
+from portagpu.suites.search.difference import Difference, Kind, excuse, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from portagpu.runs.world import WorldOutcome
-    from portagpu.suites.search.programs import Program
+    from portagpu.suites.search.area import Program
 
 ROUND_S: Final = 10.0
 """The length of a round."""

@@ -17,8 +17,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.text import error_line
-from portagpu.suites.search.area import Area
-from portagpu.suites.search.programs import methods
+from portagpu.suites.search.area import Area, methods
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
     from portagpu.devices.contract import Backend
     from portagpu.runs.world import Rank
-    from portagpu.suites.search.programs import Program, Runners
+    from portagpu.suites.search.area import Program, Runners
 
 Drawn = tuple[str, int, str]
 """A draw: its kind, how many numbers, and their dtype."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from hypothesis.strategies import SearchStrategy
 
-    from portagpu.suites.search.programs import Call, Program
+    from portagpu.suites.search.area import Call, Program
 
 MOST_VALUES: Final = 256
 """A byte tells so many values apart."""

@@ -16,17 +16,14 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis.errors import HypothesisException
 
 from portagpu.runs.world.rank import tell_alive
-from portagpu.suites.search.area import NotSearchable, load_area
-from portagpu.suites.search.busy import watch_world
-from portagpu.suites.search.difference import kind_of, raised, to_json
-from portagpu.suites.search.programs import to_text
+from portagpu.suites.search.area import NotSearchable, load_area, to_text
+from portagpu.suites.search.difference import kind_of, raised, to_json, watch_world
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from portagpu.runs.world import Rank
-    from portagpu.suites.search.area import Area
-    from portagpu.suites.search.programs import Program
+    from portagpu.suites.search.area import Area, Program
 
 SETTINGS: Final = settings(
     max_examples=10**9,

@@ -8,7 +8,7 @@ from typing import Any
 
 from portagpu.runs.results.run import Result
 from portagpu.runs.results.verdicts import Verdict
-from portagpu.suites.performance.ceilings import with_shares
+from portagpu.suites.performance.runner import with_shares
 
 
 def test_shares_of_the_ceiling_are_of_the_same_dtype_and_of_memory() -> None:

@@ -16,9 +16,8 @@ from portagpu.reports.html import write_report
 from portagpu.runs.results.run import Result, new_run, read_json
 from portagpu.runs.results.verdicts import Verdict
 from portagpu.suites.performance import BenchCase, Effort, MeasuredDevice
-from portagpu.suites.performance.figures import figures_of, figures_to_show
-from portagpu.suites.performance.judge import judge
-from portagpu.suites.performance.suite import plan
+from portagpu.suites.performance.cases import plan
+from portagpu.suites.performance.judge import figures_of, figures_to_show, judge
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,10 +12,10 @@ from portagpu.base.units import worse_side
 from portagpu.facts.nccl_tests.bandwidth import bus_factor
 from portagpu.facts.targets import load_target
 from portagpu.runs.judges.peers import compare_peers
+from portagpu.suites.performance.cases import plan
 from portagpu.suites.performance.device import MeasuredDevice
+from portagpu.suites.performance.judge import within
 from portagpu.suites.performance.load import drift_percent
-from portagpu.suites.performance.software import within
-from portagpu.suites.performance.suite import plan
 from portagpu.suites.performance.timing import Effort
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from portagpu.devices.contract import Capability
-from portagpu.suites.performance import telemetry, timing
+from portagpu.suites.performance import timing
 from portagpu.suites.performance.timing import Pace, Stopwatch, TooShort, measure
 
 PACE = Pace(
@@ -201,13 +201,13 @@ def test_telemetry_is_read_while_the_samples_are_taken(clock: Clock) -> None:
 
 def test_telemetry_in_short_has_extremes_and_counts_events_in_between() -> None:
     readings = [{"power_w": 300.0, "throttle_count": 7.0}, {"power_w": 500.0}, {"power_w": 400.0}]
-    found = telemetry.summary([*readings, {"throttle_count": 9.0}])
+    found = timing.summary([*readings, {"throttle_count": 9.0}])
     assert found == {
         "readings": 4,
         "power_w": {"min": 300.0, "median": 400.0, "max": 500.0},
         "throttle_count": 2.0,
     }
-    assert str(telemetry.summary([])).startswith("not shown")
+    assert str(timing.summary([])).startswith("not shown")
 
 
 def test_preparing_is_not_timed(clock: Clock) -> None:

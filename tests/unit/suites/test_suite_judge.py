@@ -14,11 +14,13 @@ from portagpu.facts.targets import ExpectedFailure
 from portagpu.runs.results.actions import Action, action_of
 from portagpu.runs.results.advice import severity_of
 from portagpu.runs.results.run import Result, Run, Verdict
-from portagpu.suites.conformance.expected_failures import (
+from portagpu.suites.conformance.judge import (
     apply_expected_failures,
+    judge,
+    other_target_result,
     stale_expected_failures,
+    unjudged_claims,
 )
-from portagpu.suites.conformance.judge import judge, other_target_result, unjudged_claims
 from portagpu.suites.conformance.messages import DeviceUnderTest, ListedCase, TargetClaims
 from tests.support.result_samples import info
 

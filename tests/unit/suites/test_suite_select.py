@@ -9,7 +9,7 @@ import pytest
 
 from portagpu.runs.results.run import Result, Verdict, new_run
 from portagpu.suites.conformance import Selection
-from portagpu.suites.conformance.case_ids import base_id
+from portagpu.suites.conformance.cases import base_id
 from portagpu.suites.conformance.messages import ListedCase
 from portagpu.suites.conformance.select import SelectionError
 

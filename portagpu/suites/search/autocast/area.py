@@ -7,11 +7,9 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.suites.search.area import Area
-from portagpu.suites.search.numbers.compare import wrong_result
+from portagpu.suites.search.area import Area, methods
 from portagpu.suites.search.numbers.formats import claimed, rounded
-from portagpu.suites.search.numbers.values import host_tensor
-from portagpu.suites.search.programs import methods
+from portagpu.suites.search.numbers.tensors import host_tensor, wrong_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
 
     from portagpu.devices.contract import Backend
     from portagpu.runs.world import Rank
-    from portagpu.suites.search.programs import Program, Runners
+    from portagpu.suites.search.area import Program, Runners
 
 from portagpu.suites.search.autocast.state import (
     DEFAULTS,

@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.suites.search.numbers.compare import Right, Within
 from portagpu.suites.search.numbers.formats import promoted, rounded, roundoff
+from portagpu.suites.search.numbers.tensors import Right, Within
 
 if TYPE_CHECKING:
     import torch

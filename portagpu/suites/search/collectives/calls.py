@@ -1,4 +1,9 @@
-"""torch's collectives on buffers, and portagpu's own: each starts the call and gives its work."""
+"""torch's collectives on buffers, and portagpu's own: each starts the call and gives its work.
+
+``collectives/random-programs`` asks a communication library for all of them. What a library may
+refuse is right where it does not (:func:`is_claimed`). It need not refuse it: torch's own process
+group serves the calls, which PortaGPU does not wrap.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     import torch
+
+    from portagpu.devices.collectives.comm import Comm
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,3 +286,21 @@ EACH_PART: Final = frozenset(
     }
 )
 """Calls whose input has a part for each position."""
+
+
+FLOATS: Final = ("float32", "float64", "float16", "bfloat16")
+CLAIMED: Final = (*FLOATS, "int64")
+"""No library refuses them."""
+
+
+def is_claimed(comm: Comm, name: str, dtype: str, op: str, shape: str, *, in_place: bool) -> bool:
+    """Whether the library has to do the call; else it may refuse it on every rank."""
+    if name in HELPERS:
+        return True
+    if name == "all_to_all" or shape == "transposed" or dtype not in CLAIMED:
+        return False
+    if name not in REDUCES:
+        return True
+    if in_place:
+        return False
+    return op in comm.reduce_ops if dtype in FLOATS else op == "SUM"

@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING, Any, Final
 from hypothesis import strategies as st
 
 from portagpu.devices.precision.model import Support
-from portagpu.suites.search.collectives.calls import CALLS, CHECKED, EACH_PART, HELPERS, REDUCES
-from portagpu.suites.search.collectives.claims import CLAIMED, FLOATS, is_claimed
+from portagpu.suites.search.collectives.calls import (
+    CALLS,
+    CHECKED,
+    CLAIMED,
+    EACH_PART,
+    FLOATS,
+    HELPERS,
+    REDUCES,
+    is_claimed,
+)
 from portagpu.suites.search.collectives.model import BITWISE, OPS
 from portagpu.suites.search.collectives.values import INTEGER_BITS
 from portagpu.suites.search.collectives.without_buffers import REFUSED
@@ -25,7 +33,7 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
     from portagpu.devices.contract import Backend
-    from portagpu.suites.search.programs import Call, Program
+    from portagpu.suites.search.area import Call, Program
     from portagpu.suites.search.strategies import Table
 
 GROUPS: Final = ("same", "whole", "even", "tail", "pair", "one", "pair")

@@ -14,19 +14,25 @@ import torch.distributed as dist
 
 from portagpu.base.errors import RankLost
 from portagpu.base.text import error_line
+from portagpu.suites.search.area import ProgramError
 from portagpu.suites.search.collectives import model
 from portagpu.suites.search.collectives import without_buffers as beside
 from portagpu.suites.search.collectives.buffers import Buffer
-from portagpu.suites.search.collectives.calls import CALLS, EACH_PART, HELPERS, REDUCES, Place
-from portagpu.suites.search.collectives.claims import is_claimed
+from portagpu.suites.search.collectives.calls import (
+    CALLS,
+    EACH_PART,
+    HELPERS,
+    REDUCES,
+    Place,
+    is_claimed,
+)
 from portagpu.suites.search.collectives.values import addends, bits
-from portagpu.suites.search.programs import ProgramError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from portagpu.runs.world import Rank
-    from portagpu.suites.search.programs import Program, Runners
+    from portagpu.suites.search.area import Program, Runners
 
 LATE_S: Final = 0.001
 _NOT_REFUSED: Final = ("timed out", "timeout", "closed", "reset by peer", "aborted")

@@ -14,12 +14,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.facts.capability import Capability
-from portagpu.suites.search.area import Area, has_contract
+from portagpu.suites.search.area import Area, has_contract, methods
 from portagpu.suites.search.difference import Difference, Kind
-from portagpu.suites.search.memory.model import MIB, SLACK, Model
-from portagpu.suites.search.memory.reported import KEYS, wrong_counters, wrong_info
-from portagpu.suites.search.memory.resident import kernel_share
-from portagpu.suites.search.programs import methods
+from portagpu.suites.search.memory.model import (
+    KEYS,
+    MIB,
+    SLACK,
+    Model,
+    kernel_share,
+    wrong_counters,
+    wrong_info,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +34,7 @@ if TYPE_CHECKING:
 
     from portagpu.devices.contract import Backend
     from portagpu.runs.world import Rank
-    from portagpu.suites.search.programs import Program, Runners
+    from portagpu.suites.search.area import Program, Runners
 
 SLOTS: Final = ("x", "y", "z")
 SIZES: Final = (20 * MIB, 24 * MIB + 8, 40 * MIB, 28 * MIB - 8, 64 * MIB)

@@ -3,17 +3,30 @@
 Contract: a tensor counts as allocated to within 16 MiB while it lives. What it leaves when it dies
 may count until ``empty_cache()``, since a CPU's counters are the process's resident memory. So the
 counters are known best right after ``empty_cache()``, and programs are judged from there: what
-changed since is SLACK for each storage that came or went, and up to all garbage more. What the
-kernel mapped or took back meanwhile is known, and may count too
-(:func:`portagpu.suites.search.memory.resident.kernel_share`).
+changed since is SLACK for each storage that came or went, and up to all garbage more.
+
+What the kernel mapped or took back meanwhile is known, and may count too (:func:`kernel_share`).
+A CPU's counters are the process's resident memory (``Backend.memory_stats``). It has pages of files
+too, which are the code that ran: the kernel takes them back where other processes need memory, and
+maps them again, some around each, when they are used (``filemap_map_pages`` in mm/filemap.c). And
+pages of tensors that were swapped out do not count as resident
+(Documentation/filesystems/proc.rst, ``RssFile`` and ``VmSwap`` in /proc/PID/status).
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.suites.search.difference import Difference, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from portagpu.devices.contract import Backend
+
 
 MIB: Final = 1 << 20
 SLACK: Final = 16 * MIB
@@ -143,3 +156,71 @@ class Model:
     def reset(self) -> None:
         """The peaks begin again."""
         self.highest = self.current()
+
+
+KEYS: Final = tuple(
+    f"{kind}_bytes.all.{what}" for kind in ("allocated", "reserved") for what in ("current", "peak")
+)
+TRIES: Final = 3
+"""How often two calls may see another amount in use: processes beside this one take and free."""
+
+
+def wrong_counters(stats: Mapping[str, int]) -> str:
+    """What is wrong with statistics by themselves."""
+    for key in KEYS:
+        if key not in stats:
+            return f"the statistics have no {key}"
+        if type(stats[key]) is not int or stats[key] < 0:
+            return f"{key} is {stats[key]!r}, which is no whole number of bytes"
+    return ""
+
+
+def wrong_info(source: Any, gpu: Backend, in_use: int = 0) -> str:
+    """What is wrong with free, total and used memory, where so many bytes at least are in use.
+
+    ``source`` is asked: the device, or the module for the current device.
+    """
+    for _ in range(TRIES):
+        free, total = source.mem_get_info()
+        used = source.device_memory_used()
+        for name, value in (("free", free), ("total", total), ("used", used)):
+            if type(value) is not int:
+                return f"the {name} memory is {value!r}, which is no whole number"
+        if not 0 <= free <= total or not total:
+            return f"mem_get_info says that {free} of {total} bytes are free"
+        if abs(total - free - used) <= total // 20:
+            break
+    else:
+        text = f"device_memory_used is {used} where {free} of {total} bytes are free"
+        return Difference(text, Kind.COUNTER)
+    stated = gpu.get_device_properties().total_memory
+    if source.mem_get_info()[1] != total:
+        return f"mem_get_info's total of {total} bytes changes between two calls"
+    if abs(total - stated) > 0.01 * stated:
+        return f"mem_get_info's total is {total} bytes, and the properties state {stated}"
+    if not 0 <= used <= total:
+        return f"device_memory_used is {used} of {total} bytes"
+    if used < in_use:
+        text = f"device_memory_used is {used} bytes, less than the tensors that live"
+        return Difference(text, Kind.COUNTER)
+    if (allocated := gpu.memory_allocated()) > total:
+        return f"{allocated} bytes of tensors are on a device of {total}"
+    return ""
+
+
+_STATUS: Final = Path("/proc/self/status")
+_FIELDS: Final = re.compile(rb"^(RssFile|VmSwap):\s+(\d+) kB", re.MULTILINE)
+
+
+def kernel_share(gpu: Backend, status: Path = _STATUS) -> int:
+    """Bytes of mapped files that are resident, less those that were swapped out.
+
+    0 on a device with memory of its own, and where the kernel does not state them.
+    """
+    if gpu.device.type != "cpu":
+        return 0
+    try:
+        found = dict(_FIELDS.findall(status.read_bytes()))
+    except OSError:
+        return 0
+    return 1024 * (int(found.get(b"RssFile", b"0")) - int(found.get(b"VmSwap", b"0")))

@@ -5,17 +5,19 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.suites.search.numbers.compare import Right, wrong_elements, wrong_result
 from portagpu.suites.search.numbers.formats import COMPLEX, INTEGERS, converted, kind_of, promoted
 from portagpu.suites.search.numbers.pointwise import OPS, Pointwise, finish
 from portagpu.suites.search.numbers.tensors import (
     WRITABLE,
     Placed,
+    Right,
     Shape,
     broadcast_index,
     listed,
     place,
     size_of,
+    wrong_elements,
+    wrong_result,
 )
 
 if TYPE_CHECKING:
@@ -216,7 +218,7 @@ class _Call:
 
     def _limited(self, placed: Placed, shape: Shape) -> Placed:
         """Divisors without 0 (undefined for integers), and counts of bits below the dtype's."""
-        from portagpu.suites.search.numbers.values import host_tensor
+        from portagpu.suites.search.numbers.tensors import host_tensor
 
         most = INTEGERS.get(self.dtype, 8)
         values = [

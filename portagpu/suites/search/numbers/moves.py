@@ -1,28 +1,108 @@
-"""Operations that move elements, and the right rows of each."""
+"""Moving elements: gather, scatter, masks, sorts, joins. All of it is exact, in every dtype.
+
+Matrices of shape (m, n). Where several numbers go to one place only sums of whole numbers are
+judged, for whose order nothing matters; which one a plain ``scatter`` keeps is not documented, so
+its places differ. ``sort`` is stable where asked; topk says nothing of which equal one it takes.
+"""
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 from functools import cmp_to_key
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.suites.search.numbers.compare import wrong_result
+from portagpu.suites.search.numbers.formats import kind_of
 from portagpu.suites.search.numbers.pointwise import finish
+from portagpu.suites.search.numbers.tensors import WRITABLE, Placed, place, wrong_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import torch
 
+    from portagpu.devices.contract import Backend
 
-from portagpu.suites.search.numbers.operands import (
-    Given,
-    Rows,
-    copied,
-    from_lines,
-    lines_of,
-    turned,
-)
+
+Rows = list[list[Any]]
+
+
+@dataclass(slots=True)
+class Given:
+    """The operands of one call, on the device and as rows of Python's numbers."""
+
+    gpu: Backend
+    x: torch.Tensor
+    rows: Rows
+    other: torch.Tensor
+    others: Rows
+    dtype: str
+    dim: int
+    seed: int
+    chance: random.Random
+
+    @property
+    def m(self) -> int:
+        return len(self.rows)
+
+    @property
+    def n(self) -> int:
+        return int(self.x.shape[1])
+
+    @property
+    def length(self) -> int:
+        """The elements along ``dim``."""
+        return self.m if self.dim == 0 else self.n
+
+    def indices(self, count: int, *, different: bool = False, negative: bool = False) -> list[int]:
+        """Positions along ``dim``."""
+        if different:
+            return self.chance.sample(range(self.length), min(count, self.length))
+        found = [self.chance.randrange(self.length) for _ in range(count if self.length else 0)]
+        return [each - self.length if negative and each % 2 else each for each in found]
+
+    def tensor(self, values: Any, dtype: str = "int64") -> torch.Tensor:
+        """A tensor on the device."""
+        import torch
+
+        return torch.tensor(values, dtype=getattr(torch, dtype)).to(self.gpu.device)
+
+    def whole(self, rows: Rows) -> torch.Tensor:
+        """Indices or masks of the operand's shape."""
+        dtype = "bool" if rows and rows[0] and isinstance(rows[0][0], bool) else "int64"
+        return self.tensor(rows, dtype).reshape(self.m, self.n)
+
+    def mask(self) -> Rows:
+        """A mask of the operand's shape."""
+        share = (0.5, 0.1, 0.9, 1.0, 0.0)[self.seed % 5]
+        return [[self.chance.random() < share for _ in range(self.n)] for _ in range(self.m)]
+
+    def every_index(self) -> Rows:
+        """A position along ``dim`` for each element."""
+        return [[self.chance.randrange(self.length) for _ in range(self.n)] for _ in range(self.m)]
+
+    def permutations(self) -> Rows:
+        """Positions along ``dim``, all different in each line."""
+        if self.dim == 1:
+            return [self.chance.sample(range(self.n), self.n) for _ in range(self.m)]
+        return turned([self.chance.sample(range(self.m), self.m) for _ in range(self.n)], self.m)
+
+
+def turned(rows: Rows, m: int) -> Rows:
+    """The transposed rows, m of them."""
+    return [list(each) for each in zip(*rows, strict=True)] if rows else [[] for _ in range(m)]
+
+
+def copied(rows: Rows) -> Rows:
+    return [list(each) for each in rows]
+
+
+def lines_of(rows: Rows, dim: int, n: int) -> Rows:
+    return copied(rows) if dim == 0 else turned(rows, n)
+
+
+def from_lines(lines: Rows, dim: int, m: int) -> Rows:
+    return lines if dim == 0 else turned(lines, m)
 
 
 def _gather(g: Given) -> tuple[torch.Tensor, Rows]:
@@ -340,3 +420,55 @@ OPS: Final[dict[str, Move]] = {
     "pad": Move(_pad),
     "copy_ into rows": Move(_fill_copy),
 }
+
+
+SIZES: Final = ((3, 5), (1, 17), (7, 1), (9, 7), (0, 4), (4, 0), (1, 1), (2, 131), (19, 5))
+KINDS: Final = ("distinct", "special", "integers", "mixed", "wide")
+
+
+def indexing_difference(
+    gpu: Backend,
+    op: str,
+    dtype: str,
+    kind: str,
+    shape: list[int],
+    dim: int,
+    layout: str,
+    seed: int,
+) -> str:
+    """The first difference of one operation that moves elements, as a clause."""
+    found = OPS[op]
+    m, n = shape
+    unordered = kind_of(dtype) == "complex" or (op, dtype) == ("topk", "bool")
+    if (found.ordered and unordered) or (found.needs and 0 in shape):
+        return ""
+    if found.sums:
+        told = {"int": {"wide": "wide"}, "float": {"special": "whole", "mixed": "whole"}}
+        kind = told.get(kind_of(dtype), {}).get(kind, "integers")
+        if dtype == "bool":
+            return ""
+    x: Placed = place(gpu, dtype, (m, n), layout, kind, seed)
+    other = place(gpu, dtype, (m, n), WRITABLE[seed % len(WRITABLE)], kind, seed + 1)
+    rows = [x.values[i * n : (i + 1) * n] for i in range(m)]
+    others = [other.values[i * n : (i + 1) * n] for i in range(m)]
+    chance = random.Random(seed)  # noqa: S311 - test data, no secret
+    given = Given(gpu, x.tensor, rows, other.tensor, others, dtype, dim, seed, chance)
+    what = f"{op} of {dtype} (dim {dim}, {(m, n)}, {layout}, {kind})"
+    try:
+        got, right = found.run(given)
+    except WrongIndexError as error:
+        return f"the indices of {what}: {error}"
+    shape_out = tuple(got.shape)
+    size = (len(right), len(right[0]) if right else 0)
+    if len(shape_out) == 2 and 0 not in size and shape_out != size:
+        return f"{what} gave the shape {shape_out}, not {size}"
+    flat = [each for line in right for each in line]
+    wrong = wrong_result(
+        got, flat, shape_out, found.result or dtype, signs=not (found.sums or found.ordered)
+    )
+    if wrong:
+        return f"{what} {wrong}"
+    for number, each in enumerate((x, other), 1):
+        if changed := each.changed():
+            return f"{what} wrote operand {number}: {changed}"
+    return ""

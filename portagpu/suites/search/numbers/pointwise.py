@@ -16,7 +16,6 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.suites.search.numbers.compare import Within
 from portagpu.suites.search.numbers.formats import (
     COMPLEX,
     INTEGERS,
@@ -28,6 +27,7 @@ from portagpu.suites.search.numbers.formats import (
     smallest_normal,
     whole_to_dtype,
 )
+from portagpu.suites.search.numbers.tensors import Within
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from portagpu.devices.contract import Backend
     from portagpu.runs.world import Rank
-    from portagpu.suites.search.programs import Program, Runners
+    from portagpu.suites.search.area import Program, Runners
 
 
 class Operators(Area):

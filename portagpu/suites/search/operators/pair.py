@@ -8,22 +8,33 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from portagpu.base.text import error_line
-from portagpu.suites.search.operators import exceptions
-from portagpu.suites.search.operators.bounds import Reference
+from portagpu.suites.search.operators import database
 from portagpu.suites.search.operators.calls import backward, cpu_seeds, dtypes, forward, unseeded
 from portagpu.suites.search.operators.classes import CLASSES, class_of, unit_roundoff
-from portagpu.suites.search.operators.compare import equal_results, first_difference, same_values
-from portagpu.suites.search.operators.database import dtype_name, full_name, has_backward
-from portagpu.suites.search.operators.exceptions import AGAIN, BACKWARD, FORWARD, SPREAD
+from portagpu.suites.search.operators.compare import (
+    Reference,
+    equal_results,
+    first_difference,
+    same_values,
+)
+from portagpu.suites.search.operators.database import (
+    AGAIN,
+    BACKWARD,
+    FORWARD,
+    SPREAD,
+    dtype_name,
+    full_name,
+    has_backward,
+)
 from portagpu.suites.search.operators.samples import (
     moved,
     reordered,
+    samples,
     seeded,
     shown,
     tensors,
     widened,
 )
-from portagpu.suites.search.operators.sizes import samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -61,14 +72,14 @@ class _Pair:
 
     def excepted(self, direction: str) -> bool:
         """Whether torch excepts the direction; it is then noted."""
-        told = exceptions.declared(self.operator, direction, self.device.type, self.dtype)
+        told = database.declared(self.operator, direction, self.device.type, self.dtype)
         if told:
             self.found.aside.append(f"excepted by torch: {direction}")
         return told
 
     def judge(self) -> None:
         """Every sample and direction, until one differs."""
-        reason = exceptions.own_reason(self.operator, dtype_name(self.dtype))
+        reason = database.own_reason(self.operator, dtype_name(self.dtype))
         if reason:
             self.found.aside.append(f"not compared: {reason}")
             return
@@ -76,7 +87,7 @@ class _Pair:
         excepted = {each: self.excepted(each) for each in (FORWARD, SPREAD)}
         excepted[BACKWARD] = gradient and self.excepted(BACKWARD)
         if excepted[FORWARD] and (excepted[BACKWARD] or not gradient):
-            if self.operator.name in exceptions.UNINITIALISED:
+            if self.operator.name in database.UNINITIALISED:
                 self.found.aside.append("not compared: results are uninitialised")
             return
         try:
@@ -103,7 +114,7 @@ class _Pair:
     def _moved(self, sample: Sample, spread: bool = False) -> Sample:
         """The sample on the device, but for what has to stay on the CPU."""
         found = moved(sample, self.device, spread)
-        if self.operator.name in exceptions.ON_THE_HOST:
+        if self.operator.name in database.ON_THE_HOST:
             host = moved(sample, "cpu", spread)
             found.args, found.kwargs = host.args, host.kwargs
         return found
@@ -184,11 +195,11 @@ class _Pair:
             for each in tensors(sample)
             if each.dtype.is_floating_point or each.dtype.is_complex
         ]
-        return self.operator.name not in exceptions.OTHER_WIDTH and {*rounded} <= {self.dtype}
+        return self.operator.name not in database.OTHER_WIDTH and {*rounded} <= {self.dtype}
 
     def _has_values(self, reference: Reference) -> bool:
         """Whether the results are the same with other random numbers."""
-        if self.operator.name in exceptions.UNINITIALISED:
+        if self.operator.name in database.UNINITIALISED:
             self.found.aside.append("not compared: results are uninitialised")
             return False
         if not reference.drew:
@@ -242,7 +253,7 @@ class _Pair:
                 f"result {k}" if several else "the result" for k in range(len(reference.right))
             ]
         whole = not (self.dtype.is_floating_point or self.dtype.is_complex)
-        if whole and self.operator.name in exceptions.TIES:
+        if whole and self.operator.name in database.TIES:
             self.found.aside.append("not compared: which of equal values an index names")
             names[len(names) > 1 :] = [""] * len(names[len(names) > 1 :])
         self.found.compared += 1
@@ -259,7 +270,7 @@ class _Pair:
             for k, (one, other) in enumerate(zip(tensors(here), before, strict=True))
             if not same_values(one, other)
         ]
-        if not changed or self.operator.name in exceptions.WRITES:
+        if not changed or self.operator.name in database.WRITES:
             return
         right = moved(sample, "cpu")
         start = [each.clone() for each in tensors(right)]
@@ -292,7 +303,7 @@ class _Pair:
             return
         if not self._compare(number, sample, again, AGAIN, reference, values=True):
             return
-        if self.operator.name in exceptions.UNWRITTEN:
+        if self.operator.name in database.UNWRITTEN:
             self.found.aside.append("not compared: second call starts from unwritten memory")
             return
         before = torch.are_deterministic_algorithms_enabled()

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from portagpu.suites.search.area import has_contract
-from portagpu.suites.search.ordering.blame import stream_name
+from portagpu.suites.search.ordering.model import stream_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,18 +10,23 @@ from portagpu.devices import functions
 from portagpu.devices.registry import backend
 from portagpu.facts.capability import Capability
 from portagpu.suites.search.area import has_contract
-from portagpu.suites.search.ordering.blame import blame, event_name, stream_name, work_name
-from portagpu.suites.search.ordering.capture import captured
-from portagpu.suites.search.ordering.clock import Clock
 from portagpu.suites.search.ordering.current import CurrentStreams
-from portagpu.suites.search.ordering.model import BUFFERS, Kernel, Model
+from portagpu.suites.search.ordering.kernels import Clock, captured
+from portagpu.suites.search.ordering.model import (
+    BUFFERS,
+    Kernel,
+    Model,
+    blame,
+    event_name,
+    stream_name,
+    work_name,
+)
 
 if TYPE_CHECKING:
     from portagpu.devices.contract import Backend
-    from portagpu.suites.search.ordering.blame import Log
+    from portagpu.suites.search.area import Program
     from portagpu.suites.search.ordering.kernels import Kernels
-    from portagpu.suites.search.ordering.model import Kind
-    from portagpu.suites.search.programs import Program
+    from portagpu.suites.search.ordering.model import Kind, Log
 
 STREAMS: Final = (0, 1, 2, 3)
 """0 is the default stream, and the last one is urgent."""

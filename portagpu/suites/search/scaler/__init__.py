@@ -1,1 +1,0 @@
-"""Random programs of gradient scaling."""
