@@ -43,6 +43,8 @@ MOVED: Final = {
     "report": "reports.html",
     "report.junit": "reports.junit",
     "results": "runs.results",
+    "results.actions": "runs.results.advice",
+    "results.findings": "runs.results.judgement",
     "rng": "devices.rng",
     "sizing": "devices.sizing",
     "storage": "devices.storage",

@@ -184,7 +184,7 @@ def _answer(
 ) -> Answer:
     from portagpu.checks.health import gate as gates
     from portagpu.checks.health.watchdog import health_within
-    from portagpu.runs.results.actions import Action
+    from portagpu.runs.results.advice import Action
 
     run = health_within(options)
     if out is not None or json_to is not None:

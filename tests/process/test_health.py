@@ -26,7 +26,7 @@ from portagpu.cli._health_text import health_text, summary
 from portagpu.facts.readings.model import Event, Findings, GpuState, Reading
 from portagpu.machine.inventory import tools
 from portagpu.machine.inventory.sources import Live
-from portagpu.runs.results.actions import Action, action_of
+from portagpu.runs.results.advice import Action, action_of
 from portagpu.runs.results.run import Result, Run, Verdict, read_json, validate
 from tests.support.forked_verbs import VERB, ForkedVerbs
 from tests.support.gpu_trees import machine, nvidia_gpu

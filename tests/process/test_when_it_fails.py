@@ -87,30 +87,28 @@ def names_of_judgements(module: str) -> Iterator[str]:
 
 SAID = ("result", "judge", "failure", "_broken")
 MODULES = {
-    "environment": ("bringup/checks/environment.py",),
-    "identity": ("bringup/checks/identity.py", "bringup/device_properties.py"),
-    "versions": ("bringup/checks/versions.py",),
+    "environment": ("checks/bringup/checks/environment.py",),
+    "identity": ("checks/bringup/checks/identity.py", "checks/bringup/device_properties.py"),
+    "versions": ("checks/bringup/checks/versions.py",),
     "links": (
-        "bringup/checks/links.py",
-        "rules/links.py",
-        "rules/link_speeds.py",
+        "checks/bringup/checks/links.py",
+        "runs/judges/links.py",
     ),
     "health": (
-        "bringup/checks/health.py",
-        "rules/health.py",
-        "rules/host.py",
-        "rules/peer_consistency.py",
+        "checks/bringup/checks/health.py",
+        "runs/judges/health.py",
+        "runs/judges/peers.py",
     ),
-    "memory": ("bringup/checks/memory.py",),
-    "numerics": ("bringup/checks/numerics.py",),
-    "transfers": ("bringup/checks/transfers.py", "bringup/checks/_measures.py"),
-    "collectives": ("bringup/checks/collectives.py",),
-    "sustained": ("bringup/checks/sustained.py", "bringup/checks/_measures.py"),
+    "memory": ("checks/bringup/checks/memory.py",),
+    "numerics": ("checks/bringup/checks/numerics.py",),
+    "transfers": ("checks/bringup/checks/transfers.py", "checks/bringup/checks/_measures.py"),
+    "collectives": ("checks/bringup/checks/collectives.py",),
+    "sustained": ("checks/bringup/checks/sustained.py", "checks/bringup/checks/_measures.py"),
 }
 MADE = {
     "<name>": ("identity", ["arch", "warp-size"]),
     "<row.name>": ("identity", [row.name for row in ROWS]),
-    "<rule.name>": ("health", list(first_words("rules/health.py", "_Rule"))),
+    "<rule.name>": ("health", list(first_words("runs/judges/health.py", "_Rule"))),
 }
 """Names that are made at run time: their gate, and what they are there."""
 OF_NO_CHECK = {"<found.name>", "<judged.name>", "<name>"}
@@ -197,8 +195,8 @@ def test_a_gate_after_load_has_the_advice_of_the_one_before() -> None:
 def test_whatever_is_judged_a_failure_says_what_was_expected() -> None:
     """The five positions of Judgement end with the expectation."""
     seen = 0
-    for path in sorted((PACKAGE / "rules").glob("*.py")):
-        for call in calls(f"rules/{path.name}", "Judgement"):
+    for path in sorted((PACKAGE / "runs" / "judges").glob("*.py")):
+        for call in calls(f"runs/judges/{path.name}", "Judgement"):
             if "Verdict.FAIL" not in [ast.unparse(each) for each in call.args]:
                 continue
             seen += 1

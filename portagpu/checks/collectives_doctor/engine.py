@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from portagpu.base.text import excerpt
-from portagpu.checks.collectives_doctor.findings import Finding, combine, to_result
+from portagpu.checks.collectives_doctor.findings import Finding, combine_findings, to_result
 from portagpu.checks.collectives_doctor.flight_recorder import looks_like_dump, rank_of, read_dump
 from portagpu.checks.collectives_doctor.inputs import list_inputs
 from portagpu.checks.collectives_doctor.logs import Job, NoKnownLineError, judge_logs, read_log
@@ -59,7 +59,7 @@ def doctor(options: DoctorOptions, progress: Progress | None = None) -> Run:
         if options.machine is not None:
             progress.item_begins("settings", 1, 1)
             found += judge_machine(options.machine)
-        for finding in combine(found):
+        for finding in combine_findings(found):
             add_result(run, progress, to_result(finding))
 
     return complete(run, progress, work)

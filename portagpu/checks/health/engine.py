@@ -14,7 +14,7 @@ from portagpu.checks.bringup.context import Context
 from portagpu.checks.bringup.gates import load_gates
 from portagpu.checks.bringup.run import describe
 from portagpu.checks.health.machine import Snapshot
-from portagpu.runs.results.actions import with_action
+from portagpu.runs.results.advice import with_action
 from portagpu.runs.results.run import Run, Verdict
 from portagpu.runs.world import Ranks
 

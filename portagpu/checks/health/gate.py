@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from portagpu.base.errors import PortagpuError
 from portagpu.base.files import write_atomic
 from portagpu.base.text import one_line
-from portagpu.runs.results.actions import Action, action_of
+from portagpu.runs.results.advice import Action, action_of
 from portagpu.runs.results.verdicts import Verdict
 from portagpu.runs.results.wording import without_device
 

@@ -9,8 +9,7 @@ from portagpu.facts.formats import pci_address
 from portagpu.facts.host.edac import read_memory_controllers
 from portagpu.facts.host.sensors import read_sensors
 from portagpu.machine.inventory.gpu import Inventory
-from portagpu.runs.judges.health import judge_health
-from portagpu.runs.judges.host import judge_host
+from portagpu.runs.judges.health import judge_health, judge_host
 from portagpu.runs.results.judgement import Judgement, combine
 from portagpu.runs.results.run import Verdict
 
