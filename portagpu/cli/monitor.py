@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from portagpu.checks.monitor.options import LONGEST_S, SHORTEST_S, MonitorOptions
-from portagpu.checks.monitor.stall import AFTER_S
+from portagpu.checks.monitor.tracker import AFTER_S
 from portagpu.cli._common import (
     STDOUT,
     SizeType,
@@ -215,7 +215,7 @@ def _end_with_reader() -> Callable[[Round], None]:
 
 def _write_dashboard(path: str) -> int:
     from portagpu.base.files import write_atomic
-    from portagpu.checks.monitor.dashboard import dashboard
+    from portagpu.checks.monitor.metrics import dashboard
 
     check_outputs(path)
     if path == STDOUT:

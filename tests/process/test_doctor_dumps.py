@@ -17,8 +17,12 @@ import pytest
 from portagpu.base.errors import RecordingError
 from portagpu.checks.collectives_doctor import DoctorOptions, doctor, engine, known_findings, stalls
 from portagpu.checks.collectives_doctor.findings import to_result
-from portagpu.checks.collectives_doctor.flight_recorder import looks_like_dump, rank_of, read_dump
-from portagpu.checks.collectives_doctor.pickle_data import load_data
+from portagpu.checks.collectives_doctor.flight_recorder import (
+    load_data,
+    looks_like_dump,
+    rank_of,
+    read_dump,
+)
 from portagpu.checks.collectives_doctor.stalls import judge_dumps
 from portagpu.facts.readings.model import FormatError
 from portagpu.runs.results.run import Verdict

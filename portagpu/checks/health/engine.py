@@ -21,7 +21,7 @@ from portagpu.runs.world import Ranks
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from portagpu.checks.health.options import HealthOptions
+    from portagpu.checks.health.watchdog import HealthOptions
     from portagpu.machine.inventory.sources import Machine
     from portagpu.runs.results.run import Result
 

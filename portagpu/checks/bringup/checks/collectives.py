@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from portagpu.checks.bringup.checks._measures import adopted_results, measure
+from portagpu.checks.bringup.checks.transfers import adopted_results, measure
 from portagpu.runs.results.run import Verdict
 from portagpu.suites import performance as bench
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from portagpu.checks.bringup.checks._measures import measure_devices
+from portagpu.checks.bringup.checks.transfers import measure_devices
 from portagpu.runs.results.run import Verdict
 from portagpu.suites import performance as bench
 
