@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from portagpu.checks.monitor.options import LONGEST_S, SHORTEST_S, MonitorOptions
+from portagpu.checks.monitor.options import MAX_INTERVAL_S, MIN_INTERVAL_S, MonitorOptions
 from portagpu.checks.monitor.tracker import AFTER_S
 from portagpu.cli._common import (
     STDOUT,
@@ -51,11 +51,11 @@ class _Address(click.ParamType):  # type: ignore[type-arg]
     "--interval",
     "interval_s",
     metavar="SECONDS",
-    type=click.FloatRange(min=SHORTEST_S, max=LONGEST_S),
+    type=click.FloatRange(min=MIN_INTERVAL_S, max=MAX_INTERVAL_S),
     default=1.0,
     show_default=True,
     callback=check_finite,
-    help=f"From one look at the devices to the next, at least {SHORTEST_S:g}.",
+    help=f"From one look at the devices to the next, at least {MIN_INTERVAL_S:g}.",
 )
 @click.option(
     "--duration",

@@ -392,7 +392,7 @@ def test_of_a_log_of_gigabytes_the_end_is_read(tmp_path: Path, node: Callable[..
         stream.write(dmesg(LOST).encode())
         # a hole of 4 GiB takes no room on the disk
         stream.seek(4 << 30)
-        stream.write(line * ((logs.LARGEST_BYTES // len(line)) + 100))
+        stream.write(line * ((logs.MAX_BYTES // len(line)) + 100))
         stream.write(f"[  200.000000] {ECC}".encode())
     run = node(log=str(path))
     (event,) = found(run, "health/events")
@@ -406,25 +406,25 @@ def test_of_a_log_of_gigabytes_the_end_is_read(tmp_path: Path, node: Callable[..
 
 
 def test_a_driver_that_repeats_itself_all_day_does_not_use_up_the_time() -> None:
-    many = dmesg(*([CRASH] * logs.MOST_LINES), LOST)
+    many = dmesg(*([CRASH] * logs.MAX_LINES), LOST)
     read = logs._parsed(many)
     assert read.findings is not None
-    assert len(read.findings.events) == logs.MOST_LINES + 1
+    assert len(read.findings.events) == logs.MAX_LINES + 1
     assert "Xid 79" in read.findings.events[-1].code
     assert read.cut == (
         "only the last 20000 lines of drivers and errors were read, of 20001, and one of each kind "
         "before them"
     )
-    quiet = QUIET + "[    1.000000] pci 0000:00:00.0: bridge\n" * logs.MOST_LINES
+    quiet = QUIET + "[    1.000000] pci 0000:00:00.0: bridge\n" * logs.MAX_LINES
     assert logs._parsed(quiet).cut == ""
 
 
 def test_a_driver_that_repeats_itself_does_not_hide_the_fault_before() -> None:
     noise = ("pcieport 0000:00:01.0: AER: Corrected error received: 0000:01:00.0\n",)
-    read = logs._parsed(dmesg(CRASH, LOST, *noise * (logs.MOST_LINES + 5)))
+    read = logs._parsed(dmesg(CRASH, LOST, *noise * (logs.MAX_LINES + 5)))
     assert read.findings is not None
     assert [each.code for each in read.findings.events[:2]] == ["Xid 31", "Xid 79"]
-    assert len(read.findings.events) == logs.MOST_LINES + 3
+    assert len(read.findings.events) == logs.MAX_LINES + 3
     assert "one of each kind" in read.cut
 
 

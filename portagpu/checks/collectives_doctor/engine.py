@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from portagpu.machine.inventory.sources import Machine
     from portagpu.runs.results.run import Run
 
-LONGEST_FILE: Final = 256 << 20
+MAX_FILE_BYTES: Final = 256 << 20
 """Bytes of one file: the log of a hundred ranks has about 100 MiB."""
-MOST_FILES: Final = 1 << 16
+MAX_FILES: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,12 @@ class InputFile:
     def read(self) -> bytes:
         """The whole file. Raises FormatError where it cannot be read, or is too large."""
         try:
-            data = self.data(LONGEST_FILE + 1)
+            data = self.data(MAX_FILE_BYTES + 1)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "it cannot be read"
             raise FormatError(reason) from None
-        if len(data) > LONGEST_FILE:
-            raise FormatError(f"it has more than {LONGEST_FILE >> 20} MiB")
+        if len(data) > MAX_FILE_BYTES:
+            raise FormatError(f"it has more than {MAX_FILE_BYTES >> 20} MiB")
         return data
 
 
@@ -70,8 +70,8 @@ def list_inputs(paths: Sequence[Path | str]) -> list[InputFile]:
             path.stat()
             for each in _below(path) if path.is_dir() else [_single(path)]:
                 found.append(each)
-                if len(found) > MOST_FILES:
-                    raise RecordingError(f"there are more than {MOST_FILES} files: give fewer")
+                if len(found) > MAX_FILES:
+                    raise RecordingError(f"there are more than {MAX_FILES} files: give fewer")
         except (OSError, ValueError) as error:
             if isinstance(error, RecordingError):
                 raise
@@ -91,7 +91,7 @@ def _below(path: Path) -> Iterator[InputFile]:
             yield InputFile(name, partial(folder.data, name, follow=False))
 
 
-LONGEST_DOCUMENT: Final = 64 << 20
+MAX_DOCUMENT_BYTES: Final = 64 << 20
 """Bytes of a dump or report, which is held as a whole: a dump of 20 000 entries is 20 MiB."""
 
 
@@ -159,8 +159,8 @@ def _read_file(
     Raises FormatError for a file of no known form.
     """
     is_report = looks_like_report(name, data)
-    if (is_report or looks_like_dump(data)) and len(data) > LONGEST_DOCUMENT:
-        raise FormatError(f"it has more than {LONGEST_DOCUMENT >> 20} MiB")
+    if (is_report or looks_like_dump(data)) and len(data) > MAX_DOCUMENT_BYTES:
+        raise FormatError(f"it has more than {MAX_DOCUMENT_BYTES >> 20} MiB")
     if is_report:
         read_report(decode_text(data), name, reports)
     elif looks_like_dump(data):

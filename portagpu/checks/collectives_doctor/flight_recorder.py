@@ -21,9 +21,9 @@ from portagpu.facts.readings.model import FormatError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-MOST_OPCODES: Final = 20_000_000
+MAX_OPCODES: Final = 20_000_000
 """Opcodes of one pickle: 2000 entries of a flight recorder have 200 000."""
-MOST_MARKS: Final = 32
+MAX_MARKS: Final = 32
 """Collections that are open at a time: a dump has about 6."""
 
 _MARK: Final = object()
@@ -69,7 +69,7 @@ class _Machine:
             )
 
     def _mark(self) -> None:
-        if len(self.marks) == MOST_MARKS:
+        if len(self.marks) == MAX_MARKS:
             raise FormatError("this pickle is nested too deeply for a dump")
         self.marks.append(len(self.stack))
         self.stack.append(_MARK)
@@ -144,7 +144,7 @@ def load_data(data: bytes) -> Any:
     machine = _Machine()
     try:
         for count, (opcode, argument, _) in enumerate(pickletools.genops(data)):
-            if count == MOST_OPCODES:
+            if count == MAX_OPCODES:
                 raise FormatError("this pickle has more data than a dump")
             if opcode.name == "STOP":
                 (value,) = machine.stack
@@ -166,10 +166,10 @@ _RANK: Final = re.compile(r"(\d{1,6})(?:\.(?:json|pickle|pkl|bin|dump))?")
 _PEERS: Final = re.compile(r"(\d{1,6})(->|<-)(\d{1,6})")
 _LISTED: Final = re.compile(r"\d{1,6}")
 # bounds on what is taken from one entry, which a hostile dump may make of one object many times
-_MOST_ENTRIES: Final = 200_000
-_MOST_FRAMES: Final = 64
-_MOST_TENSORS: Final = 4096
-_MOST_RANKS: Final = 1 << 20
+_MAX_ENTRIES: Final = 200_000
+_MAX_FRAMES: Final = 64
+_MAX_TENSORS: Final = 4096
+_MAX_RANKS: Final = 1 << 20
 _OWN_FILES: Final = ("-packages/torch/", "/torch/distributed/", "/torch/csrc/", "/torch/_")
 
 
@@ -288,8 +288,8 @@ def read_dump(data: bytes, name: str) -> Dump:
     entries = document.get("entries", [])
     if not isinstance(entries, list | tuple):
         raise FormatError("this is no dump of torch's flight recorder: entries is no list")
-    if len(entries) > _MOST_ENTRIES:
-        raise FormatError(f"this dump has more than {_MOST_ENTRIES} entries")
+    if len(entries) > _MAX_ENTRIES:
+        raise FormatError(f"this dump has more than {_MAX_ENTRIES} entries")
     groups, known = _groups(document.get("pg_config"))
     reader = _EntryReader()
     return Dump(
@@ -317,9 +317,9 @@ def _groups(config: object) -> tuple[dict[str, frozenset[int]], frozenset[int]]:
             raise FormatError("this is no dump of torch's flight recorder: pg_config")
         stated = each.get("ranks")
         if isinstance(stated, list | tuple):
-            ranks = {rank for rank in stated[:_MOST_RANKS] if _is_number(rank)}
+            ranks = {rank for rank in stated[:_MAX_RANKS] if _is_number(rank)}
         else:
-            ranks = {int(rank) for rank in _LISTED.findall(_text(stated)[: 8 * _MOST_RANKS])}
+            ranks = {int(rank) for rank in _LISTED.findall(_text(stated)[: 8 * _MAX_RANKS])}
         known |= ranks
         if (name := _text(each.get("name"))) and ranks:
             found[name] = frozenset(ranks)
@@ -376,7 +376,7 @@ class _EntryReader:
         if id(value) not in self._sizes:
             self._sizes[id(value)] = tuple(
                 tuple(dim for dim in each[:64] if _is_number(dim))
-                for each in value[:_MOST_TENSORS]
+                for each in value[:_MAX_TENSORS]
                 if isinstance(each, list | tuple)
             )
         return self._sizes[id(value)]
@@ -388,7 +388,7 @@ class _EntryReader:
             return ()
         if id(value) not in self._types:
             self._types[id(value)] = tuple(
-                excerpt(_text(each), 20) for each in value[:_MOST_TENSORS]
+                excerpt(_text(each), 20) for each in value[:_MAX_TENSORS]
             )
         return self._types[id(value)]
 
@@ -397,7 +397,7 @@ def _place(frames: object) -> str:
     """ "function (file:line)" of the first frame outside torch, else of the first; "" without."""
     if not isinstance(frames, list | tuple):
         return ""
-    known = [each for each in frames[:_MOST_FRAMES] if isinstance(each, dict)]
+    known = [each for each in frames[:_MAX_FRAMES] if isinstance(each, dict)]
     outside = (
         each
         for each in known

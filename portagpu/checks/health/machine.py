@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from portagpu.machine.inventory.origin import Origin
     from portagpu.machine.inventory.topology import Topology
 
-LARGEST_BYTES: Final = 16 << 20
+MAX_BYTES: Final = 16 << 20
 """Of a log's file, from its end: 100 000 lines and more."""
-MOST_LINES: Final = 20_000
+MAX_LINES: Final = 20_000
 """Of those that may be events, the last ones: a driver in trouble repeats itself all day."""
 _JOURNAL: Final = b"LPKSHHRH"
 """The first bytes of the journal's own files (systemd, JOURNAL_FILE_FORMAT)."""
@@ -82,13 +82,13 @@ def log_file(path: Path | str, *, of_this_machine: bool, of_this_boot: bool = Fa
     A kernel has lines since its start, so without one ``of_this_boot`` nothing of it was read.
     """
     try:
-        data = read_bounded(path, LARGEST_BYTES + 1, last=True)
+        data = read_bounded(path, MAX_BYTES + 1, last=True)
     except OSError as error:
         return KernelLog(problem=f"{path}: cannot be read: {error.strerror or error}")
     cut = ""
-    if len(data) > LARGEST_BYTES:
+    if len(data) > MAX_BYTES:
         data = data.partition(b"\n")[2]
-        cut = f"{path}: only its last {LARGEST_BYTES >> 20} MiB were read"
+        cut = f"{path}: only its last {MAX_BYTES >> 20} MiB were read"
     if data.startswith(_JOURNAL):
         reason = f"{path}: is the journal's own file: give what `journalctl -k --file FILE` prints"
         return KernelLog(problem=reason)
@@ -151,19 +151,19 @@ def _parsed(text: str) -> KernelLog:
 
 def _last_lines(text: str) -> tuple[str, str]:
     """(the text, "") or (its last lines that may be events, what was left out)."""
-    if text.count("\n") <= MOST_LINES:
+    if text.count("\n") <= MAX_LINES:
         return text, ""
     words = [word for each in table("kernel_log").keywords.values() for word in each]
     worth = [line for line in text.splitlines() if any(map(line.lower().__contains__, words))]
-    if len(worth) <= MOST_LINES:
+    if len(worth) <= MAX_LINES:
         return text, ""
     # what a driver said before it began to repeat itself may be the fault: one line of each kind
-    older = list({_kind(line): line for line in worth[:-MOST_LINES]}.values())[:MOST_LINES]
+    older = list({_kind(line): line for line in worth[:-MAX_LINES]}.values())[:MAX_LINES]
     cut = (
-        f"only the last {MOST_LINES} lines of drivers and errors were read, of {len(worth)}, and "
+        f"only the last {MAX_LINES} lines of drivers and errors were read, of {len(worth)}, and "
         "one of each kind before them"
     )
-    return "\n".join([*older, *worth[-MOST_LINES:]]), cut
+    return "\n".join([*older, *worth[-MAX_LINES:]]), cut
 
 
 def _kind(line: str) -> str:

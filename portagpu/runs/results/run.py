@@ -337,7 +337,7 @@ def validate(document: object) -> None:
     Run.from_json(document)
 
 
-LARGEST_BYTES: Final = 64 << 20
+MAX_BYTES: Final = 64 << 20
 """Of a file; a full run of eight devices is a few megabytes."""
 
 
@@ -347,7 +347,7 @@ def read_json(path: str | os.PathLike[str]) -> Run:
     ``portagpu.reports.bundles.files`` reads bundles and folders too.
     """
     try:
-        document, fresh = parse_json(read_bounded(path, LARGEST_BYTES + 1))
+        document, fresh = parse_json(read_bounded(path, MAX_BYTES + 1))
         return Run.from_json(document, fresh=fresh)
     except OSError as error:
         raise ResultError(f"{path}: cannot be read: {error.strerror or error}") from error
@@ -370,13 +370,13 @@ class Fresh(NamedTuple):
 _DIGITS: Final = bytes.maketrans(b"123456789E", b"000000000e")
 _HUGE: Final = re.compile(rb"0e\+?000")
 """A number that may be too large, with every digit as 0; few other texts have that form."""
-_LONGEST: Final = b"0" * 309
+_TOO_MANY_DIGITS: Final = b"0" * 309
 
 
 def parse_json(data: bytes) -> Fresh:
     """The JSON of a file; raises ResultError."""
-    if len(data) > LARGEST_BYTES:
-        raise ResultError(f"is larger than {LARGEST_BYTES >> 20} MiB")
+    if len(data) > MAX_BYTES:
+        raise ResultError(f"is larger than {MAX_BYTES >> 20} MiB")
     constants: list[str] = []
 
     def constant(word: str) -> float:
@@ -390,7 +390,7 @@ def parse_json(data: bytes) -> Fresh:
     except ValueError as error:
         raise ResultError(f"is not JSON, or was cut off: {error}") from error
     digits = data.translate(_DIGITS)
-    huge = _HUGE.search(digits) or _LONGEST in digits
+    huge = _HUGE.search(digits) or _TOO_MANY_DIGITS in digits
     # half a surrogate has no other form in UTF-8
     half = b"\\u" in data and (b"\\ud" in data or b"\\uD" in data)
     return Fresh(document, not (constants or huge or half))

@@ -20,7 +20,7 @@ from portagpu.base.text import one_line
 from portagpu.base.units import count
 from portagpu.facts.captures.columns import json_object
 from portagpu.facts.captures.model import ON_DEVICE
-from portagpu.traces.analysis.comparison import LEAST_STEPS, Comparison, Difference, Refusal, Side
+from portagpu.traces.analysis.comparison import MIN_STEPS, Comparison, Difference, Refusal, Side
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -104,7 +104,7 @@ class Times:
         """The standard deviation between steps, from their median absolute deviation."""
         values = self.samples.get(key, ())
         number = len(values)
-        if number < LEAST_STEPS:
+        if number < MIN_STEPS:
             return None
         few = _FEW.get(number, number / (number - 0.8))
         return _TO_STANDARD * few * mad(values)
@@ -261,15 +261,15 @@ def _by_size(each: Difference) -> tuple[float, str]:
     return -abs((each.b_ns or 0.0) - (each.a_ns or 0.0)), each.name
 
 
-LEAST_OF_CAPTURE: Final = 0.5
+MIN_SHARE: Final = 0.5
 """Share of the device's time that all steps last together: a range that repeats is no step else."""
-MOST_DROPPED: Final = 0.01
+MAX_DROPPED: Final = 0.01
 """Share of the events that may be missing: the differences that are looked for are of this size."""
 _OF_ONE_FILE: Final = re.compile(r"(?:^|_)(?:id|time|date|start|path)$|^left out")
 """Details that differ between any two captures."""
 WORK: Final = ("batch", "batch_size", "sequence_length", "model", "dtype", "precision")
 """Details of a capture, and labels of annotations, that say which work was done."""
-_MOST_LABELS: Final = 10_000
+_MAX_LABELS: Final = 10_000
 """Different payloads of ranges that are looked at: each step may have its own."""
 
 
@@ -301,7 +301,7 @@ def with_labels(summary: Summary, captures: Sequence[Capture]) -> Summary:
         ranges = capture.tables.get("range")
         if ranges is None or "payload" not in ranges.column_names:
             continue
-        given = ranges.column("payload").unique().slice(0, _MOST_LABELS)
+        given = ranges.column("payload").unique().slice(0, _MAX_LABELS)
         for text in given.to_pylist():
             labels = json_object(text)
             for key in labels.keys() & set(WORK):
@@ -327,7 +327,7 @@ def _refusals(a: Summary, b: Summary, name: str) -> Iterator[Refusal]:
     for side, summary in (("A", a), ("B", b)):
         read = sum(summary.events.values())
         share = summary.dropped / (summary.dropped + read) if summary.dropped else 0.0
-        if share > MOST_DROPPED:
+        if share > MAX_DROPPED:
             yield Refusal("dropped", f"{side} lacks {share:.1%} of its events, which were dropped")
         tools = {each.format for each in summary.sources}
         if len(tools) > 1:
@@ -396,7 +396,7 @@ def _whole_steps(summary: Summary) -> dict[str, float]:
     for each in summary.steps:
         wall = max((d.wall_ns for d in summary.devices if d.rank == each.rank), default=0)
         share = sum(each.host_ns) / wall if wall else 1.0
-        if share >= LEAST_OF_CAPTURE:
+        if share >= MIN_SHARE:
             found[each.name] = share
     return found
 

@@ -25,15 +25,15 @@ def check(context: Context) -> Iterator[Result]:
 
     def show(position: int, interval: Mapping[str, Any]) -> None:
         context.step(
-            f"{context.devices[position].name}: {interval['tflops']:.2f} TFLOPS after "
+            f"{context.tested.devices[position].name}: {interval['tflops']:.2f} TFLOPS after "
             f"{interval['t_s']:.0f} of {seconds} s"
         )
 
     for each in bench.sustain_load(
-        context.ranks,
+        context.tested.ranks,
         seconds,
-        backend=context.backend,
-        indices=[device.index for device in context.devices],
+        backend=context.tested.backend,
+        indices=[device.index for device in context.tested.devices],
         on_interval=show,
     ):
         for result in each.results:

@@ -32,13 +32,13 @@ def measure_devices(context: Context, names: Sequence[str]) -> Iterator[Result]:
     A wrong value is a FAIL of its measure; the result "values" says that there was none.
     """
     by_device: dict[str, list[Result]] = {}
-    for device in context.devices:
+    for device in context.tested.devices:
         if spent := context.time_is_up():
             yield context.result("measures", Verdict.INCONCLUSIVE, spent, device=device.name)
             continue
         found = by_device[device.name] = measure(context, names, device)
         yield from adopted_results(
-            context, found, device.name if len(context.devices) > 1 else None
+            context, found, device.name if len(context.tested.devices) > 1 else None
         )
     yield from peer_outliers(context, by_device)
 
@@ -52,15 +52,15 @@ def measure(
     """The results of the measures ``names``, on ``device`` or over ``world`` ranks."""
     options = bench.BenchOptions(
         names=names,
-        backend=context.backend,
+        backend=context.tested.backend,
         index=0 if device is None else device.index,
         world=world,
         effort=bench.Effort(context.effort),
-        target=context.wanted,
+        target=context.tested.wanted,
         further=False,
     )
     run = options.new_run()
-    bench.measure(run, options, context.ranks, _Steps(context, device))
+    bench.measure(run, options, context.tested.ranks, _Steps(context, device))
     return [_as_a_gate_asks(result) for result in run.results]
 
 
