@@ -55,6 +55,8 @@ MOVED: Final = {
     "report": "reports.html",
     "report.junit": "reports.junit",
     "results": "runs.results",
+    "results.actions": "runs.results.advice",
+    "results.findings": "runs.results.judgement",
     "rng": "devices.rng",
     "sizing": "devices.sizing",
     "sizing.explain": "devices.sizing.calculator",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from portagpu.runs.results.actions import OWN_SOURCE, Action, action_of, action_source, worst_action
+from portagpu.runs.results.advice import OWN_SOURCE, Action, action_of, action_source, worst_action
 from portagpu.runs.results.run import verdict_of
 from portagpu.runs.results.verdicts import Verdict
 from portagpu.runs.results.wording import found_in_words, ids_and_devices, telling, without_device

@@ -40,8 +40,7 @@ def load(paths: Iterable[str], device: int | None = None) -> Loaded:
     document among other files.
     """
     from portagpu.facts.readings.model import FormatError
-    from portagpu.traces.analysis.document import is_document, read_document
-    from portagpu.traces.analysis.reading import read
+    from portagpu.traces.analysis.reading import is_document, read, read_document
     from portagpu.traces.analysis.summary import NEEDED
 
     files = []

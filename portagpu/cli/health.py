@@ -21,8 +21,8 @@ from portagpu.cli._document import write_error
 from portagpu.cli._errors import NOT_JUDGED, drop_output
 
 if TYPE_CHECKING:
-    from portagpu.checks.health.gate import Answer, Gate
-    from portagpu.checks.health.options import HealthOptions
+    from portagpu.checks.health.scheduler import Answer, Hook
+    from portagpu.checks.health.watchdog import HealthOptions
 
 _GATES = ("prolog", "epilog", "healthcheck", "npd")
 _ACTIONS = ("none", "monitor", "reset", "isolate", "replace")
@@ -138,10 +138,10 @@ def health(
         raise click.UsageError("--since SECONDS counts from now: leave it out with --replay")
     if log is not None and not Path(log).exists():
         raise click.UsageError(f"--log {log}: there is no such file")
-    from portagpu.checks.health import gate as gates
-    from portagpu.checks.health.options import LIMIT_S, HealthOptions
+    from portagpu.checks.health import scheduler
+    from portagpu.checks.health.watchdog import LIMIT_S, HealthOptions
 
-    asked = gates.Gate(gate) if gate is not None else None
+    asked = scheduler.Hook(gate) if gate is not None else None
     options = HealthOptions(
         target=target,
         expect_devices=expect_devices,
@@ -150,8 +150,8 @@ def health(
         log=str(Path(log).absolute()) if log is not None else None,
         since=since,
         strict=strict,
-        limit_s=limit_s or (LIMIT_S if asked is None else gates.LIMIT_S[asked]),
-        tools=asked is None or asked in gates.ASKS_TOOLS,
+        limit_s=limit_s or (LIMIT_S if asked is None else scheduler.LIMIT_S[asked]),
+        tools=asked is None or asked in scheduler.ASKS_TOOLS,
         command=["portagpu", *sys.argv[1:]],
     )
     options.load_target()
@@ -160,7 +160,7 @@ def health(
     try:
         answer = _answer(options, fail_on, out, json_to)
     except Exception as error:  # noqa: BLE001 - a judgement that breaks says nothing of the node
-        answer = gates.broken(error)
+        answer = scheduler.broken(error)
         write_error(NOT_JUDGED, answer.reason)
     _tell(answer, asked, reason_file)
     return answer.exit_code(asked, fail_on_unknown=fail_on_unknown)
@@ -182,9 +182,9 @@ def _judge(options: HealthOptions, out: Path | None, json_to: str | None) -> int
 def _answer(
     options: HealthOptions, fail_on: str | None, out: Path | None, json_to: str | None
 ) -> Answer:
-    from portagpu.checks.health import gate as gates
+    from portagpu.checks.health import scheduler
     from portagpu.checks.health.watchdog import health_within
-    from portagpu.runs.results.actions import Action
+    from portagpu.runs.results.advice import Action
 
     run = health_within(options)
     if out is not None or json_to is not None:
@@ -194,20 +194,20 @@ def _answer(
             Files(json_to, folder=out).write(run)
         except Exception as error:  # noqa: BLE001 - a full disk is no fault of the devices
             _print(f"portagpu health: {error}", sys.stderr)
-    return gates.answer(run, Action(fail_on) if fail_on else gates.FAIL_ON)
+    return scheduler.answer(run, Action(fail_on) if fail_on else scheduler.FAIL_ON)
 
 
-def _tell(answer: Answer, gate: Gate, reason_file: Path | None) -> None:
-    """Print the line where ``gate`` reads it, and leave the reason where an operator does."""
-    from portagpu.checks.health import gate as gates
+def _tell(answer: Answer, hook: Hook, reason_file: Path | None) -> None:
+    """Print the line where ``hook`` reads it, and leave the reason where an operator does."""
+    from portagpu.checks.health import scheduler
 
-    if gate is gates.Gate.NPD:
-        _print(gates.npd_line(answer), sys.stdout)
+    if hook is scheduler.Hook.NPD:
+        _print(scheduler.npd_line(answer), sys.stdout)
         return
     # a HealthCheckProgram puts this line into the reason of the drained node
-    stream = sys.stdout if gate is gates.Gate.HEALTHCHECK else sys.stderr
+    stream = sys.stdout if hook is scheduler.Hook.HEALTHCHECK else sys.stderr
     _print(f"portagpu health: {answer.reason}", stream)
-    for problem in gates.tell_operator(answer, gate, reason_file):
+    for problem in scheduler.inform_operator(answer, hook, reason_file):
         _print(f"portagpu health: {problem}", sys.stderr)
 
 

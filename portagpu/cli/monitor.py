@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from portagpu.checks.monitor.options import LONGEST_S, SHORTEST_S, MonitorOptions
-from portagpu.checks.monitor.stall import AFTER_S
+from portagpu.checks.monitor.options import MAX_INTERVAL_S, MIN_INTERVAL_S, MonitorOptions
+from portagpu.checks.monitor.tracker import AFTER_S
 from portagpu.cli._common import (
     STDOUT,
     SizeType,
@@ -51,11 +51,11 @@ class _Address(click.ParamType):  # type: ignore[type-arg]
     "--interval",
     "interval_s",
     metavar="SECONDS",
-    type=click.FloatRange(min=SHORTEST_S, max=LONGEST_S),
+    type=click.FloatRange(min=MIN_INTERVAL_S, max=MAX_INTERVAL_S),
     default=1.0,
     show_default=True,
     callback=check_finite,
-    help=f"From one look at the devices to the next, at least {SHORTEST_S:g}.",
+    help=f"From one look at the devices to the next, at least {MIN_INTERVAL_S:g}.",
 )
 @click.option(
     "--duration",
@@ -215,7 +215,7 @@ def _end_with_reader() -> Callable[[Round], None]:
 
 def _write_dashboard(path: str) -> int:
     from portagpu.base.files import write_atomic
-    from portagpu.checks.monitor.dashboard import dashboard
+    from portagpu.checks.monitor.metrics import dashboard
 
     check_outputs(path)
     if path == STDOUT:

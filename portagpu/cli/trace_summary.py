@@ -97,7 +97,7 @@ def summary(
     are shown; 3 if the files have no event.
     """
     from portagpu.cli._traces import read_captures
-    from portagpu.traces.analysis.document import to_document
+    from portagpu.traces.analysis.reading import to_document
     from portagpu.traces.analysis.summary import NEEDED
 
     if json_to == csv_to == STDOUT:
@@ -175,7 +175,6 @@ def _remarks(found: Summary) -> Iterator[str]:
 
 def _plain_rows(found: Summary, by: str) -> tuple[Sequence[str], list[dict[str, Any]]]:
     """The columns' names, and all rows in whole ns."""
-    from portagpu.traces.analysis.document import to_document
     from portagpu.traces.analysis.model import (
         CATEGORY_COLUMNS,
         COLLECTIVE_COLUMNS,
@@ -184,6 +183,7 @@ def _plain_rows(found: Summary, by: str) -> tuple[Sequence[str], list[dict[str, 
         SUMMARY_COLUMNS,
         DeviceTime,
     )
+    from portagpu.traces.analysis.reading import to_document
 
     fields = [name for name in DeviceTime.__dataclass_fields__ if name != "by_category_ns"]
     key, columns = {

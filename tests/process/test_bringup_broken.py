@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tarfile
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from portagpu.base.errors import BackendNotFound, OutputError, RecordingError, UnknownBackend
 from portagpu.checks.bringup import BringupOptions, bringup, load_gates
 from portagpu.checks.bringup.checks import health
-from portagpu.checks.bringup.context import Context
+from portagpu.checks.bringup.context import Context, MachineUnderTest
 from portagpu.checks.recordings.record import record
 from portagpu.checks.recordings.replay import Recording
 from portagpu.cli import main
@@ -130,10 +129,10 @@ def test_a_host_that_lost_data_fails_its_cpu_and_a_gpu_beside_it_does_not(
     eight: type[Here], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (gate,) = [each for each in load_gates() if each.id == "health"]
-    context = Context("cpu", "quick", Ranks(), gate, machine=eight(), shared=True)
+    context = Context(MachineUnderTest("cpu", Ranks(), machine=eight(), shared=True), gate, "quick")
     for text, wanted in ((EDAC + LOG, [("health/events", Verdict.FAIL)]), (LOG, []), ("", [])):
         monkeypatch.setattr(eight, "text", text)
-        context = replace(context, machine=eight())
+        context.tested.machine = eight()
         events = [each for each in health.check(context) if each.id == "health/events"]
         assert [(each.id, each.verdict) for each in events] == wanted, text
         assert all("lost data" in each.reason for each in events)

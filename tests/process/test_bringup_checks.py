@@ -18,7 +18,7 @@ from portagpu.checks.bringup.checks import (
     links,
     versions,
 )
-from portagpu.checks.bringup.context import CheckedDevice, Context
+from portagpu.checks.bringup.context import CheckedDevice, Context, MachineUnderTest
 from portagpu.checks.bringup.device import check_memory
 from portagpu.devices.contract import CONTRACT
 from portagpu.facts.host.gpus import PciGpu
@@ -61,7 +61,12 @@ def gate(name, *needs):
 
 
 def context_of(name, devices=(), **fields):
-    return Context("cpu", "quick", Ranks(), gate(name), devices=list(devices), **fields)
+    tested = MachineUnderTest("cpu", Ranks(), devices=list(devices), **fields)
+    return Context(tested, gate(name), "quick")
+
+
+def on(context, machine):
+    return replace(context, tested=replace(context.tested, machine=machine))
 
 
 def device(index, **facts):
@@ -165,7 +170,7 @@ def test_variables_that_hide_devices_are_reported(monkeypatch):
 )
 def test_masks_that_show_other_devices_than_were_meant_fail(backend, masks, verdict, words):
     context = context_of("environment", machine=Live("/", masks))
-    context.backend = backend
+    context.tested.backend = backend
     result = environment._visible(context)
     assert (result.verdict, words in result.reason) == (verdict, True), result.reason
 
@@ -232,9 +237,9 @@ def test_the_links_of_the_devices_under_test_are_judged(tmp_path):
     machine = Live(write_tree(tmp_path, files))
     devices = [device(0, pci="00000000:00:00.0"), device(1, pci="0000:01:00.0")]
     context = context_of("links", devices, target=load_target("nvidia-h200-sxm"))
-    context.machine = machine
+    context.tested.machine = machine
     assert named(links.check(context))["pcie-width"].verdict is Verdict.UNVERIFIED
-    context.wanted = context.target
+    context.tested.wanted = context.tested.target
     found = named(links.check(context))
     assert found["pcie-width"].verdict is Verdict.FAIL
     assert found["pcie-width"].device == "0000:01:00.0"
@@ -273,12 +278,12 @@ class Recorded(Live):
 def test_the_health_of_the_devices_under_test_is_judged(tmp_path):
     devices = [device(0, pci="0000:00:00.0"), device(1, pci="00000000:01:00.0")]
     context = context_of("health", devices)
-    found = named(health.check(replace(context, machine=Recorded(tmp_path, [0, 4, 9]))))
+    found = named(health.check(on(context, Recorded(tmp_path, [0, 4, 9]))))
     errors = found["uncorrected-errors"]
     assert (errors.verdict, errors.device, errors.value) == (Verdict.FAIL, "0000:01:00.0", 4)
     assert found["events"].verdict is Verdict.PASS, "the neighbour's Xid is not theirs"
     assert found["host-memory-errors"].verdict is Verdict.SKIP
-    healthy = list(health.check(replace(context, machine=Recorded(tmp_path, [0, 0, 9]))))
+    healthy = list(health.check(on(context, Recorded(tmp_path, [0, 0, 9]))))
     assert not any(result.failed for result in healthy)
 
 
@@ -290,7 +295,7 @@ def test_the_health_of_devices_that_no_source_knows_is_not_passed(tmp_path):
 
 def test_a_run_on_the_cpu_judges_the_host_alone(tmp_path):
     context = context_of("health", [device(0)], shared=True)
-    found = named(health.check(replace(context, machine=Recorded(tmp_path, [7]))))
+    found = named(health.check(on(context, Recorded(tmp_path, [7]))))
     assert set(found) == {"host-memory-errors", "host-temperature", "host-throttling"}
 
 

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 from portagpu.base.errors import BackendNotFound
 from portagpu.checks.bringup.checks import identity
-from portagpu.checks.bringup.context import Context
+from portagpu.checks.bringup.context import Context, MachineUnderTest
 from portagpu.checks.bringup.gates import load_gates
 from portagpu.devices import registry
 from portagpu.facts.host import Tree, gpus_on_machine
@@ -54,7 +54,7 @@ def test_a_dead_driver_is_told_in_torchs_own_words(dead_driver):
 
 
 def test_bring_up_fails_on_a_dead_driver_and_names_it(dead_driver):
-    context = Context(dead_driver.name, "quick", Ranks(), load_gates()[1])
+    context = Context(MachineUnderTest(dead_driver.name, Ranks()), load_gates()[1], "quick")
     (result,) = identity.check(context)
     assert (result.id, result.verdict) == ("identity/device", Verdict.FAIL), result
     assert "Found no NVIDIA driver" in result.reason, result.reason

@@ -17,8 +17,12 @@ import pytest
 from portagpu.base.errors import RecordingError
 from portagpu.checks.collectives_doctor import DoctorOptions, doctor, engine, known_findings, stalls
 from portagpu.checks.collectives_doctor.findings import to_result
-from portagpu.checks.collectives_doctor.flight_recorder import looks_like_dump, rank_of, read_dump
-from portagpu.checks.collectives_doctor.pickle_data import load_data
+from portagpu.checks.collectives_doctor.flight_recorder import (
+    load_data,
+    looks_like_dump,
+    rank_of,
+    read_dump,
+)
 from portagpu.checks.collectives_doctor.stalls import judge_dumps
 from portagpu.facts.readings.model import FormatError
 from portagpu.runs.results.run import Verdict
@@ -698,7 +702,7 @@ def test_a_dump_of_a_thousand_ranks_that_wait_in_a_circle_names_them(tmp_path: P
 def test_a_dump_beyond_its_limit_is_told_and_a_log_of_that_size_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "LONGEST_DOCUMENT", 1 << 20)
+    monkeypatch.setattr(engine, "MAX_DOCUMENT_BYTES", 1 << 20)
     (tmp_path / "rank_0").write_bytes(b"\x80\x02" + b"0" * (1 << 20))
     (tmp_path / "report.json").write_bytes(b'{"communicators": []}' + b" " * (1 << 20))
     text = "node1:1:2 [0] NCCL INFO NCCL version 2.27.7\n"

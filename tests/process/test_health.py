@@ -16,17 +16,24 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from portagpu.base.errors import RecordingError, TargetNotFound
-from portagpu.checks.health import gate, logs
+from portagpu.checks.health import machine as logs
+from portagpu.checks.health import scheduler
 from portagpu.checks.health.engine import health, health_so_far
-from portagpu.checks.health.gate import Answer, Gate, State, answer, npd_line, tell_operator
-from portagpu.checks.health.logs import KernelLog, events_since, log_file
-from portagpu.checks.health.machine import Snapshot
-from portagpu.checks.health.options import HealthOptions
+from portagpu.checks.health.machine import KernelLog, Snapshot, events_since, log_file
+from portagpu.checks.health.scheduler import (
+    Answer,
+    Hook,
+    State,
+    answer,
+    inform_operator,
+    npd_line,
+)
+from portagpu.checks.health.watchdog import HealthOptions
 from portagpu.cli._health_text import health_text, summary
 from portagpu.facts.readings.model import Event, Findings, GpuState, Reading
 from portagpu.machine.inventory import tools
 from portagpu.machine.inventory.sources import Live
-from portagpu.runs.results.actions import Action, action_of
+from portagpu.runs.results.advice import Action, action_of
 from portagpu.runs.results.run import Result, Run, Verdict, read_json, validate
 from tests.support.forked_verbs import VERB, ForkedVerbs
 from tests.support.gpu_trees import machine, nvidia_gpu
@@ -307,8 +314,8 @@ def test_a_log_without_a_line_of_the_kernel_is_not_a_reading(
     assert (said.state, action_of(log)) == (State.UNKNOWN, Action.NONE)
     assert said.reason.startswith("not judged: health/log: the log was not read")
     assert "the log was not read" in npd_line(said)
-    codes = [said.exit_code(each, fail_on_unknown=True) for each in Gate]
-    assert codes == [2 if each is Gate.NPD else 3 for each in Gate]
+    codes = [said.exit_code(each, fail_on_unknown=True) for each in Hook]
+    assert codes == [2 if each is Hook.NPD else 3 for each in Hook]
 
 
 @pytest.mark.parametrize("name", NO_LINES)
@@ -385,7 +392,7 @@ def test_of_a_log_of_gigabytes_the_end_is_read(tmp_path: Path, node: Callable[..
         stream.write(dmesg(LOST).encode())
         # a hole of 4 GiB takes no room on the disk
         stream.seek(4 << 30)
-        stream.write(line * ((logs.LARGEST_BYTES // len(line)) + 100))
+        stream.write(line * ((logs.MAX_BYTES // len(line)) + 100))
         stream.write(f"[  200.000000] {ECC}".encode())
     run = node(log=str(path))
     (event,) = found(run, "health/events")
@@ -399,25 +406,25 @@ def test_of_a_log_of_gigabytes_the_end_is_read(tmp_path: Path, node: Callable[..
 
 
 def test_a_driver_that_repeats_itself_all_day_does_not_use_up_the_time() -> None:
-    many = dmesg(*([CRASH] * logs.MOST_LINES), LOST)
+    many = dmesg(*([CRASH] * logs.MAX_LINES), LOST)
     read = logs._parsed(many)
     assert read.findings is not None
-    assert len(read.findings.events) == logs.MOST_LINES + 1
+    assert len(read.findings.events) == logs.MAX_LINES + 1
     assert "Xid 79" in read.findings.events[-1].code
     assert read.cut == (
         "only the last 20000 lines of drivers and errors were read, of 20001, and one of each kind "
         "before them"
     )
-    quiet = QUIET + "[    1.000000] pci 0000:00:00.0: bridge\n" * logs.MOST_LINES
+    quiet = QUIET + "[    1.000000] pci 0000:00:00.0: bridge\n" * logs.MAX_LINES
     assert logs._parsed(quiet).cut == ""
 
 
 def test_a_driver_that_repeats_itself_does_not_hide_the_fault_before() -> None:
     noise = ("pcieport 0000:00:01.0: AER: Corrected error received: 0000:01:00.0\n",)
-    read = logs._parsed(dmesg(CRASH, LOST, *noise * (logs.MOST_LINES + 5)))
+    read = logs._parsed(dmesg(CRASH, LOST, *noise * (logs.MAX_LINES + 5)))
     assert read.findings is not None
     assert [each.code for each in read.findings.events[:2]] == ["Xid 31", "Xid 79"]
-    assert len(read.findings.events) == logs.MOST_LINES + 3
+    assert len(read.findings.events) == logs.MAX_LINES + 3
     assert "one of each kind" in read.cut
 
 
@@ -557,9 +564,9 @@ def test_a_scheduler_learns_well_faulty_or_unknown(
 ) -> None:
     given = answer(Run(info(), results))
     assert given.state == state
-    assert given.exit_code(Gate.PROLOG) == codes[0]
-    assert given.exit_code(Gate.PROLOG, fail_on_unknown=True) == codes[1]
-    assert given.exit_code(Gate.NPD) == given.exit_code(Gate.NPD, fail_on_unknown=True) == codes[2]
+    assert given.exit_code(Hook.PROLOG) == codes[0]
+    assert given.exit_code(Hook.PROLOG, fail_on_unknown=True) == codes[1]
+    assert given.exit_code(Hook.NPD) == given.exit_code(Hook.NPD, fail_on_unknown=True) == codes[2]
 
 
 def test_what_fails_can_be_set() -> None:
@@ -587,9 +594,9 @@ def test_node_problem_detector_gets_80_bytes_at_most(letter: str) -> None:
 def test_the_operator_finds_the_reason_in_a_file(tmp_path: Path) -> None:
     given = Answer(State.FAULTY, Action.ISOLATE, "isolate: Xid 79")
     place = tmp_path / "reason"
-    tell_operator(given, Gate.PROLOG, place)
+    inform_operator(given, Hook.PROLOG, place)
     assert place.read_text().endswith("Z prolog faulty isolate: Xid 79\n")
-    problems = tell_operator(given, Gate.PROLOG, tmp_path / "no" / "folder")
+    problems = inform_operator(given, Hook.PROLOG, tmp_path / "no" / "folder")
     assert any("the reason is not in " in each for each in problems)
 
 
@@ -601,20 +608,20 @@ def test_the_system_log_gets_one_line_and_is_never_waited_for(
     place = tmp_path / "log"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as system:
         system.bind(str(place))
-        monkeypatch.setattr(gate, "_SYSLOG", str(place))
+        monkeypatch.setattr(scheduler, "_SYSLOG", str(place))
         given = Answer(State.FAULTY, Action.ISOLATE, "isolate: Xid 79")
-        assert tell_operator(given, Gate.EPILOG, tmp_path / "reason") == []
+        assert inform_operator(given, Hook.EPILOG, tmp_path / "reason") == []
         line = system.recv(4096).decode()
         assert line.startswith("<27>portagpu-health[")
         assert line.endswith("]: epilog: isolate: Xid 79")
         # nobody reads: a full socket is a problem to tell, and not one to wait for
         for _ in range(10_000):
-            problems = tell_operator(given, Gate.EPILOG, tmp_path / "reason")
+            problems = inform_operator(given, Hook.EPILOG, tmp_path / "reason")
             if problems:
                 break
         assert "not in the system's log" in problems[0]
         well = Answer(State.WELL, Action.NONE, "no finding")
-        assert tell_operator(well, Gate.EPILOG, tmp_path / "reason") == []
+        assert inform_operator(well, Hook.EPILOG, tmp_path / "reason") == []
 
 
 # ---- the command
@@ -848,7 +855,8 @@ def test_a_node_without_gpus_and_log_is_not_passed(
 def test_the_command_imports_no_torch_and_no_numpy() -> None:
     code = (
         "import sys; from portagpu.checks.health.engine import health_so_far; "
-        "import portagpu.checks.health.gate, portagpu.checks.health.watchdog, portagpu.cli.health; "
+        "import portagpu.checks.health.scheduler, portagpu.checks.health.watchdog; "
+        "import portagpu.cli.health; "
         "print(sorted({'torch', 'numpy', 'rich', 'multiprocessing'} & set(sys.modules)))"
     )
     done = subprocess.run(

@@ -20,7 +20,7 @@ from portagpu import cli
 from portagpu.facts.captures.profilers import RECORDED, Profiler, Refused, Request, Tool
 from portagpu.traces.profile import choice
 from portagpu.traces.profile.choice import choose, installed, profilers
-from portagpu.traces.profile.command import read_command
+from portagpu.traces.profile.engine import read_command
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:

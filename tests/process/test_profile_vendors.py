@@ -23,7 +23,7 @@ from portagpu.facts.captures.profilers import Refused
 from portagpu.runs.results.run import Verdict
 from portagpu.traces.profile import choice
 from portagpu.traces.profile.engine import ProfileOptions, profile
-from portagpu.traces.profile.process_notes import Note, expected_ranks, read_notes
+from portagpu.traces.profile.judge import Note, expected_ranks, read_notes
 from tests.process.test_profile_commands import ATTACHED, install
 from tests.support.processes import descendants
 from tests.support.profile_reader import read

@@ -11,7 +11,7 @@ import pytest
 
 from portagpu import cli
 from portagpu.checks.bringup.checks import numerics
-from portagpu.checks.bringup.context import CheckedDevice, Context
+from portagpu.checks.bringup.context import CheckedDevice, Context, MachineUnderTest
 from portagpu.checks.bringup.gates import load_gates
 from portagpu.runs.engine import add_result
 from portagpu.runs.results.run import Evidence, Result, Verdict, new_run
@@ -214,9 +214,10 @@ def test_the_verb_judges_the_devices_that_it_is_asked_for(
         assert ("it sees 4" if odd == "7" else "all") in refused.err
 
 
-def _context(devices: int, **more: Any) -> Context:
+def _context(devices: int, *, shared: bool = False, **more: Any) -> Context:
     listed = [CheckedDevice(index, f"cpu:{index}", {}) for index in range(devices)]
-    return Context("many", "quick", Ranks(), GATE, devices=listed, device_count=devices, **more)
+    tested = MachineUnderTest("many", Ranks(), devices=listed, device_count=devices, shared=shared)
+    return Context(tested, GATE, "quick", **more)
 
 
 def test_the_gate_sums_up_each_further_device(monkeypatch: pytest.MonkeyPatch) -> None:

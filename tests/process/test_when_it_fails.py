@@ -93,34 +93,31 @@ MODULES = {
     "links": (
         "checks/bringup/checks/links.py",
         "runs/judges/links.py",
-        "runs/judges/link_speeds.py",
     ),
     "health": (
         "checks/bringup/checks/health.py",
         "runs/judges/health.py",
-        "runs/judges/host.py",
-        "runs/judges/peer_consistency.py",
+        "runs/judges/peers.py",
     ),
     "memory": ("checks/bringup/checks/memory.py",),
     "numerics": ("checks/bringup/checks/numerics.py",),
-    "transfers": ("checks/bringup/checks/transfers.py", "checks/bringup/checks/_measures.py"),
+    "transfers": ("checks/bringup/checks/transfers.py",),
     "collectives": ("checks/bringup/checks/collectives.py",),
-    "sustained": ("checks/bringup/checks/sustained.py", "checks/bringup/checks/_measures.py"),
+    "sustained": ("checks/bringup/checks/sustained.py", "checks/bringup/checks/transfers.py"),
 }
 MADE = {
     "<name>": ("identity", ["arch", "warp-size"]),
     "<row.name>": ("identity", [row.name for row in ROWS]),
-    "<each.name>": ("identity", [row.name for row in ROWS]),
     "<rule.name>": ("health", list(first_words("runs/judges/health.py", "_Rule"))),
 }
 """Names that are made at run time: their gate, and what they are there."""
-OF_NO_CHECK = {"<found.name>", "<judged.name>", "<name>"}
+OF_NO_CHECK = {"<each.name>", "<found.name>", "<judged.name>", "<name>"}
 """A judgement that is passed on."""
 
 
 def names_of_gates() -> dict[str, set[str]]:
     """The names of results that the source of each gate's check has."""
-    # of _measures.py collectives take "values" alone, by way of adopted()
+    # of transfers.py collectives take "values" alone, by way of adopted()
     found: dict[str, set[str]] = {"collectives": {"values"}}
     for gate, modules in MODULES.items():
         names = found.setdefault(gate, set())
@@ -145,7 +142,9 @@ def ids() -> Iterator[tuple[str, str]]:
     yield from (("performance", name) for name in FURTHER_IDS)
     yield from (("conformance", each.id) for each in list_cases())
     yield from (("conformance", f"suite/{name}") for name in SUITE)
-    yield from (("health", f"health/{name}") for name in first_words("health/engine.py", "result"))
+    yield from (
+        ("health", f"health/{name}") for name in first_words("checks/health/engine.py", "result")
+    )
     yield "health", "health/time"
     yield "compile", "kernels/softmax"
     yield from (("collectives", f"collectives/doctor/{name}") for name in known_findings())

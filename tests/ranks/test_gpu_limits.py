@@ -21,7 +21,7 @@ from portagpu.checks.bringup.checks import (
     sustained,
     transfers,
 )
-from portagpu.checks.bringup.context import CheckedDevice, Context
+from portagpu.checks.bringup.context import CheckedDevice, Context, MachineUnderTest
 from portagpu.checks.bringup.gates import load_gates
 from portagpu.devices import registry
 from portagpu.runs.results.run import Verdict
@@ -92,9 +92,13 @@ def test_every_device_of_a_large_node_has_the_time_to_open(monkeypatch, devices,
     clock = Clock(monkeypatch)
     counted(monkeypatch, devices)
     worlds = Opening(clock, seconds)
-    context = Context("cuda", effort, worlds, GATES["identity"], started_s=clock.now_s)
+    context = Context(
+        MachineUnderTest("cuda", worlds), GATES["identity"], effort, started_s=clock.now_s
+    )
     found = list(identity.check(context))
-    assert len(context.devices) == devices, f"{len(context.devices)} of {devices} were opened"
+    assert len(context.tested.devices) == devices, (
+        f"{len(context.tested.devices)} of {devices} were opened"
+    )
     blamed = [each for each in found if each.verdict in (Verdict.FAIL, Verdict.ERROR)]
     assert not blamed, f"healthy devices: {blamed[0].reason}"
     assert min(worlds.limits) >= 60, f"a device has {min(worlds.limits)} s to open"
@@ -104,12 +108,14 @@ def test_a_node_that_takes_longer_is_open_and_its_devices_are_not_blamed(monkeyp
     clock = Clock(monkeypatch)
     counted(monkeypatch, 8)
     worlds = Opening(clock, 59)
-    context = Context("cuda", "quick", worlds, GATES["identity"], started_s=clock.now_s)
+    context = Context(
+        MachineUnderTest("cuda", worlds), GATES["identity"], "quick", started_s=clock.now_s
+    )
     found = list(identity.check(context))
     assert not any(each.failed for each in found), [each.reason for each in found]
     opened = [each for each in found if each.id == "identity/device"]
     (left,) = [each for each in opened if each.verdict is Verdict.INCONCLUSIVE]
-    assert left.device == f"cuda device {len(context.devices)}"
+    assert left.device == f"cuda device {len(context.tested.devices)}"
     assert left.reason == "not run: the gate identity has used up its 270 s"
     assert not any(each.id == "identity/count" for each in found), "what was not tried is counted"
 
@@ -122,7 +128,9 @@ def test_a_gate_whose_time_is_up_begins_nothing_and_blames_nobody(monkeypatch, n
     clock = Clock(monkeypatch)
     gate = replace(GATES[name], amounts={"quick": {**GATES[name].amounts["quick"]}})
     devices = [CheckedDevice(n, f"cuda:{n}", {**FACTS, **READY}) for n in range(4)]
-    context = Context("cpu", "quick", Nothing(), gate, devices=devices, device_count=4)
+    context = Context(
+        MachineUnderTest("cpu", Nothing(), devices=devices, device_count=4), gate, "quick"
+    )
     gate.amounts["quick"]["smoke"] = True
     context.started_s = clock.now_s - 1e5
     if name == "numerics":

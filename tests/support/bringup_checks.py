@@ -56,17 +56,17 @@ def interrupted(context: Context) -> Iterator[Result]:
 
 def sleeps(context: Context) -> Iterator[Result]:
     yield context.judge("fine", True, "all is well", expected=FINE)
-    outcome = context.ranks.run(f"{__file__}:sleep", 2, backend="cpu", timeout_s=120)
+    outcome = context.tested.ranks.run(f"{__file__}:sleep", 2, backend="cpu", timeout_s=120)
     yield context.failure("world", outcome)
 
 
 def rank_dies(context: Context) -> Iterator[Result]:
-    outcome = context.ranks.run(f"{__file__}:die_on_one", 2, backend="cpu", timeout_s=60)
+    outcome = context.tested.ranks.run(f"{__file__}:die_on_one", 2, backend="cpu", timeout_s=60)
     yield context.failure("world", outcome)
 
 
 def rank_hangs(context: Context) -> Iterator[Result]:
-    outcome = context.ranks.run(
+    outcome = context.tested.ranks.run(
         f"{__file__}:hang_on_one", 3, backend="cpu", timeout_s=3
     )  # allowed: what it limits never ends
     yield context.failure("world", outcome)

@@ -30,7 +30,7 @@ from portagpu.reports import bundles as bundle
 from portagpu.reports import proofs as matrix
 from portagpu.reports.proofs.committed import read_committed
 from portagpu.runs.results import advice
-from portagpu.runs.results.actions import Action
+from portagpu.runs.results.advice import Action
 from portagpu.runs.results.schema import json_schema
 from portagpu.suites.compile.record import read_record
 from portagpu.suites.compile.record import table as compiled_table

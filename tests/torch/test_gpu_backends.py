@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch")
 import portagpu
 from portagpu.base.errors import BackendNotFound
 from portagpu.checks.bringup.checks import identity
-from portagpu.checks.bringup.context import CheckedDevice, Context
+from portagpu.checks.bringup.context import CheckedDevice, Context, MachineUnderTest
 from portagpu.checks.bringup.device import describe
 from portagpu.checks.bringup.device_properties import FIELDS
 from portagpu.checks.bringup.gates import load_gates
@@ -235,8 +235,8 @@ def test_bringup_takes_each_device_for_what_it_is(monkeypatch, tmp_path, gpu):
     facts = json.loads(json.dumps(describe(SimpleNamespace(gpu=handle))))
     known = handle.target and (handle.target.id, str(handle.target.scope))
     assert (facts["target"], facts["target_scope"]) == (known or (None, None))
-    context = Context(gpu.kind, "quick", None, load_gates()[1])
-    context.devices.append(CheckedDevice(1, "cuda:1", facts))
+    context = Context(MachineUnderTest(gpu.kind, None), load_gates()[1], "quick")
+    context.tested.devices.append(CheckedDevice(1, "cuda:1", facts))
     results = {each.id.partition("/")[2]: each for each in identity._target(context)}
     failed = [each.reason for each in results.values() if each.failed]
     assert not failed, f"{gpu.id}: {failed}"
@@ -251,8 +251,10 @@ def test_bringup_accepts_a_partition_of_the_wanted_product_alone(monkeypatch, tm
     assert (handle.part.name, handle.part.of) == ("CPX NPS1", 8), f"the part is {handle.part}"
     facts = describe(SimpleNamespace(gpu=handle))
     for wanted, verdict in (("amd-mi300x", Verdict.PASS), ("amd-mi325x", Verdict.FAIL)):
-        context = Context("rocm", "quick", None, load_gates()[1], wanted=load_target(wanted))
-        context.devices.append(CheckedDevice(1, "cuda:1", facts))
+        context = Context(
+            MachineUnderTest("rocm", None, wanted=load_target(wanted)), load_gates()[1], "quick"
+        )
+        context.tested.devices.append(CheckedDevice(1, "cuda:1", facts))
         results = {each.id.partition("/")[2]: each for each in identity._target(context)}
         assert results["target"].verdict is verdict, results["target"].reason
         assert "the part CPX NPS1 of amd-mi300x" in results["target"].reason

@@ -16,8 +16,8 @@ np: Any = pytest.importorskip("numpy")
 from portagpu import cli
 from portagpu.facts.captures.model import Capture, Process, Source, table
 from portagpu.reports.html.trace_page import render
-from portagpu.traces.analysis.document import read_document, to_document
 from portagpu.traces.analysis.model import OPERATOR_COLUMNS
+from portagpu.traces.analysis.reading import read_document, to_document
 from portagpu.traces.analysis.summary import summarize
 from tests.support.looped import looped
 

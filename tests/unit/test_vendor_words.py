@@ -77,7 +77,7 @@ ALLOWED: Final = (
     Allowed("tables.py", r".*nccl-tests or rccl-tests.*", "the programs whose forms it reads"),
     Allowed("collectives_verify.py", r".* of nccl-tests.*", "what --replay reads, --tables writes"),
     Allowed("replay.py", r".*doc/PERFORMANCE.md of nccl-tests", "the source of a definition"),
-    Allowed("peer_consistency.py", "MIG mode", "the field mig_enabled of portagpu.info/1"),
+    Allowed("peers.py", "MIG mode", "the field mig_enabled of portagpu.info/1"),
     Allowed("_info_gpus.py", "MIG o(n|ff)", "the field mig_enabled of portagpu.info/1"),
 )
 

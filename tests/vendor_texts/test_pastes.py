@@ -466,12 +466,12 @@ def test_an_archive_that_is_none_of_a_recording_is_refused_in_one_line(
 
 
 def test_what_is_unpacked_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpacked, "MOST_ENTRIES", 3)
+    monkeypatch.setattr(unpacked, "MAX_ENTRIES", 3)
     many: dict[str, str | bytes] = {str(n): TABLE for n in range(4)}
     for data in (tar(many), zipped(many)):
         with pytest.raises(RecordingError, match="more than 3 files"):
             read(tmp_path, data)
-    monkeypatch.setattr(recording, "LONGEST_FILE", len(TABLE))
+    monkeypatch.setattr(recording, "MAX_FILE_BYTES", len(TABLE))
     packed = gzip.compress(TABLE.encode() + b"\n" * (64 << 20))
     inventory = read(tmp_path, packed).inventory()
     assert len(inventory.gpus) == 4

@@ -13,7 +13,7 @@ from portagpu.base.errors import OutputError, RecordingError
 from portagpu.checks.info import collect
 from portagpu.checks.recordings.anonymous import Anonymizer
 from portagpu.checks.recordings.record import record
-from portagpu.checks.recordings.replay import MANIFEST, MOST_FILES, Recording
+from portagpu.checks.recordings.replay import MANIFEST, MAX_FILES, Recording
 from portagpu.cli.info import info
 from portagpu.machine.inventory.sources import Live
 from portagpu.machine.inventory.tools import run_commands, tool_findings
@@ -217,10 +217,10 @@ def test_a_manifest_of_odd_values_stops_nothing(tmp_path: Path, manifest: dict[s
 
 def test_too_many_files_are_a_stated_part(tmp_path: Path) -> None:
     (tmp_path / "0-dmesg").write_text(XID)
-    for number in range(MOST_FILES):
+    for number in range(MAX_FILES):
         (tmp_path / f"{number + 1:05}").touch()
     problems = Recording(tmp_path).inventory().problems
-    assert f"only {MOST_FILES} files were read" in problems
+    assert f"only {MAX_FILES} files were read" in problems
 
 
 def test_the_verb_reads_recordings_and_refuses_others(tmp_path: Path) -> None:

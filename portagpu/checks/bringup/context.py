@@ -33,8 +33,8 @@ class CheckedDevice:
 
 
 @dataclass(slots=True)
-class Context:
-    """The state of a bring-up that its checks share.
+class MachineUnderTest:
+    """What is under test, and what its gates have found of it so far.
 
     ``devices`` is empty until the identity gate has found them. ``target`` is the target to judge
     by: the wanted one, else the one that was found.
@@ -42,18 +42,14 @@ class Context:
 
     backend: str | None
     """None in a replay: no device is used."""
-    effort: str
     ranks: Ranks
-    gate: Gate
-    target: Target | None = None
-    wanted: Target | None = None
-    expect_devices: int | None = None
     machine: Machine = field(default_factory=Live)
     """The machine whose files and devices are read: this one, or a recording."""
     origins: Sequence[Origin] = ()
     """The replayed recordings; empty if this machine is judged."""
-    suite: str = "bringup"
-    """The suite of its results: "health" judges with gates of this one."""
+    target: Target | None = None
+    wanted: Target | None = None
+    expect_devices: int | None = None
     unusable: str = ""
     """Why no backend can be used; empty if one can."""
     from_files: bool = False
@@ -64,6 +60,20 @@ class Context:
     device_count: int = 1
     """How many there are to open; 1 until the identity gate has counted them."""
     versions: dict[str, str | None] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Context:
+    """What a gate's check gets: the tested machine, the gate with its amounts, and its clock.
+
+    Its methods make the results of the gate.
+    """
+
+    tested: MachineUnderTest
+    gate: Gate
+    effort: str
+    suite: str = "bringup"
+    """The suite of its results: "health" judges with gates of this one."""
     step: Callable[[str], None] = lambda _: None
     """Reports what the check is doing, for the progress view."""
     started_s: float = field(default_factory=time.monotonic)
@@ -88,7 +98,7 @@ class Context:
 
         Its time is ``limit_s``, plus ``device_s`` for every device after the first.
         """
-        further: float = self.amounts.get("device_s", 0.0) * (self.device_count - 1)
+        further: float = self.amounts.get("device_s", 0.0) * (self.tested.device_count - 1)
         limit_s = self.limit_s + further
         if time.monotonic() - self.started_s < limit_s:
             return ""
@@ -109,11 +119,11 @@ class Context:
         ``extra``. SKIP and INCONCLUSIVE have none, nor has a result without an open device.
         """
         if verdict not in _UNJUDGED:
-            earned = None if self.from_files else self.gate.earns
-            earned = Evidence.RECORDED if self.origins else earned
+            earned = None if self.tested.from_files else self.gate.earns
+            earned = Evidence.RECORDED if self.tested.origins else earned
             fields.setdefault("evidence", () if earned is None else (earned,))
-            if self.origins:
-                of = [each.to_json() for each in self.origins]
+            if self.tested.origins:
+                of = [each.to_json() for each in self.tested.origins]
                 fields["extra"] = {**fields.get("extra", {}), "recordings": of}
         return Result(
             id=f"{self.gate.id}/{name}",

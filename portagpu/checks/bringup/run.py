@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from portagpu.base.errors import BackendNotFound, MissingDependency, UnknownBackend
 from portagpu.base.installation import check_installation
 from portagpu.base.text import error_line
-from portagpu.checks.bringup.context import Context
+from portagpu.checks.bringup.context import Context, MachineUnderTest
 from portagpu.checks.bringup.gates import Gate, left_out_gates, load_gates, with_load_duration
 from portagpu.devices.registry import plugin, resolve
 from portagpu.machine.inventory.sources import Live
@@ -92,20 +92,19 @@ def bringup(
         with Ranks() as ranks:
             if name is not None:
                 ranks.start()
-            context = Context(
+            tested = MachineUnderTest(
                 backend=name,
-                effort=options.effort,
                 ranks=ranks,
-                gate=gates[0],
+                machine=machine,
+                origins=origins,
                 target=wanted,
                 wanted=wanted,
                 expect_devices=options.expect_devices,
-                machine=machine,
-                origins=origins,
                 unusable=unusable,
                 from_files=name is None,
                 shared=name is not None and plugin(name).shared,
             )
+            context = Context(tested, gates[0], options.effort)
             pending = list(gates)
             try:
                 _run_gates(pending, context, run, progress, absent)
@@ -153,7 +152,7 @@ def _run_gates(
         context.started_s = time.monotonic()
         context.step = partial(progress.step, gate)
         progress.gate_begins(gate)
-        needs = () if context.origins else gate.needs
+        needs = () if context.tested.origins else gate.needs
         blocker = next((need for need in needs if need in unusable), None)
         if gate.id in absent:
             reason = f"this run is partial: {absent[gate.id]}"
@@ -177,11 +176,11 @@ def _run_gates(
 
 def _gate_results(context: Context, failed_gate: str | None, run: Run) -> Iterator[Result]:
     """Add the gate's results; if it is blocked, only those that need no device."""
-    if failed_gate is not None or (context.unusable and context.gate.needs):
+    if failed_gate is not None or (context.tested.unusable and context.gate.needs):
         yield _blocked_result(context, failed_gate, run)
         if context.gate.replay is None:
             return
-        context.from_files = True
+        context.tested.from_files = True
     yield from _check_results(context, run)
 
 
@@ -189,9 +188,11 @@ def _check_results(context: Context, run: Run) -> Iterator[Result]:
     """Add the results of the gate's check, or one result if it breaks or finds nothing."""
     count = 0
     try:
-        check = context.gate.load(replay=context.from_files)
+        check = context.gate.load(replay=context.tested.from_files)
         if check is None:
-            reason = "a recording cannot run this" if context.origins else "no device is opened"
+            reason = (
+                "a recording cannot run this" if context.tested.origins else "no device is opened"
+            )
             yield run.add(context.result("replay", Verdict.INCONCLUSIVE, reason))
             return
         for result in check(context):
@@ -212,7 +213,7 @@ def _blocked_result(context: Context, failed_gate: str | None, run: Run) -> Resu
         (entry for entry in run.results if entry.area == failed_gate and entry.failed), None
     )
     failed = "failed" if cause is not None else "was left out"
-    why = f"the gate {failed_gate} {failed}" if failed_gate else context.unusable
+    why = f"the gate {failed_gate} {failed}" if failed_gate else context.tested.unusable
     files_too = context.gate.replay is not None
     reason = f"judged by files alone, because {why}" if files_too else f"not run, because {why}"
     return run.add(
@@ -242,12 +243,12 @@ def describe(run: Run, context: Context) -> None:
             "index": device.index,
             **{key: device.facts.get(key) for key in _DEVICE_KEYS},
         }
-        for device in context.devices
+        for device in context.tested.devices
     ]
-    target: Target | None = context.wanted or context.target
+    target: Target | None = context.tested.wanted or context.tested.target
     run.info = replace(
         run.info,
         devices=tuple(devices),
-        versions={**run.info.versions, **context.versions},
+        versions={**run.info.versions, **context.tested.versions},
         target=target.id if target is not None else run.info.target,
     )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from portagpu.base.errors import RecordingError
+from portagpu.base.files import read_bounded
 from portagpu.base.text import excerpt
-from portagpu.checks.collectives_doctor.findings import Finding, combine, to_result
+from portagpu.checks.collectives_doctor.findings import Finding, combine_findings, to_result
 from portagpu.checks.collectives_doctor.flight_recorder import looks_like_dump, rank_of, read_dump
-from portagpu.checks.collectives_doctor.inputs import list_inputs
 from portagpu.checks.collectives_doctor.logs import Job, NoKnownLineError, judge_logs, read_log
 from portagpu.checks.collectives_doctor.reports import (
     Reports,
@@ -19,19 +22,76 @@ from portagpu.checks.collectives_doctor.reports import (
 from portagpu.checks.collectives_doctor.settings import judge_machine
 from portagpu.checks.collectives_doctor.stalls import judge_dumps
 from portagpu.facts.formats.cleaning import decode_text
+from portagpu.facts.host.rooted import Kind, RootedFolder
 from portagpu.facts.readings.model import FormatError
 from portagpu.runs.engine import Progress, RunOptions, add_result, complete
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterator, Sequence
 
     from portagpu.checks.collectives_doctor.flight_recorder import Dump
-    from portagpu.checks.collectives_doctor.inputs import InputFile
     from portagpu.machine.inventory.sources import Machine
     from portagpu.runs.results.run import Run
 
-LONGEST_DOCUMENT: Final = 64 << 20
+MAX_FILE_BYTES: Final = 256 << 20
+"""Bytes of one file: the log of a hundred ranks has about 100 MiB."""
+MAX_FILES: Final = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """One file: its name, below a folder that was given, and what reads so many bytes of it."""
+
+    name: str
+    data: Callable[[int], bytes]
+
+    def read(self) -> bytes:
+        """The whole file. Raises FormatError where it cannot be read, or is too large."""
+        try:
+            data = self.data(MAX_FILE_BYTES + 1)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or "it cannot be read"
+            raise FormatError(reason) from None
+        if len(data) > MAX_FILE_BYTES:
+            raise FormatError(f"it has more than {MAX_FILE_BYTES >> 20} MiB")
+        return data
+
+
+def list_inputs(paths: Sequence[Path | str]) -> list[InputFile]:
+    """Each file at ``paths``; of a folder, all files below it, without links.
+
+    Raises RecordingError for a path that is not there, and for too many files.
+    """
+    found: list[InputFile] = []
+    if not all(map(str, paths)):
+        raise RecordingError("a path is empty: name a file or a folder")
+    for path in map(Path, paths):
+        try:
+            path.stat()
+            for each in _below(path) if path.is_dir() else [_single(path)]:
+                found.append(each)
+                if len(found) > MAX_FILES:
+                    raise RecordingError(f"there are more than {MAX_FILES} files: give fewer")
+        except (OSError, ValueError) as error:
+            if isinstance(error, RecordingError):
+                raise
+            reason = getattr(error, "strerror", None) or "it cannot be read"
+            raise RecordingError(f"{excerpt(str(path))}: {reason}") from None
+    return found
+
+
+def _single(path: Path) -> InputFile:
+    return InputFile(path.name, partial(read_bounded, path))
+
+
+def _below(path: Path) -> Iterator[InputFile]:
+    folder = RootedFolder(path.resolve())
+    for name, kind in folder.walk():
+        if kind is Kind.FILE:
+            yield InputFile(name, partial(folder.data, name, follow=False))
+
+
+MAX_DOCUMENT_BYTES: Final = 64 << 20
 """Bytes of a dump or report, which is held as a whole: a dump of 20 000 entries is 20 MiB."""
 
 
@@ -59,7 +119,7 @@ def doctor(options: DoctorOptions, progress: Progress | None = None) -> Run:
         if options.machine is not None:
             progress.item_begins("settings", 1, 1)
             found += judge_machine(options.machine)
-        for finding in combine(found):
+        for finding in combine_findings(found):
             add_result(run, progress, to_result(finding))
 
     return complete(run, progress, work)
@@ -99,8 +159,8 @@ def _read_file(
     Raises FormatError for a file of no known form.
     """
     is_report = looks_like_report(name, data)
-    if (is_report or looks_like_dump(data)) and len(data) > LONGEST_DOCUMENT:
-        raise FormatError(f"it has more than {LONGEST_DOCUMENT >> 20} MiB")
+    if (is_report or looks_like_dump(data)) and len(data) > MAX_DOCUMENT_BYTES:
+        raise FormatError(f"it has more than {MAX_DOCUMENT_BYTES >> 20} MiB")
     if is_report:
         read_report(decode_text(data), name, reports)
     elif looks_like_dump(data):

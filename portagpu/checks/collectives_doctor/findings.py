@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.documents import DocumentError
 from portagpu.facts.vendors import leave_out_table, tables
-from portagpu.runs.results.findings import Finding, Known, combine, kinds_of, result_of
+from portagpu.runs.results.judgement import Finding, Known, combine_findings, kinds_of, result_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SUITE: Final = "collectives"
 AREA: Final = "doctor"
 TABLE: Final = "doctor"
-__all__ = ["Finding", "Known", "combine", "known_findings", "own_table", "to_result"]
+__all__ = ["Finding", "Known", "combine_findings", "known_findings", "own_table", "to_result"]
 _OWN: Final = Path(__file__).resolve().parent / "findings.toml"
 
 

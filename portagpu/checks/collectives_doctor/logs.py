@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 KIND: Final = "log"
-_LONGEST_LINE: Final = 4000
+_MAX_LINE: Final = 4000
 _TEXT_SHARE: Final = 0.9
 """Of the signs of a text; colours of a terminal do not print. Of random bytes it is 0.74."""
-_MOST_SHOWN: Final = 4
-_MOST_KINDS: Final = 200
+_MAX_SHOWN: Final = 4
+_MAX_KINDS: Final = 200
 """Warnings of different words that are kept: a log repeats few."""
 
 # torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, of torch 1.13 to 2.13
@@ -166,7 +166,7 @@ def read_log(text: str, job: Job) -> None:
     for raw in text.split("\n"):
         if not raw or raw.isspace():
             continue
-        line = raw[:_LONGEST_LINE]
+        line = raw[:_MAX_LINE]
         prefix = next((found for each in patterns.lines if (found := each.search(line))), None)
         message = prefix["message"] if prefix else line.strip()
         key = (prefix["host"], prefix["pid"]) if prefix else ("", "")
@@ -182,7 +182,7 @@ def read_log(text: str, job: Job) -> None:
             _see(job.seen, event.finding, message, key)
         if prefix and not events and prefix["level"] == "WARN":
             words = re.sub(r"0x[0-9a-f]+|\d+", "N", message)
-            if words in job.warnings or len(job.warnings) < _MOST_KINDS:
+            if words in job.warnings or len(job.warnings) < _MAX_KINDS:
                 _see(job.warnings, words, message, key)
         job.lines += bool(known or events)
     if job.lines == before:
@@ -192,7 +192,7 @@ def read_log(text: str, job: Job) -> None:
 
 def _is_text(text: str) -> bool:
     """Whether the beginning is what programs print, and not bytes of something else."""
-    head = text[:_LONGEST_LINE]
+    head = text[:_MAX_LINE]
     prints = sum(sign.isprintable() or sign.isspace() for sign in head)
     return bool(head.strip()) and prints >= _TEXT_SHARE * len(head)
 
@@ -243,7 +243,7 @@ def _read_watchdog(line: str, job: Job) -> int:
         said = {name: text for name, text in found.groupdict().items() if text is not None}
         caught = {name: text if name == "operation" else int(text) for name, text in said.items()}
         of_rank = job.timeouts.setdefault(int(said["rank"]), [])
-        if caught not in of_rank and len(of_rank) < _MOST_KINDS:
+        if caught not in of_rank and len(of_rank) < _MAX_KINDS:
             of_rank.append(caught)
         return 1
     if found := _STATUS.search(line):
@@ -274,8 +274,8 @@ def judge_logs(job: Job) -> Iterator[Finding]:
         yield Finding(id=event.finding, evidence=_told(job, seen), device=_blamed(job, seen))
     if job.warnings:
         shown = sorted(job.warnings.values(), key=lambda seen: -seen.count)
-        words = "; ".join(_told(job, seen) for seen in shown[:_MOST_SHOWN])
-        more = f"; and {len(shown) - _MOST_SHOWN} more kinds" if len(shown) > _MOST_SHOWN else ""
+        words = "; ".join(_told(job, seen) for seen in shown[:_MAX_SHOWN])
+        more = f"; and {len(shown) - _MAX_SHOWN} more kinds" if len(shown) > _MAX_SHOWN else ""
         yield Finding(id="library-warning", evidence=words + more)
 
 
@@ -298,7 +298,7 @@ def _summary(job: Job) -> str:
         ("plugin", job.plugins),
     ):
         if counts:
-            shown = [each for each, _ in counts.most_common(_MOST_SHOWN)]
+            shown = [each for each, _ in counts.most_common(_MAX_SHOWN)]
             parts.append(f"{name} {', '.join(shown)}")
     if job.settings:
         stated = (f"{n}={'|'.join(sorted(v))}" for n, v in sorted(job.settings.items()))
@@ -309,8 +309,8 @@ def _summary(job: Job) -> str:
 def _told(job: Job, seen: _Seen) -> str:
     times = f" ({seen.count} times)" if seen.count > 1 else ""
     who = sorted({w for key in seen.processes if (w := _who(job, key))})
-    more = f" and {len(who) - _MOST_SHOWN} more" if len(who) > _MOST_SHOWN else ""
-    by = f", by {', '.join(who[:_MOST_SHOWN])}{more}" if who else ""
+    more = f" and {len(who) - _MAX_SHOWN} more" if len(who) > _MAX_SHOWN else ""
+    by = f", by {', '.join(who[:_MAX_SHOWN])}{more}" if who else ""
     return f'"{seen.line}"{times}{by}'
 
 
@@ -348,7 +348,7 @@ def _creations(job: Job) -> Iterator[Finding]:
         if size < 2 or not begun - done:
             continue
         told += 1
-        known = range(min(size, 1 << 16)) if told <= _MOST_KINDS else ()
+        known = range(min(size, 1 << 16)) if told <= _MAX_KINDS else ()
         absent = sorted(set(known) - begun - done)
         others = f"; {ranks_in_words(absent)} did not begin it here" if absent else ""
         yield Finding(

@@ -25,8 +25,8 @@ _NO_COMMA: Final = re.compile(r'("\w{1,40}": -?\d{1,12})(\s*\n\s*")')
 _RUNNING: Final = 0
 _INITIALISING: Final = 7
 """ncclSuccess and ncclInProgress (``src/nccl.h.in``)."""
-_MOST_COMMUNICATORS: Final = 1 << 16
-_MOST_RANKS: Final = 1 << 20
+_MAX_COMMUNICATORS: Final = 1 << 16
+_MAX_RANKS: Final = 1 << 20
 
 Counts = dict[str, dict[int, int]]
 
@@ -93,7 +93,7 @@ def _read_state(document: Mapping[str, Any], reports: Reports) -> None:
     version = next((v for key, v in document.items() if key.endswith("ccl_version")), None)
     if isinstance(version, str):
         reports.versions.add(excerpt(version, 40))
-    for each in document["communicators"][:_MOST_COMMUNICATORS]:
+    for each in document["communicators"][:_MAX_COMMUNICATORS]:
         if not isinstance(each, dict) or not isinstance(each.get("hash"), str):
             raise FormatError("this is no report of a communication library: a communicator")
         known = reports.communicators.setdefault(excerpt(each["hash"], 40), _Communicator())
@@ -150,7 +150,7 @@ def _read_call(document: Mapping[str, Any], reports: Reports) -> int:
 
 
 def _tables(value: object) -> Iterator[Mapping[str, Any]]:
-    for each in value[:_MOST_RANKS] if isinstance(value, list) else ():
+    for each in value[:_MAX_RANKS] if isinstance(value, list) else ():
         if not isinstance(each, dict):
             raise FormatError("this is no report of a communication library: a rank")
         yield each

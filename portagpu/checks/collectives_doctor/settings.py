@@ -34,7 +34,7 @@ _SMALL_MTU: Final = 4200
 # buffers of 4 MiB and more for each channel and peer are registered; the guides ask for no limit
 _SMALL_LOCKED_BYTES: Final = 1 << 30
 _LOOPBACK: Final = re.compile(r"lo|docker\d*|virbr\d*|veth.*")
-_LONGEST_FILE: Final = 1 << 16
+_MAX_FILE_BYTES: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ def _read_files(machine: Machine, kind: str | None) -> dict[str, dict[str, str]]
 
 def _file_settings(tree: Tree, path: str) -> dict[str, str]:
     """What a configuration file sets, as the library reads it: no blank or quote is removed."""
-    data = (tree.data(path) or b"")[:_LONGEST_FILE]
+    data = (tree.data(path) or b"")[:_MAX_FILE_BYTES]
     lines = data.decode(errors="replace").splitlines()
     pairs = (line.partition("=") for line in lines if not line.startswith("#"))
     return {name: value for name, equals, value in reversed(list(pairs)) if equals}

@@ -15,7 +15,7 @@ def main() -> None:
     try:
         # imported here, so that a broken installation is an answer too
         from portagpu.checks.health.engine import health_so_far
-        from portagpu.checks.health.options import HealthOptions
+        from portagpu.checks.health.watchdog import HealthOptions
 
         for run in health_so_far(HealthOptions(**request)):
             channel.send({"run": run.to_json()})

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Final
 from portagpu.base.text import error_line
 from portagpu.checks.bringup.checks import environment
 from portagpu.checks.bringup.checks.health import check_host
-from portagpu.checks.bringup.context import Context
+from portagpu.checks.bringup.context import Context, MachineUnderTest
 from portagpu.checks.bringup.gates import load_gates
 from portagpu.checks.bringup.run import describe
 from portagpu.checks.health.machine import Snapshot
-from portagpu.runs.results.actions import with_action
+from portagpu.runs.results.advice import with_action
 from portagpu.runs.results.run import Run, Verdict
 from portagpu.runs.world import Ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from portagpu.checks.health.options import HealthOptions
+    from portagpu.checks.health.watchdog import HealthOptions
     from portagpu.machine.inventory.sources import Machine
     from portagpu.runs.results.run import Result
 
@@ -52,19 +52,17 @@ def health_so_far(options: HealthOptions) -> Iterator[Run]:
     )
     origins = machine.origins()
     gates = {gate.id: gate for gate in load_gates()}
-    context = Context(
+    tested = MachineUnderTest(
         backend=None,
-        effort="quick",
         ranks=Ranks(),
-        gate=gates["health"],
+        machine=machine,
+        origins=origins,
         target=target,
         wanted=target,
         expect_devices=options.expect_devices,
-        machine=machine,
-        origins=origins,
-        suite=SUITE,
         from_files=True,
     )
+    context = Context(tested, gates["health"], "quick", SUITE)
 
     def judged(
         gate: str, check: Callable[[Context], Iterator[Result]] | None = None
@@ -90,7 +88,7 @@ def health_so_far(options: HealthOptions) -> Iterator[Run]:
     yield run_of(log, *devices.values())
     if options.tools and not options.replay and machine.inventory().gpus:
         if machine.ask_tools():
-            context.devices.clear()
+            context.tested.devices.clear()
             devices = _device_gates(judged)
         else:
             devices["links"] = judged("links")
@@ -129,7 +127,7 @@ def _sources(context: Context) -> Iterator[Result]:
 
 def _log(context: Context) -> Iterator[Result]:
     """Whether the kernel's log was read, and all of it."""
-    machine = context.machine
+    machine = context.tested.machine
     assert isinstance(machine, Snapshot)  # noqa: S101 - this engine made it
     log = machine.kernel_log
     if log.problem:

@@ -4,8 +4,8 @@ from portagpu.checks.monitor.endpoint import Endpoint as Endpoint
 from portagpu.checks.monitor.endpoint import EndpointError as EndpointError
 from portagpu.checks.monitor.endpoint import parse_address as parse_address
 from portagpu.checks.monitor.lines import JsonLines as JsonLines
-from portagpu.checks.monitor.options import LONGEST_S as LONGEST_S
-from portagpu.checks.monitor.options import SHORTEST_S as SHORTEST_S
+from portagpu.checks.monitor.options import MAX_INTERVAL_S as MAX_INTERVAL_S
+from portagpu.checks.monitor.options import MIN_INTERVAL_S as MIN_INTERVAL_S
 from portagpu.checks.monitor.options import MonitorOptions as MonitorOptions
 from portagpu.checks.monitor.run import Watched as Watched
 from portagpu.checks.monitor.run import monitor as monitor

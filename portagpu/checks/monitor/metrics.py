@@ -9,6 +9,7 @@ page says: dots become underscores, and the unit follows ("By" is bytes, "1" of 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 if TYPE_CHECKING:
@@ -378,3 +379,8 @@ OWN_METRICS: Final[Mapping[str, tuple[str, str]]] = {
 def names() -> frozenset[str]:
     """Every name that a query can use."""
     return frozenset(OWN_METRICS) | {each.series for each in METRICS}
+
+
+def dashboard() -> str:
+    """The dashboard as JSON text, in Grafana's classic model, which every Grafana imports."""
+    return files(__package__).joinpath("grafana.json").read_text("utf-8")

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from portagpu.checks.monitor.stall import AFTER_S
-from portagpu.checks.monitor.tracker import GRACE_S
+from portagpu.checks.monitor.tracker import AFTER_S, GRACE_S
 
-SHORTEST_S: Final = 0.1
+MIN_INTERVAL_S: Final = 0.1
 """The shortest interval: devices average their own values over as much or more."""
-LONGEST_S: Final = 86400.0
+MAX_INTERVAL_S: Final = 86400.0
 """The longest interval, a day."""
 
 

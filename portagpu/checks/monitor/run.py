@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _OPENING_S: Final = 5.0
 """How long the first look may wait for libraries that open their devices one after the other."""
-_LONGEST_WAIT_S: Final = 2.0
+_MAX_WAIT_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def monitor(
             if looks == options.count or due > ends_at:
                 break
             sleep(max(0.0, due - passed))
-            wait_s = min(0.9 * options.interval_s, _LONGEST_WAIT_S)
+            wait_s = min(0.9 * options.interval_s, _MAX_WAIT_S)
     return Watched(looks, number - looks)
 
 

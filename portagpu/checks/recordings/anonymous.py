@@ -38,7 +38,7 @@ _GPU_UUID: Final = re.compile(
     r"(?:MIG-)?(?:GPU|MIG)-(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{16})",
     re.IGNORECASE,
 )
-_SHORTEST_UUID: Final = 8
+_MIN_UUID_LENGTH: Final = 8
 """Characters: a shorter "GUID" is a number that the kernel gave."""
 _VERSIONED: Final = re.compile(
     r"(?:\A|[\s_-])(?:version|versions|ver|firmware|fw|bios|vbios|driver|revision)(?:\Z|[\s_-])",
@@ -65,7 +65,7 @@ _FIRST_PROCESSES: Final = frozenset({"systemd", "init"})
 # PCI Express Base Specification, "Device Serial Number Extended Capability": id, offset, length
 _EXTENDED: Final = 0x100
 _SERIAL_CAPABILITY: Final = 0x0003
-_MOST_CAPABILITIES: Final = 48
+_MAX_CAPABILITIES: Final = 48
 
 
 def identities(asked: Iterable[Findings], printed: Iterable[Findings] = ()) -> frozenset[str]:
@@ -178,7 +178,7 @@ class Anonymizer:
         bare = text.strip()
         kind = identifying_kind(key) if key else None
         if kind is not None:
-            numbered = kind == "uuid" and len(bare) < _SHORTEST_UUID
+            numbered = kind == "uuid" and len(bare) < _MIN_UUID_LENGTH
             stated = names_something(kind, key, bare.strip('",')) and not PLACEHOLDER.fullmatch(
                 bare
             )
@@ -254,7 +254,7 @@ class Anonymizer:
     def _config(self, data: bytes) -> bytes:
         """PCI configuration space without the device's serial number."""
         offset = _EXTENDED
-        for _ in range(_MOST_CAPABILITIES):
+        for _ in range(_MAX_CAPABILITIES):
             if offset + 12 > len(data):
                 break
             header = int.from_bytes(data[offset : offset + 4], "little")

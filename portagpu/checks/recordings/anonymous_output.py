@@ -55,7 +55,7 @@ _MARKUP: Final = re.compile(
 )
 _DECLARED: Final = re.compile(r"<!DOCTYPE\s++([\w:.-]++)")
 _HEAD: Final = 4096
-_LONGEST_KEY: Final = 80
+_MAX_KEY: Final = 80
 
 # "Processes:", "    Process Info : None", "| Processes:       |", "PROCESS_INFO:"
 _SECTION: Final = re.compile(
@@ -131,7 +131,7 @@ def clean_document(value: Any, clean: Cleaner, key: str = "") -> Any:
 
 def _joined_key(key: str, name: str) -> str:
     """The key that describes a value: in a table of firmware the name alone is a block's."""
-    return f"{key[-_LONGEST_KEY:]} {name}" if key else name
+    return f"{key[-_MAX_KEY:]} {name}" if key else name
 
 
 def clean_output(text: str, clean: Cleaner) -> str:

@@ -23,10 +23,10 @@ from portagpu.base.text import excerpt
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MOST_BYTES: Final = 128 << 20
+MAX_BYTES: Final = 128 << 20
 """Unpacked size of an archive."""
-MOST_ENTRIES: Final = 65_536
-_LONGEST_NAME: Final = 1024
+MAX_ENTRIES: Final = 65_536
+_MAX_NAME: Final = 1024
 _PIECE: Final = 1 << 16
 
 _GZIP, _ZIP = b"\x1f\x8b", b"PK\x03\x04"
@@ -136,11 +136,11 @@ class _BoundedReader:
 
     def __init__(self, file: BinaryIO | gzip.GzipFile) -> None:
         self._file = file
-        self._left = MOST_BYTES + (MOST_ENTRIES << 11)
+        self._left = MAX_BYTES + (MAX_ENTRIES << 11)
 
     def read(self, size: int = -1) -> bytes:
         if size < 0 or size > self._left:
-            raise _ArchiveRefused(f"it holds more than {MOST_BYTES >> 20} MiB")
+            raise _ArchiveRefused(f"it holds more than {MAX_BYTES >> 20} MiB")
         data = self._file.read(size)
         self._left -= len(data)
         return data
@@ -193,23 +193,23 @@ def _bound_directory(path: Path) -> None:
     """_Refused for a zip whose list of entries would fill the memory, which is read at once."""
     found = 0
     with path.open("rb") as file:
-        for _ in range(MOST_BYTES // _PIECE + 1):
+        for _ in range(MAX_BYTES // _PIECE + 1):
             piece = file.read(_PIECE)
             found += piece.count(b"PK\x01\x02")
             if not piece:
                 return
-            if found > MOST_ENTRIES:
-                raise _ArchiveRefused(f"it holds more than {MOST_ENTRIES} files")
-    raise _ArchiveRefused(f"it is larger than {MOST_BYTES >> 20} MiB")
+            if found > MAX_ENTRIES:
+                raise _ArchiveRefused(f"it holds more than {MAX_ENTRIES} files")
+    raise _ArchiveRefused(f"it is larger than {MAX_BYTES >> 20} MiB")
 
 
 def _save(entries: Iterator[tuple[str, IO[bytes] | str | None]], folder: Path) -> None:
-    left, number = MOST_BYTES, 0
+    left, number = MAX_BYTES, 0
     links: dict[Path, str] = {}
     for name, content in entries:
         number += 1
-        if number > MOST_ENTRIES:
-            raise _ArchiveRefused(f"it holds more than {MOST_ENTRIES} files")
+        if number > MAX_ENTRIES:
+            raise _ArchiveRefused(f"it holds more than {MAX_ENTRIES} files")
         place = folder.joinpath(*_parts(name))
         if isinstance(content, str):
             links[place] = content
@@ -223,7 +223,7 @@ def _save(entries: Iterator[tuple[str, IO[bytes] | str | None]], folder: Path) -
             while piece := content.read(_PIECE):
                 left -= len(piece)
                 if left < 0:
-                    raise _ArchiveRefused(f"it holds more than {MOST_BYTES >> 20} MiB")
+                    raise _ArchiveRefused(f"it holds more than {MAX_BYTES >> 20} MiB")
                 file.write(piece)
     # after every file and folder, so that none is made through a link
     for place in links:
@@ -234,7 +234,7 @@ def _save(entries: Iterator[tuple[str, IO[bytes] | str | None]], folder: Path) -
 
 def _parts(name: str) -> tuple[str, ...]:
     """The names of folders and the file; _Refused for what would not stay in the archive."""
-    if len(name) > _LONGEST_NAME or "\0" in name:
+    if len(name) > _MAX_NAME or "\0" in name:
         raise _ArchiveRefused(f"the name {excerpt(name, 40)!r} in it is none of a file")
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts:

@@ -45,13 +45,13 @@ TREE: Final = "tree"
 FINDINGS: Final = "findings"
 OUTPUTS: Final = "outputs"
 
-LONGEST_FILE: Final = 32 << 20
+MAX_FILE_BYTES: Final = 32 << 20
 """Bytes that are read of one file: a 500-GPU matrix is 3 MiB, a kernel's log 16."""
-MOST_BYTES: Final = 128 << 20
+MAX_BYTES: Final = 128 << 20
 """Bytes that are read of all files together."""
-MOST_FILES: Final = 4000
+MAX_FILES: Final = 4000
 _BEGINNING: Final = 4096
-_MOST_UNREAD: Final = 20
+_MAX_UNREAD: Final = 20
 _KERNEL_FOLDERS: Final = ("sys", "proc", "dev")
 # what a folder holds that is recorded by itself: a mark in it, and where the kernel has it
 _PARTS: Final = (
@@ -244,7 +244,7 @@ def _is_there(folder: RootedFolder, path: str, parts: Sequence[str]) -> bool:
 def _read_manifest(folder: RootedFolder) -> dict[str, Any]:
     file = folder.root / MANIFEST
     try:
-        manifest = json.loads(folder.data(MANIFEST, LONGEST_FILE, follow=False))
+        manifest = json.loads(folder.data(MANIFEST, MAX_FILE_BYTES, follow=False))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
@@ -263,13 +263,13 @@ def _error_reason(error: Exception) -> str:
 def _file_findings(path: Path) -> Iterator[Findings]:
     """The findings of a single file, which may be a link."""
     yield from _text_findings(
-        path.name, path.parent.name, lambda: read_bounded(path, LONGEST_FILE + 1)
+        path.name, path.parent.name, lambda: read_bounded(path, MAX_FILE_BYTES + 1)
     )[0]
 
 
 def _folder_findings(folder: RootedFolder, may_be_packed: bool) -> Iterator[Findings]:
     """The findings of each file, without those of the kernel's tree."""
-    left, number = MOST_BYTES, 0
+    left, number = MAX_BYTES, 0
     unread: list[str] = []
     try:
         for name, kind in folder.walk(_is_kernels):
@@ -278,18 +278,18 @@ def _folder_findings(folder: RootedFolder, may_be_packed: bool) -> Iterator[Find
                 continue
             if name == MANIFEST or name.endswith(f"/{MANIFEST}"):
                 continue
-            if number == MOST_FILES:
-                unread.append(f"only {MOST_FILES} files were read")
+            if number == MAX_FILES:
+                unread.append(f"only {MAX_FILES} files were read")
                 break
             if left <= 0:
-                unread.append(f"only the first {MOST_BYTES >> 20} MiB of its files were read")
+                unread.append(f"only the first {MAX_BYTES >> 20} MiB of its files were read")
                 break
             number += 1
             inner = Path(name).parent.name or folder.root.name
             found, size = _text_findings(
                 name,
                 inner,
-                partial(folder.data, name, LONGEST_FILE + 1, follow=False),
+                partial(folder.data, name, MAX_FILE_BYTES + 1, follow=False),
                 may_be_packed,
             )
             left -= size
@@ -297,9 +297,9 @@ def _folder_findings(folder: RootedFolder, may_be_packed: bool) -> Iterator[Find
     except OSError as error:
         unread.append(f"{excerpt(str(error.filename))}: {error.strerror}: what follows is not read")
     if unread:
-        more = f" (and {len(unread) - _MOST_UNREAD} more)" if len(unread) > _MOST_UNREAD else ""
+        more = f" (and {len(unread) - _MAX_UNREAD} more)" if len(unread) > _MAX_UNREAD else ""
         problems = (
-            [*unread[: _MOST_UNREAD - 1], f"{unread[_MOST_UNREAD - 1]}{more}"] if more else unread
+            [*unread[: _MAX_UNREAD - 1], f"{unread[_MAX_UNREAD - 1]}{more}"] if more else unread
         )
         yield Findings(kind="files", problems=tuple(problems))
 
@@ -319,11 +319,11 @@ def _text_findings(
             if kind != "gzip" or not may_be_packed:
                 where = "here" if may_be_packed else "in an archive"
                 raise FormatError(f"what is packed with {kind} is not read {where}: unpack it")
-            data, cut = gunzip(data, LONGEST_FILE + 1)
+            data, cut = gunzip(data, MAX_FILE_BYTES + 1)
             if (inner := packed_with(data)) is not None:
                 raise FormatError(f"{inner} in a gzip is not read here: unpack it")
         size = len(data)
-        text = decode_text(data[:LONGEST_FILE])
+        text = decode_text(data[:MAX_FILE_BYTES])
         if folder == FINDINGS and name.endswith(".json"):
             return [_saved_findings(text)], size
         found = list(read_text(text))
@@ -331,8 +331,8 @@ def _text_findings(
         return [Findings(kind=shown, problems=(f"{shown}: {excerpt(_error_reason(error))}",))], size
     if cut:
         found.append(Findings(kind=shown, problems=(f"{shown}: {cut}",), breaks_off=True))
-    elif size > LONGEST_FILE:
-        more = f"{shown}: only its first {LONGEST_FILE >> 20} MiB were read"
+    elif size > MAX_FILE_BYTES:
+        more = f"{shown}: only its first {MAX_FILE_BYTES >> 20} MiB were read"
         found.append(Findings(kind=shown, problems=(more,), breaks_off=True))
     return found, size
 

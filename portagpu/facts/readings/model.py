@@ -270,7 +270,7 @@ class Event:
     ``code`` is "Xid 79" or the driver's own word; ``meaning`` and ``action`` are the vendor's
     documentation in a few words, None for a code that it does not list; ``fatal`` where the vendor
     says that the GPU needs a reset or replacement. ``todo`` is ``action`` for programs
-    (``portagpu.runs.results.actions``), and ``reference`` the document that both are from.
+    (``portagpu.runs.results.advice``), and ``reference`` the document that both are from.
     """
 
     source: str

@@ -21,7 +21,7 @@ from portagpu.reports.bundles.clearance import parse_clearance
 from portagpu.reports.bundles.document import SCHEMA as BUNDLE
 from portagpu.reports.bundles.document import sha256
 from portagpu.reports.bundles.times import check_times
-from portagpu.runs.results.run import LARGEST_BYTES, Run, parse_json
+from portagpu.runs.results.run import MAX_BYTES, Run, parse_json
 from portagpu.runs.results.schema import SCHEMA as RESULT
 from portagpu.runs.results.schema import check_version
 
@@ -170,7 +170,7 @@ def claimed_run(path: Path) -> str | None:
 def _claimed(path: Path) -> tuple[str | None, str | None]:
     """The schema and the run of a file, as it says them."""
     try:
-        raw = parse_json(read_bounded(path, LARGEST_BYTES + 1))[0]
+        raw = parse_json(read_bounded(path, MAX_BYTES + 1))[0]
         schema = raw["schema"]
         return schema, str((raw["result"] if schema == BUNDLE else raw)["run"]["id"])
     except (OSError, ResultError, LookupError, TypeError):
@@ -180,7 +180,7 @@ def _claimed(path: Path) -> tuple[str | None, str | None]:
 def read_file(path: Path) -> Document:
     """The document in a file; raises ResultError that begins with the path, and OtherDocument."""
     try:
-        return parse(read_bounded(path, LARGEST_BYTES + 1), path)
+        return parse(read_bounded(path, MAX_BYTES + 1), path)
     except OSError as error:
         why = error.strerror or error
         raise ResultError(f"{one_line(str(path))}: cannot be read: {why}") from error

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from portagpu.reports.fleet import slurm
 from portagpu.reports.fleet.lock import locked
 from portagpu.reports.fleet.record import FleetRecord, Step, StepState, read_record, write_record
-from portagpu.runs.results.actions import Action
+from portagpu.runs.results.advice import Action
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

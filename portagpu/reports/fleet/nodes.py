@@ -13,8 +13,14 @@ from portagpu.base.errors import ResultError
 from portagpu.base.text import one_line
 from portagpu.reports.bundles.files import WHOLE, OtherDocument, read_file
 from portagpu.runs.ledger import account_of, fact_of, owner_of
-from portagpu.runs.results.actions import Action, action_of, worst_action
-from portagpu.runs.results.advice import check_of, severities, severity_of
+from portagpu.runs.results.advice import (
+    Action,
+    action_of,
+    check_of,
+    severities,
+    severity_of,
+    worst_action,
+)
 from portagpu.runs.results.verdicts import Verdict
 from portagpu.runs.results.wording import without_device
 from portagpu.suites.performance.fleet import measure_of, peer_value
@@ -63,7 +69,7 @@ class Measured(NamedTuple):
 class Failure:
     """Why a result, or a whole run, is not a PASS, and what to do.
 
-    ``action`` is the worst of what it stands for (``portagpu.runs.results.actions``). ``rank``
+    ``action`` is the worst of what it stands for (``portagpu.runs.results.advice``). ``rank``
     orders failures, 0 the gravest."""
 
     suite: str

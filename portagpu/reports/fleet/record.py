@@ -16,7 +16,7 @@ from portagpu.base.documents import DocumentError, decode, encode, mapping, vers
 from portagpu.base.errors import PortagpuError
 from portagpu.base.files import read_bounded, write_atomic
 from portagpu.base.text import excerpt
-from portagpu.runs.results.actions import Action
+from portagpu.runs.results.advice import Action
 from portagpu.runs.results.verdicts import Verdict
 
 if TYPE_CHECKING:

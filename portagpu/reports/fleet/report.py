@@ -19,8 +19,7 @@ from portagpu.reports.fleet.distributions import Distribution, distributions_of
 from portagpu.reports.fleet.nodes import Failure
 from portagpu.reports.fleet.result_files import Fleet, Missing, gather
 from portagpu.runs.ledger import IDENTITY, balance
-from portagpu.runs.results.actions import Action
-from portagpu.runs.results.advice import severities
+from portagpu.runs.results.advice import Action, severities
 from portagpu.runs.results.verdicts import FAILING, Verdict, fold, fold_area
 
 if TYPE_CHECKING:

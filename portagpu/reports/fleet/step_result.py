@@ -11,7 +11,7 @@ from portagpu.base.files import read_bounded
 from portagpu.base.text import excerpt, one_line
 from portagpu.reports.bundles.files import read_file
 from portagpu.reports.fleet.record import Step, StepState
-from portagpu.runs.results.actions import worst_action
+from portagpu.runs.results.advice import worst_action
 from portagpu.runs.results.verdicts import FAILING, Verdict
 
 if TYPE_CHECKING:

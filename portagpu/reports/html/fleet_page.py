@@ -21,7 +21,7 @@ from portagpu.reports.html.fleet_tables import (
 )
 from portagpu.reports.html.markup import Markup, json_block, page, shown_text, tag
 from portagpu.reports.html.sections import contents
-from portagpu.runs.results.actions import Action
+from portagpu.runs.results.advice import Action
 from portagpu.runs.results.verdicts import Verdict
 
 if TYPE_CHECKING:

@@ -23,9 +23,14 @@ from portagpu.base.documents import (
 )
 from portagpu.facts.readings.model import GpuState, Memory
 from portagpu.facts.vendors import leave_out_table, tables
-from portagpu.runs.judges.peer_consistency import gpu_key, product_key
-from portagpu.runs.judges.peers import MIN_PEERS, compare_peers, peer_expectation
-from portagpu.runs.results.actions import Action
+from portagpu.runs.judges.peers import (
+    MIN_PEERS,
+    compare_peers,
+    gpu_key,
+    peer_expectation,
+    product_key,
+)
+from portagpu.runs.results.advice import Action
 from portagpu.runs.results.expectations import at_least, at_most, exactly
 from portagpu.runs.results.judgement import Judgement
 from portagpu.runs.results.verdicts import Verdict

@@ -16,10 +16,7 @@ Nothing here reads a file or a clock. ``docs/results.md`` states the rules for u
 
 from __future__ import annotations
 
-from portagpu.runs.ledger.accounts import account_of, devices_of, fact_of, instant
-from portagpu.runs.ledger.balance import OF_SEVERAL, Balance, balance
-from portagpu.runs.ledger.lines import Line, Owner, host_of, lines, owner_of
-from portagpu.runs.ledger.model import (
+from portagpu.runs.ledger.accounts import (
     ABSENT,
     IDENTITY,
     Absent,
@@ -27,11 +24,21 @@ from portagpu.runs.ledger.model import (
     Clearance,
     Device,
     Fact,
+    Line,
+    Owner,
     Relief,
     Standing,
     Statement,
+    account_of,
+    devices_of,
+    fact_of,
+    host_of,
+    instant,
+    lines,
+    owner_of,
     same_id,
 )
+from portagpu.runs.ledger.balance import OF_SEVERAL, Balance, balance
 
 __all__ = [
     "ABSENT",

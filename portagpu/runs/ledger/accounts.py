@@ -3,18 +3,168 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from portagpu.runs.ledger.model import Account, Device, Fact, Statement, same_id
-from portagpu.runs.results.actions import Action, action_of
-from portagpu.runs.results.advice import severity_of
+from portagpu.runs.results.advice import Action, action_of, severity_of
 from portagpu.runs.results.verdicts import GRAVITY, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from portagpu.runs.results.run import Result, Run
+
+IDENTITY: Final = ("bringup", "identity")
+"""The suite and the area of a device that is absent."""
+ABSENT: Final = "identity/absent"
+
+
+class Fact(NamedTuple):
+    """What a result is about.
+
+    ``device`` is :attr:`Device.id`, the name in the result where the run describes no such device,
+    or empty for the whole node. ``suite`` and ``area`` are those that the result comes from, before
+    a bring-up took it over. ``seed`` is that of drawn programs, else empty.
+    """
+
+    device: str
+    backend: str | None
+    target: str | None
+    suite: str
+    area: str
+    id: str
+    seed: str = ""
+
+
+class Statement(NamedTuple):
+    """What one run states of a fact: in which gate (suite, area), and whether a value was wrong."""
+
+    verdict: Verdict
+    gate: tuple[str, str]
+    wrong: bool = False
+
+
+class Device(NamedTuple):
+    """A device as a run describes it.
+
+    ``id`` is its UUID, else its PCI address (both by :func:`same_id`), else its place under its
+    backend, and empty where nothing names it. ``parent`` is the device of which it is a slice.
+    """
+
+    id: str
+    pci: str = ""
+    vendor: str = ""
+    number: int | None = None
+    lasting: bool = False
+    """Whether ``id`` names this piece of hardware or its slot, in every run."""
+    parent: str = ""
+    is_whole: bool = True
+    """Whether it can be lost: a CPU cannot, and a slice goes with its device."""
+
+    @property
+    def has_uuid(self) -> bool:
+        """Whether ``id`` is a UUID."""
+        return self.lasting and self.id != self.pci
+
+    @property
+    def title(self) -> str:
+        """What to call it: its id, and where it is."""
+        return f"{self.id} at {self.pci}" if self.has_uuid and self.pci else self.id
+
+
+def same_id(text: str) -> str:
+    """An identity as devices have it: lower case, no word before a UUID, and a PCI domain of four
+    digits."""
+    plain = _WORD.sub("", text.strip().lower())
+    if (found := _PCI.fullmatch(plain)) is None:
+        return plain
+    return f"{(found[1] or '0000')[-4:]}:{found[2]}"
+
+
+_WORD: Final = re.compile(r"^[a-z]+-(?=[0-9a-f]{8}-[0-9a-f]{4}-|[0-9a-f]{16}$)")
+"""What only some tools write before a UUID."""
+_PCI: Final = re.compile(r"(?:([0-9a-f]{4}|[0-9a-f]{8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """What the ledger keeps of a run.
+
+    ``at_s`` is when it began, in seconds since 1970, UTC. ``lists_all`` says that ``devices`` are
+    all of the machine that its backend, or any backend where it has none, can see. A run that an
+    error ended counts as ``interrupted``, and as ``broken`` where its exit code says ERROR.
+    """
+
+    run: str
+    at_s: float
+    backend: str | None = None
+    replayed: bool = False
+    interrupted: bool = False
+    broken: bool = False
+    strict: bool = False
+    statements: Mapping[Fact, Statement]
+    devices: tuple[Device, ...] = ()
+    lists_all: bool = False
+
+    @property
+    def suites(self) -> frozenset[str]:
+        """The suites that it ran."""
+        return frozenset(each.gate[0] for each in self.statements.values())
+
+
+class Relief(StrEnum):
+    """Why the failures of a device no longer count."""
+
+    REPLACED = "replaced"
+    """Another device is in its place."""
+    CLEARED = "cleared"
+    """Somebody examined the device, and found the cause elsewhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clearance:
+    """That a device of a node was replaced or cleared at ``at_s``; an empty ``device`` is all."""
+
+    node: str
+    device: str
+    at_s: float
+    what: Relief
+    reason: str
+
+    def covers(self, device: str) -> bool:
+        """Whether it speaks of that device."""
+        return not self.device or same_id(self.device) == device
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What stands of a fact: the verdict, the run that says so, and all gates that stated it.
+
+    ``cleared`` is the clearance after which nothing judged the fact.
+    """
+
+    verdict: Verdict
+    account: Account
+    gates: frozenset[tuple[str, str]]
+    wrong: bool = False
+    cleared: Clearance | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """A device that ``seen`` had and ``missing`` does not list."""
+
+    device: Device
+    seen: Account
+    missing: Account
+
+    @property
+    def fact(self) -> Fact:
+        """What is wrong, as a fact of its own."""
+        return Fact(self.device.id, self.seen.backend, None, *IDENTITY, ABSENT)
+
 
 _WHOLE_MACHINE: Final = frozenset({"bringup", "health"})
 """Suites that look at every device of a machine."""
@@ -160,3 +310,57 @@ def _seed(result: Result, command: Sequence[str]) -> str:
         return found[1]
     # a result without its case does not say whether programs were drawn
     return "" if "case" in result.extra else _option(command, "--seed") or ""
+
+
+_SCRUBBED: Final = re.compile(r"<\w+-\d+>")
+
+
+class Owner(NamedTuple):
+    """Whose a run is: the node by the record of a fleet run, the host that the run states, and the
+    name of its file or folder for a run that states none."""
+
+    node: str
+    host: str
+    place: str
+
+
+def owner_of(run: Run, place: str, node: str = "") -> Owner:
+    """Whose ``run`` is. In a bundle the host was replaced by a number, which names nobody."""
+    return Owner(node, host_of(run), place)
+
+
+def host_of(run: Run) -> str:
+    """The host that a run states; empty where it names nobody."""
+    host = run.info.host
+    return "" if _SCRUBBED.fullmatch(host) else host
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One row of what is known: a node with all that ran there, or one recording.
+
+    ``entries`` are positions in what :func:`lines` was given.
+    """
+
+    name: str
+    entries: list[int] = field(default_factory=list)
+
+
+def lines(owners: Sequence[tuple[Owner, Account]]) -> list[Line]:
+    """Runs by node: by its record, else by host. A run of no known host is a line of its own, and
+    so is each recording, whose name says that it is one where it has the name of a node."""
+    found: dict[str, Line] = {}
+    alone: list[tuple[str, int]] = []
+    for index, (owner, account) in enumerate(owners):
+        name = owner.node or owner.host
+        if name and not account.replayed:
+            found.setdefault(name, Line(name)).entries.append(index)
+        else:
+            alone.append((f"{name} (recording)" if name else owner.place, index))
+    for name, index in alone:
+        shown, number = name, 1
+        while shown in found:
+            number += 1
+            shown = f"{name} ({number})"
+        found[shown] = Line(shown, [index])
+    return list(found.values())

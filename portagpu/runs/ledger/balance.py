@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from portagpu.runs.ledger.model import Absent, Account, Fact, Relief, Standing, Statement
+from portagpu.runs.ledger.accounts import Absent, Account, Fact, Relief, Standing, Statement
 from portagpu.runs.results.verdicts import GRAVITY, Verdict, fold, fold_area
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from portagpu.runs.ledger.model import Clearance, Device
+    from portagpu.runs.ledger.accounts import Clearance, Device
 
 RESOLUTION_S: Final = 1.0
 """``run.started`` has whole seconds."""

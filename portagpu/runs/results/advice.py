@@ -1,22 +1,27 @@
-"""What a failed check means, how severe it is and what to do, from ``advice.toml``."""
+"""What a failed check means, how severe it is, what to do and which action that is.
+
+The advice of a check is data (``advice.toml``). An event of a log or the answer of a tool has the
+action of its vendor's table (``todo``), with the vendor's document as its source.
+"""
 
 from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.facts.actions import Action as Action
 from portagpu.facts.vendors import tables
-from portagpu.runs.results.verdicts import Verdict
+from portagpu.runs.results.verdicts import FAILING, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from portagpu.runs.results.run import Result
+    from portagpu.runs.results.result import Result
 
 HUNG: Final = "hung"
 """The value of a result that met a limit of time: ``portagpu.runs.world.RankState.HUNG``."""
@@ -27,7 +32,7 @@ _TABLE: Final = Path(__file__).resolve().parent / "advice.toml"
 class Severity:
     """How severe a failure is; ``rank`` 0 is the most severe.
 
-    ``action`` is what its checks ask for that state none (``portagpu.runs.results.actions``).
+    ``action`` is what its checks ask for that state none (``portagpu.runs.results.advice``).
     """
 
     id: str
@@ -156,3 +161,48 @@ def gravest_first(results: Iterable[Result]) -> list[Result]:
     """The failed results, the most severe first; equal ones stay in order."""
     failed = [result for result in results if result.failed]
     return sorted(failed, key=lambda result: severity_of(result).rank)
+
+
+OWN_SOURCE: Final = "docs/when-it-fails.md"
+"""The source of a check's action: this project's own advice."""
+
+
+def action_of(result: Result) -> Action:
+    """The action of ``result``: its own (``extra.action``), or that of its check and verdict.
+
+    A failure has the action of its check, one that broke (ERROR) that of the severity "broken". An
+    UNVERIFIED result has what its check states for it, or none. PASS, SKIP and INCONCLUSIVE have
+    none: nothing was found.
+    """
+    own = result.extra.get("action")
+    if isinstance(own, str) and own in set(Action):
+        return Action(own)
+    if result.verdict not in FAILING and result.verdict is not Verdict.UNVERIFIED:
+        return Action.NONE
+    check = check_of(result)
+    if result.verdict is Verdict.UNVERIFIED:
+        return Action(check.unverified) if check is not None else Action.NONE
+    severity = severity_of(result)
+    if check is None or severity is severities()["broken"]:
+        return Action(severity.action)
+    return Action(check.action)
+
+
+def action_source(result: Result) -> str:
+    """Where the action of ``result`` is from: a vendor's document, or this project's advice."""
+    own = result.extra.get("action_source")
+    return own if isinstance(own, str) and own else OWN_SOURCE
+
+
+def with_action(result: Result) -> Result:
+    """``result`` with its action and the source written into it, if it asks for one or failed."""
+    action = action_of(result)
+    if action is Action.NONE and not result.failed:
+        return result
+    stated = {"action": str(action), "action_source": action_source(result)}
+    return replace(result, extra={**result.extra, **stated})
+
+
+def worst_action(results: Iterable[Result]) -> Action:
+    """The gravest action of ``results``; none if there are none."""
+    return max(map(action_of, results), default=Action.NONE)

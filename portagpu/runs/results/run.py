@@ -1,8 +1,4 @@
-"""Results of checks and measures, and the run that holds them: the document ``portagpu.result/1``.
-
-A value that is not finite is written as null. The reason then says what was measured, and a PASS or
-UNVERIFIED becomes ERROR, because a measure without a number judged nothing.
-"""
+"""A run: all results of one call, as the document ``portagpu.result/1``."""
 
 from __future__ import annotations
 
@@ -21,19 +17,13 @@ from portagpu._version import __version__
 from portagpu.base.debug_variables import switched_on
 from portagpu.base.errors import ResultError
 from portagpu.base.files import read_bounded, write_atomic
-from portagpu.base.text import one_line, printable, printable_lines
+from portagpu.base.text import one_line
 from portagpu.facts.vendors import vendors
-from portagpu.runs.results import advice
+from portagpu.runs.results.advice import check_of, gravest_first
 from portagpu.runs.results.expectations import bounds
 from portagpu.runs.results.plain import json_text, plain
-from portagpu.runs.results.schema import (
-    RESULT_RULES,
-    RUN_RULES,
-    SCHEMA,
-    check_form,
-    check_result,
-    check_run,
-)
+from portagpu.runs.results.result import Result
+from portagpu.runs.results.schema import RUN_RULES, SCHEMA, check_form, check_run
 from portagpu.runs.results.verdicts import (
     FAILING,
     INTERRUPTED_EXIT_CODE,
@@ -64,99 +54,6 @@ __all__ = [
     "validate",
     "verdict_of",
 ]
-
-_VERDICTS: Final = {str(each): each for each in Verdict}
-_EVIDENCE: Final = {str(each): each for each in Evidence}
-_UNJUDGED_NUMBER = frozenset({Verdict.PASS, Verdict.UNVERIFIED})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """One check or measure on one device.
-
-    ``id`` is stable across runs and targets; ``device`` names the device or rank ("cuda:3",
-    "rank 2") where there is more than one to blame. ``value`` and ``spread`` are in ``unit``
-    ("1" for a plain number; a value in words has none), ``spread`` is the median absolute deviation
-    of the ``n`` samples that ``statistic`` ("median", "min", ...) condenses; ``duration_s`` is in
-    seconds. ``expected`` is
-    ReFrame's expectation, see ``bounds``. FAIL, ERROR, INCONCLUSIVE and SKIP need a ``reason``;
-    ``blocked_by`` is the id of the result that kept an INCONCLUSIVE one from running.
-    ``does_not_show`` is a sentence on what the evidence leaves open. ``extra`` may hold "curve",
-    "curves" and "samples" (docs/results.md). Raises ResultError naming the key that is wrong.
-    """
-
-    id: str
-    suite: str
-    area: str
-    verdict: Verdict
-    evidence: Sequence[Evidence] = ()
-    device: str | None = None
-    value: float | str | None = None
-    unit: str | None = None
-    statistic: str | None = None
-    n: int | None = None
-    spread: float | None = None
-    expected: Mapping[str, Any] | None = None
-    shape: str | Sequence[int] | Mapping[str, int | str] | None = None
-    reason: str = ""
-    blocked_by: str | None = None
-    does_not_show: str = ""
-    duration_s: float = 0.0
-    extra: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        raw = {f.name: getattr(self, f.name) for f in fields(self)}
-        document = _plain_result(raw, self.id if isinstance(self.id, str) else "result")
-        check_result(document, str(document["id"] or "result"))
-        self._set(document)
-
-    def _set(self, document: dict[str, Any]) -> None:
-        document["verdict"] = _VERDICTS[document["verdict"]]
-        document["evidence"] = tuple(_EVIDENCE[badge] for badge in document["evidence"])
-        put = object.__setattr__
-        for key, value in document.items():
-            put(self, key, value)
-
-    @property
-    def failed(self) -> bool:
-        """True for FAIL and ERROR."""
-        return self.verdict in FAILING
-
-    @property
-    def origin(self) -> tuple[str, str]:
-        """The suite and the area that it comes from, before a bring-up took it over."""
-        suite = self.extra.get("suite")
-        if suite is None:
-            return self.suite, self.area
-        return str(suite), str(self.extra.get("area", self.id.partition("/")[0]))
-
-    def to_json(self) -> dict[str, Any]:
-        """The result as an object of the schema, with every key."""
-        document = {key: getattr(self, key) for key in RESULT_RULES}
-        return {**document, "verdict": str(self.verdict), "evidence": list(map(str, self.evidence))}
-
-    @classmethod
-    def from_json(cls, document: object, path: str = "result") -> Result:
-        """The result that an object of the schema describes; raises ResultError naming the key."""
-        return cls.of_checked(check_result(document, path), path)
-
-    @classmethod
-    def of_checked(cls, document: Mapping[str, Any], path: str, *, fresh: bool = False) -> Result:
-        """The result of an object that ``check_result`` has accepted; ``fresh`` as ``Fresh`` says.
-
-        It is checked again only where its text had to be changed.
-        """
-        if fresh:
-            own = _printable(dict(document))
-        else:
-            own = _plain_result(
-                {**document, "extra": plain(document["extra"], f"{path}.extra")}, path
-            )
-        if own != document:
-            check_result(own, path)
-        made = object.__new__(cls)
-        made._set(own)
-        return made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,7 +190,7 @@ class Run:
     @property
     def failures(self) -> list[Result]:
         """Every FAIL and ERROR, the most severe first."""
-        return advice.gravest_first(self.results)
+        return gravest_first(self.results)
 
     @property
     def next_step(self) -> str:
@@ -303,7 +200,7 @@ class Run:
         """
         if not self.failures:
             return ""
-        check = advice.check_of(self.failures[0])
+        check = check_of(self.failures[0])
         return str(self.failures[0].extra.get("remedy") or (check.do if check else ""))
 
     @property
@@ -319,21 +216,21 @@ class Run:
             first, more = failures[0], len(failures) - 1
             where = f" on {first.device}" if first.device else ""
             other = f" ({first.verdict})" if first.verdict is not self.verdict else ""
-            beside = f" (and {_plural(more, 'more failure')})" if more else ""
+            others = f" (and {_plural(more, 'more failure')})" if more else ""
             stopped = ", and then interrupted" if self.info.interrupted else ""
-            return f"{first.id}{where}{other}: {without_device(first)}{beside}{stopped}"
+            return f"{first.id}{where}{other}: {without_device(first)}{others}{stopped}"
         unverified = self.counts[Verdict.UNVERIFIED]
         open_ = [r for r in self.results if r.verdict is Verdict.INCONCLUSIVE]
         if self.info.interrupted:
             done = _plural(len(self.results) - len(open_), "result")
             return f"interrupted after {done}" + (f", {len(open_)} not judged" if open_ else "")
         if open_:
-            beside = f" (and {len(open_) - 1} more)" if len(open_) > 1 else ""
+            others = f" (and {len(open_) - 1} more)" if len(open_) > 1 else ""
             where = f" on {open_[0].device}" if open_[0].device else ""
-            return f"{open_[0].id}{where}: {one_line(open_[0].reason)}{beside}"
+            return f"{open_[0].id}{where}: {one_line(open_[0].reason)}{others}"
         if self.verdict is Verdict.INCONCLUSIVE:
-            beside = f", {unverified} unverified" if unverified else ""
-            return f"nothing was judged{beside}"
+            others = f", {unverified} unverified" if unverified else ""
+            return f"nothing was judged{others}"
         if self.verdict is Verdict.UNVERIFIED:
             return f"{_plural(unverified, 'measure')} with nothing to judge by"
         return f"{unverified} unverified" if unverified else ""
@@ -440,7 +337,7 @@ def validate(document: object) -> None:
     Run.from_json(document)
 
 
-LARGEST_BYTES: Final = 64 << 20
+MAX_BYTES: Final = 64 << 20
 """Of a file; a full run of eight devices is a few megabytes."""
 
 
@@ -450,7 +347,7 @@ def read_json(path: str | os.PathLike[str]) -> Run:
     ``portagpu.reports.bundles.files`` reads bundles and folders too.
     """
     try:
-        document, fresh = parse_json(read_bounded(path, LARGEST_BYTES + 1))
+        document, fresh = parse_json(read_bounded(path, MAX_BYTES + 1))
         return Run.from_json(document, fresh=fresh)
     except OSError as error:
         raise ResultError(f"{path}: cannot be read: {error.strerror or error}") from error
@@ -473,13 +370,13 @@ class Fresh(NamedTuple):
 _DIGITS: Final = bytes.maketrans(b"123456789E", b"000000000e")
 _HUGE: Final = re.compile(rb"0e\+?000")
 """A number that may be too large, with every digit as 0; few other texts have that form."""
-_LONGEST: Final = b"0" * 309
+_TOO_MANY_DIGITS: Final = b"0" * 309
 
 
 def parse_json(data: bytes) -> Fresh:
     """The JSON of a file; raises ResultError."""
-    if len(data) > LARGEST_BYTES:
-        raise ResultError(f"is larger than {LARGEST_BYTES >> 20} MiB")
+    if len(data) > MAX_BYTES:
+        raise ResultError(f"is larger than {MAX_BYTES >> 20} MiB")
     constants: list[str] = []
 
     def constant(word: str) -> float:
@@ -493,7 +390,7 @@ def parse_json(data: bytes) -> Fresh:
     except ValueError as error:
         raise ResultError(f"is not JSON, or was cut off: {error}") from error
     digits = data.translate(_DIGITS)
-    huge = _HUGE.search(digits) or _LONGEST in digits
+    huge = _HUGE.search(digits) or _TOO_MANY_DIGITS in digits
     # half a surrogate has no other form in UTF-8
     half = b"\\u" in data and (b"\\ud" in data or b"\\uD" in data)
     return Fresh(document, not (constants or huge or half))
@@ -501,40 +398,3 @@ def parse_json(data: bytes) -> Fresh:
 
 def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def _plain_result(raw: dict[str, Any], path: str) -> dict[str, Any]:
-    """The fields in JSON's form, without numbers that are not finite."""
-    lost = []
-    for key in ("value", "spread"):
-        number = raw[key] is not None and not isinstance(raw[key], str)
-        if number and plain([raw[key]], f"{path}.{key}", gaps=True) == [None]:
-            lost.append(f"{key} {float(raw[key])}")
-            raw[key] = None
-    if lost:
-        note = f"measured {', '.join(lost)}, which is not a finite number"
-        raw["reason"] = f"{raw['reason']}; {note}" if raw["reason"] else note
-        if raw["verdict"] in _UNJUDGED_NUMBER:
-            raw["verdict"] = Verdict.ERROR
-    extra = plain(raw.pop("extra"), f"{path}.extra", gaps=True)
-    return _printable(
-        {**{key: plain(value, f"{path}.{key}") for key, value in raw.items()}, "extra": extra}
-    )
-
-
-def _printable(document: dict[str, Any]) -> dict[str, Any]:
-    """``document`` with its texts changed to what a terminal can show."""
-    for key in ("id", "device", "value"):
-        if isinstance(document[key], str):
-            document[key] = printable(document[key]) or None
-    if isinstance(document["expected"], dict):
-        wanted = document["expected"]
-        document["expected"] = {
-            key: printable(text) if isinstance(text, str) else text for key, text in wanted.items()
-        }
-    for key in ("reason", "does_not_show"):
-        text = document[key]
-        if isinstance(text, str):
-            # text of a device or of another package may hold control sequences of terminals
-            document[key] = printable_lines(text)
-    return document

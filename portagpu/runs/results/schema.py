@@ -33,7 +33,7 @@ from portagpu.base.documents import (
     whole,
 )
 from portagpu.base.errors import ResultError
-from portagpu.runs.results.actions import Action
+from portagpu.runs.results.advice import Action
 from portagpu.runs.results.plain import nested, plain
 from portagpu.runs.results.verdicts import Evidence, Verdict
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 SCHEMA: Final = "portagpu.result/1"
-DEEPEST: Final = 64
+MAX_DEPTH: Final = 64
 """How many lists and objects of a document may be inside one another."""
 _DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 
@@ -289,7 +289,7 @@ def check_form(value: object) -> dict[str, Any]:
 
     ``Run.from_json`` checks that, and the verdict against the results. Raises ResultError.
     """
-    if nested(value, DEEPEST):
+    if nested(value, MAX_DEPTH):
         raise ResultError("document: is nested too deeply")
     found: dict[str, Any] = _check_keys(value, "")
     return found

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from portagpu.runs.results.advice import Check
-    from portagpu.runs.results.run import Result
+    from portagpu.runs.results.result import Result
 
 _COUNTED: Final = {
     Verdict.ERROR: "broke",

@@ -1,4 +1,4 @@
-"""Tables of nccl-tests and rccl-tests: recorded ones are judged, runs of verify are written as ones.
+"""Tables of nccl-tests and rccl-tests: judges recorded ones, and writes runs of verify as tables.
 
 Recorded outputs are judged by the rules of ``verify``.
 """

@@ -8,33 +8,268 @@ is refused with its reason, and with what to do instead.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field, replace
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.base.stats import mad
 from portagpu.base.text import one_line
 from portagpu.base.units import count
 from portagpu.facts.captures.columns import json_object
 from portagpu.facts.captures.model import ON_DEVICE
-from portagpu.traces.analysis.comparison import Comparison, Refusal
-from portagpu.traces.analysis.differences import Times, differences
+from portagpu.traces.analysis.comparison import MIN_STEPS, Comparison, Difference, Refusal, Side
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from portagpu.facts.captures.model import Capture
-    from portagpu.traces.analysis.model import Summary
+    from portagpu.traces.analysis.comparison import Part
+    from portagpu.traces.analysis.model import Steps, Summary
 
-LEAST_OF_CAPTURE: Final = 0.5
+DEVIATIONS: Final = 2.0
+"""Of both sides' spread together: of normal noise, 95 % is below."""
+_TO_STANDARD: Final = 1.4826
+"""A normal distribution's standard deviation, as a multiple of its median absolute deviation."""
+_FEW: Final = {2: 1.196, 3: 1.495, 4: 1.363, 5: 1.206, 6: 1.200, 7: 1.140, 8: 1.129, 9: 1.107}
+"""What the deviation of so few samples is too small by: C. Croux, P. J. Rousseeuw, "Time-efficient
+algorithms for two highly robust estimators of scale", Computational Statistics 1 (1992) 411-428."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The times of one side, of one device and of one step where ``steps`` is not 0."""
+
+    summary: Summary
+    devices: int
+    ranks: int
+    step: str = ""
+    steps: int = 0
+    samples: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """"host", "device" or a category -> its time in each step, the mean of all ranks."""
+
+    @classmethod
+    def of(cls, summary: Summary) -> Times:
+        places = {(each.rank, each.device) for each in summary.devices} or {
+            (row["rank"], row["device"])
+            for row in summary.rows.select(["rank", "device"]).to_pylist()
+        }
+        return cls(summary, max(len(places), 1), max(len({rank for rank, _ in places}), 1))
+
+    def per_step(self, name: str) -> Times:
+        """The same by steps of that name; an empty name changes nothing."""
+        found = [each for each in self.summary.steps if each.name == name and each.host_ns]
+        if not name or not found:
+            return self
+        number = min(len(each.host_ns) for each in found)
+        # a device's time, as there may be several devices of a rank
+        of_rank = self.devices / self.ranks
+        samples: dict[str, list[float]] = {
+            "host": [fmean(each.host_ns[at] for each in found) for at in range(number)]
+        }
+        if all(len(each.device_ns) >= number for each in found):
+            # else the capture does not tell what a step started
+            samples["device"] = [
+                fmean(each.device_ns[at] for each in found) for at in range(number)
+            ]
+        if all(len(each.by_category_ns) >= number for each in found):
+            names = {key for each in found for step in each.by_category_ns[:number] for key in step}
+            for key in sorted(names):
+                samples[key] = [_category(found, at, key) / of_rank for at in range(number)]
+        return replace(self, step=name, steps=number, samples=samples)
+
+    def side(self) -> Side:
+        """What these are the times of."""
+        return Side(
+            files=tuple(each.path for each in self.summary.sources),
+            ranks=self.ranks,
+            devices=self.devices,
+            step=self.step,
+            steps=self.steps,
+            noise=self.relative_spread("host"),
+        )
+
+    @property
+    def by(self) -> float:
+        """What sums are divided by."""
+        return float(self.devices * max(self.steps, 1))
+
+    def middle(self, key: str) -> float | None:
+        values = self.samples.get(key)
+        return median(values) if values else None
+
+    def spread(self, key: str) -> float | None:
+        """The standard deviation between steps, from their median absolute deviation."""
+        values = self.samples.get(key, ())
+        number = len(values)
+        if number < MIN_STEPS:
+            return None
+        few = _FEW.get(number, number / (number - 0.8))
+        return _TO_STANDARD * few * mad(values)
+
+    def relative_spread(self, key: str) -> float | None:
+        spread, middle = self.spread(key), self.middle(key)
+        return spread / middle if spread is not None and middle else None
+
+
+def _category(found: Sequence[Steps], at: int, key: str) -> float:
+    return fmean(each.by_category_ns[at].get(key, 0) for each in found)
+
+
+def differences(a: Times, b: Times, missing: Collection[str]) -> Iterator[Difference]:
+    """All times that both sides can have: one of them is ``missing`` these kinds of events."""
+    if a.steps and b.steps:
+        yield _sampled("step", "host", a, b, "host")
+        if "device" in a.samples or "device" in b.samples:
+            yield _sampled("time", "device busy in a step", a, b, "device")
+    yield from _of_devices(a, b, missing)
+    yield from _of_categories(a, b, missing)
+    if "range" not in missing:
+        yield from _of_ranges(a, b)
+    yield from _of_kernels(a, b, missing)
+
+
+def _sampled(part: Part, name: str, a: Times, b: Times, key: str) -> Difference:
+    """A time that each step has, with the floor of both sides' spreads."""
+    spreads = [a.spread(key), b.spread(key)]
+    floor = None
+    if spreads[0] is not None and spreads[1] is not None:
+        floor = DEVIATIONS * math.hypot(spreads[0], spreads[1])
+    return Difference(part, name, a.middle(key), b.middle(key), floor)
+
+
+def _proportional(
+    a: Times, b: Times, key: str, one: float | None, other: float | None
+) -> float | None:
+    """A floor where only ``key`` has samples: the same share of the time, which is a guess."""
+    shares = [a.relative_spread(key), b.relative_spread(key)]
+    if shares[0] is None or shares[1] is None or one is None or other is None:
+        return None
+    return DEVIATIONS * math.hypot(shares[0] * one, shares[1] * other)
+
+
+_DEVICE_TIMES: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "wall": ("wall_ns", ()),
+    "busy": ("busy_ns", ()),
+    "idle": ("idle_ns", ()),
+    "exposed communication": ("exposed_communication_ns", ()),
+    "exposed copy": ("exposed_copy_ns", ("copy",)),
+}
+"""Name -> field of DeviceTime, and kinds that both sides must have recorded."""
+
+
+def _of_devices(a: Times, b: Times, missing: Collection[str]) -> Iterator[Difference]:
+    if not a.summary.devices or not b.summary.devices:
+        return
+    for name, (key, needs) in _DEVICE_TIMES.items():
+        if not set(needs) & set(missing):
+            one, other = (
+                sum(getattr(each, key) for each in side.summary.devices) / side.by
+                for side in (a, b)
+            )
+            floor = _proportional(a, b, "device", one, other)
+            yield Difference("time", name, one, other, floor)
+
+
+def _of_categories(a: Times, b: Times, missing: Collection[str]) -> Iterator[Difference]:
+    left_out = {"copy"} if {"copy", "set"} & set(missing) else set()
+    if set(a.samples) - {"host", "device"} and set(b.samples) - {"host", "device"}:
+        names = sorted((a.samples.keys() | b.samples.keys()) - {"host", "device"} - left_out)
+        rows = [_sampled("category", name, a, b, name) for name in names]
+    else:
+        sums = [_category_sums(side) for side in (a, b)]
+        names = sorted((sums[0].keys() | sums[1].keys()) - left_out)
+        rows = [
+            Difference("category", name, sums[0].get(name), sums[1].get(name)) for name in names
+        ]
+    yield from sorted(rows, key=_by_size)
+
+
+def _category_sums(side: Times) -> dict[str, float]:
+    """Category -> its time; of totals alone the sum of its kernels."""
+    found: dict[str, float] = {}
+    for each in side.summary.devices:
+        for name, value in each.by_category_ns.items():
+            found[name] = found.get(name, 0.0) + value / side.by
+    if not side.summary.devices:
+        for row in side.summary.rows.select(["category", "total_ns"]).to_pylist():
+            found[row["category"]] = (
+                found.get(row["category"], 0.0) + (row["total_ns"] or 0) / side.by
+            )
+    return found
+
+
+def _of_ranges(a: Times, b: Times) -> Iterator[Difference]:
+    rows = [
+        _sums(side.summary.ranges.to_pylist(), "path", "host_ns", side.ranks * max(side.steps, 1))
+        for side in (a, b)
+    ]
+    yield from _rows("range", a, b, rows, lambda _: "host")
+
+
+def _of_kernels(a: Times, b: Times, missing: Collection[str]) -> Iterator[Difference]:
+    columns = ["kind", "name", "category", "total_ns", "calls"]
+    tables = [
+        [
+            each
+            for each in side.summary.rows.select(columns).to_pylist()
+            if each["kind"] not in missing
+        ]
+        for side in (a, b)
+    ]
+    of = {row["name"]: row["category"] for table in tables for row in table}
+    rows = [
+        _sums(table, "name", "total_ns", side.by)
+        for side, table in zip((a, b), tables, strict=True)
+    ]
+    yield from _rows("kernel", a, b, rows, lambda name: of[name])
+
+
+def _sums(
+    rows: Sequence[Mapping[str, Any]], by: str, value: str, parts: float
+) -> dict[str, tuple[float, float | None]]:
+    """Name -> time and calls, each by ``parts``."""
+    found: dict[str, tuple[float, float | None]] = {}
+    for row in rows:
+        if row[value] is not None:
+            time, calls = found.get(row[by], (0.0, 0.0))
+            more = None if calls is None or row["calls"] is None else calls + row["calls"] / parts
+            found[row[by]] = (time + row[value] / parts, more)
+    return found
+
+
+def _rows(
+    part: Part,
+    a: Times,
+    b: Times,
+    rows: Sequence[Mapping[str, tuple[float, float | None]]],
+    key: Callable[[str], str],
+) -> Iterator[Difference]:
+    found = []
+    for name in rows[0].keys() | rows[1].keys():
+        one, calls_a = rows[0].get(name, (None, None))
+        other, calls_b = rows[1].get(name, (None, None))
+        floor = _proportional(a, b, key(name), one, other)
+        found.append(Difference(part, name or "", one, other, floor, calls_a, calls_b))
+    yield from sorted(found, key=_by_size)
+
+
+def _by_size(each: Difference) -> tuple[float, str]:
+    """The largest change first; what only one side has counts whole."""
+    return -abs((each.b_ns or 0.0) - (each.a_ns or 0.0)), each.name
+
+
+MIN_SHARE: Final = 0.5
 """Share of the device's time that all steps last together: a range that repeats is no step else."""
-MOST_DROPPED: Final = 0.01
+MAX_DROPPED: Final = 0.01
 """Share of the events that may be missing: the differences that are looked for are of this size."""
 _OF_ONE_FILE: Final = re.compile(r"(?:^|_)(?:id|time|date|start|path)$|^left out")
 """Details that differ between any two captures."""
 WORK: Final = ("batch", "batch_size", "sequence_length", "model", "dtype", "precision")
 """Details of a capture, and labels of annotations, that say which work was done."""
-_MOST_LABELS: Final = 10_000
+_MAX_LABELS: Final = 10_000
 """Different payloads of ranges that are looked at: each step may have its own."""
 
 
@@ -66,7 +301,7 @@ def with_labels(summary: Summary, captures: Sequence[Capture]) -> Summary:
         ranges = capture.tables.get("range")
         if ranges is None or "payload" not in ranges.column_names:
             continue
-        given = ranges.column("payload").unique().slice(0, _MOST_LABELS)
+        given = ranges.column("payload").unique().slice(0, _MAX_LABELS)
         for text in given.to_pylist():
             labels = json_object(text)
             for key in labels.keys() & set(WORK):
@@ -92,7 +327,7 @@ def _refusals(a: Summary, b: Summary, name: str) -> Iterator[Refusal]:
     for side, summary in (("A", a), ("B", b)):
         read = sum(summary.events.values())
         share = summary.dropped / (summary.dropped + read) if summary.dropped else 0.0
-        if share > MOST_DROPPED:
+        if share > MAX_DROPPED:
             yield Refusal("dropped", f"{side} lacks {share:.1%} of its events, which were dropped")
         tools = {each.format for each in summary.sources}
         if len(tools) > 1:
@@ -161,7 +396,7 @@ def _whole_steps(summary: Summary) -> dict[str, float]:
     for each in summary.steps:
         wall = max((d.wall_ns for d in summary.devices if d.rank == each.rank), default=0)
         share = sum(each.host_ns) / wall if wall else 1.0
-        if share >= LEAST_OF_CAPTURE:
+        if share >= MIN_SHARE:
             found[each.name] = share
     return found
 

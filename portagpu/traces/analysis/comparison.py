@@ -16,7 +16,7 @@ SCHEMA: Final = "portagpu.trace-diff/1"
 Part = Literal["step", "time", "category", "range", "kernel"]
 Word = Literal["slower", "faster", "within noise", "not judged", "only in A", "only in B"]
 
-LEAST_STEPS: Final = 3
+MIN_STEPS: Final = 3
 """Steps of each side: two have a difference, and no spread."""
 
 REASONS: Final[Mapping[str, str]] = {
@@ -135,11 +135,11 @@ class Comparison:
         step = next((each for each in self.differences if each.part == "step"), None)
         if step is None or step.a_ns is None or step.b_ns is None:
             few = any(each.step for each in (self.a, self.b))
-            why = f"fewer than {LEAST_STEPS} steps" if few else "no steps that repeat"
+            why = f"fewer than {MIN_STEPS} steps" if few else "no steps that repeat"
             return f"not judged: there are {why} on both sides, and so no noise floor"
         told = f"a step takes {quantity(step.a_ns, 'ns')} in A and {quantity(step.b_ns, 'ns')} in B"
         if step.floor_ns is None or step.change_ns is None:
-            return f"{told}: not judged, as fewer than {LEAST_STEPS} steps are no noise floor"
+            return f"{told}: not judged, as fewer than {MIN_STEPS} steps are no noise floor"
         floor = f"the noise floor is {quantity(step.floor_ns, 'ns')}"
         if step.word == "within noise":
             return f"{told}: within noise ({floor})"

@@ -14,7 +14,7 @@ libraries in its table ``kernel_names.toml`` (``portagpu.facts.vendors.tables``)
 
 Rules are tried in the order of the categories, so that "reduce" in the name of a collective does
 not make it a reduction. Of one category those of vendors come first. A kernel's name is a
-stranger's text: what is matched has at most LONGEST characters, and no pattern takes more than
+stranger's text: what is matched has at most MAX_NAME characters, and no pattern takes more than
 linear time.
 """
 
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 TABLE: Final = "kernel_names"
-LONGEST: Final = 1000
+MAX_NAME: Final = 1000
 """Characters of a name that are looked at: template arguments fill the rest."""
 CATEGORIES: Final[tuple[Category, ...]] = get_args(Category)
 _OWN: Final = Path(__file__).resolve().parent / "kernel_names.toml"
-_MOST_NAMES: Final = 100_000
+_MAX_NAMES: Final = 100_000
 
 
 class Classification(NamedTuple):
@@ -68,7 +68,7 @@ class Rule:
 _UNKNOWN: Final = Classification("unknown", "", "")
 
 
-@lru_cache(_MOST_NAMES)
+@lru_cache(_MAX_NAMES)
 def classify(name: str) -> Classification:
     """What the kernel of that name does; the name may be demangled, mangled (_ZN...) or short."""
     text = readable(name)
@@ -127,7 +127,7 @@ def readable(name: str) -> str:
     >>> readable("_ZN2at6native13reduce_kernelILi512ELi1EfEEvT_.kd")
     'at::native::reduce_kernel<>'
     """
-    text = _SUFFIX.sub("", name[:LONGEST].strip())
+    text = _SUFFIX.sub("", name[:MAX_NAME].strip())
     if text.startswith("_Z"):
         return _words_of_mangled(text)
     return _NAMELESS.sub("", text)

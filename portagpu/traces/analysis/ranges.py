@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 np: Any = import_library("numpy")
 
-_DEEPEST: Final = 100
+_MAX_DEPTH: Final = 100
 """Of ranges in ranges: one that a program opens in each step and never closes is around all later
 ones, and the names of their paths would fill any memory."""
 _NUMBERED: Final = re.compile(r"(.*?)(\d{1,18})$", re.DOTALL)
@@ -165,9 +165,9 @@ class _Paths:
         All that is deeper than the deepest is one path, "...".
         """
         depth = self.known[parent].depth + 1 if parent >= 0 else 0
-        if depth > _DEEPEST:
+        if depth > _MAX_DEPTH:
             return parent
-        name = "..." if depth == _DEEPEST else name
+        name = "..." if depth == _MAX_DEPTH else name
         at = self._places.setdefault((parent, name), len(self.known))
         if at == len(self.known):
             self.known.append(Path(name, parent, depth))

@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.facts.captures.arrow import import_library
 from portagpu.facts.captures.model import KINDS, ON_DEVICE, table
-from portagpu.traces.analysis.collective_skew import collective_rows, collectives_of
 from portagpu.traces.analysis.columns import BLOCK, DIGITS, integers, median
-from portagpu.traces.analysis.device_times import DeviceTimes, percent
+from portagpu.traces.analysis.device_times import (
+    DeviceTimes,
+    collective_rows,
+    collectives_of,
+    percent,
+)
 from portagpu.traces.analysis.intervals import in_two_threads
 from portagpu.traces.analysis.kernel_names import classify
 from portagpu.traces.analysis.model import (
@@ -37,7 +41,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from portagpu.facts.captures.model import Capture, CapturedDevice
-    from portagpu.traces.analysis.collective_skew import Collectives
+    from portagpu.traces.analysis.device_times import Collectives
     from portagpu.traces.analysis.work import Calls, Work
 
 np: Any = import_library("numpy")

@@ -29,8 +29,8 @@ _PROTOBUFS: Final = "perfetto.protos.perfetto.trace.perfetto_trace_pb2"
 _NEEDED: Final = 2
 """SEQ_NEEDS_INCREMENTAL_STATE: the packet refers to numbers of names."""
 _CLEARED: Final = 1
-_LONGEST_NAME: Final = 65_536
-_MOST_LANES: Final = 64
+_MAX_NAME: Final = 65_536
+_MAX_LANES: Final = 64
 _COLUMNS: Final = ("start_ns", "end_ns", "name", "correlation")
 
 
@@ -179,7 +179,7 @@ class _Writer:
                     ends_of.append(event[1])
                     break
             else:
-                if len(lanes) < _MOST_LANES:
+                if len(lanes) < _MAX_LANES:
                     lanes.append([event])
                     open_ends.append([event[1]])
                 else:
@@ -259,7 +259,7 @@ class _Writer:
         number = self._numbers.get(text)
         if number is None:
             number = self._numbers[text] = len(self._numbers) + 1
-            packet.interned_data.event_names.add(iid=number, name=printable(text)[:_LONGEST_NAME])
+            packet.interned_data.event_names.add(iid=number, name=printable(text)[:_MAX_NAME])
         return number
 
     def _category(self, packet: Any, kind: str) -> int:

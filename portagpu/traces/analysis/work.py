@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 np: Any = import_library("numpy")
 
-MOST_NS: Final = 1 << 53
+MAX_NS: Final = 1 << 53
 """104 days: nothing on a device, and no call or range, takes longer."""
 
 
@@ -58,8 +58,8 @@ def possible(table: pa.Table, *, open_end: int | None = None) -> Times:
     if _sound(starts, ends):
         return Times(starts, ends, None, 0)
     durations = ends - starts
-    wrong = (starts <= -LIMIT) | (ends >= LIMIT) | (durations < 0) | (durations > MOST_NS)
-    most = MOST_NS
+    wrong = (starts <= -LIMIT) | (ends >= LIMIT) | (durations < 0) | (durations > MAX_NS)
+    most = MAX_NS
     while durations[~wrong].sum(dtype=np.float64) >= LIMIT:
         # sums of such durations would not fit into 64 bits
         most >>= 1
@@ -75,7 +75,7 @@ def _sound(starts: npt.NDArray[Any], ends: npt.NDArray[Any]) -> bool:
         durations = stops - begins
         if begins.min() <= -LIMIT or stops.max() >= LIMIT:
             return False
-        if durations.min() < 0 or durations.max() > MOST_NS:
+        if durations.min() < 0 or durations.max() > MAX_NS:
             return False
         total += float(durations.sum())
     return total < LIMIT

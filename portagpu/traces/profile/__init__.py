@@ -1,11 +1,9 @@
 """Runs a command under a profiler, and says what was captured. Importing it imports nothing heavy.
 
-- ``command``: what a command starts, and which commands are refused.
 - ``choice``: the profilers of all vendors and torch's, and which one runs.
-- ``torch_profiler``, ``start``: torch's profiler, started inside the command's processes.
-- ``notes``: what the command's processes say of themselves.
-- ``judge``: whether each rank was captured, and why not.
-- ``engine``: the run.
+- ``start``: torch's profiler and notes, started inside the processes of the command.
+- ``judge``: what the processes noted, whether each rank was captured, and why not.
+- ``engine``: which commands can be profiled, and the run.
 """
 
 from portagpu.base.lazy import lazy_names

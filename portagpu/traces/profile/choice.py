@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import glob
+import json
+import os
 import re
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from portagpu.base.distributions import entry_points
 from portagpu.base.errors import BackendNotFound
@@ -13,13 +16,73 @@ from portagpu.base.patience import LIMITS
 from portagpu.base.plugin_calls import OWN_DISTRIBUTION, call_quietly, distribution_of
 from portagpu.base.subprocesses.start import find_program, run_program
 from portagpu.base.text import did_you_mean, one_line
-from portagpu.facts.captures.profilers import GROUP, Profiler, Refused, Tool
+from portagpu.facts.captures.profilers import GROUP, Launch, Profiler, Refused, Tool
 from portagpu.facts.torchbuild import torch_build
-from portagpu.traces.profile.torch_profiler import PROFILER as TORCH
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from importlib.metadata import EntryPoint
+
+    from portagpu.facts.captures.profilers import Hint, Request
+
+START: Final = Path(__file__).parent / "start"
+"""The folder with the ``sitecustomize`` that runs in each Python of the command."""
+VARIABLE: Final = "PORTAGPU_PROFILE"
+_UNWRITABLE: Final = re.compile(r"[\n\\\ud800-\udfff]")
+"""What Kineto drops from a path, and what torch cannot give it (tried with torch 2.13)."""
+
+
+class TorchProfiler:
+    """torch.profiler, with one trace for each process that did something."""
+
+    name = "torch"
+    backend = ""
+    programs = ("proton",)
+    """Triton's profiler records from the same sources."""
+    places: tuple[str, ...] = ()
+    version_pattern = ""
+    hints: tuple[Hint, ...] = ()
+
+    def attached(self, environment: Mapping[str, str]) -> str:
+        """The variable of a launch around this one."""
+        return VARIABLE if environment.get(VARIABLE) else ""
+
+    def launch(self, request: Request, tool: Tool) -> Launch:
+        """The command itself, with a start in each of its Pythons. Raises Refused."""
+        del tool
+        if _UNWRITABLE.search(str(request.folder)):
+            raise Refused(f"torch cannot write to {str(request.folder)!r}: choose another folder")
+        # processes without a rank may take one before they end
+        pattern = request.pattern if request.rank is not None else "*."
+        return Launch(argv=request.command, outputs=f"{pattern}pt.trace.json")
+
+
+def start_environment(
+    request: Request, tool: str, environment: Mapping[str, str], notes: Path | None
+) -> dict[str, str]:
+    """What to change in ``environment`` so that each Python of the command begins with START.
+
+    Under any tool but torch's profiler it only writes ``notes``.
+    """
+    settings: dict[str, Any] = {
+        "folder": str(request.folder),
+        "tool": tool,
+        "region": request.region,
+        "delay_s": request.delay_s,
+        "duration_s": request.duration_s,
+        "gpu": bool(request.record & {"kernels", "copies", "runtime"}),
+        "ranks_only": request.starts_ranks,
+    }
+    if notes is not None:
+        settings["notes"] = str(notes)
+    before = environment.get("PYTHONPATH", "")
+    return {
+        "PYTHONPATH": f"{START}{os.pathsep}{before}" if before else str(START),
+        VARIABLE: json.dumps(settings),
+    }
+
+
+PROFILER: Final = TorchProfiler()
 
 
 class Profilers(NamedTuple):
@@ -40,7 +103,7 @@ class Choice(NamedTuple):
 @cache
 def profilers() -> Profilers:
     """torch's profiler and those of all vendors, by name; ours come first."""
-    found: dict[str, Profiler] = {TORCH.name: TORCH}
+    found: dict[str, Profiler] = {PROFILER.name: PROFILER}
     problems = []
 
     def order(point: EntryPoint) -> tuple[bool, str, str]:
@@ -97,9 +160,9 @@ def choose(name: str | None, version: str | None = None) -> Choice:
     remarks = [*problems]
     if missing:
         remarks = [f"{' and '.join(missing)} is not installed: torch's profiler records", *problems]
-    own = installed(TORCH)
+    own = installed(PROFILER)
     assert own is not None  # noqa: S101 - it is found in the command, wherever that runs
-    return Choice(TORCH, own, _has_gpu(), "; ".join(remarks))
+    return Choice(PROFILER, own, _has_gpu(), "; ".join(remarks))
 
 
 def installed(profiler: Profiler) -> Tool | None:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from portagpu.checks.health.engine import health
-from portagpu.checks.health.gate import answer
-from portagpu.checks.health.options import HealthOptions
+from portagpu.checks.health.scheduler import answer
+from portagpu.checks.health.watchdog import HealthOptions
 from portagpu.facts.host.tree import Tree
 from portagpu.facts.readings.model import Findings, GpuState, Memory, Pcie, Reading
 from portagpu.machine.inventory.sources import Machine
-from portagpu.runs.results.actions import Action, action_of
+from portagpu.runs.results.advice import Action, action_of
 from portagpu.runs.results.run import Run, Verdict
 from tests.vendor_texts.test_rules_health import RECORDINGS
 

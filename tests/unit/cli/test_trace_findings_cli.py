@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from portagpu.cli.trace_diagnose import diagnose
 from portagpu.cli.trace_diff import diff
 from portagpu.facts.readings.model import FormatError
-from portagpu.traces.analysis.document import to_document
+from portagpu.traces.analysis.reading import to_document
 from tests.conftest import ROOT
 from tests.support.trace_samples import timeline, write_kineto, write_nsys, write_rocpd
 from tests.support.trace_summaries import MS, rows, summary

@@ -18,9 +18,8 @@ pytest.importorskip("numpy")
 from portagpu import cli
 from portagpu.facts.captures.model import Capture, CapturedDevice, Process, Source, table
 from portagpu.reports.html.trace_page import render
-from portagpu.traces.analysis.document import read_document, to_document
 from portagpu.traces.analysis.model import SUMMARY_COLUMNS
-from portagpu.traces.analysis.reading import read
+from portagpu.traces.analysis.reading import read, read_document, to_document
 from portagpu.traces.analysis.summary import summarize
 from tests.support import trace_samples, trace_summaries
 

@@ -14,7 +14,7 @@ import pytest
 from portagpu.base.errors import BundleError, ResultError
 from portagpu.cli import main
 from portagpu.reports.bundles.files import OtherDocument, Others, find_files, read_file, read_files
-from portagpu.runs.results.run import LARGEST_BYTES, Run, read_json
+from portagpu.runs.results.run import MAX_BYTES, Run, read_json
 from tests.conftest import ROOT
 from tests.support import bundle_samples
 from tests.support.result_samples import gate, info
@@ -232,7 +232,7 @@ def test_a_pipe_is_refused_at_once_and_a_file_without_end_too(tmp_path: Path) ->
         read_files([tmp_path])
     (tmp_path / "x.json").unlink()
     with (tmp_path / "x.json").open("wb") as stream:
-        stream.truncate(LARGEST_BYTES + 1)
+        stream.truncate(MAX_BYTES + 1)
     with pytest.raises(ResultError, match=r"x\.json: is larger than 64 MiB"):
         read_files([tmp_path])
 

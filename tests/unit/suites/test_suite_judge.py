@@ -11,8 +11,7 @@ import pytest
 
 from portagpu.base.documents import decode, encode
 from portagpu.facts.targets import ExpectedFailure
-from portagpu.runs.results.actions import Action, action_of
-from portagpu.runs.results.advice import severity_of
+from portagpu.runs.results.advice import Action, action_of, severity_of
 from portagpu.runs.results.run import Result, Run, Verdict
 from portagpu.suites.conformance.judge import (
     apply_expected_failures,

@@ -11,8 +11,8 @@ pytest.importorskip("pyarrow")
 
 from portagpu.facts.captures.model import CapturedDevice, ToolMessage, table
 from portagpu.facts.readings.model import FormatError
-from portagpu.traces.analysis.document import is_document, read_document, to_document
 from portagpu.traces.analysis.model import OPERATOR_COLUMNS
+from portagpu.traces.analysis.reading import is_document, read_document, to_document
 from tests.support.trace_summaries import collectives, ranges, steps, summary
 
 if TYPE_CHECKING:

@@ -13,9 +13,8 @@ pa: Any = pytest.importorskip("pyarrow")
 np: Any = pytest.importorskip("numpy")
 
 from portagpu.facts.captures.model import Capture, CapturedDevice, Kind, Process, Source, table
-from portagpu.traces.analysis.document import to_document
 from portagpu.traces.analysis.kernel_names import classify
-from portagpu.traces.analysis.reading import read
+from portagpu.traces.analysis.reading import read, to_document
 from portagpu.traces.analysis.summary import summarize
 from tests.support import trace_samples
 from tests.support.looped import looped

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from portagpu.checks.bringup.checks._measures import adopted_results, measure
+from portagpu.checks.bringup.checks.transfers import adopted_results, measure
 from portagpu.runs.results.run import Verdict
 from portagpu.suites import performance as bench
 
@@ -20,12 +20,14 @@ _COMPARISONS: Final = 3
 
 def check(context: Context) -> Iterator[Result]:
     """Checked collectives with their bus bandwidth, then the same work on each rank in turn."""
-    if "collectives" not in (context.devices[0].facts["capabilities"] or ()):
+    if "collectives" not in (context.tested.devices[0].facts["capabilities"] or ()):
         yield context.result(
-            "world", Verdict.SKIP, f"the {context.backend} backend claims no collectives"
+            "world", Verdict.SKIP, f"the {context.tested.backend} backend claims no collectives"
         )
         return
-    world = context.amounts["shared_world"] if context.shared else len(context.devices)
+    world = (
+        context.amounts["shared_world"] if context.tested.shared else len(context.tested.devices)
+    )
     if world < 2:
         yield context.result(
             "world", Verdict.SKIP, "one device: there is nothing to communicate with"
@@ -43,8 +45,8 @@ def check(context: Context) -> Iterator[Result]:
     def compare() -> bench.Comparison:
         context.step(f"each of {world} ranks in turn")
         return bench.compare_ranks(
-            context.ranks,
-            backend=context.backend,
+            context.tested.ranks,
+            backend=context.tested.backend,
             world=world,
             effort=bench.Effort(context.effort),
         )

@@ -34,35 +34,35 @@ def check(context: Context) -> Iterator[Result]:
 
     A recording of hardware has no software; the output of one tool has nothing about the host.
     """
-    if context.from_files:
+    if context.tested.from_files:
         yield recording(context)
     yield from declarations(context)
-    if context.machine.software_known:
+    if context.tested.machine.software_known:
         yield _python(context)
         torch = _torch(context)
         yield torch
-        if context.origins or not torch.failed:
+        if context.tested.origins or not torch.failed:
             yield from _backend(context)
     else:
         yield context.result("software", Verdict.INCONCLUSIVE, "no software was recorded")
     yield from _host(context)
-    if not context.origins:
+    if not context.tested.origins:
         yield _untested_gpus(context)
 
 
 def recording(context: Context) -> Result:
     """List what was read of a recording, or of a machine without a backend, and what was not."""
-    inventory = context.machine.inventory()
+    inventory = context.tested.machine.inventory()
     extra = {"sources": list(inventory.kinds), "problems": list(inventory.problems)}
     if inventory.problems:
         more = f" (and {len(inventory.problems) - 1} more)" if len(inventory.problems) > 1 else ""
         reason = f"{inventory.problems[0]}{more}"
         return context.result("recording", Verdict.INCONCLUSIVE, reason, extra=extra)
-    unreadable = "" if context.origins else unreadable_files(context.machine.tree)
+    unreadable = "" if context.tested.origins else unreadable_files(context.tested.machine.tree)
     if unreadable:
         return context.result("recording", Verdict.INCONCLUSIVE, unreadable, extra=extra)
     listed = ", ".join(inventory.kinds) or "nothing of GPUs"
-    what = "recorded" if context.origins else "read without a device"
+    what = "recorded" if context.tested.origins else "read without a device"
     return context.result("recording", Verdict.PASS, f"{what}: {listed}", extra=extra)
 
 
@@ -80,7 +80,7 @@ def declarations(context: Context) -> Iterator[Result]:
 
 
 def _python(context: Context) -> Result:
-    version = context.machine.libraries().get("python")
+    version = context.tested.machine.libraries().get("python")
     if version is None:
         return context.result("python", Verdict.INCONCLUSIVE, "no Python was recorded")
     first, last = (".".join(map(str, bound)) for bound in _PYTHONS)
@@ -98,7 +98,7 @@ def _python(context: Context) -> Result:
 
 
 def _torch(context: Context) -> Result:
-    build = context.machine.torch()
+    build = context.tested.machine.torch()
     if build is None or build.problem is not None:
         problem = "torch is not installed" if build is None else build.problem
         return context.judge(
@@ -114,13 +114,13 @@ def _torch(context: Context) -> Result:
 
 def _backend(context: Context) -> Iterator[Result]:
     """Judge the tested backend; in a recording all backends, one of which has to be usable."""
-    found = context.machine.backends()
-    if context.unusable:
-        yield _usable(context, False, context.unusable)
+    found = context.tested.machine.backends()
+    if context.tested.unusable:
+        yield _usable(context, False, context.tested.unusable)
         return
-    if not context.origins:
+    if not context.tested.origins:
         for name, status in found.items():
-            if name == context.backend:
+            if name == context.tested.backend:
                 yield _usable(context, status.usable, f"{name}: {status.reason}")
         return
     usable = [name for name, status in found.items() if status.usable]
@@ -137,8 +137,8 @@ def _usable(context: Context, good: bool, reason: str) -> Result:
 
 
 def _host(context: Context) -> Iterator[Result]:
-    host = read_host(context.machine.tree)
-    if context.origins and host.cpu.logical_cpus is None and host.memory.total_bytes is None:
+    host = read_host(context.tested.machine.tree)
+    if context.tested.origins and host.cpu.logical_cpus is None and host.memory.total_bytes is None:
         yield context.result("host", Verdict.INCONCLUSIVE, "no file of the host was recorded")
         return
     cpus = host.usable_cpus
@@ -147,9 +147,9 @@ def _host(context: Context) -> Iterator[Result]:
     yield context.judge("cpus", bool(cpus), allowed, value=cpus, unit="1", expected=least)
     yield _memory(context, host)
     yield _shared_memory(context, host)
-    if context.machine.software_known:
+    if context.tested.machine.software_known:
         yield _visible(context)
-    if not context.shared:
+    if not context.tested.shared:
         yield from _settings(context, host)
     load = host.sensors.load_average
     if host.busy and load is not None:
@@ -182,11 +182,11 @@ def _shared_memory(context: Context, host: Host) -> Result:
 
 def _settings(context: Context, host: Host) -> Iterator[Result]:
     """Kernel settings that slow the GPUs; nothing without a GPU."""
-    gpus = context.machine.inventory().gpus
+    gpus = context.tested.machine.inventory().gpus
     if not gpus:
         return
     addresses = (gpu.pci for gpu in gpus if gpu.pci is not None)
-    settings = read_settings(context.machine.tree, addresses)
+    settings = read_settings(context.tested.machine.tree, addresses)
     advice = list(settings_diagnostics(settings, gpus, len(host.cpu.numa_nodes)))
     known = {
         "the IOMMU": settings.iommu,
@@ -212,13 +212,13 @@ def _settings(context: Context, host: Host) -> Iterator[Result]:
 
 def _visible(context: Context) -> Result:
     """Visible-device masks that the runtime or torch reads differently than intended."""
-    masks = visibility(context.machine.environment)
+    masks = visibility(context.tested.machine.environment)
     if not masks:
         return context.judge(
             "visible", True, "no variable hides devices", value=0, unit="1", expected=_MASKS
         )
-    build = context.machine.torch() if context.from_files else None
-    runtime = context.backend if build is None else build.kind
+    build = context.tested.machine.torch() if context.tested.from_files else None
+    runtime = context.tested.backend if build is None else build.kind
     problems = [
         problem for name in relevant_runtimes(runtime, ()) for problem in diagnose(masks, name)
     ]
@@ -236,19 +236,20 @@ def _visible(context: Context) -> Result:
 def _untested_gpus(context: Context) -> Result:
     """INCONCLUSIVE if the machine has GPUs and the run tests its CPU."""
     gpus = gpus_on_machine()
-    if gpus and (context.shared or context.backend is None):
+    if gpus and (context.tested.shared or context.tested.backend is None):
         vendors = " and ".join(sorted({gpu.vendor for gpu in gpus}))
-        tested = f"tests the {context.backend} backend" if context.backend else "opens none"
+        backend = context.tested.backend
+        what = f"tests the {backend} backend" if backend else "opens none"
         return context.result(
             "gpus",
             Verdict.INCONCLUSIVE,
-            f"{len(gpus)} GPU(s) of {vendors} are here and this run {tested}: install a torch that "
+            f"{len(gpus)} GPU(s) of {vendors} are here and this run {what}: install a torch that "
             "was built for them and run bringup again",
             value=len(gpus),
             unit="1",
             expected=exactly(0, "GPUs that this run does not test"),
         )
-    unreadable = unreadable_files(context.machine.tree)
+    unreadable = unreadable_files(context.tested.machine.tree)
     if not gpus and unreadable:
         return context.result("gpus", Verdict.INCONCLUSIVE, unreadable)
     return context.judge(

@@ -9,8 +9,7 @@ from portagpu.facts.formats import pci_address
 from portagpu.facts.host.edac import read_memory_controllers
 from portagpu.facts.host.sensors import read_sensors
 from portagpu.machine.inventory.gpu import Inventory
-from portagpu.runs.judges.health import judge_health
-from portagpu.runs.judges.host import judge_host
+from portagpu.runs.judges.health import judge_health, judge_host
 from portagpu.runs.results.judgement import Judgement, combine
 from portagpu.runs.results.run import Verdict
 
@@ -33,7 +32,7 @@ def check(context: Context) -> Iterator[Result]:
 
 def check_host(context: Context) -> Iterator[Result]:
     """The host and the kernel's log alone, which no library of a vendor can hold up."""
-    log = context.machine.log()
+    log = context.tested.machine.log()
     events = () if log is None else log.events
     logged = Inventory(events=events, kinds=() if log is None else (log.kind,))
     for each in combine([*_host(context), *judge_health(logged)]):
@@ -41,15 +40,17 @@ def check_host(context: Context) -> Iterator[Result]:
 
 
 def _host(context: Context) -> Iterator[Judgement]:
-    tree = context.machine.tree
+    tree = context.tested.machine.tree
     host = judge_host(read_memory_controllers(tree), read_sensors(tree))
     # in a recording, SKIP would mean "not recorded" and not "this kernel has no such counter"
-    yield from (each for each in host if not context.origins or each.verdict is not Verdict.SKIP)
+    yield from (
+        each for each in host if not context.tested.origins or each.verdict is not Verdict.SKIP
+    )
 
 
 def _judgements(context: Context) -> Iterator[Judgement]:
     yield from _host(context)
-    if context.from_files or not context.shared:
+    if context.tested.from_files or not context.tested.shared:
         yield from _gpus(context)
     else:
         # ranks that share a device run on the host itself
@@ -58,11 +59,13 @@ def _judgements(context: Context) -> Iterator[Judgement]:
 
 def _host_events(context: Context) -> Iterator[Judgement]:
     """The host's errors in the kernel log, if there are any; GPUs are not tested."""
-    log = context.machine.log()
+    log = context.tested.machine.log()
     host_events = tuple(e for e in log.events if e.vendor == _HOST) if log is not None else ()
     if log is None or not host_events:
         return
-    own = replace(context.machine.inventory(), gpus=(), events=host_events, kinds=(log.kind,))
+    own = replace(
+        context.tested.machine.inventory(), gpus=(), events=host_events, kinds=(log.kind,)
+    )
     yield from (each for each in judge_health(own) if each.name == "events")
 
 
@@ -71,15 +74,15 @@ def _gpus(context: Context) -> Iterator[Judgement]:
 
     If no device is opened, every GPU is judged, with the log's events of others.
     """
-    inventory = context.machine.inventory()
-    log = context.machine.log()
+    inventory = context.tested.machine.inventory()
+    log = context.tested.machine.log()
     if log is not None:
         events, kinds = (*inventory.events, *log.events), (*inventory.kinds, log.kind)
         inventory = replace(inventory, events=events, kinds=kinds)
-    if context.from_files:
-        yield from judge_health(inventory, context.target)
+    if context.tested.from_files:
+        yield from judge_health(inventory, context.tested.target)
         return
-    stated = (pci_address(device.facts.get("pci")) for device in context.devices)
+    stated = (pci_address(device.facts.get("pci")) for device in context.tested.devices)
     addresses = {address for address in stated if address is not None}
     own = replace(
         inventory,
@@ -90,4 +93,4 @@ def _gpus(context: Context) -> Iterator[Judgement]:
     if missing or not addresses:
         who = min(missing, default="the devices under test, which have no address")
         yield Judgement(Verdict.INCONCLUSIVE, f"no source knows {who}", name="answers")
-    yield from judge_health(own, context.target)
+    yield from judge_health(own, context.tested.target)

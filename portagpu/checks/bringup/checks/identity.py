@@ -35,50 +35,50 @@ _DESCRIBE = "portagpu.checks.bringup.device:describe"
 def check(context: Context) -> Iterator[Result]:
     """Open every device in its own rank; count them, compare them, match them with the target."""
     try:
-        count = context.device_count = registry.count(context.backend or "")
+        count = context.tested.device_count = registry.count(context.tested.backend or "")
     except BackendNotFound as error:
         yield context.judge(
             "device",
             False,
             str(error),
-            device=context.backend,
+            device=context.tested.backend,
             value="not usable",
             expected=exactly("usable", "a backend whose torch sees devices"),
         )
         return
     for index in range(count):
         if spent := context.time_is_up():
-            name = f"{context.backend} device {index}"
+            name = f"{context.tested.backend} device {index}"
             yield context.result("device", Verdict.INCONCLUSIVE, spent, device=name)
             break
         context.step(f"device {index}")
-        outcome = context.ranks.run(
+        outcome = context.tested.ranks.run(
             _DESCRIBE,
-            backend=context.backend,
+            backend=context.tested.backend,
             indices=[index],
             group=False,
             timeout_s=context.limit_s,
         )
         if not outcome.ok:
-            yield context.failure("device", outcome, f"{context.backend} device {index}")
+            yield context.failure("device", outcome, f"{context.tested.backend} device {index}")
         else:
             facts = outcome.values[0]
             device = CheckedDevice(index, facts["device"], facts)
-            context.devices.append(device)
+            context.tested.devices.append(device)
             yield _device(context, device)
     else:
         yield _count(context, count)
-    if context.devices:
+    if context.tested.devices:
         yield from _target(context)
-    if len(context.devices) > 1:
+    if len(context.tested.devices) > 1:
         yield _same_kind(context)
 
 
 def replay(context: Context) -> Iterator[Result]:
     """The same for devices that files show, with their parts and contradictions of sources."""
-    inventory = context.machine.inventory()
-    context.devices.extend(recorded_devices(context.machine, inventory))
-    for device in context.devices:
+    inventory = context.tested.machine.inventory()
+    context.tested.devices.extend(recorded_devices(context.tested.machine, inventory))
+    for device in context.tested.devices:
         yield _device(context, device)
     yield _recorded_count(context, inventory)
     for name, gpu in zip(device_names(inventory.gpus), inventory.gpus, strict=True):
@@ -87,12 +87,12 @@ def replay(context: Context) -> Iterator[Result]:
             yield context.result("sources", Verdict.INCONCLUSIVE, reason, device=name)
         if gpu.parts:
             yield _parts(context, name, gpu)
-    if context.devices:
+    if context.tested.devices:
         yield from _target(context)
-    elif context.wanted is not None:
-        reason = f"no device is recorded, which has to be {context.wanted.id}"
+    elif context.tested.wanted is not None:
+        reason = f"no device is recorded, which has to be {context.tested.wanted.id}"
         yield context.result("target", Verdict.INCONCLUSIVE, reason)
-    if len(context.devices) > 1:
+    if len(context.tested.devices) > 1:
         yield _same_kind(context)
 
 
@@ -114,8 +114,8 @@ def _description(facts: DeviceFacts) -> str:
 
 
 def _count(context: Context, count: int) -> Result:
-    expected = context.expect_devices
-    found = len(context.devices)
+    expected = context.tested.expect_devices
+    found = len(context.tested.devices)
     if expected is None:
         return context.judge(
             "count",
@@ -142,15 +142,15 @@ def _recorded_count(context: Context, inventory: Inventory) -> Result:
         for name, gpu in zip(device_names(inventory.gpus), inventory.gpus, strict=True)
         if set(gpu.sources) <= {KERNEL_LOG}
     ]
-    gpus, expected = len(inventory.gpus) - len(logged), context.expect_devices
-    found = sum(device.name not in logged for device in context.devices)
-    wanted = context.wanted
+    gpus, expected = len(inventory.gpus) - len(logged), context.tested.expect_devices
+    found = sum(device.name not in logged for device in context.tested.devices)
+    wanted = context.tested.wanted
     if not inventory.gpus and expected is not None and (wanted is None or wanted.vendor != "cpu"):
         found = 0  # the CPU stands for no GPU that is missing
-    words = f"{found} device(s) {'recorded' if context.origins else 'shown by files'}"
-    if any(device.facts["part"] is not None for device in context.devices):
+    words = f"{found} device(s) {'recorded' if context.tested.origins else 'shown by files'}"
+    if any(device.facts["part"] is not None for device in context.tested.devices):
         words = f"{words}, some of them parts of {gpus} GPU(s)"
-    listed = gpus or any(context.machine.tree.exists(path) for path in (PCI_DEVICES, NODES))
+    listed = gpus or any(context.tested.machine.tree.exists(path) for path in (PCI_DEVICES, NODES))
     if inventory.breaks_off:
         reason = f"a list of devices breaks off: {words}, and there may be more"
         return context.result("count", Verdict.INCONCLUSIVE, reason)
@@ -188,15 +188,15 @@ def _parts(context: Context, name: str, gpu: Gpu) -> Result:
 
 def _target(context: Context) -> Iterator[Result]:
     """Judge the machine's target, which is that of most devices, and each device by its own."""
-    targets = {each.name: _device_target(each) for each in context.devices}
+    targets = {each.name: _device_target(each) for each in context.tested.devices}
     common = Counter(target for target in targets.values() if target is not None).most_common(1)
     usual = common[0][0] if common else None
-    device = next(each for each in context.devices if targets[each.name] is usual)
+    device = next(each for each in context.tested.devices if targets[each.name] is usual)
     part = device.facts["part"]
     if part is not None:
         yield _part(context, device, part["name"])
-    elif context.wanted is not None:
-        yield _compare_with_wanted(context, device, usual, context.wanted)
+    elif context.tested.wanted is not None:
+        yield _compare_with_wanted(context, device, usual, context.tested.wanted)
     elif usual is None:
         product = device.facts["product"] or "this device"
         yield context.result(
@@ -206,7 +206,7 @@ def _target(context: Context) -> Iterator[Result]:
             "how to add it",
         )
     else:
-        context.target = usual
+        context.tested.target = usual
         note = " (facts of the family only)" if usual.scope is Scope.FAMILY else ""
         yield context.judge(
             "target",
@@ -215,12 +215,14 @@ def _target(context: Context) -> Iterator[Result]:
             value=usual.id,
             expected=exactly("a known target", "docs/targets.md"),
         )
-    for each in context.devices:
+    for each in context.tested.devices:
         target = targets[each.name]
-        if target is None or (target.scope is Scope.FAMILY and context.wanted is not None):
+        if target is None or (target.scope is Scope.FAMILY and context.tested.wanted is not None):
             # an unnamed device is compared with the wanted target, or with that of its peers
-            unnamed = each.facts["product"] is None or context.wanted is not None
-            target = context.target if unnamed and context.target is not None else target
+            unnamed = each.facts["product"] is None or context.tested.wanted is not None
+            target = (
+                context.tested.target if unnamed and context.tested.target is not None else target
+            )
         if target is not None:
             yield from _facts(context, each, target)
 
@@ -276,7 +278,7 @@ def _gpu_target(device: CheckedDevice) -> Target | None:
 
 def _part(context: Context, device: CheckedDevice, name: str) -> Result:
     """Whether the device is a part of the wanted product; a part alone has no target."""
-    whole, wanted = _gpu_target(device), context.wanted
+    whole, wanted = _gpu_target(device), context.tested.wanted
     product = whole.id if whole is not None else "a GPU that is no known target"
     reason = f"{device.name} is the part {name} of {product}"
     if wanted is None:
@@ -320,8 +322,8 @@ def _facts(context: Context, device: CheckedDevice, target: Target) -> Iterator[
         part["name"] if part is not None else None,
         part["of"] if part is not None else 1,
     )
-    source = "the recording" if context.origins else "this machine's files"
-    source = source if context.from_files else "this torch"
+    source = "the recording" if context.tested.origins else "this machine's files"
+    source = source if context.tested.from_files else "this torch"
     for each in compare(subject, device.name, source):
         yield context.result(each.name, **each.fields)
 
@@ -351,7 +353,7 @@ def _same_kind(context: Context) -> Result:
     Only known traits are compared, and not the memory of slices, which may differ in size. A device
     of another architecture may be intended: it is UNVERIFIED.
     """
-    devices = context.devices
+    devices = context.tested.devices
     odd: list[tuple[CheckedDevice, str, int | None]] = []
     silent: list[str] = []
     compared = False
@@ -377,7 +379,7 @@ def _same_kind(context: Context) -> Result:
         usual_arch = next(each for each in devices if each.name == other).facts["arch"]
         if None not in (device.facts["arch"], usual_arch) and device.facts["arch"] != usual_arch:
             return context.result("alike", Verdict.UNVERIFIED, f"{reason}, which may be meant")
-        if context.origins and context.machine.inventory().breaks_off:
+        if context.tested.origins and context.tested.machine.inventory().breaks_off:
             cut = f"{reason}; the recording breaks off"
             return context.result("alike", Verdict.INCONCLUSIVE, cut, device=device.name)
         return context.judge(

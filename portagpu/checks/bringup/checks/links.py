@@ -27,7 +27,7 @@ _OF_ALL_LINKS: Final = frozenset({"link-count", "peers-alike"})
 def check(context: Context) -> Iterator[Result]:
     """The memory nodes of the host; the GPUs' links, as far as the kernel's files show them."""
     yield from _memory_nodes(context)
-    yield from _devices(context, context.machine.topology())
+    yield from _devices(context, context.tested.machine.topology())
 
 
 def _devices(context: Context, topology: Topology) -> Iterator[Result]:
@@ -35,14 +35,14 @@ def _devices(context: Context, topology: Topology) -> Iterator[Result]:
 
     If no device is opened, every GPU is judged: not all tools state addresses.
     """
-    stated = (pci_address(each.facts.get("pci")) for each in context.devices)
+    stated = (pci_address(each.facts.get("pci")) for each in context.tested.devices)
     addresses = {address for address in stated if address is not None}
-    if not context.from_files:
+    if not context.tested.from_files:
         topology = only_gpus(topology, addresses)
-    known = [gpu for gpu in topology.gpus if context.from_files or gpu.key in addresses]
-    cut = bool(context.origins) and context.machine.inventory().breaks_off
-    asked = context.wanted is not None
-    for judged in combine(judge_links(topology, context.target, asked=asked)):
+    known = [gpu for gpu in topology.gpus if context.tested.from_files or gpu.key in addresses]
+    cut = bool(context.tested.origins) and context.tested.machine.inventory().breaks_off
+    asked = context.tested.wanted is not None
+    for judged in combine(judge_links(topology, context.tested.target, asked=asked)):
         if cut and judged.verdict is Verdict.FAIL and judged.name in _OF_ALL_LINKS:
             reason = f"{judged.reason}; the recording breaks off"
             yield context.result(judged.name, Verdict.INCONCLUSIVE, reason, device=judged.device)
@@ -50,9 +50,9 @@ def _devices(context: Context, topology: Topology) -> Iterator[Result]:
             yield context.result(judged.name, **judged.fields)
     if known:
         return
-    kind = context.target.value("link.kind") if context.target is not None else None
-    if kind is None or len(context.devices) < 2:
-        what = "one device" if len(context.devices) < 2 else "no target that claims links"
+    kind = context.tested.target.value("link.kind") if context.tested.target is not None else None
+    if kind is None or len(context.tested.devices) < 2:
+        what = "one device" if len(context.tested.devices) < 2 else "no target that claims links"
         yield context.result("devices", Verdict.SKIP, f"{what}: there is nothing to link")
         return
     yield context.result(
@@ -64,8 +64,8 @@ def _devices(context: Context, topology: Topology) -> Iterator[Result]:
 
 def _memory_nodes(context: Context) -> Iterator[Result]:
     """Find NUMA nodes without memory, on which every access is remote: a DIMM is missing."""
-    nodes = read_host(context.machine.tree).cpu.numa_nodes
-    if context.origins and not nodes:
+    nodes = read_host(context.tested.machine.tree).cpu.numa_nodes
+    if context.tested.origins and not nodes:
         yield context.result("numa", Verdict.INCONCLUSIVE, "no memory node was recorded")
         return
     with_cpus = [node for node in nodes if node.cpus]

@@ -19,7 +19,7 @@ _WORD_BYTES: Final = 8
 
 def check(context: Context) -> Iterator[Result]:
     """The pattern test on every device, over the amount that the gate states."""
-    for device in context.devices:
+    for device in context.tested.devices:
         if spent := context.time_is_up():
             yield context.result("patterns", Verdict.INCONCLUSIVE, spent, device=device.name)
         else:
@@ -37,10 +37,10 @@ def _patterns(context: Context, device: CheckedDevice) -> Result:
             f"no free memory to test ({stated})",
             device=device.name,
         )
-    outcome = context.ranks.run(
+    outcome = context.tested.ranks.run(
         "portagpu.checks.bringup.device:pattern_test",
         arguments={"nbytes": amount, "seed": _SEED},
-        backend=context.backend,
+        backend=context.tested.backend,
         indices=[device.index],
         group=False,
         timeout_s=context.limit_s,

@@ -81,11 +81,13 @@ def check(context: Context) -> Iterator[Result]:
     Cases on ranks and cases about no device run once.
     """
     judged = _SuiteResults(context)
-    devices = [] if context.shared else [device.index for device in context.devices]
+    devices = [] if context.tested.shared else [device.index for device in context.tested.devices]
     selection = Selection(smoke=context.amounts["smoke"])
-    options = ConformOptions(backend=context.backend, selection=selection, index=devices or 0)
+    options = ConformOptions(
+        backend=context.tested.backend, selection=selection, index=devices or 0
+    )
     try:
-        judge_cases(options.new_run(), options, judged, context.ranks)
+        judge_cases(options.new_run(), options, judged, context.tested.ranks)
     except KeyboardInterrupt:
         # results from before the interrupt stay in the run
         yield from judged.results()

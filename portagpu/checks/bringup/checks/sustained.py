@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from portagpu.checks.bringup.checks._measures import measure_devices
+from portagpu.checks.bringup.checks.transfers import measure_devices
 from portagpu.runs.results.run import Verdict
 from portagpu.suites import performance as bench
 
@@ -25,15 +25,15 @@ def check(context: Context) -> Iterator[Result]:
 
     def show(position: int, interval: Mapping[str, Any]) -> None:
         context.step(
-            f"{context.devices[position].name}: {interval['tflops']:.2f} TFLOPS after "
+            f"{context.tested.devices[position].name}: {interval['tflops']:.2f} TFLOPS after "
             f"{interval['t_s']:.0f} of {seconds} s"
         )
 
     for each in bench.sustain_load(
-        context.ranks,
+        context.tested.ranks,
         seconds,
-        backend=context.backend,
-        indices=[device.index for device in context.devices],
+        backend=context.tested.backend,
+        indices=[device.index for device in context.tested.devices],
         on_interval=show,
     ):
         for result in each.results:

@@ -23,9 +23,9 @@ _ONE_DRIVER: Final = exactly(1, "versions of the driver")
 def check(context: Context) -> Iterator[Result]:
     """This package, torch on disk against torch as it imports, driver and communication library."""
     yield _package(context)
-    if not context.devices:
+    if not context.tested.devices:
         return
-    facts = context.devices[0].facts
+    facts = context.tested.devices[0].facts
     build = torch_build()
     on_disk = build.version if build is not None else None
     same = on_disk == facts["torch"]
@@ -48,7 +48,7 @@ def check(context: Context) -> Iterator[Result]:
     library, version = facts["comm_library"], facts["comm_version"]
     if facts["comm_available"] is None:
         yield context.result(
-            "comm", Verdict.SKIP, f"the {context.backend} backend claims no collectives"
+            "comm", Verdict.SKIP, f"the {context.tested.backend} backend claims no collectives"
         )
     else:
         named = f"{library} {version}" if version else f"{library}, which states no version"
@@ -60,25 +60,27 @@ def check(context: Context) -> Iterator[Result]:
             value=library if facts["comm_available"] else "none",
             expected=exactly(library, "the backend's library for collectives"),
         )
-    context.versions.update(facts["versions"])
-    context.versions["comm"] = version
+    context.tested.versions.update(facts["versions"])
+    context.tested.versions["comm"] = version
     yield from _drivers(context)
 
 
 def replay(context: Context) -> Iterator[Result]:
     """The versions that files state; all devices have to have the same driver."""
-    machine = context.machine
+    machine = context.tested.machine
     stated = {**machine.inventory().versions, **machine.libraries()}
     build = machine.torch()
     if build is not None and build.version is not None:
         stated["torch"] = build.version
-    context.versions.update({name: text for name, text in stated.items() if name != "portagpu"})
+    context.tested.versions.update(
+        {name: text for name, text in stated.items() if name != "portagpu"}
+    )
     if stated:
         listed = ", ".join(f"{name} {text}" for name, text in sorted(stated.items()))
         yield context.result("stated", Verdict.UNVERIFIED, listed)
     else:
         yield context.result("stated", Verdict.INCONCLUSIVE, "no version of software is stated")
-    if context.devices and context.devices[0].facts["arch_vendor"] != "cpu":
+    if context.tested.devices and context.tested.devices[0].facts["arch_vendor"] != "cpu":
         yield from _drivers(context)
 
 
@@ -104,29 +106,31 @@ def _package(context: Context) -> Result:
 
 def _drivers(context: Context) -> Iterator[Result]:
     """Whether all devices of a vendor have the same driver."""
-    drivers = {device.name: device.facts["versions"].get("driver") for device in context.devices}
+    drivers = {
+        device.name: device.facts["versions"].get("driver") for device in context.tested.devices
+    }
     kinds = set(drivers.values())
     silent = [name for name, version in drivers.items() if version is None]
-    if context.from_files and len(kinds) == 2 and silent:
+    if context.tested.from_files and len(kinds) == 2 and silent:
         (driver,) = kinds - {None}
         reason = f"driver {driver}; nothing states that of {silent[0]}"
         more = f" (and {len(silent) - 1} more)" if len(silent) > 1 else ""
         yield context.result("driver", Verdict.INCONCLUSIVE, f"{reason}{more}")
         return
-    if context.from_files:
+    if context.tested.from_files:
         kinds -= {None} if len(kinds) > 1 else set()
     of_vendors = dict.fromkeys(
-        (device.facts["arch_vendor"], drivers[device.name]) for device in context.devices
+        (device.facts["arch_vendor"], drivers[device.name]) for device in context.tested.devices
     )
-    if kinds == {None} and context.from_files:
+    if kinds == {None} and context.tested.from_files:
         yield context.result("driver", Verdict.INCONCLUSIVE, "no driver's version is stated")
     elif kinds == {None}:
         yield context.result(
-            "driver", Verdict.SKIP, f"the {context.backend} backend has no driver of its own"
+            "driver", Verdict.SKIP, f"the {context.tested.backend} backend has no driver of its own"
         )
     elif len(kinds) == 1:
         (driver,) = kinds
-        context.versions.setdefault("driver", driver)
+        context.tested.versions.setdefault("driver", driver)
         yield context.judge(
             "driver", True, f"driver {driver}", value=1, unit="1", expected=_ONE_DRIVER
         )

@@ -1,4 +1,4 @@
-"""What a judgement says to a scheduler: whether the node may be used, a reason, an exit code.
+"""The answer to a scheduler (``health --gate``): may it use the node, why, and an exit code.
 
 Sources: Slurm's prolog and epilog guide (no Slurm command in either, a failure drains the node);
 slurm.conf(5), "Standard output and error messages are normally not preserved", and a
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from portagpu.base.errors import PortagpuError
 from portagpu.base.files import write_atomic
 from portagpu.base.text import one_line
-from portagpu.runs.results.actions import Action, action_of
+from portagpu.runs.results.advice import Action, action_of
 from portagpu.runs.results.verdicts import Verdict
 from portagpu.runs.results.wording import without_device
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from portagpu.runs.results.run import Result, Run
 
 
-class Gate(StrEnum):
-    """Who asks."""
+class Hook(StrEnum):
+    """What of a scheduler calls, and reads the answer."""
 
     PROLOG = "prolog"
     EPILOG = "epilog"
@@ -38,7 +38,7 @@ class Gate(StrEnum):
 
 
 class State(StrEnum):
-    """What is said of the node."""
+    """What the answer says of the node."""
 
     WELL = "well"
     FAULTY = "faulty"
@@ -46,10 +46,10 @@ class State(StrEnum):
     """Nothing was found, and not everything was judged."""
 
 
-LIMIT_S: Final = {Gate.PROLOG: 8.0, Gate.EPILOG: 8.0, Gate.HEALTHCHECK: 50.0, Gate.NPD: 4.0}
+LIMIT_S: Final = {Hook.PROLOG: 8.0, Hook.EPILOG: 8.0, Hook.HEALTHCHECK: 50.0, Hook.NPD: 4.0}
 """Below what each allows: Slurm's MessageTimeout of 10 s, its 60 s, and NPD's timeout of 5 s."""
-ASKS_TOOLS: Final = frozenset({Gate.HEALTHCHECK})
-"""Those that have time for the vendors' command-line tools."""
+ASKS_TOOLS: Final = frozenset({Hook.HEALTHCHECK})
+"""The hooks that have time for the vendors' command-line tools."""
 FAIL_ON: Final = Action.ISOLATE
 REASON_FILE: Final = Path("/run/portagpu/health.txt")
 """The reason for the operator, where this runs as root."""
@@ -70,13 +70,13 @@ class Answer:
     action: Action
     reason: str
 
-    def exit_code(self, gate: Gate, *, fail_on_unknown: bool = False) -> int:
+    def exit_code(self, hook: Hook, *, fail_on_unknown: bool = False) -> int:
         """0 lets the node be used. 1 is a fault; what was not judged is 3, and 2 for NPD."""
         if self.state is State.WELL:
             return 0
         if self.state is State.FAULTY:
             return 1
-        if gate is Gate.NPD:
+        if hook is Hook.NPD:
             return 2
         return 3 if fail_on_unknown else 0
 
@@ -88,13 +88,13 @@ def answer(run: Run, fail_on: Action = FAIL_ON) -> Answer:
     worst = action_of(found[0]) if found else Action.NONE
     if worst >= fail_on:
         faults = sum(action_of(each) >= fail_on for each in found)
-        return Answer(State.FAULTY, worst, f"{worst}: {_told(found[0])}{_and_more(faults - 1)}")
-    below = f"{_told(found[0])}{_and_more(len(found) - 1)}" if found else ""
+        return Answer(State.FAULTY, worst, f"{worst}: {_in_words(found[0])}{_and_more(faults - 1)}")
+    below = f"{_in_words(found[0])}{_and_more(len(found) - 1)}" if found else ""
     left = [each for each in run.results if each.verdict in _UNJUDGED]
-    # that time ran out says more than what lacks because of it
+    # that time ran out says more than what is missing because of it
     left.sort(key=lambda each: each.id not in ("health/time", "health/log"))
     if left or not any(each.verdict is Verdict.PASS for each in run.results):
-        first = _told(left[0]) if left else "nothing was judged"
+        first = _in_words(left[0]) if left else "nothing was judged"
         said = f"not judged: {first}{_and_more(len(left) - 1)}"
         # NPD cuts the line, and a fault that a reset mends says more than what was not judged
         parts = [said, f"{worst}: {below}"] if below else [said]
@@ -105,11 +105,11 @@ def answer(run: Run, fail_on: Action = FAIL_ON) -> Answer:
 
 def broken(error: BaseException) -> Answer:
     """The answer where the judgement itself broke: nothing is known of the node."""
-    told = one_line(str(error)) or type(error).__name__
-    return Answer(State.UNKNOWN, Action.NONE, f"not judged: {told}")
+    reason = one_line(str(error)) or type(error).__name__
+    return Answer(State.UNKNOWN, Action.NONE, f"not judged: {reason}")
 
 
-def _told(result: Result) -> str:
+def _in_words(result: Result) -> str:
     where = f" on {result.device}" if result.device else ""
     return f"{result.id}{where}: {without_device(result)}"
 
@@ -126,7 +126,7 @@ def npd_line(given: Answer) -> str:
     return data[: NPD_BYTES - 2].decode(errors="ignore") + ".."
 
 
-def tell_operator(given: Answer, gate: Gate, reason_file: Path | None = None) -> list[str]:
+def inform_operator(given: Answer, hook: Hook, reason_file: Path | None = None) -> list[str]:
     """Leave the reason in the file and, unless the node is well, in the system's log.
 
     By default the file is ``REASON_FILE`` where this runs as root, and none otherwise. Returns
@@ -140,12 +140,12 @@ def tell_operator(given: Answer, gate: Gate, reason_file: Path | None = None) ->
         try:
             if place == REASON_FILE:
                 place.parent.mkdir(mode=0o755, exist_ok=True)
-            write_atomic(place, f"{stamp} {gate} {given.state} {given.reason}\n")
+            write_atomic(place, f"{stamp} {hook} {given.state} {given.reason}\n")
         except (OSError, PortagpuError) as error:
             problems.append(f"the reason is not in {place}: {error}")
     priority = _PRIORITY.get(given.state)
     if priority is not None:
-        text = f"<{_DAEMON | priority}>portagpu-health[{os.getpid()}]: {gate}: {given.reason}"
+        text = f"<{_DAEMON | priority}>portagpu-health[{os.getpid()}]: {hook}: {given.reason}"
         with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as log:
             log.setblocking(False)
             try:
