@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
 ALIKE: Final = "alike"
-NOT_JUDGED: Final = "not judged"
+UNJUDGED: Final = "not judged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Difference:
     ``ratio`` is b / a, None where no number holds it. ``spread`` is the standard deviation of the
     difference, estimated as 1.4826 MAD, or None where no side has one. ``beyond`` says whether the
     difference is more than 3.5 of it. ``word`` is WORSE, BETTER or DIFFERENT where it is also more
-    than the least that counts; else ALIKE, or NOT_JUDGED without a spread.
+    than the least that counts; else ALIKE, or UNJUDGED without a spread.
     """
 
     what: MeasureId
@@ -90,7 +90,7 @@ def _difference(series: Series, in_a: Any, in_b: Any, least: float) -> Differenc
     known = [each for each in spreads if each is not None]
     spread = NORMAL * math.hypot(*known) if known else None
     beyond = None if spread is None else abs(change) > DEVIATIONS * spread
-    word = NOT_JUDGED if beyond is None else ALIKE
+    word = UNJUDGED if beyond is None else ALIKE
     if beyond and abs(change) > least * abs(middles[0]):
         word = judge(change, series.what.unit)
     return Difference(
