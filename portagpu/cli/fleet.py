@@ -138,7 +138,7 @@ def resume(folder: Path, nodes: str | None) -> int:
     that an administrator drained, or gave another reason, is theirs. Exit codes: 1 if a node was
     left alone, else 0.
     """
-    from portagpu.reports.fleet.drain import resume as resume_nodes
+    from portagpu.reports.fleet.record import resume as resume_nodes
     from portagpu.reports.fleet.slurm import UnknownNodes, expand
 
     with usage_errors(UnknownNodes):
@@ -171,7 +171,7 @@ def clear(folder: Path, node: str, device: str, replaced: bool, cleared: bool, r
     wrong values no longer count, and the node is INCONCLUSIVE until what failed is run again.
     """
     from portagpu.base.text import did_you_mean, one_line
-    from portagpu.reports.bundles.clearance import write_clearance
+    from portagpu.reports.bundles.files import write_clearance
     from portagpu.reports.fleet.record import FleetRecordError
     from portagpu.reports.fleet.result_files import gather
     from portagpu.runs.ledger import Relief

@@ -212,7 +212,7 @@ def run(
 def _import(place: str, folder: Path, record: FleetRecord) -> bool:
     """Import the results that were read; False where one was refused."""
     from portagpu.cli.matrix_history import open_for
-    from portagpu.reports.history.importing import Outcome, import_files
+    from portagpu.reports.history.store import Outcome, import_files
 
     files = [folder / step.result for step in record.steps if step.result is not None]
     if not files:

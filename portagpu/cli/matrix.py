@@ -62,8 +62,8 @@ def show(
     from portagpu.facts.targets import load_target, load_targets
     from portagpu.reports.bundles.files import Aside, find_files
     from portagpu.reports.proofs import document, markdown, rows
-    from portagpu.reports.proofs.committed import NOT_IN_WHEEL, NOTHING, read_committed
     from portagpu.reports.proofs.evidence import target_of
+    from portagpu.reports.proofs.table import NOT_IN_WHEEL, NOTHING, read_committed
 
     check_outputs(json_to)
     check_kept([path for path, _ in find_files(results)], json_to)

@@ -32,9 +32,9 @@ from portagpu.cli._tables import aside_lines, print_table
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from portagpu.reports.history.compare import Trend
     from portagpu.reports.history.model import StoredRun
     from portagpu.reports.history.store import Store
-    from portagpu.reports.history.trend import Trend
 
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
@@ -128,7 +128,7 @@ def chosen(store: Store, which: str | None) -> list[StoredRun]:
 
 def pick(words: str, runs: Sequence[StoredRun]) -> list[StoredRun]:
     """The runs that ``words`` name; raises UsageError where there is none."""
-    from portagpu.reports.history.selection import SelectionError, select
+    from portagpu.reports.history.model import SelectionError, select
 
     try:
         return select(words, runs)
@@ -154,7 +154,7 @@ def import_runs(paths: tuple[Path, ...], place: str, json_to: str | None) -> int
     check_kept(paths, json_to)
     store = open_for(place, json_to, create=True)
     from portagpu.reports.bundles.files import Aside
-    from portagpu.reports.history.importing import Outcome, import_files
+    from portagpu.reports.history.store import Outcome, import_files
 
     counts: Counter[Outcome] = Counter()
     refused = []
@@ -198,7 +198,7 @@ def export(place: str, which: str | None, out: Path) -> int:
     same files.
     """
     store = open_for(place)
-    from portagpu.reports.history.importing import export_files
+    from portagpu.reports.history.store import export_files
 
     with store:
         count = sum(1 for _ in export_files(store, chosen(store, which), out))
@@ -263,7 +263,7 @@ def trend(measure: str, place: str, which: str | None, last: int, json_to: str |
     One row for each target, host and device; its runs one by one where there is only one such row.
     """
     store = open_for(place, json_to)
-    from portagpu.reports.history.trend import trends
+    from portagpu.reports.history.compare import trends
 
     with store:
         runs = chosen(store, which)

@@ -171,9 +171,8 @@ def regressions(
     nothing became worse, 1 where something did, 3 if no measure has enough runs.
     """
     store = open_for(place, json_to)
-    from portagpu.reports.history.changepoints import SHORTEST
     from portagpu.reports.history.model import WORSE
-    from portagpu.reports.history.regressions import level_changes
+    from portagpu.reports.history.regressions import SHORTEST, level_changes
 
     with store:
         runs = chosen(store, which)
@@ -270,8 +269,8 @@ def outliers(place: str, which: str | None, least_percent: float, json_to: str |
     where one is not, 3 if nothing could be compared.
     """
     store = open_for(place, json_to)
-    from portagpu.reports.history.outliers import outliers as find
-    from portagpu.reports.history.outliers import recent
+    from portagpu.reports.history.compare import outliers as find
+    from portagpu.reports.history.compare import recent
 
     with store:
         runs = recent(chosen(store, which))
