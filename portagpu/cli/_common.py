@@ -13,11 +13,11 @@ from typing import IO, TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
-from portagpu.base.errors import MissingDependency, OutputError
+from portagpu.base.errors import MissingDependency, OutputError, PortagpuError
 from portagpu.base.files import check_writable, is_special, write_atomic
 from portagpu.base.text import is_shown, printable
-from portagpu.cli._document import STDOUT as STDOUT
-from portagpu.cli._document import document_written
+from portagpu.cli._call import STDOUT as STDOUT
+from portagpu.cli._call import document_written
 from portagpu.runs.results.plain import json_text
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from portagpu.base.errors import PortagpuError
     from portagpu.machine.inventory.sources import Machine
     from portagpu.runs.results.run import Run
+
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
 
@@ -232,3 +232,47 @@ def require_torch(verb: str) -> None:
         raise MissingDependency(f"portagpu {verb} needs torch: {install_torch()}")
     if build.problem is not None:
         raise MissingDependency(f"portagpu {verb} needs torch, and {build.problem}")
+
+
+def complete_target(context: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
+    """The ids of targets with this prefix."""
+    from portagpu.facts.targets import load_targets
+
+    return _matching_names(incomplete, load_targets)
+
+
+def complete_arch(context: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
+    """The names of architectures with this prefix."""
+    from portagpu.facts.targets import architecture_names
+
+    return _matching_names(incomplete, architecture_names)
+
+
+def complete_gate(context: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
+    """The ids of gates with this prefix."""
+    from portagpu.checks.bringup.gates import load_gates
+
+    return _matching_names(incomplete, lambda: [gate.id for gate in load_gates()])
+
+
+def complete_area(context: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
+    """The areas of the conformance suite with this prefix."""
+    from portagpu.suites.conformance.cases import AREAS
+
+    return _matching_names(incomplete, lambda: AREAS)
+
+
+def complete_measure(context: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
+    """The areas and metrics of the performance suite with this prefix."""
+    from portagpu.suites.performance.cases import metrics
+
+    names = {name: None for metric in metrics() for name in (metric.partition("/")[0], metric)}
+    return _matching_names(incomplete, lambda: names)
+
+
+def _matching_names(incomplete: str, names: Callable[[], Iterable[Any]]) -> list[str]:
+    """The names with this prefix, sorted; empty if they cannot be read."""
+    try:
+        return sorted(name for name in names() if name.startswith(incomplete))
+    except PortagpuError:
+        return []

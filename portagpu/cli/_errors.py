@@ -7,7 +7,7 @@ import errno
 import os
 import sys
 import traceback
-from typing import IO, Final
+from typing import Final
 
 from portagpu.base.errors import (
     BackendNotFound,
@@ -19,13 +19,10 @@ from portagpu.base.errors import (
     UnknownBackend,
 )
 from portagpu.base.text import one_line
+from portagpu.cli._process import FAILED, INTERRUPTED, NOT_JUDGED, USAGE, drop_output
 
 COMPLETION_VARIABLE: Final = "_PORTAGPU_COMPLETE"
 DEBUG_VARIABLE: Final = "PORTAGPU_DEBUG"
-FAILED: Final = 1
-USAGE: Final = 2
-NOT_JUDGED: Final = 3
-INTERRUPTED: Final = 130
 
 _NEEDED: Final = ("click", "rich")
 """Packages that pip installs with portagpu; missing where it was only put on the path."""
@@ -79,8 +76,8 @@ def report(error: BaseException) -> int:
 def _write_document(error: BaseException, code: int, line: str) -> None:
     # an installation that is broken, or a module that ends the program, still ends with its line
     with contextlib.suppress(Exception, SystemExit):
+        from portagpu.cli._call import write_error
         from portagpu.cli._common import RefusedOutput
-        from portagpu.cli._document import write_error
 
         problem = write_error(code, line, files=not isinstance(error, RefusedOutput))
         if problem is not None:
@@ -143,11 +140,3 @@ def _judge_click(error: BaseException) -> tuple[int, str] | None:
     if isinstance(error, click.ClickException):
         return error.exit_code, error.format_message()
     return None
-
-
-def drop_output(stream: IO[str] | None = None) -> None:
-    """Redirect ``stream``, by default standard output, to /dev/null: the final flush is quiet."""
-    with contextlib.suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, (stream or sys.stdout).fileno())
-        os.close(nowhere)

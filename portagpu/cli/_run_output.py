@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from portagpu.base.errors import OutputError, ResultError
 from portagpu.base.files import is_special, remove_file
 from portagpu.base.text import printable
+from portagpu.cli._call import document_written, run_begun
 from portagpu.cli._common import (
     STDOUT,
     check_outputs,
@@ -18,7 +19,6 @@ from portagpu.cli._common import (
     text_stream,
     usage_errors,
 )
-from portagpu.cli._document import document_written, run_begun
 from portagpu.cli._tables import aside_lines
 from portagpu.runs.engine import Progress
 from portagpu.runs.results.run import Run

@@ -1,4 +1,4 @@
-"""Tables, in colour on a terminal or as plain columns, and the reasons below them."""
+"""Tables, in colour on a terminal or as plain columns; reasons below them, and findings."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Final, Literal, TextIO
 import click
 
 from portagpu.base.text import one_line, printable_lines
+from portagpu.cli._common import results_line
 from portagpu.runs.results.verdicts import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from rich.console import Console
 
     from portagpu.reports.bundles.files import Aside
-    from portagpu.runs.results.run import Result
+    from portagpu.runs.results.run import Result, Run
+
 
 VERDICT: Final = "verdict"
 """The title of the column whose cells are coloured by verdict."""
@@ -160,3 +162,23 @@ def aside_lines(aside: Iterable[Aside]) -> list[str]:
     return [
         f"left out: {first_few(paths, 3)}: {one_line(reason)}" for reason, paths in reasons.items()
     ]
+
+
+def finding_lines(run: Run) -> Iterator[str]:
+    """Every finding, and the summary of the run."""
+    for result in run.results:
+        yield from _finding(result)
+    yield ""
+    yield results_line(run)
+    yield run.summary_line()
+
+
+def _finding(result: Result) -> Iterator[str]:
+    from portagpu.runs.results.wording import without_device
+
+    where = f" {result.device}" if result.device else ""
+    yield f"{result.verdict} {result.id.rpartition('/')[2]}{where}: {without_device(result)}"
+    if str(result.verdict) in ("PASS", "SKIP"):
+        return
+    for key in ("cause", "remedy", "source"):
+        yield f"    {key}: {result.extra[key]}"

@@ -10,6 +10,8 @@ from click.core import ParameterSource
 
 from portagpu.cli._common import (
     chosen_effort,
+    complete_measure,
+    complete_target,
     folder_option,
     print_lines,
     require_torch,
@@ -19,7 +21,6 @@ from portagpu.cli._common import (
     text_stream,
     usage_errors,
 )
-from portagpu.cli._complete import complete_measure, complete_target
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -150,7 +151,8 @@ def _from_results(
     names: tuple[str, ...], peers: bool, calibrate: bool, json_to: str | None, junit: str | None
 ) -> int:
     """Compare saved results, or propose expectations from them."""
-    from portagpu.cli import _bench_results
+    from portagpu.cli._bench_tables import calibrate as propose_rows
+    from portagpu.cli._bench_tables import compare_peers
 
     context = click.get_current_context()
     usable = {"names", "peers", "calibrate", *(("json_to", "junit") if peers else ())}
@@ -162,13 +164,13 @@ def _from_results(
     if peers and calibrate:
         raise click.UsageError("choose one of --peers and --calibrate")
     if peers:
-        return _bench_results.compare_peers(names, json_to, junit)
-    return _bench_results.calibrate(names)
+        return compare_peers(names, json_to, junit)
+    return propose_rows(names)
 
 
 def _show_results(run: Run, stream: TextIO, busy: str) -> list[str]:
     """Print the table and return the lines below it."""
-    from portagpu.cli._bench_text import notes, show_table
+    from portagpu.cli._bench_tables import notes, show_table
     from portagpu.runs.results.wording import failures_text
 
     if run.results:

@@ -13,6 +13,8 @@ from portagpu.cli._common import (
     STDOUT,
     check_finite,
     chosen_effort,
+    complete_gate,
+    complete_target,
     live_console,
     print_lines,
     run_json_option,
@@ -20,7 +22,6 @@ from portagpu.cli._common import (
     usage_errors,
     write_json,
 )
-from portagpu.cli._complete import complete_gate, complete_target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,13 +13,13 @@ from portagpu.base.text import excerpt
 from portagpu.cli._common import (
     SizeType,
     check_outputs,
+    complete_target,
     json_option,
     print_lines,
     terminal,
     text_stream,
     write_json,
 )
-from portagpu.cli._complete import complete_target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

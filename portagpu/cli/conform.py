@@ -12,6 +12,8 @@ import click
 from portagpu.base.patience import LIMITS
 from portagpu.cli._common import (
     STDOUT,
+    complete_area,
+    complete_target,
     folder_option,
     print_lines,
     require_torch,
@@ -19,7 +21,6 @@ from portagpu.cli._common import (
     usage_errors,
     write_json,
 )
-from portagpu.cli._complete import complete_area, complete_target
 
 if TYPE_CHECKING:
     from portagpu.suites.conformance.select import Selection

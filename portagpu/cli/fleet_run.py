@@ -1,4 +1,4 @@
-"""``portagpu fleet run``: steps on many nodes through Slurm."""
+"""``portagpu fleet run`` and ``status``: many nodes, through Slurm."""
 
 from __future__ import annotations
 
@@ -8,12 +8,22 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 
-from portagpu.cli._common import check_finite, live_console, print_lines, usage_errors
-from portagpu.cli._errors import FAILED, INTERRUPTED
-from portagpu.cli._fleet_options import program_option, program_words
+from portagpu.cli._common import (
+    check_finite,
+    check_kept,
+    json_option,
+    live_console,
+    print_lines,
+    text_stream,
+    usage_errors,
+    write_json,
+)
+from portagpu.cli._process import FAILED, INTERRUPTED
+from portagpu.cli.fleet import program_option, program_words
 
 if TYPE_CHECKING:
     from portagpu.reports.fleet.record import FleetRecord, Step
+
 
 _WHATS: Final = ("bringup", "conform", "bench", "collectives")
 
@@ -201,8 +211,8 @@ def run(
 
 def _import(place: str, folder: Path, record: FleetRecord) -> bool:
     """Import the results that were read; False where one was refused."""
-    from portagpu.cli._history import open_for
-    from portagpu.reports.history.importing import Outcome, import_files
+    from portagpu.cli.matrix_history import open_for
+    from portagpu.reports.history.store import Outcome, import_files
 
     files = [folder / step.result for step in record.steps if step.result is not None]
     if not files:
@@ -257,3 +267,26 @@ def _view(stream: TextIO) -> Any:
                 self._status.update(counts_line(record))
 
     return View()
+
+
+@click.command()
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@json_option
+def status(folder: Path, json_to: str | None) -> int:
+    """Show how far the fleet run in FOLDER is, as its record says; Slurm is not asked.
+
+    Exit codes: 0 if every node is PASS, 1 after FAIL or ERROR, 3 if a node has no result yet.
+    """
+    from portagpu.base.documents import encode
+    from portagpu.base.units import count
+    from portagpu.cli._fleet_text import closing_lines, code_of, slow_sentences
+    from portagpu.reports.fleet.record import FILE, read_record
+
+    check_kept([folder / FILE], json_to)
+    record = read_record(folder)
+    write_json(encode(record), json_to)
+    words = " ".join([record.what, *record.arguments])
+    head = f"{words} on {count(len(record.nodes), 'node')}, begun {record.started}"
+    slow = slow_sentences(record, folder)
+    print_lines([head, *closing_lines(record, folder, slow)], text_stream(json_to))
+    return code_of(record, slow)

@@ -8,17 +8,17 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
+from portagpu.cli._call import write_error
 from portagpu.cli._common import (
     STDOUT,
     check_finite,
+    complete_target,
     folder_option,
     print_lines,
     run_json_option,
     text_stream,
 )
-from portagpu.cli._complete import complete_target
-from portagpu.cli._document import write_error
-from portagpu.cli._errors import NOT_JUDGED, drop_output
+from portagpu.cli._process import NOT_JUDGED, drop_output
 
 if TYPE_CHECKING:
     from portagpu.checks.health.scheduler import Answer, Hook

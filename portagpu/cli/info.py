@@ -18,7 +18,7 @@ from portagpu.cli._common import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from portagpu.cli._info_text import Section
+    from portagpu.cli._info_view import Section
     from portagpu.machine.inventory.sources import Machine
 
 
@@ -56,7 +56,7 @@ def info(replay: tuple[str, ...], topology: bool, json_to: str | None) -> None:
 def _topology(machine: Machine, json_to: str | None) -> None:
     from rich.console import Console
 
-    from portagpu.cli._topology_text import show_topology
+    from portagpu.cli._info_view import show_topology
     from portagpu.machine.inventory.topology_json import topology_document
 
     found = machine.topology()
@@ -66,7 +66,7 @@ def _topology(machine: Machine, json_to: str | None) -> None:
 
 
 def _show(document: dict[str, Any]) -> None:
-    from portagpu.cli._info_text import sections
+    from portagpu.cli._info_view import sections
 
     console = terminal()
     found = sections(document)

@@ -12,6 +12,7 @@ import click
 
 from portagpu.checks.monitor.options import MAX_INTERVAL_S, MIN_INTERVAL_S, MonitorOptions
 from portagpu.checks.monitor.tracker import AFTER_S
+from portagpu.cli._call import document_written
 from portagpu.cli._common import (
     STDOUT,
     SizeType,
@@ -20,7 +21,6 @@ from portagpu.cli._common import (
     live_console,
     text_stream,
 )
-from portagpu.cli._document import document_written
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,12 +10,12 @@ import click
 from portagpu.cli._common import (
     STDOUT,
     check_outputs,
+    complete_arch,
     json_option,
     terminal,
     text_stream,
     write_json,
 )
-from portagpu.cli._complete import complete_arch
 
 if TYPE_CHECKING:
     from portagpu.devices.sizing import Limit, Occupancy

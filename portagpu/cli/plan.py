@@ -14,12 +14,12 @@ from portagpu.cli._common import (
     SizeType,
     check_outputs,
     chosen_machine,
+    complete_target,
     json_option,
     print_lines,
     text_stream,
     write_json,
 )
-from portagpu.cli._complete import complete_target
 from portagpu.runs.results.plain import json_text
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def plan(
     Computed from formulas and the facts of targets: no device is opened. The exit code is 2 if
     nothing fits.
     """
-    from portagpu.cli._plan_text import show_plans, show_targets
+    from portagpu.cli._plan_view import show_plans, show_targets
     from portagpu.train import planning
 
     check_outputs(json_to)
@@ -181,7 +181,7 @@ def _document(
     model: Model, found: list[Plans], settings: list[Any], tracked: dict[str, Any] | None
 ) -> dict[str, Any]:
     """All plans with all of their terms, which is most of the work of a call."""
-    from portagpu.cli._plan_document import plans_document
+    from portagpu.cli._plan_view import plans_document
 
     shown = [
         plans_document(plans) | {"settings": words}
@@ -196,7 +196,7 @@ def _track(
     """Lines and values of ``--track``; none without it."""
     if asked["track"] is None:
         return [], None
-    from portagpu.cli._plan_track import tracked_lines
+    from portagpu.cli._plan_view import tracked_lines
 
     recipe = plans.best.recipe if plans.ranked else _recipe(asked)
     recipe = replace(recipe, micro_batch=asked["micro_batch"] or recipe.micro_batch)

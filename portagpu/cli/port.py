@@ -1,20 +1,156 @@
-"""``portagpu port``: verbs about programs written for one vendor, each with a module of its own."""
+"""``portagpu port``: what ties programs to one vendor, found and rewritten."""
 
 from __future__ import annotations
 
-from typing import Final
+import os
+import sys
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from portagpu.cli._group import VerbGroup
+from portagpu.base.distributions import install
+from portagpu.base.errors import MissingDependency
+from portagpu.cli._call import VerbGroup
+from portagpu.cli._common import (
+    STDOUT,
+    check_kept,
+    check_outputs,
+    json_option,
+    print_lines,
+    text_stream,
+    write_json,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from portagpu.train.port.findings import Unread
+    from portagpu.train.port.rewrite import Rewriting
+
+
+def require_libcst(verb: str) -> None:
+    """Raise MissingDependency, with what to install, if libcst is not installed."""
+    if find_spec("libcst") is None:
+        raise MissingDependency(f"portagpu port {verb} needs libcst: {install('port')}")
+
+
+def check_paths(paths: Sequence[str], json_to: str | None) -> None:
+    """Raise UsageError for an empty path, and for an output that cannot be written or is read."""
+    from portagpu.train.port.reading import files
+
+    if "" in paths:
+        raise click.UsageError("a path is empty: name files or folders ('.' is this one)")
+    check_outputs(json_to)
+    if json_to not in (None, STDOUT):
+        check_kept(files(paths), json_to)
+
+
+def unread_lines(unread: Sequence[Unread]) -> list[str]:
+    """One line for each file that was not judged."""
+    return [f"portagpu: {each.path} {each.why}" for each in unread]
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path())
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "sarif", "github"]),
+    default="text",
+    help="What to print: text, JSON, SARIF 2.1.0, or annotations of GitHub.",
+)
+@json_option
+def lint(paths: tuple[str, ...], form: str, json_to: str | None) -> int:
+    """List every use that ties a program to one vendor, and change nothing.
+
+    Paths are files and folders: Python, C++ and CUDA sources, shell scripts, Dockerfiles and
+    requirements. A comment "portagpu: ignore[PG001]" ends a line's finding. Exit codes: 0 if
+    nothing breaks, 1 if something does, 3 if a file could not be read.
+    """
+    from portagpu.train.port import formats
+    from portagpu.train.port.lint import lint as engine
+
+    require_libcst("lint")
+    check_paths(paths, json_to)
+    if json_to == "-":
+        form = "json"
+    result = engine(paths, processes=len(os.sched_getaffinity(0)))
+    if form in ("json", "sarif"):
+        write_json(formats.document(result) if form == "json" else formats.sarif(result), "-")
+    else:
+        lines = formats.text(result) if form == "text" else formats.github(result)
+        print_lines(list(lines), text_stream(json_to))
+    if json_to not in (None, "-"):
+        write_json(formats.document(result), json_to)
+    print_lines(unread_lines(result.unread), sys.stderr)
+    return result.exit_code
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path())
+@click.option("--write", is_flag=True, help="Write the files; without it a diff is printed.")
+@click.option(
+    "--unsafe",
+    is_flag=True,
+    help="Also rewrite what may change the results on the GPU that the program was written for.",
+)
+@json_option
+def rewrite(paths: tuple[str, ...], write: bool, unsafe: bool, json_to: str | None) -> int:
+    """Rewrite Python programs so that the same source runs on every backend.
+
+    A diff is printed and nothing is written, unless --write says so; patch -p0 applies it. On a
+    terminal, control characters of the source are shown as escapes. Each file is written at once
+    or not at all. What is not decided stays, with the reason. Exit codes: 0 if nothing is left that
+    breaks, 1 if something is, 3 if a file could not be read or written.
+    """
+    from portagpu.train.port.rewrite import rewrite as engine
+
+    require_libcst("rewrite")
+    check_paths(paths, json_to)
+    result = engine(paths, unsafe=unsafe)
+    stream = text_stream(json_to)
+    if write:
+        result.write()
+    else:
+        for each in result.changed:
+            click.echo(each.shown_diff if stream.isatty() else each.diff, file=stream, nl=False)
+    print_lines(list(_lines(result, write)), sys.stderr)
+    print_lines(unread_lines(result.unread), sys.stderr)
+    write_json(_document(result, write), json_to)
+    return result.exit_code
+
+
+def _lines(result: Rewriting, write: bool) -> Iterator[str]:
+    from portagpu.train.port.formats import code_line
+
+    for each in result.left:
+        yield f"{each.path}:{each.line}: {each.rule.id} stays: {code_line(each)}"
+        yield f"    {each.left}; write {each.rule.write}"
+    done = sum(len(each.done) for each in result.files)
+    word = "rewritten" if write else "to rewrite, shown and not written (--write writes)"
+    yield f"{done} uses in {len(result.changed)} files {word}; {len(result.left)} stay"
+
+
+def _document(result: Rewriting, write: bool) -> dict[str, object]:
+    from portagpu.train.port import formats
+
+    return {
+        "schema": formats.SCHEMA,
+        "written": [each.source.path for each in result.changed] if write else [],
+        "done": [formats.finding(each) for file in result.files for each in file.done],
+        "left": [formats.finding(each) for each in result.left],
+        "unread": [formats.unread(each) for each in result.unread],
+    }
+
 
 _VERBS: Final[dict[str, tuple[str, str]]] = {
     "lint": (
-        "portagpu.cli.port_lint:lint",
+        "portagpu.cli.port:lint",
         "List what ties programs to one vendor, why it breaks, and what to write.",
     ),
     "rewrite": (
-        "portagpu.cli.port_rewrite:rewrite",
+        "portagpu.cli.port:rewrite",
         "Rewrite Python programs so that they run on every backend.",
     ),
 }

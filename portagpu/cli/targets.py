@@ -9,9 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from portagpu.base.text import printable
-from portagpu.cli._common import STDOUT, check_outputs, json_option, terminal, write_json
-from portagpu.cli._complete import complete_target
-from portagpu.cli._group import VerbGroup
+from portagpu.cli._call import VerbGroup
+from portagpu.cli._common import (
+    STDOUT,
+    check_outputs,
+    complete_target,
+    json_option,
+    terminal,
+    write_json,
+)
 from portagpu.cli._tables import print_table
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from portagpu.reports.history.changepoints import change_points
+from portagpu.reports.history.regressions import change_points
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -27,13 +27,11 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from portagpu.reports.history.compare import compare
+from portagpu.reports.history.compare import compare, outliers, recent, trends
 from portagpu.reports.history.documents import read_document
-from portagpu.reports.history.outliers import outliers, recent
+from portagpu.reports.history.model import select
 from portagpu.reports.history.regressions import level_changes
-from portagpu.reports.history.selection import select
 from portagpu.reports.history.store import open_store
-from portagpu.reports.history.trend import trends
 from tests.support.history_samples import measure, run, write
 from tests.support.history_stores import server
 

@@ -154,7 +154,7 @@ def test_metrics_are_listed_without_torch(
 
 
 def test_the_table_names_shape_unit_verdict_and_expectation() -> None:
-    from portagpu.cli._bench_text import notes, shape, show_table
+    from portagpu.cli._bench_tables import notes, shape, show_table
 
     run = new_run(["portagpu", "bench"])
     run.add(
@@ -190,7 +190,7 @@ def test_the_table_names_shape_unit_verdict_and_expectation() -> None:
 
 
 def test_shares_of_limits_are_below_the_table() -> None:
-    from portagpu.cli._bench_text import notes
+    from portagpu.cli._bench_tables import notes
 
     run = new_run(["portagpu", "bench"])
     ceiling = {"id": "memory/triad", "value": 20.0, "unit": "GB/s"}
@@ -203,7 +203,7 @@ def test_shares_of_limits_are_below_the_table() -> None:
 
 
 def test_a_rank_that_raised_has_a_row_and_no_timing() -> None:
-    from portagpu.cli._bench_text import notes, show_table
+    from portagpu.cli._bench_tables import notes, show_table
 
     run = new_run(["portagpu", "bench"])
     run.add(result("collectives/broadcast[2]", value="raised", verdict=Verdict.ERROR, reason="it"))

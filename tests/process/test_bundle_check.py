@@ -15,9 +15,8 @@ import pytest
 from portagpu.base.errors import BundleError
 from portagpu.reports.bundles import earned_badges, parse, read_bundle, table
 from portagpu.reports.bundles.__main__ import main
-from portagpu.reports.bundles.check import LARGEST_BYTES
+from portagpu.reports.bundles.check import LARGEST_BYTES, needed_ranks
 from portagpu.reports.bundles.document import digests, file_name, make
-from portagpu.reports.bundles.evidence import needed_ranks
 from portagpu.runs.results.run import Evidence, Result, Verdict
 from portagpu.runs.results.schema import RUN_OPTIONAL
 from tests.support.bundle_samples import EXECUTED, adopted, altered, bundle, data, full_run, result

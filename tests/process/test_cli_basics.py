@@ -363,7 +363,7 @@ INTERRUPTED = {
         "portagpu.facts.targets.load_target",
         ("choose", "--ranks", "2", "--bytes", "8", "--target", "nvidia-h100-sxm"),
     ),
-    "trace": ("portagpu.cli._traces.read_captures", ("summary", ".")),
+    "trace": ("portagpu.cli.trace.read_captures", ("summary", ".")),
     "occupancy": (
         "portagpu.devices.sizing.occupancy",
         ("--arch", "sm_90", "--threads", "64", "--regs", "32"),
@@ -372,7 +372,7 @@ INTERRUPTED = {
         "portagpu.facts.targets.load_target",
         ("--model", "gpt2", "--target", "nvidia-h100-sxm", "--ranks", "1", "--batch", "1"),
     ),
-    "port": ("portagpu.cli.port_lint.require_libcst", ("lint", ".")),
+    "port": ("portagpu.cli.port.require_libcst", ("lint", ".")),
     "profile": ("portagpu.traces.profile.make_plan", ("--", "true")),
     "targets": ("portagpu.facts.targets.load_targets", ()),
     "fleet": (

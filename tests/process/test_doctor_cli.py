@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from portagpu.checks.collectives_doctor import DoctorOptions
 from portagpu.checks.collectives_doctor import doctor as engine
-from portagpu.cli.collectives_doctor import doctor
+from portagpu.cli.collectives import doctor
 from portagpu.runs.engine import Progress
 from portagpu.runs.results.run import Verdict, read_json
 from tests.process.test_doctor_dumps import OPEN, document, entry

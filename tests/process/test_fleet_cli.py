@@ -16,11 +16,16 @@ from portagpu import cli
 from portagpu.base.patience import Limits
 from portagpu.reports.fleet import run as fleet_run
 from portagpu.reports.fleet import slurm
-from portagpu.reports.fleet import step_result as collect
 from portagpu.reports.fleet.record import FleetRecord, Step, StepState, read_record, write_record
 from portagpu.reports.fleet.request import FleetOptions
 from portagpu.reports.fleet.run import FleetProgress
-from portagpu.reports.fleet.steps import joint_steps, pair_rounds
+from portagpu.reports.fleet.steps import (
+    came_to_its_end,
+    collected,
+    joint_steps,
+    last_line,
+    pair_rounds,
+)
 from tests.support.result_samples import passing
 
 if TYPE_CHECKING:
@@ -477,7 +482,7 @@ def test_a_command_that_was_killed_after_its_result_is_no_pass(tmp_path: Path) -
     passing().write_json(tmp_path / "n1" / "result.json")
     for code, state in ((0, StepState.DONE), (139, StepState.LOST)):
         (tmp_path / "n1" / "ended").write_text(f"7 {code}\n")
-        found, _ = collect.collected(tmp_path / "n1", step)
+        found, _ = collected(tmp_path / "n1", step)
         assert found.state is state
     assert found.reason == "signal 11 ended the command after it wrote a result without a failure"
 
@@ -491,7 +496,7 @@ def test_a_result_that_was_cut_short_is_told_with_the_end_of_the_log(
     passing().finish(interrupted=True).write_json(tmp_path / "result.json")
     (tmp_path / "ended").write_text(f"7 {code}\n")
     (tmp_path / "job.log").write_text("portagpu: cannot write x: No space left on device\n")
-    found, _ = collect.collected(tmp_path, step)
+    found, _ = collected(tmp_path, step)
     assert found.state is StepState.LOST
     assert found.reason.startswith("the command was stopped before its end: ")
     assert ("the log ends: cannot write x: No space left on device" in found.reason) is told
@@ -500,8 +505,8 @@ def test_a_result_that_was_cut_short_is_told_with_the_end_of_the_log(
 def test_an_end_of_another_job_is_none(tmp_path: Path) -> None:
     for text, job, ended in (("7 0\n", "7", True), ("6 0\n", "7", False), ("", "7", False)):
         (tmp_path / "ended").write_text(text)
-        assert collect.came_to_its_end(tmp_path, job) is ended
-    assert not collect.came_to_its_end(tmp_path / "nowhere", "7")
+        assert came_to_its_end(tmp_path, job) is ended
+    assert not came_to_its_end(tmp_path / "nowhere", "7")
 
 
 @pytest.mark.parametrize(
@@ -516,8 +521,8 @@ def test_an_end_of_another_job_is_none(tmp_path: Path) -> None:
 )
 def test_the_reason_in_a_log(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "job.log").write_text(text)
-    assert collect.last_line(tmp_path / "job.log") == said
-    assert collect.last_line(tmp_path / "nowhere") == ""
+    assert last_line(tmp_path / "job.log") == said
+    assert last_line(tmp_path / "nowhere") == ""
 
 
 @pytest.mark.processes(13, "each command of Slurm is one")

@@ -14,7 +14,7 @@ import pytest
 
 from portagpu.base.errors import ResultError
 from portagpu.cli import main
-from portagpu.reports.bundles.clearance import write_clearance
+from portagpu.reports.bundles.files import write_clearance
 from portagpu.reports.fleet.nodes import read_nodes
 from portagpu.reports.fleet.record import (
     FleetRecord,

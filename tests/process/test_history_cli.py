@@ -410,7 +410,7 @@ def test_the_page_shows_what_is_printed(
 
 def test_the_page_has_every_verb_and_table() -> None:
     from portagpu.cli.matrix_history import _VERBS
-    from portagpu.reports.history.tables import METADATA, VERSION_TABLE
+    from portagpu.reports.history.database import METADATA, VERSION_TABLE
 
     rows = re.findall(
         r"^\| `(\w+)", (ROOT / "docs" / "history.md").read_text("utf-8"), re.MULTILINE

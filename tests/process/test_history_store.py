@@ -17,10 +17,9 @@ pytest.importorskip("alembic")
 
 from portagpu.base.errors import StoreError, StoreNotFound
 from portagpu.reports.bundles.document import canonical
+from portagpu.reports.history.database import METADATA, VERSION_TABLE, VERSIONS
 from portagpu.reports.history.documents import read_document
-from portagpu.reports.history.importing import Outcome, export_files, import_files
-from portagpu.reports.history.store import open_store
-from portagpu.reports.history.tables import METADATA, VERSION_TABLE, VERSIONS
+from portagpu.reports.history.store import Outcome, export_files, import_files, open_store
 from portagpu.runs.results.run import Result, Verdict, read_json
 from tests.support import bundle_samples
 from tests.support.history_samples import measure, run, write
@@ -31,8 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from portagpu.reports.history.importing import Imported
-    from portagpu.reports.history.store import Store
+    from portagpu.reports.history.store import Imported, Store
 
 __all__ = ["place", "postgres_server"]
 

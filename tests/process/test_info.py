@@ -17,7 +17,7 @@ from portagpu.base.paths import matrix_dir
 from portagpu.base.units import size
 from portagpu.checks.diagnostics import machine_diagnostics, software_diagnostics
 from portagpu.checks.info import collect, devices
-from portagpu.cli._info_text import sections
+from portagpu.cli._info_view import sections
 from portagpu.devices.contract import Status
 from portagpu.facts.host import read_host
 from portagpu.facts.host.settings import Settings

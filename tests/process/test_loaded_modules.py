@@ -19,7 +19,7 @@ pytest.importorskip("numpy")
 
 from portagpu.base.subprocesses.start import python_environment
 from portagpu.cli import VERBS
-from portagpu.cli._group import app
+from portagpu.cli._call import app
 from portagpu.runs.results.run import Result, Verdict, new_run
 from tests.conftest import ROOT
 from tests.support import trace_samples
@@ -32,7 +32,7 @@ COUNT: Final = """
 import json, os, signal, sys
 # what others wrote is imported once for all forks: it does not count
 import click, importlib.metadata, numpy, pyarrow, rich.console, rich.table, tomllib
-import portagpu.cli._group
+import portagpu.cli._call
 
 def loaded(words):
     reader, writer = os.pipe()

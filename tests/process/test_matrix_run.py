@@ -20,8 +20,15 @@ from portagpu.cli import main
 from portagpu.facts.targets import load_target
 from portagpu.reports.bundles.result_ids import stated_areas, stated_names
 from portagpu.reports.proofs import run as matrix_run
-from portagpu.reports.proofs.reuse import Here, UnknownMachine, why_again
-from portagpu.reports.proofs.run import CannotRun, Environment, reachable, run_environments
+from portagpu.reports.proofs.run import (
+    CannotRun,
+    Environment,
+    Here,
+    UnknownMachine,
+    reachable,
+    run_environments,
+    why_again,
+)
 from portagpu.runs.ledger import Device
 from portagpu.runs.results.run import Result, Run, Verdict, new_run
 from portagpu.train.kernels.cpp.sources import KERNELS

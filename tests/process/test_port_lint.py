@@ -244,7 +244,7 @@ def test_folders_of_packages_and_hidden_ones_are_passed_over(tmp_path: Path) -> 
 def test_without_libcst_one_line_says_what_to_install(
     verb: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("portagpu.cli._port_text.find_spec", lambda _: None)
+    monkeypatch.setattr("portagpu.cli.port.find_spec", lambda _: None)
     assert main(["port", verb, "."]) != 0
     (line,) = capfd.readouterr().err.splitlines()
     assert "libcst" in line and "[port]" in line

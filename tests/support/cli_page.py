@@ -9,7 +9,7 @@ import click
 
 from portagpu.base.installation import WRITE_ANEW
 from portagpu.cli import VERBS
-from portagpu.cli._group import app
+from portagpu.cli._call import app
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -35,7 +35,7 @@ from portagpu.checks.bringup import BringupOptions, bringup
 from portagpu.checks.info import collect
 from portagpu.checks.recordings.replay import Recording
 from portagpu.cli._bringup_view import recording_lines
-from portagpu.cli._info_text import sections
+from portagpu.cli._info_view import sections
 from portagpu.facts.formats.cleaning import decode_text
 from portagpu.facts.formats.reader import read_text
 from portagpu.facts.readings.model import FormatError

@@ -28,7 +28,7 @@ from portagpu.devices.precision import FORMATS
 from portagpu.facts.targets import load_targets
 from portagpu.reports import bundles as bundle
 from portagpu.reports import proofs as matrix
-from portagpu.reports.proofs.committed import read_committed
+from portagpu.reports.proofs.table import read_committed
 from portagpu.runs.results import advice
 from portagpu.runs.results.advice import Action
 from portagpu.runs.results.schema import json_schema

@@ -50,7 +50,7 @@ ALLOWED: Final = (
     Allowed("model.py", "GPU-", "the prefix of UUIDs where a vendor states no other"),
     Allowed("debug_variables.py", "PYTORCH_NO_CUDA_MEMORY_CACHING", "of both torch's builds"),
     Allowed("torchbuild.py", "cuda|hip|rocm", "torch/version.py has these names of builds"),
-    Allowed("_info_text.py", "cuda|hip", "the same names, shown"),
+    Allowed("_info_view.py", "cuda|hip", "the same names, shown"),
     Allowed("float32.py", r"cudnn|(cuda|cudnn)\.\w+|TORCH_ALLOW_TF32_\w+", "torch's settings"),
     Allowed("pool.py", "AMDGCN_", "variables that Triton reads, whoever's GPU it builds for"),
     Allowed("arch.py", r"\(sm_.*", "architectures' names are compared without their suffixes"),
@@ -75,10 +75,10 @@ ALLOWED: Final = (
     Allowed("text.py", r".*nccl-tests.*|nccl-", "the program whose form this is"),
     Allowed("json_text.py", r".*nccl-tests.*|nccl_version", "the same; a key of its JSON"),
     Allowed("tables.py", r".*nccl-tests or rccl-tests.*", "the programs whose forms it reads"),
-    Allowed("collectives_verify.py", r".* of nccl-tests.*", "what --replay reads, --tables writes"),
+    Allowed("collectives_sweep.py", r".* of nccl-tests.*", "what --replay reads, --tables writes"),
     Allowed("replay.py", r".*doc/PERFORMANCE.md of nccl-tests", "the source of a definition"),
     Allowed("peers.py", "MIG mode", "the field mig_enabled of portagpu.info/1"),
-    Allowed("_info_gpus.py", "MIG o(n|ff)", "the field mig_enabled of portagpu.info/1"),
+    Allowed("_info_view.py", "MIG o(n|ff)", "the field mig_enabled of portagpu.info/1"),
 )
 
 

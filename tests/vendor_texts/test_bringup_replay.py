@@ -18,7 +18,7 @@ from portagpu.checks.recordings.record import record
 from portagpu.checks.recordings.replay import MANIFEST, Recording
 from portagpu.machine.inventory import origin
 from portagpu.machine.inventory.origin import origin_of
-from portagpu.reports.bundles.evidence import check_evidence
+from portagpu.reports.bundles.check import check_evidence
 from portagpu.reports.html import render
 from portagpu.runs.results.judgement import Judgement, combine
 from portagpu.runs.results.run import Evidence, Result, Run, Verdict, validate

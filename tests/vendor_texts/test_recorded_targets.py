@@ -9,7 +9,7 @@ import pytest
 
 from portagpu.checks.info import collect
 from portagpu.checks.recordings.replay import Recording
-from portagpu.reports.proofs.committed import read_committed
+from portagpu.reports.proofs.table import read_committed
 
 ROOT = Path(__file__).parents[2]
 RECORDINGS = ROOT.parent / "shared/recordings"

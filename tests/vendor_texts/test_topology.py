@@ -336,7 +336,7 @@ def test_five_hundred_gpus_are_compared():
 def show(found: Topology, width: int) -> str:
     from rich.console import Console
 
-    from portagpu.cli._topology_text import show_topology
+    from portagpu.cli._info_view import show_topology
 
     out = StringIO()
     show_topology(Console(file=out, width=width, highlight=False), found)

@@ -6,4 +6,4 @@ from portagpu.reports.bundles.badges import table as table
 from portagpu.reports.bundles.check import parse as parse
 from portagpu.reports.bundles.check import read_bundle as read_bundle
 from portagpu.reports.bundles.document import make as make
-from portagpu.reports.bundles.write import write_bundle as write_bundle
+from portagpu.reports.bundles.check import write_bundle as write_bundle

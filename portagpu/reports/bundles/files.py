@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from portagpu.base.documents import DocumentError, decode, encode
 from portagpu.base.errors import ResultError
-from portagpu.base.files import read_bounded
+from portagpu.base.files import read_bounded, write_atomic
 from portagpu.base.text import one_line
-from portagpu.reports.bundles.clearance import SCHEMA as CLEARANCE
-from portagpu.reports.bundles.clearance import parse_clearance
 from portagpu.reports.bundles.document import SCHEMA as BUNDLE
-from portagpu.reports.bundles.document import sha256
-from portagpu.reports.bundles.times import check_times
+from portagpu.reports.bundles.document import check_times, sha256, wrong_clock
+from portagpu.runs.ledger import Clearance, Relief, instant
 from portagpu.runs.results.run import MAX_BYTES, Run, parse_json
 from portagpu.runs.results.schema import SCHEMA as RESULT
 from portagpu.runs.results.schema import check_version
@@ -28,7 +28,56 @@ from portagpu.runs.results.schema import check_version
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from portagpu.runs.ledger import Clearance
+
+CLEARANCE: Final = "portagpu.clearance/1"
+_NOT_OF_A_NAME: Final = re.compile(r"[^A-Za-z0-9.-]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Document:
+    """``at`` is RFC 3339 with its zone; the other keys are those of ``Clearance``."""
+
+    node: str
+    device: str
+    at: str
+    what: Relief
+    reason: str
+    schema: str = CLEARANCE
+
+
+def parse_clearance(document: object, now: datetime) -> Clearance:
+    """The clearance in a document; raises ResultError, also for one that is in the future."""
+    try:
+        read = decode(_Document, document, "clearance")
+        moment = datetime.fromisoformat(read.at)
+    except (DocumentError, ValueError) as error:
+        raise ResultError(str(error)) from error
+    if moment.tzinfo is None:
+        raise ResultError(f"clearance.at: is {read.at}, without a zone: end it with Z for UTC")
+    if not read.reason.strip():
+        raise ResultError("clearance.reason: is empty: write why the failures no longer count")
+    if wrong := wrong_clock(read.at, now):
+        raise ResultError(wrong.replace("run.started", "clearance.at"))
+    return Clearance(
+        node=read.node,
+        device=read.device,
+        at_s=instant(read.at),
+        what=read.what,
+        reason=read.reason,
+    )
+
+
+def write_clearance(
+    folder: Path, *, node: str, device: str, what: Relief, reason: str, now: datetime
+) -> Path:
+    """Write the document into ``folder`` and return its file; raises OutputError."""
+    document = _Document(
+        node=node, device=device, at=f"{now:%Y-%m-%dT%H:%M:%S.%fZ}", what=what, reason=reason
+    )
+    named = _NOT_OF_A_NAME.sub("-", node)[:80]
+    path = folder / f"clearance-{now:%Y%m%dT%H%M%S%fZ}-{named}.json"
+    return write_atomic(path, json.dumps(encode(document), indent=1) + "\n")
+
 
 WHOLE: Final = "result.json"
 """What ``--out`` writes. A bundle of the same run next to it does not count again."""

@@ -11,14 +11,18 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from portagpu.reports.fleet.measures import Table, outliers_of
+from portagpu.base.errors import ResultError
+from portagpu.reports.fleet.measures import Limits, Table, outliers_of
+from portagpu.reports.fleet.result_files import gather
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
-    from portagpu.reports.fleet.measures import Limits, Unlike
+    from portagpu.reports.fleet.measures import Unlike
     from portagpu.reports.fleet.nodes import MeasureId
     from portagpu.reports.fleet.result_files import Joint
+
 
 PAIR: Final = "pair"
 LINK: Final = "link"
@@ -121,3 +125,17 @@ def judge(joint: Sequence[Joint], tables: Iterable[Table], limits: Limits) -> li
                 )
             )
     return sorted(named, key=lambda each: -max(abs(own.relative or 1.0) for own in each.evidence))
+
+
+def slow_of(folder: Path) -> list[Slow]:
+    """What is slow among the pairs and groups in ``folder``, the farthest first.
+
+    Pairs are compared with pairs, and groups with groups of their size; fewer than four values of a
+    kind are not judged (``portagpu.runs.judges.peers``). Empty where there is no result.
+    """
+    try:
+        joint = gather([folder]).joint
+    except ResultError:
+        return []
+    tables = tables_of(joint)
+    return judge(joint, tables, Limits.of(tables))

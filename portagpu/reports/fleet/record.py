@@ -3,25 +3,40 @@
 ``<folder>/fleet.json`` is the record. The results of a step lie in ``<folder>/<step id>/``, as
 ``--out`` of the command wrote them. The record is written atomically after every change: whoever
 reads it sees a whole one, and an interrupted run goes on from it.
+
+``fleet.lock`` in the same folder lets one process at a time change it.
+
+A node counts as drained by this run where the record has it with a reason, and Slurm still has it
+drained with the very same reason. A node that somebody else drained, or gave another reason, is
+not touched.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import json
-from dataclasses import dataclass, field
+import os
+import platform
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from portagpu.base.documents import DocumentError, decode, encode, mapping, version
-from portagpu.base.errors import PortagpuError
+from portagpu.base.errors import OutputError, PortagpuError
 from portagpu.base.files import read_bounded, write_atomic
 from portagpu.base.text import excerpt
+from portagpu.reports.fleet import slurm
 from portagpu.runs.results.advice import Action
 from portagpu.runs.results.verdicts import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
+
+    from portagpu.reports.fleet.slurm import Node
+
 
 SCHEMA: Final = "portagpu.fleet/1"
 FILE: Final = "fleet.json"
@@ -133,3 +148,155 @@ def _damage(record: FleetRecord) -> str:
 def write_record(folder: Path, record: FleetRecord) -> None:
     """Replace the record in ``folder``. Raises OutputError."""
     write_atomic(folder / FILE, json.dumps(encode(record), indent=1) + "\n")
+
+
+LOCK_FILE: Final = "fleet.lock"
+_NO_LOCKS: Final = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+"""Of file systems without locks, such as some mounts of Lustre: there is no check then."""
+
+
+class FleetBusy(PortagpuError, RuntimeError):
+    """Another process works in the folder; the message says which."""
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the folder, which is made where there is none. Raises FleetBusy and OutputError.
+
+    The kernel releases it at the end of this process, however it ends. NFS knows the lock on all
+    machines (flock(2)).
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise OutputError(
+            f"cannot write into {folder}: {error.strerror}; name a folder that is writable and "
+            "shared with the nodes"
+        ) from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = excerpt(os.pread(descriptor, 200, 0).decode("utf-8", "replace"))
+            raise FleetBusy(
+                f"another portagpu fleet works in {folder} ({holder or 'it says no name'}): "
+                "wait for its end, or name another folder"
+            ) from None
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise OutputError(f"cannot lock {folder}: {error.strerror}") from error
+        with contextlib.suppress(OSError):
+            # for people alone: a full disk does not matter
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"process {os.getpid()} on {platform.node()}".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+LEAST: Final = Action.ISOLATE
+"""The mildest action for which a node is drained: start no job on it."""
+_OF_THE_REQUEST: Final = ("identity/target ", "identity/target:")
+"""A reason that begins so has nothing graver than a node that is not the target that was asked for.
+Where the request is wrong, that is every node."""
+RESUMED: Final = ""
+"""The reason in the record of a node that was drained and resumed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a node; ``done`` is False where it was left alone, and ``told`` says why."""
+
+    node: str
+    done: bool
+    told: str
+
+
+def to_drain(record: FleetRecord, steps: Collection[Step]) -> dict[str, str]:
+    """The nodes that ``steps`` found faulty, and the reason for Slurm. A step of several nodes
+    blames none."""
+    return {
+        step.nodes[0]: slurm.reason_text(
+            f"portagpu fleet {record.id}: {step.action}: {step.reason or step.gate}"
+        )
+        for step in steps
+        if step.state is StepState.DONE
+        and len(step.nodes) == 1
+        and step.action is not None
+        and step.nodes[0] not in record.drained
+        and Action(step.action) >= LEAST
+        and not step.reason.startswith(_OF_THE_REQUEST)
+    }
+
+
+def drain(
+    folder: Path, record: FleetRecord, wanted: Mapping[str, str]
+) -> tuple[FleetRecord, list[Outcome]]:
+    """Drain the nodes for the reasons that are given; returns the record with those that were.
+
+    The record is written first: if this process ends in between, the node's reason in Slurm is not
+    the record's, and nothing is resumed. A node that is not in use any more is left as it is.
+    """
+    outcomes = []
+    nodes = slurm.nodes() if wanted else {}
+    for name, reason in wanted.items():
+        node = nodes.get(name)
+        if node is None or not node.usable:
+            why = node.why_unusable if node else "Slurm does not know it any more"
+            outcomes.append(Outcome(name, False, f"left alone: {why}"))
+            continue
+        before = record
+        record = replace(record, drained={**record.drained, name: reason})
+        write_record(folder, record)
+        try:
+            slurm.drain(name, reason)
+        except slurm.SlurmError as error:
+            record = before
+            write_record(folder, record)
+            outcomes.append(Outcome(name, False, f"not drained: {error}"))
+        else:
+            outcomes.append(Outcome(name, True, f"drained: {reason}"))
+    return record, outcomes
+
+
+def resume(folder: Path, names: Collection[str] = ()) -> list[Outcome]:
+    """Resume the nodes that the run in ``folder`` drained; all of them without ``names``.
+
+    Raises FleetRecordError, FleetBusy, SlurmError and OutputError.
+    """
+    slurm.version()
+    outcomes = []
+    read_record(folder)
+    with locked(folder):
+        record = read_record(folder)
+        nodes = slurm.nodes()
+        ours = [name for name, reason in record.drained.items() if reason != RESUMED]
+        for name in names or ours:
+            outcome = _resume(name, record.drained.get(name), nodes.get(name))
+            outcomes.append(outcome)
+            if outcome.done:
+                # it stays in the record, so that the old finding does not drain it again
+                record = replace(record, drained={**record.drained, name: RESUMED})
+                write_record(folder, record)
+    return outcomes
+
+
+def _resume(name: str, reason: str | None, node: Node | None) -> Outcome:
+    if reason is None:
+        return Outcome(name, False, "left alone: this run did not drain it")
+    if reason == RESUMED:
+        return Outcome(name, False, "left alone: it was resumed before")
+    if node is None:
+        return Outcome(name, False, "left alone: Slurm does not know it any more")
+    if not node.drained:
+        return Outcome(name, False, f"left alone: it is {node.state}, and not drained")
+    if node.reason != reason:
+        return Outcome(name, False, f"left alone: its reason is now {node.reason!r}")
+    if node.state.endswith("*"):
+        return Outcome(name, False, "left alone: it does not answer")
+    try:
+        slurm.resume(name)
+    except slurm.SlurmError as error:
+        return Outcome(name, False, f"not resumed: {error}")
+    return Outcome(name, True, "resumed")

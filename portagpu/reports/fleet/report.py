@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.base.documents import encode
 from portagpu.base.text import one_line
 from portagpu.reports.fleet import measures, pairs, versions
-from portagpu.reports.fleet.distributions import Distribution, distributions_of
+from portagpu.reports.fleet.measures import Distribution, distributions_of
 from portagpu.reports.fleet.nodes import Failure
 from portagpu.reports.fleet.result_files import Fleet, Missing, gather
 from portagpu.runs.ledger import IDENTITY, balance

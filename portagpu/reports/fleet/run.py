@@ -15,11 +15,17 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.base.errors import OutputError
 from portagpu.reports.fleet import slurm
-from portagpu.reports.fleet import step_result as collect
-from portagpu.reports.fleet.drain import drain, to_drain
-from portagpu.reports.fleet.lock import locked
-from portagpu.reports.fleet.record import FleetRecord, Step, StepState, write_record
+from portagpu.reports.fleet.record import (
+    FleetRecord,
+    Step,
+    StepState,
+    drain,
+    locked,
+    to_drain,
+    write_record,
+)
 from portagpu.reports.fleet.request import begun_record, chosen_nodes, gres_of
+from portagpu.reports.fleet.steps import came_to_its_end, collected, last_line, lost
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -177,8 +183,8 @@ class _Runner:
         number = step.job or ""
         # a job whose node does not let go of it, or that Slurm has forgotten, may have its result
         over = job is None or job.ended or job.state == "COMPLETING"
-        if over and collect.came_to_its_end(folder, number):
-            found, info = collect.collected(folder, step)
+        if over and came_to_its_end(folder, number):
+            found, info = collected(folder, step)
             if info is not None:
                 self._compare(step, info)
             if found.state is StepState.DONE or job is None or job.state in _BY_ITSELF:
@@ -192,7 +198,7 @@ class _Runner:
             except slurm.SlurmError:
                 # it began or ended just now, or Slurm is busy: the next look tells
                 return step
-            return collect.lost(step, why)
+            return lost(step, why)
         if job.runs and step.state is StepState.SUBMITTED:
             return replace(step, state=StepState.RUNNING)
         if job.state == "PENDING" and step.state is StepState.RUNNING:
@@ -253,7 +259,7 @@ class _Runner:
                 if name in nodes and not nodes[name].usable
             ]
             why = "; ".join([f"Slurm ended the job: {state}{_because(job)}", *unusable])
-            return collect.lost(step, why)
+            return lost(step, why)
         key = f"{step.id}/ended"
         waited = time.monotonic() - self.since.setdefault(key, time.monotonic())
         if job is not None and not job.ended:
@@ -261,11 +267,11 @@ class _Runner:
             limit = self.options.answer_limit_s
             if waited < limit:
                 return step
-            return collect.lost(step, f"the job has been {state} for {limit:g} s without a result")
+            return lost(step, f"the job has been {state} for {limit:g} s without a result")
         if waited < self.options.settle_s:
             return step
-        said = collect.last_line(self.options.folder / step.id / "job.log")
-        return collect.lost(
+        said = last_line(self.options.folder / step.id / "job.log")
+        return lost(
             step,
             f"the job is {state} and left no result within {self.options.settle_s:g} s: is "
             f"{self.options.folder} shared with the node, writable there, and not full?"
@@ -287,7 +293,7 @@ class _Runner:
                     continue
                 if broken := self._broken(step, nodes):
                     why = "; ".join(node.why_unusable for node in broken)
-                    changed.append(collect.lost(step, f"not submitted: {why}"))
+                    changed.append(lost(step, f"not submitted: {why}"))
                     continue
                 if any(nodes[name].unknown for name in step.nodes):
                     continue

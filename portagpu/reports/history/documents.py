@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.base.errors import ResultError
 from portagpu.base.text import excerpt, one_line
 from portagpu.reports.bundles.document import SCHEMA as BUNDLE_SCHEMA
-from portagpu.reports.bundles.document import file_name, sha256
+from portagpu.reports.bundles.document import check_times, file_name, sha256
 from portagpu.reports.bundles.files import Document, read_file
-from portagpu.reports.bundles.times import check_times
 from portagpu.reports.history.model import MeasureId
 
 if TYPE_CHECKING:

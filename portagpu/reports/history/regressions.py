@@ -1,20 +1,156 @@
-"""Changes of level of every measure on every machine, with the software that changed there."""
+"""Where a series of values changed its level, with a stated rate of false alarms.
+
+Runs whose level never changed could have come in any order. For each place to cut a series, the
+ranks of the values before it are summed. By chance that sum has the mean k (n + 1) / 2 and the
+variance k (n - k) / (n (n - 1)) * S over n values, k of them before the cut, where S is the sum of
+the squared deviations of all ranks from their mean: Wilcoxon's rank sum test (Biometrics Bulletin
+1, 1945) with the exact variance of sampling without replacement, which holds for ties too. The
+largest standardised sum over all cuts is the statistic, as in Pettitt, "A non-parametric approach
+to the change-point problem" (Applied Statistics 28, 1979), but standardised at each cut, so that a
+change near the end, which matters most, is not missed. Its p-value is that of a normal distribution
+times the number of cuts, after Bonferroni.
+
+Over many series, Benjamini and Hochberg (Journal of the Royal Statistical Society B 57, 1995)
+decide: at most ``rate`` of the calls over series that never changed find anything, and at most
+``rate`` of what is found is false on average. The change is placed where the deviations from the
+medians of both sides have the smallest sum. Both parts of a series that changed are searched in
+the same way, until nothing is found.
+
+The values before and after a change must be independent of their neighbours: a machine that drifts
+has more false alarms than stated.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from portagpu.reports.history.changepoints import RATE, SHORTEST, change_points
 from portagpu.reports.history.model import WORSE, changed_versions, judge, quotient
-from portagpu.runs.judges.peers import RELATIVE
+from portagpu.runs.judges.peers import MIN_PEERS, RELATIVE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from portagpu.reports.history.model import Machine, MeasureId, Series, StoredRun
+
+
+RATE: Final = 0.05
+SHORTEST: Final = MIN_PEERS
+"""So many values at least on both sides of a change."""
+
+
+class Change(NamedTuple):
+    """A change of series number ``series`` before its value number ``at``.
+
+    ``begin`` and ``end`` bound the part of the series that it divides; ``p`` is the probability of
+    such a change by chance, for this part alone.
+    """
+
+    series: int
+    begin: int
+    at: int
+    end: int
+    p: float
+
+
+def change_points(series: Sequence[Any], rate: float = RATE) -> list[Change]:
+    """Every change of level, by series and place; each series is an array of finite values."""
+    found: list[Change] = []
+    parts = [(index, 0, len(values)) for index, values in enumerate(series)]
+    while parts:
+        changes = _most_likely(series, parts)
+        kept = _benjamini_hochberg([each.p for each in changes], rate)
+        chosen = [
+            each._replace(at=each.begin + _place(series[each.series], each))
+            for each, keep in zip(changes, kept, strict=True)
+            if keep
+        ]
+        found += chosen
+        parts = [
+            part
+            for each in chosen
+            for part in ((each.series, each.begin, each.at), (each.series, each.at, each.end))
+        ]
+    return sorted(found, key=lambda each: (each.series, each.at))
+
+
+def best_cuts(values: Any) -> tuple[Any, Any]:
+    """For each row of a matrix: where to cut it, and the standardised rank sum there.
+
+    A row must have at least ``2 * SHORTEST`` values.
+    """
+    count = values.shape[1]
+    scores = _ranks(values) - (count + 1) / 2
+    squares = (scores**2).sum(axis=1, keepdims=True)
+    before = np.arange(SHORTEST, count - SHORTEST + 1)
+    sums = np.abs(np.cumsum(scores, axis=1)[:, before - 1])
+    variance = before * (count - before) / (count * (count - 1)) * squares
+    # 1/2, as a sum of ranks is a whole number: the continuity correction
+    above = np.maximum(sums - 0.5, 0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        standard = np.where(variance > 0, above / np.sqrt(variance), 0.0)
+    best = standard.argmax(axis=1)
+    return before[best], standard[np.arange(len(values)), best]
+
+
+def _most_likely(series: Sequence[Any], parts: Sequence[tuple[int, int, int]]) -> list[Change]:
+    """The most likely change of each part that is long enough; parts of one length together."""
+    by_length: dict[int, list[tuple[int, int, int]]] = {}
+    for part in parts:
+        by_length.setdefault(part[2] - part[1], []).append(part)
+    found = []
+    for length, alike in by_length.items():
+        if length < 2 * SHORTEST:
+            continue
+        matrix = np.stack([series[index][begin:end] for index, begin, end in alike])
+        cuts, standard = best_cuts(matrix)
+        number = length - 2 * SHORTEST + 1
+        for (index, begin, end), cut, z in zip(
+            alike, cuts.tolist(), standard.tolist(), strict=True
+        ):
+            p = min(1.0, number * math.erfc(z / math.sqrt(2)))
+            found.append(Change(index, begin, begin + cut, end, p))
+    return found
+
+
+def _place(values: Any, change: Change) -> int:
+    """Where the deviations from the medians before and after a change have the smallest sum.
+
+    Ranks say best whether a level changed, and values where: of two levels far apart, ranks see
+    only that they differ.
+    """
+    part = values[change.begin : change.end]
+    cut = change.at - change.begin
+    low, high = np.median(part[:cut]), np.median(part[cut:])
+    cost = np.cumsum(np.abs(part - low) - np.abs(part - high))
+    return SHORTEST + int(cost[SHORTEST - 1 : len(part) - SHORTEST].argmin())
+
+
+def _ranks(values: Any) -> Any:
+    """The ranks of each row from 1, equal values with the mean of theirs."""
+    order = np.argsort(values, axis=1, kind="stable")
+    ordered = np.take_along_axis(values, order, axis=1)
+    place = np.arange(values.shape[1])
+    new = np.ones(values.shape, dtype=bool)
+    new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    first = np.maximum.accumulate(np.where(new, place, 0), axis=1)
+    last_one = np.ones(values.shape, dtype=bool)
+    last_one[:, :-1] = new[:, 1:]
+    last = np.where(last_one, place, values.shape[1])
+    last = np.minimum.accumulate(last[:, ::-1], axis=1)[:, ::-1]
+    ranks = np.empty(values.shape)
+    np.put_along_axis(ranks, order, (first + last) / 2 + 1, axis=1)
+    return ranks
+
+
+def _benjamini_hochberg(p: Sequence[float], rate: float) -> list[bool]:
+    """Which hypotheses are rejected at that false discovery rate."""
+    limits = [rate * (place + 1) / len(p) for place in range(len(p))]
+    below = [value for value, limit in zip(sorted(p), limits, strict=True) if value <= limit]
+    return [bool(below) and value <= below[-1] for value in p]
 
 
 @dataclass(frozen=True, slots=True)

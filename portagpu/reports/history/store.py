@@ -8,24 +8,45 @@ from __future__ import annotations
 import contextlib
 import json
 import zlib
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import sqlalchemy as sa
 
-from portagpu.base.errors import StoreError
+from portagpu.base.errors import ResultError, StoreError
+from portagpu.base.files import write_parts
 from portagpu.base.text import one_line
-from portagpu.reports.history.database import lock, open_database, store_errors
+from portagpu.reports.bundles.files import (
+    WHOLE,
+    Aside,
+    OtherDocument,
+    claimed_run,
+    find_files,
+    same_run,
+)
+from portagpu.reports.history.database import (
+    DOCUMENTS,
+    MEASURES,
+    NAMES,
+    PACKED,
+    RUNS,
+    lock,
+    open_database,
+    store_errors,
+)
+from portagpu.reports.history.documents import OtherRun, read_document
 from portagpu.reports.history.model import Machine, MeasureId, Series, StoredRun
-from portagpu.reports.history.tables import DOCUMENTS, MEASURES, NAMES, PACKED, RUNS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from types import TracebackType
 
     from portagpu.reports.bundles.files import Document
     from portagpu.reports.history.database import Database
+
 
 _YEAR_10000_S: Final = 253_402_300_800
 _FEW: Final = 1000
@@ -64,7 +85,7 @@ class Store:
 
         Raises OtherRun where its id belongs to another run, and stores nothing then.
         """
-        from portagpu.reports.bundles.times import started
+        from portagpu.reports.bundles.document import started
         from portagpu.reports.history.documents import measures_of
 
         info = document.run.info
@@ -285,3 +306,64 @@ def _by_name(packed: Sequence[tuple[int, bytes]]) -> Iterator[tuple[int, Any, An
     if len(numbers):
         for places, part in zip(np.split(at, cuts), np.split(numbers, cuts), strict=True):
             yield int(part["name"][0]), places, part
+
+
+class Outcome(StrEnum):
+    """What became of one file."""
+
+    ADDED = "added"
+    THERE = "there already"
+    PASSED_OVER = "passed over"
+    """A folder that was named holds it, and it is neither a result nor a bundle."""
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A file and what became of it; ``why`` says so where it was refused or passed over."""
+
+    path: Path
+    outcome: Outcome
+    why: str = ""
+
+
+def import_files(store: Store, paths: Iterable[Path]) -> Iterator[Imported]:
+    """Add each file, and the results of each folder, one transaction at a time.
+
+    Only one file is in memory. One that is refused leaves nothing and stops no other. A store that
+    can no longer be written raises StoreError.
+    """
+    aside: list[Aside] = []
+    whole: dict[Path, str | None] = {}
+    for path, named in find_files(paths, aside):
+        if path.name == WHOLE:
+            whole[path.parent] = claimed_run(path)
+        elif not named and same_run(path, whole.get(path.parent)):
+            continue
+        try:
+            document = read_document(path)
+        except OtherDocument as error:
+            outcome = Outcome.REFUSED if named else Outcome.PASSED_OVER
+            yield Imported(path, outcome, str(error))
+            continue
+        except ResultError as error:
+            yield Imported(path, Outcome.REFUSED, str(error))
+            continue
+        try:
+            added = store.add(document)
+        except OtherRun as error:
+            yield Imported(path, Outcome.REFUSED, f"{path}: {error}")
+            continue
+        yield Imported(path, Outcome.ADDED if added else Outcome.THERE)
+    for path, reason in aside:
+        yield Imported(path, Outcome.PASSED_OVER, f"{path}: {reason}")
+
+
+def export_files(store: Store, runs: Iterable[StoredRun], folder: Path) -> Iterator[Path]:
+    """Write the file of each run into ``folder``, byte for byte as it was imported.
+
+    Raises StoreError where the store's own copy was altered, and OutputError.
+    """
+    for run in runs:
+        data, name = store.file(run)
+        yield write_parts(folder / name, [data])

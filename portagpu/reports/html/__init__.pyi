@@ -2,4 +2,4 @@
 
 from portagpu.reports.html.matrix_page import render_runs as render_runs
 from portagpu.reports.html.run_page import render as render
-from portagpu.reports.html.write import write_report as write_report
+from portagpu.reports.html.run_page import write_report as write_report

@@ -22,12 +22,12 @@ from portagpu.reports.html.charts import (
 from portagpu.reports.html.charts import with_unit_prefix as fitted
 from portagpu.reports.html.components import section, wrapped_id
 from portagpu.reports.html.markup import Markup, tag
-from portagpu.reports.html.runs import is_measure
+from portagpu.reports.html.sections import is_measure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from portagpu.reports.html.runs import NamedRun
+    from portagpu.reports.html.sections import NamedRun
     from portagpu.runs.results.run import Result
 
 _BAR: Final = 200

@@ -1,9 +1,12 @@
-"""What the pages of results are made of: badges, facts, tables, values."""
+"""What the pages of results are made of: badges, facts, tables, values, and anchors of results."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
 
 from portagpu.base import units
 from portagpu.reports.html.markup import Child, Markup, join, tag
@@ -15,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
-    from portagpu.runs.results.run import Result
+    from portagpu.runs.results.run import Result, Run
+
 
 MEANING: Final = {
     Verdict.PASS: "judged, and as it should be",
@@ -207,3 +211,42 @@ def result_link(result: Result, href: str | None = None) -> Markup:
 def row_class(verdict: Verdict) -> str | None:
     """The class of a failure's row, by which the style sheet finds it."""
     return "bad" if verdict in FAILING else None
+
+
+@dataclass(frozen=True, slots=True)
+class PageNames:
+    """The anchor of each result and the title of each area, for links within the page.
+
+    An anchor is the result's suite, id and device, so that a link stays valid for the next run.
+    """
+
+    anchors: Mapping[tuple[str, str, str | None], str]
+    titles: Mapping[str, str]
+
+    def anchor(self, result: Result) -> str:
+        """The id of the result's row."""
+        return self.anchors[result.suite, result.id, result.device]
+
+    def address(self, result: Result) -> str:
+        """The address of the result's row in the page."""
+        return f"#{quote(self.anchor(result), safe='/:@')}"
+
+    def title(self, suite: str, area: str) -> str:
+        """The gate's title, as on a terminal; the id of any other area."""
+        return self.titles.get(area, area) if suite == "bringup" else area
+
+
+def names_of(run: Run, titles: Mapping[str, str]) -> PageNames:
+    """The names of a run's page; ``titles`` maps the ids of gates to their titles."""
+    anchors: dict[tuple[str, str, str | None], str] = {}
+    taken: set[str] = set()
+    alike: Counter[str] = Counter()
+    for result in run.results:
+        where = f"@{result.device}" if result.device else ""
+        anchor = stem = "-".join(f"{result.suite}:{result.id}{where}".split())
+        while anchor in taken:
+            alike[stem] += 1
+            anchor = f"{stem}-{alike[stem]}"
+        taken.add(anchor)
+        anchors[result.suite, result.id, result.device] = anchor
+    return PageNames(anchors, titles)

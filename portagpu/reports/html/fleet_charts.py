@@ -1,12 +1,13 @@
-"""Histograms of a fleet's measures: the median, the limits of the rule, and the outliers."""
+"""Drawings of a fleet: the map of its nodes, and histograms of its measures."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from portagpu.base import units
 from portagpu.base.text import shortened
-from portagpu.reports.html import scale
 from portagpu.reports.html.charts import (
     BOTTOM,
     LEFT,
@@ -16,16 +17,20 @@ from portagpu.reports.html.charts import (
     axes,
     drawing,
     framed,
+    linear,
     plain_table,
     swatch,
 )
 from portagpu.reports.html.components import section
 from portagpu.reports.html.markup import Markup, tag
+from portagpu.runs.results.verdicts import FAILING, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from portagpu.reports.fleet.distributions import Distribution
+    from portagpu.reports.fleet.measures import Distribution
+    from portagpu.reports.fleet.report import FleetReport
+
 
 _MOST: Final = 36
 """Charts; the JSON has all."""
@@ -55,8 +60,8 @@ def _figure(of: Distribution, identifier: str, *, several: bool) -> Markup:
     factor, unit = units.best_prefix(of.median or 1.0, of.unit)
     name = f"{of.measure}, {shortened(of.hardware, 40)}" if several and of.hardware else of.measure
     chart = Chart(name, "value", unit, "values", "1", x_log=False)
-    across = scale.linear([of.low * factor, of.high * factor], LEFT, RIGHT, from_zero=False)
-    up = scale.linear([0, max(of.counts)], BOTTOM, TOP, from_zero=True)
+    across = linear([of.low * factor, of.high * factor], LEFT, RIGHT, from_zero=False)
+    up = linear([0, max(of.counts)], BOTTOM, TOP, from_zero=True)
     step = (of.high - of.low) / len(of.counts) * factor
     bars, outline = of.low * factor, ""
     for n, count in enumerate(of.counts):
@@ -95,3 +100,123 @@ def _figure(of: Distribution, identifier: str, *, several: bool) -> Markup:
         [(swatch(0, marked=False), told)],
         plain_table(f"{name}: what is drawn", ("", "value"), rows),
     )
+
+
+_SHAPE: Final = 2.5
+"""Width over height of a picture."""
+_LEAST: Final = 16
+"""Columns; fewer nodes have larger cells otherwise than those of other fleets."""
+_GRID: Final = 1500
+"""With more nodes the lines between them would hide them."""
+MOST_GATES: Final = 60
+"""Gates and areas that the page has; the JSON has all."""
+NONE: Final = "none"
+"""The class of a node without a result."""
+LEGEND: Final = (*(str(verdict).lower() for verdict in Verdict), NONE)
+_BELOW: Final = ("skip", "pass", "unverified", NONE, "inconclusive", "error", "fail")
+"""The graver is drawn over the others, and in a large fleet a little larger than its cell."""
+
+
+def map_section(report: FleetReport) -> Markup:
+    """A picture of all nodes, one of those unlike their peers, and one of each gate."""
+    worse = {each.node for each in report.worse}
+    worse |= {node for slow in report.slow for node in slow.nodes}
+    whole = [_class(node.verdict) for node in report.nodes]
+    compared = [
+        _class(Verdict.FAIL if node.name in worse else Verdict.PASS if node.gates else None)
+        for node in report.nodes
+    ]
+    pictures = [
+        _picture("all gates", whole, None),
+        _picture("like its peers", compared, None, "unlike"),
+    ]
+    gates = report.gates[:MOST_GATES]
+    for at, (gate, title) in enumerate(zip(gates, gate_titles(gates), strict=True)):
+        found = [_class(node.gates.get(gate)) for node in report.nodes]
+        pictures.append(_picture(title, found, at))
+    there = {each for node in report.nodes for each in map(_class, node.gates.values())}
+    there |= {*whole, NONE}
+    legend = [
+        tag("li", tag("i", class_=f"cell {each}"), "no result" if each == NONE else each.upper())
+        for each in LEGEND
+        if each in there
+    ]
+    note = (
+        "Each cell is a node, by name from left to right and down, in every picture at one place."
+    )
+    if (more := len(report.gates) - MOST_GATES) > 0:
+        note += f" {more:,} more gates are in the JSON."
+    return section(
+        "Map",
+        tag("p", note, class_="soft"),
+        tag("ul", *legend, class_="legend"),
+        tag("div", *pictures, class_="maps large" if len(report.nodes) > _GRID else "maps"),
+        tag("p", role="status", aria_live="off", class_="soft"),
+    )
+
+
+def gate_titles(gates: Sequence[tuple[str, str]]) -> list[str]:
+    """The area of each gate, and its suite where two have the same."""
+    areas = Counter(area for _, area in gates)
+    return [f"{area} ({suite})" if areas[area] > 1 else area for suite, area in gates]
+
+
+def _class(verdict: Verdict | None) -> str:
+    return NONE if verdict is None else str(verdict).lower()
+
+
+def _picture(title: str, found: Sequence[str], gate: int | None, bad: str = "failed") -> Markup:
+    columns = max(_LEAST, math.ceil(math.sqrt(len(found) * _SHAPE)))
+    rows = max(1, math.ceil(len(found) / columns))
+    paths = [
+        tag("path", d=_runs(found, kind, columns), class_=f"cell {kind}")
+        for kind in _BELOW
+        if kind in found
+    ]
+    if len(found) <= _GRID:
+        lines = "".join(f"M{x} 0V{rows}" for x in range(1, columns))
+        lines += "".join(f"M0 {y}H{columns}" for y in range(1, rows))
+        paths.append(tag("path", d=lines, class_="lines"))
+    told = _told(found, bad)
+    svg = tag(
+        "svg",
+        *paths,
+        viewBox=f"0 0 {columns} {rows}",
+        role="img",
+        aria_label=f"{title}: {told}",
+        data_columns=columns,
+        data_gate=gate,
+        class_="many" if len(found) > _GRID else None,
+    )
+    caption = tag("figcaption", tag("b", title), tag("span", told, class_="soft"))
+    return tag("figure", caption, svg, class_="card")
+
+
+def _told(found: Sequence[str], bad: str) -> str:
+    """ "3 of 90 failed, 1 without a result"; "none failed" otherwise."""
+    failed = sum(each.upper() in FAILING for each in found)
+    unknown = found.count(Verdict.INCONCLUSIVE.lower())
+    none = found.count(NONE)
+    parts = [
+        f"{failed:,} of {len(found):,} {bad}" if failed else f"none {bad}",
+        f"{unknown:,} not judged" if unknown else "",
+        f"{none:,} without a result" if none else "",
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def _runs(found: Sequence[str], kind: str, columns: int) -> str:
+    """The cells of one kind as one path: neighbours of a row are one rectangle."""
+    return "".join(f"M{x} {y}h{width}v1h-{width}z" for x, y, width in _spans(found, kind, columns))
+
+
+def _spans(found: Sequence[str], kind: str, columns: int) -> Iterable[tuple[int, int, int]]:
+    for top in range(0, len(found), columns):
+        row = found[top : top + columns]
+        start: int | None = None
+        for x, each in enumerate((*row, None)):
+            if each == kind and start is None:
+                start = x
+            elif each != kind and start is not None:
+                yield start, top // columns, x - start
+                start = None

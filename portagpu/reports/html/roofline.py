@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.base import units
 from portagpu.base.errors import PortagpuError
 from portagpu.facts.targets import Confidence, dtype_name, load_target
-from portagpu.reports.html import scale
 from portagpu.reports.html.charts import (
     BOTTOM,
     LEFT,
@@ -25,6 +24,7 @@ from portagpu.reports.html.charts import (
     axes,
     drawing,
     framed,
+    logarithmic,
     marker,
     plain_table,
     some_of,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from portagpu.facts.targets import Target
-    from portagpu.reports.html.scale import Scale
+    from portagpu.reports.html.charts import Scale
     from portagpu.runs.results.run import Result, Run
 
 _OPERATIONS: Final = ("FLOPS", "FLOP/s", "OPS")
@@ -208,7 +208,7 @@ def _logarithmic(values: Sequence[float], start: float, end: float) -> Scale:
     """A logarithmic scale of whole decades around ``values``."""
     first = math.floor(math.log10(min(values) * 0.999))
     last = math.ceil(math.log10(max(values) * 1.001))
-    return scale.logarithmic([10.0**first, 10.0**last], start, end, base=10)
+    return logarithmic([10.0**first, 10.0**last], start, end, base=10)
 
 
 def _rate(result: Result, flops: float | None, moved: float | None) -> float | None:

@@ -1,22 +1,26 @@
-"""The page of one run."""
+"""The page of one run, and the file of a page."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from portagpu.base.errors import PortagpuError
+from portagpu.base.files import write_atomic
 from portagpu.base.text import shortened
 from portagpu.checks.bringup.gates import load_gates
 from portagpu.reports.html import sections
-from portagpu.reports.html.anchors import names_of
-from portagpu.reports.html.checks import checks_section
-from portagpu.reports.html.components import shapes
-from portagpu.reports.html.controls import script
+from portagpu.reports.html.checks import checks_section, script
+from portagpu.reports.html.components import names_of, shapes
 from portagpu.reports.html.markup import page, tag
 from portagpu.reports.html.style import CSS
+from portagpu.runs.results.run import Run
 
 if TYPE_CHECKING:
-    from portagpu.runs.results.run import Run
+    import os
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from portagpu.runs.ledger import Clearance
 
 
 def render(run: Run, *, title: str | None = None) -> str:
@@ -71,3 +75,23 @@ def _title(run: Run) -> str:
         return f"portagpu {what} of {on}, from the recording {names}"
     where = f" on {shortened(run.info.host)}" if run.info.host else ""
     return f"portagpu {what} of {shortened(on)}{where}"
+
+
+def write_report(
+    runs: Run | Sequence[Run],
+    path: str | os.PathLike[str],
+    *,
+    title: str | None = None,
+    clearances: Sequence[Clearance] = (),
+) -> Path:
+    """Write the page of one run, or of several, to ``path``, whole or not at all.
+
+    ``clearances`` are of devices in several runs.
+
+    Raises OutputError, and ValueError for no run at all.
+    """
+    if isinstance(runs, Run):
+        return write_atomic(path, render(runs, title=title))
+    from portagpu.reports.html.matrix_page import render_runs
+
+    return write_atomic(path, render_runs(runs, title=title, clearances=clearances))

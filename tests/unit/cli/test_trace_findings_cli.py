@@ -15,8 +15,8 @@ pytest.importorskip("pyarrow")
 
 from click.testing import CliRunner
 
-from portagpu.cli.trace_diagnose import diagnose
-from portagpu.cli.trace_diff import diff
+from portagpu.cli.trace import diagnose
+from portagpu.cli.trace_summary import diff
 from portagpu.facts.readings.model import FormatError
 from portagpu.traces.analysis.reading import to_document
 from tests.conftest import ROOT

@@ -202,7 +202,7 @@ def test_names_of_strangers_stay_text(
 ) -> None:
     given = evil()
     monkeypatch.setattr("portagpu.traces.analysis.summary.summarize", lambda *_, **__: given)
-    monkeypatch.setattr("portagpu.cli._traces.read_captures", lambda *_: ([given], True))
+    monkeypatch.setattr("portagpu.cli.trace.read_captures", lambda *_: ([given], True))
     words = ["trace", "summary", str(tmp_path), "--csv", str(tmp_path / "a.csv")]
     assert cli.main([*words, "--html", str(tmp_path / "a.html")]) == 0
     text = capfd.readouterr().out

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from portagpu.base.errors import OutputError
-from portagpu.reports.fleet import lock
-from portagpu.reports.fleet.lock import FILE, FleetBusy, locked
+from portagpu.reports.fleet import record
+from portagpu.reports.fleet.record import LOCK_FILE, FleetBusy, locked
 
 
 def test_a_second_one_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
@@ -20,7 +20,7 @@ def test_a_second_one_is_refused_until_the_first_has_ended(tmp_path: Path) -> No
     with locked(folder):
         with pytest.raises(FleetBusy, match=f"process {os.getpid()} on .*: wait for its end"):
             locked(folder).__enter__()
-        assert (folder / FILE).read_text().startswith(f"process {os.getpid()} on ")
+        assert (folder / LOCK_FILE).read_text().startswith(f"process {os.getpid()} on ")
     with locked(folder):
         pass
 
@@ -33,7 +33,7 @@ def test_an_error_inside_leaves_the_folder_free(tmp_path: Path) -> None:
 
 
 def test_a_holder_that_wrote_no_name_is_still_one(tmp_path: Path) -> None:
-    with (tmp_path / FILE).open("w") as file:
+    with (tmp_path / LOCK_FILE).open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(FleetBusy, match="it says no name"):
             locked(tmp_path).__enter__()
@@ -46,7 +46,7 @@ def test_where_there_are_no_locks_nothing_is_checked(
     def refused(*_: Any) -> None:
         raise OSError(number, "no locks")
 
-    monkeypatch.setattr(lock.fcntl, "flock", refused)
+    monkeypatch.setattr(record.fcntl, "flock", refused)
     with locked(tmp_path):
         pass
 
@@ -61,7 +61,7 @@ def test_what_cannot_be_locked_or_written_is_one_line(
     def broken(*_: Any) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(lock.fcntl, "flock", broken)
+    monkeypatch.setattr(record.fcntl, "flock", broken)
     before = {each.name for each in Path("/proc/self/fd").iterdir()}
     with pytest.raises(OutputError, match=f"cannot lock {tmp_path}: Input/output error"):
         locked(tmp_path).__enter__()

@@ -9,19 +9,18 @@ import pytest
 np: Any = pytest.importorskip("numpy")
 
 from portagpu.base import units
-from portagpu.reports.history.compare import compare
+from portagpu.reports.history.compare import compare, outliers, recent, trends
 from portagpu.reports.history.model import (
     Machine,
     MeasureId,
+    SelectionError,
     Series,
     StoredRun,
     changed_versions,
     in_words,
     judge,
+    select,
 )
-from portagpu.reports.history.outliers import outliers, recent
-from portagpu.reports.history.selection import SelectionError, select
-from portagpu.reports.history.trend import trends
 
 DAY_S = 86_400.0
 

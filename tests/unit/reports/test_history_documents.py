@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from portagpu.base.errors import ResultError
-from portagpu.reports.bundles.times import started
+from portagpu.reports.bundles.document import started
 from portagpu.reports.history.documents import measures_of, read_document
 from tests.support.history_samples import FIRST_DAY, measure, run
 

@@ -9,8 +9,7 @@ import pytest
 
 np: Any = pytest.importorskip("numpy")
 
-from portagpu.reports.history.changepoints import RATE, best_cuts, change_points
-from portagpu.reports.history.regressions import level_changes
+from portagpu.reports.history.regressions import RATE, best_cuts, change_points, level_changes
 from tests.unit.reports.test_history_analysis import series, stored
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from portagpu.facts.targets import load_target, load_targets
 from portagpu.reports.bundles.files import read_files
 from portagpu.reports.bundles.result_ids import stated_names
 from portagpu.reports.proofs import cells, rows
-from portagpu.reports.proofs.committed import read_committed
+from portagpu.reports.proofs.table import read_committed
 from portagpu.runs.results.run import Evidence, Result, Run, Verdict, new_run
 from tests.conftest import ROOT
 from tests.support.history_samples import measure

@@ -8,8 +8,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from portagpu.base import units
-from portagpu.reports.html import scale
-from portagpu.reports.html.charts import charts_of, figure_of
+from portagpu.reports.html.charts import charts_of, compact, figure_of
 from portagpu.runs.results.run import Result
 from portagpu.runs.results.verdicts import Verdict
 from tests.support.result_samples import failing, passing
@@ -236,4 +235,4 @@ def test_durations_are_told_as_people_do(seconds: float, text: str) -> None:
     ],
 )
 def test_tick_labels_are_short(value: float, text: str) -> None:
-    assert scale.compact(value) == text
+    assert compact(value) == text

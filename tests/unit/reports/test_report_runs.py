@@ -11,8 +11,8 @@ import pytest
 
 from portagpu.reports.bundles.result_ids import stated_names
 from portagpu.reports.html import render, render_runs, write_report
-from portagpu.reports.html.checks_data import data_of
-from portagpu.reports.html.runs import named
+from portagpu.reports.html.matrix_page import data_of
+from portagpu.reports.html.sections import named
 from portagpu.runs.results.run import Result, Run
 from portagpu.runs.results.verdicts import Evidence, Verdict
 from tests.support.html_page import Page, matrix_cells, section

@@ -10,7 +10,7 @@ import pytest
 
 from portagpu.base.errors import ResultError
 from portagpu.base.stats import summarise
-from portagpu.cli._bench_text import notes
+from portagpu.cli._bench_tables import notes
 from portagpu.facts.targets import Authority, Expectation, Target, load_target, load_targets
 from portagpu.reports.html import write_report
 from portagpu.runs.results.run import Result, new_run, read_json

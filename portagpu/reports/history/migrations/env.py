@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from portagpu.reports.history.tables import METADATA, VERSION_TABLE
+from portagpu.reports.history.database import METADATA, VERSION_TABLE
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -1,4 +1,4 @@
-"""The document of a verb that was asked for JSON and that an error ends.
+"""A call of the command line: the groups of verbs, and the document of an error that ends a call.
 
 A verb whose document is a run writes a run whose ``error`` says why. Any other verb writes
 ``portagpu.error/1``. Standard output gets it if nothing of a document was written there.
@@ -11,23 +11,27 @@ import json
 import re
 import sys
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import click
+
+from portagpu._version import __version__
 from portagpu.base.files import is_special, read_bounded, write_atomic
-from portagpu.base.text import one_line
+from portagpu.base.text import did_you_mean, one_line
+from portagpu.cli import VERBS
+from portagpu.cli._process import USAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    import click
+    from collections.abc import Iterator, Mapping, Sequence
 
     from portagpu.runs.results.run import Run
 
+
 SCHEMA: Final = "portagpu.error/1"
 STDOUT: Final = "-"
-_USAGE: Final = 2
 _ERROR_BYTES: Final = 64 << 10
 """Of a file: the document of an error is shorter, unless its command line is long."""
 _BEGINS: Final = re.compile(rb'\{\s*"schema": "portagpu\.')
@@ -135,7 +139,7 @@ def _replace_stale(asked: _Asked, words: Sequence[str], code: int, message: str)
     A command line that is wrong replaces nothing: it did not get as far as a run.
     """
     folder = asked.folder
-    if folder is None or code == _USAGE or _call.run is not None:
+    if folder is None or code == USAGE or _call.run is not None:
         return
     if asked.is_run and (folder / "result.json").exists():
         from portagpu.cli._run_output import Files
@@ -146,8 +150,6 @@ def _replace_stale(asked: _Asked, words: Sequence[str], code: int, message: str)
 def _asked_for(words: Sequence[str]) -> _Asked | None:
     """What ``words`` ask for, read as click reads them but without its complaints."""
     import click
-
-    from portagpu.cli._group import app
 
     command: click.Command = app
     names: list[str] = []
@@ -193,7 +195,7 @@ def _may_replace(asked: _Asked, place: str, words: Sequence[str], code: int) -> 
         return True
     if _is_read(place, words):
         return False
-    if code != _USAGE:
+    if code != USAGE:
         return True
     # "--json trace.json" may be meant as "--json - trace.json"
     try:
@@ -236,3 +238,82 @@ def _other_paths(words: Sequence[str]) -> Iterator[str]:
         if before not in ("--json", "--out", "-o") and option not in ("--json", "--out"):
             yield from filter(None, (word, value))
         before = word
+
+
+class VerbGroup(click.Group):
+    """A click group over a table of verbs like ``VERBS``, so that --help imports no verb."""
+
+    def __init__(
+        self, *args: Any, verbs: Mapping[str, tuple[str, str]] = VERBS, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._verbs = verbs
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._verbs)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return self._load(cmd_name) if cmd_name in self._verbs else None
+
+    def _load(self, verb: str) -> click.Command:
+        module, _, attribute = self._verbs[verb][0].partition(":")
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command), verb  # noqa: S101 - the table is ours
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        verbs = self._verbs
+        if name not in verbs and not name.startswith("-"):
+            root = ctx.find_root().command
+            elsewhere = list(root.paths(name)) if isinstance(root, VerbGroup) else []
+            if elsewhere:
+                hint = f"did you mean 'portagpu {elsewhere[0]}'?"
+            else:
+                hint = did_you_mean(name, verbs, f"verbs are {', '.join(verbs)}")
+            raise click.UsageError(f"there is no verb {name!r}: {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def paths(self, name: str) -> Iterator[str]:
+        """Where a verb of that name is in this group: "matrix history compare"."""
+        for verb in self._verbs:
+            if verb == name:
+                yield verb
+            command = self._load(verb)
+            if isinstance(command, VerbGroup):
+                yield from (f"{verb} {below}" for below in command.paths(name))
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl([(name, text) for name, (_, text) in self._verbs.items()])
+
+
+@click.group(
+    cls=VerbGroup,
+    invoke_without_command=True,
+    subcommand_metavar="VERB ...",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.version_option(__version__, prog_name="portagpu", message="%(prog)s %(version)s")
+@click.pass_context
+def app(ctx: click.Context) -> None:
+    """Check and measure NVIDIA GPUs, AMD GPUs and CPUs through torch."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help(), err=True)
+        ctx.exit(2)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the verb that ``arguments`` name and return its exit code; raise its errors.
+
+    A verb returns its exit code, or None for 0.
+    """
+    result = app.main(args=list(arguments), prog_name="portagpu", standalone_mode=False)
+    code = result if isinstance(result, int) else 0
+    if code:
+        # a verb that says why in its own lines, and has nothing to write
+        write_error(code, "nothing was written: standard error says why")
+    sys.stdout.flush()
+    return code
