@@ -14,7 +14,7 @@ from portagpu.cli._common import STDOUT, check_kept, check_outputs
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from portagpu.train.port.findings import Unread
+    from portagpu.train.port.rules import Unread
 
 
 def require_libcst(verb: str) -> None:
