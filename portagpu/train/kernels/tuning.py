@@ -67,9 +67,9 @@ def tune(
     choice is kept in ``cache`` (by default the user's) and, taken from there, checked again once in
     each process.
 
-    Raises ValueError for a name that is not in ``TUNABLE`` and where there is no tensor, NoConfig
-    where no config is right, Unsupported where Triton's interpreter would have to be timed without
-    a ``measure``, and what the function itself raises.
+    Raises ValueError for a name that is not in ``TUNABLE`` and without a tensor, NoConfig where no
+    config is right, Unsupported where Triton's interpreter would have to be timed without a
+    ``measure``, and what the function itself raises.
     """
     if name not in TUNABLE:
         raise ValueError(f"{name!r} cannot be tuned; take {', '.join(TUNABLE)}")

@@ -42,7 +42,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """What a checkpoint says beside tensors."""
+    """What a checkpoint has in addition to tensors."""
 
     step: int
     world_size: int
@@ -79,8 +79,8 @@ def save(
     ``mesh`` the stages' names are compared first.
 
     Raises FileExistsError for a step that is there, ValueError where two stages have a parameter of
-    one name, ranks give different steps or folders, or ``extra`` is no JSON, and PortagpuError on
-    every rank for what one cannot write: nothing of the step is then left behind.
+    one name, ranks give different steps or folders, or ``extra`` is not JSON, and PortagpuError on
+    every rank for what one cannot write: nothing of the step is left then.
     """
     from torch.distributed.checkpoint.state_dict_saver import save as write
 
@@ -93,7 +93,7 @@ def save(
 
     def begin() -> None:
         if path.is_symlink() or path.exists():
-            raise FileExistsError(f"{path} is there already: load it, or remove it")
+            raise FileExistsError(f"{path} exists: load it, or remove it")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
 
@@ -143,7 +143,7 @@ def load(
             return None
         path = Path(folder) / f"step-{chosen}"
         if not path.is_dir():
-            raise FileNotFoundError(f"there is no checkpoint {path}")
+            raise FileNotFoundError(f"no checkpoint at {path}")
         for each in sorted(path.iterdir()):
             problem = why_not_trusted(each.absolute())
             if problem:
@@ -154,12 +154,12 @@ def load(
                 raise PortagpuError(
                     f"{path} is of schema {about['schema']}, and this reads {_SCHEMA}"
                 )
-            kept, world, extra = (about[name] for name in ("step", "world_size", "extra"))
+            saved, world, extra = (about[name] for name in ("step", "world_size", "extra"))
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise PortagpuError(
                 f"{path / _ABOUT} cannot be read: load another step ({error_line(error)})"
             ) from None
-        return Loaded(step=kept, world_size=world, extra=extra, path=path)
+        return Loaded(step=saved, world_size=world, extra=extra, path=path)
 
     found = _on_first(choose)
     if found is None:
@@ -207,7 +207,7 @@ def _state(model: Models, optimizer: Optimizers) -> dict[str, dict[str, Any]]:
         begun = bool(its.state)
         parameters, settings = get_state_dict(each, its, options=_options())
         if not begun:
-            _begin_anew(its)
+            _reset(its)
         both = parameters.keys() & state["model"].keys()
         if both:
             raise ValueError(f"two parts of the model have a parameter {min(both)}")
@@ -216,7 +216,7 @@ def _state(model: Models, optimizer: Optimizers) -> dict[str, dict[str, Any]]:
     return state
 
 
-def _begin_anew(optimizer: Optimizer) -> None:
+def _reset(optimizer: Optimizer) -> None:
     """Set a new state to that before the first step, also in state dicts, which share it.
 
     torch makes the state by a step without gradients. Adam counts it, and decay of weights goes
@@ -247,7 +247,7 @@ def _put(
 
 
 def _about(step: int, extra: Mapping[str, Any] | None, folder: Path) -> str:
-    """What is kept beside tensors. Raises ValueError on every rank for what one may not keep."""
+    """A checkpoint's JSON text. Raises ValueError on every rank for what one of them refuses."""
     import torch.distributed as dist
 
     text, problem = "", ""
@@ -258,7 +258,7 @@ def _about(step: int, extra: Mapping[str, Any] | None, folder: Path) -> str:
             about = {"schema": _SCHEMA, "step": step, "world_size": _world()}
             text = json.dumps({**about, "extra": dict(extra or {})}, allow_nan=False)
         except (TypeError, ValueError) as error:
-            problem = f"extra is kept as JSON: {error}"
+            problem = f"extra must be JSON: {error}"
     found = [(problem, f"step {step!r} in {folder}")]
     if dist.is_initialized():
         found *= dist.get_world_size()
@@ -267,7 +267,9 @@ def _about(step: int, extra: Mapping[str, Any] | None, folder: Path) -> str:
         if wrong:
             raise ValueError(wrong)
         if place != found[0][1]:
-            raise ValueError(f"rank {rank} keeps {place}, and rank 0 {found[0][1]}: give all one")
+            raise ValueError(
+                f"rank {rank} saves {place}, and rank 0 {found[0][1]}: give the same on all ranks"
+            )
     return text
 
 
@@ -309,16 +311,16 @@ def _on_first(work: Callable[[], _T]) -> _T:
 
     if not dist.is_initialized():
         return work()
-    told: list[Any] = [None, None]
+    answer: list[Any] = [None, None]
     if _rank() == 0:
         try:
-            told[0] = work()
+            answer[0] = work()
         except Exception as error:  # noqa: BLE001 - raised below, on every rank
-            told[1] = error
-    dist.broadcast_object_list(told)
-    if told[1] is not None:
-        raise told[1]
-    result: _T = told[0]
+            answer[1] = error
+    dist.broadcast_object_list(answer)
+    if answer[1] is not None:
+        raise answer[1]
+    result: _T = answer[0]
     return result
 
 

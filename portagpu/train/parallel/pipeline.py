@@ -30,7 +30,7 @@ def split(model: nn.Sequential, mesh: DeviceMesh, *, chunks: int = 1) -> list[nn
     one of the model and is loaded on any number of stages. They are the model's own objects; drop
     ``model`` to free the others.
 
-    Raises TypeError for a model that is no ``nn.Sequential`` or has a forward of its own, and
+    Raises TypeError for a model that is not an ``nn.Sequential`` or has a forward of its own, and
     ValueError for fewer layers than stages, and where two stages would share a parameter.
     """
     from torch import nn
@@ -106,7 +106,7 @@ def schedule(
     from portagpu.devices.registry import backend
 
     if kind not in _CLASSES:
-        raise ValueError(f"there is no schedule {kind!r}: there is {', '.join(_CLASSES)}")
+        raise ValueError(f"kind of schedule is one of {', '.join(_CLASSES)}, not {kind!r}")
     if not parts or (kind == "interleaved") != (len(parts) > 1):
         raise ValueError(f"{len(parts)} parts on a rank: interleaved takes 2 or more, others one")
     if kind == "gpipe" and any(isinstance(each, DistributedDataParallel) for each in parts):

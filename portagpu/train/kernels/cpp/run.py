@@ -150,9 +150,7 @@ def _launcher(gpu: Backend) -> Cupy:
     """The CuPy for this device; raises Unsupported where C++ cannot be launched on it."""
     toolchain = gpu.plugin.toolchain()
     if toolchain is None or toolchain.cupy is None:
-        raise Unsupported(
-            f"{gpu.name} runs no CUDA or HIP C++; portagpu.train.kernels.cpp needs a GPU"
-        )
+        raise Unsupported(f"{gpu.name} does not run CUDA or HIP C++: kernels in C++ need a GPU")
     return toolchain.cupy
 
 
