@@ -63,8 +63,13 @@ def triad(
 ) -> torch.Tensor:
     """``b + scalar * c``, computed in fp32, in the dtype of ``b``.
 
-    ``b`` and ``c`` have one shape and one dtype (fp16, bf16, fp32), and are contiguous. Raises
-    ValueError for others, and Unsupported where Triton cannot run.
+    :param b: any shape; fp16, bf16 or fp32; contiguous
+    :param c: the shape and dtype of ``b``; contiguous
+    :param scalar: a number
+    :param config: how to run it; by default the first that fits the device
+    :returns: the shape and dtype of ``b``
+    :raises ValueError: for other tensors
+    :raises Unsupported: where Triton cannot run
     """
     import torch
 
@@ -127,10 +132,15 @@ def softmax(x: torch.Tensor, *, config: Config | None = None) -> torch.Tensor:
 def rms_norm(
     x: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6, *, config: Config | None = None
 ) -> torch.Tensor:
-    """``x * rsqrt(mean(x^2) + eps) * weight`` over the last dimension, in fp32, in ``x``'s dtype.
+    """``x * rsqrt(mean(x^2) + eps) * weight`` over the last dimension, computed in fp32.
 
-    ``x`` is contiguous, of fp16, bf16 or fp32; ``weight`` is of fp16, bf16 or fp32 and the shape of
-    the last dimension. Raises ValueError for others, and Unsupported where Triton cannot run.
+    :param x: shape (..., n); fp16, bf16 or fp32; contiguous
+    :param weight: shape (n,); fp16, bf16 or fp32; contiguous
+    :param eps: added to the mean of squares
+    :param config: how to run it; by default the first that fits the device
+    :returns: the shape and dtype of ``x``
+    :raises ValueError: for other tensors
+    :raises Unsupported: where Triton cannot run
     """
     import torch
 
@@ -153,13 +163,17 @@ def rms_norm(
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor, *, config: Config | None = None) -> torch.Tensor:
-    """``a @ b``: (m, k) times (k, n), of one dtype, with any strides.
+    """``a @ b``, accumulated in fp32, or in int32 for int8.
 
-    fp16 and bf16 give their own dtype, int8 gives int32, and fp8 of either flavour gives fp32;
-    accumulation is in fp32, or int32. An fp8 that is not the device's own
-    (``gpu.precision.fp8``) is refused: the compiler would leave the fp8 unit silently. Raises
-    ValueError for shapes and dtypes that do not fit, and Unsupported where Triton or the device
-    cannot.
+    An fp8 that is not the device's own (``gpu.precision.fp8``) is refused: the compiler would
+    silently not use the fp8 unit.
+
+    :param a: shape (m, k); fp16, bf16, int8 or fp8 of either flavour; any strides
+    :param b: shape (k, n); the dtype of ``a``; any strides
+    :param config: how to run it; by default the first that fits the device
+    :returns: shape (m, n); fp16 and bf16 give their own dtype, int8 gives int32, fp8 gives fp32
+    :raises ValueError: for other shapes and dtypes
+    :raises Unsupported: where Triton or the device cannot
     """
     import torch
 
@@ -191,11 +205,17 @@ def quantize_fp8(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """``x`` in fp8 with a scale for each row: ``x`` is about ``values.float() * scale[..., None]``.
 
-    The scale is float32, of the shape of ``x`` without its last dimension: the row's greatest
-    magnitude over the format's, 1 for a row of zeros, NaN for a row with a NaN, whose values are
-    then NaN. ``dtype`` is by default the e4m3 of the device (``gpu.precision.fp8.e4m3``), which is
-    another on gfx942 than elsewhere. ``x`` is contiguous, of fp16, bf16 or fp32. Raises ValueError
-    for others, and Unsupported where the device has no fp8, has another, or Triton cannot run.
+    A scale is the row's greatest magnitude over the format's, 1 for a row of zeros, NaN for a row
+    with a NaN, whose values are then NaN.
+
+    :param x: shape (..., n); fp16, bf16 or fp32; contiguous
+    :param dtype: by default the e4m3 of the device (``gpu.precision.fp8.e4m3``), which is another
+        on gfx942 than elsewhere
+    :param config: how to run it; by default the first that fits the device
+    :returns: the values, of the shape of ``x``, and the scales, float32, of the shape of ``x``
+        without its last dimension
+    :raises ValueError: for other tensors and dtypes
+    :raises Unsupported: where the device has no fp8 or another one, or Triton cannot run
     """
     import torch
 
@@ -310,7 +330,7 @@ def place_of(*tensors: torch.Tensor) -> Place:
     if not interpreted and not triton_runs_on(first.device.type):
         raise Unsupported(
             f"Triton does not run on {first.device.type!r} here: move the tensors to a GPU that it "
-            "supports, or call the same function of portagpu.train.kernels.reference"
+            "supports, or call the same function of portagpu.kernels.reference"
         )
     return Place(first.device, interpreted)
 
@@ -390,15 +410,22 @@ def adamw_step(
     """Update ``parameter`` and its two moments in place by one step of AdamW, as torch's AdamW.
 
     AdamW is Adam with decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101, algorithm
-    2); as in torch, ``lr`` scales the decay. ``step`` counts from 1 and sets the bias correction; a
-    graph that is replayed repeats it. ``parameter`` and ``gradient`` have one dtype of fp16, bf16
-    and fp32, the moments are fp32 and begin as zeros, and all four are contiguous and of one shape.
-    It computes in fp32, with settings rounded to fp32 first. A gradient that is not finite makes
-    the parameter NaN, as in torch. One tensor is one launch; amsgrad, maximize and scaled gradients
-    are not there.
+    2). It computes in fp32, with settings rounded to fp32 first. A gradient that is not finite
+    makes the parameter NaN, as in torch. One tensor is one launch; amsgrad, maximize and scaled
+    gradients are not supported. All four tensors are contiguous and of one shape.
 
-    Raises ValueError for other tensors and for settings out of range, and Unsupported where Triton
-    cannot run.
+    :param parameter: fp16, bf16 or fp32
+    :param gradient: the dtype of ``parameter``
+    :param exp_avg: fp32, zeros at first
+    :param exp_avg_sq: fp32, zeros at first
+    :param step: counts from 1 and sets the bias correction; a graph that is replayed repeats it
+    :param lr: the learning rate, which also scales the decay, as in torch
+    :param betas: the decay rates of the two moments, each at least 0 and below 1
+    :param eps: added to the denominator
+    :param weight_decay: the decay of the weights
+    :param config: how to run it; by default the first that fits the device
+    :raises ValueError: for other tensors, and for settings out of range
+    :raises Unsupported: where Triton cannot run
     """
     import torch
 

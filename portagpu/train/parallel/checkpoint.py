@@ -73,14 +73,21 @@ def save(
     """Write the checkpoint of ``step`` to ``folder``/step-N, and return its path.
 
     Every rank calls it, after ``optimizer.step()``, and it returns when all of it is on the disk.
-    Killed in the middle, it leaves the checkpoints that were there. Models may be sharded, split,
-    wrapped by DDP or several parts of a pipeline, with an optimiser each. ``extra`` is JSON, of the
-    first rank: the scaler's and the learning rate's ``state_dict()``, a place in the data. With
-    ``mesh`` the stages' names are compared first.
+    A process that is killed leaves the earlier checkpoints as they were. If an error is raised,
+    nothing of the step is left.
 
-    Raises FileExistsError for a step that is there, ValueError where two stages have a parameter of
-    one name, ranks give different steps or folders, or ``extra`` is not JSON, and PortagpuError on
-    every rank for what one cannot write: nothing of the step is left then.
+    :param folder: a folder that all ranks see
+    :param step: a whole number, the same on every rank
+    :param model: one or several modules: sharded, split, wrapped by DDP, or parts of a pipeline
+    :param optimizer: one for each module
+    :param extra: JSON, of the first rank: the scaler's and the learning rate's ``state_dict()``, a
+        place in the data
+    :param mesh: the mesh, to compare the names of a pipeline's stages first
+    :returns: the path of the checkpoint
+    :raises FileExistsError: for a step that exists
+    :raises ValueError: for two stages with a parameter of one name, ranks with different steps or
+        folders, and an ``extra`` that is not JSON
+    :raises PortagpuError: on every rank, for what one of them cannot write
     """
     from torch.distributed.checkpoint.state_dict_saver import save as write
 
@@ -123,17 +130,22 @@ def load(
     *,
     step: int | None = None,
 ) -> Loaded | None:
-    """Load the newest checkpoint of ``folder``, or that of ``step``; None without any.
+    """Load the newest checkpoint of ``folder``, or that of ``step``.
 
     Every rank calls it. Ranks, shards and stages may be others than those that wrote: each rank
-    reads what it needs. Gradients are dropped. torch reads parts of a checkpoint with pickle, which
-    can run code: load only what you wrote. A folder that other users may write is refused.
+    reads what it needs. Gradients are dropped. Parameters that only the checkpoint has are left
+    out. torch reads parts of a checkpoint with pickle, which can run code: load only what you
+    wrote. A folder that other users may write is refused.
 
-    Parameters of the checkpoint that the model has not are left out.
-
-    Raises FileNotFoundError for a step that is not there, ValueError for an optimiser of other
-    parameters, and PortagpuError for a folder that is not trusted, a damaged file, and where the
-    model has parameters that the checkpoint has not. A model may then be loaded in part.
+    :param folder: the folder that :func:`save` wrote to
+    :param model: one or several modules, as for :func:`save`
+    :param optimizer: one for each module
+    :param step: the step to load; by default the newest
+    :returns: the step and ``extra``; None if there is no checkpoint
+    :raises FileNotFoundError: for a step that is not there
+    :raises ValueError: for an optimiser of other parameters
+    :raises PortagpuError: for a folder that is not trusted, a damaged file, and parameters that the
+        checkpoint lacks. A model may then be loaded in part
     """
     from torch.distributed.checkpoint.state_dict_loader import load as read
 
@@ -288,7 +300,7 @@ def _check_names(names: Sequence[str], stages: DeviceMesh) -> None:
         if both:
             raise ValueError(
                 f"two stages have a parameter {min(both)}, and one would replace the other: "
-                "cut the model with portagpu.train.parallel.split, which keeps names"
+                "cut the model with portagpu.parallel.split, which keeps names"
             )
         seen |= theirs
 

@@ -37,8 +37,14 @@ def replicate(
 ) -> DistributedDataParallel:
     """torch's DDP over ``mesh["dp"]``, with the arguments that ``gpu`` needs.
 
-    Every rank keeps the whole model; gradients are averaged. Raises ValueError for a model on
-    another type of device than ``mesh``, and for one that is wrapped, sharded or split already.
+    Every rank keeps the whole model; gradients are averaged.
+
+    :param model: a module on the mesh's type of device
+    :param mesh: the mesh of :func:`~portagpu.parallel.mesh`
+    :param gpu: the backend of the model's device; by default the current one
+    :returns: the wrapped model
+    :raises ValueError: for a model on another type of device than ``mesh``, and for one that is
+        wrapped, sharded or split already
     """
     from torch.distributed.tensor import DTensor
     from torch.nn.parallel import DistributedDataParallel
@@ -71,18 +77,20 @@ def shard(
 ) -> FSDPModule:
     """``model`` itself, sharded by torch's FSDP2 over ``mesh["dp"]``: each layer, then the rest.
 
-    ``layers`` is the class of the layers that are gathered one at a time, by default the model's
-    children: sharding only the whole model would gather all of it at once. ``compute`` is the dtype
-    of products, in which parameters are gathered; gradients are reduced in float32, and parameters
-    keep their own dtype. ``reshard_after_forward`` is torch's. ``offload`` keeps parameters,
-    gradients and the optimiser's state in the host's memory.
-
     Split tensors (``parallelize_module``) and recompute before it. Make the optimiser after it: its
-    parameters are other objects.
+    parameters are other objects. Gradients are reduced in float32, and parameters keep their dtype.
 
-    Raises ValueError for a class of which the model has no layer, for a model that is wrapped or
-    sharded already, for layers that share a parameter, and for ``offload`` where the device is the
-    CPU.
+    :param model: a module, or one stage of it
+    :param mesh: the mesh of :func:`~portagpu.parallel.mesh`
+    :param layers: the class of the layers that are gathered one at a time, or a tuple of classes;
+        by default the model's children. Sharding only the whole model would gather all of it at
+        once
+    :param compute: the dtype of products, in which parameters are gathered; by default their own
+    :param reshard_after_forward: as torch's
+    :param offload: whether parameters, gradients and the optimiser's state are in the host's memory
+    :returns: ``model``
+    :raises ValueError: for a class of which the model has no layer, for a model that is wrapped or
+        sharded already, for layers that share a parameter, and for ``offload`` on a CPU
     """
     import torch
     from torch.distributed.fsdp import (
@@ -195,17 +203,23 @@ def apply(
     In the order that torch needs: tensors are split by ``tensor_plan`` (torch's
     ``parallelize_module``) over ``mesh["tp"]``, layers recompute, and the result is sharded by
     FSDP2 or wrapped by DDP over ``mesh["dp"]``. Under DDP "autocast-bf16" is left to
-    ``gpu.autocast`` around forward. With a plan of :func:`portagpu.train.planning.plan`::
+    ``gpu.autocast`` around forward. With a plan of :func:`portagpu.planning.plan`::
 
         found = pg.planning.plan(...).best
         mesh = pg.parallel.mesh(found.layout)
         model = pg.parallel.apply(found.recipe, model, mesh, layers=Block)
 
-    Raises ValueError for what a plan may say and torch's parts here do not do: ZeRO by stages, fp8,
-    16-bit weights with a copy, an offloaded optimiser alone, DDP over split tensors; where ``mesh``
-    splits tensors and there is no ``tensor_plan``; and where a key of it is not the name of a
-    module (with a pipeline another stage may have that module) or it would split one of two shared
-    parameters.
+    :param recipe: the recipe of a plan, or one of your own
+    :param model: a module, or one stage of it
+    :param mesh: the mesh of :func:`~portagpu.parallel.mesh`
+    :param layers: the class of the layers, or a tuple of classes; by default the model's children
+    :param tensor_plan: torch's styles by the names of modules, where ``mesh`` splits tensors
+    :param gpu: the backend of the model's device; by default the current one
+    :returns: ``model``, or DDP around it
+    :raises ValueError: for what torch's parts do not do: ZeRO by stages, fp8, 16-bit weights with a
+        copy, an offloaded optimiser alone, DDP over split tensors; for a missing ``tensor_plan``,
+        for a key of it that is not the name of a module (in a pipeline another stage may have it),
+        and if it splits one of two shared parameters
     """
     _check(recipe, mesh, tensor_plan)
     layers_of(model, layers)

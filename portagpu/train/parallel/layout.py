@@ -34,14 +34,20 @@ def mesh(
     pp: int = 1,
     gpu: Backend | None = None,
 ) -> DeviceMesh:
-    """torch's mesh of all ranks, [pp, dp, tp], with these names, on ``gpu``'s type of device.
+    """torch's mesh of all ranks, [pp, dp, tp], with these names.
 
-    ``mesh["dp"]`` is what one dimension's functions take. Each is there, also where it is 1.
-    ``dp`` is by default what tp and pp leave of the world. ``layout`` is a plan's, in place of the
-    sizes. ``gpu`` is the current backend. Join the ranks first: ``gpu.comm.init()``.
+    Join the ranks first: ``gpu.comm.init()``. ``mesh["dp"]`` is what the functions of one dimension
+    take. Each dimension is there, also where its size is 1.
 
-    Raises ValueError where the sizes do not make the world, and for a layout with cp or ep, which
-    need a model of their own. RuntimeError without a process group.
+    :param layout: a plan's layout, in place of the sizes
+    :param dp: ranks of data parallelism; by default what ``tp`` and ``pp`` leave of the world
+    :param tp: ranks of tensor parallelism
+    :param pp: stages of a pipeline
+    :param gpu: the backend whose type of device the mesh is on; by default the current one
+    :returns: a mesh of three dimensions
+    :raises ValueError: for sizes that do not make the world, and for a layout with cp or ep, which
+        need a model of their own
+    :raises RuntimeError: without a process group
     """
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
@@ -126,16 +132,19 @@ _PRODUCTS: Final = ("aten::mm", "aten::addmm", "aten::bmm", "aten::linear")
 def recompute(model: nn.Module, layers: Layers | None = None, kind: str = "full") -> nn.Module:
     """``model`` itself, whose ``layers`` keep less for backward: torch's ``checkpoint_wrapper``.
 
-    ``kind`` is "full" (a layer keeps its input), "operators" (and results of attention and of every
-    other product of matrices, as torchtitan does), "selective" (of every product, not of attention)
-    or "none". Norms and activations are computed again by all but "none", so that "selective" keeps
-    less than a plan counts for it. ``layers`` is their class, by default the children with
-    parameters. Names in state dicts stay as they were. Call it before
-    :func:`~portagpu.train.parallel.data.shard`. torch raises in backward where a layer changes a
-    result in place that is kept.
+    Call it before :func:`~portagpu.parallel.shard`. Names in state dicts stay as they were. torch
+    raises in backward if a layer changes in place a result that is kept.
 
-    Raises ValueError for another kind, for a class of which the model has no layer, and for layers
-    that recompute already.
+    :param model: a module, or one stage of it
+    :param layers: the class of the layers, or a tuple of classes; by default the children with
+        parameters
+    :param kind: "full" (a layer keeps its input), "operators" (and results of attention and of
+        every other product of matrices, as torchtitan does), "selective" (of every product, not of
+        attention) or "none". All but "none" compute norms and activations again, so "selective"
+        keeps less than a plan counts for it
+    :returns: ``model``
+    :raises ValueError: for another kind, for a class of which the model has no layer, and for
+        layers that recompute already
     """
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
         CheckpointWrapper,

@@ -93,10 +93,17 @@ def cluster_of(
     nic_gbs: float | None = None,
     memory: float | None = None,
 ) -> Cluster:
-    """``world`` GPUs of a target; what is None follows from its facts or is assumed.
+    """``world`` GPUs of a target; what is None follows from the target's facts, or is assumed.
 
-    Raises ValueError for a world that the machines do not divide, and if the memory of a GPU is not
-    known.
+    :param target: the product
+    :param world: the number of GPUs
+    :param nodes: machines; by default of 8 GPUs
+    :param domain: GPUs of a machine that the fastest links join
+    :param nic_gbs: what one GPU can send to the network, GB/s
+    :param memory: bytes of one GPU
+    :returns: the cluster, whose remarks say what was assumed
+    :raises ValueError: for a world that the machines do not divide, and if the memory of a GPU is
+        not known
     """
     if not 0 < world <= MAX_RANKS:
         raise ValueError(f"a world has at least 1 rank and at most {MAX_RANKS:,}, not {world:,}")

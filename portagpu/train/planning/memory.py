@@ -152,10 +152,16 @@ _HEAD: Final = "arXiv:2205.05198, section 4.3"
 def estimate(
     model: Model, recipe: Recipe, layout: Layout | None = None, *, target: Target | None = None
 ) -> Estimate:
-    """The memory of the rank that needs most.
+    """The memory of the rank that needs most, in bytes.
 
-    ``target`` decides whether there is a device's context and caching allocator: not on a CPU;
-    without a target there is. Raises nothing: :func:`portagpu.train.planning.plan` judges layouts.
+    It judges no layout: :func:`portagpu.planning.plan` does.
+
+    :param model: the sizes of the model
+    :param recipe: how it is trained
+    :param layout: the parallel layout; by default one rank
+    :param target: decides whether a device's context and caching allocator count: not on a CPU;
+        without a target they do
+    :returns: the terms and their sum
     """
     layout = layout or Layout()
     every = stages(model, layout)
@@ -200,6 +206,11 @@ def kv_cache(model: Model, recipe: Recipe, layout: Layout) -> Term:
     """The KV cache of a rank: 2 (key and value) x layers x kv heads x head size x bytes a token.
 
     Llama 2 7B has 524,288 B a token in 16 bits; with grouped queries it is less.
+
+    :param model: the sizes of the model
+    :param recipe: its ``kv_tokens``, and ``kv_bytes`` of each number
+    :param layout: the parallel layout
+    :returns: one term, in bytes
     """
     # a head cannot be split: with more ranks than heads each rank has a whole one
     heads = max(model.kv_heads / layout.tp, 1)

@@ -233,13 +233,22 @@ def plan(
     longest_context: int = 1,
     efficiency: float | None = None,
 ) -> Plans:
-    """The layouts of the cluster's ranks for a global ``batch`` of sequences, ranked by time.
+    """The layouts of the cluster's ranks, ranked by time.
 
-    ``strategy="auto"`` tries every split into tp, pp, dp, ep and, up to ``longest_context``, cp;
-    "tp=8,pp=2" fixes some, and a :class:`Layout` all. Each is tried with these micro-batches and
-    this recomputation in place of the recipe's. ``efficiency`` is the share of the peak that
-    products reach. Plans that are expected not to fit come last. Raises ValueError for a word of
-    ``strategy`` that is none, and for an impossible batch.
+    Plans that are expected not to fit come last.
+
+    :param model: the sizes of the model
+    :param cluster: the machines
+    :param recipe: how the model is trained
+    :param batch: the global batch, in sequences
+    :param strategy: "auto" tries every split into tp, pp, dp, ep and, up to ``longest_context``,
+        cp; "tp=8,pp=2" fixes some, and a :class:`Layout` all
+    :param micro_batches: sequences at once, each of which is tried in place of the recipe's
+    :param recomputes: kinds of recomputation, each of which is tried in place of the recipe's
+    :param longest_context: the greatest cp that is tried
+    :param efficiency: the share of the peak that products of matrices reach; by default all of it
+    :returns: the plans, and the layouts that break a rule
+    :raises ValueError: for an unknown word of ``strategy``, and for an impossible batch
     """
     if not 0 < batch <= MAX_COUNT:
         raise ValueError(f"batch is from 1 to {MAX_COUNT:,} sequences, not {batch:,}")
