@@ -70,8 +70,13 @@ def names() -> str:
 
 
 def _names(module: str, but: Container[str]) -> list[str]:
-    """The public names of a submodule, without those in ``but``."""
-    return [name for name in import_module(module).__all__ if name not in but]
+    """The public names of a submodule, without those in ``but`` and without modules."""
+    found = import_module(module)
+    return [
+        name
+        for name in found.__all__
+        if name not in but and not inspect.ismodule(getattr(found, name))
+    ]
 
 
 def contract() -> str:

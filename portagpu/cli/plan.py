@@ -229,7 +229,7 @@ def _model(name: str) -> Model:
     try:
         text = read_bounded(path, _MOST_BYTES + 1).decode()
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no config.json of a model: it is not text") from error
+        raise ValueError(f"{path} is not the config.json of a model: it is not text") from error
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from error
     if len(text) > _MOST_BYTES:

@@ -25,8 +25,8 @@ from portagpu.cli._common import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from portagpu.train.port.findings import Unread
     from portagpu.train.port.rewrite import Rewriting
+    from portagpu.train.port.rules import Unread
 
 
 def require_libcst(verb: str) -> None:

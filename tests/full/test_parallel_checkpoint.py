@@ -96,7 +96,7 @@ def test_stages_of_one_name_are_refused_on_every_rank(ranks: Ranks, tmp_path: Pa
 
 def test_every_rank_raises_what_the_first_found(ranks: Ranks, tmp_path: Path) -> None:
     done = run(ranks, 2, "saves_where_only_the_first_may_not", folder=str(tmp_path))
-    said = ["FileExistsError", f"{tmp_path}/step-1 is there already: load it, or remove it"]
+    said = ["FileExistsError", f"{tmp_path}/step-1 exists: load it, or remove it"]
     assert done.values == [said] * 2
 
 
@@ -106,10 +106,10 @@ def test_what_ranks_give_apart_is_refused_on_all(ranks: Ranks, tmp_path: Path) -
     assert done.ok, done.sentence
     assert done.values[0] == done.values[1]
     steps, folders, extra = (said for _, said in done.values[0])
-    rest = f"rank 0 step 1 in {tmp_path}"
-    assert steps == f"rank 1 keeps step 2 in {tmp_path}, and {rest}: give all one"
-    assert folders == f"rank 1 keeps step 1 in {tmp_path}/1, and {rest}/0: give all one"
-    assert extra.startswith("extra is kept as JSON: Object of type object is not JSON")
+    rest, what = f"rank 0 step 1 in {tmp_path}", "give the same on all ranks"
+    assert steps == f"rank 1 saves step 2 in {tmp_path}, and {rest}: {what}"
+    assert folders == f"rank 1 saves step 1 in {tmp_path}/1, and {rest}/0: {what}"
+    assert extra.startswith("extra must be JSON: Object of type object is not JSON")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -225,7 +225,7 @@ def test_what_is_no_checkpoint_is_not_found(tmp_path: Path) -> None:
     found = pg.parallel.load(tmp_path, model, stepper, step=9)
     assert found is not None
     assert found.step == 9
-    with pytest.raises(FileNotFoundError, match=r"there is no checkpoint .*/step-8$"):
+    with pytest.raises(FileNotFoundError, match=r"no checkpoint at .*/step-8$"):
         pg.parallel.load(tmp_path, model, stepper, step=8)
 
 
@@ -235,8 +235,8 @@ def test_what_is_no_checkpoint_is_not_found(tmp_path: Path) -> None:
         ({"step": -1}, "a step is a whole number from 0 to 999999999999999, not -1"),
         ({"step": 1.0}, "a step is a whole number from 0 to 999999999999999, not 1.0"),
         ({"step": 10**15}, "a step is a whole number from 0 to 999999999999999, not 10"),
-        ({"extra": {"a": object()}}, "extra is kept as JSON: Object of type object is not JSON"),
-        ({"extra": {"a": math.nan}}, "extra is kept as JSON: Out of range float values"),
+        ({"extra": {"a": object()}}, "extra must be JSON: Object of type object is not JSON"),
+        ({"extra": {"a": math.nan}}, "extra must be JSON: Out of range float values"),
         ({"optimizer": []}, "1 models have 0 optimisers: give one each"),
     ],
 )
@@ -323,7 +323,7 @@ def test_folders_without_a_whole_checkpoint_are_passed_over(tmp_path: Path) -> N
     assert pg.parallel.latest(tmp_path) == 1
     assert pg.parallel.load(tmp_path, model, stepper) is not None
     (tmp_path / "step-2").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(FileExistsError, match="step-2 is there already"):
+    with pytest.raises(FileExistsError, match="step-2 exists"):
         pg.parallel.save(tmp_path, 2, model, stepper)
 
 

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 import portagpu as pg
-from portagpu.train.parallel import planned
+from portagpu.train.parallel.data import APPLIED_PRECISIONS, APPLIED_SHARDINGS
 from portagpu.train.planning.recipe import OFFLOADS, RECOMPUTES, SHARDINGS
 from tests.conftest import ROOT
 from tests.support.launched import run_on_the_cpu
@@ -47,7 +47,7 @@ def test_the_words_of_plans_are_the_codes() -> None:
     )
     words = {name: re.findall(r"`([\w-]+)`", row) for name, row in rows.items()}
     assert set(words["sharding"]) == set(SHARDINGS)
-    assert tuple(words["sharding"][:2]) == planned.SHARDINGS
-    assert tuple(words["precision"]) == planned.PRECISIONS
+    assert tuple(words["sharding"][:2]) == APPLIED_SHARDINGS
+    assert tuple(words["precision"]) == APPLIED_PRECISIONS
     assert tuple(words["recompute"]) == RECOMPUTES
     assert set(words["offload"]) <= set(OFFLOADS)

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("libcst")
-from portagpu.train.port.prefilter import has_word
-from portagpu.train.port.reading import Source, read
+from portagpu.train.port.reading import Source, has_word, read
 from tests.unit.train.test_port_screen import (
     both,
 )

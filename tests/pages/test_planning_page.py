@@ -7,7 +7,7 @@ import re
 import pytest
 
 from portagpu.cli import main
-from portagpu.train.planning.rules import MEMORY, RULES
+from portagpu.train.planning.plans import MEMORY, RULES
 from tests.conftest import ROOT
 
 PAGE = (ROOT / "docs" / "planning.md").read_text("utf-8")

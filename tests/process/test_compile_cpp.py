@@ -264,7 +264,7 @@ def test_a_folder_that_cannot_be_written_keeps_nothing_and_says_so(
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert main(["compile", "--arch", "gfx906"]) == 0
-    assert "nothing was kept for the next time: cannot write" in capsys.readouterr().out
+    assert "results are not cached: cannot write" in capsys.readouterr().out
 
 
 # bad compilers, in real workers

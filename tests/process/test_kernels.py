@@ -64,7 +64,7 @@ def test_cpu_is_refused_in_one_line() -> None:
         lambda: kernels.quantize_fp8(x),
         lambda: kernels.adamw_step(x, x, x, x, step=1),
     ):
-        with pytest.raises(Unsupported, match=r"Triton runs nothing|need triton") as caught:
+        with pytest.raises(Unsupported, match=r"Triton does not run|needs triton") as caught:
             call()
         assert "\n" not in str(caught.value)
 
@@ -147,7 +147,7 @@ for call in (lambda: k.softmax([1.0]), lambda: k.sum(None), lambda: k.copy(x.num
     try:
         call()
     except TypeError as error:
-        assert 'is no torch.Tensor' in str(error), error
+        assert 'kernels take tensors' in str(error), error
     else:
         raise SystemExit('not refused')
 for call in (lambda: k.softmax(x.requires_grad_()), lambda: k.quantize_fp8(x.detach())):

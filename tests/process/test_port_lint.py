@@ -16,8 +16,7 @@ pytest.importorskip("libcst")
 
 from portagpu.cli import main
 from portagpu.train.port import formats
-from portagpu.train.port.line_files import without_comments
-from portagpu.train.port.lint import lint
+from portagpu.train.port.lint import lint, without_comments
 from portagpu.train.port.reading import Source, kind_of
 from portagpu.train.port.rewrite import rewrite
 from portagpu.train.port.rules import SEVERITIES, load_rules

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn
 
-from portagpu.train.parallel.planned import apply
+from portagpu.train.parallel.data import apply
 from portagpu.train.planning import Recipe
 
 pytestmark = pytest.mark.torch
@@ -65,10 +65,10 @@ def test_recomputed_layers_give_the_same_gradients() -> None:
 @pytest.mark.parametrize(
     ("changes", "sizes", "words"),
     [
-        ({"sharding": "zero1"}, {}, "torch shards by ddp or fsdp2, not by zero1"),
-        ({"precision": "mixed-bf16"}, {}, "precision is fp32 or autocast-bf16 here, not mixed-"),
-        ({"offload": "optimizer"}, {}, "FSDP2 offloads parameters"),
-        ({"offload": "parameters"}, {}, "FSDP2 offloads parameters"),
+        ({"sharding": "zero1"}, {}, "a recipe with sharding ddp or fsdp2, not zero1"),
+        ({"precision": "mixed-bf16"}, {}, "precision fp32 or autocast-bf16, not mixed-"),
+        ({"offload": "optimizer"}, {}, "only FSDP2 offloads"),
+        ({"offload": "parameters"}, {}, "only FSDP2 offloads"),
         ({}, {"tp": 2}, "give the tensor_plan"),
     ],
 )
@@ -81,7 +81,7 @@ def test_what_torch_does_not_do_is_refused(
 
 def test_split_tensors_need_fsdp2_and_names_of_modules() -> None:
     plan: Any = {"0.inner": object()}
-    with pytest.raises(ValueError, match="DDP takes no split tensors"):
+    with pytest.raises(ValueError, match="DDP does not take split tensors"):
         apply(RECIPE, model(), mesh(tp=2, dp=2), tensor_plan=plan)
     with pytest.raises(ValueError, match=r"the model has no module '\*\.wq'"):
         apply(RECIPE, model(), mesh(tp=2), tensor_plan={"*.wq": object()})  # type: ignore[dict-item]

@@ -11,12 +11,12 @@ import pytest
 from portagpu.cli import main
 from portagpu.facts.targets import load_target
 from portagpu.train.planning import Layout, Plan, Recipe, cluster_of, find_model, plan
+from portagpu.train.planning.recipe import layers_of_parts
 from portagpu.train.planning.settings import (
     deepspeed_config,
     megatron_arguments,
     torchtitan_arguments,
 )
-from portagpu.train.planning.stages import layers_of_parts
 
 MODEL = find_model("llama-3.1-8b")
 MIXTRAL = find_model("mixtral-8x7b")

@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from portagpu.base.errors import Unsupported
 from portagpu.facts.targets import load_target
 from portagpu.train.planning import Layout, Recipe, estimate, track
-from portagpu.train.planning.activations import logits as logits_of
+from portagpu.train.planning.memory import logits as logits_of
 from portagpu.train.planning.trackers import _mesh_of
 from tests.support.planned_models import CASES, Decoder, adamw, decoder, loss_of, shard
 

@@ -1,4 +1,4 @@
-"""A cache on disk for results that take long, by a key of their inputs."""
+"""A cache on disk for slow results, by a key of their inputs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from portagpu.base.errors import OutputError
 from portagpu.base.files import read_bounded, write_private
 from portagpu.base.trust import why_not_trusted
 
-_LARGEST_BYTES: Final = 1 << 20
+_MAX_BYTES: Final = 1 << 20
 """An entry has a few kilobytes."""
-_INSTEAD: Final = "XDG_CACHE_HOME names a folder of your own in its place"
+_ADVICE: Final = "set XDG_CACHE_HOME to a folder of your own"
 
 
 def cache_folder(name: str) -> Path | None:
-    """``$XDG_CACHE_HOME/portagpu/NAME``, else in ``~/.cache``; None where there is no home.
+    """``$XDG_CACHE_HOME/portagpu/NAME``, else in ``~/.cache``; None without a home folder.
 
     A relative path is ignored, as the XDG Base Directory Specification demands.
     """
@@ -57,7 +57,7 @@ class Cache:
         try:
             if why_not_trusted(file):
                 return None
-            kept = json.loads(read_bounded(file, _LARGEST_BYTES, follow=False).decode())
+            kept = json.loads(read_bounded(file, _MAX_BYTES, follow=False).decode())
         except (OSError, ValueError, RecursionError):
             return None
         if not isinstance(kept, dict) or kept.get("digest") != _digest(key, kept.get("value")):
@@ -73,19 +73,19 @@ class Cache:
         try:
             write_private(self.folder / f"{key}.json", json.dumps(kept) + "\n")
         except OutputError as error:
-            self.problem = f"nothing was kept for the next time: {error}"
+            self.problem = f"results are not cached: {error}"
 
 
 def _why_unused(folder: Path | None) -> str:
     """The reason why a cache folder is not used, with what to do; "" if it is used."""
     if folder is None:
-        return "nothing was kept for the next time: there is no home folder to keep results in"
+        return "results are not cached: there is no home folder, and XDG_CACHE_HOME names none"
     try:
         why = why_not_trusted(folder)
     except OSError:
         # what cannot be looked at is not read either, and writing there says why
         return ""
-    return f"the cache {folder} was not used: {why}; {_INSTEAD}" if why else ""
+    return f"the cache {folder} was not used: {why}; {_ADVICE}" if why else ""
 
 
 def _digest(key: str, value: object) -> str:

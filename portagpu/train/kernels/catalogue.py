@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from portagpu.train.kernels.dtypes import FP8, TRITON_NAMES, product_name, sum_name
+from portagpu.train.kernels.plan import FP8, TRITON_NAMES, product_name, sum_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,18 +6,34 @@ import contextlib
 import functools
 import importlib
 import importlib.util
+import math
 import os
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.distributions import install
 from portagpu.base.errors import Unsupported
-from portagpu.train.kernels import dtypes
-from portagpu.train.kernels.plan import Config, Limits, candidates, constants
+from portagpu.train.kernels.plan import (
+    FLOATS,
+    FP8,
+    MATMUL,
+    SUMMED,
+    Config,
+    Limits,
+    as_fp32,
+    candidates,
+    constants,
+    name_of,
+    product_dtype,
+    sum_name,
+)
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     import torch
+
+    from portagpu.train.kernels.plan import Config
+
 
 _SUM_PROGRAMS: Final = 1024
 """The most partial sums: one block of the second pass reads them all."""
@@ -47,13 +63,18 @@ def triad(
 ) -> torch.Tensor:
     """``b + scalar * c``, computed in fp32, in the dtype of ``b``.
 
-    ``b`` and ``c`` have one shape and one dtype (fp16, bf16, fp32), and are contiguous. Raises
-    ValueError for others, and Unsupported where Triton cannot run.
+    :param b: any shape; fp16, bf16 or fp32; contiguous
+    :param c: the shape and dtype of ``b``; contiguous
+    :param scalar: a number
+    :param config: how to run it; by default the first that fits the device
+    :returns: the shape and dtype of ``b``
+    :raises ValueError: for other tensors
+    :raises Unsupported: where Triton cannot run
     """
     import torch
 
     place = place_of(b, c)
-    check_dtype(b, dtypes.FLOATS)
+    check_dtype(b, FLOATS)
     check_alike(b, c)
     check_contiguous(b, c)
     result = torch.empty_like(b)
@@ -71,9 +92,9 @@ def sum(x: torch.Tensor, *, config: Config | None = None) -> torch.Tensor:  # no
     import torch
 
     place = place_of(x)
-    check_dtype(x, dtypes.SUMMED)
+    check_dtype(x, SUMMED)
     check_contiguous(x)
-    dtype = getattr(torch, dtypes.sum_name(dtypes.name_of(x.dtype)))
+    dtype = getattr(torch, sum_name(name_of(x.dtype)))
     config = config or candidates("sum", place.limits)[0]
     programs = min(-(-x.numel() // config.block("BLOCK")), _SUM_PROGRAMS)
     if not programs:
@@ -98,7 +119,7 @@ def softmax(x: torch.Tensor, *, config: Config | None = None) -> torch.Tensor:
     import torch
 
     place = place_of(x)
-    check_dtype(x, dtypes.FLOATS)
+    check_dtype(x, FLOATS)
     rows = _rows(x)
     result = torch.empty_like(x)
     if x.numel():
@@ -111,16 +132,21 @@ def softmax(x: torch.Tensor, *, config: Config | None = None) -> torch.Tensor:
 def rms_norm(
     x: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6, *, config: Config | None = None
 ) -> torch.Tensor:
-    """``x * rsqrt(mean(x^2) + eps) * weight`` over the last dimension, in fp32, in ``x``'s dtype.
+    """``x * rsqrt(mean(x^2) + eps) * weight`` over the last dimension, computed in fp32.
 
-    ``x`` is contiguous, of fp16, bf16 or fp32; ``weight`` is of fp16, bf16 or fp32 and the shape of
-    the last dimension. Raises ValueError for others, and Unsupported where Triton cannot run.
+    :param x: shape (..., n); fp16, bf16 or fp32; contiguous
+    :param weight: shape (n,); fp16, bf16 or fp32; contiguous
+    :param eps: added to the mean of squares
+    :param config: how to run it; by default the first that fits the device
+    :returns: the shape and dtype of ``x``
+    :raises ValueError: for other tensors
+    :raises Unsupported: where Triton cannot run
     """
     import torch
 
     place = place_of(x, weight)
-    check_dtype(x, dtypes.FLOATS)
-    check_dtype(weight, dtypes.FLOATS)
+    check_dtype(x, FLOATS)
+    check_dtype(weight, FLOATS)
     rows = _rows(x)
     if weight.shape != x.shape[-1:]:
         raise ValueError(
@@ -137,25 +163,29 @@ def rms_norm(
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor, *, config: Config | None = None) -> torch.Tensor:
-    """``a @ b``: (m, k) times (k, n), of one dtype, with any strides.
+    """``a @ b``, accumulated in fp32, or in int32 for int8.
 
-    fp16 and bf16 give their own dtype, int8 gives int32, and fp8 of either flavour gives fp32;
-    accumulation is in fp32, or int32. An fp8 that is not the device's own
-    (``gpu.precision.fp8``) is refused: the compiler would leave the fp8 unit silently. Raises
-    ValueError for shapes and dtypes that do not fit, and Unsupported where Triton or the device
-    cannot.
+    An fp8 that is not the device's own (``gpu.precision.fp8``) is refused: the compiler would
+    silently not use the fp8 unit.
+
+    :param a: shape (m, k); fp16, bf16, int8 or fp8 of either flavour; any strides
+    :param b: shape (k, n); the dtype of ``a``; any strides
+    :param config: how to run it; by default the first that fits the device
+    :returns: shape (m, n); fp16 and bf16 give their own dtype, int8 gives int32, fp8 gives fp32
+    :raises ValueError: for other shapes and dtypes
+    :raises Unsupported: where Triton or the device cannot
     """
     import torch
 
     place = place_of(a, b)
-    name = check_dtype(a, dtypes.MATMUL)
+    name = check_dtype(a, MATMUL)
     if b.dtype is not a.dtype:
-        raise ValueError(f"a is {name} and b {dtypes.name_of(b.dtype)}; a product takes one dtype")
+        raise ValueError(f"a is {name} and b {name_of(b.dtype)}; a product takes one dtype")
     if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
         raise ValueError(f"{tuple(a.shape)} @ {tuple(b.shape)} must be (m, k) @ (k, n)")
     place.check_fp8(a.dtype)
     (m, k), n = a.shape, b.shape[1]
-    result = torch.empty((m, n), dtype=dtypes.product_dtype(a.dtype), device=a.device)
+    result = torch.empty((m, n), dtype=product_dtype(a.dtype), device=a.device)
     if not result.numel():
         return result
     config = config or candidates("matmul", place.limits)[0]
@@ -175,21 +205,25 @@ def quantize_fp8(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """``x`` in fp8 with a scale for each row: ``x`` is about ``values.float() * scale[..., None]``.
 
-    The scale is float32, of the shape of ``x`` without its last dimension: the row's greatest
-    magnitude over the format's, 1 for a row of zeros, NaN for a row with a NaN, whose values are
-    then NaN. ``dtype`` is by default the e4m3 of the device (``gpu.precision.fp8.e4m3``), which is
-    another on gfx942 than elsewhere. ``x`` is contiguous, of fp16, bf16 or fp32. Raises ValueError
-    for others, and Unsupported where the device has no fp8, has another, or Triton cannot run.
+    A scale is the row's greatest magnitude over the format's, 1 for a row of zeros, NaN for a row
+    with a NaN, whose values are then NaN.
+
+    :param x: shape (..., n); fp16, bf16 or fp32; contiguous
+    :param dtype: by default the e4m3 of the device (``gpu.precision.fp8.e4m3``), which is another
+        on gfx942 than elsewhere
+    :param config: how to run it; by default the first that fits the device
+    :returns: the values, of the shape of ``x``, and the scales, float32, of the shape of ``x``
+        without its last dimension
+    :raises ValueError: for other tensors and dtypes
+    :raises Unsupported: where the device has no fp8 or another one, or Triton cannot run
     """
     import torch
 
     place = place_of(x)
-    check_dtype(x, dtypes.FLOATS)
+    check_dtype(x, FLOATS)
     dtype = place.default_fp8() if dtype is None else dtype
-    if dtypes.name_of(dtype) not in dtypes.FP8:
-        raise ValueError(
-            f"{dtypes.name_of(dtype)} is not an fp8 dtype; take {_alternatives(dtypes.FP8)}"
-        )
+    if name_of(dtype) not in FP8:
+        raise ValueError(f"{name_of(dtype)} is not an fp8 dtype; take {_alternatives(FP8)}")
     place.check_fp8(dtype)
     rows = _rows(x)
     values = torch.empty(x.shape, dtype=dtype, device=x.device)
@@ -240,7 +274,7 @@ class Place:
 
     def check_fp8(self, dtype: torch.dtype) -> None:
         """Raise Unsupported for an fp8 dtype that is not the device's flavour."""
-        if self.gpu is None or dtypes.name_of(dtype) not in dtypes.FP8:
+        if self.gpu is None or name_of(dtype) not in FP8:
             return
         fp8 = self.gpu.precision.fp8
         if fp8 is None or dtype not in (fp8.e4m3, fp8.e5m2):
@@ -269,7 +303,7 @@ def triton_runs_on(device_type: str) -> bool:
 def place_of(*tensors: torch.Tensor) -> Place:
     """Where a call with these tensors runs.
 
-    Raises TypeError for an argument that is no tensor, ValueError for tensors on several devices
+    Raises TypeError for an argument that is not a tensor, ValueError for tensors on several devices
     and for negative or conjugate views, and Unsupported where a gradient is required or Triton
     cannot run.
     """
@@ -277,7 +311,7 @@ def place_of(*tensors: torch.Tensor) -> Place:
 
     for each in tensors:
         if not isinstance(each, torch.Tensor):
-            raise TypeError(f"{type(each).__name__} is no torch.Tensor, which kernels take")
+            raise TypeError(f"kernels take tensors of torch, not {type(each).__name__}")
     first = tensors[0]
     if any(each.device != first.device for each in tensors):
         raise ValueError(
@@ -291,12 +325,12 @@ def place_of(*tensors: torch.Tensor) -> Place:
     if torch.is_grad_enabled() and any(each.requires_grad for each in tensors):
         raise Unsupported("this kernel has no gradient: call it under torch.no_grad(), or detach()")
     if importlib.util.find_spec("triton") is None:
-        raise Unsupported(f"portagpu.train.kernels need triton: {install('compile')}")
+        raise Unsupported(f"portagpu.kernels needs triton: {install('compile')}")
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     if not interpreted and not triton_runs_on(first.device.type):
         raise Unsupported(
-            f"Triton runs nothing on {first.device.type!r} here: move the tensors to a GPU that it "
-            "has, or call the same function of portagpu.train.kernels.reference"
+            f"Triton does not run on {first.device.type!r} here: move the tensors to a GPU that it "
+            "supports, or call the same function of portagpu.kernels.reference"
         )
     return Place(first.device, interpreted)
 
@@ -336,7 +370,7 @@ def _rows(x: torch.Tensor) -> torch.Tensor:
 
 def check_dtype(x: torch.Tensor, names: tuple[str, ...]) -> str:
     """The name of the dtype; raises ValueError unless it is one of ``names``."""
-    name = dtypes.name_of(x.dtype)
+    name = name_of(x.dtype)
     if name not in names:
         raise ValueError(f"{name} is not supported here; convert to {_alternatives(names)}")
     return name
@@ -349,7 +383,7 @@ def _alternatives(names: tuple[str, ...]) -> str:
 def check_alike(b: torch.Tensor, c: torch.Tensor) -> None:
     """Raise ValueError unless both have one shape and one dtype."""
     if b.shape != c.shape or b.dtype is not c.dtype:
-        said = [f"{tuple(t.shape)} of {dtypes.name_of(t.dtype)}" for t in (b, c)]
+        said = [f"{tuple(t.shape)} of {name_of(t.dtype)}" for t in (b, c)]
         raise ValueError(f"{said[0]} and {said[1]} must be of one shape and one dtype")
 
 
@@ -358,3 +392,80 @@ def check_contiguous(*tensors: torch.Tensor) -> None:
     for each in tensors:
         if not each.is_contiguous():
             raise ValueError("a tensor is not contiguous; call .contiguous() first")
+
+
+def adamw_step(
+    parameter: torch.Tensor,
+    gradient: torch.Tensor,
+    exp_avg: torch.Tensor,
+    exp_avg_sq: torch.Tensor,
+    *,
+    step: int,
+    lr: float = 1e-3,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 1e-2,
+    config: Config | None = None,
+) -> None:
+    """Update ``parameter`` and its two moments in place by one step of AdamW, as torch's AdamW.
+
+    AdamW is Adam with decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101, algorithm
+    2). It computes in fp32, with settings rounded to fp32 first. A gradient that is not finite
+    makes the parameter NaN, as in torch. One tensor is one launch; amsgrad, maximize and scaled
+    gradients are not supported. All four tensors are contiguous and of one shape.
+
+    :param parameter: fp16, bf16 or fp32
+    :param gradient: the dtype of ``parameter``
+    :param exp_avg: fp32, zeros at first
+    :param exp_avg_sq: fp32, zeros at first
+    :param step: counts from 1 and sets the bias correction; a graph that is replayed repeats it
+    :param lr: the learning rate, which also scales the decay, as in torch
+    :param betas: the decay rates of the two moments, each at least 0 and below 1
+    :param eps: added to the denominator
+    :param weight_decay: the decay of the weights
+    :param config: how to run it; by default the first that fits the device
+    :raises ValueError: for other tensors, and for settings out of range
+    :raises Unsupported: where Triton cannot run
+    """
+    import torch
+
+    place = place_of(parameter, gradient, exp_avg, exp_avg_sq)
+    check_dtype(parameter, FLOATS)
+    check_alike(parameter, gradient)
+    check_dtype(exp_avg, ("float32",))
+    check_alike(exp_avg, exp_avg_sq)
+    if exp_avg.shape != parameter.shape:
+        raise ValueError(
+            f"the moments have the shape {tuple(exp_avg.shape)}; it must be that of the parameter, "
+            f"{tuple(parameter.shape)}"
+        )
+    check_contiguous(parameter, gradient, exp_avg, exp_avg_sq)
+    beta1, beta2, rate, epsilon, decay = (as_fp32(each) for each in (*betas, lr, eps, weight_decay))
+    _check_settings(step, (beta1, beta2), rate, epsilon, decay)
+    settings = {
+        "beta1": beta1,
+        "beta2": beta2,
+        "decay": rate * decay,
+        "step_size": rate / (1 - beta1**step),
+        "correction": math.sqrt(1 - beta2**step),
+        "epsilon": epsilon,
+    }
+    tensors = (parameter, gradient, exp_avg, exp_avg_sq)
+    words = (*tensors, *settings.values())
+    launch_flat(place, "optimiser", "adamw_step_kernel", config, parameter.numel(), *words)
+    # so that a backward pass that still needs the old values raises, as after an operator of torch
+    torch.autograd.graph.increment_version((parameter, exp_avg, exp_avg_sq))
+
+
+def _check_settings(
+    step: int, betas: tuple[float, float], lr: float, eps: float, weight_decay: float
+) -> None:
+    """Raise ValueError for settings that torch's AdamW refuses too, and for a step before 1."""
+    if not isinstance(step, int) or step < 1:
+        raise ValueError(f"step is {step!r}; it must be a whole number from 1 on")
+    if not all(0 <= beta < 1 for beta in betas):
+        raise ValueError(f"betas are {betas} in fp32; each must be at least 0 and below 1")
+    others = {"lr": lr, "eps": eps, "weight_decay": weight_decay}
+    for name, value in others.items():
+        if not (math.isfinite(value) and value >= 0):
+            raise ValueError(f"{name} is {value} in fp32; it must be finite and at least 0")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from portagpu.train.kernels.dtypes import as_fp32
+from portagpu.train.kernels.plan import as_fp32
 
 if TYPE_CHECKING:
     import torch
@@ -101,7 +101,7 @@ def matmul_bound(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """``k`` roundings of ``|a| @ |b|``, for fp8 a short accumulation's too; none for int8."""
     import torch
 
-    from portagpu.train.kernels.dtypes import product_dtype
+    from portagpu.train.kernels.plan import product_dtype
 
     exact = matmul(a, b)
     if not a.dtype.is_floating_point:

@@ -61,15 +61,18 @@ def tune(
 ) -> Config:
     """The fastest config of ``kernels.<name>(*arguments)`` on the tensors' device.
 
-    ``triton.autotune`` chooses among the configs of the kernel's kind: those that do not fit the
-    device, or whose result is not within the bound of :mod:`portagpu.train.kernels.reference`, are
-    pruned, and the others timed by ``measure``, by default Triton's benchmark (the median, ms). The
-    choice is kept in ``cache`` (by default the user's) and, taken from there, checked again once in
-    each process.
+    ``triton.autotune`` chooses among the configs of the kernel's kind. It leaves out those that do
+    not fit the device, or whose result is not within the bound of
+    ``portagpu.kernels.reference``. A cached choice is checked again once in each process.
 
-    Raises ValueError for a name that is not in ``TUNABLE`` and where there is no tensor, NoConfig
-    where no config is right, Unsupported where Triton's interpreter would have to be timed without
-    a ``measure``, and what the function itself raises.
+    :param name: the name of a function of :data:`TUNABLE`
+    :param arguments: the function's
+    :param cache: where the choice is stored; by default the user's cache
+    :param measure: the time of a call in ms; by default Triton's benchmark, the median
+    :returns: a config for the function's ``config``
+    :raises ValueError: for another name, and without a tensor
+    :raises NoConfig: if no config gives the right result
+    :raises Unsupported: under Triton's interpreter without ``measure``, and as the function
     """
     if name not in TUNABLE:
         raise ValueError(f"{name!r} cannot be tuned; take {', '.join(TUNABLE)}")

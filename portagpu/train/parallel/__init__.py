@@ -8,13 +8,10 @@ differ, or where the plain call is easily made wrong. Each is a collective call:
 from __future__ import annotations
 
 from portagpu.train.parallel.checkpoint import Loaded, latest, load, save
-from portagpu.train.parallel.clipping import clip_grad_norm_
-from portagpu.train.parallel.data import no_sync, replicate, shard
-from portagpu.train.parallel.layout import mesh
+from portagpu.train.parallel.data import apply, no_sync, replicate, shard
+from portagpu.train.parallel.gradients import clip_grad_norm_, grad_scaler
+from portagpu.train.parallel.layout import mesh, recompute
 from portagpu.train.parallel.pipeline import schedule, split
-from portagpu.train.parallel.planned import apply
-from portagpu.train.parallel.recompute import recompute
-from portagpu.train.parallel.scaling import grad_scaler
 
 __all__ = [
     "Loaded",

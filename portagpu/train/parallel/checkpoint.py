@@ -42,7 +42,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """What a checkpoint says beside tensors."""
+    """What a checkpoint has in addition to tensors."""
 
     step: int
     world_size: int
@@ -73,14 +73,21 @@ def save(
     """Write the checkpoint of ``step`` to ``folder``/step-N, and return its path.
 
     Every rank calls it, after ``optimizer.step()``, and it returns when all of it is on the disk.
-    Killed in the middle, it leaves the checkpoints that were there. Models may be sharded, split,
-    wrapped by DDP or several parts of a pipeline, with an optimiser each. ``extra`` is JSON, of the
-    first rank: the scaler's and the learning rate's ``state_dict()``, a place in the data. With
-    ``mesh`` the stages' names are compared first.
+    A process that is killed leaves the earlier checkpoints as they were. If an error is raised,
+    nothing of the step is left.
 
-    Raises FileExistsError for a step that is there, ValueError where two stages have a parameter of
-    one name, ranks give different steps or folders, or ``extra`` is no JSON, and PortagpuError on
-    every rank for what one cannot write: nothing of the step is then left behind.
+    :param folder: a folder that all ranks see
+    :param step: a whole number, the same on every rank
+    :param model: one or several modules: sharded, split, wrapped by DDP, or parts of a pipeline
+    :param optimizer: one for each module
+    :param extra: JSON, of the first rank: the scaler's and the learning rate's ``state_dict()``, a
+        place in the data
+    :param mesh: the mesh, to compare the names of a pipeline's stages first
+    :returns: the path of the checkpoint
+    :raises FileExistsError: for a step that exists
+    :raises ValueError: for two stages with a parameter of one name, ranks with different steps or
+        folders, and an ``extra`` that is not JSON
+    :raises PortagpuError: on every rank, for what one of them cannot write
     """
     from torch.distributed.checkpoint.state_dict_saver import save as write
 
@@ -93,7 +100,7 @@ def save(
 
     def begin() -> None:
         if path.is_symlink() or path.exists():
-            raise FileExistsError(f"{path} is there already: load it, or remove it")
+            raise FileExistsError(f"{path} exists: load it, or remove it")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
 
@@ -123,17 +130,22 @@ def load(
     *,
     step: int | None = None,
 ) -> Loaded | None:
-    """Load the newest checkpoint of ``folder``, or that of ``step``; None without any.
+    """Load the newest checkpoint of ``folder``, or that of ``step``.
 
     Every rank calls it. Ranks, shards and stages may be others than those that wrote: each rank
-    reads what it needs. Gradients are dropped. torch reads parts of a checkpoint with pickle, which
-    can run code: load only what you wrote. A folder that other users may write is refused.
+    reads what it needs. Gradients are dropped. Parameters that only the checkpoint has are left
+    out. torch reads parts of a checkpoint with pickle, which can run code: load only what you
+    wrote. A folder that other users may write is refused.
 
-    Parameters of the checkpoint that the model has not are left out.
-
-    Raises FileNotFoundError for a step that is not there, ValueError for an optimiser of other
-    parameters, and PortagpuError for a folder that is not trusted, a damaged file, and where the
-    model has parameters that the checkpoint has not. A model may then be loaded in part.
+    :param folder: the folder that :func:`save` wrote to
+    :param model: one or several modules, as for :func:`save`
+    :param optimizer: one for each module
+    :param step: the step to load; by default the newest
+    :returns: the step and ``extra``; None if there is no checkpoint
+    :raises FileNotFoundError: for a step that is not there
+    :raises ValueError: for an optimiser of other parameters
+    :raises PortagpuError: for a folder that is not trusted, a damaged file, and parameters that the
+        checkpoint lacks. A model may then be loaded in part
     """
     from torch.distributed.checkpoint.state_dict_loader import load as read
 
@@ -143,7 +155,7 @@ def load(
             return None
         path = Path(folder) / f"step-{chosen}"
         if not path.is_dir():
-            raise FileNotFoundError(f"there is no checkpoint {path}")
+            raise FileNotFoundError(f"no checkpoint at {path}")
         for each in sorted(path.iterdir()):
             problem = why_not_trusted(each.absolute())
             if problem:
@@ -154,12 +166,12 @@ def load(
                 raise PortagpuError(
                     f"{path} is of schema {about['schema']}, and this reads {_SCHEMA}"
                 )
-            kept, world, extra = (about[name] for name in ("step", "world_size", "extra"))
+            saved, world, extra = (about[name] for name in ("step", "world_size", "extra"))
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise PortagpuError(
                 f"{path / _ABOUT} cannot be read: load another step ({error_line(error)})"
             ) from None
-        return Loaded(step=kept, world_size=world, extra=extra, path=path)
+        return Loaded(step=saved, world_size=world, extra=extra, path=path)
 
     found = _on_first(choose)
     if found is None:
@@ -207,7 +219,7 @@ def _state(model: Models, optimizer: Optimizers) -> dict[str, dict[str, Any]]:
         begun = bool(its.state)
         parameters, settings = get_state_dict(each, its, options=_options())
         if not begun:
-            _begin_anew(its)
+            _reset(its)
         both = parameters.keys() & state["model"].keys()
         if both:
             raise ValueError(f"two parts of the model have a parameter {min(both)}")
@@ -216,7 +228,7 @@ def _state(model: Models, optimizer: Optimizers) -> dict[str, dict[str, Any]]:
     return state
 
 
-def _begin_anew(optimizer: Optimizer) -> None:
+def _reset(optimizer: Optimizer) -> None:
     """Set a new state to that before the first step, also in state dicts, which share it.
 
     torch makes the state by a step without gradients. Adam counts it, and decay of weights goes
@@ -247,7 +259,7 @@ def _put(
 
 
 def _about(step: int, extra: Mapping[str, Any] | None, folder: Path) -> str:
-    """What is kept beside tensors. Raises ValueError on every rank for what one may not keep."""
+    """A checkpoint's JSON text. Raises ValueError on every rank for what one of them refuses."""
     import torch.distributed as dist
 
     text, problem = "", ""
@@ -258,7 +270,7 @@ def _about(step: int, extra: Mapping[str, Any] | None, folder: Path) -> str:
             about = {"schema": _SCHEMA, "step": step, "world_size": _world()}
             text = json.dumps({**about, "extra": dict(extra or {})}, allow_nan=False)
         except (TypeError, ValueError) as error:
-            problem = f"extra is kept as JSON: {error}"
+            problem = f"extra must be JSON: {error}"
     found = [(problem, f"step {step!r} in {folder}")]
     if dist.is_initialized():
         found *= dist.get_world_size()
@@ -267,7 +279,9 @@ def _about(step: int, extra: Mapping[str, Any] | None, folder: Path) -> str:
         if wrong:
             raise ValueError(wrong)
         if place != found[0][1]:
-            raise ValueError(f"rank {rank} keeps {place}, and rank 0 {found[0][1]}: give all one")
+            raise ValueError(
+                f"rank {rank} saves {place}, and rank 0 {found[0][1]}: give the same on all ranks"
+            )
     return text
 
 
@@ -286,7 +300,7 @@ def _check_names(names: Sequence[str], stages: DeviceMesh) -> None:
         if both:
             raise ValueError(
                 f"two stages have a parameter {min(both)}, and one would replace the other: "
-                "cut the model with portagpu.train.parallel.split, which keeps names"
+                "cut the model with portagpu.parallel.split, which keeps names"
             )
         seen |= theirs
 
@@ -309,16 +323,16 @@ def _on_first(work: Callable[[], _T]) -> _T:
 
     if not dist.is_initialized():
         return work()
-    told: list[Any] = [None, None]
+    answer: list[Any] = [None, None]
     if _rank() == 0:
         try:
-            told[0] = work()
+            answer[0] = work()
         except Exception as error:  # noqa: BLE001 - raised below, on every rank
-            told[1] = error
-    dist.broadcast_object_list(told)
-    if told[1] is not None:
-        raise told[1]
-    result: _T = told[0]
+            answer[1] = error
+    dist.broadcast_object_list(answer)
+    if answer[1] is not None:
+        raise answer[1]
+    result: _T = answer[0]
     return result
 
 

@@ -1,28 +1,35 @@
-"""Data parallelism: DDP, FSDP2, and gradients that accumulate without being reduced."""
+"""Data parallelism (DDP, FSDP2, accumulation without reduction), and a whole recipe applied.
+
+A plan's settings, applied to a model with torch's parts.
+"""
 
 from __future__ import annotations
 
+import warnings
 from contextlib import ExitStack, contextmanager
+from fnmatch import fnmatch
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
-from portagpu.train.parallel.layout import layers_of
+from portagpu.train.parallel.layout import layers_of, recompute
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import torch
     from torch import nn
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import FSDPModule
+    from torch.distributed.tensor.parallel import ParallelStyle
     from torch.nn.parallel import DistributedDataParallel
 
     from portagpu.devices.contract import Backend
     from portagpu.train.parallel.layout import Layers
+    from portagpu.train.planning import Recipe
 
 
 _HELD: Final[WeakSet[Any]] = WeakSet()
-"""The FSDP2 modules that are in a block of ``no_sync``: torch does not tell."""
+"""The FSDP2 modules in a block of ``no_sync``: torch does not say which they are."""
 
 
 def replicate(
@@ -30,8 +37,14 @@ def replicate(
 ) -> DistributedDataParallel:
     """torch's DDP over ``mesh["dp"]``, with the arguments that ``gpu`` needs.
 
-    Every rank keeps the whole model; gradients are averaged. Raises ValueError for a model on
-    another type of device than ``mesh``, and for one that is wrapped, sharded or split already.
+    Every rank keeps the whole model; gradients are averaged.
+
+    :param model: a module on the mesh's type of device
+    :param mesh: the mesh of :func:`~portagpu.parallel.mesh`
+    :param gpu: the backend of the model's device; by default the current one
+    :returns: the wrapped model
+    :raises ValueError: for a model on another type of device than ``mesh``, and for one that is
+        wrapped, sharded or split already
     """
     from torch.distributed.tensor import DTensor
     from torch.nn.parallel import DistributedDataParallel
@@ -40,7 +53,7 @@ def replicate(
 
     _check_not_parallel(model, [model])
     if any(isinstance(each, DTensor) for each in model.parameters()):
-        raise ValueError("DDP takes no split tensors: take shard")
+        raise ValueError("DDP does not take split tensors: use portagpu.parallel.shard")
     kinds = {each.device.type for each in model.parameters()} - {mesh.device_type}
     if kinds:
         raise ValueError(
@@ -64,18 +77,20 @@ def shard(
 ) -> FSDPModule:
     """``model`` itself, sharded by torch's FSDP2 over ``mesh["dp"]``: each layer, then the rest.
 
-    ``layers`` is the class of the layers that are gathered one at a time, by default the model's
-    children: sharding only the whole model would gather all of it at once. ``compute`` is the dtype
-    of products, in which parameters are gathered; gradients are reduced in float32, and parameters
-    keep their own dtype. ``reshard_after_forward`` is torch's. ``offload`` keeps parameters,
-    gradients and the optimiser's state in the host's memory.
-
     Split tensors (``parallelize_module``) and recompute before it. Make the optimiser after it: its
-    parameters are other objects.
+    parameters are other objects. Gradients are reduced in float32, and parameters keep their dtype.
 
-    Raises ValueError for a class of which the model has no layer, for a model that is wrapped or
-    sharded already, for layers that share a parameter, and for ``offload`` where the device is the
-    CPU.
+    :param model: a module, or one stage of it
+    :param mesh: the mesh of :func:`~portagpu.parallel.mesh`
+    :param layers: the class of the layers that are gathered one at a time, or a tuple of classes;
+        by default the model's children. Sharding only the whole model would gather all of it at
+        once
+    :param compute: the dtype of products, in which parameters are gathered; by default their own
+    :param reshard_after_forward: as torch's
+    :param offload: whether parameters, gradients and the optimiser's state are in the host's memory
+    :returns: ``model``
+    :raises ValueError: for a class of which the model has no layer, for a model that is wrapped or
+        sharded already, for layers that share a parameter, and for ``offload`` on a CPU
     """
     import torch
     from torch.distributed.fsdp import (
@@ -149,7 +164,7 @@ def no_sync(model: nn.Module, enabled: bool = True) -> Iterator[None]:
 
     The result is the same as with a reduction for each, but for the order of additions. Under DDP
     ``.grad`` is the rank's own until then. Under FSDP2 it is None, and each rank holds gradients of
-    the whole model meanwhile. A pipeline's schedule does all this itself. Blocks in one another are
+    the whole model meanwhile. A pipeline's schedule does all this itself. Nested blocks are
     as one.
     """
     if not enabled:
@@ -168,3 +183,99 @@ def no_sync(model: nn.Module, enabled: bool = True) -> Iterator[None]:
                 stack.callback(each.set_requires_gradient_sync, True, recurse=False)
                 each.set_requires_gradient_sync(False, recurse=False)
         yield
+
+
+APPLIED_SHARDINGS: Final = ("ddp", "fsdp2")
+APPLIED_PRECISIONS: Final = ("fp32", "autocast-bf16")
+
+
+def apply(
+    recipe: Recipe,
+    model: nn.Module,
+    mesh: DeviceMesh,
+    *,
+    layers: Layers | None = None,
+    tensor_plan: Mapping[str, ParallelStyle] | None = None,
+    gpu: Backend | None = None,
+) -> nn.Module:
+    """``model``, or one stage of it, made parallel over ``mesh`` as ``recipe`` says.
+
+    In the order that torch needs: tensors are split by ``tensor_plan`` (torch's
+    ``parallelize_module``) over ``mesh["tp"]``, layers recompute, and the result is sharded by
+    FSDP2 or wrapped by DDP over ``mesh["dp"]``. Under DDP "autocast-bf16" is left to
+    ``gpu.autocast`` around forward. With a plan of :func:`portagpu.planning.plan`::
+
+        found = pg.planning.plan(...).best
+        mesh = pg.parallel.mesh(found.layout)
+        model = pg.parallel.apply(found.recipe, model, mesh, layers=Block)
+
+    :param recipe: the recipe of a plan, or one of your own
+    :param model: a module, or one stage of it
+    :param mesh: the mesh of :func:`~portagpu.parallel.mesh`
+    :param layers: the class of the layers, or a tuple of classes; by default the model's children
+    :param tensor_plan: torch's styles by the names of modules, where ``mesh`` splits tensors
+    :param gpu: the backend of the model's device; by default the current one
+    :returns: ``model``, or DDP around it
+    :raises ValueError: for what torch's parts do not do: ZeRO by stages, fp8, 16-bit weights with a
+        copy, an offloaded optimiser alone, DDP over split tensors; for a missing ``tensor_plan``,
+        for a key of it that is not the name of a module (in a pipeline another stage may have it),
+        and if it splits one of two shared parameters
+    """
+    _check(recipe, mesh, tensor_plan)
+    layers_of(model, layers)
+    if mesh["tp"].size() > 1:
+        from torch.distributed.tensor.parallel import parallelize_module
+
+        if mesh["pp"].size() == 1:
+            _check_keys(model, tensor_plan or {})
+        with warnings.catch_warnings():
+            # of keys that one of the layers, or all of a stage's, do not have
+            warnings.filterwarnings("ignore", "Parallelize plan key", UserWarning)
+            shared = _sharing(model)
+            model = parallelize_module(model, mesh["tp"], dict(tensor_plan or {}))
+        if _sharing(model) != shared:
+            raise ValueError("the tensor_plan splits one of two modules that share a parameter")
+    recompute(model, layers, recipe.recompute)
+    if recipe.sharding == "fsdp2":
+        offload = recipe.offload == "parameters"
+        return shard(model, mesh, layers, compute=_compute(recipe), offload=offload)  # type: ignore[return-value]
+    return replicate(model, mesh, gpu=gpu) if mesh["dp"].size() > 1 else model
+
+
+def _sharing(model: nn.Module) -> int:
+    """How many names of parameters are second names."""
+    names = [*model.named_parameters(remove_duplicate=False)]
+    return len(names) - len({id(each) for _, each in names})
+
+
+def _check_keys(model: nn.Module, tensor_plan: Mapping[str, object]) -> None:
+    """Raise ValueError for a key that names no module, by which torch splits nothing."""
+    names = [name.split(".") for name, _ in model.named_modules()]
+    for key in tensor_plan:
+        words = key.split(".")
+        if not any(len(words) == len(name) and all(map(fnmatch, name, words)) for name in names):
+            raise ValueError(f"the model has no module {key!r}, which the tensor_plan names")
+
+
+def _compute(recipe: Recipe) -> torch.dtype | None:
+    import torch
+
+    return torch.bfloat16 if recipe.precision == "autocast-bf16" else None
+
+
+def _check(recipe: Recipe, mesh: DeviceMesh, tensor_plan: object) -> None:
+    if recipe.sharding not in APPLIED_SHARDINGS:
+        known = " or ".join(APPLIED_SHARDINGS)
+        raise ValueError(f"apply takes a recipe with sharding {known}, not {recipe.sharding}")
+    if recipe.precision not in APPLIED_PRECISIONS:
+        known = " or ".join(APPLIED_PRECISIONS)
+        raise ValueError(f"apply takes a recipe with precision {known}, not {recipe.precision}")
+    if recipe.offload == "optimizer" or (recipe.offload != "none" and recipe.sharding == "ddp"):
+        raise ValueError(
+            "only FSDP2 offloads, and it offloads parameters: plan with fsdp2 and parameters"
+        )
+    if mesh["tp"].size() > 1:
+        if not tensor_plan:
+            raise ValueError("the mesh splits tensors: give the tensor_plan of the model's layers")
+        if recipe.sharding == "ddp" and mesh["dp"].size() > 1:
+            raise ValueError("DDP does not take split tensors: use fsdp2, or dp=1")

@@ -23,15 +23,19 @@ _CLASSES: Final = dict(
 
 
 def split(model: nn.Sequential, mesh: DeviceMesh, *, chunks: int = 1) -> list[nn.Sequential]:
-    """The stages of this rank of ``mesh["pp"]``: ``chunks`` of them, the model's layers in order.
+    """The stages of this rank of ``mesh["pp"]``: the model's layers in order.
 
     Stage i is on rank i modulo the ranks. Stages have equally many layers, or the first ones one
     more. Layers keep the names that they have in ``model``, so that a checkpoint of all stages is
     one of the model and is loaded on any number of stages. They are the model's own objects; drop
     ``model`` to free the others.
 
-    Raises TypeError for a model that is no ``nn.Sequential`` or has a forward of its own, and
-    ValueError for fewer layers than stages, and where two stages would share a parameter.
+    :param model: a sequence of layers
+    :param mesh: the mesh of :func:`~portagpu.parallel.mesh`
+    :param chunks: stages on each rank
+    :returns: this rank's stages, in order
+    :raises TypeError: for a model that is not an ``nn.Sequential`` or has a forward of its own
+    :raises ValueError: for fewer layers than stages, and for stages that would share a parameter
     """
     from torch import nn
 
@@ -78,11 +82,6 @@ def schedule(
 ) -> PipelineScheduleSingle | PipelineScheduleMulti:
     """torch's schedule of the stages that are this rank's ``parts`` of ``mesh["pp"]``.
 
-    ``kind`` is "gpipe", "1f1b" or "interleaved", of which the last takes two or more parts on a
-    rank. ``loss`` takes what the last stage gives and the targets, and is a mean over a batch. It
-    is divided by the micro-batches here, before backward. torch's own way divides all gradients
-    afterwards, and those of earlier calls of ``step`` again.
-
     One call trains on one batch, whose length the micro-batches divide::
 
         losses = []
@@ -95,9 +94,19 @@ def schedule(
 
     ``losses`` then add up to the mean over the batch. ``schedule.eval`` takes the same,
     targets too: without them torch fails, and the other stages wait. Each part has an optimiser of
-    its own.
-    Raises ValueError for another kind, for parts or micro-batches that are not of this kind, and
-    for GPipe over DDP, which torch does not run.
+    its own. The loss is divided by the micro-batches here, before backward. torch's own way divides
+    all gradients afterwards, and those of earlier calls of ``step`` again.
+
+    :param parts: the stages of :func:`split`
+    :param mesh: the mesh of :func:`~portagpu.parallel.mesh`
+    :param loss: of the last stage's output and the targets, a mean over a batch, shape ()
+    :param micro_batches: parts of a batch
+    :param kind: "gpipe", "1f1b" or "interleaved", of which the last takes two or more parts on a
+        rank
+    :param gpu: the backend of the stages' device; by default the current one
+    :returns: torch's schedule
+    :raises ValueError: for another kind, for parts or micro-batches that do not suit it, and for
+        GPipe over DDP, which torch does not run
     """
     from torch.distributed import pipelining
     from torch.distributed.pipelining import PipelineStage
@@ -106,7 +115,7 @@ def schedule(
     from portagpu.devices.registry import backend
 
     if kind not in _CLASSES:
-        raise ValueError(f"there is no schedule {kind!r}: there is {', '.join(_CLASSES)}")
+        raise ValueError(f"kind of schedule is one of {', '.join(_CLASSES)}, not {kind!r}")
     if not parts or (kind == "interleaved") != (len(parts) > 1):
         raise ValueError(f"{len(parts)} parts on a rank: interleaved takes 2 or more, others one")
     if kind == "gpipe" and any(isinstance(each, DistributedDataParallel) for each in parts):

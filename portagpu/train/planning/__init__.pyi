@@ -15,9 +15,9 @@ from portagpu.train.planning.plans import plan as plan
 from portagpu.train.planning.recipe import Layout as Layout
 from portagpu.train.planning.recipe import Precision as Precision
 from portagpu.train.planning.recipe import Recipe as Recipe
-from portagpu.train.planning.terms import Estimate as Estimate
-from portagpu.train.planning.terms import Fit as Fit
-from portagpu.train.planning.terms import Phase as Phase
-from portagpu.train.planning.terms import Term as Term
+from portagpu.train.planning.states import Estimate as Estimate
+from portagpu.train.planning.states import Fit as Fit
+from portagpu.train.planning.states import Phase as Phase
+from portagpu.train.planning.states import Term as Term
 from portagpu.train.planning.trackers import Tracked as Tracked
 from portagpu.train.planning.trackers import track as track

@@ -2,26 +2,132 @@
 
 The rank is the one that needs most: of a pipeline, the first stage holds most activations, a stage
 between may have more layers, and the last one has the logits.
+
+Source of what forward keeps for backward: Korthikanti et al. 2022, arXiv:2205.05198, sections 4
+and 5, whose 34 s b h + 5 a s^2 b bytes for a layer are the sum of the pieces here for a GPT in 16
+bits. The pieces are counted one by one, so that grouped queries, gated MLPs, experts and other
+widths have theirs. With sequence parallelism the paper's Megatron gathers the inputs of products
+again for backward (section 4.2.2); torch's ``ColwiseParallel`` keeps them whole.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from portagpu.train.planning.activations import kept_per_layer, layer, logits, recomputed
-from portagpu.train.planning.recipe import Layout
-from portagpu.train.planning.stages import stages
-from portagpu.train.planning.states import buffer_terms, share, state_terms
-from portagpu.train.planning.terms import Estimate, Phase, Term, exact, ranged
+from portagpu.train.planning.recipe import Layout, stages
+from portagpu.train.planning.states import (
+    Estimate,
+    Phase,
+    Term,
+    buffer_terms,
+    exact,
+    ranged,
+    share,
+    state_terms,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from portagpu.facts.targets import Target
     from portagpu.train.planning.model import Model
-    from portagpu.train.planning.recipe import Recipe
-    from portagpu.train.planning.stages import Stage
+    from portagpu.train.planning.recipe import Recipe, Stage
+
+
+_MASK: Final = 1
+"""Bytes of an element of a dropout mask."""
+_FLOAT32: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Bytes that one layer keeps for one micro-batch on one rank.
+
+    ``entrance`` is its input, which full recomputation keeps alone; ``norm`` is what a norm keeps
+    in addition. ``scores`` are the core of attention, ``outputs`` what torchtitan's selective
+    operators keep, ``working`` the gradients that backward holds at once in the layer.
+    """
+
+    entrance: float
+    norm: float
+    kept: float
+    scores: float
+    outputs: float
+    working: float
+
+
+def layer(model: Model, recipe: Recipe, layout: Layout, *, on_gpu: bool = True) -> Layer:
+    """One layer's bytes. Tokens are split by cp; tp splits the inner sizes, and sp the rest.
+
+    On a CPU torch computes RMSNorm in steps, and each keeps what is not yet multiplied with the
+    weight.
+    """
+    item = recipe.numbers.activation
+    tokens = recipe.micro_batch * recipe.sequence / layout.cp
+    split = tokens / layout.tp
+    whole = split if layout.sequence_parallel else tokens
+    one = whole * model.hidden * item
+    query = split * item * model.heads * model.head_size
+    # with more ranks than key heads each rank has a whole one
+    key = split * item * max(model.kv_heads, layout.tp) * model.head_size
+    # of each expert that a token takes, as are the inputs that a router copies
+    copies = model.active_experts or 1
+    inner = split * item * model.inner * copies
+    routed = 2 * copies * one if model.experts else 0
+    mask = _MASK if model.dropout else 0
+    norm = 0 if on_gpu or model.norm_biases else one
+    # torch's tensor parallelism keeps the whole input that a product gathered
+    gathered = 2 * (tokens - whole) * model.hidden * item if recipe.by_torch else 0
+    # twice: the inputs of a norm and of the products after it, and the mask of what is added
+    outside = 4 * one + 2 * norm + 2 * whole * model.hidden * mask + gathered
+    if recipe.fused:
+        scores = split * model.heads * _FLOAT32
+    else:
+        pairs = split * model.heads * recipe.sequence
+        scores = pairs * (2 * item + _MASK if model.dropout else item)
+    return Layer(
+        entrance=one,
+        norm=norm,
+        kept=outside + 2 * query + 2 * key + (4 if model.gated else 2) * inner + routed,
+        scores=scores,
+        outputs=2 * one + 2 * query + key + inner,
+        working=(3 if model.gated else 2) * inner + one,
+    )
+
+
+def kept_per_layer(one: Layer, recipe: Recipe) -> float:
+    """Bytes of one layer that stay until its backward."""
+    if recipe.recompute == "full":
+        return one.entrance
+    if recipe.recompute == "operators":
+        return min(one.outputs + (one.scores if recipe.fused else 0), one.kept + one.scores)
+    return one.kept + (0 if recipe.recompute == "selective" else one.scores)
+
+
+def recomputed(one: Layer, recipe: Recipe) -> float:
+    """Bytes that backward makes again for one layer, while it is in it."""
+    return max(one.kept + one.scores - kept_per_layer(one, recipe), 0.0)
+
+
+def logits(model: Model, recipe: Recipe, layout: Layout) -> tuple[float, float, float]:
+    """(expected, least, most) bytes of logits and loss at the start of backward.
+
+    Eager torch holds three float32 tensors: the log-softmax, and the gradients of it and of the
+    logits. Its loss over a split vocabulary makes a fourth
+    (``torch.distributed.tensor.parallel.loss``, ``_nll_loss_and_log_softmax_backward``). The block
+    of the 16-bit logits, which are freed before, is too small for any of them and stays reserved.
+    A fused loss keeps the logits and their gradient alone. The least is one float32 tensor
+    (arXiv:2205.05198, section 4.3: 4 s b v); at most the caller keeps its logits too.
+    """
+    item = recipe.numbers.activation
+    count = recipe.micro_batch * recipe.sequence / layout.cp * model.vocabulary / layout.tp
+    if recipe.fused_loss:
+        return (count * 2 * item,) * 3
+    tensors = (4 if layout.tp > 1 else 3) * _FLOAT32
+    freed = item if item < _FLOAT32 else 0
+    return count * (tensors + freed), count * _FLOAT32, count * (tensors + _FLOAT32 + item)
+
 
 _MIB: Final = 1 << 20
 _CONTEXT: Final = (781e6, 781e6, 1343 * _MIB)
@@ -46,10 +152,16 @@ _HEAD: Final = "arXiv:2205.05198, section 4.3"
 def estimate(
     model: Model, recipe: Recipe, layout: Layout | None = None, *, target: Target | None = None
 ) -> Estimate:
-    """The memory of the rank that needs most.
+    """The memory of the rank that needs most, in bytes.
 
-    ``target`` decides whether there is a device's context and caching allocator: not on a CPU;
-    without a target there is. Raises nothing: :func:`portagpu.train.planning.plan` judges layouts.
+    It judges no layout: :func:`portagpu.planning.plan` does.
+
+    :param model: the sizes of the model
+    :param recipe: how it is trained
+    :param layout: the parallel layout; by default one rank
+    :param target: decides whether a device's context and caching allocator count: not on a CPU;
+        without a target they do
+    :returns: the terms and their sum
     """
     layout = layout or Layout()
     every = stages(model, layout)
@@ -94,6 +206,11 @@ def kv_cache(model: Model, recipe: Recipe, layout: Layout) -> Term:
     """The KV cache of a rank: 2 (key and value) x layers x kv heads x head size x bytes a token.
 
     Llama 2 7B has 524,288 B a token in 16 bits; with grouped queries it is less.
+
+    :param model: the sizes of the model
+    :param recipe: its ``kv_tokens``, and ``kv_bytes`` of each number
+    :param layout: the parallel layout
+    :returns: one term, in bytes
     """
     # a head cannot be split: with more ranks than heads each rank has a whole one
     heads = max(model.kv_heads / layout.tp, 1)
@@ -108,7 +225,7 @@ def kv_cache(model: Model, recipe: Recipe, layout: Layout) -> Term:
 def activation_terms(
     model: Model, recipe: Recipe, layout: Layout, stage: Stage, *, on_gpu: bool
 ) -> Iterator[Term]:
-    """What forward keeps, the logits, and what backward holds beside it."""
+    """What forward keeps, the logits, and what backward holds in addition."""
     one = layer(model, recipe, layout, on_gpu=on_gpu)
     if not recipe.training:
         forward = one.kept + one.scores

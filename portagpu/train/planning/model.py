@@ -1,4 +1,4 @@
-"""What of a transformer decides its memory and time, and the public configurations of some.
+"""The sizes of a transformer that decide its memory and time, and published configurations.
 
 Counts are exact for the decoders that they describe: token embedding, layers of attention and MLP,
 a last norm and an output head. Norms count, biases only where ``biases`` says so.
@@ -15,7 +15,7 @@ from portagpu.base.text import did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_MOST: Final = 1 << 40
+_MAX_SIZE: Final = 1 << 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,14 +48,18 @@ class Model:
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "kv_heads", "head_size", "inner", "vocabulary"):
             value = getattr(self, name)
-            if not isinstance(value, int) or not 0 < value < _MOST:
-                raise ValueError(f"a model's {name} is a whole number from 1 to {_MOST - 1:,}")
-        if not 0 <= self.positions < _MOST or not 0 <= self.experts < _MOST:
-            raise ValueError("a model has 0 or more positions and experts")
+            if not isinstance(value, int) or not 0 < value < _MAX_SIZE:
+                raise ValueError(
+                    f"a model's {name} is a whole number from 1 to {_MAX_SIZE - 1:,}, not {value!r}"
+                )
+        if not 0 <= self.positions < _MAX_SIZE or not 0 <= self.experts < _MAX_SIZE:
+            raise ValueError(f"positions and experts are from 0 to {_MAX_SIZE - 1:,}")
         if self.heads % self.kv_heads:
             raise ValueError(f"{self.kv_heads} kv_heads do not divide {self.heads} heads")
         if self.experts and not 0 < self.active_experts <= self.experts:
-            raise ValueError(f"a token takes 1 to {self.experts} experts")
+            raise ValueError(
+                f"active_experts is from 1 to {self.experts}, not {self.active_experts}"
+            )
 
     @property
     def attention_parameters(self) -> int:
@@ -122,8 +126,8 @@ class Model:
             return _gpt(name, *sizes, inner=_whole(config, "n_inner", 4 * sizes[1]))
         if kind not in DECODERS:
             raise ValueError(
-                f"a model of type {kind!r} has no closed form: there is {', '.join(DECODERS)}; "
-                "torch's trackers take any module"
+                f"a model of type {kind!r} has no closed form: known are {', '.join(DECODERS)}; "
+                "for any other module use portagpu.planning.track"
             )
         hidden, heads = _whole(config, "hidden_size"), _whole(config, "num_attention_heads")
         experts = _whole(config, "num_local_experts", _whole(config, "num_experts", 0))
@@ -151,10 +155,12 @@ DECODERS: Final = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe",
 def _whole(config: Mapping[str, Any], key: str, otherwise: int | None = None) -> int:
     """A number above 0, or ``otherwise`` where there is none."""
     value = config.get(key)
-    if value is None and otherwise is not None:
+    if value is None:
+        if otherwise is None:
+            raise ValueError(f"the configuration has no {key!r}")
         return otherwise
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"the configuration has no {key!r}: it is a whole number above 0")
+        raise ValueError(f"{key!r} must be a whole number above 0, not {value!r}")
     return value
 
 
@@ -220,11 +226,11 @@ MODELS: Final[Mapping[str, Model]] = {
 
 
 def find_model(name: str) -> Model:
-    """A model of ``MODELS``; raises ValueError, which offers the closest."""
+    """The model of ``MODELS`` with that name; raises ValueError, which offers the closest."""
     if name in MODELS:
         return MODELS[name]
     offer = did_you_mean(name, MODELS, f"there is {', '.join(MODELS)}", 3)
-    raise ValueError(f"there is no model and no config.json {name!r}; {offer}")
+    raise ValueError(f"{name!r} is neither a known model nor a config.json; {offer}")
 
 
 def read_model(text: str, name: str) -> Model:
@@ -232,10 +238,10 @@ def read_model(text: str, name: str) -> Model:
     try:
         config = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{name} is no config.json of a model: it is not JSON") from error
+        raise ValueError(f"{name} is not the config.json of a model: it is not JSON") from error
     try:
         if not hasattr(config, "get"):
-            raise ValueError("it is no config.json of a model: it holds no names and values")
+            raise ValueError("it is not the config.json of a model: it has no names and values")
         return Model.from_config(config, name)
     except (AttributeError, TypeError, ValueError) as error:
         raise ValueError(f"{name}: {error}") from error

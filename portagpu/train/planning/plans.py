@@ -8,21 +8,147 @@ from math import prod
 from typing import TYPE_CHECKING, Final
 
 from portagpu.base.units import number, size
-from portagpu.train.planning.cluster import Network
+from portagpu.train.planning.cluster import Network, step_time
 from portagpu.train.planning.memory import estimate
-from portagpu.train.planning.recipe import MOST, Layout
-from portagpu.train.planning.rules import MEMORY, RULES, broken_rule
-from portagpu.train.planning.terms import Fit
-from portagpu.train.planning.timing import step_time
+from portagpu.train.planning.recipe import MAX_COUNT, Layout
+from portagpu.train.planning.states import Fit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from portagpu.train.planning.cluster import Cluster
+    from portagpu.train.planning.cluster import Cluster, Timing
     from portagpu.train.planning.model import Model
     from portagpu.train.planning.recipe import Recipe
-    from portagpu.train.planning.terms import Estimate
-    from portagpu.train.planning.timing import Timing
+    from portagpu.train.planning.states import Estimate
+
+
+def broken_rule(
+    model: Model, recipe: Recipe, layout: Layout, cluster: Cluster, batch: int
+) -> tuple[str, str] | None:
+    """(name, why) of the first rule that the layout breaks, None if it keeps all.
+
+    ``batch`` is the global batch, in sequences.
+    """
+    for name, rule in RULES.items():
+        if (why := rule(model, recipe, layout, cluster, batch)) is not None:
+            return name, why
+    return None
+
+
+def _world(m: Model, r: Recipe, at: Layout, on: Cluster, batch: int) -> str | None:
+    product = f"tp {at.tp} x pp {at.pp} x dp {at.dp} x cp {at.cp} = {at.world:,}"
+    return None if at.world == on.world else f"{product}, not {on.world:,} ranks"
+
+
+def _heads(m: Model, r: Recipe, at: Layout, on: Cluster, batch: int) -> str | None:
+    return f"tp {at.tp} does not divide {m.heads} heads" if m.heads % at.tp else None
+
+
+def _kv_heads(m: Model, r: Recipe, at: Layout, on: Cluster, batch: int) -> str | None:
+    apart = m.kv_heads % at.tp and at.tp % m.kv_heads
+    return f"tp {at.tp} and {m.kv_heads} kv heads divide neither way" if apart else None
+
+
+def _inner(m: Model, r: Recipe, at: Layout, on: Cluster, batch: int) -> str | None:
+    return f"tp {at.tp} does not divide the MLP's {m.inner}" if m.inner % at.tp else None
+
+
+def _domain(m: Model, r: Recipe, at: Layout, on: Cluster, batch: int) -> str | None:
+    if at.tp <= on.domain and on.domain % at.tp == 0:
+        return None
+    return f"tp {at.tp} does not fit in the fastest domain, of {on.domain}"
+
+
+def _layers(m: Model, r: Recipe, at: Layout, on: Cluster, batch: int) -> str | None:
+    chunks = f" x {at.chunks} chunks" if at.chunks > 1 else ""
+    short = at.pp * at.chunks > m.layers
+    return f"pp {at.pp}{chunks} is more than {m.layers} layers" if short else None
+
+
+def _batch(m: Model, r: Recipe, at: Layout, on: Cluster, batch: int) -> str | None:
+    at_once = at.dp * r.micro_batch
+    if batch % at_once == 0:
+        return None
+    return f"dp {at.dp} x micro-batch {r.micro_batch} does not divide a batch of {batch}"
+
+
+def _micro_batches(m: Model, r: Recipe, at: Layout, on: Cluster, batch: int) -> str | None:
+    product = at.micro_batches * r.micro_batch * at.dp
+    if product == batch:
+        return None
+    return f"{at.micro_batches} micro-batches x {r.micro_batch} x dp {at.dp} are not {batch}"
+
+
+def _filled(m: Model, r: Recipe, at: Layout, on: Cluster, batch: int) -> str | None:
+    if at.micro_batches >= at.pp:
+        return None
+    return f"{at.micro_batches} micro-batches do not fill a pipeline of {at.pp} stages"
+
+
+def _interleaved(m: Model, r: Recipe, at: Layout, on: Cluster, batch: int) -> str | None:
+    if at.chunks == 1:
+        return None
+    if at.pp == 1:
+        return "interleaving needs a pipeline"
+    return (
+        f"interleaving needs micro-batches ({at.micro_batches}) in multiples of pp {at.pp}"
+        if at.micro_batches % at.pp
+        else None
+    )
+
+
+def _context(m: Model, r: Recipe, at: Layout, on: Cluster, batch: int) -> str | None:
+    if at.cp == 1 or r.sequence % (2 * at.cp) == 0:
+        return None
+    return f"2 x cp {at.cp} does not divide {r.sequence} tokens"
+
+
+def _sequence(m: Model, r: Recipe, at: Layout, on: Cluster, batch: int) -> str | None:
+    if not at.sequence_parallel:
+        return None
+    if at.tp == 1:
+        return "sequence parallelism needs tp above 1"
+    rest = r.sequence // at.cp % at.tp
+    return f"tp {at.tp} does not divide {r.sequence // at.cp} tokens of a rank" if rest else None
+
+
+def _experts(m: Model, r: Recipe, at: Layout, on: Cluster, batch: int) -> str | None:
+    if at.ep == 1:
+        return None
+    if not m.experts:
+        return "ep above 1 needs a model with experts"
+    if m.experts % at.ep:
+        return f"ep {at.ep} does not divide {m.experts} experts"
+    ranks = at.dp * at.cp
+    return f"ep {at.ep} does not divide dp x cp = {ranks}" if ranks % at.ep else None
+
+
+def _sharding(m: Model, r: Recipe, at: Layout, on: Cluster, batch: int) -> str | None:
+    if at.pp == 1 or r.sharding not in ("zero2", "zero3"):
+        return None
+    return f"{r.sharding} and a pipeline: DeepSpeed's pipeline engine takes ZeRO 0 and 1"
+
+
+RULES: Final[Mapping[str, Callable[[Model, Recipe, Layout, Cluster, int], str | None]]] = {
+    "world": _world,
+    "heads": _heads,
+    "kv-heads": _kv_heads,
+    "mlp": _inner,
+    "tp-in-domain": _domain,
+    "layers": _layers,
+    "batch": _batch,
+    "micro-batches": _micro_batches,
+    "pipeline-filled": _filled,
+    "interleaved": _interleaved,
+    "context": _context,
+    "sequence": _sequence,
+    "experts": _experts,
+    "sharding-with-pipeline": _sharding,
+}
+"""By name, in the order in which they are asked. ``memory`` comes last, after an estimate: a plan
+that does not fit even if every range is at its least."""
+MEMORY: Final = "memory"
+
 
 AUTO: Final = "auto"
 SEARCHED: Final = ("none", "selective", "operators", "full")
@@ -107,18 +233,27 @@ def plan(
     longest_context: int = 1,
     efficiency: float | None = None,
 ) -> Plans:
-    """The layouts of the cluster's ranks for a global ``batch`` of sequences, ranked by time.
+    """The layouts of the cluster's ranks, ranked by time.
 
-    ``strategy="auto"`` tries every split into tp, pp, dp, ep and, up to ``longest_context``, cp;
-    "tp=8,pp=2" fixes some, and a :class:`Layout` all. Each is tried with these micro-batches and
-    this recomputation in place of the recipe's. ``efficiency`` is the share of the peak that
-    products reach. Plans that are expected not to fit come last. Raises ValueError for a word of
-    ``strategy`` that is none, and for an impossible batch.
+    Plans that are expected not to fit come last.
+
+    :param model: the sizes of the model
+    :param cluster: the machines
+    :param recipe: how the model is trained
+    :param batch: the global batch, in sequences
+    :param strategy: "auto" tries every split into tp, pp, dp, ep and, up to ``longest_context``,
+        cp; "tp=8,pp=2" fixes some, and a :class:`Layout` all
+    :param micro_batches: sequences at once, each of which is tried in place of the recipe's
+    :param recomputes: kinds of recomputation, each of which is tried in place of the recipe's
+    :param longest_context: the greatest cp that is tried
+    :param efficiency: the share of the peak that products of matrices reach; by default all of it
+    :returns: the plans, and the layouts that break a rule
+    :raises ValueError: for an unknown word of ``strategy``, and for an impossible batch
     """
-    if not 0 < batch <= MOST:
-        raise ValueError(f"a batch has 1 to {MOST:,} sequences")
+    if not 0 < batch <= MAX_COUNT:
+        raise ValueError(f"batch is from 1 to {MAX_COUNT:,} sequences, not {batch:,}")
     if efficiency is not None and not 0.001 <= efficiency <= 1:
-        raise ValueError("a share of the peak is from 0.001 to 1")
+        raise ValueError(f"efficiency is a share of the peak from 0.001 to 1, not {efficiency!r}")
     network = Network(cluster)
     ranked, rejected = [], []
     recipes = [
@@ -245,7 +380,7 @@ def parse_strategy(text: str) -> dict[str, int]:
             raise ValueError(f"{name} is there twice in {text!r}: give each degree once")
         if name not in _DEGREES or not value.isdecimal() or not 0 < int(value) <= 1 << 16:
             raise ValueError(
-                f"{word.strip()!r} is no degree of parallelism: write auto, or tp=8,pp=2 with "
+                f"unknown degree of parallelism {word.strip()!r}: write auto, or tp=8,pp=2 with "
                 f"{', '.join(_DEGREES)}"
             )
         fixed[name] = int(value)

@@ -1,4 +1,9 @@
-"""How a model is trained: precision, optimiser, sharding, recomputation, parallel layout."""
+"""How a model is trained: precision, optimiser, sharding, recomputation, layout and stages.
+
+Stages of a pipeline hold layers, the embedding and the head, and activations in flight.
+Layers that do not divide are spread as torchtitan does (``_generate_llm_fqn_per_model_part``): the
+embedding and the head count as a layer each, and the first parts take what is left over.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +15,11 @@ from portagpu.base.text import did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-MOST: Final = 1 << 32
-"""Of sequences and tokens: more is a mistake."""
+    from portagpu.train.planning.model import Model
+
+
+MAX_COUNT: Final = 1 << 32
+"""Of sequences and tokens; a greater number is a mistake."""
 SHARDINGS: Final = ("ddp", "zero1", "zero2", "zero3", "fsdp2")
 """What data-parallel ranks share out: nothing; the optimiser's state; gradients too; parameters
 too, by DeepSpeed or by torch's ``fully_shard``. Source: Rajbhandari et al. 2020, arXiv:1910.02054,
@@ -85,15 +93,15 @@ OPTIMIZERS: Final[Mapping[str, tuple[float, str]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """A training step on each data-parallel rank. Raises ValueError for a word that is none.
+    """A training step on each data-parallel rank. Raises ValueError for an unknown word.
 
     ``micro_batch`` sequences of ``sequence`` tokens go through the model at once. ``fused`` means
     attention that keeps no scores (FlashAttention), ``fused_loss`` a loss that makes no float32
     copies of the logits (compiled, or in chunks). ``graphs`` is for steps captured as graphs, and
     ``foreach`` for an optimiser that steps all parameters at once, torch's default on a GPU. Not
-    ``training`` is a forward alone. ``frozen`` weights get no gradients: what is trained beside
-    them (LoRA, arXiv:2106.09685) is too small to count. A KV cache holds ``kv_tokens`` tokens of
-    all sequences, each number in ``kv_bytes``.
+    ``training`` is a forward alone. ``frozen`` weights get no gradients: what is trained in
+    addition (LoRA, arXiv:2106.09685) is too small to count. A KV cache holds ``kv_tokens`` tokens
+    of all sequences, each number in ``kv_bytes``.
     """
 
     micro_batch: int = 1
@@ -124,12 +132,17 @@ class Recipe:
             ("offload", self.offload, OFFLOADS),
         ):
             _known(kind, word, known)
-        if not (0 < self.micro_batch <= MOST and 0 < self.sequence <= MOST):
-            raise ValueError(f"a micro-batch has 1 to {MOST:,} sequences of 1 to {MOST:,} tokens")
-        if not 0 <= self.kv_tokens <= MOST or not 0 < self.kv_bytes <= 8:
-            raise ValueError(f"a KV cache has 0 to {MOST:,} tokens, of above 0 to 8 bytes a number")
+        if not (0 < self.micro_batch <= MAX_COUNT and 0 < self.sequence <= MAX_COUNT):
+            raise ValueError(
+                f"micro_batch and sequence are from 1 to {MAX_COUNT:,}, "
+                f"not {self.micro_batch:,} and {self.sequence:,}"
+            )
+        if not 0 <= self.kv_tokens <= MAX_COUNT or not 0 < self.kv_bytes <= 8:
+            raise ValueError(
+                f"kv_tokens are from 0 to {MAX_COUNT:,}, and kv_bytes above 0 and at most 8"
+            )
         if not 0 <= self.fragmentation < 1:
-            raise ValueError("the share that fragmentation may lose is from 0 to below 1")
+            raise ValueError(f"fragmentation is at least 0 and below 1, not {self.fragmentation!r}")
 
     @property
     def numbers(self) -> Precision:
@@ -163,10 +176,14 @@ class Layout:
     def __post_init__(self) -> None:
         sizes = (self.tp, self.pp, self.dp, self.cp, self.ep, self.chunks, self.micro_batches)
         if min(sizes) < 1:
-            raise ValueError("tp, pp, dp, cp, ep, chunks and micro-batches are at least 1")
+            raise ValueError(
+                f"tp, pp, dp, cp, ep, chunks and micro_batches are at least 1, not {min(sizes)}"
+            )
         _known("schedule", self.schedule, SCHEDULES)
         if (self.schedule == "interleaved") != (self.chunks > 1):
-            raise ValueError("an interleaved schedule, and no other, has 2 or more chunks a stage")
+            raise ValueError(
+                "the schedule interleaved has 2 or more chunks a stage, any other has 1"
+            )
 
     @property
     def world(self) -> int:
@@ -187,4 +204,51 @@ def _known(kind: str, word: str, known: Iterable[str]) -> None:
     names = list(known)
     if word not in names:
         offer = did_you_mean(word, names, f"there is {', '.join(names)}", 1)
-        raise ValueError(f"there is no {kind} {word!r}; {offer}")
+        raise ValueError(f"unknown {kind} {word!r}; {offer}")
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One rank of a pipeline: its layers in all chunks, and what is in flight.
+
+    ``in_flight`` counts layers times micro-batches whose activations it holds at once. The first
+    stage has the embedding, and the last one the head.
+    """
+
+    index: int
+    layers: int
+    in_flight: float
+    first: bool
+    last: bool
+
+
+def layers_of_parts(layers: int, parts: int) -> tuple[int, ...]:
+    """Layers of each part of a model that is cut into ``parts``; all equal if they divide."""
+    if layers % parts == 0:
+        return (layers // parts,) * parts
+    each, more = divmod(layers + 2, parts)
+    found = [each + (index < more) for index in range(parts)]
+    found[0] -= 1
+    found[-1] -= 1
+    return tuple(found)
+
+
+def stages(model: Model, layout: Layout) -> tuple[Stage, ...]:
+    """All stages. Chunk c of stage r is part c p + r of the model.
+
+    In 1F1B stage r holds p - r micro-batches at once. Interleaved, it starts with (v - 1) p +
+    2 (p - r) - 1 chunks, which is 1 + (p - 1) / (p v) of all layers on the first one
+    (arXiv:2205.05198, section 4.2.3). GPipe holds all m micro-batches, and nothing holds more.
+    """
+    parts = layers_of_parts(model.layers, layout.pp * layout.chunks)
+    found = []
+    for index in range(layout.pp):
+        layers = sum(parts[index :: layout.pp])
+        held: float = layout.micro_batches
+        if layout.schedule == "1f1b":
+            held = min(held, layout.pp - index)
+        elif layout.schedule == "interleaved":
+            started = (layout.chunks - 1) * layout.pp + 2 * (layout.pp - index) - 1
+            held = min(held, started / layout.chunks)
+        found.append(Stage(index, layers, layers * held, index == 0, index == layout.pp - 1))
+    return tuple(found)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.train.planning.stages import stages
+from portagpu.train.planning.recipe import stages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -130,7 +130,7 @@ def megatron_arguments(model: Model, plan: Plan) -> list[str]:
     if model.layers % (at.pp * at.chunks):
         first, *middle, last = [each.layers for each in stages(model, at)]
         if len({*middle}) > 1 or any(each % at.chunks for each in (first, *middle, last)):
-            raise ValueError(f"Megatron cuts the stages between alike, not {middle}")
+            raise ValueError(f"Megatron gives all middle stages the same layers, not {middle}")
         values["decoder-first-pipeline-num-layers"] = first
         values["decoder-last-pipeline-num-layers"] = last
     if at.chunks > 1:

@@ -1,4 +1,4 @@
-"""Parameters, gradients and the optimiser's state of one rank, and what sharding buffers of them.
+"""Terms of an estimate of memory, and those of the states: parameters, gradients, the optimiser.
 
 Sources: Rajbhandari et al. 2020, arXiv:1910.02054 (ZeRO), sections 3.1 and 5; DeepSpeed's
 documentation of ``zero_optimization`` (defaults of bucket sizes); torch's documentation of
@@ -8,17 +8,133 @@ documentation of ``zero_optimization`` (defaults of bucket sizes); torch's docum
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from portagpu.train.planning.recipe import OPTIMIZERS
-from portagpu.train.planning.terms import ALWAYS, Phase, Term, exact, ranged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from portagpu.train.planning.model import Model
-    from portagpu.train.planning.recipe import Layout, Recipe
-    from portagpu.train.planning.stages import Stage
+    from portagpu.train.planning.recipe import Layout, Recipe, Stage
+
+
+class Phase(StrEnum):
+    """Moments of a step that may be its peak: which parts are there at once differs."""
+
+    LOSS = "loss"
+    """Forward has ended: all activations, logits and loss."""
+    BACKWARD = "backward"
+    """In the first layer of backward: all activations, and what this layer makes again."""
+    STEP = "step"
+    """The optimiser's step: all gradients, no activations."""
+
+
+ALWAYS: Final = tuple(Phase)
+
+
+class Fit(StrEnum):
+    """Whether an estimate fits: at its upper bound, only at its lower bound, or not at all."""
+
+    YES = "fits"
+    MAYBE = "may fit"
+    NO = "does not fit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """Bytes of one rank: ``expected``, between ``least`` and ``most``, with formula and source.
+
+    ``expected`` is what eager torch takes, as far as the source says.
+    """
+
+    name: str
+    expected: float
+    formula: str
+    source: str
+    least: float
+    most: float
+    phases: tuple[Phase, ...] = ALWAYS
+
+
+def exact(
+    name: str, size: float, formula: str, source: str, phases: tuple[Phase, ...] = ALWAYS
+) -> Term:
+    """A term without a range."""
+    return ranged(name, (size, size, size), formula, source, phases)
+
+
+def ranged(
+    name: str,
+    sizes: tuple[float, float, float],
+    formula: str,
+    source: str,
+    phases: tuple[Phase, ...] = ALWAYS,
+) -> Term:
+    """A term of (expected, least, most) bytes."""
+    expected, least, most = sizes
+    return Term(
+        name=name,
+        expected=expected,
+        least=least,
+        most=most,
+        formula=formula,
+        source=source,
+        phases=phases,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """The memory of the rank that needs most: its terms, and the peak of their sum.
+
+    ``host`` has what is offloaded to the host's memory. ``remarks`` are sentences about what the
+    terms leave out. ``others`` are ranks of other stages, whose ranges may be wider.
+    """
+
+    terms: tuple[Term, ...]
+    host: tuple[Term, ...] = ()
+    remarks: tuple[str, ...] = ()
+    others: tuple[Estimate, ...] = ()
+
+    def at(self, phase: Phase, kind: str = "expected") -> float:
+        """Bytes in that phase; ``kind`` is "expected", "least" or "most"."""
+        return float(sum(getattr(each, kind) for each in self.terms if phase in each.phases))
+
+    @property
+    def phase(self) -> Phase:
+        """The phase of the expected peak."""
+        return max(Phase, key=self.at)
+
+    @property
+    def expected(self) -> float:
+        """Bytes of the expected peak."""
+        return self.at(self.phase)
+
+    @property
+    def least(self) -> float:
+        """Bytes of the peak if every range is at its least, of the rank that has most then."""
+        return self._peak("least")
+
+    @property
+    def most(self) -> float:
+        """Bytes of the peak if every range is at its most, of the rank that has most then."""
+        return self._peak("most")
+
+    def _peak(self, kind: str) -> float:
+        return max(rank.at(phase, kind) for rank in (self, *self.others) for phase in Phase)
+
+    def of(self, name: str) -> Term | None:
+        """The term of that name, None if there is none."""
+        return next((each for each in self.terms if each.name == name), None)
+
+    def fits(self, capacity: float) -> Fit:
+        """Whether it fits ``capacity`` bytes."""
+        if self.most <= capacity:
+            return Fit.YES
+        return Fit.MAYBE if self.least <= capacity else Fit.NO
+
 
 _ZERO: Final = "ZeRO, arXiv:1910.02054, section 5"
 _DEEPSPEED: Final = "DeepSpeed documentation, zero_optimization"

@@ -45,13 +45,18 @@ def track(
 ) -> Tracked:
     """The peak memory of a step of training that runs on fake tensors.
 
-    ``build`` makes the module, ``step`` makes its inputs and returns the loss, and ``optimizer``
-    makes the optimiser of the parameters. The second of two steps counts, when the optimiser has
-    its state. With ``shard``, which gets the module and a mesh of ``ranks`` fake ranks and calls
-    ``fully_shard``, it is the memory of one of them.
+    The second of two steps counts, when the optimiser has its state.
 
-    Raises MissingDependency without torch, Unsupported where this torch has no trackers or the
-    module cannot run on fake tensors, and ValueError where another process group is in use.
+    :param build: makes the module
+    :param step: makes the module's inputs and returns the loss, shape ()
+    :param optimizer: makes the optimiser of the parameters
+    :param ranks: fake ranks
+    :param shard: gets the module and a mesh of ``ranks`` fake ranks, and calls ``fully_shard``; the
+        result is then the memory of one of them
+    :returns: the peak, in bytes
+    :raises MissingDependency: without torch
+    :raises Unsupported: if this torch has no trackers, or the module does not run on fake tensors
+    :raises ValueError: if another process group is in use
     """
     try:
         import torch  # noqa: F401

@@ -1,12 +1,12 @@
-"""Calls whose arguments, or whose whole form, belong to one vendor."""
+"""Calls that belong to one vendor, and which values stand for its devices and libraries."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import libcst as cst
 
-from portagpu.train.port import values
 from portagpu.train.port.expressions import (
     argument,
     code_of,
@@ -17,10 +17,13 @@ from portagpu.train.port.expressions import (
     string,
     without,
 )
-from portagpu.train.port.names import DEVICE_NAME, LIBRARY_NAME
+from portagpu.train.port.rules import DEVICE_NAME, LIBRARY_NAME
 
 if TYPE_CHECKING:
-    from portagpu.train.port.uses import Finder
+    from collections.abc import Callable
+
+    from portagpu.train.port.uses import Uses
+
 
 _DEVICE_FIRST: Final = {"Generator", "set_default_device", "set_device", "init_device_mesh"}
 """Functions of torch whose first argument is a device."""
@@ -34,7 +37,7 @@ _NO_DEVICE: Final = {
 """Functions whose arguments are text."""
 
 
-def in_call(finder: Finder, call: cst.Call) -> None:
+def in_call(finder: Uses, call: cst.Call) -> None:
     """Look at one call."""
     name = finder.scope.qualified(call.func)
     if _method(finder, call, name) or _torch_device(finder, call, name):
@@ -55,7 +58,7 @@ def in_call(finder: Finder, call: cst.Call) -> None:
     _rest(finder, call)
 
 
-def _method(finder: Finder, call: cst.Call, name: str) -> bool:
+def _method(finder: Uses, call: cst.Call, name: str) -> bool:
     """``x.cuda(...)``."""
     method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
     words = [each for each in finder.rules.words if each.device == method and each.module != name]
@@ -66,7 +69,7 @@ def _method(finder: Finder, call: cst.Call, name: str) -> bool:
         finder.add(call, rule, left=f"this file defines a method {method} of its own")
         return True
     if any(arg.star for arg in call.args) or len(call.args) > 2:
-        finder.add(call, rule, left="its arguments are not in this line")
+        finder.add(call, rule, left="this line does not show its arguments")
         return True
     value = argument(call, 0, "device")
     if value is not None and any(
@@ -78,7 +81,7 @@ def _method(finder: Finder, call: cst.Call, name: str) -> bool:
     return True
 
 
-def _to_device(finder: Finder, call: cst.Call, method: str) -> cst.Call:
+def _to_device(finder: Uses, call: cst.Call, method: str) -> cst.Call:
     value, waits = argument(call, 0, "device"), argument(call, 1, "non_blocking")
     index = None if value is None or string(value.value) == method else value.value
     if index is not None:
@@ -94,7 +97,7 @@ def _to_device(finder: Finder, call: cst.Call, method: str) -> cst.Call:
     return call.with_changes(func=call.func.with_changes(attr=cst.Name("to")), args=new)
 
 
-def _torch_device(finder: Finder, call: cst.Call, name: str) -> bool:
+def _torch_device(finder: Uses, call: cst.Call, name: str) -> bool:
     """``torch.device("cuda", i)``."""
     if name != "torch.device" or not call.args:
         return False
@@ -120,11 +123,11 @@ def _torch_device(finder: Finder, call: cst.Call, name: str) -> bool:
             rule = finder.rules.shapes["device index"]
             finder.add(call, rule, lambda new: finder.write.device(new.args[0].value))
         else:
-            values.device(finder, first.value)
+            in_device_place(finder, first.value)
     return True
 
 
-def _first_device(finder: Finder, call: cst.Call, key: str, shape: str) -> bool:
+def _first_device(finder: Uses, call: cst.Call, key: str, shape: str) -> bool:
     """``torch.autocast("cuda", ...)``, ``torch.amp.GradScaler("cuda", ...)``."""
     first = argument(call, 0, key)
     plain = first is not None and any(
@@ -148,17 +151,17 @@ def _first_device(finder: Finder, call: cst.Call, key: str, shape: str) -> bool:
     return True
 
 
-def _options(finder: Finder, call: cst.Call) -> None:
+def _options(finder: Uses, call: cst.Call) -> None:
     """Defaults of argparse and click: ``add_argument("--device", default="cuda")``."""
     default = keyword(call, "default")
     if default is None or last_name(call.func) not in ("add_argument", "option"):
         return
     for arg in call.args:
         flag = string(arg.value) if arg.keyword is None or arg.keyword.value == "dest" else None
-        values.in_named(finder, (flag or "").lstrip("-"), default.value)
+        in_named(finder, (flag or "").lstrip("-"), default.value)
 
 
-def _devices(finder: Finder, call: cst.Call, name: str) -> None:
+def _devices(finder: Uses, call: cst.Call, name: str) -> None:
     """Positional devices: ``x.to("cuda")``, ``torch.load(path, "cuda")``."""
     last = last_name(call.func)
     is_torch = name.startswith("torch.")
@@ -166,31 +169,31 @@ def _devices(finder: Finder, call: cst.Call, name: str) -> None:
     at = 1 if name == "torch.load" else at
     if at is None or len(call.args) <= at or call.args[at].keyword is not None:
         return
-    values.device(finder, call.args[at].value, as_text=last != "to")
+    in_device_place(finder, call.args[at].value, as_text=last != "to")
 
 
-def _libraries(finder: Finder, call: cst.Call) -> None:
+def _libraries(finder: Uses, call: cst.Call) -> None:
     """``init_process_group("nccl")``."""
     if last_name(call.func) == "init_process_group":
         first = argument(call, 0, "backend")
         if first is not None:
-            values.library(finder, first.value)
+            in_library_place(finder, first.value)
 
 
-def _keywords(finder: Finder, call: cst.Call, name: str) -> None:
+def _keywords(finder: Uses, call: cst.Call, name: str) -> None:
     """``device=``, ``map_location=``, ``device_type=``, ``backend=`` of any function."""
     takes_object = name.startswith("torch.") or last_name(call.func) in ("to", "to_empty")
     for arg in call.args:
         key = "" if arg.keyword is None else arg.keyword.value
         if key == "map_location" or (DEVICE_NAME.fullmatch(key) and not key.endswith("type")):
-            values.device(finder, arg.value, as_text=not takes_object)
+            in_device_place(finder, arg.value, as_text=not takes_object)
         elif DEVICE_NAME.fullmatch(key):
-            values.device(finder, arg.value)
+            in_device_place(finder, arg.value)
         elif LIBRARY_NAME.fullmatch(key):
-            values.library(finder, arg.value)
+            in_library_place(finder, arg.value)
 
 
-def _vendor_options(finder: Finder, call: cst.Call, name: str) -> None:
+def _vendor_options(finder: Uses, call: cst.Call, name: str) -> None:
     """``Trainer(accelerator="gpu")``, and what else the tables have of keywords."""
     for arg in call.args:
         option = None if arg.keyword is None else finder.rules.options.get(arg.keyword.value)
@@ -199,11 +202,11 @@ def _vendor_options(finder: Finder, call: cst.Call, name: str) -> None:
         text = string(arg.value)
         if (code_of(arg.value) if text is None else repr(text)) in option.values:
             finder.add(
-                arg.value, option.rule, left="what else the program sets is not in this line"
+                arg.value, option.rule, left="this line does not show what else the program sets"
             )
 
 
-def _name_as_text(finder: Finder, call: cst.Call) -> None:
+def _name_as_text(finder: Uses, call: cst.Call) -> None:
     """``getattr(torch, "cuda")``."""
     if last_name(call.func) != "getattr" or len(call.args) < 2:
         return
@@ -212,7 +215,7 @@ def _name_as_text(finder: Finder, call: cst.Call) -> None:
         finder.look_up(call, f"{module}.{name}")
 
 
-def _process_devices(finder: Finder, call: cst.Call, name: str) -> None:
+def _process_devices(finder: Uses, call: cst.Call, name: str) -> None:
     """``device_ids=[i]`` and ``output_device=i`` of DistributedDataParallel and barrier."""
     is_wrapper = name.endswith(".DistributedDataParallel") and not name.startswith("apex.")
     if not is_wrapper and not name.endswith("distributed.barrier"):
@@ -228,10 +231,10 @@ def _process_devices(finder: Finder, call: cst.Call, name: str) -> None:
             code = f"pg.backend().comm.{key}"
             finder.add(value, rule, finder.write.instead(code))
         elif not (isinstance(value, cst.IfExp) and finder.scope.is_guard(value.test)):
-            finder.add(value, rule, left="it is no list of one device here")
+            finder.add(value, rule, left="it is not a list of one device here")
 
 
-def _pinned(finder: Finder, call: cst.Call, name: str) -> None:
+def _pinned(finder: Uses, call: cst.Call, name: str) -> None:
     """``x.pin_memory()``, and ``pin_memory=True`` of a loader."""
     code = 'pg.supports("pinned-memory")'
     option = keyword(call, "pin_memory")
@@ -264,7 +267,7 @@ def _choice(
     return cst.IfExp(test=test, body=then, orelse=otherwise).with_changes(**brackets)
 
 
-def _batch_norm(finder: Finder, call: cst.Call, name: str) -> None:
+def _batch_norm(finder: Uses, call: cst.Call, name: str) -> None:
     """``SyncBatchNorm.convert_sync_batchnorm(model)``."""
     if not name.endswith("SyncBatchNorm.convert_sync_batchnorm") or not call.args:
         return
@@ -280,7 +283,7 @@ def _batch_norm(finder: Finder, call: cst.Call, name: str) -> None:
     )
 
 
-def _rest(finder: Finder, call: cst.Call) -> None:
+def _rest(finder: Uses, call: cst.Call) -> None:
     """A device or library as an argument of a function that is not known."""
     if last_name(call.func) in _NO_DEVICE:
         return
@@ -290,4 +293,85 @@ def _rest(finder: Finder, call: cst.Call) -> None:
             shape = {words.device: "device text", words.library: "library text"}.get(text or "")
             if shape or numbered(arg.value, words.device) is not None:
                 rule = finder.rules.shapes[shape or "device text"]
-                finder.add(arg.value, rule, left="what the function does with it is not known")
+                finder.add(arg.value, rule, left="it is not known what the function does with it")
+
+
+def in_assignment(finder: Uses, target: cst.CSTNode, value: cst.BaseExpression) -> None:
+    """A value that is assigned, or is a parameter's default."""
+    in_named(finder, last_name(target), value)
+    in_any(finder, value)
+
+
+def in_named(finder: Uses, name: str, value: cst.BaseExpression) -> None:
+    """A value under a name that says what it is: a device, or a communication library."""
+    if DEVICE_NAME.fullmatch(name.replace("-", "_")):
+        in_device_place(finder, value)
+    elif LIBRARY_NAME.fullmatch(name.replace("-", "_")):
+        in_library_place(finder, value)
+
+
+def in_any(finder: Uses, value: cst.BaseExpression) -> None:
+    """A device with a number is one under any name."""
+    for words in finder.rules.words:
+        number = numbered(value, words.device)
+        if number is not None and not _is_fact(finder, number):
+            in_device_place(finder, value)
+
+
+def _is_fact(finder: Uses, value: cst.BaseExpression) -> bool:
+    """Whether it is a version, a count or an answer of torch's: f"cuda:{torch.version.cuda}"."""
+    name = finder.scope.qualified(value.func if isinstance(value, cst.Call) else value)
+    known = name in finder.rules.names or any(name in each.available for each in finder.rules.words)
+    return known and not name.endswith("current_device")
+
+
+def in_device_place(finder: Uses, value: cst.BaseExpression, *, as_text: bool = True) -> None:
+    """An expression in a place for a device. A text stays a text where ``as_text``."""
+    if finder.is_portable(value) or _in_branches(finder, value, in_device_place, as_text=as_text):
+        return
+    write = finder.write
+    make = write.device_text if as_text else write.device
+    for words in finder.rules.words:
+        rule = finder.rules.shapes["device text"]
+        if string(value) == words.device:
+            finder.add(value, rule, lambda _: make())
+        elif numbered(value, words.device) is not None:
+            finder.add(value, rule, partial(_renumbered, make, words.device))
+    if not as_text and finder.scope.is_index(value):
+        finder.add(value, finder.rules.shapes["device index"], write.device)
+
+
+def _renumbered(
+    make: Callable[[cst.BaseExpression | None], cst.BaseExpression],
+    device: str,
+    new: cst.BaseExpression,
+) -> cst.BaseExpression:
+    return make(numbered(new, device))
+
+
+def in_library_place(finder: Uses, value: cst.BaseExpression) -> None:
+    """An expression in a place for a communication library."""
+    if finder.is_portable(value) or _in_branches(finder, value, in_library_place):
+        return
+    text = string(value) or ""
+    for words in finder.rules.words:
+        each = {part.rpartition(":")[2] for part in text.split(",")}
+        if words.library in each:
+            rule = finder.rules.shapes["library text"]
+            finder.add(value, rule, finder.write.instead("pg.backend().comm.init_string"))
+
+
+def _in_branches(finder: Uses, value: cst.BaseExpression, of: object, **options: bool) -> bool:
+    """Look into ``a if test else b`` and ``a or b``; True where it was one of them."""
+    assert callable(of)  # noqa: S101 - one of the two functions above
+    if isinstance(value, cst.IfExp):
+        if not finder.scope.is_guard(value.test):
+            of(finder, value.body, **options)
+        if not finder.scope.is_opposite(value.test):
+            of(finder, value.orelse, **options)
+        return True
+    if isinstance(value, cst.BooleanOperation):
+        of(finder, value.left, **options)
+        of(finder, value.right, **options)
+        return True
+    return False

@@ -20,9 +20,8 @@ from portagpu.train.port.rules import SEVERITIES, load_rules
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from portagpu.train.port.findings import Finding, Unread
     from portagpu.train.port.lint import Lint
-    from portagpu.train.port.rules import Rule, Severity
+    from portagpu.train.port.rules import Finding, Rule, Severity, Unread
 
 Level = Literal["error", "warning", "note"]
 SCHEMA: Final = "portagpu.port/1"
@@ -75,7 +74,7 @@ def summary(findings: Sequence[Finding], files: int) -> str:
 
 
 def github(result: Lint) -> Iterator[str]:
-    """Workflow commands, which GitHub shows beside the lines of a pull request."""
+    """Workflow commands, which GitHub shows next to the lines of a pull request."""
     words = {"error": "error", "warning": "warning", "note": "notice"}
     for each in result.findings:
         place = f"file={_property(each.path)},line={each.line},col={each.column}"

@@ -1,4 +1,4 @@
-"""The rules of all vendors' tables ``port.toml``, in one form.
+"""The rules of all vendors' tables ``port.toml``, and what they find in a file.
 
 A rule either has a ``finds``, which names a shape of code that a module of this package knows, or
 is named by entries of names, packages and texts, which are data alone.
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from portagpu.facts.vendors.loading import tables
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
+
 
 Severity = Literal["trains nothing", "raises", "other numbers", "slower"]
 """What happens where the use does not work, the worst first."""
@@ -138,3 +139,66 @@ def _add(found: Rules, table: Mapping[str, Any]) -> None:
         found.words.append(Words(**{**entry, "available": frozenset(entry["available"])}))
     found.suffixes.update(table.get("suffixes", ()))
     found.kernels.extend(re.compile(each) for each in (table.get("kernels"),) if each)
+
+
+INDEX_NAME: Final = re.compile(
+    r"(?:\w+_)?local_rank|rank|(?:local_)?gpu(?:_(?:id|idx|index))?|dev(?:ice)?_(?:id|idx|index|num)"
+)
+"""Names that hold the number of a device."""
+DEVICE_NAME: Final = re.compile(
+    r"(?:\w+_)?dev(?:ice)?(?:_(?:type|name|str|string|map))?", re.IGNORECASE
+)
+LIBRARY_NAME: Final = re.compile(r"(?:\w+_)?backend", re.IGNORECASE)
+
+_LINE: Final = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z")
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines with their ends, as Python counts them: a form feed ends none."""
+    return _LINE.findall(text)
+
+
+_IGNORE: Final = re.compile(r"portagpu:\s*ignore\b(?:\s*\[([^\]]*))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One use. ``line`` and ``column`` count from 1; ``left`` says why no rewrite decides it."""
+
+    path: str
+    line: int
+    column: int
+    rule: Rule
+    code: str
+    left: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A file that was not judged, and why; it stays as it is."""
+
+    path: str
+    why: str
+
+
+class Ignored:
+    """The rules that comments "portagpu: ignore[RULE]" name, and "portagpu: ignore" for all.
+
+    A bracket without the id of a rule ends no finding.
+    """
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        found = ((number, _IGNORE.search(line)) for number, line in enumerate(lines, 1))
+        self._rules = {number: each[1] for number, each in found if each is not None}
+
+    def has(self, line: int, rule: str) -> bool:
+        """Whether a comment on that line, from 1, ends the rule's findings."""
+        if line not in self._rules:
+            return False
+        named = self._rules[line]
+        return named is None or rule in {each.strip() for each in named.split(",")}
+
+
+def in_order(findings: Iterable[Finding]) -> list[Finding]:
+    """By file, line and column."""
+    return sorted(findings, key=lambda each: (each.path, each.line, each.column, each.rule.id))

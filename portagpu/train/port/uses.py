@@ -1,4 +1,4 @@
-"""The uses in one Python module: names here, places in ``arguments``, ``values`` and ``gates``."""
+"""The uses in one Python module, collected; and those that a name alone shows."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from portagpu.train.port import arguments, values
-from portagpu.train.port import conditions as gates
-from portagpu.train.port.expressions import Writer, code_of, dotted, string
+from portagpu.train.port.expressions import Writer, code_of, dotted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from portagpu.train.port.expressions import Scope
     from portagpu.train.port.rules import Name, Rule, Rules
-    from portagpu.train.port.scope import Scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +30,8 @@ class Use:
     column: int = 0
 
 
-class Finder(cst.CSTVisitor):
-    """Walks a module; code that only runs with a GPU is portable and passed over."""
+class Uses(cst.CSTVisitor):
+    """Collects uses by name, and passes over code that runs only with a GPU: it is portable."""
 
     def __init__(self, rules: Rules, scope: Scope) -> None:
         super().__init__()
@@ -43,7 +41,7 @@ class Finder(cst.CSTVisitor):
         self.uses: list[Use] = []
         self.handled: set[cst.CSTNode] = set()
         self._portable: set[cst.CSTNode] = set()
-        self._called: set[cst.CSTNode] = set()
+        self.called: set[cst.CSTNode] = set()
         self._tries = 0
 
     def add(
@@ -103,7 +101,7 @@ class Finder(cst.CSTVisitor):
     def visit_Attribute(self, node: cst.Attribute) -> bool:
         if self._visit_dotted(node):
             node.value.visit(self)
-        return False  # the name behind the dot is none of the scope's
+        return False  # the name after the dot is not in the scope
 
     def visit_Arg(self, node: cst.Arg) -> bool:
         node.value.visit(self)
@@ -141,9 +139,9 @@ class Finder(cst.CSTVisitor):
 
     def _add_name(self, node: cst.CSTNode, entry: Name) -> None:
         if entry.to is None:
-            self.add(node, entry.rule, left="no one expression stands for it")
-        elif entry.called and node not in self._called:
-            self.add(node, entry.rule, left="it is no call here: portagpu's is a function")
+            self.add(node, entry.rule, left="no single expression replaces it")
+        elif entry.called and node not in self.called:
+            self.add(node, entry.rule, left="it is not called here: portagpu's is a function")
         else:
             to = entry.to
             code = to.removeprefix(".") if to.startswith(".") else f"pg.{to}"
@@ -179,50 +177,3 @@ class Finder(cst.CSTVisitor):
             rule = self.rules.packages.get(package)
             if rule is not None and not self._tries:
                 self.add(node, rule, left="no other package has its names")
-
-    # ---- places
-
-    def visit_Call(self, node: cst.Call) -> None:
-        self._called.add(node.func)
-        arguments.in_call(self, node)
-
-    def visit_Assign(self, node: cst.Assign) -> None:
-        for target in node.targets:
-            entry = self.rules.names.get(self.scope.qualified(target.target))
-            if isinstance(target.target, cst.Attribute) and entry is not None and entry.to:
-                self.add(target.target, entry.rule, left="it is replaced here for all its callers")
-            values.in_assignment(self, target.target, node.value)
-
-    def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
-        if node.value is not None:
-            values.in_assignment(self, node.target, node.value)
-
-    def visit_Param(self, node: cst.Param) -> None:
-        if node.default is not None:
-            values.in_assignment(self, node.name, node.default)
-
-    def visit_DictElement(self, node: cst.DictElement) -> None:
-        values.in_named(self, string(node.key) or "", node.value)
-        values.in_any(self, node.value)
-
-    def visit_Comparison(self, node: cst.Comparison) -> None:
-        gates.in_comparison(self, node)
-
-    def visit_Assert(self, node: cst.Assert) -> None:
-        gates.in_assert(self, node)
-
-    def visit_If(self, node: cst.If) -> None:
-        gates.in_if(self, node)
-
-    def visit_Expr(self, node: cst.Expr) -> bool:
-        return string(node.value) is None  # a docstring
-
-    def visit_SimpleString(self, node: cst.SimpleString) -> None:
-        values.in_any(self, node)
-        text = string(node)
-        for each in self.rules.texts if text else ():
-            if "python" in each.kinds and each.pattern.match(text or ""):
-                self.add(node, each.rule, left="what it is for is not in this line")
-
-    def visit_FormattedString(self, node: cst.FormattedString) -> None:
-        values.in_any(self, node)

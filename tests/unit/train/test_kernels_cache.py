@@ -181,7 +181,7 @@ def test_what_cannot_be_written_says_so_once(folder: Path, monkeypatch: pytest.M
     cache = Cache(folder)
     monkeypatch.setattr("portagpu.base.files.os.fsync", full)
     cache.put("b", KEPT)
-    assert cache.problem.startswith("nothing was kept for the next time: cannot write ")
+    assert cache.problem.startswith("results are not cached: cannot write ")
     assert cache.get("a") == KEPT, "what is there is still read"
 
 

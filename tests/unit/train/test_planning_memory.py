@@ -21,9 +21,8 @@ from portagpu.train.planning import (
     kv_cache,
     read_model,
 )
-from portagpu.train.planning.activations import kept_per_layer, layer
-from portagpu.train.planning.recipe import SHARDINGS
-from portagpu.train.planning.stages import layers_of_parts, stages
+from portagpu.train.planning.memory import kept_per_layer, layer
+from portagpu.train.planning.recipe import SHARDINGS, layers_of_parts, stages
 from portagpu.train.planning.states import Share, buffer_terms, share, state_terms
 
 GPT = Model(

@@ -9,11 +9,9 @@ import pytest
 
 pytest.importorskip("libcst")
 
-from portagpu.train.port.findings import Unread
-from portagpu.train.port.prefilter import excerpt, has_word
-from portagpu.train.port.python import Analysis, analyse
-from portagpu.train.port.reading import Source, files, read
-from portagpu.train.port.rules import load_rules
+from portagpu.train.port.analysis import Analysis, analyse
+from portagpu.train.port.reading import Source, excerpt, files, has_word, read
+from portagpu.train.port.rules import Unread, load_rules
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ def compile_source(source: str, arch: str) -> tuple[CompiledKernel, ...]:
 
     ``#include "portagpu.h"`` finds the package's header. The compiler of the vendor's backend runs
     in a child process with a time limit. Raises MissingDependency, which says what to install,
-    where there is no compiler for that architecture; CompileError with the compiler's words where
+    where there is no compiler for that architecture; CompileError with the compiler's message where
     it refuses the source, and CompilerEnded, which is one, where it dies or takes too long;
     Unsupported where the architecture has no kernels (a CPU).
     """
@@ -41,7 +41,7 @@ def compile_source(source: str, arch: str) -> tuple[CompiledKernel, ...]:
 
     found = toolchain_for(load_architecture(arch).arch.vendor)
     if found is None:
-        raise Unsupported(f"{arch} runs no CUDA or HIP C++: there is no compiler to ask")
+        raise Unsupported(f"{arch} does not run CUDA or HIP C++: no compiler builds for it")
     backend, _ = found
     given, problem = call(
         __name__,
@@ -50,7 +50,7 @@ def compile_source(source: str, arch: str) -> tuple[CompiledKernel, ...]:
         limit_s=LIMITS.compile_s,
     )
     if given is None:
-        raise CompilerEnded(f"there is no code for {arch}: {problem}")
+        raise CompilerEnded(f"no code was built for {arch}: {problem}")
     if "error" in given:
         raise _ERRORS[given["error"]](given["message"])
     kernels = [decode(CompiledKernel, each, "kernel") for each in given["kernels"]]

@@ -5,7 +5,7 @@
 // warp take part in what exchanges values between lanes. A lane mask has 64 bits everywhere.
 //
 // What is left out on purpose: masks as arguments (a literal 0xffffffff is half a wave of 64
-// lanes), warpSize (HIP's is no constant expression from ROCm 7 on), asserts (compiled out on ROCm:
+// lanes), warpSize (HIP's is not a constant expression from ROCm 7 on), asserts (compiled out on ROCm:
 // count what is wrong and let the host raise), versions of toolkits (their numbers do not compare),
 // and atomics on 16-bit floats (missing or emulated: accumulate in float and convert once).
 #ifndef PORTAGPU_H

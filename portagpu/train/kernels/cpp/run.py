@@ -99,10 +99,15 @@ def sum_all(x: Any, *, gpu: Backend | None = None) -> torch.Tensor:
 def histogram(
     values: Any, bins: int, *, check: bool = True, gpu: Backend | None = None
 ) -> torch.Tensor:
-    """The counts of 0 to ``bins`` - 1 in int32 or int64 ``values``: int64, shape (bins,).
+    """The counts of 0 to ``bins`` - 1 in ``values``.
 
-    With ``check`` it waits for the device and raises IndexError where a value is outside; without,
-    such values are not counted. No GPU is left to stop on them.
+    :param values: int32 or int64, any shape, contiguous
+    :param bins: the number of bins
+    :param check: whether to wait for the device and raise IndexError for a value outside; without
+        it such values are not counted
+    :param gpu: the device; by default the current one
+    :returns: int64, shape (bins,)
+    :raises IndexError: for a value outside, with ``check``
     """
     import torch
 
@@ -131,8 +136,15 @@ def function_resources(
 ) -> FunctionResources:
     """The resources of a C++ kernel's function in blocks of ``threads``, from the driver.
 
-    ``blocks`` is the driver's own occupancy, in blocks a unit; registers are a thread's, shared
-    memory a block's in bytes. Raises as the kernels do on a device without them.
+    Raises as the kernels do on a device without them.
+
+    :param source: the name of a kernel's source, of
+        :data:`~portagpu.train.kernels.cpp.sources.KERNELS`
+    :param function: one of its functions
+    :param threads: threads of a block
+    :param gpu: the device; by default the current one
+    :returns: registers of a thread, shared memory of a block in bytes, and blocks of a unit by the
+        driver's own occupancy
     """
     from portagpu.devices.registry import backend
 
@@ -150,9 +162,7 @@ def _launcher(gpu: Backend) -> Cupy:
     """The CuPy for this device; raises Unsupported where C++ cannot be launched on it."""
     toolchain = gpu.plugin.toolchain()
     if toolchain is None or toolchain.cupy is None:
-        raise Unsupported(
-            f"{gpu.name} runs no CUDA or HIP C++; portagpu.train.kernels.cpp needs a GPU"
-        )
+        raise Unsupported(f"{gpu.name} does not run CUDA or HIP C++: kernels in C++ need a GPU")
     return toolchain.cupy
 
 

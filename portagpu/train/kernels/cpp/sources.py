@@ -23,7 +23,7 @@ _INCLUDE: Final = f'#include "{HEADER}"'
 def read_source(name: str) -> str:
     """One of :data:`KERNELS` as a whole. Raises LookupError for another name."""
     if name not in KERNELS:
-        raise LookupError(f"there is no kernel {name!r}; there are {', '.join(KERNELS)}")
+        raise LookupError(f"unknown kernel {name!r}: known are {', '.join(KERNELS)}")
     return inline_header((files(__package__) / f"{name}.cpp").read_text("utf-8"))
 
 

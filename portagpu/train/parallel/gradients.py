@@ -1,4 +1,4 @@
-"""The norm of all gradients, wherever their shards are, and gradients scaled to it."""
+"""Clipping and loss scaling of gradients whose shards are on several ranks."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     import torch
+    import torch.distributed as dist
     from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
     from torch.distributed.tensor import DTensor
+
+    from portagpu.devices.contract import Backend
 
 
 def clip_grad_norm_(
@@ -24,14 +28,19 @@ def clip_grad_norm_(
     """As ``torch.nn.utils.clip_grad_norm_``, over every shard of every gradient.
 
     torch's own takes shards of one mesh. Here some may be sharded over data-parallel ranks, others
-    over tensor-parallel ones too, and others be plain. With ``mesh`` the stages of ``mesh["pp"]``
-    count as one model; without it each stage would clip by a norm of its own. Call it after
-    ``scaler.unscale_``. Returns the norm before clipping, a scalar, the same on every rank; NaN
-    wherever a gradient has NaN.
+    over tensor-parallel ones too, and others be plain. Call it after ``scaler.unscale_``. Stages
+    may differ in dtype, and one may have no gradient at all: norms are added in float64, which the
+    result then is.
 
-    Stages may differ in dtype, and one may have no gradient at all: norms are added in float64,
-    which the result then is. Raises ValueError for ``max_norm`` below 0 and ``norm_type`` 0, and
-    RuntimeError on every rank with ``error_if_nonfinite`` for a norm that is not finite.
+    :param parameters: one parameter, or several
+    :param max_norm: the norm to which the gradients are scaled down, 0 or more
+    :param norm_type: the p of the p-norm, which may be ``inf`` and not 0
+    :param mesh: the mesh, so that the stages of ``mesh["pp"]`` count as one model; without it each
+        stage clips by a norm of its own
+    :param error_if_nonfinite: whether a norm that is not finite is an error
+    :returns: the norm before clipping, shape (), the same on every rank; NaN if a gradient has NaN
+    :raises ValueError: for ``max_norm`` below 0 and ``norm_type`` 0
+    :raises RuntimeError: on every rank, with ``error_if_nonfinite``
     """
     import torch
     from torch.distributed.tensor import DTensor
@@ -116,3 +125,48 @@ def _over_stages(norm: torch.Tensor, kind: float, stages: DeviceMesh) -> torch.T
     share = share.pow(kind)
     dist.all_reduce(share, group=stages.get_group())
     return share.pow(1 / kind)
+
+
+def grad_scaler(
+    gpu: Backend | None = None,
+    *,
+    group: dist.ProcessGroup | None = None,
+    init_scale: float = 2.0**16,
+    growth_factor: float = 2.0,
+    backoff_factor: float = 0.5,
+    growth_interval: int = 2000,
+    enabled: bool = True,
+) -> ShardedGradScaler:
+    """torch's ``ShardedGradScaler``, with ``GradScaler``'s options, for ``gpu``'s device.
+
+    A rank that finds an infinity makes all ranks of ``group`` skip the step and shrink the scale. A
+    plain ``GradScaler`` looks at this rank's stage of a pipeline alone: the stages would then be of
+    different steps, with no error. Split tensors next to whole ones need FSDP2 around them (``dp``
+    may be 1): torch does not take a list of both.
+
+    :param gpu: the backend of the gradients' device; by default the current one
+    :param group: the ranks that skip together; by default all
+    :param init_scale: the first scale
+    :param growth_factor: what the scale is multiplied by after ``growth_interval`` good steps
+    :param backoff_factor: what the scale is multiplied by after a step that is skipped
+    :param growth_interval: good steps in a row before the scale grows
+    :param enabled: whether it scales at all
+    :returns: a scaler, used as torch's
+    :raises Unsupported: for a device that does not claim autocast, if ``enabled``
+    """
+    import torch.distributed as dist
+    from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+    from portagpu.devices.registry import backend
+
+    gpu = gpu or backend()
+    gpu.GradScaler(enabled=enabled)
+    return ShardedGradScaler(
+        gpu.device.type,
+        init_scale=init_scale,
+        backoff_factor=backoff_factor,
+        growth_factor=growth_factor,
+        growth_interval=growth_interval,
+        enabled=enabled,
+        process_group=dist.group.WORLD if group is None else group,
+    )

@@ -1,0 +1,230 @@
+"""The analysis of one Python file, which ``lint`` and ``rewrite`` share.
+
+:class:`Finder` visits the places of a module: calls, assignments, comparisons, assertions, gates.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import warnings
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import libcst as cst
+from libcst.metadata import MetadataWrapper, PositionProvider, ScopeProvider
+
+from portagpu.train.port.arguments import in_any, in_assignment, in_call, in_named
+from portagpu.train.port.expressions import Scope, calls, code_of, last_name, string
+from portagpu.train.port.reading import excerpt, has_word
+from portagpu.train.port.rules import Finding, Ignored, Unread, lines_of
+from portagpu.train.port.uses import Uses
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from portagpu.train.port.reading import Excerpt, Source
+    from portagpu.train.port.rules import Rules
+    from portagpu.train.port.uses import Use
+
+
+class Finder(Uses):
+    """Looks at the places where a device, a library or a capability can stand."""
+
+    def visit_Call(self, node: cst.Call) -> None:
+        self.called.add(node.func)
+        in_call(self, node)
+
+    def visit_Assign(self, node: cst.Assign) -> None:
+        for target in node.targets:
+            entry = self.rules.names.get(self.scope.qualified(target.target))
+            if isinstance(target.target, cst.Attribute) and entry is not None and entry.to:
+                self.add(target.target, entry.rule, left="it is replaced here for all its callers")
+            in_assignment(self, target.target, node.value)
+
+    def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
+        if node.value is not None:
+            in_assignment(self, node.target, node.value)
+
+    def visit_Param(self, node: cst.Param) -> None:
+        if node.default is not None:
+            in_assignment(self, node.name, node.default)
+
+    def visit_DictElement(self, node: cst.DictElement) -> None:
+        in_named(self, string(node.key) or "", node.value)
+        in_any(self, node.value)
+
+    def visit_Comparison(self, node: cst.Comparison) -> None:
+        in_comparison(self, node)
+
+    def visit_Assert(self, node: cst.Assert) -> None:
+        in_assert(self, node)
+
+    def visit_If(self, node: cst.If) -> None:
+        in_if(self, node)
+
+    def visit_Expr(self, node: cst.Expr) -> bool:
+        return string(node.value) is None  # a docstring
+
+    def visit_SimpleString(self, node: cst.SimpleString) -> None:
+        in_any(self, node)
+        text = string(node)
+        for each in self.rules.texts if text else ():
+            if "python" in each.kinds and each.pattern.match(text or ""):
+                self.add(node, each.rule, left="this line does not say what the name is for")
+
+    def visit_FormattedString(self, node: cst.FormattedString) -> None:
+        in_any(self, node)
+
+
+class Analysis:
+    """The uses in one file, without those that a comment ignores."""
+
+    def __init__(self, source: Source, rules: Rules, part: Excerpt | None = None) -> None:
+        """``part`` is what is read of it; None reads it all.
+
+        Raises SyntaxError for what libcst cannot read.
+        """
+        try:
+            module = cst.parse_module(source.text if part is None else part.text)
+        except cst.ParserSyntaxError as error:
+            raise SyntaxError(f"line {error.raw_line}: libcst cannot read it") from error
+        self.wrapper = MetadataWrapper(module, unsafe_skip_copy=True)
+        self.scope = Scope(rules, self.wrapper.resolve(ScopeProvider))
+        module.visit(self.scope)
+        finder = Finder(rules, self.scope)
+        module.visit(finder)
+        self.uses = self._with_places(finder.uses, source.text, part)
+
+    def _with_places(self, uses: list[Use], text: str, part: Excerpt | None) -> list[Use]:
+        if not uses:
+            return []
+        places, ignored = self.wrapper.resolve(PositionProvider), Ignored(lines_of(text))
+        placed = []
+        for use in uses:
+            start = places[use.node].start
+            line = start.line if part is None else part.numbers[start.line - 1]
+            if not ignored.has(line, use.rule.id):
+                placed.append(replace(use, line=line, column=start.column + 1))
+        return placed
+
+
+def parse(text: str) -> ast.Module:
+    """The syntax of Python 3. Raises SyntaxError with one sentence for other text."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about the file's escapes and literals
+        try:
+            return ast.parse(text)
+        except SyntaxError as error:
+            words = (error.msg or "").lower()
+            if "missing parentheses in call to 'print'" in words or "exec'" in words:
+                raise SyntaxError(
+                    "is Python 2: translate it first (2to3 of Python 3.12)"
+                ) from error
+            version = f"{sys.version_info.major}.{sys.version_info.minor}"
+            why = f"is not Python {version}: line {error.lineno}, {error.msg}"
+            raise SyntaxError(why) from error
+        except (RecursionError, MemoryError, ValueError) as error:
+            raise SyntaxError("is nested too deeply to be read") from error
+
+
+def analyse(source: Source, rules: Rules, *, whole: bool) -> Analysis | Unread | None:
+    """The uses in ``source``; None where no word of a rule is in it.
+
+    Not ``whole`` leaves out the statements without one, which is faster; a rewrite needs them all.
+    """
+    if not has_word(source.text):
+        return None
+    try:
+        tree = parse(source.text)
+        return Analysis(source, rules, None if whole else excerpt(source.text, tree))
+    except SyntaxError as error:
+        return Unread(source.path, str(error))
+    except RecursionError:
+        return Unread(source.path, "is nested too deeply to be read")
+
+
+def finding(path: str, use: Use) -> Finding:
+    """The use as a finding."""
+    return Finding(path, use.line, use.column, use.rule, use.code, use.left)
+
+
+_ABOUT_DEVICES: Final = re.compile(r"gpu|device_count|is_available", re.IGNORECASE)
+
+
+def in_assert(finder: Uses, node: cst.Assert) -> None:
+    """``assert torch.cuda.is_available()``, ``assert x.is_cuda``."""
+    words = finder.rules.words
+    for call in calls(node.test):
+        if any(finder.scope.qualified(call.func) in each.available for each in words):
+            rule = finder.rules.shapes["gate"]
+            finder.add(call.func, rule, finder.write.instead("pg.is_available"))
+    for each in _attributes(node.test):
+        if each.attr.value in {f"is_{word.device}" for word in words}:
+            rule = finder.rules.shapes["tensor type"]
+            finder.add(each, rule, lambda new: _on_device(finder, new))
+
+
+def _attributes(node: cst.CSTNode) -> Iterator[cst.Attribute]:
+    if isinstance(node, cst.Attribute):
+        yield node
+    for child in node.children:
+        yield from _attributes(child)
+
+
+def _on_device(finder: Uses, tensor: cst.Attribute) -> cst.BaseExpression:
+    own = cst.Attribute(cst.Attribute(tensor.value, cst.Name("device")), cst.Name("type"))
+    other = finder.write.expression("pg.device().type")
+    return cst.Comparison(
+        own,
+        [cst.ComparisonTarget(cst.Equal(), other)],
+        lpar=[cst.LeftParen()],
+        rpar=[cst.RightParen()],
+    )
+
+
+def in_comparison(finder: Uses, node: cst.Comparison) -> None:
+    """Compute capabilities, and ``get_backend() == "nccl"``."""
+    sides = [node.left, *(each.comparator for each in node.comparisons)]
+    for side in sides:
+        if any(string(side) == each.library for each in finder.rules.words):
+            rule = finder.rules.shapes["library comparison"]
+            finder.add(node, rule, left="you decide what runs without that library")
+    if len(node.comparisons) == 1:
+        _capability(finder, node)
+
+
+def _capability(finder: Uses, node: cst.Comparison) -> None:
+    rule = finder.rules.shapes["capability"]
+    capabilities = {f"{each.module}.get_device_capability" for each in finder.rules.words}
+    found = [call for call in calls(node) if finder.scope.qualified(call.func) in capabilities]
+    if not found:
+        return
+    finder.handled.add(found[0].func)
+    bound = re.sub(r"\s", "", code_of(node.comparisons[0].comparator))
+    is_minimum = isinstance(node.comparisons[0].operator, cst.GreaterThanEqual)
+    major = isinstance(node.left, cst.Subscript) and code_of(node.left).endswith("[0]")
+    if is_minimum and (bound == "8" if major else bound in ("(8,0)", "(8,)")):
+        code = "pg.is_bf16_supported(including_emulation=False)"
+        finder.add(node, rule, finder.write.instead(code))
+    else:
+        finder.add(node, rule, left="this line does not say which feature the number stands for")
+
+
+def in_if(finder: Uses, node: cst.If) -> None:
+    """A script that ends where there are too few GPUs."""
+    if not _ABOUT_DEVICES.search(code_of(node.test, 1000)):
+        return
+    for statement in node.body.body:
+        for call in calls(statement) if not isinstance(statement, cst.If) else ():
+            if last_name(call.func) in ("exit", "quit", "_exit"):
+                value = code_of(call.args[0].value) if call.args else "0"
+                silent = value in ("0", "None")
+                rule = finder.rules.shapes["silent exit" if silent else "gate"]
+                finder.add(node.test, rule, left="whether fewer devices will do is a decision")
+    last = node.body.body[-1] if node.body.body else None
+    raises = isinstance(last, cst.SimpleStatementLine) and isinstance(last.body[-1], cst.Raise)
+    if raises and finder.scope.is_opposite(node.test):
+        left = "whether the script runs without a GPU is a decision"
+        finder.add(node.test, finder.rules.shapes["gate"], left=left)
