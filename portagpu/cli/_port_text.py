@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from portagpu.base.distributions import install
 from portagpu.base.errors import MissingDependency
+from portagpu.base.plugins import install
 from portagpu.cli._common import STDOUT, check_kept, check_outputs
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from portagpu.cli._common import (
 )
 from portagpu.cli._sweep_options import sweep_options
 from portagpu.cli.collectives_choose import bucket_lines, parameter_sizes
-from portagpu.facts.nccl_tests.bandwidth import TUNED
+from portagpu.facts.nccl_tests.model import TUNED
 
 if TYPE_CHECKING:
     from portagpu.devices.collectives.buckets import BucketChoice

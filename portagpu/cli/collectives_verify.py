@@ -18,8 +18,7 @@ from portagpu.cli._common import (
     text_stream,
 )
 from portagpu.cli._sweep_options import sweep_options
-from portagpu.facts.nccl_tests.bandwidth import OPERATIONS
-from portagpu.facts.nccl_tests.model import PLACES
+from portagpu.facts.nccl_tests.model import OPERATIONS, PLACES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

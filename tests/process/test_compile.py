@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from portagpu.base.distributions import install
 from portagpu.base.errors import MissingDependency, OutputError, TargetNotFound
+from portagpu.base.plugins import install
 from portagpu.cli import main
 from portagpu.devices.machine_code import compiler as compilers
 from portagpu.devices.machine_code.toolchain import CodeError, MachineCode

@@ -21,7 +21,7 @@ FILES = {
         acme = acme_backend:PLUGIN
         [portagpu.targets]
         acme = acme_targets
-        [portagpu.facts.formats]
+        [portagpu.formats]
         acme-smi = acme_smi
     """,
     "acme_backend.py": """
@@ -178,7 +178,7 @@ def read(verbs: ForkedVerbs, acme: Path) -> Callable[[str, str], str]:
         metadata = acme / "aaa_dist-1.dist-info"
         metadata.mkdir()
         (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: aaa-dist\nVersion: 1\n")
-        (metadata / "entry_points.txt").write_text("[portagpu.facts.formats]\naaa = aaa\n")
+        (metadata / "entry_points.txt").write_text("[portagpu.formats]\naaa = aaa\n")
         return verbs(text, body=READ, path=[acme]).ok()
 
     return read_with

@@ -27,7 +27,7 @@ calls = []
 def package(code):
     # as in portagpu/facts/targets or portagpu_cpu/identity.py; empty for what is not this project's
     root = next((each for each in ROOTS if code.co_filename.startswith(f"{{each}}/portagpu")), "")
-    return "/".join(code.co_filename[len(root) + 1:].split("/")[:2]) if root else ""
+    return "/".join(code.co_filename[len(root) + 1:].split("/")[:3]) if root else ""
 
 def count(frame, event, argument):
     if event == "call" and frame.f_code.co_name != "<module>":

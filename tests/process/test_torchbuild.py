@@ -128,7 +128,7 @@ def test_library_versions_come_from_metadata(tmp_path: Path) -> None:
     ours = tmp_path / "portagpu-0.dist-info"
     ours.mkdir()
     (ours / "entry_points.txt").write_text(
-        "[portagpu.facts.vendors]\ncuda = portagpu_cuda.vendor:VENDOR\n", encoding="utf-8"
+        "[portagpu.vendors]\ncuda = portagpu_cuda.vendor:VENDOR\n", encoding="utf-8"
     )
     program = "from portagpu.facts.torchbuild import library_versions\nprint(library_versions())"
     found = _child(program, tmp_path, ROOT / "backends")

@@ -45,7 +45,7 @@ def distribute(folder: Path, distribution: str, name: str, code: str) -> None:
         f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n", "utf-8"
     )
     (metadata / "entry_points.txt").write_text(
-        f"[portagpu.facts.vendors]\n{name} = {distribution}:VENDOR\n", "utf-8"
+        f"[portagpu.vendors]\n{name} = {distribution}:VENDOR\n", "utf-8"
     )
 
 
@@ -399,9 +399,7 @@ def test_entry_points_of_another_version_of_ours_are_one_line(
     metadata = tmp_path / "portagpu-0.0.1.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: portagpu\nVersion: 0.0.1\n")
-    (metadata / "entry_points.txt").write_text(
-        "[portagpu.facts.formats]\nold = portagpu_old.formats\n"
-    )
+    (metadata / "entry_points.txt").write_text("[portagpu.formats]\nold = portagpu_old.formats\n")
     (tmp_path / "smi.txt").write_text("GPU 0: NVIDIA H100 PCIe (UUID: GPU-1)\n", "utf-8")
     ended = verbs("info", "--replay", str(tmp_path / "smi.txt"), path=[tmp_path])
     assert ended.code == 1

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from portagpu.base.errors import RecordingError
 from portagpu.base.files import read_bounded
 from portagpu.base.text import excerpt
-from portagpu.facts.host.rooted import Kind, RootedFolder
+from portagpu.facts.host.tree import Kind, RootedFolder
 from portagpu.facts.readings.model import FormatError
 
 if TYPE_CHECKING:

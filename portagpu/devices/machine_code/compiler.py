@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from portagpu.base.distributions import install
 from portagpu.base.errors import MissingDependency
+from portagpu.base.plugins import install
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,8 +7,8 @@ import io
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.base.distributions import install
 from portagpu.base.errors import MissingDependency
+from portagpu.base.plugins import install
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from portagpu.base.distributions import install
 from portagpu.base.errors import MissingDependency, StoreError, StoreNotFound
+from portagpu.base.plugins import install
 from portagpu.base.text import excerpt, one_line
 from portagpu.reports.history.tables import METADATA, VERSION_TABLE, VERSIONS
 

@@ -22,8 +22,7 @@ from portagpu.base.files import write_atomic
 from portagpu.base.paths import matrix_dir
 from portagpu.base.patience import LIMITS
 from portagpu.base.subprocesses import run_program
-from portagpu.base.subprocesses.end import children_of, kill_group
-from portagpu.base.subprocesses.start import python_command
+from portagpu.base.subprocesses.start import children_of, kill_group, python_command
 from portagpu.checks.info import collect
 from portagpu.reports.proofs.reuse import ask_here, why_again
 from portagpu.runs.results.run import read_json

@@ -11,8 +11,7 @@ from portagpu.runs.results.verdicts import Verdict
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from portagpu.facts.host.edac import MemoryController
-    from portagpu.facts.host.sensors import Sensors, Temperature
+    from portagpu.facts.host.sensors import MemoryController, Sensors, Temperature
 
 _NONE: Final = exactly(0, "a host in order")
 

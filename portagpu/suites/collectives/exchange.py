@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from portagpu.devices.collectives.torch_names import all_gather_single, reduce_scatter_single
-from portagpu.facts.nccl_tests.bandwidth import SHARED_OUT
+from portagpu.facts.nccl_tests.model import SHARED_OUT
 
 ROOT: Final = 0
 _BOTH: Final = ("out_of_place", "in_place")
@@ -43,7 +43,7 @@ class Exchange:
     rank: int
     world: int
     count: int
-    """As ``portagpu.facts.nccl_tests.bandwidth.total_bytes`` takes it."""
+    """As ``portagpu.facts.nccl_tests.model.total_bytes`` takes it."""
     sent: torch.Tensor
     received: torch.Tensor
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from portagpu.base.errors import PortagpuError
-from portagpu.facts.nccl_tests.bandwidth import OPERATIONS
+from portagpu.facts.nccl_tests.model import OPERATIONS
 from portagpu.facts.nccl_tests.tables import TYPE_NAMES
 from portagpu.runs.engine import Progress, RunOptions, add_result, broken_world
 from portagpu.runs.results.run import Result

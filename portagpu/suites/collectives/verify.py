@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.stats import summarise
-from portagpu.facts.nccl_tests.bandwidth import (
+from portagpu.facts.nccl_tests.model import (
     SHARED_OUT,
     algbw_gbs,
     busbw_gbs,

@@ -6,8 +6,8 @@ import queue
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.base.files import Scratch
 from portagpu.base.patience import LIMITS
-from portagpu.base.scratch import Scratch
 from portagpu.base.subprocesses import Subprocess
 
 if TYPE_CHECKING:

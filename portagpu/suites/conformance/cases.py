@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from portagpu.base.debug_variables import CHANGED
+from portagpu.base.environment import CHANGED
 from portagpu.base.errors import Unsupported
 from portagpu.facts.capability import Capability
 from portagpu.runs.results.verdicts import Evidence
@@ -123,7 +123,7 @@ class Case:
     (recorded, never judged). ``covers`` names what it exercises, for instance "Backend.Stream" or
     "portagpu.seed". ``params`` are the values of its arguments. ``smoke`` is True, or has the
     argument values with which the case is in the smoke selection. ``unaltered`` is what the case
-    can only judge as it is by itself (``portagpu.base.debug_variables.CHANGED``): under a variable
+    can only judge as it is by itself (``portagpu.base.environment.CHANGED``): under a variable
     that changes it the result is INCONCLUSIVE."""
 
     id: str

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from portagpu.facts.targets.limits import METRICS, NoLimit, limit
+from portagpu.facts.targets.expect import METRICS, NoLimit, limit
 from portagpu.facts.targets.model import Confidence
 from portagpu.runs.results.expectations import at_least, at_most
 from portagpu.runs.results.judgement import Judgement

@@ -8,9 +8,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast, runtime_checkable
 
-from portagpu.base.distributions import entry_points
 from portagpu.base.patience import LIMITS
-from portagpu.base.plugin_calls import OWN_DISTRIBUTION, call_quietly, distribution_of
+from portagpu.base.plugins import OWN_DISTRIBUTION, call_quietly, distribution_of, entry_points
 from portagpu.facts.captures.json_stream import unpacked
 from portagpu.facts.formats.foreign_readers import reader_names
 from portagpu.facts.readings.model import FormatError

@@ -9,8 +9,8 @@ import importlib.util
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.base.distributions import install
 from portagpu.base.errors import Unsupported
+from portagpu.base.plugins import install
 from portagpu.train.kernels import dtypes
 from portagpu.train.kernels.plan import Config, Limits, candidates, constants
 
