@@ -78,7 +78,7 @@ from portagpu.facts.readings.model import Node as Node
 from portagpu.facts.readings.model import Pcie as Pcie
 from portagpu.facts.readings.model import Process as Process
 from portagpu.facts.readings.model import Reading as Reading
-from portagpu.facts.readings.source import Source as Source
+from portagpu.facts.readings.model import Source as Source
 from portagpu.facts.targets import Target as Target
 from portagpu.facts.targets.load import load_architecture as load_architecture
 from portagpu.facts.targets.load import load_target as load_target

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from portagpu.base.errors import EmptyCapture, OutputError
-from portagpu.base.scratch import Scratch
+from portagpu.base.files import Scratch
 from portagpu.devices.collectives.launcher import place_of_rank
 from portagpu.devices.functions import LAUNCHED, annotate, region
 from portagpu.devices.functions import profiler_start as start

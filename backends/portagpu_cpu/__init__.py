@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from portagpu.devices.contract import Backend
-    from portagpu.facts.readings.source import Source
+    from portagpu.facts.readings.model import Source
 
 
 class CpuPlugin(Plugin):
@@ -29,7 +29,7 @@ class CpuPlugin(Plugin):
 
     def status(self) -> Status:
         """Usable where torch is installed; never automatic, because any torch runs on a CPU."""
-        from portagpu.base.distributions import install
+        from portagpu.base.plugins import install
         from portagpu.facts.torchbuild import torch_build
 
         build = torch_build()

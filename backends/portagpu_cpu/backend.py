@@ -12,8 +12,7 @@ from portagpu.devices.torch_compile import run_by_the_compiler
 from portagpu.facts.captures.labels import DOMAIN, check
 from portagpu.facts.captures.marked_blocks import Annotation, torch_records
 from portagpu_cpu import identity, memory
-from portagpu_cpu.index import cpu_index
-from portagpu_cpu.queues import CpuEvent, CpuStream, CurrentStream, StreamBlock
+from portagpu_cpu.queues import CpuEvent, CpuStream, CurrentStream, StreamBlock, cpu_index
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +28,7 @@ class CpuBackend(Backend):
     How it differs from a GPU, all in one place:
 
     - Any index opens the same device, which all ranks share. ``device_count()`` is 1, or as many as
-      ``portagpu.base.shared_devices.shared_count`` says; so many ranks have each an index of their
+      ``portagpu.base.environment.shared_count`` says; so many ranks have each an index of their
       own.
     - ``current_device()`` is a ``CpuIndex``: a number that torch also takes for a device.
     - Work is done when a call returns: ``synchronize`` has nothing to wait for, and streams order

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from portagpu.base.errors import Unsupported
-from portagpu.facts.host.cgroup import memory_usage_file, read_cgroup
+from portagpu.facts.host.limits import memory_usage_file, read_cgroup
 from portagpu.facts.host.tree import Tree
 
 ROOT: Final = Tree()

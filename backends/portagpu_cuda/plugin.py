@@ -44,10 +44,9 @@ class CudaPlugin(TorchGpuPlugin):
     commands = tuple(("nvidia-smi", *what.split()) for what in ("-q -x", "topo -m", "nvlink -s"))
     toolchain_module = "portagpu_cuda_build.machine_code"
     cost_model_module = "portagpu_cuda.cost_model"
-    tuners_module = "portagpu_cuda.tuners"
-    storage_module = "portagpu_cuda.storage"
+    tuners_module = "portagpu_cuda.libraries"
+    storage_module = "portagpu_cuda.libraries"
     backend = "portagpu_cuda.backend"
-    identity = "portagpu_cuda.identity"
     prober = "portagpu_cuda.gpus"
     library = "NVML"
 

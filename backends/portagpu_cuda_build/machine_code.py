@@ -12,8 +12,8 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from portagpu.base.files import Scratch
 from portagpu.base.patience import LIMITS
-from portagpu.base.scratch import Scratch
 from portagpu.base.subprocesses import run_program
 from portagpu.devices.machine_code import CodeError, Cupy, MachineCode, Toolchain
 

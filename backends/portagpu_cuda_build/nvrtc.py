@@ -3,6 +3,11 @@
 The calls are those of nvrtc.h, CUDA 12 and 13. This module imports neither torch nor a vendor's
 package: NVRTC's library is found where PyPI's wheels, the CUDA builds of torch or a CUDA toolkit
 have it.
+
+What a kernel takes is in the report of ptxas (``-v``, CUDA 11 to 13), which is also in NVRTC's log.
+For blocks of which size it was compiled is in the cubin: ``.nv.info.<kernel>`` is a list of
+attributes, a format and a number of a byte each, then 16 bits that are the value, or for format 4
+the size of what follows. ``cuobjdump -elf`` prints them by name.
 """
 
 from __future__ import annotations
@@ -10,8 +15,10 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import struct
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,11 +26,94 @@ from portagpu.base.errors import MissingDependency
 from portagpu.devices.machine_code import CompiledKernel, CompileError, Compiler, stamp
 from portagpu.facts.arch import base_name
 from portagpu.facts.targets import load_architecture
-from portagpu_cuda_build.cubin import max_threads
-from portagpu_cuda_build.ptxas import read_usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+
+
+_ENTRY: Final = re.compile(r"Compiling entry function '([^']+)' for '(sm_\w+)'")
+_STACK: Final = re.compile(
+    r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
+)
+_USED: Final = re.compile(r"Used (\d+) registers(.*)")
+_SHARED: Final = re.compile(r"(\d+) bytes smem")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """One kernel: registers and bytes of stack a thread, bytes of shared memory a block.
+
+    ``spills`` are the bytes of all spill stores and loads in the code.
+    """
+
+    name: str
+    arch: str
+    registers: int
+    shared_memory: int
+    stack: int
+    spills: int
+
+
+def read_usage(log: str) -> tuple[Usage, ...]:
+    """Every kernel that the log reports in full, in its order."""
+    found = []
+    parts = _ENTRY.split(log)[1:]
+    for name, arch, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+        used, stack = _USED.search(text), _STACK.search(text)
+        if used is None or stack is None:
+            continue
+        shared = _SHARED.search(used[2])
+        found.append(
+            Usage(
+                name=name,
+                arch=arch,
+                registers=int(used[1]),
+                shared_memory=int(shared[1]) if shared else 0,
+                stack=int(stack[1]),
+                spills=int(stack[2]) + int(stack[3]),
+            )
+        )
+    return tuple(found)
+
+
+_MACHINE: Final = "EM_CUDA"
+_CODE: Final = ".text."
+_INFO: Final = ".nv.info."
+_ATTRIBUTE: Final = struct.Struct("<BBH")
+_SIZED: Final = 4  # EIFMT_SVAL
+_MAX_THREADS: Final = 5  # EIATTR_MAX_THREADS: of __launch_bounds__, x, y and z
+_THREADS: Final = struct.Struct("<III")
+
+
+def max_threads(cubin: bytes) -> dict[str, int | None]:
+    """The functions with machine code in a cubin, and the largest block of each.
+
+    None where the source bounds no block. Raises ValueError for what is no cubin.
+    """
+    elf = Elf(cubin)
+    if elf.machine != _MACHINE:
+        raise ValueError(f"this ELF file is for machine {elf.machine}, not a cubin")
+    held = elf.contents()
+    names = [name.removeprefix(_CODE) for name in held if name.startswith(_CODE)]
+    return {name: _largest_block(held.get(_INFO + name, b"")) for name in names}
+
+
+def _largest_block(attributes: bytes) -> int | None:
+    at = 0
+    try:
+        while at < len(attributes):
+            form, number, value = _ATTRIBUTE.unpack_from(attributes, at)
+            at += _ATTRIBUTE.size
+            if form != _SIZED:
+                continue
+            if number == _MAX_THREADS:
+                x, y, z = _THREADS.unpack_from(attributes, at)
+                return int(x * y * z)
+            at += value
+    except struct.error:
+        raise ValueError("this cubin's attributes are cut off") from None
+    return None
+
 
 # 177: what of the header a kernel does not use
 _OPTIONS: Final = ("--std=c++17", "--ptxas-options=-v", "--diag-suppress=177")

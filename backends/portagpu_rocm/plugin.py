@@ -55,10 +55,9 @@ class RocmPlugin(TorchGpuPlugin):
     )
     toolchain_module = "portagpu_rocm_build.machine_code"
     cost_model_module = "portagpu_rocm.cost_model"
-    tuners_module = "portagpu_rocm.tuners"
-    storage_module = "portagpu_rocm.storage"
+    tuners_module = "portagpu_rocm.libraries"
+    storage_module = "portagpu_rocm.libraries"
     backend = "portagpu_rocm.backend"
-    identity = "portagpu_rocm.identity"
     prober = "portagpu_rocm.gpus"
     library = "AMD SMI"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from portagpu.base.debug_variables import ASYNCHRONY, Switch
+from portagpu.base.environment import ASYNCHRONY, Switch
 from portagpu.facts.vendors import (
     Blanks,
     Fabric,

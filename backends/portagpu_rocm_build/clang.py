@@ -2,7 +2,8 @@
 
 The compiler is given neither HIP's headers nor its device libraries, so that no ROCm needs to be
 here: a source uses ``portagpu.h`` or the compiler's own words. This module imports neither torch
-nor a vendor's package.
+nor a vendor's package. The metadata note of a code object says what each kernel takes; the note and
+its keys: LLVM, "User Guide for AMDGPU Backend", code object V3 to V6 metadata.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import shutil
 import time
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.errors import MissingDependency
-from portagpu.base.scratch import Scratch
+from portagpu.base.files import Scratch
 from portagpu.base.subprocesses import run_program
 from portagpu.base.subprocesses.start import find_program, program_folders
 from portagpu.devices.machine_code import (
@@ -28,10 +29,80 @@ from portagpu.devices.machine_code import (
 )
 from portagpu.facts.arch import base_name
 from portagpu.facts.targets import load_architecture
-from portagpu_rocm_build.code_object import read_code_object
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+
+_MACHINE: Final = "EM_AMDGPU"
+_OWNER: Final = "AMDGPU"
+_METADATA: Final = 32  # NT_AMDGPU_METADATA
+
+
+def read_code_object(code: bytes, *, compiler: str, seconds: float) -> tuple[CompiledKernel, ...]:
+    """The kernels of a code object, in its order. Raises ValueError where it is none."""
+    elf = Elf(code)
+    if elf.machine != _MACHINE:
+        raise ValueError(f"this ELF file is for machine {elf.machine}, not a code object")
+    for owner, kind, content in elf.notes():
+        if (owner, kind) == (_OWNER, _METADATA):
+            document = _unpack(content)
+            return tuple(
+                _kernel(row, _arch(document), code, compiler, seconds) for row in _rows(document)
+            )
+    raise ValueError("this code object has no metadata note")
+
+
+def _unpack(content: bytes) -> Any:
+    msgpack = library("msgpack", "msgpack")
+    try:
+        return msgpack.unpackb(content)
+    except Exception as error:
+        # FormatError, StackError and OutOfData share no class of their own
+        raise ValueError(f"this code object's metadata is damaged MessagePack: {error}") from error
+
+
+def _rows(document: Any) -> list[dict[str, Any]]:
+    rows = document.get("amdhsa.kernels") if isinstance(document, dict) else None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ValueError("this code object's metadata lists no kernels")
+    return rows
+
+
+def _arch(document: dict[str, Any]) -> str:
+    """ "gfx942" from "amdgcn-amd-amdhsa--gfx942:xnack-"; the triple is ignored."""
+    return str(document.get("amdhsa.target", "")).split(":")[0].rpartition("-")[2]
+
+
+def _kernel(
+    row: dict[str, Any], arch: str, code: bytes, compiler: str, seconds: float
+) -> CompiledKernel:
+    def number(key: str, default: int | None = None) -> int:
+        value = row.get(key, default)
+        if not isinstance(value, int):
+            raise ValueError(  # noqa: TRY004 - what is wrong is the file
+                f"this code object's metadata has no {key}"
+            )
+        return value
+
+    return CompiledKernel(
+        name=str(row.get(".name", "")),
+        arch=arch,
+        compiler=compiler,
+        seconds=seconds,
+        registers=number(".vgpr_count"),
+        accumulators=number(".agpr_count", 0),
+        scalar_registers=number(".sgpr_count"),
+        spills=number(".vgpr_spill_count", 0),
+        spill_unit="registers",
+        scalar_spills=number(".sgpr_spill_count", 0),
+        stack=number(".private_segment_fixed_size"),
+        shared_memory=number(".group_segment_fixed_size"),
+        wave_size=number(".wavefront_size"),
+        max_threads=number(".max_flat_workgroup_size"),
+        code=code,
+    )
+
 
 _TOOLKITS: Final = ("ROCM_PATH", "ROCM_HOME", "HIP_PATH")
 _TOOLKIT: Final = "/opt/rocm"

@@ -1,27 +1,191 @@
-"""One device that torch reaches through ``torch.cuda``, every call with its index."""
+"""One device that torch reaches through ``torch.cuda``, every call with its index.
+
+Its description comes from torch's properties and its vendor's data; ranges go through the calls
+that torch was built with, whichever vendor's they are.
+"""
 
 from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from portagpu.devices.contract import Backend
+from portagpu.devices.collectives.comm import Comm
+from portagpu.devices.contract import Backend, Capability, Description
+from portagpu.devices.precision.model import precision_from_facts
 from portagpu.devices.rng import launch_wave
+from portagpu.devices.sizing.launch import sizing_of_device
 from portagpu.devices.torch_compile import run_by_the_compiler
-from portagpu.facts.captures.labels import DOMAIN, check
+from portagpu.facts.captures.labels import DOMAIN, check, encode
 from portagpu.facts.captures.marked_blocks import Annotation, torch_records
-from portagpu_torch_gpu.ranges import TorchRanges
+from portagpu.facts.targets import identify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
 
-    from portagpu.devices.contract import Description, Plugin
+    from portagpu.devices.contract import Part, Plugin
+    from portagpu.facts.arch import Arch
     from portagpu.facts.captures.labels import Color, Label
     from portagpu.facts.captures.marked_blocks import RangeTool
+
+
+_REDUCE_OPS: Final = frozenset({"SUM", "AVG", "PRODUCT", "MIN", "MAX"})
+"""For floating-point tensors, as ProcessGroupNCCL has them (torch 2.13, ProcessGroupNCCL.cpp)."""
+
+ENGINES: Final = MappingProxyType(
+    {
+        "ProcessGroupNCCL": "legacy (ProcessGroupNCCL)",
+        "ProcessGroupNCCL2": "nccl2 (ProcessGroupNCCL2)",
+        "ProcessGroupNCCLLazy": "nccl-lazy (ProcessGroupNCCLLazy)",
+        "_BackendWrapper": "torchcomms (_BackendWrapper)",
+    }
+)
+"""What torch may build for "nccl", by class: torch 2.13 and 2.15, distributed_c10d.py."""
+ENGINE_VARIABLES: Final = ("TORCH_DIST_USE_NCCL2", "TORCH_DISTRIBUTED_USE_TORCHCOMMS")
+"""By which torch chooses: 2.14 builds nccl2 at 1, and 2.15 unless at 0 (pytorch#192281)."""
+
+_ALWAYS: Final = frozenset(
+    Capability(name)
+    for name in (
+        *("streams", "events", "graphs", "peak-memory", "pinned-memory", "autocast"),
+        *("external-streams", "allocator", "ipc"),
+    )
+)
+
+
+def properties_of(index: int) -> Any:
+    """torch's properties of that visible device; opens torch's runtime."""
+    torch.cuda.init()
+    return torch.cuda.get_device_properties(index)
+
+
+def describe_device(
+    index: int,
+    properties: Any,
+    *,
+    name: str,
+    arch: Arch,
+    uuid: str | None,
+    pci: str | None,
+    part: Part | None,
+    library: str,
+    versions: Mapping[str, str | None],
+    deterministic_env: Mapping[str, str],
+) -> Description:
+    """The description of that device; ``library`` is the library behind "nccl" in this build."""
+    reported = properties.name, properties.total_memory, properties.multi_processor_count
+    target = identify(arch.vendor, arch.name, *reported)
+    return Description(
+        name=name,
+        index=index,
+        device=torch.device("cuda", index),
+        arch=arch,
+        product=properties.name or (target.product if target is not None else None),
+        vendor=arch.vendor,
+        target=target,
+        capabilities=_capabilities(),
+        precision=precision_from_facts(target, deterministic_env),
+        comm=Comm(
+            c10d_name="nccl",
+            library=library,
+            version=nccl_version(),
+            device_type="cuda",
+            reduce_ops=_REDUCE_OPS,
+            # Gloo moves the tensors of the CPU in the same group
+            local_env=MappingProxyType({"NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}),
+            device_ids=(index,),
+            engines=ENGINES,
+            engine_variables=ENGINE_VARIABLES,
+        ),
+        sizing=sizing_of_device(properties, target, arch.warp_size),
+        uuid=uuid,
+        pci=pci,
+        part=part,
+        versions={"torch": torch.__version__, **versions},
+    )
+
+
+def _capabilities() -> frozenset[Capability]:
+    """Capabilities of torch.cuda on any device; COLLECTIVES where torch has the library."""
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_nccl_available():
+        return _ALWAYS | {Capability.COLLECTIVES}
+    return _ALWAYS
+
+
+def pci_address(properties: Any) -> str | None:
+    """``domain:bus:device.0``, without the function, which torch leaves out; None where unknown."""
+    names = ("domain", "bus", "device")
+    parts: list[Any] = [getattr(properties, f"pci_{name}_id", None) for name in names]
+    return None if None in parts else "{:04x}:{:02x}:{:02x}.0".format(*parts)
+
+
+def addresses(identity: str) -> list[list[str | None]]:
+    """[PCI address, UUID] of every visible device; ``identity`` names the vendor's module.
+
+    It opens the driver's runtime: run it in a child process. Raises RuntimeError with torch's own
+    words where the driver does not work or shows no device: torch's count would be 0.
+    """
+    torch.cuda.init()
+    device_uuid = import_module(identity).device_uuid
+    # the driver's own count: that of torch 2.11 stays NVML's, which counts GPUs where MIG cut them
+    properties = [properties_of(index) for index in range(torch._C._cuda_getDeviceCount())]
+    return [[pci_address(each), device_uuid(each)] for each in properties]
+
+
+def nccl_version() -> str | None:
+    """What the library behind "nccl" states: "2.27.7"; None where torch was built without it.
+
+    RCCL states the release of NCCL that it is compatible with, and no other number.
+    """
+    import torch
+
+    try:
+        return ".".join(str(part).lstrip(".-") for part in torch.cuda.nccl.version())
+    except (AttributeError, RuntimeError):
+        return None
+
+
+def dnn_version_number() -> int | None:
+    """The number of ``torch.backends.cudnn.version()``; None where there is no such library."""
+    import torch
+
+    try:
+        number: int | None = torch.backends.cudnn.version()
+    except (AttributeError, RuntimeError):
+        return None
+    return number
+
+
+class TorchRanges:
+    """``torch.cuda.nvtx``: no domains and no payloads, so both are in the text."""
+
+    def push(self, name: str, labels: Mapping[str, Label], domain: str, color: int | None) -> None:
+        del color
+        torch.cuda.nvtx.range_push(in_text(name, labels, domain))
+
+    def pop(self, domain: str) -> None:
+        del domain
+        torch.cuda.nvtx.range_pop()
+
+    def mark(self, name: str) -> None:
+        torch.cuda.nvtx.mark(for_c(name))
+
+
+def in_text(name: str, labels: Mapping[str, Label], domain: str = "") -> str:
+    """The text of a range for a tool that takes no more; a name alone is left as it is."""
+    return encode(name, labels, domain) if labels or domain else for_c(name)
+
+
+def for_c(name: str) -> str:
+    """``name`` as C can take it: without null characters and lone surrogates."""
+    return name.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
 
 
 class DeviceEvent(torch.cuda.Event):

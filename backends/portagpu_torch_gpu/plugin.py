@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from portagpu.facts.host import Tree
     from portagpu.facts.readings import Findings
-    from portagpu.facts.readings.source import Source
+    from portagpu.facts.readings.model import Source
 
 Place = tuple[str | None, str | None]
 """(PCI address, UUID) of a device."""
@@ -34,9 +34,8 @@ class TorchGpuPlugin(Plugin):
     need: ClassVar[Need]
     """The required build of torch and the vendor of its GPUs."""
     backend: ClassVar[str]
-    """The module of the opened device, which imports torch."""
-    identity: ClassVar[str]
-    """The module whose ``device_uuid(properties)`` spells torch's UUID as the vendor does."""
+    """The module of the opened device, which imports torch; its ``device_uuid(properties)`` spells
+    torch's UUID as the vendor does."""
     prober: ClassVar[str]
     """The module whose ``probe(only)`` returns findings as JSON, and ``sample()`` those values that
     change; it runs in a child process."""
@@ -122,7 +121,7 @@ class TorchGpuPlugin(Plugin):
         The device is found there by its PCI address or UUID, never by its index: the orders differ.
         Empty where the library is missing, is of another version, or does not answer.
         """
-        from portagpu.facts.readings.probe import probe, telemetry_of
+        from portagpu.facts.readings.stream import probe, telemetry_of
 
         where = self._addresses.get(index) or dict(enumerate(self._ask_torch()[0])).get(index)
         if where is None:
@@ -136,7 +135,7 @@ class TorchGpuPlugin(Plugin):
         The library is not used without such a GPU. Masks hide nothing here.
         """
         from portagpu.facts.host import gpus_on_machine
-        from portagpu.facts.readings.probe import probe
+        from portagpu.facts.readings.stream import probe
 
         gpus = [gpu for gpu in gpus_on_machine(self.root) if gpu.vendor == self.need.vendor]
         if not self.may_be_here(len(gpus)):
@@ -147,7 +146,7 @@ class TorchGpuPlugin(Plugin):
     def sampler(self) -> Source | None:
         """The management library, where the machine shows a GPU of this vendor."""
         from portagpu.facts.host import gpus_on_machine
-        from portagpu.facts.readings.source import Source
+        from portagpu.facts.readings.model import Source
 
         count = sum(gpu.vendor == self.need.vendor for gpu in gpus_on_machine(self.root))
         if not self.may_be_here(count):
@@ -165,9 +164,9 @@ class TorchGpuPlugin(Plugin):
         masks = visibility()
         if self._torch_answer is None or self._torch_answer[0] != masks:
             found, problem = call(
-                "portagpu_torch_gpu.describe",
+                "portagpu_torch_gpu.device",
                 "addresses",
-                (self.identity,),
+                (self.backend,),
                 limit_s=LIMITS.torch_s,
             )
             self._torch_answer = (masks, ([(pci, uuid) for pci, uuid in found or ()], problem))

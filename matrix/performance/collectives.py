@@ -1,6 +1,6 @@
 """Collectives between ranks: bus bandwidth over sizes, the answer of every element checked.
 
-``busbw = S / t * factor`` (``portagpu.facts.nccl_tests.bandwidth``); t is the time of the slowest
+``busbw = S / t * factor`` (``portagpu.facts.nccl_tests.model``); t is the time of the slowest
 rank."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.facts.nccl_tests.bandwidth import bus_factor
+from portagpu.facts.nccl_tests.model import bus_factor
 from portagpu.runs.results.verdicts import Verdict
 from portagpu.suites.performance.cases import Absent, BenchCase, no_ranks
 from portagpu.suites.performance.timing import PACES, Effort

@@ -124,7 +124,7 @@ def direct(rank: Rank, *, effort: str, way: str, size: int) -> dict[str, Any]:
     import torch
 
     from portagpu.base.errors import Unsupported
-    from portagpu.base.scratch import Scratch
+    from portagpu.base.files import Scratch
     from portagpu.suites.performance.samples import RankSamples, take_turns
     from portagpu.suites.performance.timing import PACES, STABLE, Sampler, Stopwatch, Timing
 

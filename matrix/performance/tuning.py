@@ -211,7 +211,7 @@ def triton_cache(rank: Rank, *, effort: str) -> dict[str, Any]:
 
     No GPU has run it yet.
     """
-    from portagpu.base.scratch import Scratch
+    from portagpu.base.files import Scratch
     from portagpu.devices.tuners import files_below
     from portagpu.suites.performance.samples import RankSamples
     from portagpu.suites.performance.timing import Stopwatch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from portagpu.base.distributions import install
+from portagpu.base.plugins import install
 from portagpu.facts.vendors import vendor_named, vendors
 from portagpu.facts.visible import diagnose, relevant_runtimes
 from portagpu.facts.visible.model import quoted

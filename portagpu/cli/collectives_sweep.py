@@ -20,8 +20,7 @@ from portagpu.cli._common import (
     terminal,
     text_stream,
 )
-from portagpu.facts.nccl_tests.bandwidth import OPERATIONS, TUNED
-from portagpu.facts.nccl_tests.model import PLACES, TYPE_NAMES
+from portagpu.facts.nccl_tests.model import OPERATIONS, PLACES, TUNED, TYPE_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

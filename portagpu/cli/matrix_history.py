@@ -88,7 +88,7 @@ def open_for(place: str, json_to: str | None = None, *, create: bool = False) ->
     try:
         from portagpu.reports.history.store import open_store
     except ModuleNotFoundError as error:
-        from portagpu.base.distributions import install
+        from portagpu.base.plugins import install
 
         raise MissingDependency(f"history needs {error.name}: {install('history')}") from error
     return open_store(place, create=create)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from portagpu.base.distributions import install
 from portagpu.base.errors import MissingDependency
+from portagpu.base.plugins import install
 from portagpu.cli._call import VerbGroup
 from portagpu.cli._common import (
     STDOUT,

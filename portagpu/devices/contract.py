@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from portagpu.facts.arch import Arch
     from portagpu.facts.captures.labels import Color, Label
     from portagpu.facts.readings import Findings
-    from portagpu.facts.readings.source import Source
+    from portagpu.facts.readings.model import Source
     from portagpu.facts.targets import Target
 
 CONTRACT: Final = (1, 4)
@@ -131,7 +131,7 @@ class Backend(Training, ABC):
 
     ``current_device()`` equals ``index``, and since contract 1.2 torch takes it for this device
     (``torch.zeros(1, device=gpu.current_device())``): override it where a number is none, as on a
-    CPU (``portagpu_cpu.index.CpuIndex``).
+    CPU (``portagpu_cpu.queues.CpuIndex``).
 
     Where memory is exhausted torch raises ``torch.OutOfMemoryError``, or a RuntimeError whose text
     :func:`portagpu.is_oom` knows, and the device works on.
@@ -345,7 +345,7 @@ class Plugin(ABC):
     shared: ClassVar[bool] = False
     """True where all ranks of a machine share one device, so that any index opens it (a CPU). It
     counts as several devices where a launcher has several ranks
-    (``portagpu.base.shared_devices``)."""
+    (``portagpu.base.environment``)."""
     start_s: ClassVar[float] = 0.0
     """Seconds that the ranks of one machine may need to open their devices and to form a group, all
     at once and with nothing loaded; time limits of worlds begin after it. Since contract 1.2."""

@@ -10,13 +10,13 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from portagpu.base.distributions import entry_points
 from portagpu.base.errors import BackendNotFound, UnknownBackend
 from portagpu.base.patience import LIMITS, BusyMachine
-from portagpu.base.plugin_calls import (
+from portagpu.base.plugins import (
     OWN_DISTRIBUTION,
     call_quietly,
     distribution_of,
+    entry_points,
     start_call,
 )
 from portagpu.base.text import did_you_mean, one_line
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
     from portagpu.devices.collectives.cost import CostModel
     from portagpu.devices.machine_code import Toolchain
-    from portagpu.facts.readings.model import Findings
-    from portagpu.facts.readings.source import Source
+    from portagpu.facts.readings.model import Findings, Source
 
 GROUP: Final = "portagpu.backends"
 
@@ -254,7 +253,7 @@ def samplers() -> tuple[Source, ...]:
 
     A candidate that cannot be loaded, fails or has nothing to read is left out.
     """
-    from portagpu.facts.readings.source import Source
+    from portagpu.facts.readings.model import Source
 
     found: list[tuple[bool, Source]] = []
     for name in candidates():

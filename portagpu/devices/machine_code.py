@@ -13,9 +13,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeAlias
 
-from portagpu.base.distributions import install
 from portagpu.base.documents import DocumentError, bounded, decode, one_of
 from portagpu.base.errors import MissingDependency, PortagpuError, Unsupported
+from portagpu.base.plugins import install
 from portagpu.facts.targets import load_architecture
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, SupportsIndex
 
-from portagpu.base.distributions import install
+from portagpu.base.environment import shared_count
 from portagpu.base.errors import BackendNotFound, MissingDependency, PortagpuError
-from portagpu.base.shared_devices import shared_count
+from portagpu.base.plugins import install
 from portagpu.base.text import error_line
 from portagpu.devices.collectives.launcher import local_rank
 from portagpu.devices.contract import Backend

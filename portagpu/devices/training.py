@@ -14,7 +14,7 @@ import threading
 from contextlib import ContextDecorator
 from typing import TYPE_CHECKING, Any
 
-from portagpu.base.shared_devices import shared_count
+from portagpu.base.environment import shared_count
 from portagpu.devices import oom
 from portagpu.devices.optional import Optional
 from portagpu.devices.precision import Support
@@ -97,7 +97,7 @@ class Training(Optional):
         """The number of devices of this backend: at least 1.
 
         A device that all ranks share counts as often as
-        :func:`portagpu.base.shared_devices.shared_count` says."""
+        :func:`portagpu.base.environment.shared_count` says."""
         counted: int = self.plugin.count()
         return max(counted, shared_count() if self.plugin.shared else 1)
 

@@ -159,7 +159,7 @@ def check_device(backend: str | None, index: int) -> None:
     Raises UnknownBackend for a name that no distribution declares, and BackendNotFound, with the
     reason, for a backend that cannot be used.
     """
-    from portagpu.base.shared_devices import shared_count
+    from portagpu.base.environment import shared_count
     from portagpu.devices import registry
 
     name = registry.resolve(backend)

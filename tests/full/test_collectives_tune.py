@@ -27,7 +27,7 @@ from portagpu.devices.collectives.tuning import (
     read_profile,
 )
 from portagpu.devices.registry import backend
-from portagpu.facts.nccl_tests.bandwidth import TUNED
+from portagpu.facts.nccl_tests.model import TUNED
 from portagpu.runs.results.run import Run
 from portagpu.runs.results.verdicts import Evidence, Verdict
 from portagpu.runs.world import Ranks

@@ -17,7 +17,7 @@ pytest.importorskip("torch")
 
 
 from portagpu.base.subprocesses.start import python_environment
-from portagpu.facts.nccl_tests.bandwidth import OPERATIONS
+from portagpu.facts.nccl_tests.model import OPERATIONS
 from portagpu.facts.nccl_tests.tables import read_tables, write_text
 from portagpu.runs.results.run import Run
 from portagpu.runs.results.verdicts import Evidence, Verdict

@@ -355,7 +355,7 @@ def test_the_environments_of_contributing_exist() -> None:
 
 
 def test_the_metrics_of_expectations_are_the_code_s() -> None:
-    from portagpu.facts.targets.limits import METRICS
+    from portagpu.facts.targets.expect import METRICS
 
     listed: dict[str, set[str]] = {}
     for names, algorithms, _ in table("docs/targets.md", "metric"):

@@ -9,7 +9,7 @@ import pytest
 
 from portagpu.facts.host import Cache
 from portagpu.facts.targets import load_target
-from portagpu.facts.targets.limits import METRICS
+from portagpu.facts.targets.expect import METRICS
 from portagpu.runs.results.run import Verdict
 from portagpu.suites.performance import AREAS, Effort, MeasuredDevice, UnknownMeasure, metrics
 from portagpu.suites.performance.cases import (

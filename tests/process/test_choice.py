@@ -25,7 +25,7 @@ from portagpu.devices.collectives.choice import (
 from portagpu.devices.collectives.comm import Comm
 from portagpu.devices.contract import Description
 from portagpu.devices.discovery import cost_model_for
-from portagpu.facts.nccl_tests.bandwidth import bus_factor
+from portagpu.facts.nccl_tests.model import bus_factor
 from portagpu.facts.targets import load_target
 from portagpu_cuda.cost_model import MODEL as NCCL
 from tests.benchmarks import cost_models

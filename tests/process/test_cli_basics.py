@@ -17,8 +17,8 @@ import pytest
 
 from portagpu import cli
 from portagpu._version import __version__
-from portagpu.base.distributions import install
 from portagpu.base.errors import BackendNotFound, MissingDependency, OutputError, TargetNotFound
+from portagpu.base.plugins import install
 from portagpu.cli import _common, _errors
 from portagpu.facts.torchbuild import TorchBuild
 from portagpu.runs.results.run import read_json

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from portagpu.base.distributions import install
 from portagpu.base.errors import MissingDependency, OutputError, TargetNotFound
+from portagpu.base.plugins import install
 from portagpu.cli import main
+from portagpu.devices import machine_code as compilers
 from portagpu.devices.machine_code import CodeError, MachineCode
-from portagpu.devices.machine_code import compiler as compilers
 from portagpu.facts.targets import identify, load_target
 from portagpu.runs.results.run import Result, Verdict, read_json
 from portagpu.suites.compile import run

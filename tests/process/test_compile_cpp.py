@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from portagpu.base.distributions import install
 from portagpu.base.errors import MissingDependency, Unsupported
+from portagpu.base.plugins import install
 from portagpu.cli import main
 from portagpu.devices.discovery import toolchain_for
 from portagpu.devices.machine_code import MachineCode, Toolchain

@@ -23,7 +23,7 @@ from portagpu.devices.precision import Support
 from portagpu.devices.precision.formats import FLAVOURS, FP8_NAMES
 from portagpu.runs.results.run import Verdict
 from portagpu.suites.performance.device import _support
-from portagpu_cpu import fp8
+from portagpu_cpu import identity
 from tests.conftest import ROOT
 from tests.support import suite_harness
 
@@ -48,7 +48,7 @@ JUDGED = """
     import pytest
     import torch
 
-    from portagpu_cpu import fp8
+    from portagpu_cpu import identity
     from tests.support import suite_harness
     from tests.process import test_cpu_fp8
 
@@ -81,13 +81,13 @@ JUDGED = """
     seen = {"unit": torch._C._cpu._get_cpu_capability().get("amx_int8"), "here": found()}
     if seen["unit"] is not None:
         pretend("amx_int8")
-        fp8._works_with.cache_clear()
+        identity._works_with.cache_clear()
         seen["amx"] = found()
         torch.backends.mkldnn.enabled = False
         seen["switched off"] = found()
         torch.backends.mkldnn.enabled = True
-        fp8._multiplies = lambda dtype: True
-        fp8._works_with.cache_clear()
+        identity._multiplies = lambda dtype: True
+        identity._works_with.cache_clear()
         seen["taken on trust"] = found()
     print(json.dumps(seen))
 """
@@ -98,9 +98,9 @@ BELOW_FP16 = ("SSE41", "AVX2", "AVX512_CORE")
 @pytest.fixture
 def answers() -> Iterator[None]:
     """Answers that were found out are forgotten before the test, and those of the test after it."""
-    fp8._works_with.cache_clear()
+    identity._works_with.cache_clear()
     yield
-    fp8._works_with.cache_clear()
+    identity._works_with.cache_clear()
 
 
 def multiply_as(refused: tuple[str, ...]) -> Callable[..., torch.Tensor]:
@@ -165,7 +165,7 @@ def test_what_bench_says_of_fp8_is_the_same_on_every_cpu(monkeypatch, refused) -
 def test_a_product_that_is_wrong_is_no_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
     good = multiply_as(())
     monkeypatch.setattr(torch, "_scaled_mm", lambda *given, **named: -good(*given, **named))
-    assert fp8.fp8_support(torch.float8_e5m2) is Support.STORAGE
+    assert identity.fp8_support(torch.float8_e5m2) is Support.STORAGE
 
 
 @pytest.mark.usefixtures("answers")
@@ -193,18 +193,18 @@ def test_an_error_of_another_kind_is_passed_on(monkeypatch: pytest.MonkeyPatch) 
     with monkeypatch.context() as broken:
         broken.setattr(torch, "_scaled_mm", exhausted)
         with pytest.raises(MemoryError):
-            fp8.fp8_support(torch.float8_e5m2)
+            identity.fp8_support(torch.float8_e5m2)
     monkeypatch.setattr(torch, "_scaled_mm", multiply_as(()))
-    assert fp8.fp8_support(torch.float8_e5m2) is Support.EMULATED, "the error was remembered"
+    assert identity.fp8_support(torch.float8_e5m2) is Support.EMULATED, "the error was remembered"
 
 
 @pytest.mark.usefixtures("answers")
 def test_the_modes_of_the_caller_change_nothing() -> None:
-    plain = [fp8.fp8_support(dtype) for dtype in fp8.FP8]
+    plain = [identity.fp8_support(dtype) for dtype in identity.FP8]
     for mode in (FakeTensorMode(), torch.device("meta"), torch.inference_mode()):
-        fp8._works_with.cache_clear()
+        identity._works_with.cache_clear()
         with mode:
-            assert [fp8.fp8_support(dtype) for dtype in fp8.FP8] == plain, mode
+            assert [identity.fp8_support(dtype) for dtype in identity.FP8] == plain, mode
 
 
 @pytest.mark.usefixtures("answers")
@@ -227,17 +227,17 @@ def test_a_process_that_asked_can_fork(child: Callable[..., Child]) -> None:
     """OpenMP's threads are not there in a forked process, which waits for them for ever."""
     code = """
         import os, time, torch
-        from portagpu_cpu import fp8
+        from portagpu_cpu import identity
         before = os.listdir("/proc/self/task")
-        asked = [fp8.fp8_support(dtype) for dtype in fp8.FP8]
+        asked = [identity.fp8_support(dtype) for dtype in identity.FP8]
         end = time.monotonic() + 20
         while os.listdir("/proc/self/task") != before:
             assert time.monotonic() < end, "the question left threads behind"
             time.sleep(0.01)
         process = os.fork()
         if not process:
-            fp8._works_with.cache_clear()
-            again = [fp8.fp8_support(dtype) for dtype in fp8.FP8]
+            identity._works_with.cache_clear()
+            again = [identity.fp8_support(dtype) for dtype in identity.FP8]
             torch.ones(2048, 2048) @ torch.ones(2048, 2048)
             os._exit(0 if again == asked else 1)
         assert os.waitpid(process, 0)[1] == 0, "the forked process found another answer"

@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from portagpu.base.distributions import install
 from portagpu.base.patience import LIMITS
+from portagpu.base.plugins import install
 from portagpu.facts.host.tree import Tree
 from portagpu.facts.readings import Findings, GpuPart, Pcie, Reading
-from portagpu.facts.readings import probe as asking
+from portagpu.facts.readings import stream as asking
 from portagpu.facts.readings.document import to_document
 from portagpu_cuda.gpus import mig_profile
 from portagpu_cuda.plugin import CudaPlugin
@@ -557,7 +557,7 @@ def test_a_device_that_was_not_opened_is_found_by_its_address(monkeypatch, kind)
         return Findings(kind=library)
 
     monkeypatch.setattr("portagpu.base.subprocesses.call", torch_says)
-    monkeypatch.setattr("portagpu.facts.readings.probe.probe", library_says)
+    monkeypatch.setattr("portagpu.facts.readings.stream.probe", library_says)
     plugin = PLUGINS[kind]()
     assert plugin.telemetry(1) == {}
     assert asked == [(plugin.prober, "0000:05:00.0")], f"{asked}"

@@ -23,7 +23,7 @@ from portagpu.base.subprocesses.start import (
     program_environment,
     python_environment,
 )
-from portagpu.facts.readings.probe import probe
+from portagpu.facts.readings.stream import probe
 from portagpu.machine.inventory.tools import run_commands
 from portagpu_cuda_build import nvrtc
 from portagpu_rocm_build import clang

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import portagpu
-from portagpu.base.distributions import install
 from portagpu.base.lazy import stub_names
+from portagpu.base.plugins import install
 from portagpu.base.subprocesses.start import python_environment
 
 HEAVY = ("torch", "click", "rich", "pytest", "numpy", "pynvml", "amdsmi", "pyrsmi", "triton")

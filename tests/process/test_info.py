@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.base.distributions import install
 from portagpu.base.paths import matrix_dir
+from portagpu.base.plugins import install
 from portagpu.base.units import size
 from portagpu.checks.diagnostics import machine_diagnostics, software_diagnostics
 from portagpu.checks.info import collect, devices

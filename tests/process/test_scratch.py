@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.base import scratch
+from portagpu.base import files
 from portagpu.base.errors import OutputError
-from portagpu.base.files import write_atomic
-from portagpu.base.scratch import Scratch
+from portagpu.base.files import Scratch, write_atomic
 from portagpu.base.subprocesses.start import python_environment
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ DIGITS = "0123456789abcdef" * 2
 @pytest.fixture(autouse=True)
 def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that has swept nothing yet, with a folder for temporary files of its own."""
-    monkeypatch.setattr(scratch, "_swept", set())
+    monkeypatch.setattr(files, "_swept", set())
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
 
@@ -40,7 +39,7 @@ def names(folder: Path) -> list[str]:
 
 def left(folder: Path, stem: str = "portagpu-ranks", boot: str | None = None) -> Path:
     """A folder as a killed process leaves it."""
-    path = folder / f"{stem}-{scratch._boot() if boot is None else boot}-{DIGITS}"
+    path = folder / f"{stem}-{files._boot() if boot is None else boot}-{DIGITS}"
     path.mkdir(mode=0o700)
     (path / "inside").mkdir()
     (path / "inside" / "file").write_text("x")
@@ -68,7 +67,7 @@ def another(folder: Path, code: str) -> Iterator[subprocess.Popen[str]]:
 
 HOLDS_A_FOLDER = """
     import time
-    from portagpu.base.scratch import Scratch
+    from portagpu.base.files import Scratch
     mine = Scratch("ranks")
     (mine.path / "file").write_text("x")
     print("ready", flush=True)
@@ -106,12 +105,12 @@ def test_what_a_killed_process_left_is_swept_and_what_is_in_use_is_not(
         write_atomic(tmp_path / "mine", "x")
         assert held in names(tmp_path), "what another process uses was removed"
         process.send_signal(signal.SIGSTOP)
-        monkeypatch.setattr(scratch, "_swept", set())
+        monkeypatch.setattr(files, "_swept", set())
         Scratch("build").remove()
         assert held in names(tmp_path), "what a stopped process uses was removed"
         process.kill()
         process.wait()
-        monkeypatch.setattr(scratch, "_swept", set())
+        monkeypatch.setattr(files, "_swept", set())
         Scratch("build").remove()
     assert names(tmp_path) == ["mine"]
 
@@ -164,25 +163,25 @@ def test_a_link_with_the_name_is_not_followed(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.mkdir()
     (victim / "file").write_text("x")
-    link = tmp_path / f"portagpu-ranks-{scratch._boot()}-{DIGITS}"
+    link = tmp_path / f"portagpu-ranks-{files._boot()}-{DIGITS}"
     link.symlink_to(victim)
     Scratch("build").remove()
     assert names(victim) == ["file"]
 
 
 def test_a_pipe_with_the_name_is_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / f"portagpu-ranks-{scratch._boot()}-{DIGITS}")
+    os.mkfifo(tmp_path / f"portagpu-ranks-{files._boot()}-{DIGITS}")
     Scratch("build").remove()
 
 
 def test_what_another_machine_made_stays_for_a_day(tmp_path: Path) -> None:
     path = left(tmp_path, boot="ffffffff")
-    scratch.sweep(tmp_path)
+    files.sweep(tmp_path)
     assert path.exists(), "on a shared disk its lock may not be seen here"
     day_ago = time.time() - 90_000  # allowed: files have stamps of today
     os.utime(path, (day_ago, day_ago))
-    scratch._swept.clear()
-    scratch.sweep(tmp_path)
+    files._swept.clear()
+    files.sweep(tmp_path)
     assert not path.exists()
 
 
@@ -196,7 +195,7 @@ def test_a_folder_is_looked_through_once(tmp_path: Path) -> None:
 def test_one_that_is_swept_before_it_is_locked_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lock, made = scratch.fcntl.flock, []
+    lock, made = files.fcntl.flock, []
 
     def swept_first(descriptor: int, how: int) -> None:
         if not made:
@@ -205,7 +204,7 @@ def test_one_that_is_swept_before_it_is_locked_is_made_again(
         made.append(descriptor)
         lock(descriptor, how)
 
-    monkeypatch.setattr(scratch.fcntl, "flock", swept_first)
+    monkeypatch.setattr(files.fcntl, "flock", swept_first)
     with Scratch("build") as folder:
         assert len(made) == 2
         assert names(tmp_path) == [folder.name]
@@ -217,7 +216,7 @@ def test_a_file_system_without_locks_is_enough(
     def no_locks(descriptor: int, how: int) -> None:
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr(scratch.fcntl, "flock", no_locks)
+    monkeypatch.setattr(files.fcntl, "flock", no_locks)
     path = left(tmp_path)
     with Scratch("build") as folder:
         assert folder.exists()
@@ -239,10 +238,10 @@ def test_many_processes_at_once_lose_nothing(tmp_path: Path) -> None:
     """Twenty processes make, use and leave folders beside each other; half are killed."""
     code = """
         import sys, os, signal
-        from portagpu.base import scratch
+        from portagpu.base import files
         for turn in range(20):
-            scratch._swept.clear()
-            mine = scratch.Scratch("ranks")
+            files._swept.clear()
+            mine = files.Scratch("ranks")
             (mine.path / "file").write_text("x")
             assert (mine.path / "file").read_text() == "x"
             if turn == 10 and int(sys.argv[1]) % 2:

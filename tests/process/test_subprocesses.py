@@ -371,7 +371,7 @@ def test_a_child_of_a_child_ends_by_itself(
     mark = tmp_path / "mark"
     (tmp_path / "inner.py").write_text(
         "from pathlib import Path\nfrom portagpu.base.subprocesses import parent_channel\n"
-        "from portagpu.base.subprocesses.end import wake_at_parents_end\n"
+        "from portagpu.base.subprocesses.start import wake_at_parents_end\n"
         "channel = parent_channel()\nwake_at_parents_end()\nchannel.send({})\n"
         f"channel.receive()\nPath({str(mark)!r}).touch()\n",
         "utf-8",

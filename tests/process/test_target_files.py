@@ -25,8 +25,8 @@ from portagpu.facts.targets import (
     parse_target,
     target_problems,
 )
+from portagpu.facts.targets.facts import KEYS
 from portagpu.facts.targets.folder import read_folder
-from portagpu.facts.targets.schema import KEYS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "targets.md"
 RESULTS = DOCS.parents[1] / "matrix" / "results"

@@ -370,7 +370,7 @@ def test_a_status_that_somebody_else_took_is_no_error() -> None:
 
 STRAYS: Final = """
 import os, subprocess
-from portagpu.base.subprocesses.end import adopt_orphans, end_strays
+from portagpu.base.subprocesses.start import adopt_orphans, end_strays
 adopt_orphans()
 kept, stray = (subprocess.Popen(["sleep", "600"]) for _ in range(2))
 ended = subprocess.Popen(["true"])

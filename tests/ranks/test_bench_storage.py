@@ -15,9 +15,9 @@ from portagpu.runs.results.run import Result, Verdict
 from portagpu.suites.performance.cases import plan
 from portagpu.suites.performance.samples import take_turns
 from portagpu.suites.performance.timing import Effort
-from portagpu_cuda.storage import STORAGE as CUFILE
-from portagpu_cuda.storage import counts_of
-from portagpu_rocm.storage import STORAGE as HIPFILE
+from portagpu_cuda.libraries import STORAGE as CUFILE
+from portagpu_cuda.libraries import counts_of
+from portagpu_rocm.libraries import STORAGE as HIPFILE
 from tests.conftest import ROOT
 from tests.process.test_bench_suite import CPU, GPU
 
@@ -134,7 +134,7 @@ def test_a_folder_in_memory_is_skipped_and_says_what_to_do(ranks: Ranks) -> None
 @pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no /dev/shm")  # noqa: S108
 def test_files_in_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
-    from portagpu.base.scratch import Scratch
+    from portagpu.base.files import Scratch
     from portagpu_cpu.storage import STORAGE
 
     monkeypatch.setenv("TMPDIR", "/dev/shm")  # noqa: S108

@@ -11,7 +11,7 @@ from portagpu.devices.tuners import TunerState, files_below
 from portagpu.runs.results.run import Result, Verdict
 from portagpu.suites.performance.cases import plan
 from portagpu.suites.performance.timing import Effort
-from portagpu_rocm.tuners import state_of_file, validators_of
+from portagpu_rocm.libraries import state_of_file, validators_of
 from tests.conftest import ROOT
 from tests.process.test_bench_suite import CPU, GPU
 

@@ -32,13 +32,13 @@ DEFAULT_STREAM = 0
 PRIORITIES = {"cuda": (0, -3), "rocm": (0, -1)}
 BACKEND_MODULES = (
     "portagpu_torch_gpu.device",
-    "portagpu_torch_gpu.describe",
+    "portagpu_torch_gpu.device",
     "portagpu_cuda.backend",
-    "portagpu_cuda.nvtx_ranges",
-    "portagpu_rocm.roctx",
-    "portagpu_cuda.identity",
+    "portagpu_cuda.backend",
     "portagpu_rocm.backend",
-    "portagpu_rocm.identity",
+    "portagpu_cuda.backend",
+    "portagpu_rocm.backend",
+    "portagpu_rocm.backend",
 )
 
 

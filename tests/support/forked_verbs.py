@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 VERB: Final = "from portagpu.cli import main\nsys.exit(main(sys.argv[1:]))"
 LIBRARIES_HERE: Final = """
 import importlib, json
-import portagpu.facts.readings.probe
+import portagpu.facts.readings.stream
 def call(module, function, arguments=(), *, limit_s, environment=None):
     try:
         value = getattr(importlib.import_module(module), function)(*arguments)
     except Exception as error:
         return None, f"{module} failed: {error}"
     return json.loads(json.dumps(value)), ""
-portagpu.facts.readings.probe.call = call
+portagpu.facts.readings.stream.call = call
 """
 """The beginning of a body: vendors' libraries are asked in the fork, and not in a child of it.
 

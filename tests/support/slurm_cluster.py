@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from portagpu.base.subprocesses.end import die_with_parent, end_marked, signal_process
+from portagpu.base.subprocesses.start import die_with_parent, end_marked, signal_process
 from tests.support.owned import kept
 from tests.support.waits import wait_until
 

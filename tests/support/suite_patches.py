@@ -21,7 +21,7 @@ from portagpu.devices import functions
 from portagpu.devices.collectives.alpha_beta import Fit
 from portagpu.devices.collectives.comm import Comm
 from portagpu.devices.collectives.tuning import Profile
-from portagpu_cpu import CpuPlugin, fp8
+from portagpu_cpu import CpuPlugin, identity
 from portagpu_cpu.backend import CpuBackend
 from portagpu_cpu.identity import CpuProperties
 from portagpu_cuda import cost_model
@@ -169,7 +169,7 @@ def _fp8_on_trust(works: bool, multiply: Any) -> Callable[[pytest.MonkeyPatch], 
     """The CPU backend states that fp8 works, or that it does not, where torch does otherwise."""
 
     def patch(monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(fp8, "_works", lambda dtype: works)
+        monkeypatch.setattr(identity, "_works", lambda dtype: works)
         broken.replaced(torch, "_scaled_mm", multiply)(monkeypatch)
 
     return patch

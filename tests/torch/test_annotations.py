@@ -227,7 +227,7 @@ def roctx(monkeypatch, tmp_path):
     monkeypatch.setenv("ROCTX_LOG", str(log))
     yield lambda: log.read_text("utf-8").splitlines() if log.exists() else []
     # the stand-in writes to this test's log, and no later test may call it
-    module = sys.modules["portagpu_rocm.roctx"]
+    module = sys.modules["portagpu_rocm.backend"]
     module.library.cache_clear()
     module.attached.cache_clear()
 

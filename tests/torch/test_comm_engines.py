@@ -14,7 +14,7 @@ pytestmark = pytest.mark.torch
 
 import portagpu
 from portagpu.devices.collectives.membership import engine_of
-from portagpu_torch_gpu.describe import ENGINE_VARIABLES, ENGINES
+from portagpu_torch_gpu.device import ENGINE_VARIABLES, ENGINES
 
 COMM = replace(portagpu.backend("cpu").comm, engines=ENGINES, engine_variables=ENGINE_VARIABLES)
 

@@ -286,7 +286,7 @@ def test_a_mig_slice_has_its_profile_and_its_own_kind_of_uuid(monkeypatch):
     assert handle.part == Part("3g.20gb", "NVIDIA A100-SXM4-40GB"), f"the part is {handle.part}"
     whole, _ = opened(monkeypatch, BY_ID["h200"])
     assert whole.mig_profile is None, "a whole GPU has a MIG profile"
-    from portagpu_cuda.identity import device_uuid
+    from portagpu_cuda.backend import device_uuid
 
     text = "91a535d7-4157-249a-65e5-73883afa626e"
     slice_ = type("P", (), {"name": "NVIDIA H200 MIG 1g.18gb", "uuid": text})
@@ -297,7 +297,7 @@ def test_a_mig_slice_has_its_profile_and_its_own_kind_of_uuid(monkeypatch):
 def test_an_absent_uuid_is_none(monkeypatch, text):
     opened(monkeypatch, BY_ID["h200"])
     for kind in PLUGINS:
-        module = importlib.import_module(f"portagpu_{kind}.identity")
+        module = importlib.import_module(f"portagpu_{kind}.backend")
         found = module.device_uuid(type("P", (), {"name": "x", "uuid": text}))
         assert found is None, f"{kind}: {text!r} became {found!r}"
 
@@ -450,7 +450,7 @@ def test_the_software_of_every_expectation_is_a_version_that_the_backend_states(
 @pytest.mark.parametrize(("number", "text"), [(91002, "9.10.2"), (8907, "8.9.7"), (None, None)])
 def test_cudnn_versions(monkeypatch, number, text):
     opened(monkeypatch, BY_ID["h200"])
-    from portagpu_cuda.identity import cudnn_version
+    from portagpu_cuda.backend import cudnn_version
 
     assert cudnn_version(number) == text
 

@@ -210,7 +210,7 @@ def test_where_nothing_else_counts_a_child_does_once(monkeypatch, kind):
     plugin = PLUGINS[kind]()
     monkeypatch.setattr(plugin, "count_without_opening", lambda: None)
     assert (plugin.count(), plugin.count()) == (3, 3)
-    expected = ("portagpu_torch_gpu.describe", "addresses", (f"portagpu_{kind}.identity",))
+    expected = ("portagpu_torch_gpu.device", "addresses", (f"portagpu_{kind}.backend",))
     assert asked == [expected], f"{len(asked)} children were asked"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     plugin.count()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.base.debug_variables import (
+from portagpu.base.environment import (
     ASYNCHRONY,
     CACHING,
     COMPILER,

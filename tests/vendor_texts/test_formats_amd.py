@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from portagpu.facts.formats.json_text import json_documents
+from portagpu.facts.formats.json_xml import json_documents
 from portagpu.facts.readings import Findings, FormatError, Link, Node, Reading
 from portagpu_rocm.formats import (
     amd_smi_json,
@@ -18,7 +18,7 @@ from portagpu_rocm.formats import (
     rocminfo,
 )
 from portagpu_rocm.formats._amd import gfx_arch, size
-from portagpu_rocm.formats._amd_smi_links import most_bandwidth
+from portagpu_rocm.formats._amd_smi import most_bandwidth
 from tests.support import format_texts as texts
 from tests.support.looped import looped
 

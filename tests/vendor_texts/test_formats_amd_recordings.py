@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.facts.host.kfd import KfdNode, read_kfd
+from portagpu.facts.host.gpus import KfdNode, read_kfd
 from portagpu.facts.host.tree import Tree
 from portagpu.machine.inventory.kfd_links import kfd_links, packages
 from tests.support.host_trees import build

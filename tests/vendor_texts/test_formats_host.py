@@ -12,7 +12,7 @@ import pytest
 import portagpu
 import portagpu.facts.formats
 from portagpu.facts.formats.host import hwloc_xml, kernel_log, lspci, nccl_topo
-from portagpu.facts.formats.xml import MAX_DEPTH, read_xml, root_tag
+from portagpu.facts.formats.json_xml import MAX_DEPTH, read_xml, root_tag
 from portagpu.facts.readings.model import Findings, FormatError, Node
 from portagpu.facts.vendors import vendors
 from portagpu.machine.inventory import infiniband

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from portagpu.facts.host import Cache, NumaNode, Temperature, read_host, visibility
-from portagpu.facts.host.features import matrix_units, vector_bits, vector_units, x86_64_level
+from portagpu.facts.host.cpu import matrix_units, vector_bits, vector_units, x86_64_level
 from portagpu.facts.host.tree import cpu_list, format_cpu_list, size_bytes, to_float, to_int
 from tests.support.host_trees import GIB, X86_FLAGS, aarch64, build, two_socket_x86
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from portagpu.facts.host import Partition, PciGpu, gpus_on_machine
-from portagpu.facts.host.kfd import gfx_name
+from portagpu.facts.host.gpus import gfx_name
 from portagpu.facts.host.tree import Tree
 from tests.support.host_trees import GIB, PCI, build, gfx942_node, kfd_node, pci_device
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from portagpu.facts.host import UNLIMITED, read_host
-from portagpu.facts.host.cgroup import CgroupLimits
+from portagpu.facts.host.limits import CgroupLimits
 from tests.support.host_trees import GIB, build, two_socket_x86
 
 if TYPE_CHECKING:

@@ -20,11 +20,11 @@ from portagpu.checks.recordings.replay import MANIFEST, Recording
 from portagpu.cli.bringup import bringup as bringup_verb
 from portagpu.cli.info import info
 from portagpu.facts.formats import MOST_DEVICES
-from portagpu.facts.host import rooted, tree
-from portagpu.facts.host.rooted import RootedFolder
+from portagpu.facts.host import tree
 from portagpu.facts.host.tree import (
     LARGEST_ATTRIBUTE,
     MOST_CPUS,
+    RootedFolder,
     Tree,
     cpu_list,
     size_bytes,
@@ -153,7 +153,7 @@ def test_a_link_that_is_exchanged_meanwhile_is_not_followed(
             place.symlink_to(outside / "list" if path == "file" else outside)
         return found
 
-    monkeypatch.setattr(rooted.os, "stat", exchanged)
+    monkeypatch.setattr(tree.os, "stat", exchanged)
     for path in ("proc/file", "proc/folder/list"):
         with pytest.raises(OSError, match=r"symbolic links|Not a directory"):
             RootedFolder(root).data(path, 100)
@@ -224,7 +224,7 @@ def test_a_file_that_grows_while_it_is_hashed_ends(tmp_path: Path, monkeypatch: 
 def test_a_folder_of_more_entries_than_any_of_the_kernels_is_not_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rooted, "MOST_ENTRIES", 100)
+    monkeypatch.setattr(tree, "MOST_ENTRIES", 100)
     build(tmp_path, {f"many/{n}": "x" for n in range(101)} | {"list": LIST.strip()})
     assert Tree(tmp_path).names("many") == ()
     (problem,) = Recording(tmp_path).inventory().problems

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 
-from portagpu.facts.host.kfd import read_kfd
+from portagpu.facts.host.gpus import read_kfd
 from portagpu.facts.host.tree import Tree
 from portagpu.facts.readings import Findings, Link, Node
 from portagpu.machine.inventory.kfd_links import kfd_links, packages

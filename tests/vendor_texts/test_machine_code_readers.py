@@ -12,9 +12,8 @@ pytest.importorskip("elftools")
 pytest.importorskip("msgpack")
 
 from portagpu.base.errors import MissingDependency
-from portagpu_cuda_build.cubin import max_threads
-from portagpu_cuda_build.ptxas import Usage, read_usage
-from portagpu_rocm_build.code_object import read_code_object
+from portagpu_cuda_build.nvrtc import Usage, max_threads, read_usage
+from portagpu_rocm_build.clang import read_code_object
 
 NULL, PROGBITS, STRTAB, NOTE, NOBITS = 0, 1, 3, 7, 8
 

@@ -437,7 +437,7 @@ def test_a_gzip_that_breaks_off_is_refused_in_one_line(tmp_path: Path) -> None:
 def test_a_gzip_of_far_more_than_its_size_is_not_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("portagpu.facts.captures.packed._BYTES", 1 << 20)
+    monkeypatch.setattr("portagpu.facts.captures.model._BYTES", 1 << 20)
     file = tmp_path / "a.sqlite.gz"
     file.write_bytes(gzip.compress(b"SQLite format 3\0" + bytes(64 << 20)))
     with pytest.raises(FormatError, match="unpack it with gunzip"):

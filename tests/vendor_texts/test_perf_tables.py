@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.facts.nccl_tests.bandwidth import (
+from portagpu.facts.nccl_tests.model import (
     OPERATIONS,
     algbw_gbs,
     bus_factor,

@@ -9,10 +9,10 @@ import pytest
 
 from portagpu.facts.readings.document import from_document, to_document
 from portagpu.facts.readings.model import GpuState
-from portagpu.facts.readings.probe import plausible_findings
+from portagpu.facts.readings.stream import plausible_findings
 from portagpu_cuda import gpus as nvml
 from portagpu_rocm.amdsmi_gpus import amdsmi_findings
-from portagpu_rocm.pyrsmi_gpus import pyrsmi_findings
+from portagpu_rocm.gpus import pyrsmi_findings
 
 ADDRESS = "0000:05:00.0"
 JUNK = (
@@ -92,7 +92,7 @@ def of_pyrsmi(chance, changing):
 @pytest.mark.parametrize("changing", [False, True], ids=["probe", "sample"])
 @pytest.mark.parametrize("read", [nvml_findings, of_amdsmi, of_pyrsmi])
 def test_a_library_that_answers_with_anything_is_read(read, changing, monkeypatch):
-    for module in ("portagpu_cuda.gpu_links._rarely", "portagpu_rocm.amdsmi_gpus._rarely"):
+    for module in ("portagpu_cuda.gpus._rarely", "portagpu_rocm.amdsmi_gpus._rarely"):
         monkeypatch.setattr(f"{module}._after_s", 0.0)
     monkeypatch.setattr("portagpu_rocm.amdsmi_gpus._seldom._after_s", 0.0)
     for seed in range(300):

@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape, unescape
 
 import pytest
 
-from portagpu.base.redact.keys import identifying_kind
+from portagpu.base.redact.names import identifying_kind
 from portagpu.base.redact.scrub import find_identifying, scrub
 from portagpu.checks.recordings import record as record_module
 from portagpu.checks.recordings.record import record

@@ -16,8 +16,7 @@ from ctypes import c_uint64 as u64
 import pytest
 
 from portagpu.facts.host import Tree
-from portagpu_rocm.gpu_metrics import GpuMetrics, read_metrics
-from portagpu_rocm.kernel_gpus import kernel_findings
+from portagpu_rocm.kernel_gpus import GpuMetrics, kernel_findings, read_metrics
 from tests.support.gpu_trees import amd_gpu, machine, nvidia_gpu
 from tests.support.host_trees import PCI, build
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from portagpu.facts.host.edac import read_memory_controllers
-from portagpu.facts.host.sensors import read_sensors
+from portagpu.facts.host.sensors import read_memory_controllers, read_sensors
 from portagpu.facts.host.tree import Tree
 from portagpu.runs.judges.health import judge_host
 from portagpu.runs.results.verdicts import Verdict

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from portagpu.cli import main
-from portagpu.facts.captures import json_stream, packed
+from portagpu.facts.captures import json_stream, model
 from portagpu.facts.readings.model import FormatError
 from portagpu.traces.analysis.compare import compare
 from portagpu.traces.analysis.diagnose import diagnose
@@ -88,7 +88,7 @@ def test_a_byte_order_mark_hides_no_format(tmp_path: Path, encoding: str) -> Non
 def test_a_gzip_may_not_hold_any_number_of_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    monkeypatch.setattr(packed, "_BYTES", 1 << 20)
+    monkeypatch.setattr(model, "_BYTES", 1 << 20)
     start = KERNELS if end == "csv" else kineto([kernel(1.0)])[:-2] + ","
     file = tmp_path / f"bomb.{end}.gz"
     file.write_bytes(gzip.compress(start.encode() + b"\n" * (4 << 20)))
@@ -99,8 +99,8 @@ def test_a_gzip_may_not_hold_any_number_of_bytes(
 def test_short_lines_of_a_gzip_count_more_than_their_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packed, "_BYTES", 1 << 20)
-    monkeypatch.setattr(packed, "_TIMES", 1)
+    monkeypatch.setattr(model, "_BYTES", 1 << 20)
+    monkeypatch.setattr(model, "_TIMES", 1)
     file = tmp_path / "blank.csv.gz"
     file.write_bytes(gzip.compress(KERNELS.encode() + b"\n" * (1 << 18)))
     with pytest.raises(FormatError, match="holds more than 1 MiB"):

@@ -10,14 +10,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.facts.captures.annotations import take_apart
-from portagpu.facts.captures.arrow import arrow, import_library
-from portagpu.facts.captures.event_batches import (
+from portagpu.facts.captures.columns import (
     Numbered,
     Words,
     joined,
     narrow,
     positive,
+    take_apart,
     to_table,
 )
 from portagpu.facts.captures.model import (
@@ -29,6 +28,8 @@ from portagpu.facts.captures.model import (
     Process,
     Source,
     ToolMessage,
+    arrow,
+    import_library,
 )
 from portagpu.facts.captures.sqlite import (
     SqliteFile,
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from portagpu.facts.captures.event_batches import Columns
+    from portagpu.facts.captures.columns import Columns
     from portagpu.facts.captures.sqlite import Type
 
 KIND: Final = "nsys SQLite"

@@ -1,16 +1,259 @@
-"""What nvidia-smi prints: its table, ``-q``, ``-L``, ``--query-gpu ... --format=csv``, versions."""
+"""What nvidia-smi prints: its table, ``-q``, ``-L``, ``--query-gpu ... --format=csv``, versions.
+
+The table has GPUs, their MIG devices and processes. A GPU is two or three lines of three cells;
+driver 2.x wrote "0." for its number and "SB / DB" for its errors, MIG came with 450, and the
+columns' widths change with every driver.
+"""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 from typing import Final
 
-from portagpu.facts.formats import Shape, stated, within_device_limit
-from portagpu.facts.readings.model import Findings, FormatError, GpuPart, Reading
-from portagpu_cuda.formats._nvidia import VENDOR, lost_gpu, unmasked_uuid
-from portagpu_cuda.formats._nvidia_csv import CSV_SHAPE, is_csv, parse_csv
-from portagpu_cuda.formats._nvidia_query import QUERY_SHAPE, is_query, parse_query
-from portagpu_cuda.formats._nvidia_table import TABLE_SHAPE, is_table, parse_table
+from portagpu.facts.formats import (
+    Shape,
+    integer,
+    is_error,
+    number,
+    pci_address,
+    stated,
+    within_device_limit,
+)
+from portagpu.facts.readings.model import (
+    Findings,
+    FormatError,
+    GpuPart,
+    GpuState,
+    Memory,
+    Reading,
+    without_none,
+)
+from portagpu_cuda.formats._nvidia import VENDOR, lost_gpu, memory_bytes, unmasked_uuid, yes_or_no
+from portagpu_cuda.formats._nvidia_csv import (
+    CSV_SHAPE,
+    QUERY_SHAPE,
+    is_csv,
+    is_query,
+    parse_csv,
+    parse_query,
+)
+
+_HEAD: Final = re.compile(
+    r"\| NVIDIA-SMI +(\S+) +(?:Driver|KMD) Version: +(\S+)(?: +CUDA (?:UMD )?Version: +(\S+))?"
+)
+_TIME: Final = re.compile(r"[A-Z][a-z]{2} [A-Z][a-z]{2} +\d{1,2} [\d:]{8} \d{4}")
+_FIRST: Final = re.compile(r"(\d{1,4})\.? +(\S.*)")
+_FLAGS: Final = frozenset({"On", "Off", "N/A", "ERR!"})
+_PROCESS: Final = re.compile(r"\| +(\d{1,4})\.? +(?:(?:\S+ +){2})?(\d{1,10}) +\S")
+_CUT: Final = "..."
+_MEASURES: Final = (True, False, True)
+"""Of a GPU's second line: what it does now, its memory, how busy it is."""
+_BORDER: Final = re.compile(r"\+[-=+]+\+")
+_DIVIDER: Final = re.compile(r"\|[-+]+\|")
+
+TABLE_SHAPE: Final = Shape(
+    r"\| NVIDIA-SMI +\S",
+    re.compile(
+        rf"\s*(?:\|(?! AMD-SMI )|\+|{_TIME.pattern}|[Uu]nable to determine the device handle for )"
+    ),
+    tells_its_end=True,
+)
+
+
+@dataclass(slots=True)
+class _Row:
+    """One GPU's cells, line by line."""
+
+    index: int
+    lines: list[list[str]]
+    parts: list[GpuPart] = field(default_factory=list)
+    processes: int | None = None
+
+
+def is_table(text: str) -> bool:
+    """Whether the table's head line stands in ``text``."""
+    return _HEAD.search(text) is not None
+
+
+def parse_table(text: str) -> Findings:
+    """The GPUs of the last table in ``text``."""
+    head = None
+    time: str | None = None
+    section = "gpus"
+    rows: dict[int, _Row] = {}
+    current: _Row | None = None
+    gone: list[tuple[Reading, str]] = []
+    problems: list[str] = []
+    closed = False
+    borders = 0
+    for line in map(str.strip, text.splitlines()):
+        is_border = _BORDER.fullmatch(line) is not None
+        if line:
+            borders = 2 if _DIVIDER.fullmatch(line) else borders + 1 if is_border else 0
+        # of the list of processes portagpu record keeps the borders alone, below the last GPU's
+        closed |= is_border and (section == "processes" or (borders > 2 and bool(rows)))
+        if (match := _HEAD.match(line)) is not None:
+            if head is not None:
+                problems.append("the text holds several tables; this is the last")
+            head, section, rows, current, gone = match, "gpus", {}, None, []
+            closed = False
+        elif (clock := _TIME.match(line)) is not None:
+            time = clock.group()
+        elif (missing := lost_gpu(line)) is not None:
+            gone.append(missing)
+        elif line.startswith("| MIG devices"):
+            section = "mig"
+        elif re.match(r"\| (?:Compute p|P)rocesses:", line):
+            section, closed = "processes", False
+            for row in rows.values():
+                row.processes = 0
+        elif not line.startswith("|"):
+            current = None if line.startswith("+") else current
+        elif section == "gpus":
+            current = _gpu_line(line, rows, current)
+        elif section == "mig":
+            _mig_line(line, rows)
+        else:
+            _process_line(line, rows)
+    broken = not closed
+    if broken:
+        problems.append("the table breaks off: the list of processes and its border are not in it")
+    readings = within_device_limit(map(_reading, rows.values()), KIND)
+    problems += [sentence for row in rows.values() if (sentence := _failure(row)) is not None]
+    return Findings(
+        kind=KIND,
+        readings=(*readings, *(one for one, _ in gone)),
+        versions=_versions(head),
+        taken=time,
+        problems=(*dict.fromkeys(problems), *(problem for _, problem in gone)),
+        breaks_off=broken,
+    )
+
+
+def _versions(head: re.Match[str] | None) -> dict[str, str]:
+    if head is None:
+        return {}
+    return without_none({"driver": stated(head.group(2)), "cuda": stated(head.group(3))})
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def _gpu_line(line: str, rows: dict[int, _Row], current: _Row | None) -> _Row | None:
+    cells = _cells(line)
+    if len(cells) != 3:
+        return None
+    match = _FIRST.fullmatch(cells[0])
+    # the second line's first cell may begin with a number as well: the fan's "30%" does not
+    if match is not None and (current is None or _is_address(cells[1])):
+        current = _Row(int(match.group(1)), [[match.group(2), *cells[1:]]])
+        rows[current.index] = current
+    elif current is not None and len(current.lines) < 3:
+        current.lines.append(cells)
+    return current
+
+
+def _is_address(cell: str) -> bool:
+    first = cell.split(" ", 1)[0]
+    return pci_address(first) is not None or is_error(first)
+
+
+def _mig_line(line: str, rows: dict[int, _Row]) -> None:
+    cells = _cells(line)
+    numbers = cells[0].split()
+    if len(numbers) != 4 or not all(word.isdecimal() for word in numbers) or len(cells) < 3:
+        return
+    row = rows.get(_bounded_integer(numbers[0]))
+    if row is not None:
+        used = _pair(cells[1])
+        row.parts.append(
+            GpuPart(
+                index=_bounded_integer(numbers[3]),
+                memory_bytes=memory_bytes(used[1]) if used else None,
+                unit_count=integer(cells[2].split(" ")[0]),
+            )
+        )
+
+
+def _pair(cell: str) -> tuple[str, str] | None:
+    """The words around a slash that stands between blanks, unlike that of "N/A"."""
+    words = cell.split()
+    at = next((n for n, word in enumerate(words[1:-1], 1) if word == "/"), None)
+    return None if at is None else (words[at - 1], words[at + 1])
+
+
+def _bounded_integer(digits: str) -> int:
+    return int(digits[:9])
+
+
+def _process_line(line: str, rows: dict[int, _Row]) -> None:
+    match = _PROCESS.match(line)
+    words = line.strip("| ").split()
+    if match is not None and (row := rows.get(int(match.group(1)))) is not None:
+        row.processes = (row.processes or 0) + 1
+    elif "Not Supported" in line and words[0].rstrip(".").isdecimal():
+        unknown = rows.get(_bounded_integer(words[0].rstrip(".")))
+        if unknown is not None:
+            unknown.processes = None
+
+
+def _reading(row: _Row) -> Reading:
+    first, second, third = (*row.lines, [], [], [])[:3]
+    words = first[0].rsplit(maxsplit=1)
+    name = stated(words[0] if len(words) == 2 and words[1] in _FLAGS else first[0])
+    cut = name is not None and name.endswith(_CUT)
+    errors = first[2].split()
+    draw = _pair(second[0]) if second else None
+    used = _pair(second[1]) if second else None
+    temperature = re.search(r"\b(\d{1,3}) ?C\b", second[0]) if second else None
+    busy = re.match(r"(\d{1,3})%", second[2]) if second else None
+    return Reading(
+        source=KIND,
+        vendor=VENDOR,
+        index=row.index,
+        pci=pci_address(first[1].split(" ", 1)[0]),
+        name=None if cut else name,
+        memory_bytes=memory_bytes(used[1]) if used else None,
+        mig_enabled=yes_or_no(third[2]) if third else None,
+        parts=tuple(row.parts),
+        # one number is uncorrected errors since the driver was loaded, two are "SB / DB"
+        memory=Memory(
+            corrected=integer(errors[0]) if len(errors) == 2 else None,
+            uncorrected=integer(errors[-1]) if errors else None,
+        ),
+        state=GpuState(
+            temperatures_c={"gpu": float(temperature.group(1))} if temperature else {},
+            power_w=number(draw[0]) if draw else None,
+            power_limit_w=number(draw[1]) if draw else None,
+            utilization_percent=float(busy.group(1)) if busy else None,
+            memory_used_bytes=memory_bytes(used[0]) if used else None,
+            processes=row.processes,
+            error=_error_word(second),
+        ),
+        extra={"name begins with": name.removesuffix(_CUT)} if cut and name else {},
+    )
+
+
+def _error_word(second: list[str]) -> str | None:
+    """The error word that replaces every measure of a GPU that no longer answers."""
+    if len(second) != len(_MEASURES):
+        return None
+    words = [
+        next((word for word in cell.split() if is_error(word)), None)
+        for cell, measure in zip(second, _MEASURES, strict=True)
+        if measure
+    ]
+    return words[0] if None not in words else None
+
+
+def _failure(row: _Row) -> str | None:
+    words = [word for line in row.lines for cell in line for word in cell.split() if is_error(word)]
+    if not words:
+        return None
+    return f"GPU number {row.index} answers {words[0]!r} in the place of {len(words)} values"
+
 
 KIND: Final = "nvidia-smi"
 LIST: Final = "nvidia-smi -L"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from portagpu.facts.formats import integer, stated, within_device_limit
-from portagpu.facts.formats.xml import Element, read_xml
+from portagpu.facts.formats.json_xml import Element, read_xml
 from portagpu.facts.readings.model import Findings, FormatError, GpuPart, Reading
 from portagpu_cuda.formats._nvidia import (
     failures,

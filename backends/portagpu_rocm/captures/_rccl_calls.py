@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from portagpu.facts.captures.arrow import arrow, import_library
-from portagpu.facts.captures.event_batches import Words, decoded, translated
+from portagpu.facts.captures.columns import Words, decoded, translated
+from portagpu.facts.captures.model import arrow, import_library
 from portagpu_rocm.captures._rocprof import OPERATIONS
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from portagpu.facts.captures.event_batches import Columns
+    from portagpu.facts.captures.columns import Columns
     from portagpu.facts.captures.sqlite import SqliteFile, Type
 
 _TYPES: Final = (

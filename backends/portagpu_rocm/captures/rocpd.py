@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.errors import CollectiveError
 from portagpu.devices.collectives.launcher import place_of_rank
-from portagpu.facts.captures.annotations import take_apart
-from portagpu.facts.captures.arrow import arrow, import_library
-from portagpu.facts.captures.columns import json_object
-from portagpu.facts.captures.event_batches import (
+from portagpu.facts.captures.columns import (
     Numbered,
     Words,
     joined,
+    json_object,
     narrow,
     positive,
+    take_apart,
     to_table,
     translated,
 )
@@ -34,6 +33,8 @@ from portagpu.facts.captures.model import (
     Kind,
     Process,
     Source,
+    arrow,
+    import_library,
     table,
 )
 from portagpu.facts.captures.sqlite import SqliteFile, all_whole, is_sqlite, opened, wholes
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from portagpu.facts.captures.event_batches import Columns
+    from portagpu.facts.captures.columns import Columns
 
 KIND: Final = "rocpd"
 

@@ -14,9 +14,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.text import excerpt
-from portagpu.facts.captures.arrow import import_library
 from portagpu.facts.captures.columns import FARTHEST_NS, text_of, whole
 from portagpu.facts.captures.json_stream import CHUNK_BYTES, Document, Events
+from portagpu.facts.captures.model import import_library
 from portagpu.facts.captures.text_tables import (
     batches,
     column,

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.text import excerpt
-from portagpu.facts.captures.annotations import take_apart
+from portagpu.facts.captures.columns import take_apart
 from portagpu.facts.captures.model import Capture, CapturedDevice, Kind
 from portagpu.facts.captures.text_tables import (
     batches,

@@ -12,10 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.text import excerpt
-from portagpu.facts.captures.annotations import take_apart
-from portagpu.facts.captures.arrow import import_library
-from portagpu.facts.captures.columns import FARTHEST_NS, Rows, text_of, whole
-from portagpu.facts.captures.event_batches import joined
+from portagpu.facts.captures.columns import FARTHEST_NS, Rows, joined, take_apart, text_of, whole
 from portagpu.facts.captures.json_stream import CHUNK_BYTES, Document, Events
 from portagpu.facts.captures.model import (
     EVENT_COLUMNS,
@@ -24,6 +21,7 @@ from portagpu.facts.captures.model import (
     Kind,
     Process,
     Source,
+    import_library,
     table,
 )
 from portagpu.facts.readings.model import FormatError

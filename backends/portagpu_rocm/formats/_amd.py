@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 from portagpu.facts.arch import base_name
 from portagpu.facts.formats import integer, number, stated
-from portagpu.facts.host.kfd import gfx_name
+from portagpu.facts.host.gpus import gfx_name
 from portagpu.facts.pcie import GENERATION
 
 VENDOR: Final = "amd"

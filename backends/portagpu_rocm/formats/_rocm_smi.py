@@ -25,7 +25,7 @@ from portagpu_rocm.formats._amd import (
     product_name,
     runtime_uuid,
 )
-from portagpu_rocm.formats._amd_smi_links import KINDS, most_bandwidth
+from portagpu_rocm.formats._amd_smi import KINDS, most_bandwidth
 
 Card = Mapping[str, str]
 Pair = tuple[int, int]

@@ -11,12 +11,10 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from portagpu.facts.formats import within_device_limit
-from portagpu.facts.formats.json_text import json_documents, json_start
+from portagpu.facts.formats.json_xml import json_documents, json_start
 from portagpu.facts.readings import Findings, FormatError
 from portagpu_rocm.formats._amd import first_stated, scalar_text
-from portagpu_rocm.formats._amd_smi import driver_version, reading
-from portagpu_rocm.formats._amd_smi_links import links
-from portagpu_rocm.formats._amd_smi_records import Record, merge
+from portagpu_rocm.formats._amd_smi import Record, driver_version, links, merge, reading
 
 KIND: Final = "amd-smi --json"
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from portagpu.facts.formats import pci_address, within_device_limit
-from portagpu.facts.formats.json_text import json_documents, json_start
+from portagpu.facts.formats.json_xml import json_documents, json_start
 from portagpu.facts.readings import Findings, FormatError, GpuState, Pcie, Reading
 from portagpu.facts.readings.model import without_none
 from portagpu_rocm.formats._amd import (

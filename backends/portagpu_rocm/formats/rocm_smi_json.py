@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from portagpu.facts.formats import stated, within_device_limit
-from portagpu.facts.formats.json_text import json_documents, json_start
+from portagpu.facts.formats.json_xml import json_documents, json_start
 from portagpu.facts.readings import Findings, FormatError
 from portagpu_rocm.formats._amd import scalar_text
 from portagpu_rocm.formats._rocm_smi import Pair, link, reading

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from portagpu.base.redact.keys import ROUGHLY, identifying_kind, is_word_of_prose, names_something
+from portagpu.base.redact.names import ROUGHLY, identifying_kind, is_word_of_prose, names_something
 
 PLACEHOLDER: Final = re.compile(r"<[a-z]++-\d++>")
 _HELD: Final = PLACEHOLDER.pattern

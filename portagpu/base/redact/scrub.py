@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.base.redact.keys import identifying_kind, names_something, nearest_key
+from portagpu.base.redact.names import identifying_kind, names_something, nearest_key
 from portagpu.base.redact.patterns import (
     PLACEHOLDER,
     Replace,

@@ -23,19 +23,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.errors import PortagpuError
 from portagpu.base.patience import LIMITS, PATIENCE
-from portagpu.base.subprocesses.end import (
+from portagpu.base.subprocesses.fork import OPTION, Program
+from portagpu.base.subprocesses.start import (
     MARK,
+    NEUTRAL_FOLDER,
     children_of,
     die_with_parent,
     end_marked,
     has_ended,
     kill_group,
     new_mark,
+    python_command,
+    python_environment,
     signal_name,
     signal_process,
 )
-from portagpu.base.subprocesses.fork import OPTION, Program
-from portagpu.base.subprocesses.start import NEUTRAL_FOLDER, python_command, python_environment
 from portagpu.base.text import excerpt
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
-from portagpu.base.subprocesses.end import MARK, die_with_parent, mark_place, write_mark
+from portagpu.base.subprocesses.start import MARK, die_with_parent, mark_place, write_mark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

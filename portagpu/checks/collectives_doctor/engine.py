@@ -22,7 +22,7 @@ from portagpu.checks.collectives_doctor.reports import (
 from portagpu.checks.collectives_doctor.settings import judge_machine
 from portagpu.checks.collectives_doctor.stalls import judge_dumps
 from portagpu.facts.formats.cleaning import decode_text
-from portagpu.facts.host.rooted import Kind, RootedFolder
+from portagpu.facts.host.tree import Kind, RootedFolder
 from portagpu.facts.readings.model import FormatError
 from portagpu.runs.engine import Progress, RunOptions, add_result, complete
 

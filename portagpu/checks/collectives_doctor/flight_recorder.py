@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.text import excerpt
 from portagpu.facts.formats.cleaning import decode_text
-from portagpu.facts.formats.json_text import json_documents
+from portagpu.facts.formats.json_xml import json_documents
 from portagpu.facts.readings.model import FormatError
 
 if TYPE_CHECKING:

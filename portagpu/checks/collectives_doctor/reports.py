@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.text import excerpt, ranks_in_words
 from portagpu.checks.collectives_doctor.findings import Finding
-from portagpu.facts.formats.json_text import json_documents
+from portagpu.facts.formats.json_xml import json_documents
 from portagpu.facts.readings.model import FormatError
 
 if TYPE_CHECKING:

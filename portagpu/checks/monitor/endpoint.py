@@ -14,9 +14,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu._version import __version__
-from portagpu.base.distributions import install
 from portagpu.base.errors import MissingDependency, PortagpuError
 from portagpu.base.patience import LIMITS
+from portagpu.base.plugins import install
 from portagpu.checks.monitor.metrics import LABELS, METRICS, OWN_METRICS
 
 if TYPE_CHECKING:

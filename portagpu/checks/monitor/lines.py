@@ -10,7 +10,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from portagpu.base.trust import destination
+from portagpu.base.files import destination
 from portagpu.checks.monitor.sample import to_documents
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.base.redact.keys import identifying_kind, names_something
+from portagpu.base.redact.names import identifying_kind, names_something
 from portagpu.base.redact.patterns import PLACEHOLDER, bare_uuid
 from portagpu.base.redact.scrub import Placeholders
 from portagpu.checks.recordings.anonymous_output import (

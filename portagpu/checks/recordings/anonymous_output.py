@@ -12,8 +12,8 @@ import re
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from xml.sax.saxutils import escape, quoteattr
 
-from portagpu.base.redact.keys import identifying_kind, names_something, nearest_key
-from portagpu.facts.formats.json_text import json_documents, json_start
+from portagpu.base.redact.names import identifying_kind, names_something, nearest_key
+from portagpu.facts.formats.json_xml import json_documents, json_start
 
 if TYPE_CHECKING:
     from collections import Counter

@@ -1,6 +1,6 @@
 """Packed recordings: gzip of one file, tar or zip of a folder, within limits.
 
-Files are unpacked one by one into a folder of this process (``portagpu/base/scratch.py``). Names
+Files are unpacked one by one into a folder of this process (``portagpu/base/files.py``). Names
 that lead out of it, and archives in archives, are refused. ``pack`` writes a recording as a tar.gz.
 """
 
@@ -16,8 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, Final
 
 from portagpu.base.errors import RecordingError
-from portagpu.base.files import read_bounded
-from portagpu.base.scratch import Scratch
+from portagpu.base.files import Scratch, read_bounded
 from portagpu.base.text import excerpt
 
 if TYPE_CHECKING:

@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.errors import OutputError
+from portagpu.base.files import Scratch, destination
 from portagpu.base.redact.names import machine_names
 from portagpu.base.redact.scrub import scrub
-from portagpu.base.scratch import Scratch
 from portagpu.base.text import excerpt
-from portagpu.base.trust import destination
 from portagpu.checks.info import collect
 from portagpu.checks.recordings.anonymous import Anonymizer, group_mounts, identities
 from portagpu.checks.recordings.archives import pack

@@ -22,8 +22,7 @@ from portagpu.devices.contract import Status
 from portagpu.facts.formats.cleaning import decode_text
 from portagpu.facts.formats.host import kernel_log
 from portagpu.facts.formats.reader import read_text
-from portagpu.facts.host.rooted import Kind, RootedFolder
-from portagpu.facts.host.tree import Tree, resolve_link
+from portagpu.facts.host.tree import Kind, RootedFolder, Tree, resolve_link
 from portagpu.facts.readings.document import from_document
 from portagpu.facts.readings.model import Findings, FormatError
 from portagpu.facts.torchbuild import TorchBuild

@@ -24,7 +24,7 @@ from portagpu.devices.collectives.cost import KnownError as KnownError
 from portagpu.devices.collectives.cost import Prediction as Prediction
 from portagpu.devices.collectives.cost import Question as Question
 from portagpu.devices.collectives.cost import Shots as Shots
-from portagpu.facts.nccl_tests.bandwidth import bus_factor
+from portagpu.facts.nccl_tests.model import bus_factor
 
 if TYPE_CHECKING:
     from portagpu.devices.collectives.alpha_beta import Fit

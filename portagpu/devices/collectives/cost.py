@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
-from portagpu.facts.nccl_tests.bandwidth import OPERATIONS
+from portagpu.facts.nccl_tests.model import OPERATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,7 +81,7 @@ class Graph:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """One collective. ``size_bytes`` is S of :mod:`portagpu.facts.nccl_tests.bandwidth`.
+    """One collective. ``size_bytes`` is S of :mod:`portagpu.facts.nccl_tests.model`.
 
     ``ranks`` are spread evenly over ``nodes``, one on each GPU. ``nics`` is the number of network
     ports of a node, each of ``nic_gbs`` in one direction. ``graphs`` replaces what the model would

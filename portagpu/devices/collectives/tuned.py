@@ -63,7 +63,7 @@ class TunedGroup:
     def way(self, operation: str, size_bytes: int, dtype: torch.dtype = torch.float32) -> str:
         """The name of the way in which a collective of that size is done: "call" is the library's.
 
-        ``size_bytes`` is S of :mod:`portagpu.facts.nccl_tests.bandwidth`.
+        ``size_bytes`` is S of :mod:`portagpu.facts.nccl_tests.model`.
         """
         name = str(dtype).removeprefix("torch.")
         entry = self.profile.find(operation, self._ranks, self._nodes, name)

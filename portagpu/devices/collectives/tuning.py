@@ -20,7 +20,7 @@ from portagpu.base.units import size
 from portagpu.devices.collectives.alpha_beta import Fit  # noqa: TC001 - documents read it
 from portagpu.devices.collectives.buckets import BucketChoice, choose_ddp
 from portagpu.devices.collectives.measured import Machine, Stack  # noqa: TC001 - documents read them
-from portagpu.facts.nccl_tests.bandwidth import TUNED
+from portagpu.facts.nccl_tests.model import TUNED
 from portagpu.facts.readings.model import FormatError
 from portagpu.facts.vendors import tables
 

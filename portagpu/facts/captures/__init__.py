@@ -1,12 +1,10 @@
 """What a profiler captured, in one form for every vendor. Importing it imports nothing heavy.
 
-- ``model``: the columns of events and what else a capture holds; the one place that names them.
-- ``arrow``: pyarrow, or the sentence that says how to install it.
+- ``model``: the columns of events and what else a capture holds, the one place that names them;
+  pyarrow, or the sentence that says how to install it; how much a gzip may hold.
 - ``labels``: name, domain and labels of an annotation as one text.
-- ``columns``, ``event_batches``: values of a stranger's file as columns of the schema.
-- ``sqlite``, ``json_stream``, ``text_tables``: the files of a stranger, in batches.
-- ``packed``: how much a gzip may hold.
-- ``annotations``: ranges that carry our labels, apart from others.
+- ``columns``: values of an untrusted file as columns of the schema; ranges that carry our labels.
+- ``sqlite``, ``json_stream``, ``text_tables``: untrusted files, in batches.
 - ``marked_blocks``: blocks of a program, for whichever profiler listens; it imports torch.
 - ``profilers``: what a vendor's package says of its profiler, to launch it and to read its output.
 

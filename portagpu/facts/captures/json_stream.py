@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.text import one_line
-from portagpu.facts.captures.arrow import import_library
-from portagpu.facts.captures.packed import check_unpacked, most_unpacked
+from portagpu.facts.captures.model import check_unpacked, import_library, most_unpacked
 from portagpu.facts.readings.model import FormatError
 
 if TYPE_CHECKING:

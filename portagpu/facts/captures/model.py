@@ -1,20 +1,29 @@
 """What a profiler captured: events in columns, devices, and what the tool said of itself.
 
 Times are integers of nanoseconds on one clock per capture. A null value, or a column that a table
-lacks, means that the source does not have it; it never means 0.
+lacks, means that the source does not have it; it never means 0. :func:`arrow` is pyarrow, which
+holds the columns. A small untrusted gzip can hold terabytes: :func:`most_unpacked` bounds it.
 """
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from portagpu.facts.captures.arrow import arrow
+from portagpu.base.errors import MissingDependency
+from portagpu.base.plugins import install
+from portagpu.facts.readings.model import FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from pathlib import Path
+    from types import ModuleType
 
     import pyarrow as pa
+
 
 Kind = Literal["kernel", "copy", "set", "api", "operator", "range", "collective", "sync"]
 KINDS: Final[tuple[Kind, ...]] = (
@@ -234,3 +243,42 @@ def _whole_column(kind: Kind, part: pa.Table, name: str) -> Any:
     if name in part.column_names:
         return part.column(name)
     return pa.nulls(part.num_rows, field_type(name))
+
+
+def import_library(name: str) -> Any:
+    """The module ``name``, which the extra ``trace`` installs. Raises MissingDependency."""
+    try:
+        return _imported(name) if sys.modules.get(name) else import_module(name)
+    except ImportError as error:
+        package = name.partition(".")[0]
+        raise MissingDependency(
+            f"traces need {package}, which is not installed: {install('trace')}"
+        ) from error
+
+
+@cache
+def _imported(name: str) -> Any:
+    return import_module(name)
+
+
+def arrow() -> ModuleType:
+    """The module ``pyarrow``. Raises MissingDependency."""
+    module: ModuleType = import_library("pyarrow")
+    return module
+
+
+_TIMES: Final = 100
+"""Traces shrink to a tenth or a thirtieth."""
+_BYTES: Final = 256 << 20
+"""What any gzip may hold."""
+
+
+def most_unpacked(path: Path) -> int:
+    """The bytes that the gzip ``path`` may hold."""
+    return max(_BYTES, _TIMES * path.stat().st_size)
+
+
+def check_unpacked(path: Path, size: int, most: int) -> None:
+    """Raise FormatError where ``size`` bytes were unpacked, and that is more than ``most``."""
+    if size > most:
+        raise FormatError(f"{path}: holds more than {most >> 20:,} MiB: unpack it with gunzip")

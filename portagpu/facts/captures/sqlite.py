@@ -25,12 +25,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import quote
 
-from portagpu.base.scratch import Scratch
+from portagpu.base.files import Scratch
 from portagpu.base.text import one_line, printable
-from portagpu.facts.captures.arrow import arrow, import_library
-from portagpu.facts.captures.columns import FARTHEST_NS
-from portagpu.facts.captures.event_batches import decoded
-from portagpu.facts.captures.packed import check_unpacked, most_unpacked
+from portagpu.facts.captures.columns import FARTHEST_NS, decoded
+from portagpu.facts.captures.model import arrow, check_unpacked, import_library, most_unpacked
 from portagpu.facts.readings.model import FormatError
 
 if TYPE_CHECKING:
@@ -38,7 +36,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from portagpu.facts.captures.event_batches import Columns
+    from portagpu.facts.captures.columns import Columns
 
 HEADER: Final = b"SQLite format 3\0"
 BATCH_ROWS: Final = 32_768

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.base.text import one_line
 from portagpu.facts.captures.columns import FARTHEST_NS
-from portagpu.facts.captures.packed import check_unpacked, most_unpacked
+from portagpu.facts.captures.model import check_unpacked, most_unpacked
 from portagpu.facts.readings.model import FormatError
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from portagpu.base.distributions import entry_points
 from portagpu.base.patience import LIMITS, BusyMachine
-from portagpu.base.plugin_calls import OWN_DISTRIBUTION, call_quietly, distribution_of
+from portagpu.base.plugins import OWN_DISTRIBUTION, call_quietly, distribution_of, entry_points
 from portagpu.facts.formats import Shape
 from portagpu.facts.readings.document import from_document, to_document
 from portagpu.facts.readings.model import Findings, FormatError

@@ -1,6 +1,6 @@
 """The public names, each with its module, for type checkers and to load on first use."""
 
-from portagpu.facts.host.cgroup import CgroupLimits as CgroupLimits
+from portagpu.facts.host.limits import CgroupLimits as CgroupLimits
 from portagpu.facts.host.cpu import Cache as Cache
 from portagpu.facts.host.cpu import Cpu as Cpu
 from portagpu.facts.host.cpu import NumaNode as NumaNode
@@ -14,11 +14,11 @@ from portagpu.facts.host.limits import UNLIMITED as UNLIMITED
 from portagpu.facts.host.limits import Limits as Limits
 from portagpu.facts.host.limits import Ulimits as Ulimits
 from portagpu.facts.host.limits import read_limits as read_limits
-from portagpu.facts.host.memory import Memory as Memory
-from portagpu.facts.host.memory import read_memory as read_memory
-from portagpu.facts.host.power import Energy as Energy
-from portagpu.facts.host.power import read_energy as read_energy
-from portagpu.facts.host.power import read_power as read_power
+from portagpu.facts.host.machine import Memory as Memory
+from portagpu.facts.host.machine import read_memory as read_memory
+from portagpu.facts.host.sensors import Energy as Energy
+from portagpu.facts.host.sensors import read_energy as read_energy
+from portagpu.facts.host.sensors import read_power as read_power
 from portagpu.facts.host.sensors import Clocks as Clocks
 from portagpu.facts.host.sensors import Sensors as Sensors
 from portagpu.facts.host.sensors import Temperature as Temperature
@@ -32,5 +32,5 @@ from portagpu.facts.host.tree import Tree as Tree
 from portagpu.facts.host.machine import Host as Host
 from portagpu.facts.host.machine import Kernel as Kernel
 from portagpu.facts.host.machine import read_host as read_host
-from portagpu.facts.host.masks import visibility as visibility
-from portagpu.facts.host.masks import visibility_variables as visibility_variables
+from portagpu.facts.host.gpus import visibility as visibility
+from portagpu.facts.host.gpus import visibility_variables as visibility_variables

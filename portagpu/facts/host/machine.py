@@ -1,4 +1,4 @@
-"""The machine, its limits and its state at one moment."""
+"""The machine, its memory, its limits and its state at one moment."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from portagpu.facts.host.cpu import Cpu, read_cpu, read_machine
 from portagpu.facts.host.limits import Limits, read_limits
-from portagpu.facts.host.memory import Memory, read_memory
 from portagpu.facts.host.sensors import Sensors, read_sensors
-from portagpu.facts.host.tree import Tree, as_tree
+from portagpu.facts.host.tree import Tree, as_tree, size_bytes, to_int
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,3 +80,30 @@ def _read_kernel(tree: Tree) -> Kernel:
     if release is None and tree.is_live:
         release = os.uname().release
     return Kernel(release=release, machine=read_machine(tree))
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Memory of the machine (a container's limit is in Limits); None is unknown."""
+
+    total_bytes: int | None
+    available_bytes: int | None
+    swap_total_bytes: int | None
+    swap_free_bytes: int | None
+    huge_pages_total: int | None
+    huge_pages_free: int | None
+    huge_page_size_bytes: int | None
+
+
+def read_memory(tree: Tree) -> Memory:
+    """Read ``/proc/meminfo``; a missing line is None."""
+    lines = tree.fields("proc/meminfo")
+    return Memory(
+        total_bytes=size_bytes(lines.get("MemTotal")),
+        available_bytes=size_bytes(lines.get("MemAvailable")),
+        swap_total_bytes=size_bytes(lines.get("SwapTotal")),
+        swap_free_bytes=size_bytes(lines.get("SwapFree")),
+        huge_pages_total=to_int(lines.get("HugePages_Total")),
+        huge_pages_free=to_int(lines.get("HugePages_Free")),
+        huge_page_size_bytes=size_bytes(lines.get("Hugepagesize")),
+    )

@@ -1,8 +1,11 @@
-"""Clocks, temperatures, throttle counters and load of the CPU, cheap enough to sample.
+"""Clocks, temperatures, throttle counters, load, energy and memory errors of the host.
 
-Files: Linux ``Documentation/admin-guide/pm/cpufreq.rst``,
-``Documentation/hwmon/sysfs-interface.rst``, ``Documentation/ABI/testing/sysfs-class-thermal`` and
-``sysfs-devices-system-cpu``.
+All are cheap enough to sample. Files: Linux ``Documentation/admin-guide/pm/cpufreq.rst``,
+``Documentation/hwmon/sysfs-interface.rst`` and ``fam15h_power.rst``,
+``Documentation/ABI/testing/sysfs-class-thermal``, ``sysfs-devices-system-cpu`` and
+``sysfs-devices-edac``, ``Documentation/power/powercap/powercap.rst``. Since Linux 5.10 only root
+may read the energy counters (RAPL), because of CVE-2020-8694. A kernel without a driver for the
+memory controller, and most virtual machines, have no error counters.
 """
 
 from __future__ import annotations
@@ -15,6 +18,9 @@ from portagpu.facts.host.tree import MOST_CPUS, Tree, to_float
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+
+    from portagpu.facts.host.tree import Tree
+
 
 _CPUS: Final = "sys/devices/system/cpu"
 _CPU_CHIPS: Final = frozenset({"coretemp", "k8temp", "k10temp", "zenpower", "via_cputemp"})
@@ -166,3 +172,102 @@ def _load(tree: Tree) -> tuple[float, float, float] | None:
         case [float(one), float(five), float(fifteen)]:
             return one, five, fifteen
     return None
+
+
+_BASE: Final = "sys/class/powercap"
+_CHIPS: Final = frozenset({"fam15h_power"})
+"""Names of the hwmon drivers that measure a CPU's package, and nothing beside it."""
+_PACKAGE: Final = re.compile(r"package-\d+(?:-die-\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Energy:
+    """A package's counter in microjoules, which begins again at 0 after ``largest_uj``."""
+
+    zone: str
+    energy_uj: int
+    largest_uj: int | None
+
+
+def read_energy(tree: Tree) -> tuple[tuple[Energy, ...], str]:
+    """(the counter of each package, ""), else ((), why there is none)."""
+    found: list[Energy] = []
+    # "intel-rapl:0" is a package, "intel-rapl:0:1" a part of it; the name is also other makers'
+    zones = [
+        zone
+        for zone in tree.names(_BASE, r"[a-z-]+:\d+")
+        if _PACKAGE.fullmatch(tree.text(f"{_BASE}/{zone}/name") or "")
+    ]
+    # a processor that has both interfaces has the same packages in each
+    drivers = sorted({zone.partition(":")[0] for zone in zones}, key=len)
+    for zone in zones:
+        if zone.partition(":")[0] != drivers[0]:
+            continue
+        value = tree.integer(f"{_BASE}/{zone}/energy_uj")
+        if value is None:
+            return (), f"/{_BASE}/{zone}/energy_uj cannot be read: only root may, by default"
+        found.append(Energy(zone, value, tree.integer(f"{_BASE}/{zone}/max_energy_range_uj")))
+    return tuple(found), "" if found else f"the kernel has no energy counter in /{_BASE}"
+
+
+def read_power(tree: Tree) -> float | None:
+    """The power of all packages in W, where hwmon chips of CPUs measure it."""
+    base = "sys/class/hwmon"
+    found = [
+        value / 1e6
+        for chip in tree.names(base, r"hwmon\d+")
+        if tree.text(f"{base}/{chip}/name") in _CHIPS
+        and (value := tree.integer(f"{base}/{chip}/power1_input")) is not None
+    ]
+    return sum(found) if found else None
+
+
+_CONTROLLERS: Final = "sys/devices/system/edac/mc"
+
+
+@dataclass(frozen=True, slots=True)
+class Dimm:
+    """A memory module; ``label`` is the board's name of its slot where the kernel knows it."""
+
+    label: str
+    corrected: int | None
+    uncorrected: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryController:
+    """Errors since the counters began, when the driver was loaded; None is unknown.
+
+    The counts include errors of unknown modules.
+    """
+
+    name: str
+    corrected: int | None
+    uncorrected: int | None
+    dimms: tuple[Dimm, ...]
+
+
+def read_memory_controllers(tree: Tree) -> tuple[MemoryController, ...]:
+    """Every memory controller that counts its errors."""
+    return tuple(
+        MemoryController(
+            name=name,
+            corrected=tree.integer(f"{_CONTROLLERS}/{name}/ce_count"),
+            uncorrected=tree.integer(f"{_CONTROLLERS}/{name}/ue_count"),
+            dimms=_dimms(tree, f"{_CONTROLLERS}/{name}"),
+        )
+        for name in tree.names(_CONTROLLERS, r"mc\d+")
+    )
+
+
+def _dimms(tree: Tree, controller: str) -> tuple[Dimm, ...]:
+    return tuple(
+        Dimm(
+            label=tree.text(f"{controller}/{name}/dimm_label")
+            or tree.text(f"{controller}/{name}/dimm_location")
+            or name,
+            corrected=tree.integer(f"{controller}/{name}/dimm_ce_count"),
+            uncorrected=tree.integer(f"{controller}/{name}/dimm_ue_count"),
+        )
+        for name in tree.names(controller, r"(?:dimm|rank)\d+")
+    )

@@ -17,8 +17,14 @@ document may hold secrets: it is neither read nor written.
 
 from __future__ import annotations
 
+import json
+import math
+import re
+from typing import TYPE_CHECKING, Final
+
+from portagpu.base.text import printable
 from portagpu.facts.formats.cleaning import clean_streams
-from portagpu.facts.nccl_tests.json_text import read_json, write_json
+from portagpu.facts.formats.json_xml import json_documents
 from portagpu.facts.nccl_tests.model import (
     PLACES,
     REDUCTIONS,
@@ -28,12 +34,202 @@ from portagpu.facts.nccl_tests.model import (
     RankDevice,
     Row,
     Timing,
+    few_problems,
     fitting_operations,
     item_bytes,
     operation_of,
+    read_name,
+    read_root,
 )
 from portagpu.facts.nccl_tests.text import HEADER, TextReader, write_text
 from portagpu.facts.readings.model import FormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+_JSON_VERSION: Final = 3
+_PROGRAM_OF_JSON: Final = re.compile(r"(?:.*/)?([a-z_]{1,40}_perf)(?:\.exe|_mpi)?")
+_DECIMALS: Final = 6
+"""Places that ``%lf`` prints."""
+_HALF_PLACE: Final = 0.5 * 10.0**-_DECIMALS
+
+
+def read_json(text: str) -> PerfTable:
+    documents, breaks_off = json_documents(text)
+    document = documents[0]
+    if not isinstance(document, dict) or not isinstance(document.get("config"), dict):
+        raise FormatError("this JSON is no output of nccl-tests: it has no object 'config'")
+    config = document["config"]
+    settings = {key: value for key, value in config.items() if type(value) is int and value >= 0}
+    problems: list[str] = []
+    rows: list[Row] = []
+    for number, each in enumerate(_items(document.get("results")), 1):
+        try:
+            rows.append(_row_of_json(each))
+        except ValueError as error:
+            problems.append(f"result {number} is not read, because {error}")
+    if not rows:
+        said = f": {problems[0]}" if problems else ""
+        raise FormatError(f"there is no result in this JSON of nccl-tests{said}")
+    devices = tuple(
+        device for each in _items(config.get("devices")) if (device := _device_of_json(each))
+    )
+    average = _object(document, "average_bus_bandwidth") or _object(
+        document, "average_bus_bandwidith"
+    )
+    ended = bool(average) and not breaks_off
+    if not ended:
+        problems.append("the document breaks off: its last objects are missing")
+    arguments = _items(document.get("args"))
+    command = _PROGRAM_OF_JSON.fullmatch(str(arguments[0])[:400]) if arguments else None
+    program = command[1] if command is not None else None
+    out_of_bounds = _object(document, "out_of_bounds").get("count")
+    version = document.get("nccl_version")
+    # a process lists its first device only
+    each_process = settings.get("nthreads", 1) * settings.get("ngpus", 1)
+    processes = sum(device.group == devices[0].group for device in devices)
+    return PerfTable(
+        rows=tuple(rows),
+        program=program,
+        operation=operation_of(program),
+        ranks=processes * each_process or None,
+        devices=devices,
+        settings=settings,
+        versions={"library": str(version)} if type(version) is int else {},
+        out_of_bounds=out_of_bounds if type(out_of_bounds) is int else None,
+        average_busbw_gbs=_json_number(average.get("bandwidth", average.get("bandwidith"))),
+        ended=ended,
+        problems=few_problems(problems),
+    )
+
+
+def _row_of_json(document: object) -> Row:
+    if not isinstance(document, dict):
+        raise FormatError("it is no object")
+    size, count = document.get("size"), document.get("count")
+    if type(size) is not int or type(count) is not int or size < 0 or count < 0:
+        raise ValueError("it has no whole numbers 'size' and 'count'")
+    if "in_place" not in document:
+        raise ValueError("it breaks off before 'in_place'")
+    names = {key: document.get(key) for key in ("type", "redop", "root")}
+    texts = {key: value.strip() for key, value in names.items() if isinstance(value, str)}
+    halves = {place: _timing_of_json(document.get(place), place) for place in PLACES}
+    if not any(halves.values()):
+        raise ValueError("it has no times")
+    return Row(
+        size_bytes=size,
+        count=count,
+        type_name=read_name(texts.get("type")),
+        redop=read_name(texts.get("redop")),
+        root=read_root(texts.get("root")),
+        out_of_place=halves["out_of_place"],
+        in_place=halves["in_place"],
+    )
+
+
+def _timing_of_json(document: object, place: str) -> Timing | None:
+    if document is None:
+        return None
+    if not isinstance(document, dict):
+        raise FormatError(f"{place!r} is no object")
+    time = _json_number(document.get("time", document.get("cpu_time")))
+    algbw, busbw = _json_number(document.get("alg_bw")), _json_number(document.get("bus_bw"))
+    if time is None or algbw is None or busbw is None or "nwrong" not in document:
+        raise ValueError(f"{place!r} lacks a number")
+    wrong = _json_number(document["nwrong"])
+    return Timing(
+        time_us=time,
+        algbw_gbs=algbw,
+        busbw_gbs=busbw,
+        wrong=None if wrong is None else round(wrong),
+        rounding=(_HALF_PLACE,) * 3,
+    )
+
+
+def _device_of_json(document: object) -> RankDevice | None:
+    if not isinstance(document, dict):
+        return None
+    numbers = [document.get(key) for key in ("rank", "device", "group", "pid")]
+    rank, index, group, process = (each if type(each) is int else 0 for each in numbers)
+    host, bus, name = (
+        printable(str(document.get(key) or "")) for key in ("hostname", "device_hex", "device_info")
+    )
+    return RankDevice(
+        rank=rank, name=name, index=index, host=host, bus=bus, group=group, process=process
+    )
+
+
+def _items(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def _object(document: Mapping[str, object], key: str) -> dict[str, object]:
+    value = document.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _json_number(value: object) -> float | None:
+    """A number from 0; None for the text "nan", which stands for what is no number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        return None
+    return float(value)
+
+
+def write_json(table: PerfTable) -> str:
+    """``table`` as the document that nccl-tests 2.19.6 writes with ``-J``, without environment."""
+    each_process = max(1, table.settings.get("nthreads", 1) * table.settings.get("ngpus", 1))
+    devices = [
+        {
+            "rank": each.rank,
+            "group": each.group,
+            "pid": each.process,
+            "hostname": each.host,
+            "device": each.index,
+            "device_hex": each.bus,
+            "device_info": each.name,
+        }
+        for each in table.devices
+        if each.rank % each_process == 0
+    ]
+    document: dict[str, object] = {"version": _JSON_VERSION}
+    document["args"] = [table.program] if table.program else []
+    document["env"] = []
+    if table.versions.get("library", "").isdigit():
+        document["nccl_version"] = int(table.versions["library"])
+    document["config"] = {**table.settings, "devices": devices}
+    document["results"] = [
+        {
+            "size": row.size_bytes,
+            "count": row.count if row.count is not None else 0,
+            "type": row.type_name or "none",
+            "redop": row.redop or "none",
+            "root": f"{-1 if row.root is None else row.root:6d}",
+            **{place: _timing_json(getattr(row, place)) for place in PLACES},
+        }
+        for row in table.rows
+    ]
+    if table.ended:
+        bad, average = table.out_of_bounds or 0, table.average_busbw_gbs
+        document["out_of_bounds"] = {"count": bad, "okay": "false" if bad else "true"}
+        document["average_bus_bandwidth"] = {
+            "bandwidth": "nan" if average is None else round(average, _DECIMALS),
+            "okay": "unchecked",
+        }
+        document["errors"] = []
+    return json.dumps(document, indent=2) + "\n"
+
+
+def _timing_json(half: Timing | None) -> dict[str, float | None] | None:
+    if half is None:
+        return None
+    return {
+        "time": round(half.time_us, _DECIMALS),
+        "alg_bw": round(half.algbw_gbs, _DECIMALS),
+        "bus_bw": round(half.busbw_gbs, _DECIMALS),
+        "nwrong": None if half.wrong is None else float(half.wrong),
+    }
+
 
 __all__ = [
     "PLACES",

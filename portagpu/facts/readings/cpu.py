@@ -10,7 +10,7 @@ import time
 from functools import cache
 from typing import Any, Final
 
-from portagpu.base.distributions import install
+from portagpu.base.plugins import install
 from portagpu.facts.host import (
     Tree,
     read_clocks,
@@ -22,8 +22,14 @@ from portagpu.facts.host import (
 )
 from portagpu.facts.readings.document import to_document
 from portagpu.facts.readings.library import Rarely
-from portagpu.facts.readings.model import NO_VENDOR, Findings, GpuState, Reading, without_none
-from portagpu.facts.readings.source import Source
+from portagpu.facts.readings.model import (
+    NO_VENDOR,
+    Findings,
+    GpuState,
+    Reading,
+    Source,
+    without_none,
+)
 
 KIND: Final = "host"
 SOURCE: Final = Source(name="the CPU's files", module=__name__)

@@ -7,12 +7,14 @@ Unknown is None everywhere: "N/A" is never 0, and an empty name is None.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
+
 
 _T = TypeVar("_T")
 
@@ -308,3 +310,35 @@ class Findings:
 
 class FormatError(ValueError):
     """The text is not of this format, or nothing in it can be used; one line says why."""
+
+
+def first_known(values: Sequence[Any]) -> Any:
+    """The first known value; mappings and groups of values are merged key by key."""
+    kind: Any = next((value for value in values if value is not None), None)
+    if isinstance(kind, Mapping):
+        joined: dict[Any, Any] = {}
+        for value in values:
+            for key, item in value.items():
+                joined.setdefault(key, item)
+        return joined
+    if not is_dataclass(kind) or isinstance(kind, type) or len(values) == 1:
+        return kind
+    names = [field.name for field in fields(kind)]
+    return replace(
+        kind, **{name: first_known([getattr(v, name) for v in values]) for name in names}
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What reads devices: ``module.function()`` returns findings as JSON, at each call new ones.
+
+    ``name`` is the library's name for people. The function is called in a child process that
+    imports the module once; readings and links alone are taken from its findings, and its problems.
+    It returns the values that change (state, PCIe, memory errors, links) and what names the device
+    (PCI address, UUID, name, memory).
+    """
+
+    name: str
+    module: str
+    function: str = "sample"

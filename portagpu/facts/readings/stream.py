@@ -1,4 +1,6 @@
-"""Samples of all devices, again and again: one child process a source, which stays open.
+"""Devices as a vendor's library shows them, from a child process: once, or in a stream.
+
+:func:`probe` asks once. :class:`Stream` has one child process for each source, which stays open.
 
 A :class:`Source` names a module whose function reads the values that change, once a call. It opens
 its library at the first call and keeps it. A library that hangs, dies or loses a device does no
@@ -8,22 +10,147 @@ says so. Devices are known by :attr:`portagpu.facts.readings.Reading.key`, never
 
 from __future__ import annotations
 
+import math
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.patience import LIMITS
-from portagpu.base.subprocesses import Caller, start_caller
+from portagpu.base.subprocesses import Caller, call, start_caller
 from portagpu.facts.readings.document import from_document
-from portagpu.facts.readings.model import Findings, FormatError
-from portagpu.facts.readings.probe import plausible_findings
-from portagpu.facts.readings.source import Source
+from portagpu.facts.readings.model import Findings, FormatError, Source
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
     from typing import Self
 
-    from portagpu.facts.readings.model import Link, Reading
+    from portagpu.facts.readings.model import GpuState, Link, Pcie, Reading
+
+
+# A value beyond these is a driver's way to say that there is none, is in another unit, or was read
+# with the structures of another version of the library (a powered device draws something; the
+# kernel's own unit for temperatures is 0.001 degree).
+_PLAUSIBLE: Final = {
+    "clock_mhz": (1.0, 1e5),
+    "memory_clock_mhz": (1.0, 1e5),
+    "max_clock_mhz": (1.0, 1e5),
+    "max_memory_clock_mhz": (1.0, 1e5),
+    "power_w": (0.001, 1e4),
+    "power_limit_w": (1.0, 1e4),
+    "utilization_percent": (0.0, 100.0),
+    "memory_utilization_percent": (0.0, 100.0),
+    "energy_j": (0.0, 1e15),
+    "fan_percent": (0.0, 200.0),
+    "fan_rpm": (0.0, 1e5),
+    "memory_used_bytes": (0.0, float(1 << 44)),
+}
+_MEMORY_BYTES: Final = (float(1 << 20), float(1 << 44))
+_CELSIUS: Final = (-40.0, 150.0)
+# of the die, the hottest place first
+_TEMPERATURES: Final = ("hotspot", "gpu", "edge")
+
+
+def probe(
+    module: str, library: str, addresses: Collection[str] = (), only: str | None = None
+) -> Findings:
+    """The findings that ``module.probe(only)`` returns in a child process.
+
+    ``library`` is its name for people. ``addresses`` are the GPUs that PCI shows, empty where that
+    is not known. ``only`` is the address of the one GPU to read. A child that hangs or dies, and an
+    answer that is not possible, are problems.
+    """
+    document, problem = call(module, "probe", (only,), limit_s=LIMITS.library_s)
+    if not problem:
+        try:
+            return plausible_findings(from_document(document), library, addresses)
+        except FormatError as error:
+            problem = str(error)
+    return Findings(kind=library, problems=(f"{library} does not answer: {problem}",))
+
+
+def telemetry_of(
+    readings: Collection[Reading], pci: str | None, uuid: str | None
+) -> Mapping[str, float]:
+    """Telemetry of the GPU at that address, else of the GPU or part with that UUID.
+
+    Names are those of :meth:`portagpu.devices.contract.Plugin.telemetry`; what is not known is
+    absent."""
+    for reading in readings:
+        if reading.pci == pci if pci is not None else uuid in _uuids(reading):
+            state = reading.state
+            degrees = [state.temperatures_c.get(name) for name in _TEMPERATURES]
+            found = {
+                "clock_mhz": state.clock_mhz,
+                "memory_clock_mhz": state.memory_clock_mhz,
+                "temperature_c": next((value for value in degrees if value is not None), None),
+                "power_w": state.power_w,
+            }
+            return {name: float(value) for name, value in found.items() if value is not None}
+    return {}
+
+
+def _uuids(reading: Reading) -> set[str]:
+    return {uuid for uuid in (reading.uuid, *(p.uuid for p in reading.parts)) if uuid is not None}
+
+
+def plausible_findings(
+    findings: Findings, library: str, addresses: Collection[str] = ()
+) -> Findings:
+    """``findings`` without values that no device has, and without GPUs that PCI does not show."""
+    strange = [r for r in findings.readings if addresses and r.pci not in (None, *addresses)]
+    problems = list(findings.problems)
+    if strange:
+        problems.append(
+            f"{library} shows {len(strange)} GPU(s) where PCI shows none (at {strange[0].pci}): "
+            "its Python package is of another version than its library; install the one that your "
+            "driver or ROCm brings"
+        )
+    readings = tuple(
+        _plausible_reading(reading) for reading in findings.readings if reading not in strange
+    )
+    return replace(findings, readings=readings, problems=tuple(problems))
+
+
+def _is_within(value: Any, bounds: tuple[float, float]) -> bool:
+    return value is not None and math.isfinite(value) and bounds[0] <= value <= bounds[1]
+
+
+def _plausible_reading(reading: Reading) -> Reading:
+    """``reading`` without values that no such device has."""
+    memory = reading.memory_bytes
+    return replace(
+        reading,
+        memory_bytes=memory if _is_within(memory, _MEMORY_BYTES) else None,
+        pcie=_plausible_pcie(reading.pcie),
+        state=_plausible_state(reading.state),
+    )
+
+
+def _plausible_state(state: GpuState) -> GpuState:
+    values: dict[str, Any] = {
+        name: value if _is_within(value := getattr(state, name), bounds) else None
+        for name, bounds in _PLAUSIBLE.items()
+    }
+    return replace(
+        state,
+        temperatures_c=_plausible_degrees(state.temperatures_c),
+        limits_c=_plausible_degrees(state.limits_c),
+        **values,
+    )
+
+
+def _plausible_degrees(found: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in found.items() if _is_within(value, _CELSIUS)}
+
+
+def _plausible_pcie(link: Pcie) -> Pcie:
+    values: dict[str, Any] = {}
+    for name in ("", "max_", "device_"):
+        generation, width = getattr(link, f"{name}generation"), getattr(link, f"{name}width")
+        values[f"{name}generation"] = generation if generation in range(1, 8) else None
+        values[f"{name}width"] = width if width in (1, 2, 4, 8, 12, 16, 32) else None
+    return replace(link, **values)
+
 
 __all__ = ["Problem", "Sample", "Source", "Stream"]
 

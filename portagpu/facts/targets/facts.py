@@ -1,24 +1,199 @@
-"""Facts from the ``facts`` tables of a file, with checked type, unit, range and source."""
+"""Facts from the ``facts`` tables of a file, with checked type, unit, range and source.
+
+The ranges only catch slips of unit and of magnitude (Gb/s for GB/s, MiB for bytes); what a number
+must be is for :mod:`portagpu.facts.targets.rules`.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.errors import TargetError
-from portagpu.facts.targets.model import Confidence, Fact, Scope
+from portagpu.facts.targets.model import DTYPE_BITS, Confidence, Fact, Scope
 from portagpu.facts.targets.rules import violations
-from portagpu.facts.targets.schema import KEYS, Kind
 from portagpu.facts.targets.table import Table, one_line, short_repr, unknown_word
 
 if TYPE_CHECKING:
     import datetime
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from portagpu.facts.targets.model import FactValue
-    from portagpu.facts.targets.schema import Key
+
+
+class Kind(StrEnum):
+    """The type of a value, as TOML spells it."""
+
+    INTEGER = "an integer"
+    NUMBER = "a number"
+    BOOLEAN = "true or false"
+    TEXT = "text"
+    CHOICE = "one of the allowed words"
+    TILE = "a tile such as 16x8x16"
+    INTEGERS = "a list of integers"
+    TEXTS = "a list of texts"
+    CHOICES = "a list of the allowed words"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What the value of one key must look like; ``units`` empty: the value has no unit.
+
+    ``product`` says that the key describes one product and is refused in a family's file.
+    """
+
+    name: str
+    kind: Kind
+    units: tuple[str, ...] = ()
+    low: float = 0.0
+    high: float = 0.0
+    product: bool = False
+    choices: tuple[str, ...] = ()
+
+
+MATRIX_DTYPES: Final = tuple(name for name in DTYPE_BITS if not name.endswith("_acc16"))
+FP8_FLAVOURS: Final = ("ocp", "fnuz")
+SCALED_RECIPES: Final = ("tensor", "row", "mx")
+TF32_EMULATIONS: Final = ("bf16x3",)
+TOPOLOGIES: Final = ("switched", "mesh")
+ECC: Final = ("on", "off")
+"""Whether a product that has ECC is delivered with it turned on."""
+OCCUPANCY_RULES: Final = ("blocks-per-unit", "waves-per-simd")
+ACCUMULATOR_FILES: Final = ("separate", "unified")
+COMPILE_ROUTES: Final = ("triton", "cpp")
+
+
+def _execution() -> Iterator[Key]:
+    i = Kind.INTEGER
+    yield Key("arch.generation", Kind.TEXT)
+    yield Key("exec.unit_name", Kind.TEXT)
+    yield Key("exec.wave_name", Kind.TEXT)
+    yield Key("exec.wave_size_default", i, ("threads",), 1, 64)
+    yield Key("exec.wave_sizes_supported", Kind.INTEGERS, ("threads",), 1, 64)
+    yield Key("exec.simds_per_unit", i, (), 1, 8)
+    yield Key("exec.max_waves_per_simd", i, ("waves",), 1, 64)
+    yield Key("exec.max_waves_per_unit", i, ("waves",), 1, 256)
+    yield Key("exec.max_threads_per_unit", i, ("threads",), 1, 8192)
+    yield Key("exec.max_threads_per_block", i, ("threads",), 1, 4096)
+    yield Key("exec.max_blocks_per_unit", i, ("blocks",), 1, 256)
+    yield Key("exec.max_barriers_per_unit", i, ("barriers",), 1, 256)
+    yield Key("exec.compute_units_per_unit", i, (), 2, 8)
+    yield Key("exec.occupancy_rule", Kind.CHOICE, choices=OCCUPANCY_RULES)
+    for dimension in "xyz":
+        yield Key(f"exec.max_grid_{dimension}", i, ("blocks",), 1024, 2**32)
+    yield Key("exec.max_threads_per_dimension", i, ("threads",), 2**16, 2**40)
+    yield Key("exec.max_access", i, ("B",), 1, 128)
+    yield Key("exec.unit_count", i, ("SM", "CU", "WGP", "core"), 1, 4096, product=True)
+    yield Key("exec.chiplet_count", i, ("XCD", "GCD", "die"), 1, 64, product=True)
+
+
+def _registers() -> Iterator[Key]:
+    i, registers = Kind.INTEGER, ("32-bit registers",)
+    yield Key("register.file_per_unit", i, registers, 1024, 2**20)
+    yield Key("register.entries_per_simd", i, ("VGPRs",), 64, 4096)
+    yield Key("register.max_per_thread", i, registers, 16, 1024)
+    yield Key("register.max_per_block", i, registers, 1024, 2**20)
+    yield Key("register.alloc_granularity", i, ("32-bit registers/wave", "VGPRs"), 1, 4096)
+    yield Key("register.allocated_per", Kind.TEXT)
+    yield Key("register.accumulators", Kind.TEXT)
+    yield Key("register.accumulator_file", Kind.CHOICE, choices=ACCUMULATOR_FILES)
+    yield Key("register.accumulator_alignment", i, ("VGPRs",), 1, 64)
+    yield Key("register.max_accumulators_per_thread", i, registers, 16, 1024)
+    yield Key("register.scalar", Kind.TEXT)
+    yield Key("register.scalar_steps", Kind.INTEGERS, ("SGPRs",), 16, 1024)
+    yield Key("register.scalar_least_waves", i, ("waves",), 1, 64)
+    yield Key("register.max_scalar_per_thread", i, ("SGPRs",), 16, 1024)
+
+
+def _shared_memory() -> Iterator[Key]:
+    i, size = Kind.INTEGER, ("B",)
+    yield Key("shared_memory.per_unit", i, size, 1024, 2**20)
+    yield Key("shared_memory.per_block_default", i, size, 1024, 2**20)
+    yield Key("shared_memory.per_block_optin", i, size, 1024, 2**20)
+    yield Key("shared_memory.reserved_per_block", i, size, 0, 16384)
+    yield Key("shared_memory.alloc_granularity", i, size, 1, 16384)
+    yield Key("shared_memory.banks", i, (), 1, 256)
+    yield Key("shared_memory.bank_width", i, size, 1, 32)
+    yield Key("shared_memory.carveouts", Kind.INTEGERS, ("KiB",), 0, 1024)
+
+
+def _matrix() -> Iterator[Key]:
+    yield Key("matrix.dtypes", Kind.CHOICES, choices=MATRIX_DTYPES)
+    yield Key("matrix.sparse_dtypes", Kind.CHOICES, choices=MATRIX_DTYPES)
+    yield Key("matrix.fp8_flavour", Kind.CHOICE, choices=FP8_FLAVOURS)
+    yield Key("matrix.scaled_recipes", Kind.CHOICES, choices=SCALED_RECIPES)
+    yield Key("matrix.tf32_emulation", Kind.CHOICE, choices=TF32_EMULATIONS)
+    yield Key("matrix.flushes_subnormals", Kind.CHOICES, choices=MATRIX_DTYPES)
+    yield Key("matrix.instructions", Kind.TEXTS)
+    for dtype in MATRIX_DTYPES:
+        yield Key(f"matrix.tile.{dtype}", Kind.TILE)
+    for unit in ("matrix", "vector"):
+        for dtype in DTYPE_BITS:
+            per_clock = ("OP/clock/unit",) if dtype.startswith("int") else ("FLOP/clock/unit",)
+            name = f"{unit}.rate.{dtype}"
+            yield Key(name, Kind.INTEGER, per_clock, 2, 2**20)
+
+
+def _compile() -> Iterator[Key]:
+    yield Key("compile.routes", Kind.CHOICES, choices=COMPILE_ROUTES)
+    yield Key("compile.without", Kind.TEXT)
+    yield Key("compile.packages", Kind.TEXTS)
+    for dtype in MATRIX_DTYPES:
+        yield Key(f"compile.matrix.{dtype}", Kind.TEXT)
+
+
+def _product() -> Iterator[Key]:
+    n, i, rate = Kind.NUMBER, Kind.INTEGER, ("GB/s",)
+    for sparsity in ("dense", "sparse"):
+        for unit in ("matrix", "vector"):
+            for dtype in DTYPE_BITS:
+                ops = ("TOPS",) if dtype.startswith("int") else ("TFLOPS",)
+                yield Key(f"peak.{sparsity}.{unit}.{dtype}", n, ops, 0.05, 1e5, product=True)
+    yield Key("peak.clock.matrix", n, ("MHz",), 200, 5000, product=True)
+    yield Key("peak.clock.vector", n, ("MHz",), 200, 5000, product=True)
+    yield Key("memory.size", n, ("GB",), 1, 4096, product=True)
+    yield Key("memory.sizes", Kind.INTEGERS, ("GB",), 1, 4096, product=True)
+    yield Key("memory.reported", i, ("B",), 2**30, 2**42, product=True)
+    yield Key("memory.kind", Kind.TEXT, product=True)
+    yield Key("memory.ecc", Kind.CHOICE, choices=ECC, product=True)
+    yield Key("memory.bandwidth", n, rate, 50, 50000, product=True)
+    yield Key("cache.l1_per_unit", n, ("KiB",), 4, 1024)
+    yield Key("cache.l1_and_shared_memory_per_unit", n, ("KiB",), 4, 1024)
+    yield Key("cache.l2_total", n, ("MiB",), 0.25, 1024, product=True)
+    yield Key("cache.l2_per_chiplet", n, ("MiB",), 0.25, 1024, product=True)
+    yield Key("cache.memory_side_total", n, ("MiB",), 1, 4096, product=True)
+    yield Key("link.kind", Kind.TEXT, product=True)
+    yield Key("link.topology", Kind.CHOICE, choices=TOPOLOGIES, product=True)
+    yield Key("link.count", i, ("links",), 1, 64, product=True)
+    yield Key("link.per_link_per_direction", n, rate, 1, 120, product=True)
+    yield Key("link.per_link_bidirectional", n, rate, 2, 240, product=True)
+    yield Key("link.total_per_direction", n, rate, 1, 2000, product=True)
+    yield Key("link.total_bidirectional", n, rate, 2, 4000, product=True)
+    yield Key("host_link.kind", Kind.TEXT, product=True)
+    yield Key("host_link.pcie_generation", i, (), 1, 8, product=True)
+    yield Key("host_link.pcie_lanes", i, ("lanes",), 1, 32, product=True)
+    yield Key("host_link.per_direction", n, rate, 0.2, 1000, product=True)
+    yield Key("power.limit", n, ("W",), 5, 5000, product=True)
+
+
+def _cpu() -> Iterator[Key]:
+    yield Key("cpu.cache_line", Kind.INTEGER, ("B",), 16, 1024)
+    yield Key("cpu.page_sizes", Kind.INTEGERS, ("B",), 512, 2**20)
+    yield Key("cpu.baseline_vector_bits", Kind.INTEGER, ("bit",), 64, 4096)
+
+
+KEYS: Final[Mapping[str, Key]] = MappingProxyType(
+    {
+        key.name: key
+        for group in (_execution, _registers, _shared_memory, _matrix, _compile, _product, _cpu)
+        for key in group()
+    }
+)
+"""Every key that a fact may have."""
+
 
 _TILE: Final = re.compile(r"[1-9]\d{0,3}(x[1-9]\d{0,3}){2}")
 _FACT_KEYS: Final = ("value", "unit", "source", "confidence", "note", "overrides_family")

@@ -107,7 +107,7 @@ def _matrix() -> OpenFolder:
 @functools.cache
 def _all_targets() -> _AllTargets:
     # takes time to import, and most callers have it already
-    from portagpu.base.distributions import entry_points
+    from portagpu.base.plugins import entry_points
 
     return _with_packages(_matrix(), entry_points(ENTRY_POINTS))
 

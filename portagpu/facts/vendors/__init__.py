@@ -16,16 +16,19 @@ from portagpu.facts.vendors.loading import (
     vendor_named,
     vendors,
 )
-from portagpu.facts.vendors.masks import (
+from portagpu.facts.vendors.model import (
     Blanks,
+    DriverFiles,
+    Fabric,
     MaskRules,
     Numbers,
     Repeated,
     Runtime,
     TorchRules,
+    Tuning,
     UuidMatch,
+    Vendor,
 )
-from portagpu.facts.vendors.model import DriverFiles, Fabric, Tuning, Vendor
 
 __all__ = [
     "Blanks",

@@ -6,10 +6,10 @@ No function here reads the process's environment, writes one, or opens a device.
 from __future__ import annotations
 
 from portagpu.facts.vendors import MaskRules
-from portagpu.facts.visible.child import HIDE_ALL, environment_for
-from portagpu.facts.visible.diagnosis import diagnose
-from portagpu.facts.visible.mask import parse
+from portagpu.facts.visible.mask import TorchView, parse
 from portagpu.facts.visible.model import (
+    RULES,
+    RUNTIMES,
     DeviceId,
     Index,
     Mask,
@@ -18,10 +18,9 @@ from portagpu.facts.visible.model import (
     Uuid,
     VisibilityError,
     quoted,
+    relevant_runtimes,
 )
-from portagpu.facts.visible.resolution import Visible, resolve
-from portagpu.facts.visible.tables import RULES, RUNTIMES, relevant_runtimes
-from portagpu.facts.visible.torchview import TorchView
+from portagpu.facts.visible.resolution import HIDE_ALL, Visible, diagnose, environment_for, resolve
 
 __all__ = [
     "HIDE_ALL",

@@ -19,9 +19,9 @@ from portagpu.facts.host.gpus import (
     pci_gpus,
     proc_gpus,
     render_file,
+    rocr_uuid,
     sum_if_known,
 )
-from portagpu.facts.host.kfd import rocr_uuid
 from portagpu.facts.readings.model import Findings, GpuPart, GpuState, Node, Pcie, Reading
 from portagpu.facts.vendors import vendor_named
 from portagpu.machine.inventory.kfd_links import INDIRECT, kfd_links
@@ -30,7 +30,7 @@ from portagpu.machine.inventory.pci_tree import read_pci
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from portagpu.facts.host.kfd import KfdNode
+    from portagpu.facts.host.gpus import KfdNode
     from portagpu.facts.host.tree import Tree
 
 _DRM: Final = "sys/class/drm"

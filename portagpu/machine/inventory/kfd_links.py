@@ -12,8 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from portagpu.facts.host.gpus import sum_if_known
-from portagpu.facts.host.kfd import NODES, KfdNode, kfd_properties, read_kfd
+from portagpu.facts.host.gpus import NODES, KfdNode, kfd_properties, read_kfd, sum_if_known
 from portagpu.facts.readings.model import End, Findings, Link, Node
 
 if TYPE_CHECKING:

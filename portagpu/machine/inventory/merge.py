@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from portagpu.base.errors import TargetError
 from portagpu.facts.arch import base_name
 from portagpu.facts.host.gpus import sum_if_known
-from portagpu.facts.readings.first_known import first_known
-from portagpu.facts.readings.model import GpuPart, Reading
+from portagpu.facts.readings.model import GpuPart, Reading, first_known
 from portagpu.facts.targets import identify
 from portagpu.facts.targets.table import normalise
 from portagpu.facts.vendors import vendor_named, vendors

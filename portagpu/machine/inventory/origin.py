@@ -9,8 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from portagpu.base.text import excerpt
-from portagpu.facts.host.rooted import Kind, RootedFolder
-from portagpu.facts.host.tree import resolve_link
+from portagpu.facts.host.tree import Kind, RootedFolder, resolve_link
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,6 +1,6 @@
 """What every rank of a step of several nodes runs: an all_reduce, checked and timed. Needs torch.
 
-Source of the bus bandwidth: :mod:`portagpu.facts.nccl_tests.bandwidth`, as nccl-tests defines it.
+Source of the bus bandwidth: :mod:`portagpu.facts.nccl_tests.model`, as nccl-tests defines it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from portagpu.base.stats import mad
-from portagpu.facts.nccl_tests.bandwidth import algbw_gbs, bus_factor
+from portagpu.facts.nccl_tests.model import algbw_gbs, bus_factor
 from portagpu.runs.results.expectations import exactly
 from portagpu.runs.results.run import Result
 from portagpu.runs.results.verdicts import Evidence, Verdict

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.base.errors import MissingDependency, PortagpuError
 from portagpu.base.patience import LIMITS
-from portagpu.base.subprocesses.end import MARK
-from portagpu.base.subprocesses.start import run_program
+from portagpu.base.subprocesses.start import MARK, run_program
 from portagpu.base.text import excerpt, one_line
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from sqlalchemy import (
     exc,
 )
 
-from portagpu.base.distributions import install
 from portagpu.base.errors import MissingDependency, StoreError, StoreNotFound
+from portagpu.base.plugins import install
 from portagpu.base.text import excerpt, one_line
 
 if TYPE_CHECKING:

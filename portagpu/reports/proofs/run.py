@@ -23,8 +23,7 @@ from portagpu.base.installation import stated_gates
 from portagpu.base.paths import matrix_dir
 from portagpu.base.patience import LIMITS
 from portagpu.base.subprocesses import run_program
-from portagpu.base.subprocesses.end import children_of, kill_group
-from portagpu.base.subprocesses.start import python_command
+from portagpu.base.subprocesses.start import children_of, kill_group, python_command
 from portagpu.checks.info import collect
 from portagpu.reports.bundles.result_ids import stated_areas, stated_name, stated_names
 from portagpu.reports.proofs.evidence import target_of

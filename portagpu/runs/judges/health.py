@@ -37,8 +37,7 @@ from portagpu.runs.results.verdicts import Verdict
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from portagpu.facts.host.edac import MemoryController
-    from portagpu.facts.host.sensors import Sensors, Temperature
+    from portagpu.facts.host.sensors import MemoryController, Sensors, Temperature
     from portagpu.facts.readings.model import Event
     from portagpu.facts.targets import Target
     from portagpu.machine.inventory.gpu import Gpu, Inventory

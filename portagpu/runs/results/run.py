@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 from portagpu._version import __version__
-from portagpu.base.debug_variables import switched_on
+from portagpu.base.environment import switched_on
 from portagpu.base.errors import ResultError
 from portagpu.base.files import read_bounded, write_atomic
 from portagpu.base.text import one_line

@@ -11,14 +11,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from portagpu.base.distributions import install
 from portagpu.base.documents import decode
 from portagpu.base.errors import MissingDependency, PortagpuError
 from portagpu.base.patience import LIMITS, Starvation
+from portagpu.base.plugins import install
 from portagpu.base.subprocesses import BrokenMessage, Subprocess
-from portagpu.base.subprocesses.end import signal_process
 from portagpu.base.subprocesses.fork import Forked, ForkHere, can_watch_forks, request_of
-from portagpu.base.subprocesses.start import python_environment
+from portagpu.base.subprocesses.start import python_environment, signal_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.patience import PATIENCE
-from portagpu.base.subprocesses.end import die_with_parent
+from portagpu.base.subprocesses.start import die_with_parent
 from portagpu.base.text import error_line
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.base.files import Scratch
 from portagpu.base.patience import LIMITS, PATIENCE, Starvation
-from portagpu.base.scratch import Scratch
 from portagpu.base.subprocesses.channel import (
     BrokenMessage,
     Channel,
@@ -29,7 +29,8 @@ from portagpu.base.subprocesses.channel import (
     frames,
     parent_channel,
 )
-from portagpu.base.subprocesses.end import (
+from portagpu.base.subprocesses.fork import Become, fork, run_main, take_status
+from portagpu.base.subprocesses.start import (
     adopt_orphans,
     die_with_parent,
     end_strays,
@@ -38,7 +39,6 @@ from portagpu.base.subprocesses.end import (
     signal_name,
     wake_at_parents_end,
 )
-from portagpu.base.subprocesses.fork import Become, fork, run_main, take_status
 from portagpu.base.text import error_line
 from portagpu.devices.registry import plugin, resolve
 from portagpu.runs.world.client import fork_ahead

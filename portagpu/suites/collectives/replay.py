@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.base.errors import RecordingError
 from portagpu.base.files import read_bounded
 from portagpu.facts.formats.cleaning import decode_text
-from portagpu.facts.nccl_tests.bandwidth import bus_factor
+from portagpu.facts.nccl_tests.model import bus_factor
 from portagpu.facts.nccl_tests.tables import (
     PLACES,
     REDUCTIONS,

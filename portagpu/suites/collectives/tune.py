@@ -26,7 +26,7 @@ from portagpu.devices.collectives.tuning import (
     settings,
 )
 from portagpu.devices.registry import plugin
-from portagpu.facts.nccl_tests.bandwidth import SHARED_OUT, TUNED
+from portagpu.facts.nccl_tests.model import SHARED_OUT, TUNED
 from portagpu.facts.nccl_tests.tables import item_bytes
 from portagpu.runs.engine import Progress, check_device, complete
 from portagpu.runs.results.expectations import exactly

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from portagpu.devices.collectives import algorithms as library
 from portagpu.devices.collectives.tuning import DEFAULT, WORTH, repeats
-from portagpu.facts.nccl_tests.bandwidth import SHARED_OUT
+from portagpu.facts.nccl_tests.model import SHARED_OUT
 from portagpu.facts.nccl_tests.tables import REDUCTIONS
 from portagpu.suites.collectives.ranks import (
     ROOT,

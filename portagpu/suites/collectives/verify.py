@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from portagpu.base.errors import PortagpuError
 from portagpu.base.stats import summarise
-from portagpu.facts.nccl_tests.bandwidth import (
+from portagpu.facts.nccl_tests.model import (
     OPERATIONS,
     SHARED_OUT,
     algbw_gbs,

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.base.files import Scratch
 from portagpu.base.installation import check_installation
 from portagpu.base.patience import LIMITS
-from portagpu.base.scratch import Scratch
 from portagpu.base.subprocesses import Subprocess
 from portagpu.devices.discovery import toolchain_for
 from portagpu.facts.targets import architecture_names, load_architecture

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from portagpu.base.debug_variables import CHANGED
 from portagpu.base.documents import rule_of, values_of
+from portagpu.base.environment import CHANGED
 from portagpu.base.errors import Unsupported
 from portagpu.base.paths import matrix_dir
 from portagpu.facts.capability import Capability
@@ -129,7 +129,7 @@ class Case:
     (recorded, never judged). ``covers`` names what it exercises, for instance "Backend.Stream" or
     "portagpu.seed". ``params`` are the values of its arguments. ``smoke`` is True, or has the
     argument values with which the case is in the smoke selection. ``unaltered`` is what the case
-    can only judge as it is by itself (``portagpu.base.debug_variables.CHANGED``): under a variable
+    can only judge as it is by itself (``portagpu.base.environment.CHANGED``): under a variable
     that changes it the result is INCONCLUSIVE."""
 
     id: str

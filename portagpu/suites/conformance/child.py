@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from portagpu.base.errors import PortagpuError
-from portagpu.base.scratch import Scratch
+from portagpu.base.files import Scratch
 from portagpu.base.subprocesses import Subprocess
 
 if TYPE_CHECKING:

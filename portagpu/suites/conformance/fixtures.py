@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from portagpu.base.debug_variables import switched_on, unjudged
+from portagpu.base.environment import switched_on, unjudged
 from portagpu.base.errors import Unsupported
 from portagpu.facts.capability import Capability
 from portagpu.facts.vendors import vendors

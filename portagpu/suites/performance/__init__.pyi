@@ -21,7 +21,7 @@ from portagpu.suites.performance.cases import AREAS as AREAS
 from portagpu.suites.performance.cases import UnknownMeasure as UnknownMeasure
 from portagpu.suites.performance.cases import metrics as metrics
 from portagpu.suites.performance.timing import Effort as Effort
-from portagpu.facts.nccl_tests.bandwidth import bus_factor as bus_factor
+from portagpu.facts.nccl_tests.model import bus_factor as bus_factor
 from portagpu.runs.judges.peers import Outlier as Outlier
 from portagpu.runs.judges.peers import Peers as Peers
 from portagpu.runs.judges.peers import compare_peers as compare_peers

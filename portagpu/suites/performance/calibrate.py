@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.errors import PortagpuError, TargetError
 from portagpu.base.stats import mad
-from portagpu.facts.targets.expect import read_expectation
-from portagpu.facts.targets.limits import METRICS
+from portagpu.facts.targets.expect import METRICS, read_expectation
 from portagpu.runs.judges.peers import DEVIATIONS, NORMAL, RELATIVE
 from portagpu.runs.results.verdicts import FAILING, Evidence, Verdict
 from portagpu.suites.performance.fleet import metric_of, repeated_id

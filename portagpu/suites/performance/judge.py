@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.facts.targets.limits import METRICS, NoLimit, limit
+from portagpu.facts.targets.expect import METRICS, NoLimit, limit
 from portagpu.facts.targets.model import Authority, Confidence
 from portagpu.runs.results.expectations import at_least, at_most
 from portagpu.runs.results.judgement import Judgement

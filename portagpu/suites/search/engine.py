@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from portagpu.base.documents import decode
 from portagpu.base.errors import PortagpuError
+from portagpu.base.files import Scratch
 from portagpu.base.patience import LIMITS, Starvation
-from portagpu.base.scratch import Scratch
 from portagpu.runs.world import RankState
 from portagpu.suites.search.area import from_text, program_line, to_text
 from portagpu.suites.search.difference import Difference, Kind, excuse, kind_of

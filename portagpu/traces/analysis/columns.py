@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.facts.captures.arrow import import_library
+from portagpu.facts.captures.model import import_library
 
 if TYPE_CHECKING:
     import numpy.typing as npt

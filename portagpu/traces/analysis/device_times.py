@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.facts.captures.arrow import import_library
+from portagpu.facts.captures.model import import_library
 from portagpu.traces.analysis.columns import (
     DIGITS,
     NULL,

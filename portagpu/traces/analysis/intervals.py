@@ -10,7 +10,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from portagpu.facts.captures.arrow import import_library
+from portagpu.facts.captures.model import import_library
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -19,9 +19,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.text import excerpt
-from portagpu.facts.captures.annotations import take_apart
-from portagpu.facts.captures.arrow import arrow, import_library
-from portagpu.facts.captures.columns import FARTHEST_NS, Rows, text_of, whole
+from portagpu.facts.captures.columns import FARTHEST_NS, Rows, take_apart, text_of, whole
 from portagpu.facts.captures.json_stream import CHUNK_BYTES, Document, Events
 from portagpu.facts.captures.model import (
     COPY_KINDS,
@@ -31,6 +29,8 @@ from portagpu.facts.captures.model import (
     Kind,
     Process,
     Source,
+    arrow,
+    import_library,
     table,
 )
 from portagpu.facts.readings.model import FormatError

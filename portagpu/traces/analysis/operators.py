@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.facts.captures.arrow import import_library
+from portagpu.facts.captures.model import import_library
 from portagpu.traces.analysis.columns import DIGITS, NULL, percentiles, sums_by
 from portagpu.traces.analysis.intervals import by_code
 from portagpu.traces.analysis.ranges import path_on_host

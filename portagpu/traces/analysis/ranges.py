@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from portagpu.facts.captures.arrow import import_library
+from portagpu.facts.captures.model import import_library
 from portagpu.traces.analysis.columns import BLOCK, DIGITS, NULL, integers, sums_by
 from portagpu.traces.analysis.intervals import by_code, order_of, union_ns_by
 from portagpu.traces.analysis.model import Steps

@@ -10,7 +10,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast, runtime_checkable
 
-from portagpu.base.distributions import entry_points
 from portagpu.base.documents import (
     Rule,
     anything,
@@ -27,7 +26,7 @@ from portagpu.base.documents import (
     wrong,
 )
 from portagpu.base.patience import LIMITS
-from portagpu.base.plugin_calls import OWN_DISTRIBUTION, call_quietly, distribution_of
+from portagpu.base.plugins import OWN_DISTRIBUTION, call_quietly, distribution_of, entry_points
 from portagpu.base.text import one_line
 from portagpu.facts.captures.json_stream import unpacked
 from portagpu.facts.captures.model import CapturedDevice, Source, ToolMessage, table

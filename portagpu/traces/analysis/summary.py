@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.facts.captures.arrow import import_library
-from portagpu.facts.captures.model import KINDS, ON_DEVICE, table
+from portagpu.facts.captures.model import KINDS, ON_DEVICE, import_library, table
 from portagpu.traces.analysis.columns import BLOCK, DIGITS, integers, median
 from portagpu.traces.analysis.device_times import (
     DeviceTimes,

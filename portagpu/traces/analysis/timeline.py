@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.text import excerpt, printable
-from portagpu.facts.captures.arrow import arrow, import_library
-from portagpu.facts.captures.model import KINDS, ON_DEVICE
+from portagpu.facts.captures.model import KINDS, ON_DEVICE, arrow, import_library
 from portagpu.traces.analysis.columns import NULL, integers
 
 if TYPE_CHECKING:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from portagpu.facts.captures.arrow import import_library
-from portagpu.facts.captures.model import ON_DEVICE
+from portagpu.facts.captures.model import ON_DEVICE, import_library
 from portagpu.traces.analysis.columns import BLOCK, NULL, integers, sums_by, words
 from portagpu.traces.analysis.intervals import LIMIT, in_two_threads, order_of
 from portagpu.traces.analysis.kernel_names import classify

@@ -10,10 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from portagpu.base.distributions import entry_points
 from portagpu.base.errors import BackendNotFound
 from portagpu.base.patience import LIMITS
-from portagpu.base.plugin_calls import OWN_DISTRIBUTION, call_quietly, distribution_of
+from portagpu.base.plugins import OWN_DISTRIBUTION, call_quietly, distribution_of, entry_points
 from portagpu.base.subprocesses.start import find_program, run_program
 from portagpu.base.text import did_you_mean, one_line
 from portagpu.facts.captures.profilers import GROUP, Launch, Profiler, Refused, Tool

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from portagpu.base.files import Scratch
 from portagpu.base.patience import LIMITS
-from portagpu.base.scratch import Scratch
 from portagpu.base.subprocesses.start import run_attached, run_program
 from portagpu.base.text import excerpt
 from portagpu.devices.collectives.launcher import stated_rank
-from portagpu.facts.captures.arrow import arrow
+from portagpu.facts.captures.model import arrow
 from portagpu.facts.captures.profilers import RECORDED, Launch, Recorded, Refused, Request
 from portagpu.facts.readings.model import FormatError
 from portagpu.runs.engine import Progress, RunOptions, add_result, complete

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.base.subprocesses.end import signal_name
+from portagpu.base.subprocesses.start import signal_name
 from portagpu.base.text import excerpt
 from portagpu.facts.captures.model import ON_DEVICE, Kind
 from portagpu.facts.captures.profilers import RECORDED

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from portagpu.base.errors import OutputError
-from portagpu.base.files import read_bounded, write_private
-from portagpu.base.trust import why_not_trusted
+from portagpu.base.files import read_bounded, why_not_trusted, write_private
 
 _MAX_BYTES: Final = 1 << 20
 """An entry has a few kilobytes."""

@@ -10,7 +10,6 @@ import math
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.base.distributions import install
 from portagpu.base.errors import Unsupported
 from portagpu.train.kernels.plan import (
     FLOATS,

@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from portagpu.base.errors import PortagpuError
-from portagpu.base.files import write_atomic
+from portagpu.base.files import why_not_trusted, write_atomic
 from portagpu.base.text import error_line
-from portagpu.base.trust import why_not_trusted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -24,7 +24,7 @@ from portagpu.base.errors import Unsupported
 from portagpu.devices.collectives.choice import choose
 from portagpu.devices.collectives.cost import MAX_GBS, MIN_GBS, Hardware, Question
 from portagpu.devices.discovery import cost_model_for
-from portagpu.facts.nccl_tests.bandwidth import bus_factor
+from portagpu.facts.nccl_tests.model import bus_factor
 from portagpu.train.planning.recipe import stages
 from portagpu.train.planning.states import share
 

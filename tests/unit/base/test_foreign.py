@@ -9,7 +9,7 @@ import pytest
 
 from portagpu.base.errors import BackendNotFound
 from portagpu.base.patience import BusyMachine, Patience
-from portagpu.base.plugin_calls import start_call
+from portagpu.base.plugins import start_call
 from portagpu.devices import discovery
 from tests.support.fake_plugins import FakePlugin
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import portagpu
-from portagpu.base.distributions import install
+from portagpu.base.plugins import install
 
 FOLDER = "in the folder of portagpu's pyproject.toml"
 
@@ -74,4 +74,4 @@ def test_no_other_place_writes_such_a_command() -> None:
         for path in (root / folder).rglob("*.py")
         if re.search(r"pip install ['\"]?portagpu\[", path.read_text("utf-8"))
     ]
-    assert written == ["portagpu/base/distributions.py"]
+    assert written == ["portagpu/base/plugins.py"]

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from portagpu.base import plugin_calls as foreign
+from portagpu.base import plugins as foreign
 from portagpu.base.errors import BackendNotFound, PortagpuError, Unsupported
 from portagpu.base.patience import Limits
 from portagpu.devices import discovery as candidates

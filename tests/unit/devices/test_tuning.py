@@ -32,7 +32,7 @@ from portagpu.devices.collectives.tuning import (
     repeats,
     settings,
 )
-from portagpu.facts.nccl_tests.bandwidth import TUNED
+from portagpu.facts.nccl_tests.model import TUNED
 from portagpu.facts.readings.model import FormatError
 from portagpu.facts.targets import load_target
 from tests.conftest import ROOT

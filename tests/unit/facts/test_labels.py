@@ -89,7 +89,7 @@ def test_what_is_no_label_or_no_domain_is_refused():
 
 def test_labels_in_a_text_go_before_a_payload_that_says_less():
     pytest.importorskip("pyarrow")
-    from portagpu.facts.captures.annotations import take_apart
+    from portagpu.facts.captures.columns import take_apart
     from portagpu.facts.captures.model import table
 
     labels = {"bytes": 4096, "dtype": "float32", "group": "0", "group_size": 2, "sequence": 7}

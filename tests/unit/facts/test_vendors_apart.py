@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.base.distributions import entry_points
-from portagpu.base.plugin_calls import OWN_DISTRIBUTION, distribution_of
+from portagpu.base.plugins import OWN_DISTRIBUTION, distribution_of, entry_points
 from portagpu.facts.host import visibility
 from portagpu.facts.targets import identify, load_target
 from portagpu.facts.torchbuild import read_build
-from portagpu.facts.vendors.loading import GROUP
-from portagpu.facts.vendors.validation import wrong_field
+from portagpu.facts.vendors.loading import GROUP, wrong_field
 
 if TYPE_CHECKING:
     from pathlib import Path

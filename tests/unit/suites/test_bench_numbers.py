@@ -9,7 +9,7 @@ import pytest
 
 from portagpu.base.stats import mad, median_interval, summarise
 from portagpu.base.units import worse_side
-from portagpu.facts.nccl_tests.bandwidth import bus_factor
+from portagpu.facts.nccl_tests.model import bus_factor
 from portagpu.facts.targets import load_target
 from portagpu.runs.judges.peers import compare_peers
 from portagpu.suites.performance.cases import plan

@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from portagpu.facts.formats import pci_address
-from portagpu.facts.host.edac import read_memory_controllers
-from portagpu.facts.host.sensors import read_sensors
+from portagpu.facts.host.sensors import read_memory_controllers, read_sensors
 from portagpu.machine.inventory.gpu import Inventory
 from portagpu.runs.judges.health import judge_health, judge_host
 from portagpu.runs.results.judgement import Judgement, combine

@@ -12,8 +12,7 @@ from portagpu.checks.bringup.recorded_devices import device_names, equal_parts, 
 from portagpu.devices import registry
 from portagpu.facts.arch import base_name
 from portagpu.facts.formats.host.kernel_log import KIND as KERNEL_LOG
-from portagpu.facts.host.gpus import PCI_DEVICES
-from portagpu.facts.host.kfd import NODES
+from portagpu.facts.host.gpus import NODES, PCI_DEVICES
 from portagpu.facts.targets import Scope, identify, load_targets, named_product
 from portagpu.machine.inventory.products import falls_short, product_target
 from portagpu.runs.judges.peers import majority

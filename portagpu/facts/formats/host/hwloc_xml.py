@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from portagpu.facts.formats import integer, number, pci_address, stated
+from portagpu.facts.formats.json_xml import Element, read_xml, root_tag
 from portagpu.facts.formats.pci import hexadecimal, node_kind, vendor_name
-from portagpu.facts.formats.xml import Element, read_xml, root_tag
 from portagpu.facts.readings.model import End, Findings, FormatError, Link, Node, Reading
 
 KIND: Final = "hwloc XML"

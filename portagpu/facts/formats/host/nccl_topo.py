@@ -15,6 +15,7 @@ from typing import Final
 
 from portagpu.base.paths import matrix_dir
 from portagpu.facts.formats import integer, number, pci_address, stated
+from portagpu.facts.formats.json_xml import Element, read_xml, root_tag
 from portagpu.facts.formats.pci import (
     generation,
     hexadecimal,
@@ -22,7 +23,6 @@ from portagpu.facts.formats.pci import (
     transfer_rate,
     vendor_name,
 )
-from portagpu.facts.formats.xml import Element, read_xml, root_tag
 from portagpu.facts.host.tree import MOST_CPUS, format_cpu_list
 from portagpu.facts.readings.model import End, Findings, FormatError, Link, Node, Pcie, Reading
 

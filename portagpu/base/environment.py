@@ -1,17 +1,22 @@
-"""Variables of the environment under which a device or torch does not work as it does otherwise.
+"""Variables of the environment that change what a device does, or how many devices there are.
 
-They are for debugging. A result that was made under one says so, and what cannot be seen under it
-is not judged. torch's and Triton's own are here, a vendor's in its ``Vendor``.
+Variables for debugging change what a device or torch does. A result that was made under one says
+so, and what cannot be seen under it is not judged. torch's and Triton's own are here, a vendor's in
+its ``Vendor``. A device that all ranks share, a CPU, counts as several (:func:`shared_count`).
 """
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from portagpu.base.errors import PortagpuError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
 
 ASYNCHRONY: Final = "asynchrony"
 COMPILER: Final = "compiler"
@@ -74,3 +79,27 @@ def unjudged(needed: Iterable[str], on: Iterable[Switch], values: Mapping[str, s
         for each in on
         if each.changes in wanted
     )
+
+
+VARIABLE: Final = "PORTAGPU_SHARED_DEVICES"
+LAUNCHER_VARIABLE: Final = "LOCAL_WORLD_SIZE"
+"""The number of ranks on this machine, set by torchrun and other launchers."""
+_MOST: Final = 4096
+
+
+def shared_count() -> int:
+    """``PORTAGPU_SHARED_DEVICES``, else the launcher's ``LOCAL_WORLD_SIZE``, else 1.
+
+    Scripts compare the number of devices with the number of ranks, and give each rank the device of
+    its number. Raises PortagpuError where the first variable is no number from 1 to 4096. The
+    second belongs to another program, and counts as 1 then.
+    """
+    for name in (VARIABLE, LAUNCHER_VARIABLE):
+        text = os.environ.get(name)
+        if not text:
+            continue
+        if text.isascii() and text.isdigit() and len(text) < 9 and 1 <= int(text) <= _MOST:
+            return int(text)
+        if name == VARIABLE:
+            raise PortagpuError(f"{name} is a number of devices from 1 to {_MOST}, not {text!r}")
+    return 1

@@ -1,22 +1,33 @@
-"""AMD's tuning back ends: torch's TunableOp over rocBLAS and hipBLASLt, and MIOpen's find.
+"""What AMD's libraries add: TunableOp and MIOpen's find, and hipFile. No GPU has run this yet.
 
-No GPU has run this yet. Sources: torch/cuda/tunable.py (the file, its "Validator" lines, and that a
-file of other versions is rejected); torch, aten/src/ATen/native/miopen/Conv_miopen.cpp
-(``torch.backends.cudnn.benchmark`` makes MIOpen search); MIOpen documentation, "Find database" and
-"Environment variables" (MIOPEN_USER_DB_PATH, ~/.config/miopen).
+TunableOp, over rocBLAS and hipBLASLt: torch/cuda/tunable.py (the file, its "Validator" lines, and
+that a file of other versions is rejected). MIOpen: torch,
+aten/src/ATen/native/miopen/Conv_miopen.cpp (``torch.backends.cudnn.benchmark`` makes MIOpen
+search); MIOpen documentation, "Find database" and "Environment variables" (MIOPEN_USER_DB_PATH,
+~/.config/miopen).
+
+hipFile copies through the host's memory where its fast path cannot be taken, unless
+``HIPFILE_ALLOW_COMPAT_MODE`` is false: then such a transfer fails (ROCm documentation, "hipFile
+environment variables" and "hipFile fastpath and fallback backends"). It comes with ROCm 7.14 and
+newer, takes the fast path on ext4 (``data=ordered``) and xfs, and has counters only behind an
+interface of C and ``ais-stats``.
 """
 
 from __future__ import annotations
 
 import os
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from portagpu.devices.storage import DirectStorage
 from portagpu.devices.tuners import Tuner, TunerState, files_below
+from portagpu_torch_gpu.storage import GdsFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
 
 _USER_DATABASE: Final = "~/.config/miopen"
 
@@ -84,4 +95,12 @@ def _miopen(on: bool) -> Iterator[None]:
 TUNERS: Final = (
     Tuner("tunableop", "product", _tunableop_state, _tunableop),
     Tuner("miopen-find", "convolution", _miopen_state, _miopen),
+)
+
+
+STORAGE: Final = DirectStorage(
+    library="hipFile",
+    open=partial(GdsFile, "hipFile"),
+    proof="HIPFILE_ALLOW_COMPAT_MODE=false has hipFile fail where it would copy through the host",
+    environment={"HIPFILE_ALLOW_COMPAT_MODE": "false"},
 )
