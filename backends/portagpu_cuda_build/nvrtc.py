@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from portagpu.base.errors import MissingDependency
-from portagpu.devices.machine_code import CompiledKernel, CompileError, Compiler, stamp
+from portagpu.devices.machine_code import CompiledKernel, CompileError, Compiler, Elf, stamp
 from portagpu.facts.arch import base_name
 from portagpu.facts.targets import load_architecture
 

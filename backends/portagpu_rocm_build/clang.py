@@ -25,6 +25,8 @@ from portagpu.devices.machine_code import (
     CompileError,
     Compiler,
     CompilerEnded,
+    Elf,
+    library,
     stamp,
 )
 from portagpu.facts.arch import base_name

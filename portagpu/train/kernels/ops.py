@@ -11,6 +11,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.errors import Unsupported
+from portagpu.base.plugins import install
 from portagpu.train.kernels.plan import (
     FLOATS,
     FP8,
