@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from portagpu.devices.tuners import Tuner, TunerState
+from portagpu.devices.plugin_parts import Tuner, TunerState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

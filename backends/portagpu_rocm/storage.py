@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from portagpu.devices.storage import DirectStorage
+from portagpu.devices.plugin_parts import DirectStorage
 from portagpu_torch_gpu.storage import GdsFile
 
 STORAGE: Final = DirectStorage(

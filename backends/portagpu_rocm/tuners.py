@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from portagpu.devices.tuners import Tuner, TunerState, files_below
+from portagpu.devices.plugin_parts import Tuner, TunerState, files_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from portagpu.devices.plugin_parts import Variables
 from portagpu.devices.training import Ranges, Training
-from portagpu.devices.variables import Variables
 from portagpu.facts.capability import Capability as Capability
 from portagpu.facts.captures.labels import DOMAIN, encode
 
@@ -38,10 +38,9 @@ if TYPE_CHECKING:
     from portagpu.devices.machine_code import Toolchain
     from portagpu.devices.objects import Event as EventType
     from portagpu.devices.objects import Stream as StreamType
+    from portagpu.devices.plugin_parts import DirectStorage, Tuner
     from portagpu.devices.precision import Precision
     from portagpu.devices.sizing import Sizing
-    from portagpu.devices.storage import DirectStorage
-    from portagpu.devices.tuners import Tuner
     from portagpu.facts.arch import Arch
     from portagpu.facts.captures.labels import Color, Label
     from portagpu.facts.readings import Findings

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import pytest
 
 from portagpu.base.errors import Unsupported
-from portagpu.devices.collectives.alpha_beta import fit_line
 from portagpu.devices.collectives.choice import (
     BasisKind,
     Candidate,
@@ -23,6 +22,7 @@ from portagpu.devices.collectives.choice import (
     choose,
 )
 from portagpu.devices.collectives.comm import Comm
+from portagpu.devices.collectives.cost import fit_line
 from portagpu.devices.contract import Description
 from portagpu.devices.discovery import cost_model_for
 from portagpu.facts.nccl_tests.bandwidth import bus_factor
@@ -302,7 +302,7 @@ ASKS = """
 import os, torch
 from types import SimpleNamespace
 import torch.distributed as dist
-from portagpu.devices.collectives import library_estimate as own_answer
+from portagpu.devices.collectives import choice
 from portagpu.devices.collectives.comm import Comm
 from portagpu.base.errors import Unsupported
 
@@ -351,9 +351,9 @@ ask()
 print(called)
 for operation in ("all_gather", "reduce_scatter"):
     Estimator.time = 3.0
-    print(own_answer.estimated_time_us(operation, 4096, torch.device("cpu")))
+    print(choice.estimated_time_us(operation, 4096, torch.device("cpu")))
 try:
-    own_answer.estimated_time_us("all_to_all", 4096, torch.device("cpu"))
+    choice.estimated_time_us("all_to_all", 4096, torch.device("cpu"))
 except Unsupported as error:
     print(error)
 os._exit(0)

@@ -30,7 +30,7 @@ from portagpu.facts.host.tree import (
     size_bytes,
     to_int,
 )
-from portagpu.machine.inventory import origin
+from portagpu.machine.inventory import sources
 from portagpu.machine.inventory.join import MOST_GPUS
 from portagpu.reports.html import render as report_page
 from portagpu.reports.junit import render as junit
@@ -210,7 +210,7 @@ def test_a_huge_sparse_recording_is_not_hashed(tmp_path: Path) -> None:
 
 def test_a_file_that_grows_while_it_is_hashed_ends(tmp_path: Path, monkeypatch: Any) -> None:
     (tmp_path / "list").write_text(LIST)
-    monkeypatch.setattr(origin, "MOST_BYTES", 100)
+    monkeypatch.setattr(sources, "MOST_BYTES", 100)
 
     def endless(*_: Any, **__: Any) -> Iterator[bytes]:
         for _ in range(1000):
@@ -218,7 +218,7 @@ def test_a_file_that_grows_while_it_is_hashed_ends(tmp_path: Path, monkeypatch: 
         pytest.fail("read on behind the bound")
 
     monkeypatch.setattr(RootedFolder, "pieces", lambda self, name, most, **_: (next(endless()),))
-    assert origin.origin_of(tmp_path).sha256 is None
+    assert sources.origin_of(tmp_path).sha256 is None
 
 
 def test_a_folder_of_more_entries_than_any_of_the_kernels_is_not_listed(

@@ -15,7 +15,7 @@ from portagpu.facts.formats.cleaning import decode_text
 from portagpu.facts.formats.events import TIMES, line_time, table
 from portagpu.facts.formats.host import kernel_log
 from portagpu.facts.readings.model import Findings, FormatError
-from portagpu.machine.inventory.tools import LOG_LINES, kernel_log_output
+from portagpu.machine.inventory.sources import LOG_LINES, kernel_log_output
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

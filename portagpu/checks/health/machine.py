@@ -7,11 +7,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from portagpu.checks.health.logs import KernelLog, cutoff_s, events_since, journal, log_file
-from portagpu.machine.inventory.infiniband import read_infiniband
 from portagpu.machine.inventory.kernel import kernel_findings
-from portagpu.machine.inventory.kfd_links import kfd_links
-from portagpu.machine.inventory.sources import Live, Machine
-from portagpu.machine.inventory.tools import tool_findings
+from portagpu.machine.inventory.kernel_links import kfd_links, read_infiniband
+from portagpu.machine.inventory.sources import Live, Machine, tool_findings
 from portagpu.machine.inventory.topology import build_topology
 
 if TYPE_CHECKING:
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
     from portagpu.facts.readings.model import Findings
     from portagpu.facts.torchbuild import TorchBuild
     from portagpu.machine.inventory.gpu import Inventory
-    from portagpu.machine.inventory.origin import Origin
+    from portagpu.machine.inventory.sources import Origin
     from portagpu.machine.inventory.topology import Topology
 
 

@@ -29,14 +29,13 @@ from portagpu.facts.readings.model import Findings, FormatError
 from portagpu.facts.torchbuild import TorchBuild
 from portagpu.machine.inventory.join import MOST_GPUS, too_many_message
 from portagpu.machine.inventory.kernel import kernel_findings
-from portagpu.machine.inventory.origin import origin_of
-from portagpu.machine.inventory.sources import Machine
+from portagpu.machine.inventory.sources import Machine, origin_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from portagpu.machine.inventory.gpu import Inventory
-    from portagpu.machine.inventory.origin import Origin
+    from portagpu.machine.inventory.sources import Origin
     from portagpu.machine.inventory.topology import Topology
 
 MANIFEST: Final = "recording.json"

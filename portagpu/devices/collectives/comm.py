@@ -15,15 +15,13 @@ if TYPE_CHECKING:
     import torch.distributed as dist
     from torch._C._distributed_c10d import Store
 
-    from portagpu.devices.collectives.alpha_beta import Fit
     from portagpu.devices.collectives.annotated import CollectiveMarks
     from portagpu.devices.collectives.checked import CheckedGroup
     from portagpu.devices.collectives.choice import Choice
-    from portagpu.devices.collectives.cost import CostModel
-    from portagpu.devices.collectives.measured import Machine, Stack
-    from portagpu.devices.collectives.membership import Membership
+    from portagpu.devices.collectives.cost import CostModel, Fit
+    from portagpu.devices.collectives.init import Membership
     from portagpu.devices.collectives.tuned import TunedGroup
-    from portagpu.devices.collectives.tuning import Profile
+    from portagpu.devices.collectives.tuning import Machine, Profile, Stack
     from portagpu.facts.targets import Target
 
 
@@ -97,7 +95,7 @@ class Comm:
         """What profiles of collectives call the device; None before it is opened."""
         if self._gpu is None:
             return None
-        from portagpu.devices.collectives.measured import Machine
+        from portagpu.devices.collectives.tuning import Machine
 
         return Machine(
             backend=self._gpu.name,
@@ -143,6 +141,28 @@ class Comm:
             raise ValueError(f"the group of {config} has no library for {self.device_type} tensors")
         return str(found)
 
+    def _engine_of(self, group: Any) -> str:
+        """What moves this device's tensors in ``group``, with the variables that choose it.
+
+        It is the class of the object that torch built (``ProcessGroup._get_backend``), in the words
+        of the vendor's table; a class that has no words stands for itself.
+        """
+        import os
+
+        import torch
+
+        engine = group._get_backend(torch.device(self.device_type))
+        # TORCH_DISTRIBUTED_DEBUG=DETAIL puts a wrapper around it
+        engine = getattr(engine, "wrapped_pg", engine)
+        name = type(engine).__name__
+        chosen = [
+            f"{variable}={os.environ[variable]}"
+            for variable in self.engine_variables
+            if os.environ.get(variable)
+        ]
+        words = self.engines.get(name, name)
+        return f"{words}, with {', '.join(chosen)}" if chosen else words
+
     @property
     def init_string(self) -> str:
         """The ``backend`` for ``init_process_group``: CPU tensors have a library on every device.
@@ -174,7 +194,7 @@ class Comm:
         "file:///PATH" or "env://". No environment variable is written. ``timeout_s`` is for all
         ranks to come; ``collective_timeout_s`` is the group's own, by default torch's. With
         ``checked`` the collectives are compared between the ranks, as
-        :attr:`Membership.checked <portagpu.devices.collectives.membership.Membership>` says.
+        :attr:`Membership.checked <portagpu.devices.collectives.init.Membership>` says.
 
         Raises, within ``timeout_s`` plus two seconds, RankLost with the ranks that did not come,
         and CollectiveError where variables, world sizes, ranks or devices contradict each other,
@@ -267,7 +287,7 @@ class Comm:
     @property
     def stack(self) -> Stack:
         """The library and torch, as profiles of collectives name them."""
-        from portagpu.devices.collectives.measured import Stack
+        from portagpu.devices.collectives.tuning import Stack
         from portagpu.facts.torchbuild import torch_build
 
         build = torch_build()
@@ -292,7 +312,7 @@ class Comm:
         It opens no device and runs nothing. ``ranks`` and ``nodes`` are those of ``group`` by
         default, with ``LOCAL_WORLD_SIZE`` ranks on each node as launchers set it; without either,
         on one node. ``measured`` is a fit of measured times
-        (:mod:`portagpu.devices.collectives.alpha_beta`), which a library without a model needs.
+        (:mod:`portagpu.devices.collectives.cost`), which a library without a model needs.
         ``profile`` is a profile of this machine or its file, as for :meth:`tuned`; its times come
         first. With ``ask_library`` the library itself estimates the time: every rank of an
         initialised group has to call this, and the library has to know how. ``question`` has
@@ -317,7 +337,7 @@ class Comm:
         model = self.cost_model() if self.cost_model is not None and self.target else None
         if not ask_library:
             return choose(asked, model, fit=measured, library_version=self.version)
-        from portagpu.devices.collectives.library_estimate import estimated_time_us
+        from portagpu.devices.collectives.choice import estimated_time_us
 
         time_us = estimated_time_us(operation, size_bytes, self.device_id, group)
         found = choose(asked, model, library_version=self.version) if model is not None else None

@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
 
-from portagpu.base.errors import CollectiveError, RankLost
+from portagpu.base.errors import CollectiveError, PortagpuError, RankLost
 from portagpu.base.text import error_line
 
 if TYPE_CHECKING:
@@ -43,6 +43,10 @@ tries again for more than twice its own limit (torch 2.13), and has no connectio
 _CUT_S: Final = 0.1
 """How often connections are shut down while a call does not end."""
 _FAREWELL_BYTES: Final = 1 << 16
+_LATE_S: Final = 1.0
+"""After the limit of init or shutdown, until calls that still wait for the store are cut off: the
+ranks that answer agree until then on who is lost
+(:mod:`portagpu.devices.collectives.rendezvous`)."""
 CUTS_END_S: Final = 0.6
 """How long a call may take to end after its connections are gone."""
 
@@ -397,3 +401,22 @@ def shut_down(port: int, names: Collection[str] = ()) -> None:
                 }
             if descriptor not in own:
                 connection.shutdown(socket.SHUT_RDWR)
+
+
+def in_time(meeting: Meeting, rank: int, timeout_s: float, action: Callable[[], Any]) -> Any:
+    """What ``action`` returns, which asks the store. Raises what it raises.
+
+    Raises the error of a lost store where the store ends, or does not answer in time.
+    """
+    try:
+        return bounded(timeout_s + _LATE_S, action, meeting.cut)
+    except PortagpuError:
+        raise
+    except Overrun as error:
+        if isinstance(error.__cause__, PortagpuError):
+            # what was found before the store was cut off
+            raise error.__cause__ from None
+        problem = f"it did not answer within {timeout_s:g} s"
+        raise lost_store(meeting, problem, rank) from error
+    except RuntimeError as error:
+        raise lost_store(meeting, f"it ended ({error_line(error)})", rank) from error

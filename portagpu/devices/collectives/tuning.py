@@ -17,9 +17,8 @@ from portagpu.base.documents import decode, encode, mapping, version
 from portagpu.base.files import read_bounded, write_atomic
 from portagpu.base.text import one_line
 from portagpu.base.units import size
-from portagpu.devices.collectives.alpha_beta import Fit  # noqa: TC001 - documents read it
 from portagpu.devices.collectives.buckets import BucketChoice, choose_ddp
-from portagpu.devices.collectives.measured import Machine, Stack  # noqa: TC001 - documents read them
+from portagpu.devices.collectives.cost import Fit  # noqa: TC001 - documents read it
 from portagpu.facts.nccl_tests.bandwidth import TUNED
 from portagpu.facts.readings.model import FormatError
 from portagpu.facts.vendors import tables
@@ -28,6 +27,39 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What was measured on. ``units`` are those of ``Sizing``: the cores of a CPU.
+
+    ``shared`` says that all ranks use one device, as on a CPU: collectives run on what computes.
+    """
+
+    backend: str
+    target: str | None
+    arch: str
+    product: str | None
+    units: int
+    shared: bool = False
+
+    def __str__(self) -> str:
+        units = "cores" if self.shared else "units"
+        return f"{self.product or self.target or self.arch} with {self.units} {units}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """The communication library and torch; Gloo has no version of its own."""
+
+    library: str
+    version: str | None
+    torch: str
+
+    def __str__(self) -> str:
+        own = "" if self.version is None else f" {self.version} and"
+        return f"{self.library}{own or ' of'} torch {self.torch}"
+
 
 SCHEMA: Final = "portagpu.tuning/1"
 TABLE: Final = "tuning"

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Final
 from portagpu.base.errors import RecordingError
 from portagpu.facts.formats.host import kernel_log
 from portagpu.facts.readings.model import Reading
-from portagpu.machine.inventory.gpu import Gpu, Inventory
+from portagpu.machine.inventory.gpu import PCI_ID, Gpu, Inventory
+from portagpu.machine.inventory.kernel import KIND as PCI
 from portagpu.machine.inventory.merge import merge_readings
-from portagpu.machine.inventory.names import PCI_ID
-from portagpu.machine.inventory.pci_tree import KIND as PCI
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Mapping, Sequence

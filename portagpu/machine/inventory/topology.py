@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.facts.readings.model import End, Link, Node
 from portagpu.facts.vendors import LazyMapping, vendors
-from portagpu.machine.inventory.kfd_links import INDIRECT
+from portagpu.machine.inventory.kernel_links import INDIRECT
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

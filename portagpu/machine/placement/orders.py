@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from portagpu.machine.placement.algorithms import components, networkx, weighted
+from portagpu.machine.placement.graph import components, networkx, weighted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -14,8 +14,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Final
 
 from portagpu.base.units import count, number
-from portagpu.machine.placement.algorithms import components, networkx, weighted
-from portagpu.machine.placement.graph import numbered
+from portagpu.machine.placement.graph import components, networkx, numbered, weighted
 from portagpu.machine.placement.orders import (
     EXACT,
     best_cycle,

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from portagpu.devices.collectives.alpha_beta import fit_line, percentile
+from portagpu.devices.collectives.cost import fit_line, percentile
 
 SIZES = [1 << power for power in range(3, 30)]
 

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.devices.collectives.alpha_beta import fit_line
 from portagpu.devices.collectives.choice import BasisKind, Question, tuned_choice
 from portagpu.devices.collectives.comm import Comm
-from portagpu.devices.collectives.emit import files_of
-from portagpu.devices.collectives.measured import Machine, Stack
-from portagpu.devices.collectives.tuner_csv import (
+from portagpu.devices.collectives.cost import fit_line
+from portagpu.devices.collectives.emit import (
     TunerLine,
+    files_of,
     lines_of,
     read_tuner,
     tuner_forms,
@@ -25,8 +24,10 @@ from portagpu.devices.collectives.tuner_csv import (
 from portagpu.devices.collectives.tuning import (
     Candidate,
     Entry,
+    Machine,
     Point,
     Profile,
+    Stack,
     in_ranges,
     read_profile,
     repeats,

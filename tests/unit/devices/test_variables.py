@@ -6,7 +6,7 @@ import pytest
 
 from portagpu.base.errors import Unsupported
 from portagpu.devices import discovery as candidates
-from portagpu.devices.variables import Variables
+from portagpu.devices.plugin_parts import Variables
 from tests.support.fake_plugins import FakePlugin
 
 
