@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from portagpu.base.errors import EmptyCapture, OutputError
 from portagpu.base.scratch import Scratch
+from portagpu.devices.annotations import LAUNCHED, annotate, region
+from portagpu.devices.annotations import profiler_start as start
+from portagpu.devices.annotations import profiler_stop as stop
 from portagpu.devices.collectives.launcher import place_of_rank
-from portagpu.devices.functions import LAUNCHED, annotate, region
-from portagpu.devices.functions import profiler_start as start
-from portagpu.devices.functions import profiler_stop as stop
 from portagpu.devices.registry import backend
 
 if TYPE_CHECKING:

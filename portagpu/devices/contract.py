@@ -119,8 +119,8 @@ class Backend(Training, ABC):
     """One device, opened for life.
 
     The attributes are those of :class:`Description`. A subclass gives the primitives below, and
-    those of :class:`portagpu.devices.optional.Optional` that its device has: what training code
-    calls under torch's names is written once over them, in
+    those of :class:`portagpu.devices.optional.OptionalCalls` that its device has: what training
+    code calls under torch's names is written once over them, in
     :class:`portagpu.devices.training.Training`. Every primitive either does what its docstring says
     on this device, or raises :class:`portagpu.Unsupported` when the capability it belongs to is not
     claimed. None of them may be a silent no-op, and none draws random numbers.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from portagpu.base.shared_devices import shared_count
 from portagpu.devices import oom
-from portagpu.devices.optional import Optional
+from portagpu.devices.optional import OptionalCalls
 from portagpu.devices.precision import Support
 from portagpu.devices.precision.model import dtype_support
 from portagpu.devices.precision.products import (
@@ -58,7 +58,7 @@ class NoAutocast(ContextDecorator):
         pass
 
 
-class Training(Optional):
+class Training(OptionalCalls):
     """The training calls of one device. All sizes are bytes, all seeds are Python ints."""
 
     __slots__ = ()

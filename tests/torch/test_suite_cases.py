@@ -11,6 +11,7 @@ import pytest
 from hypothesis import Phase, given, seed, settings
 
 import portagpu
+from portagpu.base.lazy import stub_names
 from portagpu.devices.collectives.comm import Comm
 from portagpu.devices.contract import Backend, Capability, Description, Plugin
 from portagpu.devices.precision import Fp8, Precision
@@ -52,8 +53,10 @@ def test_every_attribute_of_a_backend_has_a_case(cases: list[ListedCase]) -> Non
 
 
 def test_every_function_of_the_module_has_a_case(cases: list[ListedCase]) -> None:
-    homes = ("portagpu.devices.functions", "portagpu.devices.registry")
-    functions = {f"portagpu.{name}" for home in homes for name in portagpu._HOME[home]}
+    homes = tuple(f"portagpu.devices.{name}" for name in ("annotations", "functions", "registry"))
+    functions = {
+        f"portagpu.{name}" for name, home in stub_names(portagpu.__spec__).items() if home in homes
+    }
     missing = functions - _covered(cases)
     assert not missing, f"no case covers {', '.join(sorted(missing))}"
 
