@@ -30,7 +30,7 @@ class annotate:  # noqa: N801 - a function in every other respect
 
     Torch's profiler shows it on every device. The vendor's profiler shows it in ``domain`` and in
     ``color`` (0xRRGGBB, "#rrggbb" or a common name), where it has such things. ``labels`` are str,
-    int, float or bool, and are told with the name: ``annotate("forward", step=3)``. Where a
+    int, float or bool, and are shown with the name: ``annotate("forward", step=3)``. Where a
     profiler listens, another value becomes its text. The device is asked when the block is entered,
     so that decorating a function opens none; where nothing listens, nothing else happens. Inside
     ``torch.compile`` nothing is marked: the compiler fuses across the block.
@@ -126,7 +126,7 @@ def region(name: str = "") -> Iterator[None]:
     outermost starts and stops. On a device whose vendor has no profiler the block is only marked.
     """
     global _regions
-    # without a profiler that could be told, nothing waits
+    # without a profiler that can be started, nothing waits for the start
     with _regions_lock:
         if _regions == 0:
             with suppress(Unsupported):

@@ -253,7 +253,7 @@ class Backend(Training, ABC):
     def annotate(self, name: str) -> AbstractContextManager[Any]:
         """Mark the block as ``name`` for the vendor's profiler (NVTX, ROCTx or record_function).
 
-        Any text is a name, and blocks nest. ``contextlib.nullcontext`` is no mark.
+        Any text is a name, and blocks nest. ``contextlib.nullcontext`` is not a mark.
         """
 
     def listens(self) -> bool:
@@ -291,7 +291,7 @@ class Override:
     area by itself is none. ``outcome`` is "unsupported" (such a case has to raise Unsupported) or
     "undefined" (it is recorded and never judged). ``reason`` is a clause, and ``url`` is where the
     vendor says so. No override makes a case pass. Raises ValueError for a part that is missing or
-    of another form, and TypeError for one that is no text.
+    of another form, and TypeError for one that is not text.
     """
 
     pattern: str
@@ -383,8 +383,8 @@ class Plugin(ABC):
     def prepare(self) -> None:  # noqa: B027 - nothing to import is a fair answer
         """Import what :meth:`open` needs, open nothing and start no thread.
 
-        A process that forks ranks calls it, so that each rank need not; again is no error. What
-        opens the device or starts a thread when it is imported is left to :meth:`open`.
+        A process that forks ranks calls it, so that each rank need not; a second call does nothing.
+        What opens the device or starts a thread when it is imported is left to :meth:`open`.
         """
 
     def probe(self) -> Findings:

@@ -41,7 +41,7 @@ class Variables:
     ``one_by_one`` makes every launch wait for its end, so that an error comes from the call that
     made it. With ``no_peer_copies`` collectives use the host's memory or the network and not the
     links between devices. ``caches`` maps a variable to a name inside a job's folder. ``faults``
-    says what a fault leaves behind: no image of the GPU's memory. ``allocator`` are all names that
+    says what remains after a fault: no image of the GPU's memory. ``allocator`` are all names that
     versions of torch read settings of the caching allocator from. ``arch_list`` is what extensions
     are built for; ``arch_form`` is the form of an architecture's name, and how the list spells it.
     ``expandable_from`` are the first releases of torch and of the vendor's toolkit whose allocator
@@ -108,7 +108,7 @@ class Variables:
     def _list_entry(self, arch: str) -> str:
         match = re.fullmatch(self.arch_form[0], arch)
         if match is None:
-            raise ValueError(f"{arch!r} is no architecture that {self.arch_list} can name")
+            raise ValueError(f"{arch!r} is not an architecture that {self.arch_list} can name")
         return match.expand(self.arch_form[1])
 
 

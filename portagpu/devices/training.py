@@ -288,7 +288,8 @@ class Training(OptionalCalls):
             return True
         if capability not in self._known_capabilities:
             raise ValueError(
-                f"there is no capability {capability!r}: {', '.join(self._known_capabilities)}"
+                f"unknown capability {capability!r}; choose one of "
+                f"{', '.join(self._known_capabilities)}"
             )
         return False
 

@@ -113,7 +113,7 @@ def test_a_measured_time_takes_the_algorithm_from_the_model_and_says_so():
     found = choose(asked(), Model((1, 10.0), (2, 5.0)), fit=fit, library_version="3.5")
     assert (str(found.best), round(found.best.time_us)) == ("A2 P", 99)
     assert found.remarks[-1].startswith("algorithm and protocol: model of another version")
-    assert found.alternatives == (), "times of a model do not stand beside measured ones"
+    assert found.alternatives == (), "times of a model are not mixed with measured ones"
     assert found.known_error is None
 
 
@@ -160,7 +160,7 @@ def test_more_than_two_nodes_are_one_kind_and_the_last_range_has_no_end():
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"operation": "all_redcue"}, "there is no collective 'all_redcue'"),
+        ({"operation": "all_redcue"}, "unknown collective 'all_redcue'"),
         ({"size_bytes": 0}, "at least 1 byte, not 0"),
         ({"ranks": 1}, "at least 2 ranks, not 1"),
         ({"ranks": 8, "nodes": 3}, "8 ranks cannot be spread evenly over 3 nodes"),

@@ -261,7 +261,7 @@ def test_the_store_of_another_run_is_not_joined(ranks: Ranks) -> None:
     )
     (_, found) = values(ranks, "fail", 2, victim=0, port=store.port, world_size=[2] * 2)
     assert found["first"][0] == "RankLost"
-    assert "what answers there is no store of this run" in found["first"][1]
+    assert "what answers there is not a store of this run" in found["first"][1]
     check_afterwards(found)
 
 

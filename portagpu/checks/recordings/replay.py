@@ -27,7 +27,7 @@ from portagpu.facts.host.tree import Tree, resolve_link
 from portagpu.facts.readings.document import from_document
 from portagpu.facts.readings.model import Findings, FormatError
 from portagpu.facts.torchbuild import TorchBuild
-from portagpu.machine.inventory.join import MOST_GPUS, too_many_message
+from portagpu.machine.inventory.join import MAX_GPUS, too_many_message
 from portagpu.machine.inventory.kernel import kernel_findings
 from portagpu.machine.inventory.sources import Machine, origin_of
 
@@ -115,7 +115,7 @@ class Recording(Machine):
     def topology(self) -> Topology:
         found = super().topology()
         for kind, devices in (("GPUs", found.gpus), ("NICs", found.nics)):
-            if len(devices) > MOST_GPUS:
+            if len(devices) > MAX_GPUS:
                 raise RecordingError(too_many_message(len(devices), kind))
         return found
 

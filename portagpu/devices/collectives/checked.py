@@ -49,22 +49,22 @@ _POLL_S: Final = 5e-3
 class CheckedGroup:
     """The collectives of a process group under ``torch.distributed``'s names, each compared first.
 
-    Create it on every rank of ``group`` (default: all ranks), in the same order. ``timeout_s`` is
-    how long a rank waits for the others to call, and for a collective to end; the default is 60.
-    Tensors, shapes and meanings are torch's. Every method raises, on every rank that still runs,
+    Create it on every rank of ``group``, in the same order. Tensors, shapes and meanings are
+    torch's. A call costs a round trip through the store, so this is for finding errors, for first
+    steps and for tests; the fast path of training stays torch's own functions. The errors below are
+    those of every method, on every rank that still runs. After RankLost the
+    library may still wait for the lost rank, also in ``destroy_process_group``: end the process.
 
-    - :class:`portagpu.CollectiveMismatch` when the ranks call different collectives, dtypes,
-      shapes, reduce ops, roots or splits; nothing is communicated then;
-    - :class:`portagpu.RankLost` when a rank does not call or does not come back, within
-      ``timeout_s`` plus two seconds, naming the rank and the collective;
-    - :class:`portagpu.CollectiveError` when a rank's tensor is a view with gaps (``x[:, ::2]``) or
-      shared memory (``expand``) into which the result would be written, when the library fails
-      although every rank is there, and for every call after a failure: the ranks are no longer in
-      step.
-
-    A call costs a round trip through the store, so this is for finding errors, for first steps and
-    for tests; the fast path of training stays torch's own functions. After RankLost the library may
-    still wait for the lost rank, also in ``destroy_process_group``: end the process.
+    :param group: the process group; by default all ranks.
+    :param timeout_s: seconds that a rank waits for the others to call, and for a collective to end.
+    :param marks: what annotates the collectives for profilers; None for nothing.
+    :raises CollectiveMismatch: when the ranks call different collectives, dtypes, shapes, reduce
+        ops, roots or splits. Nothing is communicated then.
+    :raises RankLost: when a rank does not call or does not come back, within ``timeout_s`` plus
+        two seconds. It names the rank and the collective.
+    :raises CollectiveError: when a rank's tensor is a view with gaps (``x[:, ::2]``) or shared
+        memory (``expand``) into which the result would be written, when the library fails although
+        every rank is there, and for every call after a failure: the ranks are out of step.
     """
 
     def __init__(
@@ -451,7 +451,7 @@ class PendingCall:
             if not self._on_host:
                 time.sleep(_POLL_S)
         if not self._on_host:
-            # orders the stream of this thread behind the collective
+            # the stream of this thread waits for the collective
             _wait_for_work(self._work, done, errors)
         return errors[0] if errors else None
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from portagpu.devices.collectives.tuning import Profile
 
 _ONE_MACHINE: Final = 16
-"""Beyond so many ranks on one node an answer says that it takes them for one machine."""
+"""With more ranks on one node than this, an answer says that it takes them for one machine."""
 
 
 class BasisKind(StrEnum):
@@ -120,7 +120,7 @@ def choose(
         if ranked:
             assert model is not None  # noqa: S101 - a prediction comes from a model
             remarks += (f"algorithm and protocol: {_basis(model, library_version)}",)
-            # the model's times do not stand beside measured ones
+            # times of the model are not mixed with measured ones
             ranked = ranked[:1]
     else:
         assert model is not None  # noqa: S101 - for the type checker
@@ -156,7 +156,7 @@ def library_s_choice(
 ) -> Choice:
     """The choice whose time the library itself estimated.
 
-    It tells neither algorithm nor protocol: they are those of ``by_model``, empty without one.
+    It gives neither algorithm nor protocol: they are those of ``by_model``, empty without one.
     """
     way = (by_model.best.algorithm, by_model.best.protocol) if by_model else ("", "")
     words = f"library's own answer: {library} estimated the time"
@@ -177,7 +177,7 @@ def tuned_choice(question: Question, profile: Profile) -> Choice:
 
     ``best.algorithm`` names the candidate, or the library's algorithm where its settings chose one.
     A size that was measured has its measured time, another one that of the fitted line. Raises
-    ValueError where the profile has no times of the operation on so many ranks and nodes, or has
+    ValueError where the profile has no times of the operation on this many ranks and nodes, or has
     them for several dtypes and the question names none.
     """
     profile.check_ranks(question.ranks, question.nodes)
@@ -282,7 +282,7 @@ def _remarks(
         return (str(error), *found)
     assert question.hardware is not None  # noqa: S101 - the model has answered
     said = (
-        f"no published table of {question.hardware.target} on so many nodes and of this size was "
+        f"no published table of {question.hardware.target} on this many nodes and of this size was "
         f"compared with the model of {model.library} {model.version}"
     )
     return (said, *found)

@@ -189,17 +189,26 @@ class Comm:
     ) -> Membership:
         """Join the ranks of this run to one process group that moves this device's tensors.
 
-        Rank, world size and address are those of the launcher (torchrun, Slurm, MPI), else of a
-        world of one rank; the arguments count before them. ``init_method`` is "tcp://HOST:PORT",
-        "file:///PATH" or "env://". No environment variable is written. ``timeout_s`` is for all
-        ranks to come; ``collective_timeout_s`` is the group's own, by default torch's. With
-        ``checked`` the collectives are compared between the ranks, as
-        :attr:`Membership.checked <portagpu.devices.collectives.init.Membership>` says.
+        Rank, world size and address come from the launcher (torchrun, Slurm, MPI), else the world
+        has one rank. Arguments override the launcher. No environment variable is written. Errors
+        come within ``timeout_s`` plus two seconds.
 
-        Raises, within ``timeout_s`` plus two seconds, RankLost with the ranks that did not come,
-        and CollectiveError where variables, world sizes, ranks or devices contradict each other,
-        the port is in use, or a group is there already; ValueError for arguments that make no
-        sense; Unsupported for a device without a library.
+        :param rank: the number of this rank, from 0.
+        :param world_size: how many ranks there are; with ``rank``, or neither.
+        :param store: a store of torch in which the ranks meet; not with ``init_method``.
+        :param init_method: where the ranks meet: "tcp://HOST:PORT", "file:///PATH" or "env://".
+        :param timeout_s: seconds until all ranks must have come.
+        :param collective_timeout_s: seconds for each collective of the group; None is torch's
+            default.
+        :param checked: whether the collectives are compared between the ranks, as
+            :attr:`Membership.checked <portagpu.devices.collectives.init.Membership>` says.
+        :returns: this rank in its run. As a context manager it shuts down at the end of the block.
+        :raises RankLost: with the ranks that did not come.
+        :raises CollectiveError: where variables, world sizes, ranks or devices contradict each
+            other, the port is in use, or a process group exists already.
+        :raises ValueError: for a time limit that is not above 0, or both ``store`` and
+            ``init_method``.
+        :raises Unsupported: for a device without a communication library.
         """
         self._need_library()
         from portagpu.devices.collectives.init import init
@@ -216,7 +225,7 @@ class Comm:
         )
 
     def shutdown(self, timeout_s: float = 10.0) -> None:
-        """Destroy all process groups, and leave nothing of :meth:`init` behind.
+        """Destroy all process groups, and undo everything that :meth:`init` did.
 
         It waits up to ``timeout_s`` for the other ranks to shut down too. Raises, within
         ``timeout_s`` plus two seconds, RankLost with those of the missing ones whose processes have
@@ -262,10 +271,13 @@ class Comm:
     ) -> TunedGroup:
         """The collectives of ``group`` (default: all ranks), each in the way that was fastest.
 
-        ``profile`` is what ``portagpu collectives tune`` wrote, or its file; see
-        :class:`portagpu.devices.collectives.tuned.TunedGroup`. Raises ValueError for a profile of
-        another machine, version or number of ranks, FormatError (a ValueError) for a file that is
-        none, OSError for one that cannot be read, and Unsupported for a device without a library.
+        :param profile: what ``portagpu collectives tune`` wrote, or its file.
+        :param group: the process group; by default all ranks.
+        :returns: see :class:`portagpu.devices.collectives.tuned.TunedGroup`.
+        :raises ValueError: for a profile of another machine, version or number of ranks; as
+            FormatError for a file that is not a profile.
+        :raises OSError: for a file that cannot be read.
+        :raises Unsupported: for a device without a communication library.
         """
         self._need_library()
         from portagpu.devices.collectives.tuned import TunedGroup
@@ -309,15 +321,25 @@ class Comm:
     ) -> Choice:
         """What the library would choose for a collective of that size, and how long it takes.
 
-        It opens no device and runs nothing. ``ranks`` and ``nodes`` are those of ``group`` by
-        default, with ``LOCAL_WORLD_SIZE`` ranks on each node as launchers set it; without either,
-        on one node. ``measured`` is a fit of measured times
-        (:mod:`portagpu.devices.collectives.cost`), which a library without a model needs.
-        ``profile`` is a profile of this machine or its file, as for :meth:`tuned`; its times come
-        first. With ``ask_library`` the library itself estimates the time: every rank of an
-        initialised group has to call this, and the library has to know how. ``question`` has
-        further fields of :class:`portagpu.devices.collectives.cost.Question`. Raises Unsupported
-        where nothing answers, and ValueError for a question that makes no sense."""
+        It opens no device and runs nothing.
+
+        :param operation: the collective under torch's name ("all_reduce").
+        :param size_bytes: its size in bytes, as nccl-tests counts it.
+        :param ranks: how many ranks take part; by default those of ``group``.
+        :param nodes: the machines that they are on; by default from ``LOCAL_WORLD_SIZE``, which
+            launchers set, else 1.
+        :param measured: a fit of measured times (:class:`portagpu.devices.collectives.cost.Fit`),
+            which a library without a model needs.
+        :param profile: a profile of this machine, or its file, as for :meth:`tuned`. Its times
+            come first.
+        :param ask_library: whether the library itself estimates the time. Every rank of an
+            initialised group has to call this, and the library has to support it.
+        :param group: the process group; by default all ranks.
+        :param question: further fields of :class:`portagpu.devices.collectives.cost.Question`.
+        :returns: the fastest candidate with its time in microseconds, and what it is based on.
+        :raises Unsupported: where neither a model, times nor the library answer.
+        :raises ValueError: for an unknown operation, or numbers that contradict each other.
+        """
         self._need_library()
         from portagpu.devices.collectives.choice import choose, library_s_choice, tuned_choice
         from portagpu.devices.collectives.cost import Hardware, Question
@@ -356,7 +378,7 @@ def _group_size(group: dist.ProcessGroup | None) -> int:
 
 
 def _nodes(ranks: int) -> int:
-    """The nodes of so many ranks, from the variable of torchrun; 1 where it says nothing."""
+    """The number of nodes for this many ranks, from torchrun's variable; 1 where it is not set."""
     import os
 
     local = os.environ.get("LOCAL_WORLD_SIZE", "")

@@ -108,7 +108,7 @@ class Question:
     def __post_init__(self) -> None:
         if self.operation not in OPERATIONS:
             names = ", ".join(OPERATIONS)
-            raise ValueError(f"there is no collective {self.operation!r}: there are {names}")
+            raise ValueError(f"unknown collective {self.operation!r}; choose one of {names}")
         if self.size_bytes < 1:
             raise ValueError(f"a collective moves at least 1 byte, not {self.size_bytes}")
         if self.size_bytes > _MAX_BYTES:
@@ -251,12 +251,12 @@ class CostModel(Protocol):
 
 FEWEST_POINTS: Final = 4
 FEWEST_SIZES: Final = 3
-_LEAST_US, _MOST_US = 1e-6, 1e15
+_MIN_US, _MAX_US = 1e-6, 1e15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """The line of one operation on so many ranks, and how far its points are from it.
+    """The line of one operation on this many ranks, and how far its points are from it.
 
     ``error_p50`` and ``error_p95`` are relative errors of the ``points`` times. The line was
     measured from ``low_bytes`` to ``high_bytes``.
@@ -306,9 +306,9 @@ def fit_line(operation: str, ranks: int, points: Iterable[tuple[int, float]]) ->
     """
     measured = sorted(points)
     if wrong := next((each for each in measured if not _is_point(*each)), None):
-        raise ValueError(one_line(f"{wrong} is no pair of bytes and microseconds above 0"))
+        raise ValueError(one_line(f"{wrong} is not a pair of bytes and microseconds above 0"))
     sizes = {x for x, _ in measured}
-    if wrong := next((each for each in measured if not _LEAST_US <= each[1] <= _MOST_US), None):
+    if wrong := next((each for each in measured if not _MIN_US <= each[1] <= _MAX_US), None):
         raise ValueError(f"a time of {wrong[1]:g} us is none that was measured")
     if len(measured) < FEWEST_POINTS or len(sizes) < FEWEST_SIZES:
         raise ValueError(

@@ -209,7 +209,7 @@ def read_tuner(text: str, form: TunerForm) -> tuple[TunerLine, ...]:
     if stated is not None and (stated != len(found) or not text.endswith("\n")):
         raise FormatError(f"the file is cut off: it should have {stated} lines")
     if not found:
-        raise FormatError(f"there is no line of a tuner of {form.library}")
+        raise FormatError(f"it has no line that the tuner of {form.library} reads")
     return tuple(found)
 
 
@@ -292,7 +292,7 @@ def write_tuner(lines: Sequence[TunerLine], form: TunerForm, notes: Sequence[str
             )
         )
     if not rows:
-        raise ValueError(f"there is nothing to tell the tuner of {form.library}")
+        raise ValueError(f"there are no lines to write for the tuner of {form.library}")
     head = [f"# {one_line(each)}"[: form.longest_line] for each in notes]
     return "\n".join([*head, f"# lines: {len(rows)}", *rows, ""])
 

@@ -147,7 +147,7 @@ class _Run:
 
 _run: _Run | None = None
 _generation = 0
-"""How many runs this process has begun: all ranks count alike, and a store may outlive a run."""
+"""How many runs this process has begun: the same on all ranks. A store may outlive a run."""
 _lock = threading.RLock()
 
 

@@ -308,7 +308,7 @@ def agree(
 ) -> Problem:
     """The problem that was written down first, or this one where the store ends.
 
-    A rank that ``holds`` the store stays until so many ``readers`` have read it. Raises
+    A rank that ``holds`` the store stays until that many ``readers`` have read it. Raises
     RuntimeError where the store ends before there is one, or while this one is that a rank is slow.
     """
     now = time.monotonic()

@@ -36,7 +36,7 @@ _OWNER_KEY: Final = "portagpu/store"
 _FIRST_POLL_S: Final = 1e-3
 POLL_S: Final = 0.05
 _CONNECT_S: Final = 2.0
-_LONGEST_S: Final = 10.0
+_MAX_CONNECT_S: Final = 10.0
 _HANDSHAKE_S: Final = 0.3
 """After the limit, until torch's client is left alone: where the store ends after it answered, it
 tries again for more than twice its own limit (torch 2.13), and has no connection to cut."""
@@ -72,7 +72,7 @@ class Meeting:
     """Whether the process of rank 0 holds it."""
     file: Path | None = None
     farewell: socket.socket | None = None
-    """A connection to the store of rank 0, which is silent until rank 0 leaves this rank behind:
+    """A connection to the store of rank 0, which is silent until rank 0 leaves without this rank:
     what the ranks agreed on would end with the store."""
     sockets: set[str] = field(default_factory=set)
     """The connections of the process group, as /proc names them."""
@@ -289,12 +289,12 @@ def _connect(meeting: Meeting, owner: str | None, deadline: float) -> Store:
                 if probe.getsockname() == probe.getpeername():
                     raise ConnectionRefusedError("nothing answers there")
             # it answered just now; on a busy machine torch's own handshake takes longer
-            limit = timedelta(seconds=min(max(left, _CONNECT_S), _LONGEST_S))
+            limit = timedelta(seconds=min(max(left, _CONNECT_S), _MAX_CONNECT_S))
             connect = partial(TCPStore, address, port, None, False, limit, wait_for_workers=False)
             store: Store = bounded(deadline - time.monotonic() + _HANDSHAKE_S, connect, None)
             if owner is None:
                 return store
-            problem = "what answers there is no store of this run"
+            problem = "what answers there is not a store of this run"
             # rank 0 states it at once; another run's, or the one of a run before, never does
             until = min(deadline, time.monotonic() + 1.0)
             while not store.check([_OWNER_KEY]) and time.monotonic() < until:

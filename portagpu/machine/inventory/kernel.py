@@ -66,7 +66,7 @@ class _PciDevice:
     """An address, or the name of a root complex ("pci0000:00")."""
     numa_node: int | None
     secondary: str | None
-    """The bus behind a bridge, as "domain:bus"."""
+    """The bus below a bridge, as "domain:bus"."""
     rate: float | None
     width: int | None
     max_rate: float | None

@@ -145,7 +145,7 @@ def _link(values: Mapping[str, int], a: End, b: End, kind: str, same_package: bo
         a=a,
         b=b,
         kind=_TYPES.get(number, f"type {number}") if number is not None else "unknown",
-        # a number that no 32 bits hold is no bandwidth
+        # a number above 32 bits is not a bandwidth
         bandwidth_bytes_s=most * 1e6 if 0 < most < 1 << 32 else None,
         weight=values.get("weight"),
         peer_access=not flags & _NO_PEER_DMA if between_gpus and flags & _ENABLED else None,

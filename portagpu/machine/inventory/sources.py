@@ -1,4 +1,4 @@
-"""Sources of an inventory behind one interface: this machine, a file tree, or a recording."""
+"""One interface to the sources of an inventory: this machine, a file tree, or a recording."""
 
 from __future__ import annotations
 
@@ -156,9 +156,9 @@ class Live(Machine):
         return statuses()
 
 
-MOST_FILES: Final = 20_000
+MAX_FILES: Final = 20_000
 """Files of a folder that are hashed at most: eight GPUs in 64 partitions have 4101."""
-MOST_BYTES: Final = 1 << 30
+MAX_BYTES: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,15 +189,15 @@ def origin_of(path: Path, source: str | None = None) -> Origin:
 def _hash(path: Path) -> str | None:
     if not path.is_dir():
         given = path.resolve()
-        found, _ = _hash_of_file(RootedFolder(given.parent), given.name, MOST_BYTES)
+        found, _ = _hash_of_file(RootedFolder(given.parent), given.name, MAX_BYTES)
         return found
-    folder, lines, left = RootedFolder(resolve_link(path)), hashlib.sha256(), MOST_BYTES
+    folder, lines, left = RootedFolder(resolve_link(path)), hashlib.sha256(), MAX_BYTES
     files = (os.fsencode(name) for name, kind in folder.walk() if kind is Kind.FILE)
     try:
-        names = list(islice(files, MOST_FILES + 1))
+        names = list(islice(files, MAX_FILES + 1))
     except OSError:
         return None
-    if len(names) > MOST_FILES:
+    if len(names) > MAX_FILES:
         return None
     for name in sorted(names):
         found, size = _hash_of_file(folder, os.fsdecode(name), left)

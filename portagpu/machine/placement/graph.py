@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 UNKNOWN: Final = "?"
 _FABRIC_CLASS: Final = 2 + len(NEAREST_FIRST)
 _NO_ACCESS: Final = 1
-_MOST_LEVELS: Final = 64
+_MAX_LEVELS: Final = 64
 _NETWORKS: Final = frozenset({"infiniband", "roce", "ethernet", "network"})
 
 
@@ -141,8 +141,8 @@ def with_levels(
     pairs = combinations(range(len(places)), 2)
     every = {pair: given.get(pair) or Edge(a=pair[0], b=pair[1]) for pair in pairs}
     speeds = sorted({each.speed for each in every.values()})
-    # a sum of costs has as many digits as there are levels: no machine has so many
-    levels = min(len(speeds), _MOST_LEVELS)
+    # a sum of costs has as many digits as there are levels: no machine has that many
+    levels = min(len(speeds), _MAX_LEVELS)
     rank = {speed: number * levels // len(speeds) for number, speed in enumerate(speeds)}
     levelled = {pair: replace(each, level=rank[each.speed]) for pair, each in every.items()}
     return PlaceGraph(tuple(places), levelled, tuple(dict.fromkeys(remarks)))
@@ -283,7 +283,7 @@ def _with_speeds(edges: Sequence[Edge]) -> list[Edge]:
         grade = each.speed[0]
         rate = each.bandwidth_bytes_s
         if rate is not None and grade not in unknown:
-            # sources round: three digits tell links apart
+            # sources round: three digits distinguish links
             found.append(replace(each, speed=(grade, float(f"{rate:.3g}"))))
         elif grade < _FABRIC_CLASS:
             found.append(replace(each, speed=(grade, 0.0)))

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = "portagpu.placement/1"
 _NODES: Final = "sys/devices/system/node"
-_MOST_PLACES: Final = 256
-_MOST_PROBLEMS: Final = 8
+_MAX_PLACES: Final = 256
+_MAX_PROBLEMS: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +70,9 @@ def graph_of_machine(machine: Machine, assumed: Target | None = None) -> PlaceGr
         if not any(each.cpus for each in cpu.numa_nodes):
             raise ValueError("no source shows a GPU or a NUMA node: there is no place for a rank")
         return numa_graph(cpu.numa_nodes, _distances(machine.tree))
-    if len(topology.gpus) > _MOST_PLACES:
+    if len(topology.gpus) > _MAX_PLACES:
         raise ValueError(
-            f"there are {len(topology.gpus)} GPUs: at most {_MOST_PLACES} of one machine are placed"
+            f"there are {len(topology.gpus)} GPUs: at most {_MAX_PLACES} of one machine are placed"
         )
     inventory = machine.inventory()
     targets: dict[str, Target] = {}
@@ -87,7 +87,7 @@ def graph_of_machine(machine: Machine, assumed: Target | None = None) -> PlaceGr
         if gpu is not None and gpu.parts:
             divided.append(node.key)
     graph = gpu_graph(topology, targets=targets, numa_nodes=cpu.numa_nodes, assumed=assumed)
-    remarks = [*graph.remarks, *map(str, inventory.problems[:_MOST_PROBLEMS])]
+    remarks = [*graph.remarks, *map(str, inventory.problems[:_MAX_PROBLEMS])]
     if inventory.breaks_off:
         remarks.insert(0, "a source breaks off: there may be more GPUs than these")
     edges = graph.edges
