@@ -52,8 +52,8 @@ class CheckedGroup:
     Create it on every rank of ``group``, in the same order. Tensors, shapes and meanings are
     torch's. A call costs a round trip through the store, so this is for finding errors, for first
     steps and for tests; the fast path of training stays torch's own functions. The errors below are
-    those of every method, on every rank that still runs. After RankLost the
-    library may still wait for the lost rank, also in ``destroy_process_group``: end the process.
+    those of every method, on every rank that still runs. After RankLost the library may still wait
+    for the lost rank, also in ``destroy_process_group``: end the process.
 
     :param group: the process group; by default all ranks.
     :param timeout_s: seconds that a rank waits for the others to call, and for a collective to end.
