@@ -1,11 +1,11 @@
 """The public names, each with its module, for type checkers and to load on first use."""
 
-from portagpu import amp as amp
-from portagpu import memory as memory
-from portagpu import nvtx as nvtx
-from portagpu import parallel as parallel
-from portagpu import planning as planning
-from portagpu import profiler as profiler
+
+
+
+
+
+
 from portagpu.amp import custom_bwd as custom_bwd
 from portagpu.amp import custom_fwd as custom_fwd
 from portagpu.facts.arch import Arch as Arch
@@ -32,7 +32,7 @@ from portagpu.devices.functions import GradScaler as GradScaler
 from portagpu.devices.functions import Graph as Graph
 from portagpu.devices.functions import MemPool as MemPool
 from portagpu.devices.functions import Stream as Stream
-from portagpu.devices.functions import annotate as annotate
+from portagpu.devices.annotations import annotate as annotate
 from portagpu.devices.functions import autocast as autocast
 from portagpu.devices.functions import can_device_access_peer as can_device_access_peer
 from portagpu.devices.functions import cudart as cudart
@@ -62,7 +62,7 @@ from portagpu.devices.functions import is_bf16_supported as is_bf16_supported
 from portagpu.devices.functions import is_current_stream_capturing as is_current_stream_capturing
 from portagpu.devices.functions import manual_seed as manual_seed
 from portagpu.devices.functions import manual_seed_all as manual_seed_all
-from portagpu.devices.functions import mark as mark
+from portagpu.devices.annotations import mark as mark
 from portagpu.devices.functions import max_memory_allocated as max_memory_allocated
 from portagpu.devices.functions import max_memory_reserved as max_memory_reserved
 from portagpu.devices.functions import mem_get_info as mem_get_info
@@ -72,12 +72,12 @@ from portagpu.devices.functions import memory_snapshot as memory_snapshot
 from portagpu.devices.functions import memory_stats as memory_stats
 from portagpu.devices.functions import memory_summary as memory_summary
 from portagpu.devices.functions import pin as pin
-from portagpu.devices.functions import profiler_start as profiler_start
-from portagpu.devices.functions import profiler_stop as profiler_stop
-from portagpu.devices.functions import range_pop as range_pop
-from portagpu.devices.functions import range_push as range_push
+from portagpu.devices.annotations import profiler_start as profiler_start
+from portagpu.devices.annotations import profiler_stop as profiler_stop
+from portagpu.devices.annotations import range_pop as range_pop
+from portagpu.devices.annotations import range_push as range_push
 from portagpu.devices.functions import record_memory_history as record_memory_history
-from portagpu.devices.functions import region as region
+from portagpu.devices.annotations import region as region
 from portagpu.devices.functions import reset_peak_memory_stats as reset_peak_memory_stats
 from portagpu.devices.functions import seed as seed
 from portagpu.devices.functions import set_device as set_device

@@ -42,12 +42,12 @@ from portagpu.devices.precision.model import Precision as Precision
 from portagpu.devices.rng import launch_wave as launch_wave
 from portagpu.devices.sizing.launch import Sizing as Sizing
 from portagpu.devices.sizing.launch import sizing_of_device as sizing_of_device
-from portagpu.devices.storage import DirectFile as DirectFile
-from portagpu.devices.storage import DirectStorage as DirectStorage
+from portagpu.devices.plugin_parts import DirectFile as DirectFile
+from portagpu.devices.plugin_parts import DirectStorage as DirectStorage
 from portagpu.devices.torch_compile import run_by_the_compiler as run_by_the_compiler
-from portagpu.devices.tuners import Tuner as Tuner
-from portagpu.devices.tuners import TunerState as TunerState
-from portagpu.devices.variables import Variables as Variables
+from portagpu.devices.plugin_parts import Tuner as Tuner
+from portagpu.devices.plugin_parts import TunerState as TunerState
+from portagpu.devices.plugin_parts import Variables as Variables
 from portagpu.facts.arch import Arch as Arch
 from portagpu.facts.captures.labels import Color as Color
 from portagpu.facts.captures.labels import Label as Label

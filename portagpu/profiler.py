@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from portagpu.base.errors import EmptyCapture, OutputError
 from portagpu.base.files import Scratch
+from portagpu.devices.annotations import LAUNCHED, annotate, region
+from portagpu.devices.annotations import profiler_start as start
+from portagpu.devices.annotations import profiler_stop as stop
 from portagpu.devices.collectives.launcher import place_of_rank
-from portagpu.devices.functions import LAUNCHED, annotate, region
-from portagpu.devices.functions import profiler_start as start
-from portagpu.devices.functions import profiler_stop as stop
 from portagpu.devices.registry import backend
 
 if TYPE_CHECKING:
@@ -94,8 +94,8 @@ class Profiling:
         attached = handle.attached_profiler()
         if attached is not None and recorder == "torch":
             raise ValueError(
-                f"{attached} records this process, and torch's profiler cannot run beside it: "
-                f"leave recorder='torch' out, or start the program without {attached}"
+                f"{attached} records this process, and torch's profiler cannot run at the same "
+                f"time: leave recorder='torch' out, or start the program without {attached}"
             )
         self.schedule: Final = schedule
         self.recorder: Final = attached or "torch"
@@ -170,7 +170,7 @@ class Profiling:
             )
 
     def _check_alone(self) -> None:
-        """Raise EmptyCapture where torch does not do what it was told and would crash."""
+        """Raise EmptyCapture where torch ignores what it was asked to record and would crash."""
         if self._torch is None:
             return
         import torch
@@ -178,9 +178,9 @@ class Profiling:
         from portagpu.facts.captures.marked_blocks import torch_records
 
         autograd: Any = torch.autograd
-        told = self._thread and self._torch.current_action.name.startswith("RECORD")
+        asked = self._thread and self._torch.current_action.name.startswith("RECORD")
         # the second is of this thread, and ends with any profiler
-        if not (autograd._profiler_enabled() if told else not torch_records()):
+        if not (autograd._profiler_enabled() if asked else not torch_records()):
             # nothing is left that could be stopped or written
             self._torch = None
             if not self._failed:

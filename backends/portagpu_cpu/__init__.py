@@ -9,7 +9,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from portagpu.devices.contract import Plugin, Status
-from portagpu.devices.variables import Variables
+from portagpu.devices.plugin_parts import Variables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

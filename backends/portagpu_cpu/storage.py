@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from portagpu.base.errors import Unsupported
-from portagpu.devices.storage import DirectStorage
+from portagpu.devices.plugin_parts import DirectStorage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -20,8 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from portagpu.devices.storage import DirectStorage
-from portagpu.devices.tuners import Tuner, TunerState
+from portagpu.devices.plugin_parts import DirectStorage, Tuner, TunerState
 from portagpu_torch_gpu.storage import GdsFile
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from portagpu.devices.availability import Need, count_reachable
-from portagpu.devices.variables import Variables
+from portagpu.devices.plugin_parts import Variables
 from portagpu_torch_gpu.plugin import TorchGpuPlugin
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class GdsFile:
-    """A file and registered memory of a GPU, as ``portagpu.devices.storage.DirectFile`` says."""
+    """A file and registered memory of a GPU: a ``portagpu.plugin.DirectFile``."""
 
     def __init__(self, library: str, device: torch.device, path: Path, size: int) -> None:
         import torch

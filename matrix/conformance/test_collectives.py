@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from portagpu.base.errors import Unsupported
 from portagpu.devices.collectives import tuning
-from portagpu.devices.collectives.alpha_beta import fit_line
+from portagpu.devices.collectives.cost import fit_line
 from portagpu.devices.contract import Capability
 from portagpu.suites.conformance import NotClaimed, case, refused
 from portagpu.suites.conformance.ranks import (

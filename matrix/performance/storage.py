@@ -24,7 +24,7 @@ from portagpu.suites.performance.timing import Effort
 if TYPE_CHECKING:
     import torch
 
-    from portagpu.devices.storage import DirectFile
+    from portagpu.devices.plugin_parts import DirectFile
     from portagpu.facts.targets import Target
     from portagpu.runs.world import Rank
     from portagpu.suites.performance.device import MeasuredDevice

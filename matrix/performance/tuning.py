@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from portagpu.devices.tuners import TunerState
+    from portagpu.devices.plugin_parts import TunerState
     from portagpu.facts.targets import Target
     from portagpu.runs.world import Rank
     from portagpu.suites.performance.device import MeasuredDevice
@@ -198,7 +198,7 @@ def inductor_state() -> TunerState:
     from torch._inductor import config
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
-    from portagpu.devices.tuners import TunerState, files_below
+    from portagpu.devices.plugin_parts import TunerState, files_below
 
     where = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or default_cache_dir()
     entries = files_below(where)
@@ -212,7 +212,7 @@ def triton_cache(rank: Rank, *, effort: str) -> dict[str, Any]:
     No GPU has run it yet.
     """
     from portagpu.base.files import Scratch
-    from portagpu.devices.tuners import files_below
+    from portagpu.devices.plugin_parts import files_below
     from portagpu.suites.performance.samples import RankSamples
     from portagpu.suites.performance.timing import Stopwatch
 
@@ -263,7 +263,7 @@ def launch_in_new_process(rank: Rank, cache: Path) -> float:
 
 def triton_state() -> TunerState:
     """Whether Triton's cache is used, and what is in it (Triton, python/triton/knobs.py)."""
-    from portagpu.devices.tuners import TunerState, files_below
+    from portagpu.devices.plugin_parts import TunerState, files_below
 
     where = os.environ.get("TRITON_CACHE_DIR") or str(Path("~/.triton/cache").expanduser())
     entries = files_below(where)

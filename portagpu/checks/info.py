@@ -15,7 +15,7 @@ from portagpu.devices.registry import VARIABLE
 from portagpu.facts.host import Host, read_host, visibility
 from portagpu.facts.host.settings import read_settings
 from portagpu.facts.targets import identify
-from portagpu.machine.inventory.products import product_target
+from portagpu.machine.inventory.gpu import product_target
 from portagpu.machine.inventory.sources import Live
 from portagpu.runs.judges.declarations import declaration_problems
 

@@ -24,10 +24,9 @@ from portagpu.cli._common import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from portagpu.devices.collectives.alpha_beta import Fit
     from portagpu.devices.collectives.buckets import BucketChoice, Plan
     from portagpu.devices.collectives.choice import Choice
-    from portagpu.devices.collectives.cost import CostModel, Graph, Hardware
+    from portagpu.devices.collectives.cost import CostModel, Fit, Graph, Hardware
     from portagpu.devices.collectives.tuning import Profile
 
 SCHEMA: Final = "portagpu.choice/1"
@@ -354,7 +353,7 @@ def _fits(path: str, operation: str, ranks: int) -> dict[str, Fit]:
 
     A table that names neither its program nor its ranks is taken for what was asked.
     """
-    from portagpu.devices.collectives.alpha_beta import fit_line
+    from portagpu.devices.collectives.cost import fit_line
     from portagpu.facts.nccl_tests.tables import read_tables
     from portagpu.facts.readings.model import FormatError
 

@@ -57,7 +57,7 @@ def _topology(machine: Machine, json_to: str | None) -> None:
     from rich.console import Console
 
     from portagpu.cli._info_view import show_topology
-    from portagpu.machine.inventory.topology_json import topology_document
+    from portagpu.machine.inventory.routes import topology_document
 
     found = machine.topology()
     write_json(topology_document(found), json_to)

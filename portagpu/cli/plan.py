@@ -283,7 +283,7 @@ def _recorded(
     replay: tuple[str, ...], targets: list[Target], asked: dict[str, Any], more: dict[str, Any]
 ) -> Cluster:
     """Machines like the recorded one."""
-    from portagpu.machine.inventory.products import product_target
+    from portagpu.machine.inventory.gpu import product_target
     from portagpu.machine.placement.machine import graph_of_machine
     from portagpu.machine.placement.parallel_groups import fastest_domains
     from portagpu.train.planning import cluster_of

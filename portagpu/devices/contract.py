@@ -22,8 +22,8 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from portagpu.devices.plugin_parts import Variables
 from portagpu.devices.training import Ranges, Training
-from portagpu.devices.variables import Variables
 from portagpu.facts.capability import Capability as Capability
 from portagpu.facts.captures.labels import DOMAIN, encode
 
@@ -38,10 +38,9 @@ if TYPE_CHECKING:
     from portagpu.devices.machine_code import Toolchain
     from portagpu.devices.objects import Event as EventType
     from portagpu.devices.objects import Stream as StreamType
+    from portagpu.devices.plugin_parts import DirectStorage, Tuner
     from portagpu.devices.precision import Precision
     from portagpu.devices.sizing import Sizing
-    from portagpu.devices.storage import DirectStorage
-    from portagpu.devices.tuners import Tuner
     from portagpu.facts.arch import Arch
     from portagpu.facts.captures.labels import Color, Label
     from portagpu.facts.readings import Findings
@@ -120,8 +119,8 @@ class Backend(Training, ABC):
     """One device, opened for life.
 
     The attributes are those of :class:`Description`. A subclass gives the primitives below, and
-    those of :class:`portagpu.devices.optional.Optional` that its device has: what training code
-    calls under torch's names is written once over them, in
+    those of :class:`portagpu.devices.optional.OptionalCalls` that its device has: what training
+    code calls under torch's names is written once over them, in
     :class:`portagpu.devices.training.Training`. Every primitive either does what its docstring says
     on this device, or raises :class:`portagpu.Unsupported` when the capability it belongs to is not
     claimed. None of them may be a silent no-op, and none draws random numbers.
@@ -254,7 +253,7 @@ class Backend(Training, ABC):
     def annotate(self, name: str) -> AbstractContextManager[Any]:
         """Mark the block as ``name`` for the vendor's profiler (NVTX, ROCTx or record_function).
 
-        Any text is a name, and blocks nest. ``contextlib.nullcontext`` is no mark.
+        Any text is a name, and blocks nest. ``contextlib.nullcontext`` is not a mark.
         """
 
     def listens(self) -> bool:
@@ -292,7 +291,7 @@ class Override:
     area by itself is none. ``outcome`` is "unsupported" (such a case has to raise Unsupported) or
     "undefined" (it is recorded and never judged). ``reason`` is a clause, and ``url`` is where the
     vendor says so. No override makes a case pass. Raises ValueError for a part that is missing or
-    of another form, and TypeError for one that is no text.
+    of another form, and TypeError for one that is not text.
     """
 
     pattern: str
@@ -384,8 +383,8 @@ class Plugin(ABC):
     def prepare(self) -> None:  # noqa: B027 - nothing to import is a fair answer
         """Import what :meth:`open` needs, open nothing and start no thread.
 
-        A process that forks ranks calls it, so that each rank need not; again is no error. What
-        opens the device or starts a thread when it is imported is left to :meth:`open`.
+        A process that forks ranks calls it, so that each rank need not; a second call does nothing.
+        What opens the device or starts a thread when it is imported is left to :meth:`open`.
         """
 
     def probe(self) -> Findings:

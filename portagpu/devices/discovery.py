@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 GROUP: Final = "portagpu.backends"
 
-LONGEST_START_S: Final = 3600.0
+MAX_START_S: Final = 3600.0
 """The most that a plugin may state as ``start_s``: time limits have to end."""
 
 _log = logging.getLogger("portagpu")
@@ -110,7 +110,7 @@ def plugin(name: str) -> Plugin:
             hint = f"name one backend; installed are: {', '.join(names)}"
         if not names:
             hint = "none is installed; install portagpu with pip instead of copying its files"
-        raise UnknownBackend(f"there is no backend {name!r}: {hint}")
+        raise UnknownBackend(f"unknown backend {name!r}: {hint}")
     loaded, reason = (None, _load_failures[name]) if name in _load_failures else _load(candidate)
     if loaded is None:
         if isinstance(reason, BusyMachine):
@@ -188,7 +188,7 @@ def _is_word(vendor: object) -> bool:
 
 def _is_duration(seconds: object) -> bool:
     # a NaN is in no range
-    return type(seconds) in (int, float) and 0 <= cast("float", seconds) <= LONGEST_START_S
+    return type(seconds) in (int, float) and 0 <= cast("float", seconds) <= MAX_START_S
 
 
 def _declared_members(plugin: Plugin) -> tuple[Any, ...]:
@@ -203,7 +203,7 @@ def call_with_limit(
     """Run foreign code in a thread of its own: (its value, "") or (None, the problem).
 
     Anything that it raises, SystemExit included, becomes the problem. A call that is still running
-    at the limit is left behind in its daemon thread.
+    at the limit stays in its daemon thread.
     """
     return start_call(call, LIMITS.load_s if limit_s is None else limit_s)(what)
 

@@ -137,10 +137,10 @@ class CodeError(Exception):
     """The machine code cannot be read; the message says why, in one line."""
 
 
-_LARGEST: Final = 2**31 - 1
-Count: TypeAlias = Annotated[int, bounded("a whole number of 31 bits", 0, _LARGEST, integer=True)]
+_MAX_COUNT: Final = 2**31 - 1
+Count: TypeAlias = Annotated[int, bounded("a whole number of 31 bits", 0, _MAX_COUNT, integer=True)]
 Occurrences: TypeAlias = Annotated[
-    int, bounded("a whole number from 1, of 31 bits", 1, _LARGEST, integer=True)
+    int, bounded("a whole number from 1, of 31 bits", 1, _MAX_COUNT, integer=True)
 ]
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from portagpu.devices.objects import Stream as StreamType
 
 
-class Optional:
+class OptionalCalls:
     """Calls with torch's names and meanings that some devices have.
 
     Those of a capability raise Unsupported where it is not claimed; see
@@ -169,3 +169,7 @@ class Optional:
         At least ``cudaProfilerStart`` and ``cudaProfilerStop``.
         """
         self._raise_unsupported("has no CUDA runtime; pg.profiler.start() and stop() are portable")
+
+
+Optional = OptionalCalls
+"""The name of :class:`OptionalCalls` up to contract 1.4."""

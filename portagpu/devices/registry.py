@@ -98,7 +98,7 @@ def resolve(name: str | None = None) -> str:
     if len(automatic) > 1:
         names = " and ".join(sorted(automatic))
         raise BackendNotFound(f"{names} both fit this torch: set {VARIABLE} to one", reasons)
-    blocked = _why_not_cpu()
+    blocked = _cpu_fallback_blocker()
     if blocked:
         raise BackendNotFound(f"{blocked}; PORTAGPU_BACKEND=cpu runs without it", reasons)
     fallback = found_all.get(FALLBACK)
@@ -130,8 +130,8 @@ def _torch_is_installed() -> bool:
     return torch_build() is not None
 
 
-def _why_not_cpu() -> str:
-    """Why the CPU is no fallback: a GPU build of torch on a machine with a GPU; "" if it is one."""
+def _cpu_fallback_blocker() -> str:
+    """Why the CPU may not replace a GPU: torch's GPU build, and a GPU; "" where it may."""
     from portagpu.facts.host import gpus_on_machine
     from portagpu.facts.torchbuild import torch_build
 

@@ -32,9 +32,9 @@ def same_numbers_up_to(*devices: Backend | Sizing) -> int:
 
     It is the smallest launch wave of them. It speaks of one call of a kernel that torch.rand,
     torch.randn and the like share, after the same calls before; larger tensors differ. It promises
-    nothing for compiled code. To start two machines alike, draw on the CPU and copy. Raises
-    ValueError for no device or a sizing without warps, and Unsupported for a device whose generator
-    is another one, such as a CPU.
+    nothing for compiled code. To start two machines with the same numbers, draw on the CPU and
+    copy. Raises ValueError for no device or a sizing without warps, and Unsupported for a device
+    whose generator is another one, such as a CPU.
     """
     if not devices:
         raise ValueError("same_numbers_up_to compares devices: give at least one")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from portagpu.base.environment import shared_count
 from portagpu.devices import oom
-from portagpu.devices.optional import Optional
+from portagpu.devices.optional import OptionalCalls
 from portagpu.devices.precision import Support
 from portagpu.devices.precision.model import dtype_support
 from portagpu.devices.precision.products import (
@@ -58,7 +58,7 @@ class NoAutocast(ContextDecorator):
         pass
 
 
-class Training(Optional):
+class Training(OptionalCalls):
     """The training calls of one device. All sizes are bytes, all seeds are Python ints."""
 
     __slots__ = ()
@@ -288,7 +288,8 @@ class Training(Optional):
             return True
         if capability not in self._known_capabilities:
             raise ValueError(
-                f"there is no capability {capability!r}: {', '.join(self._known_capabilities)}"
+                f"unknown capability {capability!r}; choose one of "
+                f"{', '.join(self._known_capabilities)}"
             )
         return False
 

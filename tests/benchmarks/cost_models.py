@@ -14,8 +14,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from portagpu.base.units import size
-from portagpu.devices.collectives.alpha_beta import percentile
 from portagpu.devices.collectives.choice import Hardware, Question, choose
+from portagpu.devices.collectives.cost import percentile
 from portagpu.devices.discovery import cost_model_for
 from portagpu.facts.targets import load_target
 

@@ -381,7 +381,7 @@ def test_the_command_writes_what_can_be_used(tmp_path: Path) -> None:
     path.write_text(path.read_text()[:-40])
     wrong = command("--ranks", "2", "--profile", str(path), "--bytes", "16K", verb="choose")
     assert wrong.returncode == 2
-    assert "is no profile of collectives" in wrong.stderr
+    assert "is not a profile of collectives" in wrong.stderr
 
 
 def test_ctrl_c_ends_every_rank_and_writes_no_profile(tmp_path: Path) -> None:

@@ -18,8 +18,7 @@ from portagpu.cli import main
 from portagpu.facts.formats.host import kernel_log
 from portagpu.facts.host import read_host
 from portagpu.facts.torchbuild import TorchBuild
-from portagpu.machine.inventory.sources import Live
-from portagpu.machine.inventory.tools import CommandOutput, kernel_log_output
+from portagpu.machine.inventory.sources import CommandOutput, Live, kernel_log_output
 from portagpu.runs.results.run import Evidence, Run, Verdict, validate
 from portagpu.runs.world import Ranks
 from tests.support.gpu_trees import amd_gpu, machine

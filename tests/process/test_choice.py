@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import pytest
 
 from portagpu.base.errors import Unsupported
-from portagpu.devices.collectives.alpha_beta import fit_line
 from portagpu.devices.collectives.choice import (
     BasisKind,
     Candidate,
@@ -23,6 +22,7 @@ from portagpu.devices.collectives.choice import (
     choose,
 )
 from portagpu.devices.collectives.comm import Comm
+from portagpu.devices.collectives.cost import fit_line
 from portagpu.devices.contract import Description
 from portagpu.devices.discovery import cost_model_for
 from portagpu.facts.nccl_tests.model import bus_factor
@@ -113,7 +113,7 @@ def test_a_measured_time_takes_the_algorithm_from_the_model_and_says_so():
     found = choose(asked(), Model((1, 10.0), (2, 5.0)), fit=fit, library_version="3.5")
     assert (str(found.best), round(found.best.time_us)) == ("A2 P", 99)
     assert found.remarks[-1].startswith("algorithm and protocol: model of another version")
-    assert found.alternatives == (), "times of a model do not stand beside measured ones"
+    assert found.alternatives == (), "times of a model are not mixed with measured ones"
     assert found.known_error is None
 
 
@@ -160,7 +160,7 @@ def test_more_than_two_nodes_are_one_kind_and_the_last_range_has_no_end():
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"operation": "all_redcue"}, "there is no collective 'all_redcue'"),
+        ({"operation": "all_redcue"}, "unknown collective 'all_redcue'"),
         ({"size_bytes": 0}, "at least 1 byte, not 0"),
         ({"ranks": 1}, "at least 2 ranks, not 1"),
         ({"ranks": 8, "nodes": 3}, "8 ranks cannot be spread evenly over 3 nodes"),
@@ -302,7 +302,7 @@ ASKS = """
 import os, torch
 from types import SimpleNamespace
 import torch.distributed as dist
-from portagpu.devices.collectives import library_estimate as own_answer
+from portagpu.devices.collectives import choice
 from portagpu.devices.collectives.comm import Comm
 from portagpu.base.errors import Unsupported
 
@@ -351,9 +351,9 @@ ask()
 print(called)
 for operation in ("all_gather", "reduce_scatter"):
     Estimator.time = 3.0
-    print(own_answer.estimated_time_us(operation, 4096, torch.device("cpu")))
+    print(choice.estimated_time_us(operation, 4096, torch.device("cpu")))
 try:
-    own_answer.estimated_time_us("all_to_all", 4096, torch.device("cpu"))
+    choice.estimated_time_us("all_to_all", 4096, torch.device("cpu"))
 except Unsupported as error:
     print(error)
 os._exit(0)

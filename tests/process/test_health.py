@@ -31,7 +31,7 @@ from portagpu.checks.health.scheduler import (
 from portagpu.checks.health.watchdog import HealthOptions
 from portagpu.cli._health_text import health_text, summary
 from portagpu.facts.readings.model import Event, Findings, GpuState, Reading
-from portagpu.machine.inventory import tools
+from portagpu.machine.inventory import sources
 from portagpu.machine.inventory.sources import Live
 from portagpu.runs.results.advice import Action, action_of
 from portagpu.runs.results.run import Result, Run, Verdict, read_json, validate
@@ -322,11 +322,11 @@ def test_a_log_without_a_line_of_the_kernel_is_not_a_reading(
 def test_a_live_journal_without_a_line_of_the_kernel_is_not_a_reading(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    said = [tools.CommandOutput(("journalctl",), NO_LINES[name])]
-    monkeypatch.setattr(tools, "run_commands", lambda commands, limit_s: iter(said))
+    said = [sources.CommandOutput(("journalctl",), NO_LINES[name])]
+    monkeypatch.setattr(sources, "run_commands", lambda commands, limit_s: iter(said))
     assert logs.journal(1.0).problem.startswith("the kernel's log is not read: ")
     # what dmesg prints then counts
-    said.append(tools.CommandOutput(("dmesg",), QUIET))
+    said.append(sources.CommandOutput(("dmesg",), QUIET))
     assert logs.journal(1.0).problem == ""
 
 
@@ -429,9 +429,9 @@ def test_a_driver_that_repeats_itself_does_not_hide_the_fault_before() -> None:
 
 
 def test_a_journal_of_which_only_the_end_was_read_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    printed = QUIET + "[    1.000000] IN=eth0 OUT= SRC=10.0.0.1\n" * (tools.LOG_LINES - 1)
+    printed = QUIET + "[    1.000000] IN=eth0 OUT= SRC=10.0.0.1\n" * (sources.LOG_LINES - 1)
     for text, cut in ((printed, "the last 100000 lines of the journal"), (QUIET, "")):
-        output = tools.CommandOutput(("journalctl",), text)
+        output = sources.CommandOutput(("journalctl",), text)
         monkeypatch.setattr(logs, "kernel_log_output", lambda _, output=output: output)
         assert cut in logs.journal(1.0).cut
         assert bool(cut) == bool(logs.journal(1.0).cut)

@@ -24,7 +24,7 @@ from portagpu.base.subprocesses.start import (
     python_environment,
 )
 from portagpu.facts.readings.stream import probe
-from portagpu.machine.inventory.tools import run_commands
+from portagpu.machine.inventory.sources import run_commands
 from portagpu_cuda_build import nvrtc
 from portagpu_rocm_build import clang
 from tests.conftest import ROOT

@@ -167,5 +167,5 @@ def test_what_is_said_of_the_suite_itself_fails_the_run(project: Path, tmp_path:
 def test_a_backend_that_does_not_exist_is_one_line(project: Path) -> None:
     done = run_pytest(project, "--portagpu-backend", "cpq")
     assert done.returncode == 4
-    assert "there is no backend 'cpq': did you mean 'cpu'?" in done.stdout + done.stderr
+    assert "unknown backend 'cpq': did you mean 'cpu'?" in done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.devices.tuners import TunerState, files_below
+from portagpu.devices.plugin_parts import TunerState, files_below
 from portagpu.runs.results.run import Result, Verdict
 from portagpu.suites.performance.cases import plan
 from portagpu.suites.performance.timing import Effort

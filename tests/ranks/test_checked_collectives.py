@@ -12,7 +12,8 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 from portagpu.base.errors import CollectiveError
-from portagpu.devices.collectives.checked import Call, CheckedGroup, _call_of_tensor, disagreement
+from portagpu.devices.collectives.calls import Call, call_of_tensor, disagreement
+from portagpu.devices.collectives.checked import CheckedGroup
 from tests.support.processes import descendants, ports_of
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def test_an_op_is_stated_by_its_name_in_every_form() -> None:
     import torch.distributed as dist
 
     forms = (dist.ReduceOp.MAX, dist.ReduceOp(dist.ReduceOp.MAX))
-    calls = [_call_of_tensor("all_reduce", torch.ones(2), op=op) for op in forms]
+    calls = [call_of_tensor("all_reduce", torch.ones(2), op=op) for op in forms]
     assert [call.reduce_op for call in calls] == ["MAX", "MAX"], "an address is no name of an op"
 
 

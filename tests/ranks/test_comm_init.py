@@ -21,8 +21,15 @@ import portagpu
 from portagpu.base.errors import CollectiveError, RankLost, Unsupported
 from portagpu.devices.collectives import init as init_module
 from portagpu.devices.collectives import rendezvous as meeting
-from portagpu.devices.collectives.processes import is_lost, own_process
-from portagpu.devices.collectives.rendezvous import Member, Problem, leave, raise_together
+from portagpu.devices.collectives import stores
+from portagpu.devices.collectives.rendezvous import (
+    Member,
+    Problem,
+    is_lost,
+    leave,
+    own_process,
+    raise_together,
+)
 from portagpu.devices.collectives.stores import Meeting, Overrun, watched
 from tests.support.processes import descendants
 from tests.support.waits import wait_until
@@ -254,7 +261,7 @@ def test_the_store_of_another_run_is_not_joined(ranks: Ranks) -> None:
     )
     (_, found) = values(ranks, "fail", 2, victim=0, port=store.port, world_size=[2] * 2)
     assert found["first"][0] == "RankLost"
-    assert "what answers there is no store of this run" in found["first"][1]
+    assert "what answers there is not a store of this run" in found["first"][1]
     check_afterwards(found)
 
 
@@ -509,7 +516,7 @@ def test_a_rank_0_at_work_is_not_lost_although_its_store_is_silent(
     two = tuple(members([seen, False], monkeypatch))
     run = init_module._Run(there, Silent(), None, 1, two, os.getpid())  # type: ignore[arg-type]
     monkeypatch.setattr(init_module, "_run", run)
-    monkeypatch.setattr(init_module, "_LATE_S", 0.0)
+    monkeypatch.setattr(stores, "_LATE_S", 0.0)
     if lost:
         with pytest.raises(RankLost, match="rank 0, which holds the store"):
             init_module.shutdown(0.01)
@@ -564,7 +571,7 @@ def test_what_a_rank_found_stays_when_the_store_ends_or_is_cut_off() -> None:
 
     there = Cut(None, "there", of_rank_0=True)
     with pytest.raises(RankLost, match="rank 1 is lost"):
-        init_module._in_time(there, 1, -init_module._LATE_S, wait_and_find)
+        stores.in_time(there, 1, -stores._LATE_S, wait_and_find)
 
 
 def test_a_watched_call_is_cut_when_it_is_late() -> None:

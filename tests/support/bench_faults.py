@@ -325,7 +325,7 @@ def _with_a_tuner(rank: Any, work: str) -> Any:
     """A library that is slower while its tuner is off."""
     from contextlib import contextmanager
 
-    from portagpu.devices.tuners import Tuner, TunerState
+    from portagpu.devices.plugin_parts import Tuner, TunerState
 
     seen = []
 

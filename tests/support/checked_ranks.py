@@ -138,9 +138,9 @@ def _same_call(tensor):
     import json
     from dataclasses import asdict
 
-    from portagpu.devices.collectives.checked import _call_of_tensor
+    from portagpu.devices.collectives.calls import call_of_tensor
 
-    return json.dumps(asdict(_call_of_tensor("all_reduce", tensor, op=dist.ReduceOp.SUM)))
+    return json.dumps(asdict(call_of_tensor("all_reduce", tensor, op=dist.ReduceOp.SUM)))
 
 
 def again(rank):

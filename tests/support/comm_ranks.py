@@ -22,8 +22,8 @@ import torch.distributed as dist
 import portagpu
 from portagpu.base.errors import PortagpuError
 from portagpu.devices.collectives import init as init_module
-from portagpu.devices.collectives.call_hooks import check_plain_calls
-from portagpu.devices.collectives.processes import is_lost
+from portagpu.devices.collectives.checked import check_plain_calls
+from portagpu.devices.collectives.rendezvous import is_lost
 from portagpu.devices.collectives.stores import open_sockets
 from tests.support.waits import wait_until
 

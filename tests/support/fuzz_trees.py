@@ -39,7 +39,7 @@ from portagpu.cli._info_view import sections
 from portagpu.facts.formats.cleaning import decode_text
 from portagpu.facts.formats.reader import read_text
 from portagpu.facts.readings.model import FormatError
-from portagpu.machine.inventory.topology_json import topology_document
+from portagpu.machine.inventory.routes import topology_document
 from portagpu.reports.html import render as report_page
 from portagpu.reports.junit import render as junit
 from portagpu.runs.results.plain import UNSAFE, json_text

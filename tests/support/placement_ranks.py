@@ -35,7 +35,7 @@ def mesh(
         tp = other
     with (
         patch(
-            "portagpu.machine.placement.live._machine_id",
+            "portagpu.machine.placement.machine._machine_id",
             lambda: f"machine {rank.rank // per_machine}",
         ),
         patch("portagpu.machine.placement.machine.graph_of_machine", graph),

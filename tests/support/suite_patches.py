@@ -18,8 +18,8 @@ import torch
 
 from portagpu.devices import discovery as candidates
 from portagpu.devices import functions
-from portagpu.devices.collectives.alpha_beta import Fit
 from portagpu.devices.collectives.comm import Comm
+from portagpu.devices.collectives.cost import Fit
 from portagpu.devices.collectives.tuning import Profile
 from portagpu_cpu import CpuPlugin, identity
 from portagpu_cpu.backend import CpuBackend

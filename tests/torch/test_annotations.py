@@ -15,7 +15,7 @@ pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
 import portagpu as pg
-from portagpu.devices import functions
+from portagpu.devices import annotations
 from portagpu.facts.captures.labels import decode
 from tests.support import fake_torch
 from tests.support.registry_state import forget
@@ -412,21 +412,21 @@ def test_a_region_on_a_cpu_marks_the_block(tmp_path):
 
 
 def test_a_region_where_no_profiler_can_be_told_is_a_block(monkeypatch):
-    from portagpu.devices.optional import Optional
+    from portagpu.devices.optional import OptionalCalls
 
     handle = pg.backend()
     for name in ("profiler_start", "profiler_stop"):
-        monkeypatch.setattr(type(handle), name, getattr(Optional, name))
+        monkeypatch.setattr(type(handle), name, getattr(OptionalCalls, name))
     with pg.region(), pg.region("inner"):
         pass
     with pytest.raises(pg.Unsupported):
         pg.profiler.start()
-    assert functions._regions == 0
+    assert annotations._regions == 0
 
 
 def test_a_region_that_could_not_begin_is_not_open(monkeypatch):
     _, driver = open_gpu(monkeypatch, "h100")
-    monkeypatch.setattr(functions, "profiler_start", lambda: {}["broken"])
+    monkeypatch.setattr(annotations, "profiler_start", lambda: {}["broken"])
     with pytest.raises(KeyError, match="broken"), pg.region():
         pass
     monkeypatch.undo()

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from portagpu_torch_gpu.device import ENGINE_VARIABLES, ENGINES
+
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 import portagpu
-from portagpu.devices.collectives.membership import engine_of
-from portagpu_torch_gpu.device import ENGINE_VARIABLES, ENGINES
 
 COMM = replace(portagpu.backend("cpu").comm, engines=ENGINES, engine_variables=ENGINE_VARIABLES)
 
@@ -44,13 +44,13 @@ def unset(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_the_class_of_the_object_is_the_engine(name: str, words: str) -> None:
-    assert engine_of(COMM, group_of(name)) == words
-    assert engine_of(COMM, group_of(name, wrapped=True)) == words, "a wrapper hides the engine"
+    assert COMM._engine_of(group_of(name)) == words
+    assert COMM._engine_of(group_of(name, wrapped=True)) == words, "a wrapper hides the engine"
 
 
 def test_the_variable_that_chose_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_DIST_USE_NCCL2", "1")
-    found = engine_of(COMM, group_of("ProcessGroupNCCL2"))
+    found = COMM._engine_of(group_of("ProcessGroupNCCL2"))
     assert found == "nccl2 (ProcessGroupNCCL2), with TORCH_DIST_USE_NCCL2=1"
 
 

@@ -19,8 +19,8 @@ pytestmark = pytest.mark.torch
 import torch
 
 from portagpu.base.errors import CollectiveMismatch
-from portagpu.devices.collectives.call_hooks import call_of_hook, check_plain_calls
-from portagpu.devices.collectives.checked import Call, disagreement
+from portagpu.devices.collectives.calls import Call, call_of_hook, disagreement
+from portagpu.devices.collectives.checked import check_plain_calls
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -25,7 +25,8 @@ pytestmark = pytest.mark.torch
 PUBLIC = sorted(
     name
     for name, home in stub_names(pg.__spec__).items()
-    if home == "portagpu.devices.functions" and name not in {"default_generators", "CUDAGraph"}
+    if home in {"portagpu.devices.annotations", "portagpu.devices.functions"}
+    and name not in {"default_generators", "CUDAGraph"}
 )
 
 COUNTERPARTS = {

@@ -126,7 +126,7 @@ def test_a_recipe_may_be_named() -> None:
 )
 def test_a_scale_that_cannot_follow_is_an_error(dtype, scale, flavour) -> None:
     scaled = Scaled(torch.ones(2, 2).to(dtype), torch.tensor(scale))
-    with pytest.raises(OverflowError, match="times the scale is no float32"):
+    with pytest.raises(OverflowError, match="times the scale is not a float32"):
         convert(scaled, flavour, lossy="saturate")
 
 
@@ -152,8 +152,8 @@ def operands(recipe="tensor", shape=(32, 64, 48), dtypes=(E4M3, E4M3)):
         (OCP, {"dtypes": (E5M2, E5M2)}, torch.bfloat16, "no product of torch.float8_e5m2"),
         (OCP, {"dtypes": (E4M3, E5M2), "recipe": "row"}, torch.bfloat16, "by row"),
         (OCP, {"recipe": "row"}, torch.float32, "is not made in torch.float32"),
-        (OCP, {"shape": (32, 40, 48)}, torch.bfloat16, "no multiples of 16"),
-        (OCP, {"shape": (32, 64, 40)}, torch.bfloat16, "no multiples of 16"),
+        (OCP, {"shape": (32, 40, 48)}, torch.bfloat16, "must be multiples of 16"),
+        (OCP, {"shape": (32, 64, 40)}, torch.bfloat16, "must be multiples of 16"),
         (OCP, {"shape": (3, 64, 48)}, torch.bfloat16, ""),
         (OCP, {"dtypes": (E4M3, E5M2)}, torch.float16, ""),
         (OCP, {"recipe": "mx"}, torch.bfloat16, ""),

@@ -214,7 +214,9 @@ def test_its_region_ends_with_the_block(tmp_path, tool):
 
 
 def test_torchs_profiler_beside_a_vendors_is_refused(tmp_path, tool):
-    words = "^rocprofv3 records this process, and torch's profiler cannot run beside it: leave"
+    words = (
+        "^rocprofv3 records this process, and torch's profiler cannot run at the same time: leave"
+    )
     with pytest.raises(ValueError, match=words):
         pg.profiling(tmp_path / "t", recorder="torch")
 

@@ -163,13 +163,13 @@ def test_a_star_import_takes_the_public_names() -> None:
 
 
 def test_dir_and_doc_are_those_of_the_new_module() -> None:
-    old, new = imported("portagpu.variables"), importlib.import_module("portagpu.devices.variables")
-    assert "Variables" in dir(old)
+    old, new = imported("portagpu.errors"), importlib.import_module("portagpu.base.errors")
+    assert "Unsupported" in dir(old)
     assert old.__doc__ == new.__doc__
-    with pytest.raises(AttributeError, match=r"'portagpu.devices.variables' has no attribute 'x'"):
+    with pytest.raises(AttributeError, match=r"'portagpu.base.errors' has no attribute 'x'"):
         _ = old.x
-    with pytest.raises(ImportError, match="cannot import name 'Wariables'"):
-        exec("from portagpu.variables import Wariables")
+    with pytest.raises(ImportError, match="cannot import name 'Unsupportd'"):
+        exec("from portagpu.errors import Unsupportd")
 
 
 @looped("old", sorted(_moved.MOVED))

@@ -71,7 +71,7 @@ ALLOWED: Final = (
     Allowed("stream.py", r".*driver or ROCm brings", "an advice that names no table"),
     Allowed("gpus.py", "GPU-", "the kernel's KFD numbers its GPUs so"),
     Allowed("join.py", r"gpu-\(.*", "the kernel's KFD numbers its GPUs so"),
-    Allowed("kfd_links.py", "xgmi", "a link's type in the kernel's KFD"),
+    Allowed("kernel_links.py", "xgmi", "a link's type in the kernel's KFD"),
     Allowed("text.py", r".*nccl-tests.*|nccl-", "the program whose form this is"),
     Allowed("tables.py", r".*nccl-tests.*|nccl_version", "the same; a key of its JSON"),
     Allowed("collectives_sweep.py", r".* of nccl-tests.*", "what --replay reads, --tables writes"),

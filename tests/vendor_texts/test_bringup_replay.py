@@ -16,8 +16,8 @@ from portagpu.base.errors import BundleError, RecordingError
 from portagpu.checks.bringup import BringupOptions, Gate, bringup
 from portagpu.checks.recordings.record import record
 from portagpu.checks.recordings.replay import MANIFEST, Recording
-from portagpu.machine.inventory import origin
-from portagpu.machine.inventory.origin import origin_of
+from portagpu.machine.inventory import sources
+from portagpu.machine.inventory.sources import origin_of
 from portagpu.reports.bundles.check import check_evidence
 from portagpu.reports.html import render
 from portagpu.runs.results.judgement import Judgement, combine
@@ -182,7 +182,7 @@ def test_the_hash_of_a_file_is_the_files(tmp_path: Path) -> None:
 def test_a_folder_that_is_too_large_is_not_hashed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str
 ) -> None:
-    monkeypatch.setattr(origin, bound, 1)
+    monkeypatch.setattr(sources, bound, 1)
     for name in "abc":
         written(tmp_path / name, XIDS)
     assert origin_of(tmp_path).sha256 is None

@@ -17,7 +17,7 @@ import pytest
 
 from portagpu.facts.host.gpus import KfdNode, read_kfd
 from portagpu.facts.host.tree import Tree
-from portagpu.machine.inventory.kfd_links import kfd_links, packages
+from portagpu.machine.inventory.kernel_links import kfd_links, packages
 from tests.support.host_trees import build
 from tests.support.read_parts import read_all
 

@@ -15,7 +15,7 @@ from portagpu.facts.formats.host import hwloc_xml, kernel_log, lspci, nccl_topo
 from portagpu.facts.formats.json_xml import MAX_DEPTH, read_xml, root_tag
 from portagpu.facts.readings.model import Findings, FormatError, Node
 from portagpu.facts.vendors import vendors
-from portagpu.machine.inventory import infiniband
+from portagpu.machine.inventory import kernel_links
 from tests.support.format_texts import fixture
 from tests.support.host_trees import build
 
@@ -284,7 +284,7 @@ def test_adapters_are_read_from_the_kernel(tmp_path: Path):
         "sys/devices/pci0000:00/0000:17:00.0/numa_node": "1",
     }
     links = {f"{ib}/device": "../../../devices/pci0000:00/0000:17:00.0"}
-    found = infiniband.read_infiniband(build(tmp_path, files, links))
+    found = kernel_links.read_infiniband(build(tmp_path, files, links))
     first, second, pcie = found.links
     assert (first.kind, first.up, first.a.pci) == ("roce", False, "0000:17:00.0")
     assert (first.width, first.speed_gbit_s, first.bandwidth_bytes_s) == (4, 50.0, 25e9)
@@ -294,7 +294,7 @@ def test_adapters_are_read_from_the_kernel(tmp_path: Path):
 
 
 def test_a_machine_without_adapters_has_none(tmp_path: Path):
-    assert infiniband.read_infiniband(tmp_path) == Findings(kind=infiniband.KIND)
+    assert kernel_links.read_infiniband(tmp_path) == Findings(kind=kernel_links.INFINIBAND_KIND)
 
 
 ENTITIES = """<?xml version="1.0"?>

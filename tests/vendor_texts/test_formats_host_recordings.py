@@ -10,7 +10,7 @@ import pytest
 
 from portagpu.facts.formats.host import hwloc_xml, kernel_log, lspci, nccl_topo
 from portagpu.facts.readings.model import Findings, Node
-from portagpu.machine.inventory import infiniband
+from portagpu.machine.inventory import kernel_links
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -179,7 +179,7 @@ def test_each_recording_is_of_one_format_only(path: str):
 
 
 def test_the_recorded_adapters_are_read():
-    found = infiniband.read_infiniband(RECORDINGS / "sysfs-infiniband" / "h100", ".")
+    found = kernel_links.read_infiniband(RECORDINGS / "sysfs-infiniband" / "h100", ".")
     ports = {link.a.name: link for link in found.links if link.kind == "infiniband"}
     adapters = {link.a.name: link.extra for link in found.links if link.kind == "pcie"}
     assert set(ports) == {"mlx5_0", "mlx5_1", "mlx5_4"}

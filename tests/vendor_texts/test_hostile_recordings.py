@@ -30,8 +30,8 @@ from portagpu.facts.host.tree import (
     size_bytes,
     to_int,
 )
-from portagpu.machine.inventory import origin
-from portagpu.machine.inventory.join import MOST_GPUS
+from portagpu.machine.inventory import sources
+from portagpu.machine.inventory.join import MAX_GPUS
 from portagpu.reports.html import render as report_page
 from portagpu.reports.junit import render as junit
 from portagpu.runs.results.plain import UNSAFE
@@ -210,7 +210,7 @@ def test_a_huge_sparse_recording_is_not_hashed(tmp_path: Path) -> None:
 
 def test_a_file_that_grows_while_it_is_hashed_ends(tmp_path: Path, monkeypatch: Any) -> None:
     (tmp_path / "list").write_text(LIST)
-    monkeypatch.setattr(origin, "MOST_BYTES", 100)
+    monkeypatch.setattr(sources, "MAX_BYTES", 100)
 
     def endless(*_: Any, **__: Any) -> Iterator[bytes]:
         for _ in range(1000):
@@ -218,7 +218,7 @@ def test_a_file_that_grows_while_it_is_hashed_ends(tmp_path: Path, monkeypatch: 
         pytest.fail("read on behind the bound")
 
     monkeypatch.setattr(RootedFolder, "pieces", lambda self, name, most, **_: (next(endless()),))
-    assert origin.origin_of(tmp_path).sha256 is None
+    assert sources.origin_of(tmp_path).sha256 is None
 
 
 def test_a_folder_of_more_entries_than_any_of_the_kernels_is_not_listed(
@@ -294,10 +294,10 @@ def listed(count: int) -> str:
 
 
 def test_more_gpus_than_any_machine_has_are_one_line(tmp_path: Path) -> None:
-    (tmp_path / "most").write_text(listed(MOST_GPUS))
-    assert len(Recording(tmp_path / "most").inventory().gpus) == MOST_GPUS
-    (tmp_path / "more").write_text(listed(MOST_GPUS + 1))
-    with pytest.raises(RecordingError, match=f"more than the {MOST_GPUS} that any machine has"):
+    (tmp_path / "most").write_text(listed(MAX_GPUS))
+    assert len(Recording(tmp_path / "most").inventory().gpus) == MAX_GPUS
+    (tmp_path / "more").write_text(listed(MAX_GPUS + 1))
+    with pytest.raises(RecordingError, match=f"more than the {MAX_GPUS} that any machine has"):
         Recording(tmp_path / "more")
     (tmp_path / "far").write_text(listed(MOST_DEVICES + 1))
     with pytest.raises(RecordingError, match=f"lists more than {MOST_DEVICES} devices"):
@@ -308,12 +308,12 @@ def test_a_machine_of_the_most_gpus_is_judged(tmp_path: Path) -> None:
     head = "index, name, pci.bus_id, memory.total [MiB], driver_version, ecc.mode.current\n"
     rows = (
         f"{n}, NVIDIA H200 {n}, 00000000:{n >> 5:02x}:{n & 31:02x}.0, {n} MiB, {n}.1, Enabled\n"
-        for n in range(MOST_GPUS)
+        for n in range(MAX_GPUS)
     )
     (tmp_path / "csv").write_text(head + "".join(rows))
     run = bringup(BringupOptions(replay=Recording(tmp_path / "csv")))
     assert not [result.reason for result in run.results if "the check broke" in result.reason]
-    assert len(run.results) > MOST_GPUS
+    assert len(run.results) > MAX_GPUS
 
 
 # -- names and words -----------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 from portagpu.facts.host.gpus import read_kfd
 from portagpu.facts.host.tree import Tree
 from portagpu.facts.readings import Findings, Link, Node
-from portagpu.machine.inventory.kfd_links import kfd_links, packages
+from portagpu.machine.inventory.kernel_links import kfd_links, packages
 from tests.support.host_trees import KFD, build, gfx942_node, kfd_node
 
 if TYPE_CHECKING:

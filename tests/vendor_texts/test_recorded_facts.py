@@ -17,7 +17,7 @@ from portagpu.facts.targets import (
     named_product,
     product_with_pci_id,
 )
-from portagpu.machine.inventory.products import falls_short
+from portagpu.machine.inventory.gpu import falls_short
 from portagpu.runs.results.run import Verdict
 from tests.support.host_trees import build
 

@@ -15,8 +15,7 @@ from portagpu.checks.recordings.anonymous import Anonymizer
 from portagpu.checks.recordings.record import record
 from portagpu.checks.recordings.replay import MANIFEST, MAX_FILES, Recording
 from portagpu.cli.info import info
-from portagpu.machine.inventory.sources import Live
-from portagpu.machine.inventory.tools import run_commands, tool_findings
+from portagpu.machine.inventory.sources import Live, run_commands, tool_findings
 from tests.support.gpu_trees import amd_gpu, machine, nvidia_gpu
 from tests.support.host_trees import build, gfx942_node, two_socket_x86
 

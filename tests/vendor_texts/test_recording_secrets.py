@@ -30,8 +30,7 @@ from portagpu.facts.readings.model import (
     Process,
     Reading,
 )
-from portagpu.machine.inventory.sources import Live
-from portagpu.machine.inventory.tools import CommandOutput
+from portagpu.machine.inventory.sources import CommandOutput, Live
 from tests.conftest import ROOT
 from tests.support.fuzz_formats import EXPECTED, RECORDINGS
 from tests.support.gpu_trees import amd_gpu, machine, nvidia_gpu

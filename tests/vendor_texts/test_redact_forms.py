@@ -13,7 +13,7 @@ from portagpu.base.redact.names import identifying_kind
 from portagpu.base.redact.scrub import find_identifying, scrub
 from portagpu.checks.recordings import record as record_module
 from portagpu.checks.recordings.record import record
-from portagpu.machine.inventory.tools import CommandOutput
+from portagpu.machine.inventory.sources import CommandOutput
 from tests.support.gpu_trees import machine, nvidia_gpu
 from tests.support.host_trees import build, two_socket_x86
 from tests.support.looped import looped

@@ -10,10 +10,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from portagpu.facts.readings.model import End, Findings, Link, Node, Pcie, Reading
-from portagpu.machine.inventory.routes import Route, domains, hives, nearest_nics, routes
+from portagpu.machine.inventory.routes import (
+    Route,
+    domains,
+    hives,
+    nearest_nics,
+    routes,
+    topology_document,
+)
 from portagpu.machine.inventory.sources import Live
 from portagpu.machine.inventory.topology import Topology, build_topology
-from portagpu.machine.inventory.topology_json import topology_document
 from tests.support.host_trees import PCI
 from tests.support.host_trees import build as write_tree
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from portagpu.checks.bringup.device import DeviceFacts
     from portagpu.checks.bringup.gates import Gate
     from portagpu.facts.targets import Target
-    from portagpu.machine.inventory.origin import Origin
+    from portagpu.machine.inventory.sources import Origin
     from portagpu.runs.world import Ranks, WorldOutcome
 
 _UNJUDGED: Final = frozenset({Verdict.SKIP, Verdict.INCONCLUSIVE})

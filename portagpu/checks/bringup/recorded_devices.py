@@ -12,7 +12,7 @@ from portagpu.base.text import printable
 from portagpu.checks.bringup.context import CheckedDevice
 from portagpu.facts.host import read_host
 from portagpu.facts.targets import identify
-from portagpu.machine.inventory.products import product_target
+from portagpu.machine.inventory.gpu import product_target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

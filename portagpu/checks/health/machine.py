@@ -16,11 +16,15 @@ from portagpu.facts.formats.cleaning import decode_text
 from portagpu.facts.formats.events import TIMES, line_time, table
 from portagpu.facts.formats.host import kernel_log
 from portagpu.facts.readings.model import Findings, FormatError
-from portagpu.machine.inventory.infiniband import read_infiniband
 from portagpu.machine.inventory.kernel import kernel_findings
-from portagpu.machine.inventory.kfd_links import kfd_links
-from portagpu.machine.inventory.sources import Live, Machine
-from portagpu.machine.inventory.tools import LOG_LINES, kernel_log_output, tool_findings
+from portagpu.machine.inventory.kernel_links import kfd_links, read_infiniband
+from portagpu.machine.inventory.sources import (
+    LOG_LINES,
+    Live,
+    Machine,
+    kernel_log_output,
+    tool_findings,
+)
 from portagpu.machine.inventory.topology import build_topology
 
 if TYPE_CHECKING:
@@ -31,7 +35,7 @@ if TYPE_CHECKING:
     from portagpu.facts.readings.model import Event
     from portagpu.facts.torchbuild import TorchBuild
     from portagpu.machine.inventory.gpu import Inventory
-    from portagpu.machine.inventory.origin import Origin
+    from portagpu.machine.inventory.sources import Origin
     from portagpu.machine.inventory.topology import Topology
 
 MAX_BYTES: Final = 16 << 20

@@ -22,7 +22,7 @@ from portagpu.devices.discovery import samplers
 from portagpu.facts.readings.model import NO_VENDOR
 from portagpu.facts.readings.stream import Stream
 from portagpu.facts.targets import named_product
-from portagpu.machine.inventory.names import product_name
+from portagpu.machine.inventory.gpu import product_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -34,8 +34,7 @@ from portagpu.facts.host.cpu import read_machine
 from portagpu.facts.host.tree import Tree, as_tree
 from portagpu.facts.readings.document import to_document
 from portagpu.facts.readings.model import Findings, FormatError
-from portagpu.machine.inventory.sources import Live
-from portagpu.machine.inventory.tools import CommandOutput, run_commands
+from portagpu.machine.inventory.sources import CommandOutput, Live, run_commands
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -26,16 +26,15 @@ from portagpu.facts.host.tree import Kind, RootedFolder, Tree, resolve_link
 from portagpu.facts.readings.document import from_document
 from portagpu.facts.readings.model import Findings, FormatError
 from portagpu.facts.torchbuild import TorchBuild
-from portagpu.machine.inventory.join import MOST_GPUS, too_many_message
+from portagpu.machine.inventory.join import MAX_GPUS, too_many_message
 from portagpu.machine.inventory.kernel import kernel_findings
-from portagpu.machine.inventory.origin import origin_of
-from portagpu.machine.inventory.sources import Machine
+from portagpu.machine.inventory.sources import Machine, origin_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from portagpu.machine.inventory.gpu import Inventory
-    from portagpu.machine.inventory.origin import Origin
+    from portagpu.machine.inventory.sources import Origin
     from portagpu.machine.inventory.topology import Topology
 
 MANIFEST: Final = "recording.json"
@@ -115,7 +114,7 @@ class Recording(Machine):
     def topology(self) -> Topology:
         found = super().topology()
         for kind, devices in (("GPUs", found.gpus), ("NICs", found.nics)):
-            if len(devices) > MOST_GPUS:
+            if len(devices) > MAX_GPUS:
                 raise RecordingError(too_many_message(len(devices), kind))
         return found
 

@@ -103,7 +103,7 @@ class CollectiveMarks:
         return self._block(operation, found | labels, COLLECTIVE)
 
     def _sequence(self) -> int | None:
-        """How many collectives the group has begun, which all its ranks count alike."""
+        """How many collectives the group has begun: the same number on all its ranks."""
         try:
             return int(self._group._get_sequence_number_for_group())
         except (RuntimeError, AttributeError):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     Time = Callable[[str, int], float]
-    """Microseconds of an operation of so many bytes."""
+    """Microseconds of an operation of that many bytes."""
 
 MIB: Final = 1024 * 1024
 FIRST_BUCKET_BYTES: Final = MIB
@@ -37,8 +37,8 @@ DEFAULT_CAP_MIB: Final = 25
 _CAPS_MIB: Final = (
     *(1, 2, 4, 8, 12, 16, 20, 25, 32, 40, 50, 64, 80, 100, 128, 200, 256, 400, 512, 1024),
 )
-_MOST_BYTES: Final = 1 << 60
-_LONGEST_US: Final = 1e15
+_MAX_BYTES: Final = 1 << 60
+_MAX_US: Final = 1e15
 _WORTH: Final = 0.01
 """A cap is preferred to the default only if the step is shorter by more than this share."""
 
@@ -92,8 +92,8 @@ def choose_ddp(
 ) -> BucketChoice:
     """The ``bucket_cap_mb`` with the shortest step, for gradients that an all-reduce sums.
 
-    ``overlap`` says that collectives run beside the computation, as on a GPU. Raises ValueError for
-    sizes or a time that are not above 0.
+    ``overlap`` says that collectives run at the same time as the computation, as on a GPU. Raises
+    ValueError for sizes or a time that are not above 0.
     """
     _check_time(backward_us)
     plans = []
@@ -131,7 +131,7 @@ def choose_fsdp(
 def _checked(sizes: Sequence[int]) -> Sequence[int]:
     if not sizes or min(sizes) < 1:
         raise ValueError("buckets need the bytes of at least one parameter, each above 0")
-    if sum(sizes) > _MOST_BYTES:
+    if sum(sizes) > _MAX_BYTES:
         raise ValueError("parameters of more than 1 EiB have no buckets: give their bytes")
     return sizes
 
@@ -139,7 +139,7 @@ def _checked(sizes: Sequence[int]) -> Sequence[int]:
 def _check_time(backward_us: float) -> None:
     if not 0 < backward_us < float("inf"):
         raise ValueError(f"a backward pass takes more than 0 us, not {backward_us:g}")
-    if backward_us > _LONGEST_US:
+    if backward_us > _MAX_US:
         raise ValueError(f"no backward pass takes {backward_us:g} us: give its time")
 
 

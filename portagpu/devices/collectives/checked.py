@@ -12,7 +12,7 @@ import contextlib
 import json
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +23,7 @@ from torch._C._distributed_c10d import PrefixStore
 from portagpu.base.documents import decode, encode
 from portagpu.base.errors import CollectiveError, CollectiveMismatch, RankLost
 from portagpu.base.text import ranks_in_words
+from portagpu.devices.collectives.calls import Call, call_of_hook, call_of_tensor, disagreement
 from portagpu.devices.collectives.rendezvous import Problem, raise_together
 from portagpu.devices.collectives.stores import Overrun, port_of, shut_down, watched
 from portagpu.devices.collectives.torch_names import all_gather_single, reduce_scatter_single
@@ -39,64 +40,31 @@ _LATE_S: Final = 0.6
 rank that holds it waits as long for the others to read who is lost."""
 _CHECK_FAILURES_S: Final = 0.1
 """How often a rank in a collective checks whether another rank failed in it."""
-_IN_PLACE: Final = frozenset({"all_reduce", "broadcast", "reduce", "scatter"})
-"""Gloo writes the result into the memory from the tensor's first element on, gaps or not."""
+_HOOK_ID: Final = 0x706F727461
+"""A number of our own: another hook of the group has another."""
 _FIRST_POLL_S: Final = 1e-4
 _POLL_S: Final = 5e-3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """The call of one rank: the properties that the ranks have to agree on.
-
-    ``dtype``, ``shape`` and ``device`` (its type) are of the tensor that must be equal on every
-    rank. ``root`` is a global rank. ``sends`` and ``receives`` are the rows of an all-to-all for
-    each rank.
-    """
-
-    name: str
-    dtype: str | None = None
-    shape: tuple[int, ...] | None = None
-    device: str | None = None
-    reduce_op: str | None = None
-    root: int | None = None
-    sends: tuple[int, ...] | None = None
-    receives: tuple[int, ...] | None = None
-    gaps: bool = False
-    """Whether the result belongs into a tensor whose elements have gaps or share memory, which no
-    library writes rightly. It may differ between the ranks."""
-
-    def __str__(self) -> str:
-        """ "all_reduce(SUM) of float32[4]", "broadcast from 0 of int64[]"."""
-        text = self.name + (f"({self.reduce_op})" if self.reduce_op else "")
-        if self.root is not None:
-            text += f" with root {self.root}"
-        if self.dtype is not None:
-            text += f" of {self.dtype}{list(self.shape or ())} on {self.device}"
-        if self.sends is not None:
-            text += f" sending {list(self.sends)}"
-        return text
 
 
 class CheckedGroup:
     """The collectives of a process group under ``torch.distributed``'s names, each compared first.
 
-    Create it on every rank of ``group`` (default: all ranks), in the same order. ``timeout_s`` is
-    how long a rank waits for the others to call, and for a collective to end; the default is 60.
-    Tensors, shapes and meanings are torch's. Every method raises, on every rank that still runs,
+    Create it on every rank of ``group``, in the same order. Tensors, shapes and meanings are
+    torch's. A call costs a round trip through the store, so this is for finding errors, for first
+    steps and for tests; the fast path of training stays torch's own functions. The errors below are
+    those of every method, on every rank that still runs. After RankLost the library may still wait
+    for the lost rank, also in ``destroy_process_group``: end the process.
 
-    - :class:`portagpu.CollectiveMismatch` when the ranks call different collectives, dtypes,
-      shapes, reduce ops, roots or splits; nothing is communicated then;
-    - :class:`portagpu.RankLost` when a rank does not call or does not come back, within
-      ``timeout_s`` plus two seconds, naming the rank and the collective;
-    - :class:`portagpu.CollectiveError` when a rank's tensor is a view with gaps (``x[:, ::2]``) or
-      shared memory (``expand``) into which the result would be written, when the library fails
-      although every rank is there, and for every call after a failure: the ranks are no longer in
-      step.
-
-    A call costs a round trip through the store, so this is for finding errors, for first steps and
-    for tests; the fast path of training stays torch's own functions. After RankLost the library may
-    still wait for the lost rank, also in ``destroy_process_group``: end the process.
+    :param group: the process group; by default all ranks.
+    :param timeout_s: seconds that a rank waits for the others to call, and for a collective to end.
+    :param marks: what annotates the collectives for profilers; None for nothing.
+    :raises CollectiveMismatch: when the ranks call different collectives, dtypes, shapes, reduce
+        ops, roots or splits. Nothing is communicated then.
+    :raises RankLost: when a rank does not call or does not come back, within ``timeout_s`` plus
+        two seconds. It names the rank and the collective.
+    :raises CollectiveError: when a rank's tensor is a view with gaps (``x[:, ::2]``) or shared
+        memory (``expand``) into which the result would be written, when the library fails although
+        every rank is there, and for every call after a failure: the ranks are out of step.
     """
 
     def __init__(
@@ -135,7 +103,7 @@ class CheckedGroup:
         self, tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, async_op: bool = False
     ) -> PendingCall | None:
         """As :func:`torch.distributed.all_reduce`; also in the methods below."""
-        call = _call_of_tensor("all_reduce", tensor, op=op)
+        call = call_of_tensor("all_reduce", tensor, op=op)
         return self._run(
             call, lambda: dist.all_reduce(tensor, op, self.group, True), async_op, tensor
         )
@@ -143,7 +111,7 @@ class CheckedGroup:
     def broadcast(
         self, tensor: torch.Tensor, src: int = 0, async_op: bool = False
     ) -> PendingCall | None:
-        call = _call_of_tensor("broadcast", tensor, root=src)
+        call = call_of_tensor("broadcast", tensor, root=src)
         return self._run(
             call, lambda: dist.broadcast(tensor, src, self.group, True), async_op, tensor
         )
@@ -155,7 +123,7 @@ class CheckedGroup:
         op: Any = dist.ReduceOp.SUM,
         async_op: bool = False,
     ) -> PendingCall | None:
-        call = _call_of_tensor("reduce", tensor, op=op, root=dst)
+        call = call_of_tensor("reduce", tensor, op=op, root=dst)
         return self._run(
             call, lambda: dist.reduce(tensor, dst, op, self.group, True), async_op, tensor
         )
@@ -163,7 +131,7 @@ class CheckedGroup:
     def all_gather(
         self, tensor_list: list[torch.Tensor], tensor: torch.Tensor, async_op: bool = False
     ) -> PendingCall | None:
-        call = _call_of_tensor("all_gather", tensor)
+        call = call_of_tensor("all_gather", tensor)
         return self._run(
             call, lambda: dist.all_gather(tensor_list, tensor, self.group, True), async_op, tensor
         )
@@ -174,7 +142,7 @@ class CheckedGroup:
         input_tensor: torch.Tensor,
         async_op: bool = False,
     ) -> PendingCall | None:
-        call = _call_of_tensor("all_gather_into_tensor", input_tensor)
+        call = call_of_tensor("all_gather_into_tensor", input_tensor)
         return self._run(
             call,
             lambda: all_gather_single(output_tensor, input_tensor, self.group, True),
@@ -193,7 +161,7 @@ class CheckedGroup:
         async_op: bool = False,
     ) -> PendingCall | None:
         call = replace(
-            _call_of_tensor("reduce_scatter", output, op=op),
+            call_of_tensor("reduce_scatter", output, op=op),
             shape=tuple(part.numel() for part in input_list),
         )
         return self._run(
@@ -210,7 +178,7 @@ class CheckedGroup:
         op: Any = dist.ReduceOp.SUM,
         async_op: bool = False,
     ) -> PendingCall | None:
-        call = _call_of_tensor("reduce_scatter_tensor", input, op=op)
+        call = call_of_tensor("reduce_scatter_tensor", input, op=op)
         return self._run(
             call,
             lambda: reduce_scatter_single(output, input, op, self.group, True),
@@ -231,7 +199,7 @@ class CheckedGroup:
     ) -> PendingCall | None:
         size = len(self.ranks)
         call = replace(
-            _call_of_tensor("all_to_all_single", input),
+            call_of_tensor("all_to_all_single", input),
             # the first dimension is what is split, and may differ between ranks
             shape=tuple(input.shape[1:]),
             sends=tuple(input_split_sizes or [len(input) // size] * size),
@@ -253,7 +221,7 @@ class CheckedGroup:
         dst: int = 0,
         async_op: bool = False,
     ) -> PendingCall | None:
-        call = _call_of_tensor("gather", tensor, root=dst)
+        call = call_of_tensor("gather", tensor, root=dst)
         return self._run(
             call, lambda: dist.gather(tensor, gather_list, dst, self.group, True), async_op, tensor
         )
@@ -265,7 +233,7 @@ class CheckedGroup:
         src: int = 0,
         async_op: bool = False,
     ) -> PendingCall | None:
-        call = _call_of_tensor("scatter", tensor, root=src)
+        call = call_of_tensor("scatter", tensor, root=src)
         return self._run(
             call,
             lambda: dist.scatter(tensor, scatter_list, src, self.group, True),
@@ -483,7 +451,7 @@ class PendingCall:
             if not self._on_host:
                 time.sleep(_POLL_S)
         if not self._on_host:
-            # orders the stream of this thread behind the collective
+            # the stream of this thread waits for the collective
             _wait_for_work(self._work, done, errors)
         return errors[0] if errors else None
 
@@ -496,43 +464,23 @@ def _wait_for_work(work: Any, done: threading.Event, errors: list[BaseException]
     done.set()
 
 
-def disagreement(calls: dict[int, Call]) -> str:
-    """One sentence that names both sides where the calls of the ranks differ, else nothing.
+def check_plain_calls(checked: CheckedGroup) -> Callable[[], None] | None:
+    """Compare every collective of the group before it runs; call the result to end that.
 
-    The rank that differs from the majority comes first.
+    Call it on every rank at the same point. None where torch's groups have no hooks. A pre-hook
+    runs before each collective of a group, below the dispatcher, also for functional collectives
+    and under torch.compile. What it raises reaches the caller, and nothing is sent. Sources:
+    pytorch pull requests 186300 and 189363, and torch 2.15's ``c10d/Hooks.hpp``. torch 2.13 has no
+    hooks.
     """
-    plain = {
-        rank: replace(call, sends=None, receives=None, gaps=False) for rank, call in calls.items()
-    }
-    majority = max(plain.values(), key=list(plain.values()).count)
-    for rank, call in plain.items():
-        if call != majority:
-            other = next(each for each, theirs in plain.items() if theirs == majority)
-            return f"rank {rank} called {calls[rank]}, and rank {other} called {calls[other]}"
-    for here, (sender, call) in enumerate(calls.items()):
-        for there, (receiver, theirs) in enumerate(calls.items()):
-            if call.sends is None or theirs.receives is None:
-                continue
-            if call.sends[there] != theirs.receives[here]:
-                return (
-                    f"rank {sender} sends {call.sends[there]} rows to rank {receiver} in "
-                    f"{call.name}, and rank {receiver} receives {theirs.receives[here]}"
-                )
-    return ""
+    group: Any = checked.group
+    if not hasattr(group, "register_pre_hook"):
+        return None
 
+    def compare(arguments: Any) -> None:
+        call = call_of_hook(arguments, checked.ranks)
+        if call is not None:
+            checked.compare_plain_call(call)
 
-def _call_of_tensor(
-    name: str, tensor: torch.Tensor, *, op: Any = None, root: int | None = None
-) -> Call:
-    return Call(
-        name=name,
-        dtype=str(tensor.dtype).removeprefix("torch."),
-        shape=tuple(tensor.shape),
-        device=tensor.device.type,
-        # an op with a factor is an object, which says in ``op`` what it is
-        reduce_op=None if op is None else str(getattr(op, "op", op)).rpartition(".")[2],
-        root=root,
-        gaps=name in _IN_PLACE
-        and tensor.layout == torch.strided
-        and not torch.ops.aten.is_non_overlapping_and_dense(tensor),
-    )
+    group.register_pre_hook(_HOOK_ID, compare)
+    return lambda: group.unregister_pre_hook(_HOOK_ID)

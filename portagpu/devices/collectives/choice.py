@@ -1,7 +1,10 @@
 """What a library would choose for a collective, and how long it takes.
 
 A vendor's cost model or a fit of measured times answers a question
-(:mod:`portagpu.devices.collectives.cost`). Every :class:`Choice` says what it is based on.
+(:mod:`portagpu.devices.collectives.cost`), or the library itself does. torch 2.13 asks NCCL 2.22
+and newer with ``ncclGroupSimulateEnd`` (``_time_estimator`` of torch's ``distributed_c10d.py``):
+nothing is sent, and the library gives the time but neither the algorithm nor the protocol. Every
+:class:`Choice` says what it is based on.
 """
 
 from __future__ import annotations
@@ -27,11 +30,16 @@ from portagpu.devices.collectives.cost import Shots as Shots
 from portagpu.facts.nccl_tests.model import bus_factor
 
 if TYPE_CHECKING:
-    from portagpu.devices.collectives.alpha_beta import Fit
+    from collections.abc import Callable
+
+    import torch
+    import torch.distributed as dist
+
+    from portagpu.devices.collectives.cost import Fit
     from portagpu.devices.collectives.tuning import Profile
 
 _ONE_MACHINE: Final = 16
-"""Beyond so many ranks on one node an answer says that it takes them for one machine."""
+"""With more ranks on one node than this, an answer says that it takes them for one machine."""
 
 
 class BasisKind(StrEnum):
@@ -112,7 +120,7 @@ def choose(
         if ranked:
             assert model is not None  # noqa: S101 - a prediction comes from a model
             remarks += (f"algorithm and protocol: {_basis(model, library_version)}",)
-            # the model's times do not stand beside measured ones
+            # times of the model are not mixed with measured ones
             ranked = ranked[:1]
     else:
         assert model is not None  # noqa: S101 - for the type checker
@@ -148,7 +156,7 @@ def library_s_choice(
 ) -> Choice:
     """The choice whose time the library itself estimated.
 
-    It tells neither algorithm nor protocol: they are those of ``by_model``, empty without one.
+    It gives neither algorithm nor protocol: they are those of ``by_model``, empty without one.
     """
     way = (by_model.best.algorithm, by_model.best.protocol) if by_model else ("", "")
     words = f"library's own answer: {library} estimated the time"
@@ -169,7 +177,7 @@ def tuned_choice(question: Question, profile: Profile) -> Choice:
 
     ``best.algorithm`` names the candidate, or the library's algorithm where its settings chose one.
     A size that was measured has its measured time, another one that of the fitted line. Raises
-    ValueError where the profile has no times of the operation on so many ranks and nodes, or has
+    ValueError where the profile has no times of the operation on this many ranks and nodes, or has
     them for several dtypes and the question names none.
     """
     profile.check_ranks(question.ranks, question.nodes)
@@ -274,7 +282,68 @@ def _remarks(
         return (str(error), *found)
     assert question.hardware is not None  # noqa: S101 - the model has answered
     said = (
-        f"no published table of {question.hardware.target} on so many nodes and of this size was "
+        f"no published table of {question.hardware.target} on this many nodes and of this size was "
         f"compared with the model of {model.library} {model.version}"
     )
     return (said, *found)
+
+
+_ITEM_BYTES = 2
+
+
+def estimated_time_us(
+    operation: str,
+    size_bytes: int,
+    device: torch.device | None,
+    group: dist.ProcessGroup | None = None,
+) -> float:
+    """The library's estimate in microseconds, for bfloat16 tensors that are not read or written.
+
+    Raises Unsupported, with the reason, where there is no group or its library does not estimate.
+    """
+    import torch
+    import torch.distributed as dist
+
+    if not (dist.is_available() and dist.is_initialized()):
+        raise Unsupported("the library's own answer needs a process group: initialise one first")
+    from torch.distributed import distributed_c10d as c10d
+
+    place = device or torch.device("cpu")
+    whose = group if group is not None else c10d._get_default_group()
+    library = whose._get_backend(place)
+    if not getattr(library, "supports_time_estimate", False):
+        raise Unsupported(
+            f"the library's own answer is not available: {dist.get_backend(group)} estimates no "
+            "times through this torch"
+        )
+    call = _call_to_estimate(operation, size_bytes, place, group)
+    with c10d._time_estimator(group, place) as estimate:
+        call()
+    found = estimate.estimated_time
+    if not found or found <= 0:
+        raise Unsupported(f"the library estimated no time for {operation}")
+    return float(found)
+
+
+def _call_to_estimate(
+    operation: str, size_bytes: int, place: torch.device, group: dist.ProcessGroup | None
+) -> Callable[[], object]:
+    import torch
+    import torch.distributed as dist
+
+    from portagpu.devices.collectives.torch_names import all_gather_single, reduce_scatter_single
+
+    ranks = dist.get_world_size(group)
+    whole = max(ranks, size_bytes // _ITEM_BYTES // ranks * ranks)
+    tensor = torch.empty(whole, dtype=torch.bfloat16, device=place)
+    part = tensor[: whole // ranks]
+    calls: dict[str, Callable[[], object]] = {
+        "all_reduce": lambda: dist.all_reduce(tensor, group=group),
+        "all_gather": lambda: all_gather_single(tensor, part.clone(), group=group),
+        "reduce_scatter": lambda: reduce_scatter_single(part.clone(), tensor, group=group),
+        "broadcast": lambda: dist.broadcast(tensor, group=group, group_src=0),
+        "reduce": lambda: dist.reduce(tensor, group=group, group_dst=0),
+    }
+    if operation not in calls:
+        raise Unsupported(f"the library's own answer covers {', '.join(calls)}, not {operation}")
+    return calls[operation]

@@ -15,15 +15,13 @@ if TYPE_CHECKING:
     import torch.distributed as dist
     from torch._C._distributed_c10d import Store
 
-    from portagpu.devices.collectives.alpha_beta import Fit
     from portagpu.devices.collectives.annotated import CollectiveMarks
     from portagpu.devices.collectives.checked import CheckedGroup
     from portagpu.devices.collectives.choice import Choice
-    from portagpu.devices.collectives.cost import CostModel
-    from portagpu.devices.collectives.measured import Machine, Stack
-    from portagpu.devices.collectives.membership import Membership
+    from portagpu.devices.collectives.cost import CostModel, Fit
+    from portagpu.devices.collectives.init import Membership
     from portagpu.devices.collectives.tuned import TunedGroup
-    from portagpu.devices.collectives.tuning import Profile
+    from portagpu.devices.collectives.tuning import Machine, Profile, Stack
     from portagpu.facts.targets import Target
 
 
@@ -97,7 +95,7 @@ class Comm:
         """What profiles of collectives call the device; None before it is opened."""
         if self._gpu is None:
             return None
-        from portagpu.devices.collectives.measured import Machine
+        from portagpu.devices.collectives.tuning import Machine
 
         return Machine(
             backend=self._gpu.name,
@@ -143,6 +141,28 @@ class Comm:
             raise ValueError(f"the group of {config} has no library for {self.device_type} tensors")
         return str(found)
 
+    def _engine_of(self, group: Any) -> str:
+        """What moves this device's tensors in ``group``, with the variables that choose it.
+
+        It is the class of the object that torch built (``ProcessGroup._get_backend``), in the words
+        of the vendor's table; a class that has no words stands for itself.
+        """
+        import os
+
+        import torch
+
+        engine = group._get_backend(torch.device(self.device_type))
+        # TORCH_DISTRIBUTED_DEBUG=DETAIL puts a wrapper around it
+        engine = getattr(engine, "wrapped_pg", engine)
+        name = type(engine).__name__
+        chosen = [
+            f"{variable}={os.environ[variable]}"
+            for variable in self.engine_variables
+            if os.environ.get(variable)
+        ]
+        words = self.engines.get(name, name)
+        return f"{words}, with {', '.join(chosen)}" if chosen else words
+
     @property
     def init_string(self) -> str:
         """The ``backend`` for ``init_process_group``: CPU tensors have a library on every device.
@@ -169,17 +189,26 @@ class Comm:
     ) -> Membership:
         """Join the ranks of this run to one process group that moves this device's tensors.
 
-        Rank, world size and address are those of the launcher (torchrun, Slurm, MPI), else of a
-        world of one rank; the arguments count before them. ``init_method`` is "tcp://HOST:PORT",
-        "file:///PATH" or "env://". No environment variable is written. ``timeout_s`` is for all
-        ranks to come; ``collective_timeout_s`` is the group's own, by default torch's. With
-        ``checked`` the collectives are compared between the ranks, as
-        :attr:`Membership.checked <portagpu.devices.collectives.membership.Membership>` says.
+        Rank, world size and address come from the launcher (torchrun, Slurm, MPI), else the world
+        has one rank. Arguments override the launcher. No environment variable is written. Errors
+        come within ``timeout_s`` plus two seconds.
 
-        Raises, within ``timeout_s`` plus two seconds, RankLost with the ranks that did not come,
-        and CollectiveError where variables, world sizes, ranks or devices contradict each other,
-        the port is in use, or a group is there already; ValueError for arguments that make no
-        sense; Unsupported for a device without a library.
+        :param rank: the number of this rank, from 0.
+        :param world_size: how many ranks there are; with ``rank``, or neither.
+        :param store: a store of torch in which the ranks meet; not with ``init_method``.
+        :param init_method: where the ranks meet: "tcp://HOST:PORT", "file:///PATH" or "env://".
+        :param timeout_s: seconds until all ranks must have come.
+        :param collective_timeout_s: seconds for each collective of the group; None is torch's
+            default.
+        :param checked: whether the collectives are compared between the ranks, as
+            :attr:`Membership.checked <portagpu.devices.collectives.init.Membership>` says.
+        :returns: this rank in its run. As a context manager it shuts down at the end of the block.
+        :raises RankLost: with the ranks that did not come.
+        :raises CollectiveError: where variables, world sizes, ranks or devices contradict each
+            other, the port is in use, or a process group exists already.
+        :raises ValueError: for a time limit that is not above 0, or both ``store`` and
+            ``init_method``.
+        :raises Unsupported: for a device without a communication library.
         """
         self._need_library()
         from portagpu.devices.collectives.init import init
@@ -196,7 +225,7 @@ class Comm:
         )
 
     def shutdown(self, timeout_s: float = 10.0) -> None:
-        """Destroy all process groups, and leave nothing of :meth:`init` behind.
+        """Destroy all process groups, and undo everything that :meth:`init` did.
 
         It waits up to ``timeout_s`` for the other ranks to shut down too. Raises, within
         ``timeout_s`` plus two seconds, RankLost with those of the missing ones whose processes have
@@ -242,10 +271,13 @@ class Comm:
     ) -> TunedGroup:
         """The collectives of ``group`` (default: all ranks), each in the way that was fastest.
 
-        ``profile`` is what ``portagpu collectives tune`` wrote, or its file; see
-        :class:`portagpu.devices.collectives.tuned.TunedGroup`. Raises ValueError for a profile of
-        another machine, version or number of ranks, FormatError (a ValueError) for a file that is
-        none, OSError for one that cannot be read, and Unsupported for a device without a library.
+        :param profile: what ``portagpu collectives tune`` wrote, or its file.
+        :param group: the process group; by default all ranks.
+        :returns: see :class:`portagpu.devices.collectives.tuned.TunedGroup`.
+        :raises ValueError: for a profile of another machine, version or number of ranks; as
+            FormatError for a file that is not a profile.
+        :raises OSError: for a file that cannot be read.
+        :raises Unsupported: for a device without a communication library.
         """
         self._need_library()
         from portagpu.devices.collectives.tuned import TunedGroup
@@ -267,7 +299,7 @@ class Comm:
     @property
     def stack(self) -> Stack:
         """The library and torch, as profiles of collectives name them."""
-        from portagpu.devices.collectives.measured import Stack
+        from portagpu.devices.collectives.tuning import Stack
         from portagpu.facts.torchbuild import torch_build
 
         build = torch_build()
@@ -289,15 +321,25 @@ class Comm:
     ) -> Choice:
         """What the library would choose for a collective of that size, and how long it takes.
 
-        It opens no device and runs nothing. ``ranks`` and ``nodes`` are those of ``group`` by
-        default, with ``LOCAL_WORLD_SIZE`` ranks on each node as launchers set it; without either,
-        on one node. ``measured`` is a fit of measured times
-        (:mod:`portagpu.devices.collectives.alpha_beta`), which a library without a model needs.
-        ``profile`` is a profile of this machine or its file, as for :meth:`tuned`; its times come
-        first. With ``ask_library`` the library itself estimates the time: every rank of an
-        initialised group has to call this, and the library has to know how. ``question`` has
-        further fields of :class:`portagpu.devices.collectives.cost.Question`. Raises Unsupported
-        where nothing answers, and ValueError for a question that makes no sense."""
+        It opens no device and runs nothing.
+
+        :param operation: the collective under torch's name ("all_reduce").
+        :param size_bytes: its size in bytes, as nccl-tests counts it.
+        :param ranks: how many ranks take part; by default those of ``group``.
+        :param nodes: the machines that they are on; by default from ``LOCAL_WORLD_SIZE``, which
+            launchers set, else 1.
+        :param measured: a fit of measured times (:class:`portagpu.devices.collectives.cost.Fit`),
+            which a library without a model needs.
+        :param profile: a profile of this machine, or its file, as for :meth:`tuned`. Its times
+            come first.
+        :param ask_library: whether the library itself estimates the time. Every rank of an
+            initialised group has to call this, and the library has to support it.
+        :param group: the process group; by default all ranks.
+        :param question: further fields of :class:`portagpu.devices.collectives.cost.Question`.
+        :returns: the fastest candidate with its time in microseconds, and what it is based on.
+        :raises Unsupported: where neither a model, times nor the library answer.
+        :raises ValueError: for an unknown operation, or numbers that contradict each other.
+        """
         self._need_library()
         from portagpu.devices.collectives.choice import choose, library_s_choice, tuned_choice
         from portagpu.devices.collectives.cost import Hardware, Question
@@ -317,7 +359,7 @@ class Comm:
         model = self.cost_model() if self.cost_model is not None and self.target else None
         if not ask_library:
             return choose(asked, model, fit=measured, library_version=self.version)
-        from portagpu.devices.collectives.library_estimate import estimated_time_us
+        from portagpu.devices.collectives.choice import estimated_time_us
 
         time_us = estimated_time_us(operation, size_bytes, self.device_id, group)
         found = choose(asked, model, library_version=self.version) if model is not None else None
@@ -336,7 +378,7 @@ def _group_size(group: dist.ProcessGroup | None) -> int:
 
 
 def _nodes(ranks: int) -> int:
-    """The nodes of so many ranks, from the variable of torchrun; 1 where it says nothing."""
+    """The number of nodes for this many ranks, from torchrun's variable; 1 where it is not set."""
     import os
 
     local = os.environ.get("LOCAL_WORLD_SIZE", "")

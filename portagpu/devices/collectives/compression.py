@@ -87,7 +87,7 @@ class TopK:
         """
         kept = state.get("kept") if isinstance(state, Mapping) else None
         if not isinstance(kept, Mapping) or not all(map(torch.is_tensor, kept.values())):
-            raise ValueError("this is no state_dict of TopK: it has no tensors in 'kept'")
+            raise ValueError("not a state_dict of TopK: it has no tensors in 'kept'")
         for name, each in kept.items():
             if name not in self._sizes:
                 raise ValueError(f"the state has a parameter {name!r}, and the model has none")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _DTYPES: Final = sorted(
     {each for each in vars(torch).values() if isinstance(each, torch.dtype)}, key=str
 )
-_MOST_DIMS: Final = 62
+_MAX_DIMS: Final = 62
 _ORDERED: Final = {
     torch.float16: torch.int32,
     torch.bfloat16: torch.int32,
@@ -75,17 +75,17 @@ def all_gather_uneven(
 
 def _header(tensor: torch.Tensor) -> list[int]:
     """[dtype, number of dimensions, dimension ...], always of one length."""
-    dims = list(tensor.shape[:_MOST_DIMS])
-    return [_DTYPES.index(tensor.dtype), tensor.dim(), *dims, *[0] * (_MOST_DIMS - len(dims))]
+    dims = list(tensor.shape[:_MAX_DIMS])
+    return [_DTYPES.index(tensor.dtype), tensor.dim(), *dims, *[0] * (_MAX_DIMS - len(dims))]
 
 
 def _check_headers(headers: Sequence[Sequence[int]], group: dist.ProcessGroup | None) -> None:
     ranks = dist.get_process_group_ranks(group if group is not None else dist.group.WORLD)
     for rank, each in zip(ranks, headers, strict=True):
-        if not 1 <= each[1] <= _MOST_DIMS:
+        if not 1 <= each[1] <= _MAX_DIMS:
             raise CollectiveMismatch(
                 f"all_gather_uneven: rank {rank} has {_words(each)}: give tensors of 1 to "
-                f"{_MOST_DIMS} dimensions, of which the first may differ"
+                f"{_MAX_DIMS} dimensions, of which the first may differ"
             )
     kinds = [(*each[:2], *each[3:]) for each in headers]
     usual = max(kinds, key=kinds.count)

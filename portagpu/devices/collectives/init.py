@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
 import torch.distributed as dist
@@ -27,8 +27,6 @@ from portagpu.base.documents import decode
 from portagpu.base.errors import CollectiveError, PortagpuError
 from portagpu.base.text import error_line
 from portagpu.devices.collectives.launcher import place_of_rank
-from portagpu.devices.collectives.membership import Membership, engine_of
-from portagpu.devices.collectives.processes import own_process
 from portagpu.devices.collectives.rendezvous import (
     Member,
     Problem,
@@ -38,6 +36,7 @@ from portagpu.devices.collectives.rendezvous import (
     leave,
     live_run,
     meet,
+    own_process,
     raise_broken,
     slow,
 )
@@ -47,7 +46,7 @@ from portagpu.devices.collectives.stores import (
     Overrun,
     bounded,
     given_store,
-    lost_store,
+    in_time,
     meeting_of,
     open_sockets,
     open_store,
@@ -55,21 +54,81 @@ from portagpu.devices.collectives.stores import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+    from typing import Self
 
+    from portagpu.devices.collectives.annotated import CollectiveMarks
     from portagpu.devices.collectives.checked import CheckedGroup
-    from portagpu.devices.collectives.comm import Comm
     from portagpu.devices.collectives.launcher import Place
 
 _log = logging.getLogger("portagpu")
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
-_LATE_S: Final = 1.0
-"""After the limit of init or shutdown, until calls that still wait for the store are cut off: the
-ranks that answer agree until then on who is lost
-(:mod:`portagpu.devices.collectives.rendezvous`)."""
 _DESTROY_S: Final = 2.0
 """How long torch may take to destroy the groups before their connections are cut."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Membership:
+    """This rank in its run. As a context manager it shuts down at the end of the block.
+
+    That raises RankLost as :meth:`shutdown` does, where the block itself raises nothing: with ranks
+    that have ended or are stopped. Of ranks that are only slow it warns.
+    """
+
+    rank: int
+    world_size: int
+    local_rank: int
+    """Among the ranks of this machine."""
+    local_world_size: int
+    launcher: str
+    """Who says so: "torchrun", "Slurm", "Open MPI", "MVAPICH", "MPI", "alone" or "arguments"."""
+    where: str
+    """Where the ranks met: host and port, a file, or "the given store"."""
+    engine: str
+    """What moves the tensors: of the engines that torch has for one name, the one that it built."""
+    members: tuple[Member, ...]
+    """Host, process and device of every rank, in order of rank."""
+    checked: CheckedGroup | None
+    """With ``checked=True`` the collectives that are compared between the ranks first."""
+    checks_plain_calls: bool
+    """Whether ``torch.distributed``'s own functions are compared too, over the group of all ranks:
+    with ``checked=True`` where torch's groups have hooks (2.14 and newer)."""
+
+    def shutdown(self, timeout_s: float = 10.0) -> None:
+        """What :meth:`portagpu.devices.collectives.comm.Comm.shutdown` does."""
+        shutdown(timeout_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # the others may be waiting for this rank inside a collective
+        self.shutdown(10.0 if error is None else 0.0)
+
+
+class _Device(Protocol):
+    """What joining asks of the communication library of a device: see :class:`portagpu.Comm`."""
+
+    @property
+    def device_type(self) -> str: ...
+    @property
+    def device_ids(self) -> Sequence[int] | None: ...
+    @property
+    def device_id(self) -> torch.device | None: ...
+    @property
+    def device_identity(self) -> str | None: ...
+    @property
+    def init_string(self) -> str: ...
+    def checked(self, *, timeout_s: float) -> CheckedGroup: ...
+    def _marks(self) -> CollectiveMarks | None: ...
+    def _engine_of(self, group: Any) -> str: ...
 
 
 @dataclass(slots=True)
@@ -88,12 +147,12 @@ class _Run:
 
 _run: _Run | None = None
 _generation = 0
-"""How many runs this process has begun: all ranks count alike, and a store may outlive a run."""
+"""How many runs this process has begun: the same on all ranks. A store may outlive a run."""
 _lock = threading.RLock()
 
 
 def init(
-    comm: Comm,
+    comm: _Device,
     *,
     rank: int | None = None,
     world_size: int | None = None,
@@ -128,7 +187,7 @@ def init(
         _generation += 1
         joining = _Joining(comm, place, meeting, _generation, timeout_s, collective_timeout_s)
         try:
-            members = _in_time(meeting, place.rank, timeout_s, joining.join)
+            members = in_time(meeting, place.rank, timeout_s, joining.join)
         except BaseException:
             _abandon(joining)
             raise
@@ -146,7 +205,7 @@ class _Joining:
 
     def __init__(
         self,
-        comm: Comm,
+        comm: _Device,
         place: Place,
         meeting: Meeting,
         generation: int,
@@ -222,26 +281,7 @@ class _Joining:
             raise_broken(self.run_store, me, said, holds=self.meeting.holds)
 
 
-def _in_time(meeting: Meeting, rank: int, timeout_s: float, action: Callable[[], Any]) -> Any:
-    """What ``action`` returns, which asks the store. Raises what it raises.
-
-    Raises the error of a lost store where the store ends, or does not answer in time.
-    """
-    try:
-        return bounded(timeout_s + _LATE_S, action, meeting.cut)
-    except PortagpuError:
-        raise
-    except Overrun as error:
-        if isinstance(error.__cause__, PortagpuError):
-            # what was found before the store was cut off
-            raise error.__cause__ from None
-        problem = f"it did not answer within {timeout_s:g} s"
-        raise lost_store(meeting, problem, rank) from error
-    except RuntimeError as error:
-        raise lost_store(meeting, f"it ended ({error_line(error)})", rank) from error
-
-
-def _me(comm: Comm, place: Place, meeting: Meeting) -> Member:
+def _me(comm: _Device, place: Place, meeting: Meeting) -> Member:
     host = socket.gethostname()
     machine, namespace, started = host, "", 0
     with contextlib.suppress(OSError):
@@ -263,7 +303,7 @@ def _me(comm: Comm, place: Place, meeting: Meeting) -> Member:
 
 
 def _membership(
-    comm: Comm,
+    comm: _Device,
     place: Place,
     meeting: Meeting,
     members: tuple[Member, ...],
@@ -274,7 +314,7 @@ def _membership(
     compared: CheckedGroup | None = None
     plain = False
     if checked:
-        from portagpu.devices.collectives.call_hooks import check_plain_calls
+        from portagpu.devices.collectives.checked import check_plain_calls
 
         compared = comm.checked(timeout_s=timeout_s)
         stop = check_plain_calls(compared)
@@ -296,7 +336,7 @@ def _membership(
         local_world_size=len(here) if among is None else among,
         launcher=place.launcher,
         where=meeting.where,
-        engine=engine_of(comm, dist.group.WORLD),
+        engine=comm._engine_of(dist.group.WORLD),
         members=members,
         checked=compared,
         checks_plain_calls=plain,
@@ -337,7 +377,7 @@ def shutdown(timeout_s: float = 10.0, device: torch.device | None = None) -> Non
         everyone, lost = False, None
         try:
             # groups are destroyed together: their threads still use what other ranks hold
-            everyone = _in_time(run.meeting, run.rank, timeout_s, partial(_leave, run, timeout_s))
+            everyone = in_time(run.meeting, run.rank, timeout_s, partial(_leave, run, timeout_s))
         except CollectiveError as error:
             lost = error
             me, first = run.members[run.rank], run.members[0]
@@ -353,7 +393,7 @@ def shutdown(timeout_s: float = 10.0, device: torch.device | None = None) -> Non
             if everyone or (timeout_s == 0 and lost is None):
                 # who is lost after all have said that they leave has done its work
                 with contextlib.suppress(CollectiveError):
-                    _in_time(run.meeting, run.rank, timeout_s, partial(_end_last, run, timeout_s))
+                    in_time(run.meeting, run.rank, timeout_s, partial(_end_last, run, timeout_s))
             del run.store
             _close(run.meeting)
     if lost is None or timeout_s == 0:

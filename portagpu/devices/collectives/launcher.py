@@ -143,14 +143,14 @@ def first_host(node_list: str) -> str:
     if "".join(f"[{ranges}]" if ranges else text + comma for ranges, text, comma in parts) != (
         node_list
     ):
-        raise ValueError(f"{node_list!r} is no list of hosts")
+        raise ValueError(f"{node_list!r} is not a list of hosts")
     host = ""
     for ranges, text, comma in parts:
         if comma:
             break
         host += text or re.split(r"[-,]", ranges)[0]
     if not re.fullmatch(r"[A-Za-z0-9._-]+", host):
-        raise ValueError(f"{node_list!r} is no list of hosts")
+        raise ValueError(f"{node_list!r} is not a list of hosts")
     return host
 
 

@@ -1,6 +1,6 @@
 """Ranks that register in a store before they form a group, and before they leave it.
 
-So who is missing has a name.
+That gives a missing rank its name.
 
 A process group that waits for a rank says neither which one nor, on some engines, that it waits
 (pytorch issue 194774). Every rank writes down who it is and reads what the others wrote. The first
@@ -11,21 +11,61 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import time
 import uuid
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from portagpu.base.documents import decode, encode
 from portagpu.base.errors import CollectiveError, RankLost
+from portagpu.base.patience import stat_fields
 from portagpu.base.text import ranks_in_words
-from portagpu.devices.collectives.processes import is_lost
 from portagpu.devices.collectives.stores import POLL_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     from torch._C._distributed_c10d import Store
+
+_PROC: Final = Path("/proc")
+_STATE: Final = 0
+_START: Final = 19
+"""Field 22 of ``/proc/PID/stat``, in ticks since the boot."""
+
+
+def own_process(proc: Path = _PROC) -> tuple[str, int]:
+    """(pid namespace, start time) of this process. Raises OSError where ``/proc`` has it not."""
+    if (proc / "self").readlink().name != str(os.getpid()):
+        raise FileNotFoundError(f"{proc} shows the processes of another namespace")
+    return str((proc / "self/ns/pid").readlink()), int(stat_fields(proc / "self")[_START])
+
+
+def is_lost(pid: int, started: int, proc: Path = _PROC) -> bool | None:
+    """Whether a process of this pid namespace has ended or is stopped; None if that is not known.
+
+    ``started`` is its start time: a later process may have its number.
+    """
+    try:
+        fields = stat_fields(proc / str(pid))
+        return int(fields[_START]) != started or fields[_STATE] in "ZXxTt"
+    except (FileNotFoundError, ProcessLookupError):
+        # /proc may hide the processes of other users (hidepid)
+        return True if not _exists(pid) else None
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True
+
 
 _log = logging.getLogger("portagpu")
 
@@ -268,7 +308,7 @@ def agree(
 ) -> Problem:
     """The problem that was written down first, or this one where the store ends.
 
-    A rank that ``holds`` the store stays until so many ``readers`` have read it. Raises
+    A rank that ``holds`` the store stays until that many ``readers`` have read it. Raises
     RuntimeError where the store ends before there is one, or while this one is that a rank is slow.
     """
     now = time.monotonic()

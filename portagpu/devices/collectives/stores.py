@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
 
-from portagpu.base.errors import CollectiveError, RankLost
+from portagpu.base.errors import CollectiveError, PortagpuError, RankLost
 from portagpu.base.text import error_line
 
 if TYPE_CHECKING:
@@ -36,13 +36,17 @@ _OWNER_KEY: Final = "portagpu/store"
 _FIRST_POLL_S: Final = 1e-3
 POLL_S: Final = 0.05
 _CONNECT_S: Final = 2.0
-_LONGEST_S: Final = 10.0
+_MAX_CONNECT_S: Final = 10.0
 _HANDSHAKE_S: Final = 0.3
 """After the limit, until torch's client is left alone: where the store ends after it answered, it
 tries again for more than twice its own limit (torch 2.13), and has no connection to cut."""
 _CUT_S: Final = 0.1
 """How often connections are shut down while a call does not end."""
 _FAREWELL_BYTES: Final = 1 << 16
+_LATE_S: Final = 1.0
+"""After the limit of init or shutdown, until calls that still wait for the store are cut off: the
+ranks that answer agree until then on who is lost
+(:mod:`portagpu.devices.collectives.rendezvous`)."""
 CUTS_END_S: Final = 0.6
 """How long a call may take to end after its connections are gone."""
 
@@ -68,7 +72,7 @@ class Meeting:
     """Whether the process of rank 0 holds it."""
     file: Path | None = None
     farewell: socket.socket | None = None
-    """A connection to the store of rank 0, which is silent until rank 0 leaves this rank behind:
+    """A connection to the store of rank 0, which is silent until rank 0 leaves without this rank:
     what the ranks agreed on would end with the store."""
     sockets: set[str] = field(default_factory=set)
     """The connections of the process group, as /proc names them."""
@@ -285,12 +289,12 @@ def _connect(meeting: Meeting, owner: str | None, deadline: float) -> Store:
                 if probe.getsockname() == probe.getpeername():
                     raise ConnectionRefusedError("nothing answers there")
             # it answered just now; on a busy machine torch's own handshake takes longer
-            limit = timedelta(seconds=min(max(left, _CONNECT_S), _LONGEST_S))
+            limit = timedelta(seconds=min(max(left, _CONNECT_S), _MAX_CONNECT_S))
             connect = partial(TCPStore, address, port, None, False, limit, wait_for_workers=False)
             store: Store = bounded(deadline - time.monotonic() + _HANDSHAKE_S, connect, None)
             if owner is None:
                 return store
-            problem = "what answers there is no store of this run"
+            problem = "what answers there is not a store of this run"
             # rank 0 states it at once; another run's, or the one of a run before, never does
             until = min(deadline, time.monotonic() + 1.0)
             while not store.check([_OWNER_KEY]) and time.monotonic() < until:
@@ -397,3 +401,22 @@ def shut_down(port: int, names: Collection[str] = ()) -> None:
                 }
             if descriptor not in own:
                 connection.shutdown(socket.SHUT_RDWR)
+
+
+def in_time(meeting: Meeting, rank: int, timeout_s: float, action: Callable[[], Any]) -> Any:
+    """What ``action`` returns, which asks the store. Raises what it raises.
+
+    Raises the error of a lost store where the store ends, or does not answer in time.
+    """
+    try:
+        return bounded(timeout_s + _LATE_S, action, meeting.cut)
+    except PortagpuError:
+        raise
+    except Overrun as error:
+        if isinstance(error.__cause__, PortagpuError):
+            # what was found before the store was cut off
+            raise error.__cause__ from None
+        problem = f"it did not answer within {timeout_s:g} s"
+        raise lost_store(meeting, problem, rank) from error
+    except RuntimeError as error:
+        raise lost_store(meeting, f"it ended ({error_line(error)})", rank) from error

@@ -90,13 +90,13 @@ class TunedGroup:
         if not tensors:
             return None
         first = tensors[0]
-        alike = all(
+        same_on_all_ranks = all(
             each.dtype == first.dtype and each.device == first.device and each.is_contiguous()
             for each in tensors
         )
         size_bytes = sum(each.nbytes for each in tensors)
         way = DEFAULT
-        if alike and op == _SUM and all(each.numel() for each in tensors):
+        if same_on_all_ranks and op == _SUM and all(each.numel() for each in tensors):
             way = self.way("all_reduce_many", size_bytes, first.dtype)
         task = Task(output=first, input=first, tensors=tensors, op=op, group=self.group)
         with self._around("all_reduce_many", tensors):

@@ -17,9 +17,8 @@ from portagpu.base.documents import decode, encode, mapping, version
 from portagpu.base.files import read_bounded, write_atomic
 from portagpu.base.text import one_line
 from portagpu.base.units import size
-from portagpu.devices.collectives.alpha_beta import Fit  # noqa: TC001 - documents read it
 from portagpu.devices.collectives.buckets import BucketChoice, choose_ddp
-from portagpu.devices.collectives.measured import Machine, Stack  # noqa: TC001 - documents read them
+from portagpu.devices.collectives.cost import Fit  # noqa: TC001 - documents read it
 from portagpu.facts.nccl_tests.model import TUNED
 from portagpu.facts.readings.model import FormatError
 from portagpu.facts.vendors import tables
@@ -29,6 +28,39 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What was measured on. ``units`` are those of ``Sizing``: the cores of a CPU.
+
+    ``shared`` says that all ranks use one device, as on a CPU: collectives run on what computes.
+    """
+
+    backend: str
+    target: str | None
+    arch: str
+    product: str | None
+    units: int
+    shared: bool = False
+
+    def __str__(self) -> str:
+        units = "cores" if self.shared else "units"
+        return f"{self.product or self.target or self.arch} with {self.units} {units}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """The communication library and torch; Gloo has no version of its own."""
+
+    library: str
+    version: str | None
+    torch: str
+
+    def __str__(self) -> str:
+        own = "" if self.version is None else f" {self.version} and"
+        return f"{self.library}{own or ' of'} torch {self.torch}"
+
+
 SCHEMA: Final = "portagpu.tuning/1"
 TABLE: Final = "tuning"
 """A vendor's table of candidates and of its tuner's configuration file."""
@@ -36,8 +68,8 @@ DEFAULT: Final = "call"
 """The library's own call, one for each tensor, in the environment as it is."""
 WORTH: Final = 1.03
 """A candidate is believed if it repeats to be faster by this factor."""
-_MOST_BYTES: Final = 16 << 20
-_MOST_DIGITS: Final = 19
+_MAX_BYTES: Final = 16 << 20
+_MAX_DIGITS: Final = 19
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +129,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One operation on so many ranks: its ranges in order, without gaps.
+    """One operation on this many ranks: its ranges in order, without gaps.
 
     ``fit`` is the line through the times of the chosen candidates, ``default_fit`` that through the
     library's own call; None where there were too few sizes.
@@ -184,7 +216,7 @@ class Profile:
             )
 
     def check_ranks(self, ranks: int, nodes: int = 1) -> None:
-        """Raise ValueError if nothing was measured on so many ranks and nodes."""
+        """Raise ValueError if nothing was measured on this many ranks and nodes."""
         worlds = dict.fromkeys((each.ranks, each.nodes) for each in self.entries)
         if (ranks, nodes) not in worlds:
             known = ", ".join(f"{r} on {n} node{'s' * (n > 1)}" for r, n in worlds)
@@ -237,10 +269,10 @@ class Profile:
 
 def read_profile(path: str | os.PathLike[str]) -> Profile:
     """The profile in a file. Raises OSError, and FormatError in one line for what is none."""
-    data = read_bounded(path, _MOST_BYTES + 1)
+    data = read_bounded(path, _MAX_BYTES + 1)
     try:
-        if len(data) > _MOST_BYTES:
-            raise ValueError(f"it has more than {size(_MOST_BYTES)}")
+        if len(data) > _MAX_BYTES:
+            raise ValueError(f"it has more than {size(_MAX_BYTES)}")
         document = json.loads(
             data.decode("utf-8"), parse_constant=_no_number, parse_float=_float, parse_int=_int
         )
@@ -250,13 +282,13 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
             raise ValueError(f"{odd[:40]!r} has characters that cannot be printed")
         return decode(Profile, rest, "profile")
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise FormatError(one_line(f"{path} is no profile of collectives: no JSON")) from error
+        raise FormatError(one_line(f"{path} is not a profile of collectives: not JSON")) from error
     except ValueError as error:
-        raise FormatError(one_line(f"{path} is no profile of collectives: {error}")) from error
+        raise FormatError(one_line(f"{path} is not a profile of collectives: {error}")) from error
 
 
 def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -278,8 +310,8 @@ def _float(text: str) -> float:
 
 
 def _int(text: str) -> int:
-    if len(text) > _MOST_DIGITS:
-        raise ValueError(f"{text[:_MOST_DIGITS]}... is too large")
+    if len(text) > _MAX_DIGITS:
+        raise ValueError(f"{text[:_MAX_DIGITS]}... is too large")
     return int(text)
 
 

@@ -61,12 +61,19 @@ def cast(
 ) -> torch.Tensor:
     """``x`` in ``dtype``, rounded to nearest even; finite values beyond its range saturate.
 
-    ``x`` is floating point and of any shape; ``dtype`` is floating point of 8 to 64 bits, or int8.
-    Minus zero becomes zero in the FNUZ formats, which have none. Raises TypeError for another
-    dtype, and ValueError for a policy that the format cannot follow: int8 has no NaN to keep.
+    Minus zero becomes zero in the FNUZ formats, which have none.
 
         codes = cast(x, gpu.precision.fp8.e4m3)
         pixels = cast(x, torch.int8, nan="zero")
+
+    :param x: a floating-point tensor of any shape.
+    :param dtype: a floating-point dtype of 8 to 64 bits, or int8.
+    :param infinity: what becomes of an infinity.
+    :param nan: what becomes of a NaN.
+    :returns: a tensor of the shape of ``x``, on its device.
+    :raises TypeError: for another dtype.
+    :raises ValueError: for a policy that the format cannot follow: int8 has no NaN to keep.
+    :raises OverflowError: for an infinity under ``OnInfinity.RAISE``.
     """
     target = _target_format(dtype)
     on_infinity, on_nan = OnInfinity(infinity), OnNan(nan)
@@ -83,7 +90,7 @@ def cast(
         x = x.nan_to_num(nan=0.0, posinf=math.inf, neginf=-math.inf)
     if target.name in FP8_NAMES:
         return x.clamp(target.min, target.max).where(~x.isinf(), x).to(dtype)
-    # clamped after the cast: 65504, the largest float16, is no bfloat16
+    # clamped after the cast: 65504, the largest float16, is not a bfloat16
     narrow = x.to(dtype)
     if keep:
         return narrow.clamp(target.min, target.max).where(~x.isinf(), narrow)
@@ -248,7 +255,7 @@ def scale_shape(shape: tuple[int, ...], recipe: Recipe, dim: int) -> tuple[int, 
     if recipe is Recipe.TENSOR:
         return ()
     if recipe is Recipe.MX and shape[dim] % MX_BLOCK:
-        raise ValueError(f"MX scales blocks of {MX_BLOCK}: {shape[dim]} is no multiple of it")
+        raise ValueError(f"MX scales blocks of {MX_BLOCK}: {shape[dim]} is not a multiple of it")
     shared = 1 if recipe is Recipe.ROW else shape[dim] // MX_BLOCK
     return (shared, shape[1]) if dim == 0 else (shape[0], shared)
 
@@ -262,6 +269,14 @@ def quantize(
     ``2^(floor(log2(amax)) - e)``, e the exponent of the largest number (OCP microscaling formats
     1.0, section 6.3). ``amax`` is over finite values; infinities saturate and NaN stays NaN. Where
     all values are zero the scale is 1.
+
+    :param x: a floating-point matrix.
+    :param dtype: an fp8 dtype.
+    :param recipe: how elements share their scales.
+    :param dim: the dimension that a product sums over, 0 or 1.
+    :returns: the quantised elements, in the shape of ``x``, and their scales.
+    :raises ValueError: for a tensor that is not a matrix, or an MX dimension that is not a multiple
+        of 32.
     """
     import torch
 
@@ -339,7 +354,7 @@ def convert(scaled: Scaled, flavour: str, *, lossy: OnLoss | str = OnLoss.RAISE)
     scale = before * factor
     if not bool((scale / factor == before).where(~before.isnan(), True).all()):
         raise OverflowError(
-            f"{factor:g} times the scale is no float32: quantize again from the original"
+            f"{factor:g} times the scale is not a float32: quantize again from the original"
         )
     return Scaled(found.view(getattr(torch, target)), scale, scaled.recipe, scaled.dim)
 

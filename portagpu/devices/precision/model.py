@@ -272,8 +272,8 @@ aten/src/ATen/native/cuda/ScaledBlas.cpp is a ValueError."""
 class DtypeSupport:
     """The stated support of a dtype on a device, and the result of a probe.
 
-    Running tells whether there are tensors and whether there is arithmetic. It does not tell
-    instructions of its own from emulation: where arithmetic ran as stated, ``found`` is ``stated``.
+    Running shows whether there are tensors and whether there is arithmetic. It does not distinguish
+    native instructions from emulation: where arithmetic ran as stated, ``found`` is ``stated``.
     """
 
     dtype: torch.dtype

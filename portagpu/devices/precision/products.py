@@ -33,7 +33,7 @@ _OPERATIONS: Final = (
 _OVERRIDE: Final = "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"
 _SIZE: Final = 512
 _VALUES: Final = (1 + 2.0**-12, 1 + 2.0**-9 + 2.0**-23)
-"""Two numbers that tell the arithmetics apart, since a product with 1 rounds nothing else."""
+"""Two numbers that distinguish the arithmetics: a product with 1 rounds nothing else."""
 _READINGS: Final = {
     (1 + 2.0**-12, 1 + 2.0**-9 + 2.0**-23): Arithmetic.IEEE,
     (1.0, 1 + 2.0**-9): Arithmetic.TF32,
@@ -286,7 +286,7 @@ def why_not_native(
     if out_dtype not in allowed:
         return f"a product by {left.recipe} is not made in {out_dtype}"
     if any(size % _MULTIPLE for size in right.data.shape):
-        return f"{tuple(right.data.shape)} are no multiples of {_MULTIPLE}"
+        return f"the sides {tuple(right.data.shape)} must be multiples of {_MULTIPLE}"
     return ""
 
 

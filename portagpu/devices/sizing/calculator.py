@@ -95,14 +95,25 @@ def occupancy(
 ) -> Occupancy:
     """How many blocks of a kernel a unit of ``arch`` holds at once, from facts alone.
 
-    ``threads`` a block, ``registers`` a thread, ``shared_memory`` in bytes a block, static and
-    dynamic; the rest is described in :class:`portagpu.devices.sizing.Kernel`. The result equals
-    cuda_occupancy.h of the CUDA toolkit (``blocks``, every limit), or LLVM's "Occupancy"
-    (``per_simd.compiler``), by the rule that the architecture's facts name.
+    The result equals cuda_occupancy.h of the CUDA toolkit (``blocks``, every limit), or LLVM's
+    "Occupancy" (``per_simd.compiler``), by the rule that the architecture's facts name.
 
-    Raises TargetNotFound for an architecture without facts, Unsupported for one that has no
-    occupancy (a CPU), LimitExceeded for what no block or thread can have there, and ValueError for
-    what cannot be.
+    :param arch: an architecture or its name ("sm_90"), or a target.
+    :param threads: threads a block.
+    :param registers: 32-bit registers a thread, without ``accumulators``.
+    :param shared_memory: bytes a block, static and dynamic.
+    :param accumulators: accumulation registers a thread.
+    :param scalar_registers: scalar registers a wave; 0 where they are not counted.
+    :param barriers: named barriers a block.
+    :param opt_in: whether the kernel asked for more shared memory than the default.
+    :param carveout: shared memory in percent of the unit's maximum; None for what the device gives.
+    :param wave_size: threads a wave; None for the architecture's default.
+    :param cu_mode: whether a block keeps to one compute unit of a WGP.
+    :returns: blocks and waves a unit, and what limits them.
+    :raises TargetNotFound: for an architecture without facts.
+    :raises Unsupported: for an architecture that has no occupancy, such as a CPU.
+    :raises LimitExceeded: for more than a block or thread can have there.
+    :raises ValueError: for numbers that contradict the architecture.
     """
     target = _as_target(arch)
     if target.value("exec.occupancy_rule") not in RULES:
@@ -294,7 +305,7 @@ def head_lines(found: Occupancy) -> tuple[str, ...]:
         )
     if kernel.idle_lanes:
         lines.append(
-            f"{kernel.threads} threads are no whole {wave}s of {kernel.wave_size}: "
+            f"{kernel.threads} threads are not a multiple of the {wave} size {kernel.wave_size}: "
             f"{kernel.idle_lanes} lanes of the last are idle"
         )
     return tuple(lines)

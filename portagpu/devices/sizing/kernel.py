@@ -125,7 +125,7 @@ def _check_registers(target: Target, kernel: Kernel) -> None:
         fact = target.facts["register.max_per_thread"]
         raise LimitExceeded(
             f"{kernel.registers} architectural registers a thread are more than the {own} that "
-            f"{target.arch} has beside its accumulation registers "
+            f"{target.arch} has next to its accumulation registers "
             f"({fact.key}, source {', '.join(fact.source)})",
             limit=fact.key,
             most=own,

@@ -84,18 +84,24 @@ class Sizing:
         registers: int | None = None,
         shared_memory: int = 0,
     ) -> Launch:
-        """Block and grid for ``n`` independent elements of ``item_bytes`` bytes each.
+        """Block and grid for ``n`` independent elements.
 
         The block is the smallest multiple of the warp size with which ``max_blocks_per_unit``
         blocks fill a unit, and at least four warps, so that a scheduler has something to switch
-        to; the grid fills the device once and strides over the rest. How many blocks fill it also
-        depends on ``registers`` a thread and ``shared_memory`` in bytes a block, where facts tell.
-        With ``item_bytes`` a thread takes several elements at once, as long as the device is full
-        without. ``work_per_thread`` asks for a grid of that many elements a thread instead.
-        ``n = 0`` is a launch of nothing.
+        to. The grid fills the device once and strides over the rest.
 
-        Raises ValueError for a negative ``n`` or a block of broken warps, TypeError for what is no
-        integer, and LimitExceeded for what the device cannot launch.
+        :param n: elements; 0 is a launch of nothing.
+        :param block: threads a block, in place of the chosen number: a multiple of the warp size.
+        :param work_per_thread: elements a thread, which then decide the grid.
+        :param item_bytes: bytes an element. A thread then takes several elements at once, as long
+            as the device stays full.
+        :param registers: registers a thread; with ``shared_memory`` they limit how many blocks fill
+            a unit, where facts state the limits.
+        :param shared_memory: bytes a block.
+        :returns: the launch, with the occupancy where resources and facts are known.
+        :raises ValueError: for a negative ``n`` or a block that is not a multiple of the warp size.
+        :raises TypeError: for a number that is not an integer.
+        :raises LimitExceeded: for what the device cannot launch.
         """
         n = to_int("n", n, 0)
         block = None if block is None else to_int("block", block, 1)
@@ -104,7 +110,9 @@ class Sizing:
         shared_memory = to_int("shared_memory", shared_memory, 0)
         self.check(1, block or 1, shared_memory=shared_memory)
         if block is not None and block % self.warp_size:
-            raise ValueError(f"a block of {block} threads is no whole warps of {self.warp_size}")
+            raise ValueError(
+                f"block must be a multiple of the warp size {self.warp_size}, not {block} threads"
+            )
         if n == 0:
             return Launch(0, block or self.warp_size, 0, 0, self.warp_size)
         chosen = block or self._block(n)
@@ -132,8 +140,14 @@ class Sizing:
     def matmul(self, m: int, n: int, k: int, dtype: object, *, batch: int = 1) -> Matmul:
         """Tiles, warps and shared memory of ``batch`` products of m x k and k x n elements.
 
-        ``dtype`` is a ``torch.dtype`` or a name ("bf16"). Raises Unsupported where no fact says
-        how this device multiplies it, and LimitExceeded where the grid would not fit.
+        :param m: rows of the left matrix and of the result.
+        :param n: columns of the right matrix and of the result.
+        :param k: columns of the left matrix, and rows of the right one.
+        :param dtype: a ``torch.dtype`` or its name in the facts ("bf16").
+        :param batch: products in one launch.
+        :returns: the plan; nothing is measured.
+        :raises Unsupported: where no fact says how this device multiplies ``dtype``.
+        :raises LimitExceeded: where the grid would not fit.
         """
         found = plan_matmul(self, m, n, k, dtype, batch)
         self.check(found.grid, found.block, shared_memory=found.shared_memory)
@@ -273,7 +287,7 @@ def _reported_or_stated(properties: Any, name: str, target: Target | None, fact:
     return int(reported or stated or 0)
 
 
-_LEAST_ACCUMULATOR: Final = 4
+_MIN_ACCUMULATOR: Final = 4
 """Bytes: 8- and 16-bit elements are summed in 32 bits, as torch does."""
 
 
@@ -304,7 +318,7 @@ class Reduction:
 
 def plan_reduction(sizing: Sizing, n: int, item_bytes: int) -> Reduction:
     """The reduction of ``n`` elements of ``item_bytes`` bytes on the device of ``sizing``."""
-    size = max(to_int("item_bytes", item_bytes, 1), _LEAST_ACCUMULATOR)
+    size = max(to_int("item_bytes", item_bytes, 1), _MIN_ACCUMULATOR)
     partials = sizing.launch(n, item_bytes=item_bytes)
     final = None
     largest = partials.num_warps

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 _SIDES: Final = (256, 128, 64, 32, 16, 8)
 """Sides of a block's tile, in elements: those of CUTLASS's and Triton's kernels."""
-_LEAST_SIDE: Final = 32
+_MIN_SIDE: Final = 32
 """A smaller side reads every element of the other matrix more often than it is worth."""
 _ROW_BITS: Final = 512
 """A stage has rows of 64 B along k: two of the 32 B sectors in which memory is read."""
-_MOST_STAGES: Final = 4
+_MAX_STAGES: Final = 4
 _ADDRESSES: Final = 32
 """Registers a thread for addresses and loop counters: an estimate."""
 _VECTOR_DTYPES: Final = ("fp64", "fp32", "fp16", "bf16", "int8")
@@ -117,7 +117,7 @@ def _instruction(target: Target, dtype: object) -> tuple[str, tuple[int, int, in
     """The dtype's name in the facts, and the tile of its matrix instruction if it has one."""
     name = dtype_name(dtype)
     if name is None:
-        raise ValueError(f"{dtype} is no dtype of a matrix product; try 'bf16'")
+        raise ValueError(f"{dtype} is not a dtype of matrix products; try 'bf16'")
     flavour, had = fp8_flavour(dtype), target.value("matrix.fp8_flavour")
     if flavour not in (None, had):
         raise Unsupported(f"{target.arch} has no fp8 of the flavour {flavour} (matrix.fp8_flavour)")
@@ -149,9 +149,7 @@ def _is_side(side: int, length: int, instruction: int) -> bool:
     """Whether a side is a multiple of the instruction's, and neither far too long nor too short."""
     covering = next((each for each in reversed(_SIDES) if each >= length), _SIDES[0])
     longest = max(covering, instruction)
-    return (
-        side % instruction == 0 and min(longest, max(_LEAST_SIDE, instruction)) <= side <= longest
-    )
+    return side % instruction == 0 and min(longest, max(_MIN_SIDE, instruction)) <= side <= longest
 
 
 def _plan_with_tile(
@@ -171,7 +169,7 @@ def _plan_with_tile(
     # two blocks a unit, so that one computes while the other waits
     room = int_fact(target, "shared_memory.per_unit") // 2
     room -= int_fact(target, "shared_memory.reserved_per_block")
-    stages = max(2, min(_MOST_STAGES, room // stage))
+    stages = max(2, min(_MAX_STAGES, room // stage))
     memory = stages * stage
     if warps > device.max_num_warps or memory > int_fact(target, "shared_memory.per_block_optin"):
         return None

@@ -16,20 +16,19 @@ from typing import TYPE_CHECKING, Final
 from portagpu.base.errors import RecordingError
 from portagpu.facts.formats.host import kernel_log
 from portagpu.facts.readings.model import Reading
-from portagpu.machine.inventory.gpu import Gpu, Inventory
+from portagpu.machine.inventory.gpu import PCI_ID, Gpu, Inventory
+from portagpu.machine.inventory.kernel import KIND as PCI
 from portagpu.machine.inventory.merge import merge_readings
-from portagpu.machine.inventory.names import PCI_ID
-from portagpu.machine.inventory.pci_tree import KIND as PCI
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Mapping, Sequence
 
     from portagpu.facts.readings.model import Findings
 
-MOST_GPUS: Final = 1024
+MAX_GPUS: Final = 1024
 """In one machine, or in all machines that one fabric joins: the largest have 576."""
 _NO_LISTS: Final = frozenset({PCI_ID, kernel_log.KIND, kernel_log.UNREAD})
-"""Kinds that are no list of the machine's GPUs."""
+"""Kinds that do not list the machine's GPUs."""
 _LISTS_OF_PCI: Final = frozenset({PCI, "lspci -nn"})
 # ROCr's UUID is the hardware's number in sixteen digits, which the kernel states as a number
 _NUMBERED_UUID: Final = re.compile(r"gpu-([0-9a-f]{16})")
@@ -38,7 +37,7 @@ _NUMBERED_UUID: Final = re.compile(r"gpu-([0-9a-f]{16})")
 def too_many_message(count: int, what: str) -> str:
     """The error message for more devices than a machine has."""
     return (
-        f"{count} {what} are stated, more than the {MOST_GPUS} that any machine has: "
+        f"{count} {what} are stated, more than the {MAX_GPUS} that any machine has: "
         "give recordings of one machine"
     )
 
@@ -58,11 +57,11 @@ def join(findings: Sequence[Findings]) -> Inventory:
     """The machine that ``findings`` describe; where they contradict each other, the first counts.
 
     What cannot be joined becomes a sentence in ``problems``. Raises RecordingError for more than
-    ``MOST_GPUS``.
+    ``MAX_GPUS``.
     """
     joiner = _Joiner(findings)
     groups = joiner.groups()
-    if len(groups) > MOST_GPUS:
+    if len(groups) > MAX_GPUS:
         raise RecordingError(too_many_message(len(groups), "GPUs"))
     versions: dict[str, str] = {}
     for each in findings:
@@ -220,7 +219,7 @@ class _Joiner:
     def _count(self, number: int, vendor: str, readings: list[Reading]) -> None:
         """Readings that nothing joins: they are the GPUs that their source has not shown yet.
 
-        What all of them say alike is said of each of those; what is left over are more GPUs.
+        What all of them agree on holds for each of those; what is left over are more GPUs.
         """
         readings = [reading for reading in readings if not self._place(number, reading)]
         if not readings:

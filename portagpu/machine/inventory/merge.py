@@ -13,8 +13,7 @@ from portagpu.facts.readings.model import GpuPart, Reading, first_known
 from portagpu.facts.targets import identify
 from portagpu.facts.targets.table import normalise
 from portagpu.facts.vendors import vendor_named, vendors
-from portagpu.machine.inventory.gpu import Gpu
-from portagpu.machine.inventory.names import PCI_ID, product_name
+from portagpu.machine.inventory.gpu import PCI_ID, Gpu, product_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -1,34 +1,38 @@
-"""Sources of an inventory behind one interface: this machine, a file tree, or a recording."""
+"""One interface to the sources of an inventory: this machine, a file tree, or a recording."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import platform
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Final
 
 from portagpu.base.errors import BackendNotFound
+from portagpu.base.patience import LIMITS
+from portagpu.base.subprocesses import run_program
+from portagpu.base.text import excerpt, one_line
+from portagpu.facts.formats.cleaning import decode_text
 from portagpu.facts.formats.host import kernel_log
-from portagpu.facts.host.tree import Tree, as_tree
-from portagpu.facts.readings.model import Findings
-from portagpu.machine.inventory.infiniband import read_infiniband
+from portagpu.facts.formats.reader import read_text
+from portagpu.facts.host.tree import Kind, RootedFolder, Tree, as_tree, resolve_link
+from portagpu.facts.readings.model import Findings, FormatError
+from portagpu.machine.inventory.gpu import name_findings, with_pci_id_names
 from portagpu.machine.inventory.join import join
 from portagpu.machine.inventory.kernel import kernel_findings
-from portagpu.machine.inventory.kfd_links import kfd_links
-from portagpu.machine.inventory.names import name_findings, with_pci_id_names
-from portagpu.machine.inventory.tools import kernel_log_output, tool_findings
+from portagpu.machine.inventory.kernel_links import kfd_links, read_infiniband
 from portagpu.machine.inventory.topology import build_topology
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from portagpu.devices.contract import Status
     from portagpu.facts.torchbuild import TorchBuild
     from portagpu.machine.inventory.gpu import Inventory
-    from portagpu.machine.inventory.origin import Origin
-    from portagpu.machine.inventory.tools import CommandOutput
     from portagpu.machine.inventory.topology import Topology
 
 
@@ -149,3 +153,142 @@ class Live(Machine):
         from portagpu.devices.registry import statuses
 
         return statuses()
+
+
+MAX_FILES: Final = 20_000
+"""Files of a folder that are hashed at most: eight GPUs in 64 partitions have 4101."""
+MAX_BYTES: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where what is known of a machine was recorded.
+
+    ``name`` is the last part of the path. ``sha256`` is of the file; of a folder it is the hash of
+    what ``find . -type f | LC_ALL=C sort | xargs -d '\\n' sha256sum`` prints in it, None where it
+    is larger than anything that was recorded of a machine. ``source`` is the address at
+    which it is published, where the recording states one.
+    """
+
+    name: str
+    sha256: str | None = None
+    source: str | None = None
+
+    def to_json(self) -> dict[str, str | None]:
+        """The object that ``run.replay`` of a result document has for it."""
+        name, source = excerpt(self.name, 255), excerpt(self.source or "", 2000)
+        return {"name": name or "recording", "sha256": self.sha256, "source": source or None}
+
+
+def origin_of(path: Path, source: str | None = None) -> Origin:
+    """The origin of the recording at ``path``; links in it are not followed. Raises OSError."""
+    return Origin(path.name or path.resolve().name or "/", _hash(path), source)
+
+
+def _hash(path: Path) -> str | None:
+    if not path.is_dir():
+        given = path.resolve()
+        found, _ = _hash_of_file(RootedFolder(given.parent), given.name, MAX_BYTES)
+        return found
+    folder, lines, left = RootedFolder(resolve_link(path)), hashlib.sha256(), MAX_BYTES
+    files = (os.fsencode(name) for name, kind in folder.walk() if kind is Kind.FILE)
+    try:
+        names = list(islice(files, MAX_FILES + 1))
+    except OSError:
+        return None
+    if len(names) > MAX_FILES:
+        return None
+    for name in sorted(names):
+        found, size = _hash_of_file(folder, os.fsdecode(name), left)
+        if found is None:
+            return None
+        left -= size
+        lines.update(f"{found}  ./".encode() + name + b"\n")
+    return lines.hexdigest()
+
+
+def _hash_of_file(folder: RootedFolder, name: str, most: int) -> tuple[str | None, int]:
+    """(hash, bytes) of a file; no hash of one that has more than ``most`` bytes."""
+    size = folder.status(name, follow=False).st_size
+    if size > most:
+        return None, size
+    digest, size = hashlib.sha256(), 0
+    for piece in folder.pieces(name, most + 1, follow=False):
+        digest.update(piece)
+        size += len(piece)
+    return (digest.hexdigest() if size <= most else None), size
+
+
+LOG_LINES: Final = 100_000
+"""Lines of the journal that are read, the last ones."""
+_LOG_COMMANDS: Final = (
+    # -q leaves out marks and hints, and -n bounds what a kernel that repeats itself wrote
+    (
+        *("journalctl", "--dmesg", "--no-hostname", "--no-pager", "--quiet"),
+        *("--output=short-iso", f"--lines={LOG_LINES}"),
+    ),
+    ("dmesg",),
+)
+"""journalctl(1) of systemd; it keeps what the kernel's own ring has overwritten."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandOutput:
+    """What a command printed; ``problem`` says in one sentence why it printed nothing usable."""
+
+    command: tuple[str, ...]
+    text: str = ""
+    problem: str = ""
+
+
+def run_commands(
+    commands: Iterable[Sequence[str]], limit_s: float = LIMITS.program_s
+) -> Iterator[CommandOutput]:
+    """The output of each command; tools that are not installed are left out."""
+    for command in commands:
+        found = _run_command(tuple(command), limit_s)
+        if found is not None:
+            yield found
+
+
+def tool_findings(commands: Iterable[Sequence[str]]) -> Iterator[Findings]:
+    """The findings in the output of each command."""
+    for output in run_commands(commands):
+        kind = " ".join(output.command)
+        if output.problem:
+            yield Findings(kind=kind, problems=(output.problem,))
+            continue
+        try:
+            yield from read_text(output.text)
+        except FormatError as error:
+            yield Findings(kind=kind, problems=(f"{kind}: {error}",))
+
+
+def kernel_log_output(limit_s: float = LIMITS.program_s) -> CommandOutput:
+    """The kernel's log since its start, of the first command that may read it.
+
+    ``problem`` says why none did.
+    """
+    printed = list(run_commands(_LOG_COMMANDS, limit_s))
+    read = (e for e in printed if not e.problem and kernel_log.has_kernel_lines(e.text))
+    said = [each.problem for each in printed if each.problem]
+    why = said[-1] if said else "neither journalctl nor dmesg shows it"
+    return next(read, CommandOutput(("dmesg",), problem=f"the kernel's log is not read: {why}"))
+
+
+def _run_command(command: tuple[str, ...], limit_s: float) -> CommandOutput | None:
+    name = " ".join(command)
+    try:
+        # words and numbers as the readers know them
+        done = run_program(*command, limit_s=limit_s, environment={"LC_ALL": "C"})
+    except FileNotFoundError:
+        return None
+    except TimeoutError as error:
+        return CommandOutput(command, problem=f"{name} {error}")
+    except OSError as error:
+        return CommandOutput(command, problem=f"{name} cannot be started: {error.strerror}")
+    text = decode_text(done.stdout)
+    if done.returncode or not text.strip():
+        said = excerpt(one_line(decode_text(done.stderr) or text)) or "nothing"
+        return CommandOutput(command, text, f"{name} ended with status {done.returncode}: {said}")
+    return CommandOutput(command, text)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.facts.readings.model import End, Link, Node
 from portagpu.facts.vendors import LazyMapping, vendors
-from portagpu.machine.inventory.kfd_links import INDIRECT
+from portagpu.machine.inventory.kernel_links import INDIRECT
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -177,7 +177,7 @@ class _NodeIndex:
         self._ambiguous: dict[int, str] = {}
         stated: dict[str, list[Reading]] = {}
         by_uuid = {r.uuid: r.pci for r in readings if r.uuid and r.pci}
-        # one tool numbers alike in all of its outputs
+        # one tool uses the same numbers in all of its outputs
         of_tool = {(r.source.split(" ")[0], r.index): r.pci for r in readings if r.pci}
         for reading in readings:
             numbered = of_tool.get((reading.source.split(" ")[0], reading.index))

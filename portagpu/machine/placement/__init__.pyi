@@ -6,7 +6,7 @@ from portagpu.machine.placement.graph import PlaceGraph as PlaceGraph
 from portagpu.machine.placement.graph import gpu_graph as gpu_graph
 from portagpu.machine.placement.graph import numa_graph as numa_graph
 from portagpu.machine.placement.graph import with_levels as with_levels
-from portagpu.machine.placement.live import device_mesh as device_mesh
+from portagpu.machine.placement.machine import device_mesh as device_mesh
 from portagpu.machine.placement.machine import Placement as Placement
 from portagpu.machine.placement.machine import graph_of_machine as graph_of_machine
 from portagpu.machine.placement.machine import place as place

@@ -14,8 +14,9 @@ import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.base.errors import MissingDependency
 from portagpu.facts.host.tree import cpu_list, format_cpu_list
 from portagpu.facts.readings.model import Node
 from portagpu.machine.inventory.routes import NEAREST_FIRST, nic_ways, routes
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 UNKNOWN: Final = "?"
 _FABRIC_CLASS: Final = 2 + len(NEAREST_FIRST)
 _NO_ACCESS: Final = 1
-_MOST_LEVELS: Final = 64
+_MAX_LEVELS: Final = 64
 _NETWORKS: Final = frozenset({"infiniband", "roce", "ethernet", "network"})
 
 
@@ -140,8 +141,8 @@ def with_levels(
     pairs = combinations(range(len(places)), 2)
     every = {pair: given.get(pair) or Edge(a=pair[0], b=pair[1]) for pair in pairs}
     speeds = sorted({each.speed for each in every.values()})
-    # a sum of costs has as many digits as there are levels: no machine has so many
-    levels = min(len(speeds), _MOST_LEVELS)
+    # a sum of costs has as many digits as there are levels: no machine has that many
+    levels = min(len(speeds), _MAX_LEVELS)
     rank = {speed: number * levels // len(speeds) for number, speed in enumerate(speeds)}
     levelled = {pair: replace(each, level=rank[each.speed]) for pair, each in every.items()}
     return PlaceGraph(tuple(places), levelled, tuple(dict.fromkeys(remarks)))
@@ -282,7 +283,7 @@ def _with_speeds(edges: Sequence[Edge]) -> list[Edge]:
         grade = each.speed[0]
         rate = each.bandwidth_bytes_s
         if rate is not None and grade not in unknown:
-            # sources round: three digits tell links apart
+            # sources round: three digits distinguish links
             found.append(replace(each, speed=(grade, float(f"{rate:.3g}"))))
         elif grade < _FABRIC_CLASS:
             found.append(replace(each, speed=(grade, 0.0)))
@@ -401,3 +402,33 @@ def _places(topology: Topology, numa_nodes: Sequence[NumaNode]) -> list[Place]:
 def numbered(positions: Iterable[int], noun: str = "GPU") -> str:
     """ "GPU 0-3,7"."""
     return f"{noun} {format_cpu_list(tuple(sorted(positions)))}"
+
+
+def networkx() -> Any:
+    """The module. Raises MissingDependency, with what to install."""
+    try:
+        import networkx as module
+    except ImportError as error:
+        raise MissingDependency(
+            "placement needs networkx, which comes with torch: python -m pip install networkx"
+        ) from error
+    return module
+
+
+def weighted(graph: PlaceGraph, at_least: int = 0) -> Any:
+    """A networkx graph of the edges at these levels; ``cost`` and ``level`` are attributes."""
+    costs = graph.costs
+    found = networkx().Graph()
+    found.add_nodes_from(range(len(graph)))
+    found.add_edges_from(
+        (a, b, {"cost": costs[a][b], "level": edge.level})
+        for (a, b), edge in graph.edges.items()
+        if edge.level >= at_least
+    )
+    return found
+
+
+def components(graph: PlaceGraph, at_least: int) -> Iterable[tuple[int, ...]]:
+    """The groups of places that edges of these levels join, the largest first."""
+    groups = networkx().connected_components(weighted(graph, at_least))
+    return sorted((tuple(sorted(each)) for each in groups), key=lambda g: (-len(g), g))

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.base.text import error_line
 from portagpu.base.units import count
 from portagpu.facts.host.cpu import read_cpu
 from portagpu.facts.vendors import vendors
 from portagpu.facts.visible import DeviceId, VisibilityError, environment_for
-from portagpu.machine.inventory.products import product_target
+from portagpu.machine.inventory.gpu import product_target
 from portagpu.machine.placement.graph import PlaceGraph, gpu_graph, numa_graph
 from portagpu.machine.placement.orders import ring_edges, ring_order, rings, tree_order
-from portagpu.machine.placement.parallel_groups import domains, groups
+from portagpu.machine.placement.parallel_groups import arrange, domains, groups, mesh_of, sizes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from portagpu.devices.contract import Backend
     from portagpu.facts.host.tree import Tree
     from portagpu.facts.targets import Target
     from portagpu.machine.inventory.sources import Machine
@@ -27,8 +33,8 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = "portagpu.placement/1"
 _NODES: Final = "sys/devices/system/node"
-_MOST_PLACES: Final = 256
-_MOST_PROBLEMS: Final = 8
+_MAX_PLACES: Final = 256
+_MAX_PROBLEMS: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +70,9 @@ def graph_of_machine(machine: Machine, assumed: Target | None = None) -> PlaceGr
         if not any(each.cpus for each in cpu.numa_nodes):
             raise ValueError("no source shows a GPU or a NUMA node: there is no place for a rank")
         return numa_graph(cpu.numa_nodes, _distances(machine.tree))
-    if len(topology.gpus) > _MOST_PLACES:
+    if len(topology.gpus) > _MAX_PLACES:
         raise ValueError(
-            f"there are {len(topology.gpus)} GPUs: at most {_MOST_PLACES} of one machine are placed"
+            f"there are {len(topology.gpus)} GPUs: at most {_MAX_PLACES} of one machine are placed"
         )
     inventory = machine.inventory()
     targets: dict[str, Target] = {}
@@ -81,7 +87,7 @@ def graph_of_machine(machine: Machine, assumed: Target | None = None) -> PlaceGr
         if gpu is not None and gpu.parts:
             divided.append(node.key)
     graph = gpu_graph(topology, targets=targets, numa_nodes=cpu.numa_nodes, assumed=assumed)
-    remarks = [*graph.remarks, *map(str, inventory.problems[:_MOST_PROBLEMS])]
+    remarks = [*graph.remarks, *map(str, inventory.problems[:_MAX_PROBLEMS])]
     if inventory.breaks_off:
         remarks.insert(0, "a source breaks off: there may be more GPUs than these")
     edges = graph.edges
@@ -228,3 +234,126 @@ def _distances(tree: Tree) -> dict[int, list[int]]:
         if words and all(word.isdecimal() and len(word) < 10 for word in words):
             found[int(name.removeprefix("node"))] = [int(word) for word in words]
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Where a rank runs: its machine, and its device's PCI address, None where none is known.
+
+    ``asked`` are the sizes that the rank was called with.
+    """
+
+    machine: str
+    pci: str | None
+    asked: tuple[int | None, ...]
+
+
+def device_mesh(
+    tp: int | None = None,
+    pp: int | None = None,
+    dp: int | None = None,
+    *,
+    gpu: Backend | None = None,
+) -> DeviceMesh:
+    """A mesh (pp, dp, tp) in which each tensor-parallel group is in the fastest domain.
+
+    Every rank of the default group calls it, with an initialised group. ``gpu`` is the rank's
+    device, by default the current one. Ranks keep their devices: the mesh, and not the visible
+    devices, has the order. One rank of each machine reads that machine's links. Machines may differ
+    and need equally many ranks.
+
+    Raises ValueError, the same on every rank, for sizes that do not fit or links that cannot be
+    read.
+
+    Example::
+
+        mesh = portagpu.machine.placement.device_mesh(tp=4)
+        tensor_parallel_group = mesh["tp"].get_group()
+    """
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import DeviceMesh
+
+    if not dist.is_initialized():
+        raise ValueError("device_mesh needs an initialised process group: call it after the init")
+    if gpu is None:
+        from portagpu.devices.registry import backend
+
+        gpu = backend()
+    rank, world = dist.get_rank(), dist.get_world_size()
+    seat = Seat(_machine_id(), gpu.pci, (tp, pp, dp))
+    seats = [seat] * world
+    dist.all_gather_object(seats, seat)
+    members = _by_machine(seats)
+    mine = next(ranks for ranks in members if rank in ranks)
+    try:
+        # before anything is read, and the same on every rank
+        shape = _shape(members, seats)
+    except ValueError as error:
+        raise ValueError(f"device_mesh: {error}") from None
+    part: tuple[tuple[int, ...], str | None] = ((), None)
+    if rank == mine[0]:
+        here = [seats[each].pci for each in mine]
+        try:
+            part = (_arranged(mine, here, min(shape[0], len(mine))), None)
+        except Exception as error:  # noqa: BLE001  # the others wait for this rank
+            part = ((), f"rank {rank} cannot read the links of its machine: {error_line(error)}")
+    parts: list[tuple[tuple[int, ...], str | None]] = [part] * world
+    dist.all_gather_object(parts, part)
+    problem = next((each[1] for each in parts if each[1] is not None), None)
+    if problem is not None:
+        raise ValueError(f"device_mesh: {problem}")
+    ranks = [each for group in members for each in parts[group[0]][0]]
+    mesh = torch.tensor(mesh_of(ranks, *shape))
+    return DeviceMesh(gpu.device.type, mesh, mesh_dim_names=("pp", "dp", "tp"))
+
+
+def _by_machine(seats: Sequence[Seat]) -> list[list[int]]:
+    """The ranks of each machine, in the order of their first ranks."""
+    found: dict[str, list[int]] = {}
+    for rank, seat in enumerate(seats):
+        found.setdefault(seat.machine, []).append(rank)
+    return list(found.values())
+
+
+def _shape(members: Sequence[Sequence[int]], seats: Sequence[Seat]) -> tuple[int, int, int]:
+    tp, pp, dp = seats[0].asked
+    for rank, seat in enumerate(seats):
+        if seat.asked != seats[0].asked:
+            raise ValueError(
+                f"rank 0 asks for (tp, pp, dp) {seats[0].asked}, rank {rank} for {seat.asked}"
+            )
+    local = {len(ranks) for ranks in members}
+    if len(local) > 1:
+        first = next(ranks for ranks in members if len(ranks) == min(local))
+        raise ValueError(
+            f"machines have {min(local)} to {max(local)} ranks (rank {first[0]} is on one with "
+            f"{min(local)}): start equally many on each"
+        )
+    return sizes(local.pop(), tp, pp, dp, len(members))
+
+
+def _arranged(ranks: Sequence[int], devices: Sequence[str | None], size: int) -> tuple[int, ...]:
+    """The ranks of this machine in the order of the mesh.
+
+    Ranks keep their order where their devices are not known by address, or are shared.
+    """
+    if None in devices or len(set(devices)) < len(devices):
+        return tuple(ranks)
+    from portagpu.machine.inventory.sources import Live
+
+    graph = graph_of_machine(Live())
+    position = {each.key: number for number, each in enumerate(graph.places)}
+    missing = [each for each in devices if each not in position]
+    if missing:
+        raise ValueError(f"no source shows the device {missing[0]}")
+    own = graph.part([position[each or ""] for each in devices])
+    return tuple(ranks[at] for at in arrange(own, size))
+
+
+def _machine_id() -> str:
+    """What ranks of one machine share, also in different containers, and other machines do not."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    except (OSError, ValueError):
+        return socket.gethostname()

@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from portagpu.machine.placement.algorithms import components, networkx, weighted
+from portagpu.machine.placement.graph import components, networkx, weighted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 EXACT: Final = 8
 """Places up to which every ring, and every division into groups, is compared."""
 _STARTS: Final = 8
-_MOST_RINGS: Final = 64
+_MAX_RINGS: Final = 64
 """No library runs more channels."""
 _EXCHANGES: Final = 400_000
 """Exchanges that are looked at beyond ``EXACT``: a second or so."""
@@ -101,7 +101,7 @@ def rings(graph: PlaceGraph) -> tuple[tuple[int, ...], ...]:
     found: list[tuple[int, ...]] = []
     # more rings than links of one place cannot be
     most = sum(left[pair] for pair in left if 0 in pair) // 2 if size > 2 else 0
-    for _ in range(min(most, _MOST_RINGS)):
+    for _ in range(min(most, _MAX_RINGS)):
         costs = [[2 * size] * size for _ in range(size)]
         for (a, b), count in left.items():
             if count:
@@ -128,7 +128,7 @@ def tree_order(graph: PlaceGraph) -> Tree:
     ring = ring_order(graph).order
     steps = ring_edges(graph, ring)
     worst = steps.index(weakest) if (weakest := graph.slowest(steps)) in steps else 0
-    # the chain begins behind the slowest edge, and its root is in the middle
+    # the chain begins after the slowest edge, and its root is in the middle
     chain = [*ring[worst + 1 :], *ring[: worst + 1]]
     line = _parents_of_chain(chain)
     of_line = _slowest_of_tree(graph, line)
@@ -149,7 +149,7 @@ def best_cycle(
 ) -> tuple[tuple[int, ...], bool]:
     """(the order of the least sum, whether no other can be less); it begins with 0.
 
-    ``candidates`` are orders to begin with, beside the identity; they count beyond ``EXACT``.
+    ``candidates`` are orders to begin with, next to the identity; they count beyond ``EXACT``.
     """
     size = len(costs)
     identity = tuple(range(size))

@@ -14,8 +14,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Final
 
 from portagpu.base.units import count, number
-from portagpu.machine.placement.algorithms import components, networkx, weighted
-from portagpu.machine.placement.graph import numbered
+from portagpu.machine.placement.graph import components, networkx, numbered, weighted
 from portagpu.machine.placement.orders import (
     EXACT,
     best_cycle,
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
     from portagpu.machine.placement.graph import Edge, PlaceGraph
 
-MOST_RANKS: Final = 1 << 20
+MAX_RANKS: Final = 1 << 20
 _SWAPS: Final = 20_000
 """Exchanges of two places that are looked at beyond ``EXACT``, from each start."""
 _STRIDES: Final = (2, 3, 5, 7)
@@ -54,7 +53,7 @@ class Domain:
 class Groups:
     """Who belongs together.
 
-    ``order`` has the place of each local rank, on every machine alike. The rank lists and
+    ``order`` has the place of each local rank, the same on every machine. The rank lists and
     ``arranged`` are for a world in which local rank i runs on ``order[i]``: that mesh is
     ``arange(world).view(pp, dp, tp)``. ``mesh`` is for a world in which local rank i runs on
     place i: give it to ``DeviceMesh``.
@@ -117,8 +116,8 @@ def sizes(
     world = local * nodes
     machines = f"{count(nodes, 'machine')} of {local}"
     ranks = count(world, "rank")
-    if world > MOST_RANKS:
-        raise ValueError(f"{machines} are {ranks}: at most {MOST_RANKS} are placed")
+    if world > MAX_RANKS:
+        raise ValueError(f"{machines} are {ranks}: at most {MAX_RANKS} are placed")
     if min(each for each in (tp, pp, dp, 1, nodes) if each is not None) < 1:
         raise ValueError("tp, pp, dp and nodes are at least 1")
     if tp is None and pp is not None and dp is not None and world % (pp * dp) == 0:

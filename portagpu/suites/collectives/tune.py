@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from portagpu.base.documents import decode, encode
 from portagpu.base.stats import summarise
-from portagpu.devices.collectives.alpha_beta import Fit, fit_line
-from portagpu.devices.collectives.measured import Machine, Stack
+from portagpu.devices.collectives.cost import Fit, fit_line
 from portagpu.devices.collectives.tuning import (
     DEFAULT,
     WORTH,
     Candidate,
     Entry,
+    Machine,
     Point,
     Profile,
+    Stack,
     in_ranges,
     repeats,
     settings,

@@ -1,7 +1,7 @@
 """Profiler ranges: a model of nesting, and programs of blocks that torch's profiler records.
 
 Every annotated block is in torch's profile, with its name, its labels and its domain, under the
-block around it in its thread: so :class:`portagpu.devices.functions.annotate` has it for every
+block around it in its thread: so :class:`portagpu.devices.annotations.annotate` has it for every
 device. What a device's own calls mark has to be in it where the device has no vendor, and may be
 where they tell the profiler of one. Depths and errors are judged on every device. Blocks that were
 open when the recording began are not in it."""
@@ -308,7 +308,7 @@ class _Run:
     def _enter(
         self, kind: str, title: str, labels: int, domain: str, color: Any, thread: bool
     ) -> str:
-        from portagpu.devices.functions import annotate, region
+        from portagpu.devices.annotations import annotate, region
 
         given: dict[str, Any] = dict(LABELS[labels])
         may_lack = bool(self.gpu.plugin.vendor) and kind != "function"
@@ -368,7 +368,7 @@ class _Run:
         self._node(thread, f"{title} mark", {}, DOMAIN, may_lack=True)
 
     def _decorated(self, title: str, labels: int, error: bool, thread: bool) -> str:
-        from portagpu.devices.functions import annotate
+        from portagpu.devices.annotations import annotate
 
         def body(one: int, two: int = 2) -> int:
             if error:
@@ -388,7 +388,7 @@ class _Run:
 
     def _again(self, title: str, times: int, thread: bool) -> None:
         """One object, entered several times before it is left."""
-        from portagpu.devices.functions import annotate
+        from portagpu.devices.annotations import annotate
 
         block = annotate(title)
 

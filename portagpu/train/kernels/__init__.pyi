@@ -1,7 +1,7 @@
 """The public names, each with its module, for type checkers and to load on first use."""
 
-from portagpu.train.kernels import cpp as cpp
-from portagpu.train.kernels import reference as reference
+
+
 from portagpu.train.kernels.ops import copy as copy
 from portagpu.train.kernels.ops import matmul as matmul
 from portagpu.train.kernels.ops import quantize_fp8 as quantize_fp8

@@ -8,7 +8,6 @@ from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from portagpu.devices import functions
 from portagpu.facts.captures import marked_blocks
 from portagpu_cpu.backend import CpuBackend
 from tests.support.faults import Fault, replaced
@@ -377,7 +376,7 @@ def faults() -> list[Fault]:
         Fault(
             "ranges",
             f"decorated function: everywhere: {wrong}",
-            partial(_block, functions.annotate, "__call__", _anywhere, change),
+            partial(_block, annotations.annotate, "__call__", _anywhere, change),
         )
         for wrong, change in DECORATED.items()
     ]

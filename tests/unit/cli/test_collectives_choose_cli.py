@@ -153,7 +153,7 @@ def test_measured_times_of_one_operation_choose_what_they_can(capfd, tmp_path):
         ([*H100, "--bytes", "8", "--backward-ms", "3"], "--params and --backward-ms belong"),
         ([*H100, "--bytes", "8Q"], "'8Q' is no number of bytes"),
         ([*H100, "--bytes", "0"], "'0' is no number of bytes"),
-        ([*H100, "--bytes", "8", "--op", "all_redcue"], "there is no collective 'all_redcue'"),
+        ([*H100, "--bytes", "8", "--op", "all_redcue"], "unknown collective 'all_redcue'"),
         ([*H100, "--bytes", "8", "--op", "gather"], "has no gather: it has all_reduce"),
         ([*H100, "--bytes", "8", "--nodes", "3"], "cannot be spread evenly over 3 nodes"),
         ([*H100, "--bytes", "8", "--nodes", "2"], "need the bandwidth of a network port"),

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from portagpu.devices.collectives.alpha_beta import fit_line, percentile
+from portagpu.devices.collectives.cost import fit_line, percentile
 
 SIZES = [1 << power for power in range(3, 30)]
 
@@ -66,9 +66,9 @@ def test_neither_part_is_negative(points, alpha, beta):
         ([], "0 times of 0 sizes"),
         ([(8, 1.0), (16, 1.0), (32, 1.0)], "3 times of 3 sizes"),
         ([(8, 1.0)] * 50 + [(16, 1.0)], "51 times of 2 sizes"),
-        ([(8, 1.0), (16, 1.0), (32, 1.0), (64, 0.0)], "(64, 0.0) is no pair"),
-        ([(8, 1.0), (16, 1.0), (32, 1.0), (64, float("nan"))], "(64, nan) is no pair"),
-        ([(8, 1.0), (16, 1.0), (32, 1.0), (0, 5.0)], "(0, 5.0) is no pair"),
+        ([(8, 1.0), (16, 1.0), (32, 1.0), (64, 0.0)], "(64, 0.0) is not a pair"),
+        ([(8, 1.0), (16, 1.0), (32, 1.0), (64, float("nan"))], "(64, nan) is not a pair"),
+        ([(8, 1.0), (16, 1.0), (32, 1.0), (0, 5.0)], "(0, 5.0) is not a pair"),
     ],
 )
 def test_too_little_is_refused_in_one_line(points, said):

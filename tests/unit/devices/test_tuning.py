@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.devices.collectives.alpha_beta import fit_line
 from portagpu.devices.collectives.choice import BasisKind, Question, tuned_choice
 from portagpu.devices.collectives.comm import Comm
-from portagpu.devices.collectives.emit import files_of
-from portagpu.devices.collectives.measured import Machine, Stack
-from portagpu.devices.collectives.tuner_csv import (
+from portagpu.devices.collectives.cost import fit_line
+from portagpu.devices.collectives.emit import (
     TunerLine,
+    files_of,
     lines_of,
     read_tuner,
     tuner_forms,
@@ -25,8 +24,10 @@ from portagpu.devices.collectives.tuner_csv import (
 from portagpu.devices.collectives.tuning import (
     Candidate,
     Entry,
+    Machine,
     Point,
     Profile,
+    Stack,
     in_ranges,
     read_profile,
     repeats,
@@ -138,7 +139,7 @@ def test_what_is_no_profile_is_refused(tmp_path: Path, change: Any, words: str) 
         ("ranges 0 points 0 spread", "-0.5", "at least 0"),
         ("ranges 0 points 0 pairs", "-1", "at least 0"),
         ("fit alpha_us", "-1.0", "alpha, beta and errors are at least 0"),
-        ("fit alpha_us", "NaN", "NaN is no number"),
+        ("fit alpha_us", "NaN", "NaN is not a number"),
         ("fit beta_us_per_byte", "1e300", "the times on a line"),
         ("fit error_p95", "-1.0", "alpha, beta and errors are at least 0"),
         ("fit low_bytes", "0", "from a size above 0"),
@@ -166,7 +167,7 @@ def test_numbers_and_texts_that_cannot_be_are_refused(
 @pytest.mark.parametrize("text", ["", "[]", "null", "{", '{"schema": NaN}', "[" * 99999, "\0\xff"])
 def test_other_texts_are_no_profiles(tmp_path: Path, text: str) -> None:
     (tmp_path / "p.json").write_bytes(text.encode("latin-1"))
-    with pytest.raises(FormatError, match="is no profile of collectives"):
+    with pytest.raises(FormatError, match="is not a profile of collectives"):
         read_profile(tmp_path / "p.json")
 
 
@@ -458,7 +459,7 @@ def test_what_a_file_cannot_say_is_refused() -> None:
     line = lines_of(profile())[0]
     with pytest.raises(ValueError, match="knows no spiral"):
         write_tuner([replace(line, algorithm="spiral")], form)
-    with pytest.raises(ValueError, match="nothing to tell"):
+    with pytest.raises(ValueError, match="no lines to write"):
         write_tuner([], form)
 
 
@@ -533,5 +534,5 @@ def test_of_compositions_no_tuners_file_is_written() -> None:
 @pytest.mark.parametrize("data", [b"\x1f\x8b log", b"# a table", b"[" * 99999])
 def test_a_file_without_json_is_told_in_plain_words(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "p.json").write_bytes(data)
-    with pytest.raises(FormatError, match=r"p\.json is no profile of collectives: no JSON$"):
+    with pytest.raises(FormatError, match=r"p\.json is not a profile of collectives: not JSON$"):
         read_profile(tmp_path / "p.json")

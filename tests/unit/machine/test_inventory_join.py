@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from portagpu.facts.readings import Findings, GpuPart, GpuState, Pcie, Reading
+from portagpu.machine.inventory.gpu import PCI_ID, product_name
 from portagpu.machine.inventory.join import join
-from portagpu.machine.inventory.names import PCI_ID, product_name
-from portagpu.machine.inventory.pci_tree import KIND as PCI
+from portagpu.machine.inventory.kernel import KIND as PCI
 
 GIB = 1 << 30
 A, B = "0000:05:00.0", "0000:c6:00.0"

@@ -14,7 +14,7 @@ from portagpu.facts.arch import base_name
 from portagpu.facts.formats.host.kernel_log import KIND as KERNEL_LOG
 from portagpu.facts.host.gpus import NODES, PCI_DEVICES
 from portagpu.facts.targets import Scope, identify, load_targets, named_product
-from portagpu.machine.inventory.products import falls_short, product_target
+from portagpu.machine.inventory.gpu import falls_short, product_target
 from portagpu.runs.judges.peers import majority
 from portagpu.runs.results.expectations import exactly
 from portagpu.runs.results.run import Verdict

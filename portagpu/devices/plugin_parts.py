@@ -1,10 +1,16 @@
-"""A vendor's environment variables for features that every vendor's stack has.
+"""What a plugin states next to its devices: environment variables, tuners and direct storage.
 
-Names and values differ, and libraries silently ignore variables of other vendors. A plugin has its
-vendor's (``gpu.plugin.variables``). The methods return environments for a process that is started
-later, and set no variable themselves.
+- :class:`Variables` of features that every vendor's stack has (``gpu.plugin.variables``). Names and
+  values differ, and libraries silently ignore variables of other vendors. The methods return
+  environments for a process that is started later, and set no variable themselves.
+- :class:`Tuner`: a tuning back end of a vendor's libraries, in ``TUNERS`` of the module that
+  ``Plugin.tuners_module`` names.
+- :class:`DirectStorage`: files that a device reads and writes past the host's memory or the
+  kernel's cache, in ``STORAGE`` of the module that ``Plugin.storage_module`` names.
 
->>> from portagpu.devices.variables import Variables
+Importing this module imports no torch.
+
+>>> from portagpu.devices.plugin_parts import Variables
 >>> Variables(caches={"EXAMPLE_CACHE_DIR": "example"}).for_job("/scratch/job-7")
 {'EXAMPLE_CACHE_DIR': '/scratch/job-7/example'}
 """
@@ -13,13 +19,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from pathlib import PurePath
-from typing import TYPE_CHECKING, Final
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from portagpu.base.errors import Unsupported
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    import torch
 
 EXPANDABLE: Final = "expandable_segments"
 """The allocator's setting that not every build of torch has (torch, "CUDA semantics")."""
@@ -32,7 +41,7 @@ class Variables:
     ``one_by_one`` makes every launch wait for its end, so that an error comes from the call that
     made it. With ``no_peer_copies`` collectives use the host's memory or the network and not the
     links between devices. ``caches`` maps a variable to a name inside a job's folder. ``faults``
-    says what a fault leaves behind: no image of the GPU's memory. ``allocator`` are all names that
+    says what remains after a fault: no image of the GPU's memory. ``allocator`` are all names that
     versions of torch read settings of the caching allocator from. ``arch_list`` is what extensions
     are built for; ``arch_form`` is the form of an architecture's name, and how the list spells it.
     ``expandable_from`` are the first releases of torch and of the vendor's toolkit whose allocator
@@ -99,7 +108,7 @@ class Variables:
     def _list_entry(self, arch: str) -> str:
         match = re.fullmatch(self.arch_form[0], arch)
         if match is None:
-            raise ValueError(f"{arch!r} is no architecture that {self.arch_list} can name")
+            raise ValueError(f"{arch!r} is not an architecture that {self.arch_list} can name")
         return match.expand(self.arch_form[1])
 
 
@@ -107,3 +116,78 @@ def _release(version: str | None) -> tuple[int, int] | None:
     """(6, 4) of "6.4.43482-0f2d60242"; None where there is none."""
     match = re.match(r"(\d+)\.(\d+)", version or "")
     return (int(match[1]), int(match[2])) if match else None
+
+
+@dataclass(frozen=True, slots=True)
+class TunerState:
+    """The state of one tuning back end in this process; None is unknown.
+
+    ``on`` is whether it is used, ``warm`` whether it kept something, ``valid`` whether what it kept
+    is for this device and these versions. ``where`` is the file or folder that it keeps it in, and
+    ``entries`` how much that is.
+    """
+
+    on: bool
+    warm: bool | None
+    valid: bool | None
+    where: str | None = None
+    entries: int | None = None
+    remark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuner:
+    """One back end: ``switched(True)`` is a block in which it is on, ``switched(False)`` off.
+
+    ``work`` is what it makes faster: matrix products or convolutions.
+    """
+
+    name: str
+    work: Literal["product", "convolution"]
+    state: Callable[[], TunerState]
+    switched: Callable[[bool], AbstractContextManager[object]]
+
+
+def files_below(folder: str | Path) -> int | None:
+    """How many files are in ``folder`` and below; None if it cannot be read."""
+    root = Path(folder)
+    try:
+        return sum(1 for each in root.rglob("*") if each.is_file()) if root.is_dir() else 0
+    except OSError:
+        return None
+
+
+class DirectFile(Protocol):
+    """A file and memory of the device of the same size; :meth:`close` gives both back."""
+
+    memory: torch.Tensor
+    """Bytes (uint8) on the device, which the library knows."""
+
+    def read(self) -> None:
+        """Fill ``memory`` with the file, and return when it is there."""
+
+    def write(self) -> None:
+        """Fill the file with ``memory``, and return when storage has it."""
+
+    def close(self) -> None:
+        """A second time does nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class DirectStorage:
+    """A library's way between files and the memory of devices.
+
+    ``open(device, path, size)`` opens an existing file of ``size`` bytes, a multiple of 4 KiB, and
+    raises Unsupported, with one line that says why, where the library, the driver or the file
+    system cannot do it.
+    """
+
+    library: str
+    open: Callable[[torch.device, Path, int], DirectFile]
+    proof: str
+    """Why a call that returns took the direct way, in one clause."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables with which the library refuses what it would do through the host's memory. They
+    have to be set before it is loaded."""
+    counters: Callable[[], Mapping[str, int]] = dict
+    """What the kernel or the driver has counted so far, by name; empty where it counts nothing."""
