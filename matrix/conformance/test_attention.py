@@ -2,7 +2,7 @@
 
 The bound of a result in a narrower dtype is that of an average: the weights add up to 1, so that an
 error of u in weights, values and result each leaves at most a few u of the largest value. Averages
-of many values are small beside that, and zeros no farther off, so the norm has a bound too.
+of many values are small next to that, and zeros no farther off, so the norm has a bound too.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def test_of_nothing(gpu, torch):
     assert tuple(none.shape) == (2, 3, 0, 16), f"no query gives the shape {tuple(none.shape)}"
     empty = _attend(gpu, torch, *_inputs(torch, batch=0))
     assert tuple(empty.shape) == (0, 3, 17, 16), f"no batch gives {tuple(empty.shape)}"
-    # a launch without a block is an error that CUDA and HIP tell at the call after it
+    # a launch without a block is an error that CUDA and HIP report at the call after it
     inputs = _inputs(torch)
     bound = _bound(*inputs, "float32")
     what = "attention after those of nothing"

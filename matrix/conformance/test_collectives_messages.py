@@ -218,7 +218,7 @@ def test_pending_receive(world):
     check_each_rank(
         world(2, _sum_beside_pending_receive),
         expected,
-        "a sum beside a pending receive, and what it received",
+        "a sum during a pending receive, and what it received",
     )
 
 

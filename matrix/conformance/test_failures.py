@@ -78,11 +78,11 @@ def _exchange(rank, comm, rows):
 )
 def test_mismatch_is_refused(world, kind, n):
     for me, seen in enumerate(world(n, _call_something_else, kind=kind)):
-        assert seen["first"] is not None, f"rank {me} was told of no error: another {kind}"
+        assert seen["first"] is not None, f"rank {me} got no error: another {kind}"
         name, message, _, _ = seen["first"]
         assert name == "CollectiveMismatch", f"rank {me} got {name} for another {kind}: {message}"
-        assert f"rank {n - 1}" in message, f"rank {me} is not told who differs: {message}"
-        assert "rank 0" in message, f"rank {me} is not told from whom: {message}"
+        assert f"rank {n - 1}" in message, f"rank {me} does not learn who differs: {message}"
+        assert "rank 0" in message, f"rank {me} does not learn from whom: {message}"
         assert seen["ones"] == [1.0] * 4, f"rank {me} has {seen['ones']} after a refused {kind}"
 
 
@@ -98,7 +98,7 @@ def test_group_is_unusable_afterwards(world):
         name, message, _, _ = seen["then"]
         cause = seen["first"][1]
         assert name == "CollectiveError", f"rank {me} got {name} from a group that is out of step"
-        assert cause in message, f"rank {me} is not told the cause again: {message}"
+        assert cause in message, f"rank {me} does not get the cause again: {message}"
 
 
 def _sum_in_new_group(rank):
@@ -124,7 +124,7 @@ def _sum_in_new_group(rank):
 )
 def test_new_group_after_mismatch(world, n):
     for me, (refused_first, total) in enumerate(world(n, _sum_in_new_group)):
-        assert refused_first, f"rank {me} was told of no error"
+        assert refused_first, f"rank {me} got no error"
         assert total == n, f"rank {me} sums {total} over a new group of {n}"
 
 
@@ -181,7 +181,7 @@ def _lose_rank_in_checked_group(rank, victim, how):
         if how == "absent":
             time.sleep(NAP_S)
         end = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}[how]
-        # behind the agreement of the ranks and before the library: its peers are inside
+        # after the agreement of the ranks and before the library: its peers are inside
         torch.distributed.all_reduce = lambda *_: os.kill(os.getpid(), end)
     spent = stopwatch()
     return {
@@ -200,20 +200,20 @@ def _lose_rank_in_checked_group(rank, victim, how):
     params={"how": ("killed", "stopped", "absent"), "victim": (0, 2)},
 )
 def test_lost_rank_is_named(world, how, victim):
-    told = world(4, _lose_rank_in_checked_group, victim=victim, how=how, lost=[victim])
-    with time_limited(seen["spent"] for seen in told if seen is not None):
-        for me, seen in enumerate(told):
+    found = world(4, _lose_rank_in_checked_group, victim=victim, how=how, lost=[victim])
+    with time_limited(seen["spent"] for seen in found if seen is not None):
+        for me, seen in enumerate(found):
             if me != victim:
                 _check_told_of_loss(me, seen, victim, how)
 
 
 def _check_told_of_loss(me, seen, victim, how):
-    assert seen["first"] is not None, f"rank {me} was told of no error with rank {victim} {how}"
+    assert seen["first"] is not None, f"rank {me} got no error with rank {victim} {how}"
     name, message, lost, spent = seen["first"]
     assert name == "RankLost", f"rank {me} got {name} with rank {victim} {how}: {message}"
-    assert lost == [victim], f"rank {me} is told that {lost} are lost, and it is {victim}"
+    assert lost == [victim], f"rank {me} reports {lost} as lost, and it is {victim}"
     assert "all_reduce(SUM) of float32" in message, f"the collective is not named: {message}"
-    check_in_time(spent, LIMIT_S + SLACK_S, f"rank {me} was told after")
+    check_in_time(spent, LIMIT_S + SLACK_S, f"rank {me} knew it after")
     assert seen["then"] is not None, f"rank {me} goes on without rank {victim}"
 
 
@@ -249,9 +249,9 @@ def _lose_rank_in_plain_group(rank, victim):
     does_not_show="a wait without a limit, in which NCCL raises nothing",
 )
 def test_killed_rank_ends_the_collective(world):
-    told = world(4, _lose_rank_in_plain_group, victim=1, lost=[1])
-    with time_limited(spent for spent in told if spent is not None):
-        for me, spent in enumerate(told):
+    found = world(4, _lose_rank_in_plain_group, victim=1, lost=[1])
+    with time_limited(spent for spent in found if spent is not None):
+        for me, spent in enumerate(found):
             if me != 1:
                 assert spent is not None, f"rank {me} finished an all-reduce without rank 1"
                 check_in_time(spent, LIMIT_S + SLACK_S, f"rank {me} waited")
@@ -317,9 +317,9 @@ def _cross_sends(rank):
     does_not_show="a wait without a limit, in which NCCL raises nothing",
 )
 def test_crossed_sends_time_out(world):
-    told = world(2, _cross_sends)
-    with time_limited(spent for _, spent in told):
-        for me, (kind, spent) in enumerate(told):
+    found = world(2, _cross_sends)
+    with time_limited(spent for _, spent in found):
+        for me, (kind, spent) in enumerate(found):
             assert kind, f"rank {me} sent 64 MiB that nobody received"
             check_in_time(spent, LIMIT_S + SLACK_S, f"rank {me} waited")
 
@@ -353,12 +353,12 @@ def _monitored_barrier_error(rank, late):
     params={"late": (1, 2)},
 )
 def test_monitored_barrier_names_the_rank(world, late):
-    told = world(3, _monitored_barrier_error, late=late)
-    with time_limited(seen[1] for seen in told if seen is not None):
-        for me, seen in enumerate(told):
+    found = world(3, _monitored_barrier_error, late=late)
+    with time_limited(seen[1] for seen in found if seen is not None):
+        for me, seen in enumerate(found):
             passed = f"rank {me} passed a barrier that rank {late} did not reach"
             assert me == late or seen[0], passed
-        assert f"ank {late}" in told[0][0], f"rank 0 is not told of rank {late}: {told[0][0]}"
+        assert f"ank {late}" in found[0][0], f"rank 0 does not name rank {late}: {found[0][0]}"
 
 
 def _abort_group(rank):
@@ -390,9 +390,9 @@ def _abort_group(rank):
     capability=COLLECTIVES,
 )
 def test_abort_in_flight(world):
-    told = world(2, _abort_group)
-    for me, (_, summed) in enumerate(told):
+    found = world(2, _abort_group)
+    for me, (_, summed) in enumerate(found):
         assert summed == 2.0, f"rank {me} sums {summed} over the group that was not aborted"
-    with time_limited(spent for spent, _ in told):
-        for me, (spent, _) in enumerate(told):
+    with time_limited(spent for spent, _ in found):
+        for me, (spent, _) in enumerate(found):
             check_in_time(spent, SLACK_S, f"rank {me} gave a group up in")

@@ -1,4 +1,4 @@
-"""Graphs: captures beside and around collectives, and graphs that share memory."""
+"""Graphs: captures next to and around collectives, and graphs that share memory."""
 
 from __future__ import annotations
 

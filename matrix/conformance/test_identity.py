@@ -296,7 +296,7 @@ def test_arch_is_the_bare_name(backend):
 )
 def test_arch_agrees_with_target(backend, target):
     if target is None:
-        raise NotClaimed("this device is no known target")
+        raise NotClaimed("this device is not a known target")
     assert target.arch == backend.arch, f"{target.id} is {target.arch!r}, not {backend.arch!r}"
 
 
@@ -351,7 +351,7 @@ def test_pci_address_has_one_form(backend):
 def test_part_of_a_gpu(backend, target):
     part = backend.part
     if part is None:
-        raise NotClaimed("this device is no part of a GPU")
+        raise NotClaimed("this device is not a part of a GPU")
     assert part.name.strip(), "the part has no name"
     assert part.of is None or part.of > 1, f"one of {part.of} parts is a whole GPU"
     assert target is None or target.product is None, f"a part of a GPU is taken for {target.id}"

@@ -125,7 +125,7 @@ def test_device_capability_is_a_pair(backend):
     if found[0] != "refused":
         assert isinstance(found[0], tuple), f"the capability is {found[0]!r}, no pair"
         numbers = all(type(each) is int and each >= 0 for each in found[0])
-        assert len(found[0]) == 2, f"the capability {found[0]} is no pair"
+        assert len(found[0]) == 2, f"the capability {found[0]} is not a pair"
         assert numbers, f"the capability {found[0]} is not of whole numbers"
 
 

@@ -17,5 +17,5 @@ def test_variables_are_not_set(backend):
     variables = backend.plugin.variables
     found = {**variables.for_debugging(), **variables.for_job("/scratch/one")}
     strange = {name: value for name, value in found.items() if not (name and str(value) == value)}
-    assert not strange, f"{strange} is no environment"
+    assert not strange, f"{strange} is not an environment"
     assert dict(os.environ) == before, "the process's own environment was changed"

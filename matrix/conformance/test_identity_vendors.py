@@ -1,4 +1,4 @@
-"""Identity: what tells two vendors apart where they use the same names and numbers."""
+"""Identity: what distinguishes two vendors where they use the same names and numbers."""
 
 from __future__ import annotations
 

@@ -54,7 +54,9 @@ def test_launch_covers_every_element(backend, n):
     assert reached >= n, f"{plan} reaches {reached} of {n} elements"
     assert plan.threads == plan.block * plan.grid, f"{plan} counts {plan.threads} threads"
     assert 1 <= plan.block <= limits.max_threads_per_block, f"a block of {plan.block} does not fit"
-    assert plan.block % limits.warp_size == 0, f"a block of {plan.block} is no whole warps"
+    assert plan.block % limits.warp_size == 0, (
+        f"a block of {plan.block} is not a multiple of a warp"
+    )
 
 
 @case(
@@ -81,7 +83,7 @@ def test_launch_has_whole_warps(backend):
     assert plan.num_warps * limits.warp_size == plan.block, f"{plan} has {plan.num_warps} warps"
     assert 1 <= plan.num_warps <= limits.max_num_warps, f"{plan.num_warps} warps do not fit"
     most = limits.max_num_warps * limits.warp_size
-    assert most <= limits.max_threads_per_block, f"{most} threads are no block"
+    assert most <= limits.max_threads_per_block, f"{most} threads do not fit a block"
 
 
 @case(

@@ -105,7 +105,7 @@ def test_portable_kernels(gpu, torch, kernel):
 @case(
     "kernels/adamw-step",
     spec="A step of AdamW in Triton is within its bound of float64 on the device, writes nothing "
-    "behind the end, and makes NaN of a parameter whose gradient is not finite, and of no other.",
+    "after the end, and makes NaN of a parameter whose gradient is not finite, and of no other.",
     outcome="bounded: by portagpu.train.kernels.reference",
     traps=("K01", "K05"),
     params={"dtype": ("float32", "float16", "bfloat16")},
@@ -120,8 +120,8 @@ def test_adamw_step(gpu, torch, dtype):
         square = torch.rand(n, generator=draw)
         given = [each.to(getattr(torch, dtype)) for each in (parameter, gradient)]
         given += [each * (step > 1) for each in (average, square)]
-        behind = [torch.cat([each, torch.full_like(each[:1], 7)]).to(gpu.device) for each in given]
-        here = [each[:n] for each in behind]
+        longer = [torch.cat([each, torch.full_like(each[:1], 7)]).to(gpu.device) for each in given]
+        here = [each[:n] for each in longer]
         kernels.adamw_step(*here, step=step, **settings)
         exact = reference.adamw_step(*given, step=step, **settings)
         bound = reference.adamw_step_bound(*given, step=step, **settings)
@@ -129,8 +129,8 @@ def test_adamw_step(gpu, torch, dtype):
         for name, found, right, most in zip(names, (here[0], *here[2:]), exact, bound, strict=True):
             off = int((~((found.cpu().double() - right).abs() <= most)).sum())
             assert not off, f"step {step}: {off} of {n} {name} are beyond their bound"
-        written = [place for place, each in enumerate(behind) if each[n].item() != 7]
-        assert not written, f"of {n} elements argument {written[0]} was written behind its end"
+        written = [place for place, each in enumerate(longer) if each[n].item() != 7]
+        assert not written, f"of {n} elements argument {written[0]} was written after its end"
     here[1][:3] = torch.tensor([float("nan"), float("inf"), float("-inf")], device=gpu.device)
     kernels.adamw_step(*here, step=step + 1, **settings)
     lost = here[0].isnan().nonzero().flatten().tolist()
@@ -145,7 +145,7 @@ def _builds_cpp(gpu):
 @case(
     "kernels/portable-kernels-in-cpp",
     spec="Each kernel in C++ gives exact sums, prefix sums, ranks and counts on the device, over "
-    "rows that are no whole warps.",
+    "rows that are not whole warps.",
     traps=("K01", "K02", "K03", "K05"),
     params={"n": (1, 31, 33, 63, 65, 1000)},
     timeout_s=120.0,
@@ -202,7 +202,7 @@ def test_occupancy_is_the_drivers(gpu, source, threads):
             raise NotClaimed(str(error)) from error
         target = gpu.target or load_architecture(gpu.arch.name)
         ours = occupancy(target, threads, max(found.registers, 1), found.shared_memory)
-        told = f"{function} in blocks of {threads} threads with {found.registers} registers"
+        what = f"{function} in blocks of {threads} threads with {found.registers} registers"
         assert ours.blocks == found.blocks, (
-            f"{told}: {ours.blocks} blocks a unit by our rule, {found.blocks} by the driver's"
+            f"{what}: {ours.blocks} blocks a unit by our rule, {found.blocks} by the driver's"
         )

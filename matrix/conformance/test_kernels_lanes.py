@@ -70,7 +70,7 @@ def test_one_among_many(gpu, torch, n):
 
 @case(
     "kernels/lane-past-the-block",
-    spec="A reduction over rows of any length takes in all of it and nothing behind it.",
+    spec="A reduction over rows of any length takes in all of it and nothing after it.",
     traps=("K05",),
     params={"n": (33, 64, 65, 1023, 1025, 5000)},
 )
@@ -97,7 +97,7 @@ def _look_behind_the_last_row(rank):
 
 @case(
     "kernels/index-out-of-range",
-    spec="Whether an index behind the last row raises, or reads what is there, is not said of a "
+    spec="Whether an index after the last row raises, or reads what is there, is not said of a "
     "device: check indices on the host.",
     outcome="undefined",
     traps=("K20",),
@@ -105,7 +105,7 @@ def _look_behind_the_last_row(rank):
 def test_index_out_of_range(in_child, record):
     done = in_child(_look_behind_the_last_row)
     said = done.values[0] if done.ok else f"ended the process: {done.sentence}"
-    record(f"an index behind the last row {said}")
+    record(f"an index after the last row {said}")
 
 
 @case(

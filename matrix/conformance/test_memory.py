@@ -12,7 +12,7 @@ from portagpu.suites.conformance import case, refused
 
 MIB = 1 << 20
 SLACK = 16 * MIB
-"""What a process may gain or lose beside a tensor: allocator blocks, thread stacks, code pages."""
+"""What a process may gain or lose apart from tensors: allocator blocks, stacks, code pages."""
 
 
 def _resident_tensor(torch, gpu, size):

@@ -12,7 +12,7 @@ from portagpu.suites.conformance.closeness import check_near
 
 LAYERS, WIDTH, BATCH, STEPS, CLIP = 4, 8, 8, 2, 0.25
 ROUNDINGS = 256
-"""More than a loss has behind it, one after the other: 4 layers, 2 products of 8 terms, forward and
+"""More roundings than a loss has, one after the other: 4 layers, 2 products of 8 terms, forward and
 backward, 2 steps."""
 BOUND = ROUNDINGS * 2.0**-24
 

@@ -156,7 +156,7 @@ def test_storage_only_does_not_sum(gpu, torch, dtype):
     covers=("Backend.dtype_support", "Precision.table"),
     traps=("P01", "P14"),
     params={"dtype": TABLE},
-    does_not_show="that arithmetic has instructions of its own, which running it does not tell",
+    does_not_show="that arithmetic has instructions of its own, which running it does not show",
 )
 def test_support_as_it_runs(gpu, torch, dtype):
     kind = getattr(torch, dtype)

@@ -47,7 +47,7 @@ def test_integer_products_are_wide(gpu, torch):
 
 @case(
     "precision/layer-norm-of-a-large-mean",
-    spec="A layer norm in float32 does not lose a small variance beside a large mean.",
+    spec="A layer norm in float32 does not lose a small variance next to a large mean.",
     outcome="bounded: 2^-8 absolute",
 )
 def test_layer_norm_of_a_large_mean(gpu, torch):
@@ -55,4 +55,4 @@ def test_layer_norm_of_a_large_mean(gpu, torch):
     values = 4096.0 + torch.tensor([-1.0, 1.0]).repeat(512)
     found = torch.nn.functional.layer_norm(values.to(gpu.device), (1024,), eps=0.0).cpu()
     off = float((found - (values - 4096.0)).abs().max())
-    assert off <= 2.0**-8, f"a variance of 1 beside a mean of 4096 is normalised {off} off"
+    assert off <= 2.0**-8, f"a variance of 1 next to a mean of 4096 is normalised {off} off"

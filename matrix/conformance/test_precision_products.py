@@ -68,7 +68,7 @@ def test_matmul_of_small_integers(gpu, torch, dtype, n):
     left = torch.randint(-1, 2, (n, n), generator=generator)
     right = torch.randint(-1, 2, (n, n), generator=generator)
     exact = left.double() @ right.double()
-    assert bool(exact.any()), "the product of the case is zero, which tells nothing"
+    assert bool(exact.any()), "the product of the case is zero, which shows nothing"
     kind = getattr(torch, dtype)
     found = (left.to(gpu.device).to(kind) @ right.to(gpu.device).to(kind)).cpu().double()
     wrong = int((found != exact).sum())

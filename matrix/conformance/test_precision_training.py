@@ -1,4 +1,4 @@
-"""Precision: mixed precision, gradients, and what a training loop is told."""
+"""Precision: mixed precision, gradients, and what a training loop is to use."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_scaler_disabled(gpu, torch):
 
 @case(
     "precision/training-choice",
-    spec="What a training loop is told to use is native here, and only float16 needs a scaler.",
+    spec="What a training loop is to use is native here, and only float16 needs a scaler.",
     covers=("Precision.training",),
     traps=("P13", "P14", "C01"),
     smoke=True,
@@ -173,7 +173,7 @@ def test_training_of_storage_is_refused(backend, torch):
 
 @case(
     "precision/training-learns",
-    spec="Twenty steps of training by what a loop is told at least halve the loss.",
+    spec="Twenty steps of training with what a loop is to use at least halve the loss.",
     capability=AUTOCAST,
     covers=("Precision.training", "Backend.autocast", "Backend.GradScaler"),
     params={"dtype": ("bfloat16", "float16")},
@@ -184,7 +184,7 @@ def test_training_learns(gpu, torch, dtype):
 
 @case(
     "precision/training-learns-in-float32",
-    spec="Twenty steps of training in float32, by what a loop is told, at least halve the loss.",
+    spec="Twenty steps of training in float32, as a loop is to do it, at least halve the loss.",
     covers=("Precision.training",),
 )
 def test_training_learns_in_float32(gpu, torch):

@@ -174,7 +174,7 @@ def test_function_state_all(gpu, torch):
 
 @case(
     "rng/wrong-state-is-refused",
-    spec="A state that is no state is refused, and the generator keeps its own.",
+    spec="What is not a state is refused, and the generator keeps its own.",
     covers=("Backend.set_rng_state",),
     outcome="unsupported",
 )
@@ -198,7 +198,7 @@ def test_wave_is_whole_blocks(backend):
         raise NotClaimed(str(error)) from None
     assert isinstance(wave, int), f"random_wave() is {wave!r}"
     assert wave > 0, f"a wave is {wave} elements"
-    assert wave % 256 == 0, f"a wave of {wave} elements is no whole blocks of 256"
+    assert wave % 256 == 0, f"a wave of {wave} elements is not a multiple of 256"
 
 
 DRAWN = {

@@ -47,7 +47,7 @@ def test_priorities(gpu, torch, priority):
 def test_priority_out_of_range(backend, record):
     try:
         side = backend.Stream(priority=-3)
-        record(f"priority -3 became {getattr(side, 'priority', 'one that is not told')}")
+        record(f"priority -3 became {getattr(side, 'priority', 'unknown')}")
     except pg.Unsupported:
         raise
     except (ValueError, RuntimeError) as error:
@@ -150,8 +150,8 @@ def test_external_stream_is_the_same(gpu, torch, call):
 )
 def test_objects_are_of_their_types(backend):
     for made in (backend.Stream(), pg.Stream(), backend.current_stream()):
-        assert isinstance(made, pg.Stream), f"{made!r} is no portagpu.Stream"
+        assert isinstance(made, pg.Stream), f"{made!r} is not a portagpu.Stream"
         assert not isinstance(made, pg.Event), f"{made!r} is a portagpu.Event"
     for made in (backend.Event(), pg.Event()):
-        assert isinstance(made, pg.Event), f"{made!r} is no portagpu.Event"
+        assert isinstance(made, pg.Event), f"{made!r} is not a portagpu.Event"
         assert not isinstance(made, pg.Stream), f"{made!r} is a portagpu.Stream"

@@ -44,4 +44,4 @@ def test_libraries_may_be_missing(backend):
     assert done.returncode == 0, f"without a management library telemetry fails: {said}"
     readings, _ = json.loads(done.stdout.splitlines()[-1])
     wrong = {name: value for name, value in readings.items() if not isinstance(value, float | int)}
-    assert not wrong, f"{wrong} are no readings"
+    assert not wrong, f"{wrong} are not readings"

@@ -66,8 +66,8 @@ def test_child_sees_the_device_by_index(backend):
     runtime = _mask_runtime(backend)
     last = backend.device_count() - 1
     here = backend.plugin.open(last)
-    told = _devices_in_child(backend, [visible.DeviceId(last, here.uuid)], runtime)
-    assert told == [1, here.uuid, here.pci], f"the child that is given device {last} says {told}"
+    seen = _devices_in_child(backend, [visible.DeviceId(last, here.uuid)], runtime)
+    assert seen == [1, here.uuid, here.pci], f"the child that is given device {last} says {seen}"
 
 
 @case(
@@ -77,6 +77,6 @@ def test_child_sees_the_device_by_index(backend):
 )
 def test_child_without_devices_says_why(backend):
     runtime = _mask_runtime(backend)
-    told = _devices_in_child(backend, [], runtime)
-    assert isinstance(told, str), f"with every device hidden the child sees {told}"
-    assert MASK_OF[runtime] in told, f"the mask is not named: {told}"
+    seen = _devices_in_child(backend, [], runtime)
+    assert isinstance(seen, str), f"with every device hidden the child sees {seen}"
+    assert MASK_OF[runtime] in seen, f"the mask is not named: {seen}"

@@ -169,7 +169,7 @@ def run_and_see(given: list[torch.Tensor]) -> tuple[str, torch.Tensor]:
 def back_end_of(operators: list[str]) -> str:
     """The back end whose operator is among ``operators`` ("aten::_scaled_dot_product_...").
 
-    ATen names them _scaled_dot_product_<back end>_attention, except the two that are told apart.
+    ATen names them _scaled_dot_product_<back end>_attention, with two exceptions.
     """
     for operator in operators:
         name = operator.partition("::_scaled_dot_product_")[2]

@@ -41,7 +41,7 @@ _S: Final = {
     "broadcast": "the buffer of one rank",
     "reduce": "the buffer of one rank",
 }
-_LEAST: Final = 8
+_MIN_BYTES: Final = 8
 """Bytes at which the time is that of the messages alone; rounded up to an element for each rank."""
 _KIB: Final = 1 << 10
 _MIB: Final = 1 << 20
@@ -91,7 +91,7 @@ def _case(
     device: MeasuredDevice, operation: str, world: int, sizes: list[int], variant: str = ""
 ) -> BenchCase:
     factor = bus_factor(operation, world)
-    told = "not applicable" if factor is None else f"{factor:.6g}"
+    shown = "not applicable" if factor is None else f"{factor:.6g}"
     alone = device.shared and world > 1
     return BenchCase(
         id=f"collectives/{operation}[{world}{variant}]",
@@ -103,7 +103,7 @@ def _case(
         world=world,
         shape={"bytes": sizes[-1], "ranks": world, "dtype": "fp32"},
         axis="" if variant else "size",
-        counts=f"S / t x {told}, S: {_S[operation]}",
+        counts=f"S / t x {shown}, S: {_S[operation]}",
         checks="every element on every rank, before and after the timing",
         does_not_show="a network or a link: all ranks share this machine's memory" if alone else "",
         absent=no_ranks(device, world),
@@ -114,13 +114,13 @@ def _sizes(device: MeasuredDevice, effort: Effort, world: int) -> list[int]:
     """Total bytes S: whole elements for each rank."""
     if not device.shared:
         quick, full = (
-            (_LEAST, _MIB, 16 * _MIB, 256 * _MIB),
-            (_LEAST, *(4**i * _KIB for i in range(1, 11))),
+            (_MIN_BYTES, _MIB, 16 * _MIB, 256 * _MIB),
+            (_MIN_BYTES, *(4**i * _KIB for i in range(1, 11))),
         )
     else:
         quick, full = (
-            (_LEAST, 64 * _KIB, _MIB, 4 * _MIB),
-            (_LEAST, *(4**i * _KIB for i in range(1, 8))),
+            (_MIN_BYTES, 64 * _KIB, _MIB, 4 * _MIB),
+            (_MIN_BYTES, *(4**i * _KIB for i in range(1, 8))),
         )
     sizes = list(quick if effort is Effort.QUICK else full)
     sizes = [size for size in sizes if _fits(device, size, world)] or sizes[:1]

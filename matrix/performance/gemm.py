@@ -72,7 +72,7 @@ _EDGES: Final = {
     "cpu": (512, 1024, 1536, 2048, 3072),
     "slow": (128, 256, 512),
 }
-_MOST_COPIES: Final = 64
+_MAX_COPIES: Final = 64
 
 
 def cases(
@@ -223,7 +223,7 @@ def gemm(
     reading = RankSamples.start(stopwatch)
     reading.notes = {"seed": _SEED, **({"role": role} if role else {})}
     work = matmul.product(rank.gpu, dtype, m, n, k, _SEED, contiguous)
-    copies = min(max(1, -(-beyond_bytes // work.moved_bytes)), _MOST_COPIES)
+    copies = min(max(1, -(-beyond_bytes // work.moved_bytes)), _MAX_COPIES)
     works = [work, *(_copy_of(work) for _ in range(copies - 1))]
     if beyond_bytes:
         reading.notes["operand_copies"] = copies

@@ -1,4 +1,4 @@
-"""The portable kernels beside torch's own operators, measured in turns in one run.
+"""The portable kernels next to torch's own operators, measured in turns in one run.
 
 A value is a ratio of times, so that neither the clock nor the device's state is in it. ``[torch]``
 is how many times as fast the kernel is as torch's operator; ``[copy]`` is the share of the

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 METRICS: Final = ("launch/issue", "launch/roundtrip", "launch/throughput", "launch/graph")
 
-_MOST_QUEUED: Final = 500
+_MAX_QUEUED: Final = 500
 """Calls issued before the device is waited for: devices hold a limited number of launches, beyond
 which issuing waits for execution."""
 _BURST: Final = 200
@@ -86,7 +86,7 @@ def launch(rank: Rank, *, effort: str, wait: bool) -> dict[str, Any]:
 
     rank.step("timing launches")
     call = roundtrip if wait else issue
-    timing = measure(stopwatch, call, PACES[Effort(effort)], most_repeats=_MOST_QUEUED)
+    timing = measure(stopwatch, call, PACES[Effort(effort)], most_repeats=_MAX_QUEUED)
     gpu.synchronize()
     counted = int(element)
     if counted != timing.calls:

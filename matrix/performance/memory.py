@@ -54,7 +54,7 @@ _ODD: Final = 1 << 7
 """What is summed are odd numbers of both signs below this. Their sums are exact in float32 in any
 order while they stay below 2**24, and no element is zero."""
 _ELEMENT_BYTES: Final = {"fp32": 4, "fp64": 8}
-_LEAST: Final = 4 << 10
+_MIN_BYTES: Final = 4 << 10
 _CALL_SENTENCE: Final = (
     "a cache at sizes of which a call takes few us: there the call is most of it"
 )
@@ -70,7 +70,7 @@ def cases(
     del world
     largest = large_array_bytes(device, 3, effort)
     step = 8 if effort is Effort.QUICK else 2
-    sizes = [_LEAST]
+    sizes = [_MIN_BYTES]
     while sizes[-1] * step < largest:
         sizes.append(sizes[-1] * step)
     sizes.append(largest)

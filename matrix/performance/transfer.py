@@ -28,7 +28,7 @@ METRICS: Final = ("transfer/h2d", "transfer/d2h", "transfer/both", "transfer/p2p
 
 _SEED: Final = 20240302
 _MIB: Final = 1 << 20
-_LARGEST: Final = 512 * _MIB
+_MAX_BYTES: Final = 512 * _MIB
 
 
 def cases(
@@ -37,7 +37,7 @@ def cases(
     """Each direction and both from pageable and from page-locked memory, over several sizes, and
     every device to every other."""
     del world, target
-    largest = min(large_array_bytes(device, arrays=2), _LARGEST)
+    largest = min(large_array_bytes(device, arrays=2), _MAX_BYTES)
     steps = (64, 8, 1) if effort is Effort.QUICK else (1024, 256, 64, 16, 4, 2, 1)
     sizes = sorted({max(largest // step, 64 << 10) for step in steps})
     found = [

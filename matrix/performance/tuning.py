@@ -181,7 +181,7 @@ def inductor(rank: Rank, *, effort: str, edge: int) -> dict[str, Any]:
 
 
 def compile_product(tuned: bool) -> Any:
-    """A compiled product; max-autotune without graphs, so that both launch alike."""
+    """A compiled product; max-autotune without graphs, so that both launch the same way."""
     import torch
 
     mode = "max-autotune-no-cudagraphs" if tuned else "default"

@@ -213,7 +213,7 @@ def test_a_disk_that_fills_while_it_runs_hides_no_verdict(
         (["--time", "30s"], "give --deep too"),
         (["--deep", "--only", "telemetry"], "no selected case runs random programs"),
         (["--program", " "], "--program is empty"),
-        (["--program", "generators []"], "is no program"),
+        (["--program", "generators []"], "not a program"),
         (["--program", PROGRAM, "--only", "rng"], "leave out what selects cases"),
         (["--program", PROGRAM, "--list"], "leave out what selects cases"),
         (["--program", 'generators [["_repr__",{}]]'], "has no call '_repr__'"),

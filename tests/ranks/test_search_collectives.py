@@ -417,7 +417,7 @@ CAUGHT = [
     ("scatter: everywhere: changes its input", [call("scatter", root=2)],
      ("rank 2", "what the call only reads was changed")),
     ("all_to_all_single: everywhere: writes behind the end", [call("all_to_all_single")],
-     ("wrote 0 behind",)),
+     ("wrote 0 after",)),
     ("all_to_all_single: of parts of different sizes: raises",
      [call("all_to_all_single", uneven=True, dtype="int64", shape="flat")],
      ("raised RuntimeError: no such algorithm",)),
@@ -483,7 +483,7 @@ def silent_rank(rank: Rank) -> str | None:
         link.close()
         return None
     leader = channel.Leader.meet(rank, 0)
-    leader.tell([])
+    leader.send([])
     try:
         leader.answers(0.1, lambda: None)
     except RankDidNotAnswer as error:

@@ -565,7 +565,7 @@ def test_a_program_is_one_line_of_text() -> None:
     "text", ["", "adding", "adding []", "adding {", "adding [1]", 'adding [["add",3]]', "adding 7"]
 )
 def test_what_is_no_program_is_refused(text: str) -> None:
-    with pytest.raises(ProgramError, match="is no program: copy what stands behind --program"):
+    with pytest.raises(ProgramError, match=r"not a program: .*; copy the text after --program"):
         from_text(text)
 
 

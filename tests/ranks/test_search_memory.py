@@ -129,7 +129,7 @@ CAUGHT = {
     "memory_stats of allocated_bytes.all.current: always: is 0": "allocated",
     "memory_stats of allocated_bytes.all.current: always: counts half": "allocated",
     "memory_stats of allocated_bytes.all.peak: always: is in KiB": "is below the current",
-    "memory_reserved: in another thread: is a float": "no whole number",
+    "memory_reserved: in another thread: is a float": "not a whole number",
     "memory_allocated: in another thread: is 0": "memory_allocated()",
     "mem_get_info, total: at every second call: is half": "",
     "clone: always: keeps its result alive": "",

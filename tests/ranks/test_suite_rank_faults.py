@@ -17,7 +17,7 @@ pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from portagpu.suites.search.area import load_area
-from portagpu.suites.search.worker import Round
+from portagpu.suites.search.worker import Budget, Round
 from tests.conftest import run_child
 from tests.support import broken_collectives
 from tests.support.broken_collectives import FAULTS, GOOD, SEARCH
@@ -115,9 +115,9 @@ def random_programs(
             told.append(None)
         else:
             with tempfile.TemporaryFile() as journal:
-                found = Round(area, rank, journal.fileno(), most)
                 # without shrinking, and so without a clock
-                found.run(seed, seconds=math.inf, shrink_s=0.0)
+                budget = Budget(seconds=math.inf, shrink_s=0.0, max_programs=most)
+                found = Round(area, rank, journal.fileno(), budget).run(seed)
             area.end(rank)
             told.append((found.difference, found.programs))
         vars(dist).update(good)

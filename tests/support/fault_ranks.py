@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from portagpu.suites.search.area import load_area
-from portagpu.suites.search.worker import Listing, Round, repeat_rank, search_rank
+from portagpu.suites.search.worker import Budget, Listing, Round, repeat_rank, search_rank
 from tests.support.faults import faults_of
 
 if TYPE_CHECKING:
@@ -88,8 +88,8 @@ def _first_programs(rank: Rank, area: str, number: int, most: int) -> tuple[str,
     listed = found.listed(rank.gpu)
     with tempfile.TemporaryFile() as journal:
         if listed is None:
-            drawn = Round(found, rank, journal.fileno(), most)
-            drawn.run(number, seconds=math.inf, shrink_s=0.0)
+            budget = Budget(seconds=math.inf, shrink_s=0.0, max_programs=most)
+            drawn = Round(found, rank, journal.fileno(), budget).run(number)
             told = drawn.difference, drawn.programs
         else:
             listing = Listing(found, rank, journal.fileno(), 0)

@@ -6,7 +6,7 @@ import mmap
 import tempfile
 from typing import TYPE_CHECKING, Any
 
-from portagpu.suites.search.memory import AREA, area
+from portagpu.suites.search.memory import AREA, run
 
 if TYPE_CHECKING:
     from portagpu.runs.world import Rank
@@ -27,7 +27,7 @@ def differences(rank: Rank, program: Program) -> list[str]:
         file.write(bytes(SIZE))
         file.flush()
         mapped = mmap.mmap(file.fileno(), SIZE, access=mmap.ACCESS_READ)
-        made, there = area._Run._make, [False]
+        made, there = run.CALLS["make"], [False]
 
         def make(self: Any, **given: Any) -> None:
             there[0] = not there[0]
@@ -38,5 +38,5 @@ def differences(rank: Rank, program: Program) -> list[str]:
                 mapped.madvise(mmap.MADV_DONTNEED)
             made(self, **given)
 
-        area._Run._make = make  # type: ignore[method-assign]
+        run.CALLS["make"] = make
         return [alone, AREA.difference(rank, program), AREA.difference(rank, program[1:])]

@@ -185,11 +185,11 @@ def search_here(gpu: Backend, area: str, programs: int = 800, shrinks: int = SHR
     clock = SimpleNamespace(monotonic=now)
     with tempfile.TemporaryFile() as journal, mock.patch.object(rounds, "time", clock):
         rank: Any = SimpleNamespace(gpu=gpu, rank=0, world=1)
-        round_ = rounds.Round(load_area(area), rank, journal.fileno(), programs)
         # a look at the clock before each program
-        round_.run(0, seconds=math.inf, shrink_s=shrinks)
-    if round_.difference:
-        raise AssertionError(f"{round_.difference}, in: {round_.smallest}")
+        budget = rounds.Budget(seconds=math.inf, shrink_s=shrinks, max_programs=programs)
+        found = rounds.Round(load_area(area), rank, journal.fileno(), budget).run(0)
+    if found.difference:
+        raise AssertionError(f"{found.difference}, in: {found.smallest}")
 
 
 def run(

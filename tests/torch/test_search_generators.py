@@ -13,7 +13,7 @@ pytest.importorskip("hypothesis")
 from hypothesis import given, seed, settings
 
 import portagpu
-from portagpu.suites.search import generators
+from portagpu.suites.search import draws, generators
 from portagpu.suites.search.generators import Model, differ
 from portagpu.suites.search.worker import SETTINGS
 from tests.support import suite_harness
@@ -101,8 +101,8 @@ def _refuse(generator: Any, offset: int) -> None:
     ("asked", "put", "program", "told"),
     [
         *[(_offset, _put, program, "") for program in OFFSETS],
-        (lambda g: _offset(g) + 4, _put, OFFSETS[0], "default is 4 behind its seed, not 0"),
-        (lambda g: 0, _put, OFFSETS[0], "the offset of default is 0 before a draw and behind it"),
+        (lambda g: _offset(g) + 4, _put, OFFSETS[0], "default is 4 after its seed, not 0"),
+        (lambda g: 0, _put, OFFSETS[0], "the offset of default is 0 before a draw and after it"),
         (
             lambda g: _offset(g) * (1 + (g is not torch.default_generator)),
             *(_put, OFFSETS[2], "is 256, and the one of g0 was 512, with the same seed"),
@@ -161,7 +161,7 @@ def test_which_states_have_to_differ() -> None:
 
 def test_the_bound_of_a_mean_is_hoeffdings() -> None:
     # by hand: sqrt(ln(2e12) / 2000) for 1000 numbers in [0, 1)
-    found = generators._mean_bound(generators.draws()["rand"], 1000)
+    found = draws._mean_bound(draws.draws()["rand"], 1000)
     assert found == pytest.approx(math.sqrt(28.324168 / 2000), rel=1e-6)
 
 

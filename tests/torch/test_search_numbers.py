@@ -30,7 +30,7 @@ from portagpu.suites.search.numbers.area import (
     AREA,
     BYTES,
     CALLS,
-    MOST,
+    MAX_CALLS,
     Choice,
     _choices,
     _moved,
@@ -62,7 +62,7 @@ from portagpu.suites.search.numbers.tensors import (
     strides_of,
     wrong_elements,
 )
-from portagpu.suites.search.worker import Round
+from portagpu.suites.search.worker import Budget, Round
 from tests.support.faults import faults_of
 
 if TYPE_CHECKING:
@@ -289,8 +289,9 @@ def test_no_call_of_a_search_comes_twice_and_all_operations_come(
     for name in CALLS:
         monkeypatch.setitem(CALLS, name, lambda gpu, **given: seen.append(str(given)) or "")
     with tempfile.TemporaryFile() as journal:
-        Round(AREA, cast("Any", _Rank(gpu)), journal.fileno(), 300).run(3, 60.0, 0.0)
-    assert len(seen) > 300 * MOST * 0.8
+        budget = Budget(seconds=60.0, shrink_s=0.0, max_programs=300)
+        Round(AREA, cast("Any", _Rank(gpu)), journal.fileno(), budget).run(3)
+    assert len(seen) > 300 * MAX_CALLS * 0.8
     assert len(set(seen)) > len(seen) * 0.95
     pairs = {(each.get("op"), each.get("dtype")) for each in map(ast.literal_eval, seen)}
     assert len(pairs) > 0.85 * sum(
@@ -305,8 +306,8 @@ def test_a_failure_shrinks_to_one_call_of_the_simplest_arguments(gpu: Any) -> No
         if each.name == "flip: of int64: the first element is wrong"
     )
     with tempfile.TemporaryFile() as journal, fault.apply():
-        found = Round(AREA, cast("Any", _Rank(gpu)), journal.fileno(), 2000)
-        found.run(1, 60.0, 30.0)
+        budget = Budget(seconds=60.0, shrink_s=30.0, max_programs=2000)
+        found = Round(AREA, cast("Any", _Rank(gpu)), journal.fileno(), budget).run(1)
     assert found.difference.startswith("flip of int64"), found.smallest
     (call,) = from_text(found.smallest)[1]
     assert call[0] == "move"

@@ -290,7 +290,7 @@ def _number(value: torch.Tensor) -> str:
     plain = value.item()
     if not isinstance(plain, float):
         return str(plain)
-    # values that only differ in bits, as NaN do, are told by these
+    # values that differ in their bits alone, as NaN do, are shown by these
     text = f"{plain:.9g}" if value.dtype != torch.float64 else repr(plain)
     if math.isfinite(plain):
         return text
@@ -379,8 +379,8 @@ def _check_call(
         wrong, sentence = compare(exchange, expected(exchange, inputs))
     answer.wrong[place] = answer.wrong.get(place, 0) + wrong
     if wrong and not answer.sentence:
-        told = " ".join(each for each in (redop, place.replace("_", " "), kind) if each)
-        answer.sentence = f"{told} values: {sentence}"
+        which = " ".join(each for each in (redop, place.replace("_", " "), kind) if each)
+        answer.sentence = f"{which} values: {sentence}"
 
 
 def inputs_of(exchange: Exchange, kind: str) -> Inputs:
@@ -431,8 +431,8 @@ def compare(
     if not wrong:
         return 0, ""
     several = f", and {wrong - 1} more elements are wrong" if wrong > 1 else ""
-    told = f"rank {exchange.rank} has {value} at index {at}, expected {right}{several}"
-    return wrong, told
+    sentence = f"rank {exchange.rank} has {value} at index {at}, expected {right}{several}"
+    return wrong, sentence
 
 
 def expected(exchange: Exchange, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor | None]:

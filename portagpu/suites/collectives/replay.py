@@ -1,4 +1,4 @@
-"""Tables of nccl-tests and rccl-tests: judges recorded ones, and writes runs of verify as tables.
+"""Tables of nccl-tests and rccl-tests: judges recorded ones, and writes a run of verify as them.
 
 Recorded outputs are judged by the rules of ``verify``.
 """
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from portagpu.runs.results.run import Run
 
 
-_LARGEST_BYTES: Final = 64 << 20
+_MAX_BYTES: Final = 64 << 20
 _DEFINITION: Final = "the definition of busbw, doc/PERFORMANCE.md of nccl-tests"
 
 
@@ -50,11 +50,17 @@ def judge_recordings(
     progress: Progress | None = None,
     operation: str | None = None,
 ) -> Run:
-    """A run with four results for each table in the files: values, bandwidths, average and rows.
+    """Judge tables that nccl-tests or rccl-tests printed.
 
-    ``operation`` is what tables test that do not name their program. Nothing is executed here, so
-    no result has evidence. Raises RecordingError for a file that cannot be read or has no table,
-    and where every table names another ``operation``.
+    Nothing is executed here, so no result has evidence.
+
+    :param paths: The files.
+    :param options: The options that all engines share.
+    :param progress: Receives each result.
+    :param operation: What tables test that do not name their program.
+    :returns: A run with four results for each table: values, bandwidths, average and rows.
+    :raises RecordingError: A file cannot be read or has no table, or every table names another
+        operation.
     """
     progress = progress or Progress()
     tables: list[tuple[str, PerfTable]] = []
@@ -93,11 +99,11 @@ def judge_recordings(
 
 def _read(path: str | os.PathLike[str]) -> bytes:
     try:
-        data = read_bounded(path, _LARGEST_BYTES + 1)
+        data = read_bounded(path, _MAX_BYTES + 1)
     except OSError as error:
         raise RecordingError(f"{path}: cannot be read: {error.strerror or error}") from error
-    if len(data) > _LARGEST_BYTES:
-        raise RecordingError(f"{path}: is larger than {_LARGEST_BYTES >> 20} MiB")
+    if len(data) > _MAX_BYTES:
+        raise RecordingError(f"{path}: is larger than {_MAX_BYTES >> 20} MiB")
     return data
 
 
@@ -141,8 +147,8 @@ def _judge_values(table: PerfTable, _: str | None) -> Judgement:
         half for _, _, half in halves if half.wrong is not None or half.deviation is not None
     ]
     if not checked:
-        told = " (validation: 0)" if table.settings.get("validation") == 0 else ""
-        return Judgement(Verdict.INCONCLUSIVE, f"the program checked no value{told}")
+        setting = " (validation: 0)" if table.settings.get("validation") == 0 else ""
+        return Judgement(Verdict.INCONCLUSIVE, f"the program checked no value{setting}")
     if table.out_of_bounds is None and all(half.wrong is None for half in checked):
         reason = "deviations have no bounds here: the line 'Out of bounds values' is missing"
         return Judgement(Verdict.INCONCLUSIVE, reason)

@@ -38,8 +38,8 @@ MANY: Final = 32
 """Tensors of ``all_reduce_many``."""
 _EXCHANGED: Final = {"all_reduce_many": "all_reduce"}
 _SAMPLE_S: Final = 0.0005
-"""A shorter call is repeated until it lasts so long, and at most ``_MOST_REPEATS`` times."""
-_MOST_REPEATS: Final = 20
+"""A shorter call is repeated until it lasts this long, and at most ``_MAX_REPEATS`` times."""
+_MAX_REPEATS: Final = 20
 _HOPELESS: Final = 2.0
 """After ``_FIRST_ROUNDS`` a candidate that is slower than the best by this factor is left out."""
 _FIRST_ROUNDS: Final = 3
@@ -217,7 +217,7 @@ class _Timer:
         self.sample()
         self.sample()
         # all ranks have the same times, and so make as many calls
-        self.repeats = min(_MOST_REPEATS, max(1, round(_SAMPLE_S / self.slowest()[1])))
+        self.repeats = min(_MAX_REPEATS, max(1, round(_SAMPLE_S / self.slowest()[1])))
         self.restart()
 
     def restart(self) -> None:

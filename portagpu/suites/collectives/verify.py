@@ -52,12 +52,17 @@ class WrongOptions(PortagpuError, ValueError):
 class SweepOptions(RunOptions):
     """The options of a sweep.
 
-    ``worlds`` are numbers of ranks, by default as many of 1, 2 and 4 as the devices allow.
-    ``operations`` are of ``known_operations`` and ``dtypes`` are torch's names, of ``TYPE_NAMES``;
-    empty for the default ones. ``sizes`` are bytes in total (S of ``bandwidth.total_bytes``),
-    rounded down to whole elements for each rank; empty for those of ``effort``. ``timeout_s`` is
-    the hard limit of one operation over one world, by default that of ``effort``. ``function`` is
-    what each rank runs.
+    :param backend: The backend's name, by default the one for this machine.
+    :param worlds: Numbers of ranks, by default as many of 1, 2 and 4 as the devices allow.
+    :param operations: Of ``known_operations``; by default all.
+    :param dtypes: torch's names, of ``TYPE_NAMES``; by default all.
+    :param sizes: Bytes in total (S of ``bandwidth.total_bytes``), rounded down to whole elements
+        for each rank; by default those of ``effort``.
+    :param effort: Which sizes, and how often each.
+    :param timeout_s: The limit in seconds of one operation over one world, by default that of
+        ``effort``.
+    :param function: What each rank runs.
+    :raises WrongOptions: An operation, a dtype or a size is unknown; the message says which.
     """
 
     known_operations: ClassVar[Sequence[str]] = OPERATIONS

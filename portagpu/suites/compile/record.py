@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 SCHEMA: Final = "portagpu.compiled/1"
 _HEAD: Final = ("schema", "portagpu", "day")
 _COMMAND: Final = "python -m portagpu.suites.compile.record RESULT"
-_LARGEST_BYTES: Final = 4 << 20
+_MAX_BYTES: Final = 4 << 20
 """All kernels for 17 architectures are 0.12 MB."""
 _VERSION: Final = r"[0-9][A-Za-z0-9_.+!-]*"
 _COMPILER: Final = re.compile(rf"([A-Za-z]+) {_VERSION}")
@@ -103,9 +103,9 @@ def to_text(document: Mapping[str, Any]) -> str:
 def read_record(path: Path) -> dict[str, Any]:
     """The record in a file, checked; raises BundleError that begins with the path."""
     try:
-        data = read_bounded(path, _LARGEST_BYTES + 1)
-        if len(data) > _LARGEST_BYTES:
-            raise BundleError(f"{path}: is larger than {_LARGEST_BYTES >> 20} MiB")
+        data = read_bounded(path, _MAX_BYTES + 1)
+        if len(data) > _MAX_BYTES:
+            raise BundleError(f"{path}: is larger than {_MAX_BYTES >> 20} MiB")
         document: dict[str, Any] = json.loads(data.decode())
     except (OSError, ValueError, RecursionError) as error:
         raise BundleError(f"{path}: cannot be read: {error}") from error

@@ -91,7 +91,7 @@ class Worker:
 def _environment(folder: Path) -> dict[str, str]:
     return {
         "TRITON_CACHE_DIR": str(folder / "triton"),
-        # what a compiler that is ended leaves behind goes with the folder
+        # what a compiler leaves when it is ended is removed with the folder
         "TMPDIR": str(folder),
         "TRITON_DEFAULT_FP_FUSION": "1",
     }
@@ -163,9 +163,10 @@ _ROUTE: Final = "route"
 class CompileOptions(RunOptions):
     """The options of a run of the compilers.
 
-    The kernels are built for the architecture of ``target``, for ``archs``, or for all
-    architectures of the matrix. Earlier builds come from ``cache``. ``limit_s`` is the time limit
-    of one kernel.
+    :param target: Build for this target's architecture alone.
+    :param archs: The architectures to build for, by default all of the matrix.
+    :param cache: Where earlier builds are kept.
+    :param limit_s: The limit of one kernel in seconds.
     """
 
     archs: Sequence[str] = ()

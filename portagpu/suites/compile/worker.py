@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from portagpu.devices.machine_code import CompiledKernel, Toolchain
 
-_LONGEST: Final = 300
+_MAX_MESSAGE: Final = 300
 
 
 def main() -> None:
@@ -139,13 +139,13 @@ def build(
 def _last_line(text: str) -> str:
     """The last line with text; a compiler's message begins with the source."""
     lines = [line.strip() for line in text.splitlines() if line.strip(" ^\t")]
-    return (lines[-1] if lines else "no message")[:_LONGEST]
+    return (lines[-1] if lines else "no message")[:_MAX_MESSAGE]
 
 
 def _first_error(text: str) -> str:
     """The first line with an error in it; a C++ compiler's message ends with a count of them."""
     lines = [line.strip() for line in text.splitlines() if "error" in line]
-    return (lines[0] if lines else _last_line(text))[:_LONGEST]
+    return (lines[0] if lines else _last_line(text))[:_MAX_MESSAGE]
 
 
 if __name__ == "__main__":

@@ -122,15 +122,7 @@ class Search:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One case before its parameters are filled in.
-
-    A backend that claims all of ``capability`` has to pass; any other has to raise Unsupported.
-    ``outcome`` is "exact", "bounded: FORMULA", "unsupported" (a typed error) or "undefined"
-    (recorded, never judged). ``covers`` names what it exercises, for instance "Backend.Stream" or
-    "portagpu.seed". ``params`` are the values of its arguments. ``smoke`` is True, or has the
-    argument values with which the case is in the smoke selection. ``unaltered`` is what the case
-    can only judge as it is by itself (``portagpu.base.environment.CHANGED``): under a variable
-    that changes it the result is INCONCLUSIVE."""
+    """One case before its parameters are filled in: the arguments of :func:`case`."""
 
     id: str
     spec: str
@@ -202,11 +194,27 @@ def case(
     does_not_show: str = "",
     unaltered: Sequence[str] = (),
 ) -> Callable[[_F], _F]:
-    """Declare a pytest function to be the case ``id``; see :class:`Case` for the arguments.
+    """Declare a pytest function to be a case.
 
-    ``params`` maps an argument to its values; all combinations run. Their labels are appended to
-    the id: text as it is, a number after the argument's name, as in ``[float32-n4]``. Raises
-    ValueError for an incomplete declaration.
+    :param id: Area and name, ``area/name-in-lower-case``. An id is never used for another case.
+    :param spec: What has to hold, in one sentence with a full stop.
+    :param capability: A backend that claims all of these has to pass; any other has to raise
+        Unsupported.
+    :param outcome: "exact", "bounded: FORMULA", "unsupported" (a typed error) or "undefined"
+        (recorded, never judged).
+    :param traps: The ids of traps in ``matrix/conformance/traps.toml`` that the case looks for.
+    :param covers: What it exercises, for instance "Backend.Stream" or "portagpu.seed".
+    :param smoke: Whether it is in the smoke selection, or the argument values with which it is.
+    :param params: The values of each argument; all combinations run. Their labels are appended to
+        the id: text as it is, a number after the argument's name, as in ``[float32-n4]``.
+    :param search: The random programs that the case runs.
+    :param timeout_s: The limit of the case in seconds, by default that of the run.
+    :param does_not_show: What a PASS does not show, as the end of a sentence.
+    :param unaltered: What the case can only judge as it is by itself
+        (``portagpu.base.debug_variables.CHANGED``): under a variable that changes it the result is
+        INCONCLUSIVE.
+    :returns: The decorator, which returns the function as it is.
+    :raises ValueError: The declaration is incomplete.
     """
     if capability is None:
         needed: tuple[Capability, ...] = ()
@@ -244,9 +252,14 @@ def label(name: str, value: object) -> str:
 def refused(
     call: Callable[[], object], kinds: type[Exception] | tuple[type[Exception], ...], what: str
 ) -> Exception:
-    """The error of type ``kinds`` with which ``call`` refuses ``what``.
+    """Return the error with which a call refuses what it is given.
 
-    Fails the case without an error, or with one of another type; Unsupported passes through.
+    :param call: Called without arguments.
+    :param kinds: The types of errors that are a refusal.
+    :param what: What is refused, as the beginning of a sentence: "a negative size".
+    :returns: The error that ``call`` raised.
+    :raises AssertionError: ``call`` raised nothing.
+    :raises WrongError: ``call`` raised an error of another type; Unsupported passes through.
     """
     try:
         value = call()

@@ -33,7 +33,7 @@ _FIXTURES: Final = "portagpu.suites.conformance.fixtures"
 _FORKS: Final = frozenset({"ranks", "world", "search", "in_child"})
 """The fixtures with which a case runs forked ranks."""
 _QUIET: Final = 50
-"""In so many cases without ranks their server has time to load what is slow to load."""
+"""During this many cases without ranks the server of ranks has time to load slow areas."""
 pytest_plugins = (_FIXTURES,)
 
 
@@ -119,7 +119,7 @@ def _forks(item: pytest.Item) -> bool:
 
 
 def _quiet_from(items: list[pytest.Item]) -> str:
-    """The case with which the first so many begin that need no ranks, or that with most of them."""
+    """The first case of the first ``_QUIET`` in a row without ranks, or else of the longest row."""
     quiet, longest = items[0].nodeid, 0
     for forks, group in itertools.groupby(items, _forks):
         found = list(group)

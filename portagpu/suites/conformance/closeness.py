@@ -21,10 +21,15 @@ FORMATS = {24: "float32", 16: "three products in bfloat16", 11: "TF32 or float16
 
 
 def check_near(found: Any, exact: Any, bound: Any, what: str) -> None:
-    """Raise AssertionError unless each element is within its bound of the exact value.
+    """Check that each element is within its bound of the exact value.
 
-    ``found``, ``exact`` and ``bound`` are tensors of one shape, or what makes one; they are
-    compared in float64 on the CPU. ``what`` begins the sentence: "a product in bfloat16".
+    All are tensors of one shape, or what makes one, and are compared in float64 on the CPU.
+
+    :param found: The values of the device.
+    :param exact: The exact values.
+    :param bound: The largest absolute error of each element, in the unit of the values.
+    :param what: The beginning of the sentence: "a product in bfloat16".
+    :raises AssertionError: An element is further off; the sentence names the worst one.
     """
     if wrong := beyond(found, exact, bound):
         raise AssertionError(f"{what}: {wrong}")
@@ -49,7 +54,7 @@ def bits_kept(found: float, exact: float) -> int:
 
 
 def arithmetic_of(bits: int) -> str:
-    """What keeps so many bits, for a sentence: " (TF32 or float16)"; empty if nothing does."""
+    """The format with this many bits: " (TF32 or float16)"; empty if nothing does."""
     near = [name for width, name in FORMATS.items() if width - 2 <= bits <= width + 2]
     return f" ({near[-1]})" if near else ""
 

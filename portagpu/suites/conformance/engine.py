@@ -23,20 +23,23 @@ if TYPE_CHECKING:
 class ConformOptions(RunOptions):
     """The options of a run of the suite.
 
-    ``backend`` is by default the one for this machine. ``index`` is the device to judge, several of
-    them, or None for all. Devices after the first run only the per-device cases, not those of torch
-    alone or on ranks. If the backend has several devices, results about one name it. A further
-    device that cannot be opened is an ERROR.
+    A case that ends its process is an ERROR, and the others go on. If the backend has several
+    devices, results about one name it.
 
-    ``target`` is what is judged, by default this machine's target. If the machine is another
-    target, nothing runs and every case is INCONCLUSIVE. ``selection`` is which cases run and in
-    which order, by default all of them. A case that exceeds ``timeout_s`` is ended and FAILs; one
-    that ends its process is an ERROR; the others go on. With ``exit_first`` no case begins after
-    the first failure. ``folder`` holds other case files.
-
-    ``seed`` is that of random programs, and ``search_s`` how many seconds all of them together may
-    take, by default as long as each case states, and a tenth of it in the smoke selection. With
-    ``program``, a line of an earlier failure, the case of its area runs that program and no other.
+    :param target: What is judged, by default this machine's target. If the machine is another
+        target, nothing runs and every case is INCONCLUSIVE.
+    :param backend: The backend's name, by default the one for this machine.
+    :param selection: Which cases run and in which order, by default all of them.
+    :param index: The device to judge, several of them, or None for all. Devices after the first
+        run only the per-device cases, not those of torch alone or on ranks. A further device that
+        cannot be opened is an ERROR.
+    :param timeout_s: Seconds after which a case is ended and FAILs.
+    :param exit_first: Begin no case after the first failure.
+    :param folder: The folder of other case files.
+    :param seed: The seed of random programs.
+    :param search_s: Seconds for all random programs together, by default as long as each case
+        states, and a tenth of it in the smoke selection.
+    :param program: A line of an earlier failure: the case of its area runs that program alone.
     """
 
     backend: str | None = None

@@ -177,7 +177,7 @@ def search(request: pytest.FixtureRequest, gpu: Backend) -> Callable[[], None]:
     """``search()``: run random programs of the case's area.
 
     Raises AssertionError with the smallest program on which the device differs from the model,
-    NotHere if there are fewer devices than the area has ranks or the machine is too busy to tell,
+    NotHere if there are fewer devices than the area has ranks or the machine is too busy to judge,
     and Unsupported without a capability of the case: programs draw what is claimed, and other cases
     ask whether the rest is refused.
     """

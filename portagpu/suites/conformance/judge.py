@@ -205,7 +205,7 @@ def missing_case(name: str) -> Result:
         suite=SUITE,
         area=OWN_AREA,
         verdict=Verdict.INCONCLUSIVE,
-        reason="it failed before and is no case that can run again: run the whole suite",
+        reason="it failed before and is not a case, so it cannot run again: run the whole suite",
     )
 
 

@@ -93,7 +93,7 @@ class Collection:
 
 
 class OutcomeKind(StrEnum):
-    """How a case ended; ``session.outcome_of_error`` tells errors apart."""
+    """How a case ended; ``session.outcome_of_error`` says which error is which."""
 
     PASSED = "passed"
     FAILED = "failed"

@@ -48,7 +48,7 @@ from portagpu.suites.conformance.messages import (
 )
 from portagpu.suites.conformance.select import Selection, SelectionError
 from portagpu.suites.search.area import from_text
-from portagpu.suites.search.engine import LONGEST_REPEATS_S
+from portagpu.suites.search.engine import MAX_REPEATS_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -385,7 +385,7 @@ class _DeviceRun:
         limit_s = (case.timeout_s or self.options.timeout_s) + starts * machine.start_s
         if not case.search:
             return limit_s
-        return limit_s + case.search_s * self.searches.share + LONGEST_REPEATS_S
+        return limit_s + case.search_s * self.searches.share + MAX_REPEATS_S
 
 
 def _searches(options: ConformOptions, chosen: Sequence[ListedCase]) -> Searches:

@@ -27,12 +27,15 @@ class SelectionError(PortagpuError, LookupError):
 class Selection:
     """Which cases to run; all conditions apply together.
 
-    ``only`` holds areas, ids and id patterns, one of which has to fit. ``smoke`` is the short
-    selection. ``failed_in`` selects the cases that are FAIL or ERROR in that result document; it is
-    read at once into ``failed``, so that a run may write to the same file. ``shard`` is (i, n), the
-    i-th of n parts; the parameters of a case stay in one part. ``shuffle`` is the seed of a random
-    order. ``per_device`` leaves out the cases of torch alone and on ranks, whose results are the
-    same for further devices. Raises SelectionError if ``failed_in`` is not a result document.
+    :param only: Areas, ids and id patterns, one of which has to fit.
+    :param smoke: The short selection.
+    :param failed_in: Select the cases that are FAIL or ERROR in that result document. It is read at
+        once into ``failed``, so that a run may write to the same file.
+    :param shard: (i, n), the i-th of n parts; the parameters of a case stay in one part.
+    :param shuffle: The seed of a random order.
+    :param per_device: Leave out the cases of torch alone and on ranks, whose results are the same
+        for further devices.
+    :raises SelectionError: ``failed_in`` is not a result document.
     """
 
     only: tuple[str, ...] = ()

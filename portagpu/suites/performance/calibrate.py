@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from portagpu.facts.targets import Target
     from portagpu.runs.results.run import Result, Run
 
-LEAST_RUNS: Final = 5
+MIN_RUNS: Final = 5
 """The rule for peers needs four values; with five, the median and its deviation survive two odd
 runs."""
 WIDEST: Final = 0.25
@@ -94,8 +94,8 @@ def check_runs(runs: Sequence[Run], target: str | None = None) -> str:
     """
     if twice := repeated_id(runs):
         raise CannotCalibrate(f"run {twice} is given twice: give each result once")
-    if len(runs) < LEAST_RUNS:
-        raise CannotCalibrate(f"{len(runs)} runs are too few: {LEAST_RUNS} are needed")
+    if len(runs) < MIN_RUNS:
+        raise CannotCalibrate(f"{len(runs)} runs are too few: give at least {MIN_RUNS}")
     for run in runs:
         if run.info.interrupted or run.info.replay:
             what = "was interrupted" if run.info.interrupted else "judged recordings"
@@ -139,7 +139,7 @@ def _why_not(results: Sequence[Result], runs: int) -> str:
     if any(_of(each) != _of(first) for each in results):
         return "its shape, unit or statistic differs among the runs"
     if None in _conditions(first).values():
-        return "its shape is no fixed one"
+        return "its shape is not fixed"
     if not all(value > 0 for value in values):
         return "a value is not positive"
     if (share := tolerance(values)) > WIDEST:

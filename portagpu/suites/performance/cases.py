@@ -45,7 +45,7 @@ BEYOND_CACHE: Final = 4
 """Arrays of at least four times all last-level caches: the run rule of STREAM
 (https://www.cs.virginia.edu/stream/ref.html)."""
 _UNKNOWN_CACHE_BYTES: Final = 128 << 20
-_LEAST_ARRAY_BYTES: Final = 64 << 20
+_MIN_ARRAY_BYTES: Final = 64 << 20
 _QUICK_ARRAY_BYTES: Final = 512 << 20
 
 
@@ -99,7 +99,7 @@ def large_array_bytes(device: MeasuredDevice, arrays: int, effort: Effort = Effo
     at most 512 MiB on a CPU, whose cores may see the cache of a whole socket.
     """
     cache = device.cache_bytes or _UNKNOWN_CACHE_BYTES
-    wanted = max(BEYOND_CACHE * cache, _LEAST_ARRAY_BYTES)
+    wanted = max(BEYOND_CACHE * cache, _MIN_ARRAY_BYTES)
     if device.free_bytes is not None:
         wanted = min(wanted, device.free_bytes // (4 * arrays))
     if device.shared and effort is Effort.QUICK:
@@ -168,7 +168,7 @@ FURTHER_IDS: Final = frozenset(
         *("sustained", "sustained/identical", "sustained/gemm", "sustained/drift"),
     }
 )
-"""The ids of results that are no measure of these areas."""
+"""The ids of results that are not measures of these areas."""
 
 
 class UnknownMeasure(PortagpuError, LookupError):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 AREA: Final = "peers"
 _SHAPE: Final = json.JSONEncoder(sort_keys=True)
 _RATES: Final = frozenset({"ranks/gemm", "sustained/gemm"})
-"""What bring-up measures beside the metrics, and what devices that are alike agree in."""
+"""What bring-up measures next to the metrics, and what equal devices agree in."""
 
 
 class NoPeers(PortagpuError, ValueError):
@@ -47,7 +47,7 @@ def compare_runs(runs: Sequence[Run], command: Sequence[str] = ()) -> Run:
     targets = {run.info.target for run in runs}
     if len(targets) > 1:
         named = ", ".join(sorted(str(each or "no target") for each in targets))
-        raise NoPeers(f"the runs are of several targets, which are no peers: {named}")
+        raise NoPeers(f"the runs are of several targets ({named}): compare runs of one")
     if twice := repeated_id(runs):
         raise NoPeers(f"run {twice} is given twice: give each result once")
     found = new_run(command, target=next(iter(targets), None))
@@ -76,7 +76,7 @@ def metric_of(result: Result) -> str | None:
 def measure_of(result: Result) -> tuple[str, str] | None:
     """The id and the shape of a measure that peers are compared by; None for another result.
 
-    Other sizes are other measures: a quick run beside a full one.
+    Other sizes are other measures, as in a quick run next to a full one.
     """
     if metric_of(result) is None or result.verdict is Verdict.SKIP:
         return None

@@ -276,7 +276,7 @@ def _why_not(figure: Figure, figures: Sequence[Figure]) -> str:
     if figure.other:
         return f"it is of {figure.other}"
     if not figure.binds and any(each.binds for each in figures):
-        return "a hint beside a figure that binds"
+        return "a hint, and another figure binds"
     return "a newer or stricter figure judges"
 
 

@@ -50,10 +50,20 @@ def compare_ranks(
 ) -> Comparison:
     """Let every rank measure the same product while all others wait, and compare them.
 
-    Ranks take turns for ``rounds`` rounds, so that a momentary disturbance affects more than one
-    rank. One result per rank: PASS, FAIL for an outlier (see ``peers``; ``relative`` is 0.05, and
-    0.5 if ranks share one device) or a wrong value, UNVERIFIED if fewer than four ranks can be
-    compared.
+    Ranks take turns, so that a momentary disturbance affects more than one rank.
+
+    :param ranks: Runs the ranks.
+    :param backend: The backend's name, by default the one for this machine.
+    :param world: The number of ranks.
+    :param effort: How long each rank measures.
+    :param dtype: The dtype of the product, as ``gemm`` names it.
+    :param size: Rows and columns of the square matrices, by default what fits the device.
+    :param rounds: How many turns each rank has.
+    :param relative: The fraction of the median from which a rank is an outlier, by default 0.05,
+        and 0.5 if ranks share one device.
+    :param timeout_s: The limit of all rounds in seconds, by default that of ``effort``.
+    :returns: Rates in TFLOPS by rank, and a result for each: PASS, FAIL for an outlier or a wrong
+        value, UNVERIFIED if fewer than four ranks can be compared.
     """
     pace = PACES[effort]
     outcome = ranks.run(
@@ -188,12 +198,23 @@ def sustain_load(
     on_interval: Callable[[int, Mapping[str, Any]], None] | None = None,
     timeout_s: float | None = None,
 ) -> tuple[SustainedLoad, ...]:
-    """Keep the devices ``indices`` busy with products for ``seconds``, all at the same time.
+    """Keep devices busy with products, all at the same time.
 
     The first product is checked against float64, and one of each batch is compared with it bit for
-    bit: a difference is silent corruption, and FAIL. Telemetry is read beside the running products.
-    ``on_interval(position in indices, {"t_s", "tflops", "telemetry"})`` is called while it runs.
-    Throughput and drift are UNVERIFIED: nothing says what they should be.
+    bit: a difference is silent corruption, and FAIL. Telemetry is read while the products run.
+
+    :param ranks: Runs a rank for each device.
+    :param seconds: How long the load lasts.
+    :param backend: The backend's name, by default the one for this machine.
+    :param indices: The devices.
+    :param dtype: The dtype of the product, as ``gemm`` names it.
+    :param size: Rows and columns of the square matrices, by default what fits the device.
+    :param interval_s: Seconds between two readings.
+    :param on_interval: Called after each interval with the position in ``indices`` and ``t_s``,
+        ``tflops`` and ``telemetry``.
+    :param timeout_s: The limit in seconds, by default ``seconds`` and the time to start.
+    :returns: The load of each device. Throughput and drift are UNVERIFIED: nothing says what they
+        should be.
     """
 
     def announce(rank: int, name: str, data: dict[str, Any]) -> None:

@@ -100,7 +100,7 @@ class _Batches:
         self._work = work
         self._stopwatch = stopwatch
         self._size = 1
-        # where the clock stands still, a product is taken to last as long as it can tell
+        # where the clock stands still, a product is taken to last one step of it
         self._most = max(1, int(_BATCH_S / stopwatch.resolution_s))
         while self.run()[0] < _BATCH_S / 2 and self._size < self._most:
             pass

@@ -77,13 +77,21 @@ def usual_layout(dtype: str) -> str:
 def product(
     gpu: Backend, dtype: str, m: int, n: int, k: int, seed: int, contiguous: str | None = None
 ) -> Product:
-    """Seeded random operands: normal for floating-point dtypes, all of -128 to 127 for int8.
+    """Make the operands and the result of a product of matrices.
 
-    ``contiguous`` names the index along which A (m, k) and along which B (k, n) is contiguous, as
-    ``portagpu.facts.targets.model.CONTIGUOUS`` lists them; by default ``usual_layout``.
+    Operands are random: normal for floating-point dtypes, all of -128 to 127 for int8. Sets torch's
+    switches so that only "tf32" rounds float32 operands, and that partial sums of 16-bit products
+    are not rounded to 16 bits.
 
-    Sets torch's switches so that only "tf32" rounds float32 operands, and that partial sums of
-    16-bit products are not rounded to 16 bits.
+    :param gpu: The device.
+    :param dtype: "fp64", "fp32", "tf32", "bf16", "fp16", "fp8" or "int8".
+    :param m: Rows of A, of shape (m, k), and of the result.
+    :param n: Columns of B, of shape (k, n), and of the result.
+    :param k: Columns of A and rows of B.
+    :param seed: The seed of the operands.
+    :param contiguous: The index along which A and the one along which B is contiguous, as
+        ``portagpu.facts.targets.model.CONTIGUOUS`` lists them; by default ``usual_layout``.
+    :raises ValueError: The backend has no fp8 arithmetic.
     """
     import torch
 
@@ -222,7 +230,7 @@ def _bound(work: Product, magnitude: torch.Tensor, reference: torch.Tensor) -> t
     return work.k * _HALF_ULP["fp32"] * magnitude + written
 
 
-_SMALLEST: Final = 1e-12
+_MIN_AMAX: Final = 1e-12
 """Of the largest element of a tensor: one of zeros has a scale too."""
 _EDGE: Final = 32
 
@@ -265,7 +273,7 @@ def scaled(x: torch.Tensor, kind: torch.dtype) -> tuple[torch.Tensor, torch.Tens
     """``x`` in ``kind``, and what to multiply it by, a float32 of shape ()."""
     import torch
 
-    largest = x.detach().abs().amax().float().clamp(min=_SMALLEST)
+    largest = x.detach().abs().amax().float().clamp(min=_MIN_AMAX)
     scale = largest / torch.finfo(kind).max
     return (x.detach().float() / scale).to(kind), scale
 

@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 
 _STREAM: Final = frozenset(f"memory/{name}" for name in ("copy", "scale", "add", "triad"))
 
-_NO_SHARE: Final = "no share of the memory's bandwidth is told, because a cache may hold the arrays"
+_NO_SHARE: Final = (
+    "no share of the memory's bandwidth is given, because a cache may hold the arrays"
+)
 
 
 def with_shares(results: Sequence[Result], device: MeasuredDevice) -> list[Result]:
@@ -140,14 +142,20 @@ def open_device(
 class BenchOptions(RunOptions):
     """The options of a run of the performance suite.
 
-    ``names`` are areas ("gemm"), metrics ("memory/copy") or case ids; without any, all run.
-    ``index`` is the device for single-device measures, ``world`` the number of ranks of collectives
-    (by default every device, or two ranks if all share one). ``target`` is what is judged, by
-    default this device's; another target makes every case INCONCLUSIVE. ``timeout_s`` is the hard
-    limit of each case, whatever it does; by default it may take longer while it goes on. Cases run
-    in an order shuffled by ``seed`` (by default a new one for each run), so that what one leaves
-    behind does not always meet the same other; every result that ran has the seed and its place in
-    ``extra.order``. Without ``further`` the cases that a bring-up does not need are left out.
+    :param target: What is judged, by default this device's target; another one makes every case
+        INCONCLUSIVE.
+    :param names: Areas ("gemm"), metrics ("memory/copy") or case ids; without any, all run.
+    :param backend: The backend's name, by default the one for this machine.
+    :param index: The device of measures on one device.
+    :param world: The number of ranks of collectives, by default one for each device, or two if all
+        share one.
+    :param effort: How long each case measures.
+    :param timeout_s: The limit of each case in seconds, whatever it does; by default it may take
+        longer while it goes on.
+    :param seed: The seed of the order of cases, by default a new one for each run: what one case
+        leaves does not always meet the same next one. Every result that ran has the seed and its
+        place in ``extra.order``.
+    :param further: Whether to run the cases that a bring-up does not need.
     """
 
     names: Sequence[str] = ()

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 
 PAUSE_S: Final = 0.1
-"""Between two readings beside a measure: a reading takes about a millisecond of one core."""
+"""Seconds between two readings: each takes about a millisecond of one core."""
 _COUNT: Final = "_count"
 
 
 class Sampler(threading.Thread):
-    """Reads telemetry beside the load, which does not wait for it: an idle device clocks down.
+    """Reads telemetry during the load, which does not wait for it: an idle device clocks down.
 
     What is still being read when the load ends is of an idle device, and is left out.
     """
@@ -103,12 +103,12 @@ ABOVE_RESOLUTION: Final = 100
 """A sample lasts at least this many times the clock's resolution: an error of at most 1 %."""
 _UNUSABLE: Final = 10
 _TICKS: Final = 50
-_MOST_REPEATS: Final = 100_000
-_MOST_WARMUPS: Final = 1000
+_MAX_REPEATS: Final = 100_000
+_MAX_WARMUPS: Final = 1000
 STABLE: Final = 0.05
 """Rounds of the warm-up that differ by at most this are stable: as much as peers may differ by
 (``portagpu.runs.judges.peers.RELATIVE``)."""
-_MOST_ROUNDS: Final = 5
+_MAX_ROUNDS: Final = 5
 
 
 class Effort(StrEnum):
@@ -225,13 +225,19 @@ def measure(
     *,
     prepare: Callable[[], object] | None = None,
     agree: Callable[[float], float] | None = None,
-    most_repeats: int = _MOST_REPEATS,
+    most_repeats: int = _MAX_REPEATS,
 ) -> Timing:
-    """Warm up, find how often a sample has to repeat ``call``, and take the samples.
+    """Warm up, find how often a sample has to repeat the call, and take the samples.
 
-    ``prepare`` runs before each sample and is not timed. ``agree`` maps a number to the largest
-    among all ranks, so that ranks that time a collective together make the same calls. Raises
-    TooShort where ``most_repeats`` calls stay within ten times the clock's resolution.
+    :param stopwatch: The clock of the device.
+    :param call: What is timed.
+    :param pace: How long to warm up and to measure.
+    :param prepare: Runs before each sample, and is not timed.
+    :param agree: Maps a number to the largest among all ranks, so that ranks that time a collective
+        together make the same calls.
+    :param most_repeats: How many calls a sample has at most.
+    :returns: Seconds of a call in each sample, and the telemetry meanwhile.
+    :raises TooShort: ``most_repeats`` calls stay within ten times the clock's resolution.
     """
     ready = prepare or _no_op
     largest = agree or _identity
@@ -279,9 +285,9 @@ def _warm_up(
     ``once`` is what one call took. Where it was a lucky one, as among other work, the rounds that
     follow a far longer one have fewer calls.
     """
-    each = int(largest(_clamp(round_s / once, 1, _MOST_WARMUPS)))
+    each = int(largest(_clamp(round_s / once, 1, _MAX_WARMUPS)))
     made, before = 0, math.inf
-    for turn in range(_MOST_ROUNDS):
+    for turn in range(_MAX_ROUNDS):
         if turn:
             ready()
         elapsed = largest(stopwatch.time(call, each))

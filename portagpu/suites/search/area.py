@@ -31,13 +31,13 @@ Program = list[Call]
 Runners = Mapping[str, Callable[..., Any]]
 """What runs each call, by its name: the arguments of the call are parameters of that name."""
 
-_LONGEST_LINE = 400
+_MAX_LINE = 400
 _NOT_DRAWN: Final = frozenset({"self", "gpu", "index", "name", "rank", "ranks"})
-"""Parameters of what runs a call that are no arguments of the call."""
+"""Parameters of what runs a call that are not arguments of the call."""
 
 
 class ProgramError(PortagpuError, ValueError):
-    """A text that is no program; the message says what it should be."""
+    """A text that is not a program; the message says what it should be."""
 
 
 def to_text(area: str, program: Program) -> str:
@@ -58,8 +58,8 @@ def from_text(text: str) -> tuple[str, Program]:
         isinstance(name, str) and isinstance(arguments, dict) for name, arguments in program
     ):
         raise ProgramError(
-            f"{text[:60]!r} is no program: copy what stands behind --program in the failure, with "
-            "its quotes"
+            f"not a program: {text[:60]!r}; copy the text after --program in the failure, with its "
+            "quotes"
         )
     return area, program
 
@@ -70,20 +70,7 @@ def program_line(program: Program) -> str:
         f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
         for name, arguments in program
     )
-    return line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}..."
-
-
-def methods(run: type, prefix: str = "") -> Runners:
-    """The methods by which a class runs calls, the ones of that prefix: ``_draw`` for "draw".
-
-    Without a prefix those are its public methods.
-    """
-    named = {
-        name.removeprefix(prefix): each
-        for name, each in vars(run).items()
-        if inspect.isfunction(each) and name.startswith(prefix)
-    }
-    return {name: each for name, each in named.items() if not name.startswith("_")}
+    return line if len(line) <= _MAX_LINE else f"{line[:_MAX_LINE]}..."
 
 
 def check_calls(area: str, program: Program, known: Runners) -> None:
@@ -127,8 +114,8 @@ class Area(ABC):
     """One part of the contract with its model.
 
     Any of a program's calls may be left out: what a call has to work on may not be there, and then
-    it does nothing. What :meth:`difference` finds
-    depends on the program alone: it starts from a state that it makes itself, and leaves none.
+    it does nothing. What :meth:`difference` finds depends on the program alone: it starts from a
+    state that it makes itself, and leaves none.
     """
 
     name: str
@@ -137,7 +124,7 @@ class Area(ABC):
     start_s: float = 0.0
     """Seconds that :meth:`load` may take, on a busy machine."""
     wait_s: float = 0.0
-    """Seconds after which a program itself tells that a device or a rank does not answer."""
+    """Seconds after which a program itself reports that a device or a rank does not answer."""
 
     def load(self) -> None:  # noqa: B027 - most areas are loaded with their module
         """Import what the programs need, and open no device.

@@ -2,8 +2,9 @@
 
 A round is at most ``ROUND_S`` long. If its process dies or hangs, the program is known from the
 journal, and the next round begins in a fresh process with the next seed. A failure is repeated
-before it is told: :class:`Failure` says how often it was seen. Where a program does not fail alone,
-an earlier one may have damaged what it uses: then it is repeated behind the last ones before it.
+before it is reported: :class:`Failure` says how often it was seen. Where a program does not fail
+alone, an earlier one may have damaged what it uses: then it is repeated after the last ones before
+it.
 Where an area lists its programs, each runs once in the order of the seed, and the search goes on
 after one that differs.
 
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
 ROUND_S: Final = 10.0
 """The length of a round."""
 MIN_PROGRAMS: Final = 5
-"""So many programs run at least, as far as MIN_S goes: the first one is the simplest there is,
-and not in the time."""
+"""Minimum programs of a search, unless they take longer than ``MIN_S``. The first is the simplest
+there is, and does not count towards the time."""
 MIN_S: Final = 1.0
 SHRINK_S: Final = 3.0
 REPEATS: Final = 10
@@ -53,13 +54,13 @@ The ten repetitions of a program stop when one more than that died or hung."""
 LOST_SHRINK_S: Final = 25.0
 """How long the shortest program that dies is looked for: each try needs a fresh process."""
 MAX_LOST: Final = 3
-"""After so many programs that died, hung or were not judged the search ends."""
-LONGEST_REPEATS_S: Final = 120.0
+"""The search ends after this many programs that died, hung or were not judged."""
+MAX_REPEATS_S: Final = 120.0
 """What repeating and shrinking failures may add to the time of a search."""
 LISTED_ROUND_S: Final = 60.0
 """The length of a round of listed programs: it is long where their database is slow to load."""
 MAX_LISTED: Final = 20
-"""After so many listed programs that differ the search ends."""
+"""The search ends after this many listed programs that differ."""
 _ROUNDS: Final = "portagpu.suites.search.worker"
 
 
@@ -165,8 +166,8 @@ def search(request: SearchRequest, fork: Fork) -> Report:
     with Scratch("search") as folder:
         searcher = _Searcher(request, fork, folder / "program")
         report = searcher.replay() if request.program is not None else searcher.rounds()
-    told = report.failures or report.unsure or report.not_here
-    if report.unjudged == report.programs and not told:
+    explained = report.failures or report.unsure or report.not_here
+    if report.unjudged == report.programs and not explained:
         report = replace(report, not_here=_nothing_judged(request.area, report))
     return replace(report, seconds=time.monotonic() - started)
 
@@ -291,16 +292,16 @@ class _Searcher:
                 steady = every and text != value["smallest"]
                 # what was broken for good in the round made every program fail there
                 return self._smaller(failure, [program]) if steady else failure
-        behind = self._behind(value["first"], value["earlier"])
-        if behind is not None:
-            return behind
+        after = self._after_earlier(value["first"], value["earlier"])
+        if after is not None:
+            return after
         difference = Difference(value["difference"], Kind(value["kind"]))
         first = _Run(difference, decode(Starvation, value["starved"], "starved"))
         program = from_text(value["first"])[1]
         return _failure(area, program, [first, *(again or [_Run("", None)])])
 
-    def _behind(self, text: str, earlier: list[str]) -> Failure | None:
-        """The failure of a program behind the last ones before it; None if it does not repeat."""
+    def _after_earlier(self, text: str, earlier: list[str]) -> Failure | None:
+        """The failure of a program after the last ones before it; None if it does not repeat."""
         if not earlier:
             return None
         parts = [from_text(each)[1] for each in (*reversed(earlier), text)]
@@ -351,17 +352,17 @@ class _Searcher:
         failure = _failure(area, program, [ended, *again])
         seen = [each for each in again if each.difference]
         if not seen and not _hung(outcome):
-            return self._behind(text, earlier) or failure
+            return self._after_earlier(text, earlier) or failure
         return self._smaller(failure, [program]) if len(seen) == len(again) else failure
 
     def _journal(self) -> tuple[str, dict[str, Any], list[str]]:
-        """The program that ran last, what its round told before, and the programs before it.
+        """The program that ran last, the state of its round before, and the programs before it.
 
-        Only a round of listed programs tells anything.
+        Only a round of listed programs writes its state.
         """
         text = self.journal.read_text() if self.journal.exists() else ""
-        program, told, *earlier = text.split("\n") if "\n" in text else (text, "")
-        return program, json.loads(told or "{}"), earlier
+        program, state, *earlier = text.split("\n") if "\n" in text else (text, "")
+        return program, json.loads(state or "{}"), earlier
 
     def _repeat(self, program: Program, times: int) -> list[_Run]:
         """Each repetition; where its process ended, the next one has another.

@@ -4,24 +4,21 @@ The model knows no algorithm. The state of a generator is its seed and the draws
 one kind from equal states are bitwise equal. They differ where one state is further along than the
 other, or the seeds differ in their lower 32 bits: ATen's CPU generator takes no more of a seed
 (``at::mt19937``, pytorch v2.13.0, aten/src/ATen/core/MT19937RNGEngine.h). Of other pairs nothing
-is claimed: Philox advances alike for draws of several sizes.
+is claimed: Philox advances the same for draws of several sizes.
 """
 
 from __future__ import annotations
 
-import math
 import threading
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.text import error_line
-from portagpu.suites.search.area import Area, methods
+from portagpu.suites.search.area import Area
+from portagpu.suites.search.draws import BITS, ENOUGH_BITS, draws, repetition, wrong_numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import torch
     from hypothesis.strategies import SearchStrategy
 
@@ -41,92 +38,6 @@ OWN: Final = ("g0", "g1")
 SLOTS: Final = ("s0", "s1")
 SEEDS: Final = (0, 1, 2, 7, 2**31 - 1, 2**31, 2**32 - 1, 2**32 + 5, 2**53 + 1, 2**63 - 1)
 SIZES: Final = (64, 0, 1, 5, 63, 65, 1000, 1001, 4096)
-BITS: Final = {"float32": 24, "float64": 53, "float16": 11, "bfloat16": 8}
-"""Bits of a uniform number: ATen's uniform_real_distribution fills the significand."""
-CHANCE: Final = 1e-12
-"""The chance that a right device misses the bound of a mean."""
-ENOUGH_BITS: Final = 96
-"""So many random bits are not the same twice: 2**40 pairs of them agree with a chance of 2**-56."""
-
-
-@dataclass(frozen=True, slots=True)
-class Draw:
-    """How one kind of draw is made, and what its numbers must be.
-
-    ``make(n, dtype, generator)`` gives n numbers on the generator's device. They lie in ``[low,
-    high)``, or in ``[low, high]`` if ``closed``, and their mean is ``mean``. ``bits`` is the
-    entropy of a number, None for that of its dtype.
-    """
-
-    make: Callable[[int, Any, torch.Generator], torch.Tensor]
-    low: float
-    high: float
-    mean: float
-    bits: float | None = None
-    closed: bool = False
-    deviation: float | None = None
-    """The standard deviation of numbers without bounds, None for bounded ones."""
-
-
-def _uniform_every_second(n: int, dtype: Any, generator: torch.Generator) -> torch.Tensor:
-    """Numbers into every second element; the others have to stay 2."""
-    import torch
-
-    whole = torch.full((2 * n,), 2.0, dtype=dtype, device=generator.device)
-    whole[::2].uniform_(generator=generator)
-    if not bool((whole[1::2] == 2.0).all()):
-        raise ValueError("uniform_ of every second element wrote into those between")
-    return whole[::2].clone()
-
-
-@cache
-def draws() -> dict[str, Draw]:
-    """The kinds of draws."""
-    import torch
-
-    def place(dtype: Any, generator: torch.Generator) -> dict[str, Any]:
-        return {"dtype": dtype, "device": generator.device, "generator": generator}
-
-    def chances(n: int, dtype: Any, generator: torch.Generator) -> torch.Tensor:
-        return torch.full((n,), 0.25, dtype=dtype, device=generator.device)
-
-    return {
-        "rand": Draw(lambda n, t, g: torch.rand(n, **place(t, g)), 0, 1, 0.5),
-        "randn": Draw(
-            lambda n, t, g: torch.randn(n, **place(t, g)), -40, 40, 0, bits=6, deviation=1
-        ),
-        "randint": Draw(
-            lambda n, _, g: torch.randint(-3, 13, (n,), generator=g, device=g.device),
-            -3,
-            13,
-            4.5,
-            bits=4,
-        ),
-        "bernoulli": Draw(
-            lambda n, t, g: torch.bernoulli(chances(n, t, g), generator=g),
-            0,
-            1,
-            0.25,
-            bits=0.8,
-            closed=True,
-        ),
-        "randperm": Draw(
-            lambda n, _, g: torch.randperm(n, generator=g, device=g.device),
-            0,
-            math.inf,
-            math.nan,
-            bits=1,
-        ),
-        "uniform_": Draw(_uniform_every_second, 0, 1, 0.5),
-        "exponential_": Draw(
-            lambda n, t, g: torch.empty(n, dtype=t, device=g.device).exponential_(generator=g),
-            0,
-            math.inf,
-            1,
-            bits=6,
-            deviation=1,
-        ),
-    }
 
 
 @dataclass(slots=True)
@@ -251,7 +162,7 @@ class _Generators(Area):
         )
 
     def calls(self) -> Runners:
-        return methods(_Run, "_")
+        return CALLS
 
     def difference(self, rank: Rank, program: Program) -> str:
         with ExitStack() as blocks:
@@ -260,7 +171,7 @@ class _Generators(Area):
 
 @dataclass(slots=True)
 class _Run:
-    """One program on the device, beside the model."""
+    """One program on the device and in the model."""
 
     gpu: Backend
     blocks: ExitStack
@@ -286,12 +197,12 @@ class _Run:
         for each in self.generators.values():
             each.manual_seed(0)
         for name, given in program:
-            found: str | None = getattr(self, f"_{name}")(**given)
+            found: str | None = CALLS[name](self, **given)
             if found:
                 return found
         return ""
 
-    def _seed(self, generator: str, value: int, via: str) -> None:
+    def seed(self, generator: str, value: int, via: str) -> None:
         import torch
 
         from portagpu.devices.functions import manual_seed
@@ -308,7 +219,7 @@ class _Run:
         else:
             self.generators[generator].manual_seed(value)
 
-    def _initial_seed(self, generator: str) -> str:
+    def initial_seed(self, generator: str) -> str:
         from portagpu.devices.functions import initial_seed
 
         asked = {generator: self.generators[generator].initial_seed}
@@ -320,12 +231,12 @@ class _Run:
                 return f"{who} says its seed is {found}, not {wanted}"
         return ""
 
-    def _save(self, generator: str, slot: str, kind: str, n: int, dtype: str) -> str:
-        """Keep the state, and draw: the same numbers have to come after :meth:`_restore`."""
+    def save(self, generator: str, slot: str, kind: str, n: int, dtype: str) -> str:
+        """Keep the state, and draw: the same numbers have to come after :meth:`restore`."""
         self.model.save(generator, slot, (kind, n, dtype))
         self.saved[slot] = self._state(generator)
         self.saved_offsets[slot] = offset_of(self.generators[generator])
-        return self._draw(generator, kind, n, dtype)
+        return self.draw(generator, kind, n, dtype)
 
     def _state(self, generator: str) -> torch.Tensor:
         if generator == DEFAULT:
@@ -333,7 +244,7 @@ class _Run:
         state: torch.Tensor = self.generators[generator].get_state()
         return state
 
-    def _restore(self, generator: str, slot: str) -> str:
+    def restore(self, generator: str, slot: str) -> str:
         drawn = self.model.restore(generator, slot)
         if drawn is None:
             return ""
@@ -342,26 +253,26 @@ class _Run:
             (self.gpu.set_rng_state if generator == DEFAULT else put)(self.saved[slot])
         except RuntimeError as error:
             return f"{generator} refuses a state that was saved: {error_line(error)}"
-        return self._draw(generator, *drawn)
+        return self.draw(generator, *drawn)
 
-    def _offset(self, generator: str) -> str:
-        """The offset is 0 behind a seed, goes on with each draw, and equal states have one."""
+    def offset(self, generator: str) -> str:
+        """The offset is 0 after a seed, goes on with each draw, and equal states have one."""
         found = offset_of(self.generators[generator])
         if found is None:
             return ""
         state = self.model.states[generator]
         if not state[1] and found:
-            return f"the offset of {generator} is {found} behind its seed, not 0"
+            return f"the offset of {generator} is {found} after its seed, not 0"
         for where, other, offset in self.offsets:
             if other == state and offset != found:
                 same = f"the one of {where} was {offset}, with the same seed and the same draws"
                 return f"the offset of {generator} is {found}, and {same}"
             if other[0] == state[0] and differ(other, state) and offset == found:
-                return f"the offset of {generator} is {found} before a draw and behind it"
+                return f"the offset of {generator} is {found} before a draw and after it"
         self.offsets.append((generator, state, found))
         return ""
 
-    def _rewind(self, generator: str, slot: str) -> str:
+    def rewind(self, generator: str, slot: str) -> str:
         """Go back to the offset of a saved state: the same numbers have to come after it."""
         offset = self.saved_offsets.get(slot)
         drawn = None if offset is None else self.model.rewind(generator, slot)
@@ -371,13 +282,13 @@ class _Run:
             put_offset(self.generators[generator], offset)
         except RuntimeError as error:
             return f"{generator} refuses the offset {offset}, which it had: {error_line(error)}"
-        return self._draw(generator, *drawn)
+        return self.draw(generator, *drawn)
 
-    def _scribble(self, generator: str) -> None:
+    def scribble(self, generator: str) -> None:
         """A state is a copy: writing into it changes no generator."""
         self._state(generator).fill_(0)
 
-    def _fork(self) -> None:
+    def fork(self) -> None:
         import torch
 
         device = self.gpu.device
@@ -389,17 +300,17 @@ class _Run:
         self.forks.append(block)
         self.model.fork()
 
-    def _join(self) -> None:
+    def join(self) -> None:
         if self.model.join():
             self.forks.pop().close()
 
-    def _rerun(self, generator: str) -> str:
+    def rerun(self, generator: str) -> str:
         """Seed the generator as it was, and repeat its draws: the numbers have to come again."""
         value, history = self.model.states[generator]
-        self._seed(generator, value, "own")
-        return next(filter(None, (self._draw(generator, *each) for each in history)), "")
+        self.seed(generator, value, "own")
+        return next(filter(None, (self.draw(generator, *each) for each in history)), "")
 
-    def _draw(
+    def draw(
         self, generator: str, kind: str, n: int, dtype: str, times: int = 1, thread: bool = False
     ) -> str:
         for _ in range(times):
@@ -419,9 +330,9 @@ class _Run:
             numbers.append(draw.make(n, getattr(torch, dtype), self.generators[generator]))
 
         if thread:
-            beside = threading.Thread(target=make)
-            beside.start()
-            beside.join()
+            other_thread = threading.Thread(target=make)
+            other_thread.start()
+            other_thread.join()
         else:
             make()
         if not numbers:
@@ -430,10 +341,10 @@ class _Run:
         values = numbers[0].cpu()
         shown = f"draw {len(self.drawn) + 1} ({kind} of {n} {dtype} from {generator})"
         bits = draw.bits or BITS[dtype]
-        wrong = _wrong_numbers(values.double(), draw, n, dtype) or _repetition(values, bits)
+        wrong = wrong_numbers(values.double(), draw, n, dtype) or repetition(values, bits)
         if wrong:
             return f"{shown} {wrong}"
-        told = n * bits >= ENOUGH_BITS
+        enough = n * bits >= ENOUGH_BITS
         for number, (of, state, where, others) in enumerate(self.drawn, 1):
             # the CPU's generator and the device's are of different kinds
             if of != drawn or (where == HOST) != (generator == HOST):
@@ -442,62 +353,26 @@ class _Run:
             other = f"draw {number} (from {where})"
             if state == before and not same:
                 return f"{shown} is not {other}, which had the same seed and the same draws before"
-            if told and differ(state, before) and same:
+            if enough and differ(state, before) and same:
                 return f"{shown} repeats {other}, whose state was another one"
         self.drawn.append((drawn, before, generator, values))
         return ""
 
 
-def _repetition(values: torch.Tensor, bits: float) -> str:
-    """Where numbers come again, in parts that are too long for chance; empty if nowhere."""
-    import torch
-
-    half = len(values) // 2
-    if half * bits >= ENOUGH_BITS and torch.equal(values[:half], values[half : 2 * half]):
-        return "has its first half again as its second"
-    # a power of two, as the sizes at which kernels split their work
-    length = 2 ** math.ceil(math.log2(ENOUGH_BITS / bits))
-    parts = values[: len(values) // length * length].reshape(-1, length)
-    first: dict[bytes, int] = {}
-    for number, part in enumerate(parts.contiguous().view(torch.uint8).numpy()):
-        before = first.setdefault(part.tobytes(), number)
-        if before != number:
-            end = length * (number + 1) - 1
-            return f"has elements {length * number} to {end} again, as from {length * before}"
-    return ""
-
-
-def _wrong_numbers(values: torch.Tensor, draw: Draw, n: int, dtype: str) -> str:
-    """What is wrong with n numbers of that kind, whatever the seed; empty if nothing is."""
-    if not n:
-        return f"has {len(values)} numbers" if len(values) else ""
-    if len(values) != n:
-        return f"has {len(values)} numbers"
-    low, high = float(values.min()), float(values.max())
-    if math.isnan(draw.mean):
-        missing = set(range(n)) - set(map(int, values.tolist()))
-        return f"lacks {len(missing)} of {n} numbers" if missing else ""
-    if not (low >= draw.low and (high < draw.high or (draw.closed and high <= draw.high))):
-        return f"has numbers from {low:g} to {high:g}, outside {draw.low:g} to {draw.high:g}"
-    bound = _mean_bound(draw, n) + 2.0 ** -BITS[dtype]
-    mean = float(values.mean())
-    if abs(mean - draw.mean) > bound:
-        return f"has the mean {mean:.4g} instead of {draw.mean:g} within {bound:.2g}"
-    return ""
-
-
-def _mean_bound(draw: Draw, n: int) -> float:
-    """How far the mean of n numbers may be off, but for one time in 1 / CHANCE.
-
-    Bounded numbers: Hoeffding, ``(high - low) sqrt(ln(2 / chance) / 2n)``. Others: Chebyshev would
-    be useless, so the tail of a sum of n exponential numbers is taken for both, ``s (sqrt(2t / n) +
-    t / n)`` with ``t = ln(2 / chance)`` (Boucheron, Lugosi, Massart: Concentration Inequalities,
-    theorem 2.10, with v = n and c = 1).
-    """
-    t = math.log(2 / CHANCE)
-    if draw.deviation is None:
-        return (draw.high - draw.low) * math.sqrt(t / (2 * n))
-    return draw.deviation * (math.sqrt(2 * t / n) + t / n)
+CALLS: Final[Runners] = {
+    "draw": _Run.draw,
+    "fork": _Run.fork,
+    "initial_seed": _Run.initial_seed,
+    "join": _Run.join,
+    "offset": _Run.offset,
+    "rerun": _Run.rerun,
+    "restore": _Run.restore,
+    "rewind": _Run.rewind,
+    "save": _Run.save,
+    "scribble": _Run.scribble,
+    "seed": _Run.seed,
+}
+"""What runs each call of a program."""
 
 
 AREA: Final = _Generators()

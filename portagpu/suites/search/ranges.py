@@ -3,8 +3,8 @@
 Every annotated block is in torch's profile, with its name, its labels and its domain, under the
 block around it in its thread: so :class:`portagpu.devices.annotations.annotate` has it for every
 device. What a device's own calls mark has to be in it where the device has no vendor, and may be
-where they tell the profiler of one. Depths and errors are judged on every device. Blocks that were
-open when the recording began are not in it."""
+where they report one to the profiler. Depths and errors are judged on every device. Blocks that
+were open when the recording began are not in it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.facts.captures.labels import DOMAIN, decode
-from portagpu.suites.search.area import Area, methods
+from portagpu.suites.search.area import Area
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 PLAIN: Final = ("forward", "a b", "layer/3")
 """Names that a profile shows as they are."""
 Shown = tuple[str, str, tuple[tuple[str, Any], ...]]
-"""Domain, name and labels, as a profile tells them."""
+"""Domain, name and labels, as a profile shows them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +70,8 @@ def compared(events: list[Event], expected: list[Node], thread: bool) -> str:
         index, node = left.pop(0)
         seen.add(index)
         if not _is(event, found, node.shown):
-            told = _told(node.shown)
-            return f"block {number + 1}{where} is {_short(event.name)}, and was marked as {told}"
+            marked = _as_marked(node.shown)
+            return f"block {number + 1}{where} is {_short(event.name)}, and was marked as {marked}"
         if name in PLAIN and not labels and not domain and event.name != name:
             return f"the block {name!r}{where} is shown as {_short(event.name)}"
         while around and around[-1][0].end < event.end:
@@ -82,14 +82,16 @@ def compared(events: list[Event], expected: list[Node], thread: bool) -> str:
         while outer is not None and outer not in seen and expected[outer].may_lack:
             outer = expected[outer].around
         if parent != outer:
-            inside = "no block" if parent is None else _told(expected[parent].shown)
-            right = "no block" if outer is None else _told(expected[outer].shown)
+            inside = "no block" if parent is None else _as_marked(expected[parent].shown)
+            right = "no block" if outer is None else _as_marked(expected[outer].shown)
             return (
                 f"the block {_short(event.name)}{where} is inside {inside}, and was inside {right}"
             )
     missing = next((node for _, node in left if not node.may_lack), None)
     return (
-        "" if missing is None else f"the block {_told(missing.shown)}{where} is not in the profile"
+        ""
+        if missing is None
+        else f"the block {_as_marked(missing.shown)}{where} is not in the profile"
     )
 
 
@@ -111,7 +113,7 @@ def _types(shown: Shown) -> list[type]:
     return [type(value) for _, value in shown[2]]
 
 
-def _told(shown: Shown) -> str:
+def _as_marked(shown: Shown) -> str:
     domain, name, labels = shown
     of = f" of the domain {domain}" if domain else ""
     return f"{_short(name)}{of}" + (f" with {dict(labels)}" if labels else "")
@@ -143,7 +145,7 @@ LABELS: Final[tuple[dict[str, Any], ...]] = (
 DOMAINS: Final = (DOMAIN, "mine", "a.b-c_1")
 COLORS: Final = (None, "red", "#00ff80", 0x123456)
 KINDS: Final = ("annotate", "labelled", "function", "push", "region")
-MOST_LEFT: Final = 64
+MAX_LEFT: Final = 64
 """Ranges that another program may have left open, where it was ended by an error."""
 
 
@@ -181,7 +183,7 @@ class _Ranges(Area):
         )
 
     def calls(self) -> Runners:
-        return methods(_Run, "_")
+        return CALLS
 
     def difference(self, rank: Rank, program: Program) -> str:
         run = _Run(rank.gpu)
@@ -201,7 +203,7 @@ class _Open:
 
 @dataclass(slots=True)
 class _Run:
-    """One program on the device, beside the model; threads are False and, beside it, True."""
+    """One program on the device and in the model; the main thread is False, the other one True."""
 
     gpu: Backend
     stacks: dict[bool, list[_Open]] = field(default_factory=lambda: {False: [], True: []})
@@ -216,16 +218,16 @@ class _Run:
         """The first difference."""
         wrong = self._none_open()
         if not any(name == "listen" for name, _ in program):
-            wrong = wrong or self._listen()
+            wrong = wrong or self.listen()
         if wrong:
             return wrong
         for name, given in program:
-            found: str | None = getattr(self, f"_{name}")(**given)
+            found: str | None = CALLS[name](self, **given)
             if found:
                 return found
         for thread, stack in self.stacks.items():
             while stack:
-                found = self._leave(False, thread)
+                found = self.leave(False, thread)
                 if found:
                     return found
         return self._recorded()
@@ -281,14 +283,14 @@ class _Run:
 
     def _none_open(self) -> str:
         """Close what another program left open."""
-        for _ in range(MOST_LEFT):
+        for _ in range(MAX_LEFT):
             try:
                 found = self.gpu.range_pop()
             except IndexError:
                 return ""
         return f"range_pop() without an open range is {found}, and no IndexError"
 
-    def _listen(self) -> str:
+    def listen(self) -> str:
         from torch.autograd.profiler import profile
 
         if self.profile is not None:
@@ -298,14 +300,14 @@ class _Run:
             warnings.simplefilter("ignore")
             self.profile.__enter__()
         _name_thread(other=False)
-        return self._listens(thread=False)
+        return self.listens(thread=False)
 
-    def _listens(self, thread: bool) -> str:
+    def listens(self, thread: bool) -> str:
         if thread or self.profile is None or self._in(thread, self.gpu.listens) is True:
             return ""
         return "listens() is not True while torch's profiler records"
 
-    def _enter(
+    def enter(
         self, kind: str, title: str, labels: int, domain: str, color: Any, thread: bool
     ) -> str:
         from portagpu.devices.annotations import annotate, region
@@ -346,7 +348,7 @@ class _Run:
         self.stacks[thread].append(_Open(kind, block.__exit__, node))
         return ""
 
-    def _leave(self, error: bool, thread: bool) -> str:
+    def leave(self, error: bool, thread: bool) -> str:
         if not self.stacks[thread]:
             return ""
         block = self.stacks[thread].pop()
@@ -362,12 +364,12 @@ class _Run:
             return "" if error and other is raised else f"a block ended with {other!r}"
         return "an annotated block swallowed the error that was raised in it" if swallowed else ""
 
-    def _mark(self, title: str, thread: bool) -> None:
+    def mark(self, title: str, thread: bool) -> None:
         """A mark is for the vendor's profiler: torch's may show it or not."""
         self._in(thread, partial(self.gpu.mark, f"{title} mark"))
         self._node(thread, f"{title} mark", {}, DOMAIN, may_lack=True)
 
-    def _decorated(self, title: str, labels: int, error: bool, thread: bool) -> str:
+    def decorated(self, title: str, labels: int, error: bool, thread: bool) -> str:
         from portagpu.devices.annotations import annotate
 
         def body(one: int, two: int = 2) -> int:
@@ -386,7 +388,7 @@ class _Run:
             return f"a decorated function gave {found}, not {expected}"
         return "" if function.__name__ == "body" else "a decorated function lost its name"
 
-    def _again(self, title: str, times: int, thread: bool) -> None:
+    def again(self, title: str, times: int, thread: bool) -> None:
         """One object, entered several times before it is left."""
         from portagpu.devices.annotations import annotate
 
@@ -407,19 +409,19 @@ class _Run:
                 opened += 1
         del self.stacks[thread][len(self.stacks[thread]) - opened :]
 
-    def _push_and_pop(self, title: str, times: int, thread: bool) -> str:
+    def push_and_pop(self, title: str, times: int, thread: bool) -> str:
         """Several ranges, each in the one before."""
         for _ in range(times):
-            found = self._enter("push", title, 0, DOMAIN, None, thread)
+            found = self.enter("push", title, 0, DOMAIN, None, thread)
             if found:
                 return found
         for _ in range(times):
-            found = self._leave(False, thread)
+            found = self.leave(False, thread)
             if found:
                 return found
         return ""
 
-    def _pop_of_none(self, thread: bool) -> str:
+    def pop_of_none(self, thread: bool) -> str:
         if self._depth(thread):
             return ""
         try:
@@ -450,6 +452,20 @@ class _Run:
                 if found:
                     return found
         return ""
+
+
+CALLS: Final[Runners] = {
+    "again": _Run.again,
+    "decorated": _Run.decorated,
+    "enter": _Run.enter,
+    "leave": _Run.leave,
+    "listen": _Run.listen,
+    "listens": _Run.listens,
+    "mark": _Run.mark,
+    "pop_of_none": _Run.pop_of_none,
+    "push_and_pop": _Run.push_and_pop,
+}
+"""What runs each call of a program."""
 
 
 def _nothing(*given: Any) -> None:

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.suites.search.area import Area, methods
+from portagpu.suites.search.area import Area
 from portagpu.suites.search.numbers.formats import claimed, rounded
 from portagpu.suites.search.numbers.tensors import listed, wrong_elements
 
@@ -199,14 +199,14 @@ class _Scaler(Area):
         )
 
     def calls(self) -> Runners:
-        return methods(_Run)
+        return CALLS
 
     def difference(self, rank: Rank, program: Program) -> str:
         run = _Run(rank.gpu)
         if found := run.new(enabled=rank.gpu.supports("autocast")):
             return found
         for name, given in program:
-            found = getattr(run, name)(**given) or run.check(f"after {name}")
+            found = CALLS[name](run, **given) or run.check(f"after {name}")
             if found:
                 return found
         return ""
@@ -246,7 +246,7 @@ class _Descent:
 
 @dataclass(slots=True)
 class _Run:
-    """One program on the device, beside the model."""
+    """One program on the device and in the model."""
 
     gpu: Backend
     model: Model = field(init=False)
@@ -389,10 +389,10 @@ class _Run:
         value: Any = new
         if new is not None and tensor:
             value = torch.tensor(new).to(self.gpu.device)
-        told = self._state()
+        state = self._state()
         right = self.model.update(new)
         return self._allowed(
-            f"update({new}) with {told}", right, lambda: self.scaler.update(value)
+            f"update({new}) with {state}", right, lambda: self.scaler.update(value)
         )[0]
 
     def _state(self) -> str:
@@ -476,6 +476,22 @@ class _Run:
             same = (right is None) == (leaf.grad is None)
             return "" if same else ("is missing" if leaf.grad is None else "is there")
         return wrong_elements(listed(leaf.grad), right, dtype, signs=False)
+
+
+CALLS: Final[Runners] = {
+    "clip": _Run.clip,
+    "half": _Run.half,
+    "load": _Run.load,
+    "loss": _Run.loss,
+    "new": _Run.new,
+    "save": _Run.save,
+    "step": _Run.step,
+    "train": _Run.train,
+    "unscale": _Run.unscale,
+    "update": _Run.update,
+    "zero": _Run.zero,
+}
+"""What runs each call of a program."""
 
 
 AREA: Final = _Scaler()

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from portagpu.suites.search.area import Call, Program
 
-MOST_VALUES: Final = 256
-"""A byte tells so many values apart."""
+MAX_VALUES: Final = 256
+"""A byte has this many values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +38,17 @@ class Table:
 
 def call(name: str, **arguments: Sequence[Any]) -> Table:
     """A call with one of those values for each argument, the simplest first."""
-    long = [key for key, values in arguments.items() if len(values) > MOST_VALUES]
+    long = [key for key, values in arguments.items() if len(values) > MAX_VALUES]
     if long:
-        raise ValueError(f"{name}: {long[0]} has more than {MOST_VALUES} values")
+        raise ValueError(f"{name}: {long[0]} has more than {MAX_VALUES} values")
     return Table(name, arguments)
 
 
 def hands(width: int, most: int) -> SearchStrategy[list[bytes]]:
-    """Lists of 1 to ``most`` different texts of so many bytes, none of which begins with 0.
+    """Lists of 1 to ``most`` different texts of ``width`` bytes, none of which begins with 0.
 
     Half of them are drawn with at least half of ``most``, because lists of hypothesis have six on
-    average. It begins with the simplest, all zeros: those are no programs, and cost no time.
+    average. It begins with the simplest, all zeros: those are not programs, and cost no time.
     """
     one = st.binary(min_size=width, max_size=width)
     lists = st.one_of(

@@ -44,45 +44,57 @@ LISTED_REPEATS: Final = 10
 
 
 RECENT: Final = 8
-"""Of so many earlier programs the journal tells: one may break what a later one stumbles over."""
+"""How many earlier programs the journal keeps: one may have broken what a later one uses."""
 
 
-_TELL_S: Final = 0.5
+_ALIVE_S: Final = 0.5
 
 
 class _TimeIsUp(BaseException):
-    """Ends a round from inside; hypothesis hands on what is no Exception."""
+    """Ends a round from inside; hypothesis re-raises what is not an Exception."""
 
 
 class _Differs(Exception):
-    """Tells hypothesis that a program failed."""
+    """Raised for hypothesis: a program failed."""
 
 
 def _recent() -> deque[str]:
     return deque(maxlen=RECENT)
 
 
-def journal_text(program: str, told: dict[str, Any], earlier: Iterable[str]) -> str:
-    """What stands in the journal while a program runs, one line each.
+def journal_text(program: str, state: dict[str, Any], earlier: Iterable[str]) -> str:
+    """What is in the journal while a program runs, one line each.
 
-    The program, what the round told before it as JSON, and the programs before, the last one first.
+    The program, the state of the round before it as JSON, and the programs before it, the last
+    one first.
     """
-    return "\n".join((program, json.dumps(told), *earlier))
+    return "\n".join((program, json.dumps(state), *earlier))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """How much a round may take.
+
+    The time begins after the first program: what it and hypothesis load takes longer than a short
+    search. So at least one program runs.
+    """
+
+    seconds: float
+    """For programs, until one fails."""
+    shrink_s: float
+    """For shrinking the program that failed."""
+    max_programs: float = math.inf
+    """The round ends after this many programs without a failure."""
+    min_programs: int = 1
+    """This many programs run even if ``seconds`` are over, unless that takes longer than
+    ``min_s``."""
+    min_s: float = 0.0
 
 
 @dataclass(slots=True)
-class Round:
-    """The programs of one seed, until the time is over or one fails and is as small as it gets."""
+class Outcome:
+    """What a round found."""
 
-    area: Area
-    rank: Rank
-    journal: int
-    """The file in which the program that runs now stands: it is read where the process dies."""
-    max_programs: float = math.inf
-    """After so many programs without a failure the round ends."""
-    min_programs: int = 1
-    """So many run also when the time is over, until ``min_s`` are over too, but always one."""
-    min_s: float = 0.0
     programs: int = 0
     calls: int = 0
     first: str = ""
@@ -92,25 +104,35 @@ class Round:
     found_at: int = 0
     """How many programs had run then."""
     smallest: str = ""
+    """The smallest program that failed, as text."""
     difference: str = ""
+    """What was different in it."""
     earlier: list[str] = field(default_factory=list)
     """The programs before the first that failed, the last ones first."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field, and the kind of the difference."""
+        fields = {each: getattr(self, each) for each in self.__slots__}
+        return {**fields, "kind": str(kind_of(self.difference))}
+
+
+@dataclass(slots=True)
+class Round:
+    """The programs of one seed, until the time is over or one fails and is as small as it gets."""
+
+    area: Area
+    rank: Rank
+    journal: int
+    """The file in which the program that runs now is: it is read if the process dies."""
+    budget: Budget
+    outcome: Outcome = field(default_factory=Outcome)
     _recent: deque[str] = field(default_factory=_recent)
-    _seconds: float = field(default=0.0)
-    _started: float = field(default=0.0)
-    _deadline: float = field(default=math.inf)
-    _shrink_s: float = field(default=0.0)
+    _started: float = 0.0
+    _deadline: float = math.inf
 
-    def run(self, number: int, seconds: float, shrink_s: float) -> None:
-        """Run programs of the seed ``number`` for ``seconds``, and shrink for ``shrink_s``.
-
-        The time begins behind the first program: what it and hypothesis load takes longer than a
-        short search. So one program runs at least, and ``min_programs`` of them where that takes no
-        longer than ``min_s``.
-        """
+    def run(self, number: int) -> Outcome:
+        """Run programs of the seed ``number``, and shrink the first that fails."""
         programs = self.area.programs(self.rank.gpu)
-        self._seconds = seconds
-        self._shrink_s = shrink_s
 
         @SETTINGS
         @seed(number)
@@ -121,35 +143,39 @@ class Round:
         # HypothesisException: a program that fails now and then; what was seen is kept here
         with contextlib.suppress(_TimeIsUp, _Differs, HypothesisException):
             each()
+        return self.outcome
 
     def _run_one(self, program: Program) -> None:
-        over = not self.first and self.programs >= self.max_programs
-        if over or (self.programs and time.monotonic() >= self._end()):
+        outcome = self.outcome
+        over = not outcome.first and outcome.programs >= self.budget.max_programs
+        if over or (outcome.programs and time.monotonic() >= self._end()):
             raise _TimeIsUp
         text = to_text(self.area.name, program)
         journal = journal_text(text, {}, self._recent)
         found = run_program(self.area, self.rank, program, journal, self.journal)
-        if not self.programs:
+        if not outcome.programs:
             self._started = time.monotonic()
-            self._deadline = self._started + self._seconds
-        self.programs += 1
-        self.calls += len(program)
+            self._deadline = self._started + self.budget.seconds
+        outcome.programs += 1
+        outcome.calls += len(program)
         if not found:
             self._recent.appendleft(text)
             return
-        if not self.first:
-            self.first = text
-            self.earlier = list(self._recent)
-            self.found_s, self.found_at = time.monotonic() - self._started, self.programs
-            self._deadline = time.monotonic() + self._shrink_s
-        if not self.smallest or (len(text), text) <= (len(self.smallest), self.smallest):
-            self.smallest, self.difference = text, found
+        if not outcome.first:
+            outcome.first = text
+            outcome.earlier = list(self._recent)
+            outcome.found_s = time.monotonic() - self._started
+            outcome.found_at = outcome.programs
+            self._deadline = time.monotonic() + self.budget.shrink_s
+        smallest = outcome.smallest
+        if not smallest or (len(text), text) <= (len(smallest), smallest):
+            outcome.smallest, outcome.difference = text, found
         raise _Differs
 
     def _end(self) -> float:
-        if self.first or self.programs >= self.min_programs:
+        if self.outcome.first or self.outcome.programs >= self.budget.min_programs:
             return self._deadline
-        return max(self._deadline, self._started + self.min_s)
+        return max(self._deadline, self._started + self.budget.min_s)
 
 
 @dataclass(slots=True)
@@ -181,8 +207,8 @@ class Listing:
             if self.programs and (time.monotonic() >= deadline or len(self.found) >= max_found):
                 return
             text = to_text(self.area.name, program)
-            # a process that dies leaves behind what it found, and where to go on
-            journal = journal_text(text, self.told(len(listed)), self._recent)
+            # a process that dies leaves what it found, and where to go on
+            journal = journal_text(text, self.to_json(len(listed)), self._recent)
             difference = run_program(self.area, self.rank, program, journal, self.journal)
             self._recent.appendleft(text)
             self.next += 1
@@ -193,7 +219,7 @@ class Listing:
                     self.found_s, self.found_at = time.monotonic() - started, self.programs
                 self.found.append((text, to_json(difference), *self._seen(program, journal)))
 
-    def told(self, total: int) -> dict[str, Any]:
+    def to_json(self, total: int) -> dict[str, Any]:
         """The round as JSON, of ``total`` programs in the list."""
         return {
             "total": total,
@@ -273,25 +299,17 @@ def search_rank(
     if listed is not None:
         listed = found.ordered(listed, seed)
         listing = Listing(found, rank, file, start)
-        # how long a list takes to make is no part of the time: torch's database takes seconds
+        # how long a list takes to make is not part of the time: torch's database takes seconds
         listing.run(listed, time.monotonic() + seconds, max_found)
         found.end(rank)
-        return listing.told(len(listed))
-    round_ = Round(found, rank, file, min_programs=min_programs, min_s=min_s)
+        return listing.to_json(len(listed))
+    budget = Budget(seconds=seconds, shrink_s=shrink_s, min_programs=min_programs, min_s=min_s)
     watch = watch_world()
-    round_.run(number, seconds, shrink_s)
+    outcome = Round(found, rank, file, budget).run(number)
     found.end(rank)
     return {
-        "programs": round_.programs,
-        "calls": round_.calls,
-        "first": round_.first,
-        "smallest": round_.smallest,
-        "difference": round_.difference,
-        "kind": str(kind_of(round_.difference)),
+        **outcome.to_json(),
         "starved": asdict(watch.starved),
-        "earlier": round_.earlier,
-        "found_s": round_.found_s,
-        "found_at": round_.found_at,
         "aside": Counter(found.aside()),
         "unjudged": found.unjudged(),
     }
@@ -334,15 +352,15 @@ def repeat_rank(
 
 @contextlib.contextmanager
 def _alive_for(seconds: float) -> Iterator[None]:
-    """Tell for so long at most that this rank goes on: what it imports takes as long as it may."""
+    """Report for at most this long that the rank goes on: imports may take that long."""
     over = threading.Event()
 
-    def tell() -> None:
+    def report() -> None:
         end = time.monotonic() + seconds
-        while time.monotonic() < end and not over.wait(_TELL_S):
+        while time.monotonic() < end and not over.wait(_ALIVE_S):
             tell_alive()
 
-    thread = threading.Thread(target=tell, name="portagpu-alive", daemon=True)
+    thread = threading.Thread(target=report, name="portagpu-alive", daemon=True)
     thread.start()
     try:
         yield

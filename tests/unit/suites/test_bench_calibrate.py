@@ -128,8 +128,8 @@ def test_a_row_says_what_it_is_of_and_a_targets_file_accepts_it() -> None:
         ([measure(BF16, 600.0)] * 4 + [measure(BF16, 600.0, shape={"m": 1})], "shape, unit or"),
         ([measure(BF16, 6000.0)] * 5, "above-limit"),
         ([measure(BF16, 0.0)] * 5, "not positive"),
-        ([measure("gemm/bf16[max]", 9.0, shape="the fastest square")] * 5, "no fixed one"),
-        ([measure("memory/copy", 9.0, shape=None)] * 5, "no fixed one"),
+        ([measure("gemm/bf16[max]", 9.0, shape="the fastest square")] * 5, "not fixed"),
+        ([measure("memory/copy", 9.0, shape=None)] * 5, "not fixed"),
         ([measure(BF16, None, verdict="SKIP", reason="no bf16")] * 5, "skipped"),
     ],
 )
@@ -158,7 +158,7 @@ def other_run(**changes: Any) -> Run:
 @pytest.mark.parametrize(
     ("runs", "reason"),
     [
-        (lambda: good_runs(4), "4 runs are too few: 5 are needed"),
+        (lambda: good_runs(4), "4 runs are too few: give at least 5"),
         (lambda: good_runs(5)[:4] * 2, "is given twice"),
         (
             lambda: [*good_runs(), other_run(target="amd-mi325x")],
@@ -350,7 +350,7 @@ def test_sizes_that_differ_are_not_compared() -> None:
     [
         (
             lambda: [*good_runs(), other_run(target="amd-mi325x")],
-            "several targets, which are no peers",
+            "several targets \\(",
         ),
         (lambda: [run_of([])], "there is no measure"),
     ],

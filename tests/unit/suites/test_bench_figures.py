@@ -177,7 +177,7 @@ def test_a_hint_beside_a_binding_figure_decides_nothing() -> None:
     case = cases("amd-mi300x")["gemm/fp32[4000,mn]"]
     assert judged(case, 95.0, both).verdict is Verdict.PASS
     shown = figures_to_show(figures_of(both.all_expectations, case, summarise([95.0]), None, {}))
-    assert shown[0]["not_judged"] == "a hint beside a figure that binds"
+    assert shown[0]["not_judged"] == "a hint, and another figure binds"
     assert shown[0]["met"] is False
 
 

@@ -1,4 +1,4 @@
-"""Programs of blocks, operations and leaves on the device, beside the state."""
+"""Programs of blocks, operations and leaves: on the device, and in the model of the state."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.suites.search.area import Area, methods
+from portagpu.suites.search.area import Area
 from portagpu.suites.search.numbers.formats import claimed, rounded
 from portagpu.suites.search.numbers.tensors import host_tensor, wrong_result
 
@@ -88,7 +88,7 @@ class _Autocast(Area):
         )
 
     def calls(self) -> Runners:
-        return methods(_Run, "_")
+        return CALLS
 
     def difference(self, rank: Rank, program: Program) -> str:
         import torch
@@ -106,7 +106,7 @@ class _Autocast(Area):
 
 @dataclass(slots=True)
 class _Run:
-    """One program on the device, beside the model."""
+    """One program on the device and in the model."""
 
     gpu: Backend
     blocks: ExitStack
@@ -140,7 +140,7 @@ class _Run:
                 self._tensor(each, "float32").clone().requires_grad_() for each in self.weights
             ]
         for name, given in program:
-            found: str | None = getattr(self, f"_{name}")(**given)
+            found: str | None = CALLS[name](self, **given)
             if found:
                 return found
         return ""
@@ -151,7 +151,7 @@ class _Run:
             host_tensor([rounded(v, dtype) for v in values], dtype).to(self.gpu.device).view(2, 2)
         )
 
-    def _refuse(self) -> str:
+    def refuse(self) -> str:
         from portagpu.base.errors import Unsupported
 
         try:
@@ -172,7 +172,7 @@ class _Run:
             return autocast(kind, enabled=enabled, cache_enabled=cached)
         return self.gpu.autocast(kind, enabled=enabled, cache_enabled=cached)
 
-    def _enter(
+    def enter(
         self, dtype: str | None, enabled: bool, cached: bool | None = None, via: str = "gpu"
     ) -> str:
         block = self.blocks.enter_context(ExitStack())
@@ -181,9 +181,9 @@ class _Run:
             self._forget()
         self.open.append(block)
         self.state.enter(dtype, enabled, cached)
-        return self._query(thread=False)
+        return self.query(thread=False)
 
-    def _leave(self, raising: bool = False) -> str:
+    def leave(self, raising: bool = False) -> str:
         if not self.state.leave():
             return ""
         block = self.open.pop()
@@ -195,14 +195,14 @@ class _Run:
             block.close()
         if not self.state.outer:
             self._forget()
-        return self._query(thread=False)
+        return self.query(thread=False)
 
     def _forget(self) -> None:
         """The outermost block is entered or left: no leaf is cached."""
         self.former = [[] for _ in WEIGHTS]
         self.cast.clear()
 
-    def _query(self, thread: bool) -> str:
+    def query(self, thread: bool) -> str:
         import torch
 
         if not self.gpu.supports("autocast"):
@@ -224,7 +224,7 @@ class _Run:
             return f"autocast computes in {dtype} and not in {state.dtype} {where}"
         return ""
 
-    def _run(self, op: str, dtype: str, other: str, thread: bool, block: str, seed: int) -> str:
+    def run(self, op: str, dtype: str, other: str, thread: bool, block: str, seed: int) -> str:
         for each in operations(self.gpu) if op == "every" else (op,):
             found = self._run_one(each, dtype, other, thread, block, seed)
             if found:
@@ -278,12 +278,12 @@ class _Run:
                 return f"the {name} operand of {what} changed: it {wrong}"
         return ""
 
-    def _weigh(self, number: int, dtype: str, back: str, block: bool = False) -> str:
+    def weigh(self, number: int, dtype: str, back: str, block: bool = False) -> str:
         """:meth:`_product` in a block of its own, or as it is."""
         if not block:
             return self._product(number, dtype, back)
-        found = self._enter(None, True) or self._product(number, dtype, "no")
-        return self._leave() or found
+        found = self.enter(None, True) or self._product(number, dtype, "no")
+        return self.leave() or found
 
     def _product(self, number: int, dtype: str, back: str) -> str:
         """A product with a leaf, which may be cast once for all of the outermost block."""
@@ -342,7 +342,7 @@ class _Run:
         what = f"the gradient of leaf {number}, whose product ran in {inside},"
         if leaf.grad is None:
             return f"{what} is missing"
-        # in an open block the gradients are not told: torch does not recommend it, and casts again
+        # in an open block two gradients are right: torch does not recommend it, and casts again
         kinds = {inside, self.state.dtype} if self.state.enabled else {inside}
         right = [
             tuple(each)
@@ -351,7 +351,7 @@ class _Run:
         wrong = wrong_result(leaf.grad, right, (2, 2), "float32", signs=False)
         return f"{what} {wrong}" if wrong else ""
 
-    def _change(self, number: int, how: str) -> None:
+    def change(self, number: int, how: str) -> None:
         """Add 1 to a leaf, as an optimizer does."""
         import torch
 
@@ -372,7 +372,7 @@ class _Run:
         if not self.state.outer:
             self.former[number] = []
 
-    def _custom(self, cast: bool, dtype: str, inside: bool) -> str:
+    def custom(self, cast: bool, dtype: str, inside: bool) -> str:
         """A function of one's own, whose backward pass runs as its forward pass did."""
         import torch
 
@@ -404,12 +404,25 @@ class _Run:
         enabled = self.state.enabled and not cast
         given = "float32" if changed else dtype
         for name, (on, kept) in zip(("forward", "backward"), seen, strict=True):
-            told = f"{name} of a function with custom_fwd({'cast_inputs' if cast else ''})"
+            case = f"{name} of a function with custom_fwd({'cast_inputs' if cast else ''})"
             if on != enabled:
-                return f"{told} ran with autocast {_on(on)} and not {_on(enabled)}"
+                return f"{case} ran with autocast {_on(on)} and not {_on(enabled)}"
             if kept != f"torch.{given}":
-                return f"{told} of {dtype} was given {kept.removeprefix('torch.')}, not {given}"
+                return f"{case} of {dtype} was given {kept.removeprefix('torch.')}, not {given}"
         return ""
+
+
+CALLS: Final[Runners] = {
+    "change": _Run.change,
+    "custom": _Run.custom,
+    "enter": _Run.enter,
+    "leave": _Run.leave,
+    "query": _Run.query,
+    "refuse": _Run.refuse,
+    "run": _Run.run,
+    "weigh": _Run.weigh,
+}
+"""What runs each call of a program."""
 
 
 def _on(enabled: bool) -> str:
@@ -433,9 +446,9 @@ def _in(thread: bool, work: Callable[[], None]) -> None:
         except Exception as error:  # noqa: BLE001 - raised again where it is judged
             raised.append(error)
 
-    beside = threading.Thread(target=caught)
-    beside.start()
-    beside.join()
+    other = threading.Thread(target=caught)
+    other.start()
+    other.join()
     if raised:
         raise raised[0]
 

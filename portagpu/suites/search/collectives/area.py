@@ -81,7 +81,7 @@ class Leader:
                 found.followers[json.loads(connection.recv_bytes())] = connection
         return found
 
-    def tell(self, message: Any) -> None:
+    def send(self, message: Any) -> None:
         """Send a message to everyone."""
         text = json.dumps(message).encode()
         for each in self.followers.values():
@@ -256,7 +256,7 @@ class _Collectives(Area):
         text = json.dumps(program)
         if self._is_over or text in self._kept:
             return self._kept.get(text, "")
-        leader.tell(program)
+        leader.send(program)
         reports = {0: self._report(rank, program)}
         try:
             reports |= leader.answers(LIMITS.group_s, lambda: self._abandon(rank, program))
@@ -273,21 +273,21 @@ class _Collectives(Area):
             self._is_over = _uses_default(program)
             if self._is_over or any(each["raised"] and each["raised"][2] for each in every):
                 self._kept[text] = found
-            leader.tell("over" if self._is_over else "drop")
+            leader.send("over" if self._is_over else "drop")
         elif found:
-            leader.tell("seen")
+            leader.send("seen")
         return found
 
     def follow(self, rank: Rank) -> None:
         link = follow(rank, self._number)
         self._number += 1
-        while (told := json.loads(link.recv_bytes())) is not None:
-            if isinstance(told, str):
-                rank.broke_group |= told == "over"
-                if told == "drop":
+        while (message := json.loads(link.recv_bytes())) is not None:
+            if isinstance(message, str):
+                rank.broke_group |= message == "over"
+                if message == "drop":
                     self._drop_groups(rank)
                 continue
-            program = [(name, given) for name, given in told]
+            program = [(name, given) for name, given in message]
             report = self._report(rank, program)
             link.send_bytes(json.dumps(report).encode())
             # rank 0 always says that it has seen a difference, unless it hangs
@@ -298,7 +298,7 @@ class _Collectives(Area):
 
     def end(self, rank: Rank) -> None:
         leader = self._joined(rank)
-        leader.tell(None)
+        leader.send(None)
         leader.close()
         self._leader = None
         self._kept, self._is_over = {}, False

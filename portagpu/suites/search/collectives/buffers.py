@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 GUARD: Final = 99
 _BEHIND: Final = 5
-"""Guard elements behind a buffer."""
+"""Guard elements after a buffer."""
 _INTEGERS: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _COLUMNS: Final = (2, 3, 5, 7)
 
@@ -123,7 +123,7 @@ class Buffer:
 
     def _clause(self, got: torch.Tensor, part: Part, place: int, number: int, segments: int) -> str:
         if number in (0, segments - 1):
-            where = "before" if number == 0 else "behind"
+            where = "before" if number == 0 else "after"
             return f"wrote {self._shown(got[place])} {where} {self.content.what}"
         within = ""
         if part.bounds:

@@ -92,13 +92,13 @@ OFTEN: Final = {"all_reduce": 4, "reduce_scatter_tensor": 4, "message": 6}
 
 Others are at 3, and portagpu's own, which are several collectives each, at 1.
 """
-MOST: Final = 16
+MAX_CALLS: Final = 16
 _WIDTH: Final = 18
 """Bytes of a call: one more than its arguments."""
 
 
 def programs(gpu: Backend) -> SearchStrategy[Program]:
-    """Programs of 1 to ``MOST`` calls."""
+    """Programs of 1 to ``MAX_CALLS`` calls."""
     every = {
         False: _tables(gpu, GROUPS),
         True: _tables(gpu, ("same", "same", "same", "tail", "one")),
@@ -110,7 +110,7 @@ def programs(gpu: Backend) -> SearchStrategy[Program]:
         return _in_default_group(calls) if default else calls
 
     # the default group in programs of its own: after an error in it there is no other program
-    return st.tuples(st.sampled_from((False, False, True)), hands(_WIDTH, MOST)).map(made)
+    return st.tuples(st.sampled_from((False, False, True)), hands(_WIDTH, MAX_CALLS)).map(made)
 
 
 def _dealt(gpu: Backend, every: Sequence[Table], hand: bytes) -> Call:
@@ -127,7 +127,7 @@ def _tables(gpu: Backend, groups: Sequence[str]) -> list[Table]:
         for _ in range(OFTEN.get(name, 1 if name in HELPERS else 3))
     ]
     kinds = ("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list")
-    beside = [
+    rest = [
         (4, call("objects", group=groups, kind=kinds, root=ROOTS, seed=BYTES)),
         (3, call("wait", which=("first", "last", "all"))),
         (2, call("barrier", group=tuple(MAY_REFUSE), late=ROOTS, how=("sync", "wait"))),
@@ -138,7 +138,7 @@ def _tables(gpu: Backend, groups: Sequence[str]) -> list[Table]:
         ),
         (1, call("refuse", group=("whole", "even", "tail", "one"), kind=REFUSED)),
     ]
-    return found + [each for often, each in beside for _ in range(often)]
+    return found + [each for often, each in rest for _ in range(often)]
 
 
 def has_float(gpu: Backend, name: str) -> bool:
@@ -202,7 +202,7 @@ def _collective(gpu: Backend, name: str) -> dict[str, Sequence[Any]]:
 
 
 def settled(gpu: Backend, name: str, given: dict[str, Any]) -> dict[str, Any]:
-    """The arguments, with those replaced that have no meaning beside the others."""
+    """The arguments, with those replaced that have no meaning with the others."""
     found = dict(given)
     n, dtype = found["n"], found["dtype"]
     single = name in WHOLE or name in _FLAT or name.startswith("reduce_scatter_")

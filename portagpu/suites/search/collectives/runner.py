@@ -1,4 +1,4 @@
-"""A program on one rank: its calls on the device beside the model, and a report of them."""
+"""A program on one rank: its calls on the device and in the model, and a report of them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ import torch.distributed as dist
 from portagpu.base.errors import RankLost
 from portagpu.base.text import error_line
 from portagpu.suites.search.area import ProgramError
-from portagpu.suites.search.collectives import model
-from portagpu.suites.search.collectives import without_buffers as beside
+from portagpu.suites.search.collectives import model, without_buffers
 from portagpu.suites.search.collectives.buffers import Buffer
 from portagpu.suites.search.collectives.calls import (
     CALLS,
@@ -116,8 +115,8 @@ class Runner:
             self._wait(**given)
         elif name in CALLS:
             self._collectives(index, name, **given)
-        elif name in beside.CALLS:
-            self._beside(index, name, **given)
+        elif name in without_buffers.CALLS:
+            self._call_without_buffers(index, name, **given)
         else:
             raise ProgramError(f"there is no call {name!r} in programs of collectives")
 
@@ -212,7 +211,7 @@ class Runner:
             else:
                 self._finish(step)
 
-    def _beside(self, index: int, name: str, group: str, **given: Any) -> None:
+    def _call_without_buffers(self, index: int, name: str, group: str, **given: Any) -> None:
         """A call without buffers: a function of ``without_buffers``."""
         of = self.groups[group]
         if self.rank.rank not in of.ranks:
@@ -220,9 +219,11 @@ class Runner:
         self.report.members.append(index)
         self.report.labels[index] = f"{given.get('kind', name)} {of.words}"
         if name == "barrier":
-            self.report.barriers[index] = beside.barrier(self.rank, of.handle, of.ranks, **given)
+            self.report.barriers[index] = without_buffers.barrier(
+                self.rank, of.handle, of.ranks, **given
+            )
             return
-        found = beside.CALLS[name](self.rank, of.handle, of.ranks, **given)
+        found = without_buffers.CALLS[name](self.rank, of.handle, of.ranks, **given)
         self._see(index, found)
 
     def _see(self, index: int, found: str) -> None:
@@ -324,6 +325,6 @@ Runner._collectives.__signature__ = signature(Runner._collective).replace(  # ty
 RUNNERS: Final[Runners] = {
     "wait": Runner._wait,
     **dict.fromkeys(CALLS, Runner._collectives),
-    **beside.CALLS,
+    **without_buffers.CALLS,
 }
 """What runs each call of programs."""

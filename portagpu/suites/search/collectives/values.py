@@ -23,13 +23,13 @@ SIGNIFICAND: Final = {
     "float8_e4m3fnuz": 4,
 }
 """Bits of the significand, with the one that is not stored."""
-LARGEST: Final = {
+MAX_NUMBER: Final = {
     "float64": (2 - 2**-52) * 2.0**1023,
     "float32": (2 - 2**-23) * 2.0**127,
     "float16": 65504.0,
     "bfloat16": (2 - 2**-7) * 2.0**127,
 }
-SMALLEST: Final = {
+MIN_NUMBER: Final = {
     "float64": 2.0**-1074,
     "float32": 2.0**-149,
     "float16": 2.0**-24,
@@ -134,7 +134,7 @@ def _column(random: Random, values: str, op: str, dtype: str, n: int) -> list[Nu
         return _extremes(random, op, dtype, n)
     if op == "PRODUCT":
         return _factors(random, n)
-    # a whole average where each is so many times as large
+    # a whole average where each is that many times as large
     times = n if op == "AVG" else 1
     if values == "small":
         return [float(times * _sign(random, 1, 5)) for _ in range(n)]
@@ -176,7 +176,7 @@ def _factors(random: Random, n: int) -> list[Number]:
 
 def _extremes(random: Random, op: str, dtype: str, n: int) -> list[Number]:
     """Infinities, the largest and the smallest numbers, and minus zero: exact in any order."""
-    largest, tiny = LARGEST[dtype], SMALLEST[dtype]
+    largest, tiny = MAX_NUMBER[dtype], MIN_NUMBER[dtype]
     if op in ("MIN", "MAX"):
         every = (math.inf, -math.inf, largest, -largest, tiny, -tiny, 1.0, -1.0)
         return [random.choice(every) for _ in range(n)]
@@ -192,7 +192,7 @@ def _extremes(random: Random, op: str, dtype: str, n: int) -> list[Number]:
 
 
 def _specials(random: Random, op: str, n: int) -> list[Number]:
-    """A NaN of one rank beside numbers of the others, or infinities of both signs in a sum."""
+    """A NaN of one rank and numbers of the others, or infinities of both signs in a sum."""
     one = random.randrange(n)
     found: list[Number] = [float(_sign(random, 1, 5)) for _ in range(n)]
     found[one] = math.nan

@@ -122,7 +122,7 @@ def describe(rank: Rank, group: Any, ranks: Sequence[int]) -> str:
     }
     for what, (got, wanted) in found.items():
         if got != wanted:
-            return f"was told {got} for {what}, not {wanted}"
+            return f"got {got} for {what}, not {wanted}"
     return ""
 
 

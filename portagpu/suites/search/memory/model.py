@@ -106,7 +106,7 @@ class Model:
             self.changed += 1
 
     def also(self, size: int, most: int = 0) -> None:
-        """For a moment so many bytes more were alive, at most ``most``, and are garbage after."""
+        """For a moment this many bytes more were alive, at most ``most``, and are garbage after."""
         now = self.current()
         low, high = now.low + size, now.high + max(size, most)
         self.highest = Bounds(max(self.highest.low, low), max(self.highest.high, high))
@@ -162,7 +162,7 @@ KEYS: Final = tuple(
     f"{kind}_bytes.all.{what}" for kind in ("allocated", "reserved") for what in ("current", "peak")
 )
 TRIES: Final = 3
-"""How often two calls may see another amount in use: processes beside this one take and free."""
+"""How often two calls may see another amount in use: other processes take and free memory."""
 
 
 def wrong_counters(stats: Mapping[str, int]) -> str:
@@ -171,12 +171,12 @@ def wrong_counters(stats: Mapping[str, int]) -> str:
         if key not in stats:
             return f"the statistics have no {key}"
         if type(stats[key]) is not int or stats[key] < 0:
-            return f"{key} is {stats[key]!r}, which is no whole number of bytes"
+            return f"{key} is {stats[key]!r}, which is not a whole number of bytes"
     return ""
 
 
 def wrong_info(source: Any, gpu: Backend, in_use: int = 0) -> str:
-    """What is wrong with free, total and used memory, where so many bytes at least are in use.
+    """What is wrong with free, total and used memory, where at least this many bytes are in use.
 
     ``source`` is asked: the device, or the module for the current device.
     """
@@ -185,7 +185,7 @@ def wrong_info(source: Any, gpu: Backend, in_use: int = 0) -> str:
         used = source.device_memory_used()
         for name, value in (("free", free), ("total", total), ("used", used)):
             if type(value) is not int:
-                return f"the {name} memory is {value!r}, which is no whole number"
+                return f"the {name} memory is {value!r}, which is not a whole number"
         if not 0 <= free <= total or not total:
             return f"mem_get_info says that {free} of {total} bytes are free"
         if abs(total - free - used) <= total // 20:

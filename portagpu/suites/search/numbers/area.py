@@ -73,7 +73,7 @@ def spread(choices: Sequence[Choice]) -> list[Choice]:
 
 
 def drawn(choices: Sequence[Choice], *, calls: int) -> SearchStrategy[Program]:
-    """Programs of up to ``calls`` calls, and mostly of so many."""
+    """Programs of up to ``calls`` calls, most of them of this many."""
     from hypothesis import strategies as st
 
     every = spread(choices)
@@ -89,10 +89,10 @@ def drawn(choices: Sequence[Choice], *, calls: int) -> SearchStrategy[Program]:
 
 SEEDS: Final = tuple(range(16))
 PATTERN_SEEDS: Final = tuple(range(256))
-MOST: Final = 32
+MAX_CALLS: Final = 32
 """Calls of a program."""
 DTYPES: Final = {"reduce": 2, "product": 2}
-"""An operation is named once for so many of its dtypes, or once for 4; these have more forms."""
+"""An operation is named once for this many of its dtypes, or once for 4; these have more forms."""
 CASTS: Final = 40
 """How often the cast is named among the operations, for its many pairs of dtypes."""
 ATTENTIONS: Final = 8
@@ -111,14 +111,14 @@ class _Numbers(Area):
     name = "numbers"
 
     def programs(self, gpu: Backend) -> SearchStrategy[Program]:
-        return drawn(_choices(claimed(gpu)), calls=MOST)
+        return drawn(_choices(claimed(gpu)), calls=MAX_CALLS)
 
     def calls(self) -> Runners:
         return CALLS
 
     def difference(self, rank: Rank, program: Program) -> str:
         with warnings.catch_warnings():
-            # torch warns about tensors given as out whose memory it has to allocate anew
+            # torch warns about tensors given as out whose memory it has to allocate again
             warnings.simplefilter("ignore")
             for name, given in program:
                 found = CALLS[name](rank.gpu, **given)
@@ -151,7 +151,7 @@ def _choice(name: str, op: str, dtypes: list[str], lists: Mapping[str, Any]) -> 
 
 
 def _moved(op: str, have: list[str]) -> list[str]:
-    """The dtypes in which an operation that moves elements is told."""
+    """The dtypes in which an operation that moves elements is judged."""
     found = moves.OPS[op]
     barred = (found.ordered and "complex", found.sums and "bool")
     return [each for each in have if kind_of(each) not in barred]

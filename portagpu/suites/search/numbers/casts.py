@@ -52,7 +52,7 @@ BLOCK: Final = 256
 """Of a format of 16 bits a call tries every 256th pattern, from one of 256 on, and for a wide
 dtype every 1024th of its target's."""
 SEEDS: Final = 16
-"""Of the seeds so many make other numbers than patterns: what is drawn is used again."""
+"""This many of the seeds make other numbers than patterns: what is drawn is used again."""
 PATTERNS: Final = "patterns"
 WIDE: Final = ("float32", "float64")
 """Of these the patterns are those of the dtype that they are cast to, and what is between."""
@@ -71,7 +71,7 @@ def rights(source: str, target: str, kind: str, n: int, seed: int) -> tuple[Righ
 def pattern_block(dtype: str, seed: int, target: str = "") -> tuple[float, ...]:
     """The numbers of one block of bit patterns, or of all 256.
 
-    Of a wide dtype those of the small ``target``, the middle up to the next one, and beside it.
+    Of a wide dtype those of the small ``target``, the middles between them, and their neighbours.
     """
     if dtype in SMALL:
         every = pattern_values(dtype)
@@ -151,8 +151,10 @@ def _of(found: torch.Tensor, wanted: list[Right], placed: Placed, target: str) -
     if not bad:
         return ""
     value = placed.values[bad[0]]
-    alike = [converted(each, dtype_of(placed.whole), target) for each in placed.storage[: len(got)]]
-    ignored = not placed.tensor.is_contiguous() and all(map(is_right, got, alike))
+    stored = [
+        converted(each, dtype_of(placed.whole), target) for each in placed.storage[: len(got)]
+    ]
+    ignored = not placed.tensor.is_contiguous() and all(map(is_right, got, stored))
     return "; the strides were ignored" if ignored else f" (the number {value})"
 
 
@@ -223,8 +225,8 @@ def _difference(cast: torch.Tensor, source: str, target: str) -> str:
     for index in _suspects(got, source, target):
         value, right = got[index], converted(values[index], source, target)
         if not is_right(value, right):
-            told = nature(value, right, target)
-            return f"gave {value} for {values[index]}, not {shown(right)}{told}"
+            kind = nature(value, right, target)
+            return f"gave {value} for {values[index]}, not {shown(right)}{kind}"
     return ""
 
 
@@ -274,32 +276,32 @@ def _same(found: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 @lru_cache(maxsize=256)
 def expected(source: str, target: str) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """What :func:`every_number` becomes in a real dtype: each tensor is right, where it is told.
+    """What :func:`every_number` becomes in a real dtype: right tensors, and where they are defined.
 
-    int64 for integers, float64 for others. A float beyond the range of an integer is not told.
+    int64 for integers, float64 for others. A float beyond the range of an integer is not defined.
     """
     import torch
 
     exact = torch.tensor(every_number(source), dtype=torch.float64)
-    told = torch.ones(len(exact), dtype=torch.bool)
+    is_defined = torch.ones(len(exact), dtype=torch.bool)
     if target in INTEGERS:
         size = 1 << INTEGERS[target]
         low = 0 if target == "uint8" else -size // 2
         if source in INTEGERS:
             wrapped = [(each - low) % size + low for each in every_number(source)]
-            return [torch.tensor(wrapped)], told
+            return [torch.tensor(wrapped)], is_defined
         whole = exact.trunc()
-        told = (whole >= low) & (whole < low + size)
-        defined = torch.where(told, whole, 0.0)
-        return [torch.tensor(list(map(int, defined.tolist())))], told
+        is_defined = (whole >= low) & (whole < low + size)
+        defined = torch.where(is_defined, whole, 0.0)
+        return [torch.tensor(list(map(int, defined.tolist())))], is_defined
     if target == "bool":
-        return [torch.where(exact == 0, 0.0, torch.ones_like(exact))], told
+        return [torch.where(exact == 0, 0.0, torch.ones_like(exact))], is_defined
     found = _rounded(exact, target)
     if target == "float8_e4m3fn":
         # beyond 448 it is NaN before torch 2.12 and 448 since (pytorch PR 178817)
         saturated = exact.clamp(-448.0, 448.0)
-        return [found, torch.where(found.isnan(), saturated, found)], told
-    return [found], told
+        return [found, torch.where(found.isnan(), saturated, found)], is_defined
+    return [found], is_defined
 
 
 def _rounded(exact: torch.Tensor, target: str) -> torch.Tensor:

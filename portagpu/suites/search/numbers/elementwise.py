@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.suites.search.numbers.formats import COMPLEX, INTEGERS, converted, kind_of, promoted
@@ -85,10 +86,19 @@ def elementwise_difference(
     found = OPS[op]
     if kind_of(dtype) not in found.kinds.split():
         return ""
-    other = _second_dtype(gpu, found, dtype, other or dtype)
-    rest = (layout, beside, form, seed, other_layout)
-    call = _Call(gpu, op, found, dtype, other, tuple(shape), *rest)
-    return call.difference(_class(found, kind, dtype))
+    request = _Request(
+        name=op,
+        dtype=dtype,
+        other=_second_dtype(gpu, found, dtype, other or dtype),
+        kind=_class(found, kind, dtype),
+        shape=tuple(shape),
+        layout=layout,
+        second=beside,
+        second_layout=other_layout,
+        form=form,
+        seed=seed,
+    )
+    return _Call(gpu, request.settled()).difference()
 
 
 def _class(op: Pointwise, kind: str, dtype: str) -> str:
@@ -98,7 +108,7 @@ def _class(op: Pointwise, kind: str, dtype: str) -> str:
 
 
 def _second_dtype(gpu: Backend, op: Pointwise, dtype: str, other: str) -> str:
-    """The second operand's dtype: another one where mixtures are told, and the device has it."""
+    """The second operand's dtype: another one where mixtures are judged, and the device has it."""
     import torch
 
     kinds = op.kinds.split()
@@ -113,89 +123,80 @@ def _second_dtype(gpu: Backend, op: Pointwise, dtype: str, other: str) -> str:
     return other if support not in ("none", "storage") else dtype
 
 
-class _Call:
-    """One call: its operands, what is right, and what the device gives."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    """One operation: its operands, and the form in which it is called."""
 
-    def __init__(
-        self,
-        gpu: Backend,
-        name: str,
-        op: Pointwise,
-        dtype: str,
-        other: str,
-        shape: Shape,
-        layout: str,
-        beside: str,
-        form: str,
-        seed: int,
-        other_layout: str,
-    ) -> None:
-        self.gpu, self.name, self.op, self.shape = gpu, name, op, shape
-        self.dtype, self.other, self.other_layout = dtype, other, other_layout
-        self.layout, self.beside, self.form, self.seed = layout, beside, form, seed
+    name: str
+    dtype: str
+    other: str
+    """The dtype of the second operand."""
+    kind: str
+    """The class of the operands' numbers."""
+    shape: Shape
+    layout: str
+    second: str
+    """The shape of the second operand against ``shape``: one of ``OTHERS``."""
+    second_layout: str
+    form: str
+    seed: int
 
-    def difference(self, kind: str) -> str:
-        """The first one."""
-        self._settle()
-        first = place(self.gpu, self.dtype, self.shape, self.layout, kind, self.seed)
-        rest = self._rest(kind)
-        operands, a, values = [first, *rest], first.tensor, first.values
-        if self.form == "conj":
-            a, values = a.conj(), [each.conjugate() for each in values]
-        if self.form == "same":
-            operands = [first] * self.op.arity
-            rest = operands[1:]
-        columns = [values, *(self._spread(each) for each in rest)]
-        given: list[Any] = [each.tensor for each in rest]
-        if self.form == "scalar":
-            scalars = POWERS if self.name == "div" else SCALARS
-            scalar = scalars[self.seed % len(scalars)]
-            if self.dtype == "uint8":
-                scalar = abs(scalar)
-            columns, given = [values, [scalar] * len(values)], [scalar]
-            operands = [first]
-        wanted, common = self._right(columns)
-        return self._run(a, given, wanted, common, operands, columns)
+    @property
+    def op(self) -> Pointwise:
+        return OPS[self.name]
 
-    def _settle(self) -> None:
-        """A form that these dtypes do not have becomes a plain call."""
+    def settled(self) -> _Request:
+        """The request with a form, a second dtype and a layout that go together."""
+        found = self
+        if self.form == "in place" and self.layout not in WRITABLE:
+            found = replace(found, layout="transposed")
+        found = replace(found, form=self._possible_form())
+        return replace(found, other=self.dtype) if found.form in ("same", "scalar") else found
+
+    def _possible_form(self) -> str:
+        """The form, if the operation and the dtypes have it, else a call that they have."""
+        plain = "+" if self.name in OPERATORS else "method"
+        match self.form:
+            case "same" if self.op.is_limited:
+                return plain
+            case "scalar" if self.op.is_limited or self.op.arity != 2 or self.dtype == "bool":
+                return plain
+            case "scalar" if self.name in TENSORS_ALONE:
+                return "again"
+            case "conj" if self.dtype not in COMPLEX:
+                return plain
+            case "in place" if not self._is_possible_in_place():
+                return "method"
+            case "out" if self.name in NO_OUT:
+                return "function"
+            case "+":
+                return plain
+        return self.form
+
+    def _is_possible_in_place(self) -> bool:
         import torch
 
-        if self.op.count or self.op.divisor:
-            self.form = "+" if self.form in ("scalar", "same") else self.form
-        if self.form == "conj" and self.dtype not in COMPLEX:
-            self.form = "+"
-        if self.form == "scalar" and (self.op.arity != 2 or self.dtype == "bool"):
-            self.form = "+"
-        if self.form == "scalar" and self.name in TENSORS_ALONE:
-            self.form = "again"
-        if self.form in ("same", "scalar"):
-            self.other = self.dtype
-        if self.form == "in place":
-            self.layout = self.layout if self.layout in WRITABLE else "transposed"
-            missing = not hasattr(torch.Tensor, f"{self.name}_")
-            if self._result() != self.dtype or missing:
-                self.form = "method"
-        if self.form == "out" and self.name in NO_OUT:
-            self.form = "function"
-        if self.form == "+" and self.name not in OPERATORS:
-            self.form = "method"
+        return self.result == self.dtype and hasattr(torch.Tensor, f"{self.name}_")
 
-    def _common(self) -> str:
+    @property
+    def common(self) -> str:
+        """The dtype in which torch computes."""
         if self.other == self.dtype:
             return self.dtype
         # a tensor without dimensions decides only among kinds
         order = ("bool", "int", "float", "complex")
         first, second = order.index(kind_of(self.dtype)), order.index(kind_of(self.other))
-        if self.beside == "no dimension" and self.shape and second <= first:
+        if self.second == "no dimension" and self.shape and second <= first:
             return self.dtype
-        if self.beside == "no dimension" and self.shape and first == order.index("float"):
+        if self.second == "no dimension" and self.shape and first == order.index("float"):
             # c10's toComplexType: the complex dtype of the other one's parts
             return "complex128" if self.dtype == "float64" else "complex64"
         return promoted(self.dtype, self.other)
 
-    def _result(self) -> str:
-        common = self._common()
+    @property
+    def result(self) -> str:
+        """The dtype of the result."""
+        common = self.common
         if self.op.result == "bool":
             return "bool"
         if self.op.result == "real":
@@ -204,27 +205,78 @@ class _Call:
             return "float32"
         return common
 
-    def _rest(self, kind: str) -> list[Placed]:
-        shape = _beside(self.shape, self.beside)
-        found = []
-        for number in range(1, self.op.arity):
-            size = shape if number == 1 else self.shape
-            what = "ordinary" if kind == "special" and self.seed % 3 == 0 else kind
-            each = place(self.gpu, self.other, size, self.other_layout, what, self.seed + number)
-            if self.op.divisor or self.op.count:
-                each = self._limited(each, size)
-            found.append(each)
+    @property
+    def second_shape(self) -> Shape:
+        """The shape of the second operand."""
+        if not self.shape or self.second == "no dimension":
+            return ()
+        if self.second == "row":
+            return self.shape[-1:]
+        if self.second == "column":
+            return (*self.shape[:-1], 1)
+        return (1,) if self.second == "one element" else self.shape
+
+    def __str__(self) -> str:
+        dtypes = self.dtype if self.other == self.dtype else f"{self.dtype} and {self.other}"
+        second = f", second {self.second}" if self.op.arity > 1 else ""
+        return f"{self.name} of {dtypes} ({self.form}, {self.shape}, {self.layout}{second})"
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One call: its operands, what is right, and what the device gives."""
+
+    gpu: Backend
+    request: _Request
+
+    def difference(self) -> str:
+        """The first difference, as a clause; empty if there is none."""
+        request = self.request
+        op, form = request.op, request.form
+        first = place(
+            self.gpu, request.dtype, request.shape, request.layout, request.kind, request.seed
+        )
+        rest = self._rest()
+        operands, a, values = [first, *rest], first.tensor, first.values
+        if form == "conj":
+            a, values = a.conj(), [each.conjugate() for each in values]
+        if form == "same":
+            operands = [first] * op.arity
+            rest = operands[1:]
+        columns = [values, *(self._spread(each) for each in rest)]
+        given: list[Any] = [each.tensor for each in rest]
+        if form == "scalar":
+            scalars = POWERS if request.name == "div" else SCALARS
+            scalar = scalars[request.seed % len(scalars)]
+            if request.dtype == "uint8":
+                scalar = abs(scalar)
+            columns, given = [values, [scalar] * len(values)], [scalar]
+            operands = [first]
+        return self._run(a, given, operands, columns)
+
+    def _rest(self) -> list[Placed]:
+        """The operands after the first."""
+        request, found = self.request, []
+        kind = request.kind
+        if kind == "special" and request.seed % 3 == 0:
+            kind = "ordinary"
+        for number in range(1, request.op.arity):
+            size = request.second_shape if number == 1 else request.shape
+            seed = request.seed + number
+            each = place(self.gpu, request.other, size, request.second_layout, kind, seed)
+            found.append(self._limited(each, size) if request.op.is_limited else each)
         return found
 
     def _limited(self, placed: Placed, shape: Shape) -> Placed:
         """Divisors without 0 (undefined for integers), and counts of bits below the dtype's."""
         from portagpu.suites.search.numbers.tensors import host_tensor
 
-        most = INTEGERS.get(self.dtype, 8)
+        most = INTEGERS.get(self.request.dtype, 8)
         values = [
-            abs(each) % most if self.op.count else each or type(each)(3) for each in placed.storage
+            abs(each) % most if self.request.op.count else each or type(each)(3)
+            for each in placed.storage
         ]
-        host = host_tensor(values, self.other)
+        host = host_tensor(values, self.request.other)
         whole = host.clone().to(self.gpu.device)
         tensor = whole.as_strided(shape, placed.tensor.stride(), placed.tensor.storage_offset())
         mine = [values[each] for each in placed.where]
@@ -233,30 +285,32 @@ class _Call:
     def _spread(self, placed: Placed) -> list[Any]:
         """The elements as often as they are broadcast."""
         shape = tuple(placed.tensor.shape)
-        if shape == self.shape:
+        if shape == self.request.shape:
             return placed.values
-        return [placed.values[each] for each in broadcast_index(shape, self.shape)]
+        return [placed.values[each] for each in broadcast_index(shape, self.request.shape)]
 
-    def _right(self, columns: list[list[Any]]) -> tuple[list[Right], str]:
-        common, result = self._common(), self._result()
+    def _right(self, columns: list[list[Any]]) -> list[Right]:
+        """What is right for each element of those operands."""
+        request = self.request
+        common, result, is_scalar = request.common, request.result, request.form == "scalar"
         kept = []
-        for values, source in zip(columns, (self.dtype, *[self.other] * 2), strict=False):
-            same = source == common or self.form == "scalar"
+        for values, source in zip(columns, (request.dtype, *[request.other] * 2), strict=False):
+            same = source == common or is_scalar
             kept.append(values if same else [self._promoted(v, source, common) for v in values])
-        if self.form == "scalar" and kind_of(common) in ("float", "complex"):
+        if is_scalar and kind_of(common) in ("float", "complex"):
             kept[1] = [type(v)(w) for v, w in zip(kept[0], kept[1], strict=True)]
-        right, none = self.op.right, [None] * size_of(self.shape)
+        op, none = request.op, [None] * size_of(request.shape)
         kept += [none] * (3 - len(kept))
         wanted: list[Right] = []
         for a, b, c in zip(*kept[:3], strict=True):
-            lost = a is None or (self.op.arity > 1 and b is None)
-            wanted.append(None if lost else finish(right(a, b, c, common), result))
-        return wanted, result
+            lost = a is None or (op.arity > 1 and b is None)
+            wanted.append(None if lost else finish(op.right(a, b, c, common), result))
+        return wanted
 
     def _promoted(self, value: Any, source: str, common: str) -> Any:
         """``value`` in the common dtype; a tensor of one element may not have been rounded."""
         found = converted(value, source, common)
-        one = 1 in (size_of(self.shape), size_of(_beside(self.shape, self.beside)))
+        one = 1 in (size_of(self.request.shape), size_of(self.request.second_shape))
         kept = not one or found == value or found != found
         return found if kept else None
 
@@ -264,53 +318,48 @@ class _Call:
         self,
         a: torch.Tensor,
         given: list[Any],
-        wanted: list[Right],
-        result: str,
         operands: list[Placed],
         columns: list[list[Any]],
     ) -> str:
         import torch
 
-        what = self._what()
-        function = getattr(torch, self.name)
+        what, name, form = str(self.request), self.request.name, self.request.form
+        wanted, result = self._right(columns), self.request.result
+        function = getattr(torch, name)
         into: Placed | None = None
-        if self.form == "in place":
-            found = getattr(a, f"{self.name}_")(*given)
+        if form == "in place":
+            found = getattr(a, f"{name}_")(*given)
             into = operands[0]
-        elif self.form == "out":
-            layout = WRITABLE[self.seed % len(WRITABLE)]
-            into = place(self.gpu, result, self.shape, layout, "integers", self.seed + 5)
+        elif form == "out":
+            seed, shape = self.request.seed, self.request.shape
+            layout = WRITABLE[seed % len(WRITABLE)]
+            into = place(self.gpu, result, shape, layout, "integers", seed + 5)
             found = function(a, *given, out=into.tensor)
-        elif self.form == "method":
-            found = getattr(a, self.name)(*given)
-        elif self.form == "+":
-            found = OPERATORS[self.name](a, *given)
+        elif form == "method":
+            found = getattr(a, name)(*given)
+        elif form == "+":
+            found = OPERATORS[name](a, *given)
         else:
             found = function(a, *given)
-            if self.form == "again":
+            if form == "again":
                 found = function(a, *given)
         if into is not None:
             if found.data_ptr() != into.tensor.data_ptr():
                 return f"{what} returned another tensor than the one that it was to write"
             found = into.tensor
-        wrong = wrong_result(found, wanted, self.shape, result, signs=self._signs())
+        wrong = wrong_result(found, wanted, self.request.shape, result, signs=self._signs())
         if wrong:
             return f"{what} {wrong}{self._why(found, wanted, into, operands, columns)}"
         if into is not None and (changed := into.changed(written=True)):
-            return f"{what} wrote beside its elements: {changed}"
+            return f"{what} wrote outside its elements: {changed}"
         for number, each in enumerate(operands, 1):
             if each is not into and (changed := each.changed()):
                 return f"{what} wrote operand {number}: {changed}"
         return ""
 
     def _signs(self) -> bool:
-        """Whether the sign of a zero is told: torch adds complex numbers times one, by (1+0j)."""
-        return self.op.signs and kind_of(self._common()) != "complex"
-
-    def _what(self) -> str:
-        dtypes = self.dtype if self.other == self.dtype else f"{self.dtype} and {self.other}"
-        beside = f", second {self.beside}" if self.op.arity > 1 else ""
-        return f"{self.name} of {dtypes} ({self.form}, {self.shape}, {self.layout}{beside})"
+        """Whether zeros have their signs: torch adds complex numbers times one, by (1+0j)."""
+        return self.request.op.signs and kind_of(self.request.common) != "complex"
 
     def _why(
         self,
@@ -320,33 +369,22 @@ class _Call:
         operands: list[Placed],
         columns: list[list[Any]],
     ) -> str:
-        """What the whole result tells: an element not written, strides ignored, operands."""
+        """What the whole result shows: an element not written, strides ignored, operands."""
+        dtype, form = self.request.dtype, self.request.form
         got, first = listed(found), operands[0]
         if len(got) != len(wanted):
             return ""
-        bad = next(
-            (i for i, w in enumerate(wanted) if wrong_elements([got[i]], [w], self.dtype)), 0
-        )
+        bad = next((i for i, w in enumerate(wanted) if wrong_elements([got[i]], [w], dtype)), 0)
         if into is not None and str(got[bad]) == str(into.values[bad]):
             return "; it was not written"
-        enough = len(first.storage) >= len(got) and self.form not in ("conj", "in place")
+        enough = len(first.storage) >= len(got) and form not in ("conj", "in place")
         if enough and not first.tensor.is_contiguous():
             stored = [list(first.storage[: len(got)]), *columns[1:]]
-            if not wrong_elements(got, self._right(stored)[0], self.dtype, signs=False):
+            if not wrong_elements(got, self._right(stored), dtype, signs=False):
                 return "; the strides were ignored"
-        if self.form == "conj":
+        if form == "conj":
             plain = [[each.conjugate() for each in columns[0]], *columns[1:]]
-            if not wrong_elements(got, self._right(plain)[0], self.dtype, signs=False):
+            if not wrong_elements(got, self._right(plain), dtype, signs=False):
                 return "; the conjugate view was read as it is"
         values = [each[bad] for each in columns if bad < len(each)]
         return f" (of {', '.join(map(str, values))})"
-
-
-def _beside(shape: Shape, beside: str) -> Shape:
-    if not shape or beside == "no dimension":
-        return ()
-    if beside == "row":
-        return shape[-1:]
-    if beside == "column":
-        return (*shape[:-1], 1)
-    return (1,) if beside == "one element" else shape

@@ -212,7 +212,7 @@ def pattern_values(dtype: str) -> tuple[float, ...]:
 
 @cache
 def fp8_codes(dtype: str) -> dict[str, int]:
-    """The code of each number by its text, which tells -0.0 from 0.0."""
+    """The code of each number by its text, which is another one for -0.0 than for 0.0."""
     return {str(value): code for code, value in enumerate(fp8_values(dtype))}
 
 

@@ -385,13 +385,13 @@ def gradient_difference(
     gradients, times = _gradients(step, form, leaves, (x, y), result, back.tensor, gpu)
     what = f"of {op} of {dtype} ({form}, {(m, n)}, {layout})"
     for number, (leaf, got, right) in enumerate(zip(leaves, gradients, wanted, strict=False), 1):
-        told = f"the gradient {number} {what}"
+        name = f"the gradient {number} {what}"
         if got is None:
-            return f"{told} is missing"
+            return f"{name} is missing"
         flat = [_times(each, times, dtype) for line in right or [] for each in line]
         wrong = wrong_result(got, flat, tuple(leaf.shape), dtype, signs=False)
         if wrong:
-            return f"{told} {wrong}{_why(got, right, times, dtype)}"
+            return f"{name} {wrong}{_why(got, right, times, dtype)}"
     operands = [("operand 1", first), ("operand 2", second)]
     if times == 1:
         # a leaf may keep a view of the gradient given, and add the next one into it
@@ -454,8 +454,8 @@ def _why(got: torch.Tensor, right: Rows | None, times: int, dtype: str) -> str:
     """Whether it was added up too often or too seldom."""
     from portagpu.suites.search.numbers.tensors import listed, wrong_elements
 
-    for other, told in ((1, "it was not added to the first"), (2, "it was added twice")):
+    for other, reason in ((1, "it was not added to the first"), (2, "it was added twice")):
         flat = [_times(each, other, dtype) for line in right or [] for each in line]
         if other != times and not wrong_elements(listed(got), flat, dtype, signs=False):
-            return f": {told}"
+            return f": {reason}"
     return ": all of it is 0" if not any(listed(got)) else ""

@@ -284,7 +284,7 @@ def _sort(g: Given) -> tuple[torch.Tensor, Rows]:
 
 
 class WrongIndexError(ValueError):
-    """The indices beside sorted values are wrong; the message is a clause."""
+    """The indices of sorted values are wrong; the message is a clause."""
 
 
 def _topk(g: Given) -> tuple[torch.Tensor, Rows]:
@@ -382,7 +382,7 @@ class Move:
 
     run: Callable[[Given], tuple[torch.Tensor, Rows]]
     sums: bool = False
-    """It adds: whole numbers alone are told."""
+    """It adds: only whole numbers are judged."""
     ordered: bool = False
     """It compares: complex numbers have no order."""
     result: str = ""
@@ -443,8 +443,8 @@ def indexing_difference(
     if (found.ordered and unordered) or (found.needs and 0 in shape):
         return ""
     if found.sums:
-        told = {"int": {"wide": "wide"}, "float": {"special": "whole", "mixed": "whole"}}
-        kind = told.get(kind_of(dtype), {}).get(kind, "integers")
+        kinds = {"int": {"wide": "wide"}, "float": {"special": "whole", "mixed": "whole"}}
+        kind = kinds.get(kind_of(dtype), {}).get(kind, "integers")
         if dtype == "bool":
             return ""
     x: Placed = place(gpu, dtype, (m, n), layout, kind, seed)

@@ -51,6 +51,11 @@ class Pointwise:
     classes: tuple[str, ...] = ()
     """The classes of numbers for which something is claimed; all where it is empty."""
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether not every number of the dtype may be the second operand."""
+        return self.divisor or self.count
+
 
 def finish(value: Any, dtype: str) -> Any:
     """A result of exact or float64 arithmetic as a number of ``dtype``."""
@@ -181,7 +186,7 @@ def _clamp(a: Any, b: Any, c: Any, _t: str) -> Any:
 def _triple(sign: int) -> Callable[..., Any]:
     """a + b * c: exact for whole numbers, else with a rounding of the product, or without one.
 
-    Nothing is claimed where the rounded product is no number, though the sum may be one.
+    Nothing is claimed where the rounded product is not a number, though the sum may be one.
     """
 
     def right(a: Any, b: Any, c: Any, t: str) -> Any:
@@ -227,7 +232,7 @@ def _most(t: str) -> float:
 
 
 def _tiny(t: str, value: float) -> float:
-    """What may be lost of a number that is no normal one, or of the half format's last bit."""
+    """What may be lost of a number that is not normal, or of the half format's last bit."""
     normal = smallest_normal(t)
     near = abs(value) < 2 * normal
     return normal if near and t != "float16" else smallest(t) if near else 0.0

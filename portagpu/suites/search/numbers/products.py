@@ -145,7 +145,7 @@ def product_difference(
         )
         return f"{what} {wrong}{lost}"
     if into is not None and (changed := into.changed(written=True)):
-        return f"{what} wrote beside its elements: {changed}"
+        return f"{what} wrote outside its elements: {changed}"
     for number, each in enumerate(operands, 1):
         if each is not into and (changed := each.changed()):
             return f"{what} wrote operand {number}: {changed}"
@@ -248,7 +248,7 @@ def _product(
         total = sum(terms)
         finite = sum(abs(each) for each in terms if math.isfinite(each))
         certain = total != total or finite < largest(dtype) / 4
-        # a product that overflows in float64 is no infinity that was given
+        # a product that overflows in float64 is not an infinity that was given
         given = not all(map(math.isfinite, line)) or not all(map(math.isfinite, column))
         certain = certain and given and not near_end and _is_certain(line, column)
         return (total, 0.0, 0, 0.0) if certain else None

@@ -413,7 +413,7 @@ def _run(
         into = place(gpu, result, out, WRITABLE[seed % len(WRITABLE)], "integers", seed + 5)
         found = function(x, out=into.tensor, **named)
         changed = into.changed(written=True)
-        return f"wrote beside its elements: {changed}" if changed else found
+        return f"wrote outside its elements: {changed}" if changed else found
     if form == "method":
         function, x = getattr(x, name), None
     given = () if x is None else (x,)

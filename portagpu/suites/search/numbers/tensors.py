@@ -44,17 +44,17 @@ CLASSES: Final = (
     "distinct",
     "denormal",
 )
-MOST: Final = 8
+MAX_WHOLE: Final = 8
 """The largest of the class "integers"."""
 SHORT: Final = 32
 LONG: Final = 512
-"""Up to so many numbers are drawn in powers of two."""
+"""Up to this many numbers are drawn in powers of two."""
 
 
 def numbers(dtype: str, kind: str, n: int, seed: int) -> tuple[Any, ...]:
     """``n`` numbers.
 
-    integers: whole, at most ``MOST``; negative ones too. ones: all 1. distinct: whole and all
+    integers: whole, at most ``MAX_WHOLE``; negative ones too. ones: all 1. distinct: whole and all
     different as far as the dtype goes, in no order. ordinary: 2^-4 to 2^4 with all bits of the
     mantissa. denormal: below the smallest normal number or little above, integers for others. wide:
     any bits of the dtype. whole: integers with a few NaN and infinities, for which their sums need
@@ -115,17 +115,17 @@ def _wholes(dtype: str, kind: str, n: int, chance: random.Random) -> list[int]:
         ends = [low, high, low + 1, high - 1, 0, 1, 3, whole_to_dtype(-1, dtype)]
         ends += [e for e in (2**24 + 1, -(2**24) - 1, 2**31, 2**53 + 1) if low <= e <= high]
         return chance.choices(ends, k=n)
-    return chance.choices(range(max(low, -MOST), MOST + 1), k=n)
+    return chance.choices(range(max(low, -MAX_WHOLE), MAX_WHOLE + 1), k=n)
 
 
 def _floats(dtype: str, kind: str, n: int, chance: random.Random) -> list[float]:
     if kind == "special":
         rare = specials(dtype)
-        # what is no number, and the infinities, are few among them
+        # NaN and the infinities are few among them
         found = _ends(dtype, n, chance)
         return [each if chance.random() < 0.3 else chance.choice(rare) for each in found]
     if kind == "integers":
-        most = MOST if largest(dtype) >= MOST else 4
+        most = MAX_WHOLE if largest(dtype) >= MAX_WHOLE else 4
         return [float(each) for each in chance.choices(range(-most, most + 1), k=n)]
     if kind == "whole":
         rare = (math.nan, math.inf, -math.inf)
@@ -408,8 +408,8 @@ def wrong_elements(
             continue
         if not is_right(value, right, signs):
             last = ", the last" if index == len(wanted) - 1 and index else ""
-            told = nature(value, right, dtype)
-            return f"gave {value} at element {index}{last}, not {shown(right)}{told}"
+            kind = nature(value, right, dtype)
+            return f"gave {value} at element {index}{last}, not {shown(right)}{kind}"
     return ""
 
 
@@ -423,7 +423,7 @@ def shown(right: Right) -> str:
 
 
 def nature(got: Any, right: Right, dtype: str) -> str:
-    """What the difference is, where one value tells it; begins with ": "."""
+    """What the difference is, where one value shows it; begins with ": "."""
     value = right.value if isinstance(right, Within) else right
     if isinstance(value, tuple) or isinstance(got, bool) or isinstance(value, bool):
         return ""

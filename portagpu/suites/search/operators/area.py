@@ -63,7 +63,7 @@ class Operators(Area):
     def ordered(self, listed: list[Program], seed: int) -> list[Program]:
         """Every operator with half of its samples in one dtype, then in the next; then the rest.
 
-        Operators that stand side by side in torch's database are alike, and begin with different
+        Neighbours in torch's database are similar operators, and begin with different
         dtypes and halves.
         """
         order = random.Random(seed)  # noqa: S311 - an order, no secret

@@ -77,7 +77,7 @@ def cpu_seeds() -> Iterator[None]:
 
 @contextmanager
 def drawing() -> Iterator[list[bool]]:
-    """A block that tells at its end, in the list, whether the CPU's random numbers were used.
+    """A block that notes at its end, in the list, whether the CPU's random numbers were used.
 
     Torch's database seeds the numbers of random operators, and restores them.
     """

@@ -162,7 +162,7 @@ def _times(times: float, limit: float) -> str:
 
 
 def _whole(one: Any, other: Any, changes: Any, number: int, name: str) -> str:
-    """The first whole number that is another one, and is no matter of the inputs' roundings."""
+    """The first whole number that is another one, and not by the roundings of inputs."""
     wrong = one != other
     if not bool(wrong.any()):
         return ""
@@ -253,8 +253,8 @@ def _computes(func: Any) -> bool:
 SIGNS: Final = (2, 0, 1, 3)
 """Of which changes of a leaf the largest counts: with random signs, plus, minus, and random again.
 What is right with the first alone is right: more changes make no bound smaller."""
-_LEAST: Final = 2.0**-20
-"""The least relative change: float64 still tells what it does."""
+_MIN_CHANGE: Final = 2.0**-20
+"""The smallest relative change whose effect float64 still shows."""
 _NO_MATTER: Final = math.inf
 
 
@@ -291,7 +291,7 @@ class Reference:
     def changes(self, number: int, signs: int = len(SIGNS)) -> Any:
         """For each element of a result what changes of the inputs by 1 change; inf if unknown.
 
-        Of whole numbers inf where one changes, and else 0. At least so many ``signs`` are tried.
+        Of whole numbers inf where one changes, and else 0. At least this many ``signs`` are tried.
         """
         while self._tried < signs:
             self._try(SIGNS[self._tried])
@@ -301,7 +301,7 @@ class Reference:
     def _try(self, seed: int) -> None:
         import torch
 
-        eps = max(self.unit, _LEAST)
+        eps = max(self.unit, _MIN_CHANGE)
         leaves = leaf_count(self.sample, self.dtype)
         # one more for the inner results, and one for the weights of a gradient
         count = leaves + 1 + self.gradient
@@ -350,7 +350,7 @@ class Reference:
         if not each and size.numel():
             size = size.max()
             known = change[change.isfinite()]
-            # one element that nothing is known of tells nothing of the others
+            # one element of which nothing is known says nothing of the others
             change = torch.where(change.isfinite(), known.max() if known.numel() else 0.0, change)
         return growth(terms, unit) * (size + change) + terms * smallest(dtype)
 

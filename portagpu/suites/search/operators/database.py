@@ -133,7 +133,7 @@ UNWRITTEN: Final = frozenset(("linalg.lstsq",))
 not write (pytorch v2.13.0, aten/src/ATen/native/BatchLinearAlgebra.cpp, apply_lstsq)."""
 
 ON_THE_HOST: Final = frozenset(("tensor_split",))
-"""Tensors beside the first one have to be on the CPU (docs of torch.tensor_split)."""
+"""Tensors other than the first one have to be on the CPU (docs of torch.tensor_split)."""
 
 OTHER_WIDTH: Final = frozenset(("linspace", "logspace", "torch.ops.aten._safe_softmax.default"))
 """Results of the default dtype (docs of torch.linspace), or of the one in which they are summed."""

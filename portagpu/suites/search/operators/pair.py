@@ -72,10 +72,10 @@ class _Pair:
 
     def excepted(self, direction: str) -> bool:
         """Whether torch excepts the direction; it is then noted."""
-        told = database.declared(self.operator, direction, self.device.type, self.dtype)
-        if told:
+        reason = database.declared(self.operator, direction, self.device.type, self.dtype)
+        if reason:
             self.found.aside.append(f"excepted by torch: {direction}")
-        return told
+        return reason
 
     def judge(self) -> None:
         """Every sample and direction, until one differs."""
@@ -220,7 +220,7 @@ class _Pair:
         reference: Reference,
         values: bool,
     ) -> list[Result] | None:
-        """The results on the device; None if there is a difference, which is then told."""
+        """The results on the device; None if there is a difference, which is then noted."""
         try:
             got = forward(self.operator, here)
         except Exception as error:  # noqa: BLE001 - whatever a device raises is what it did

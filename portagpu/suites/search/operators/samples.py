@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _SEED: Final = 1234
 """That of torch's tests (``--seed`` of torch.testing._internal.common_utils), for each sample."""
 _LOOKED_AT: Final = 32
-"""Some operators have thousands of samples; those that run are spread over so many."""
+"""Some operators have thousands of samples; those that run are spread over this many."""
 
 Sample = Any
 """A ``SampleInput`` of torch, which has no types."""
@@ -275,11 +275,11 @@ def shown(sample: Sample) -> str:
     return line if len(line) <= 100 else f"{line[:100]}..."
 
 
-MOST_SAMPLES: Final = 4
+MAX_SAMPLES: Final = 4
 ODD: Final[Mapping[str, int]] = {"S": 7, "M": 11, "L": 33}
 """Instead of 5, 10 and 20. Odd sizes leave a rest in every vector and block; the largest, and the
 squares of the others, are more than the 32 lanes of a warp."""
-LARGEST: Final = 2**12
+MAX_ELEMENTS: Final = 2**12
 """Elements of an enlarged tensor at most: a sample takes milliseconds."""
 _OWN_SIZES: Final = frozenset(("_segment_reduce", "histogramdd"))
 """Samples in which written lengths belong to the constants; torch checks no length of the first
@@ -289,15 +289,15 @@ where it is told to trust them (``unsafe``)."""
 def samples(
     operator: Operator, dtype: Any, gradient: bool, half: int | None = None
 ) -> list[tuple[int, Sample, bool]]:
-    """At most ``MOST_SAMPLES`` of the operator, with their numbers and whether they are torch's.
+    """At most ``MAX_SAMPLES`` of the operator, with their numbers and whether they are torch's.
 
-    Half of them are not, or more where torch has few. What the CPU refuses of those is no sample.
+    Half of them are not, or more where torch has few. Those that the CPU refuses are left out.
     With ``half`` 0 or 1 it is every second of each kind.
     """
     usual = made(operator, dtype, gradient)
     other = _others(operator, dtype, gradient, usual)
-    count = min(len(other), max(MOST_SAMPLES // 2, MOST_SAMPLES - len(usual)))
-    most = min(len(usual), MOST_SAMPLES - count)
+    count = min(len(other), max(MAX_SAMPLES // 2, MAX_SAMPLES - len(usual)))
+    most = min(len(usual), MAX_SAMPLES - count)
     first = [round(k * (len(usual) - 1) / max(1, most - 1)) for k in range(most)]
     places = [len(other) * (2 * k + 1) // (2 * count) for k in range(count)]
     every: list[tuple[int, Callable[[], Sample], bool]] = [
@@ -359,7 +359,7 @@ def _may_grow(tensor: Any, dtype: Any) -> bool:
     elements = 1
     for size in tensor.shape:
         elements *= _larger(size)
-    return tensor.dtype == dtype and tensor.layout == torch.strided and elements <= LARGEST
+    return tensor.dtype == dtype and tensor.layout == torch.strided and elements <= MAX_ELEMENTS
 
 
 def _larger(size: int) -> int:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 from hypothesis import strategies as st
 
 from portagpu.facts.capability import Capability
-from portagpu.suites.search.area import Area, has_contract, methods
+from portagpu.suites.search.area import Area, has_contract
 from portagpu.suites.search.ordering.kernels import Kernels, TorchKernels
 from portagpu.suites.search.ordering.model import BUFFERS, Kernel
-from portagpu.suites.search.ordering.run import EVENTS, START, STREAMS, TIMED, Run
+from portagpu.suites.search.ordering.run import CALLS, EVENTS, START, STREAMS, TIMED, Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ FACTOR: Final = 4
 PROBE_S: Final = 0.1
 """A device whose launches hold the host for that long works while it launches."""
 PROVED: Final = 32
-"""After so many programs whose work was long enough at once, shorter work is tried again."""
+"""Shorter work is tried again after this many programs whose work was long enough at once."""
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class Length:
     streak: int = 0
 
     def find(self) -> str:
-        """The shortest work behind which an event is pending; a difference, or an empty text."""
+        """The shortest work after which an event is pending; a difference, or an empty text."""
         if not self.gpu.supports("events"):
             self.work = 1
             return ""
@@ -101,7 +101,7 @@ class Ordering(Area):
         return self._early
 
     def calls(self) -> Runners:
-        return methods(Run, "_")
+        return CALLS
 
     def difference(self, rank: Rank, program: Program) -> str:
         length = self._length
@@ -131,7 +131,7 @@ AREA: Final = Ordering()
 
 MAX_PHRASES = 6
 PAUSES = (0.003, 0.003, 0.003, 0.03)
-"""Seconds of the host: by how much a clock may be off is told best by the longest."""
+"""Seconds of the host: the longest shows best by how much a clock may be off."""
 
 
 @cache

@@ -195,7 +195,7 @@ def captured(steps: list[Any], token: int) -> Recipe:
 
 
 SLACK_MS: Final = 1.0
-"""How far two clocks may differ beside their rates."""
+"""How far two clocks may differ apart from their rates."""
 RATE: Final = 1e-3
 """Crystals of two clocks differ by 100 parts per million at most; ten times that is allowed."""
 BACK_MS: Final = 0.01

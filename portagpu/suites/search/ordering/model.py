@@ -27,7 +27,7 @@ Values = frozenset[int] | None
 BUFFERS: Final = ("a", "b", "c")
 FACTOR: Final = 3
 """``add`` leaves FACTOR times the old value plus that of the source, as a 64-bit number."""
-MOST_VALUES: Final = 16
+MAX_VALUES: Final = 16
 """Of a read that may find more values nothing is claimed."""
 
 
@@ -184,7 +184,7 @@ class Model:
             if values is None:
                 return None
             found |= values
-        return found if len(found) <= MOST_VALUES else None
+        return found if len(found) <= MAX_VALUES else None
 
     def _left(self, number: int, open_: set[int]) -> Values:
         """What a write leaves."""
@@ -199,7 +199,7 @@ class Model:
             if kernel.kind == "copy" or sources is None:
                 return sources
             olds = self._found(kernel.target, node.before, 1 << number, open_)
-            if olds is None or len(olds) * len(sources) > MOST_VALUES:
+            if olds is None or len(olds) * len(sources) > MAX_VALUES:
                 return None
             return frozenset(_wrapped(FACTOR * old + new) for old in olds for new in sources)
         finally:
@@ -251,7 +251,7 @@ def stream_name(stream: Any) -> str:
 
 def event_name(event: Any) -> str:
     """An event in words."""
-    return f"event {event}" if isinstance(event, int) else "an event behind long work"
+    return f"event {event}" if isinstance(event, int) else "an event after long work"
 
 
 def work_name(what: str, which: Any) -> str:

@@ -1,4 +1,4 @@
-"""One program on the device, beside the model."""
+"""One program on the device and in the model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from portagpu.suites.search.ordering.model import (
 
 if TYPE_CHECKING:
     from portagpu.devices.contract import Backend
-    from portagpu.suites.search.area import Program
+    from portagpu.suites.search.area import Program, Runners
     from portagpu.suites.search.ordering.kernels import Kernels
     from portagpu.suites.search.ordering.model import Kind, Log
 
@@ -54,7 +54,7 @@ class Run:
     current: CurrentStreams = field(init=False)
     clock: Clock = field(init=False)
     pending: list[str] = field(default_factory=list)
-    """The events behind long work that are to be asked before the host waits."""
+    """The events after long work that are to be asked before the host waits."""
     graphs: list[tuple[int, bool, Any]] = field(default_factory=list)
     """All that were captured: number, whether from the shared pool, and the graph."""
     pool: Any = None
@@ -78,7 +78,7 @@ class Run:
         with ExitStack() as blocks:
             found: str | None = self._begin(blocks)
             for name, given in program:
-                found = found or getattr(self, f"_{name}")(**given)
+                found = found or CALLS[name](self, **given)
                 if found:
                     return found
             found = found or self._end()
@@ -117,7 +117,7 @@ class Run:
             return f"a stream of {self.gpu.device} says that it is of {one.device}"
         return ""
 
-    def _functions(self) -> None:
+    def call_functions(self) -> None:
         """All of the program in the main thread is called by the module's functions."""
 
     def _log(self, name: str, *given: Any, **named: Any) -> None:
@@ -126,11 +126,11 @@ class Run:
 
     # work
 
-    def _write(self, buffer: str, on: int | None, long: bool, thread: bool) -> str:
+    def write(self, buffer: str, on: int | None, long: bool, thread: bool) -> str:
         self.token += 1
         return self._launch(Kernel("write", buffer, value=self.token), on, long, False, thread)
 
-    def _read(
+    def read(
         self, kind: str, target: str, source: str, on: int | None, long: bool, thread: bool
     ) -> str:
         if target == source:
@@ -184,7 +184,7 @@ class Run:
         return self._look(kernels[-1].target) if look and kernels else ""
 
     def _before_waiting(self) -> str:
-        """Ask the events behind long work, before the host waits for anything."""
+        """Ask the events after long work, before the host waits for anything."""
         for witness in tuple(self.pending):
             found = self._ask_witness(witness)
             if found:
@@ -194,7 +194,7 @@ class Run:
 
     # order
 
-    def _record(self, event: int, stream: int | None, by: str, thread: bool) -> str:
+    def record(self, event: int, stream: int | None, by: str, thread: bool) -> str:
         number = self.current.number(thread) if stream is None else stream
         one = self.events[event]
         self.clock.recording(event)
@@ -212,7 +212,7 @@ class Run:
         self._log("record", event, number)
         return "" if returned is one else f"record_event({event_name(event)}) gave another event"
 
-    def _wait(self, event: int, stream: int | None, by: str, thread: bool) -> None:
+    def wait(self, event: int, stream: int | None, by: str, thread: bool) -> None:
         number = self.current.number(thread) if stream is None else stream
         one = self.events[event]
         if by == "stream" and self.streams:
@@ -223,12 +223,12 @@ class Run:
             self.current.run(thread, lambda: one.wait(self.streams[number]))
         self._log("wait_event", number, event)
 
-    def _wait_stream(self, stream: int, other: int, thread: bool) -> None:
+    def wait_stream(self, stream: int, other: int, thread: bool) -> None:
         waiting, awaited = self.streams[stream], self.streams[other]
         self.current.run(thread, lambda: waiting.wait_stream(awaited))
         self._log("wait_stream", stream, other)
 
-    def _synchronize(self, what: str, which: int, thread: bool) -> str:
+    def synchronize(self, what: str, which: int, thread: bool) -> str:
         found = self._before_waiting()
         if found:
             return found
@@ -243,7 +243,7 @@ class Run:
             return self.gpu
         return (self.events if what == "event" else self.streams)[which]
 
-    def _query(self, what: str, which: int, thread: bool) -> str:
+    def query(self, what: str, which: int, thread: bool) -> str:
         known = self.model.known(what, which)
         answer = self.current.run(thread, self._subject(what, which).query)
         shown = work_name(what, which)
@@ -260,26 +260,26 @@ class Run:
 
     # current streams
 
-    def _enter(self, stream: int | None, thread: bool) -> str:
+    def enter(self, stream: int | None, thread: bool) -> str:
         return self.current.enter(stream, thread)
 
-    def _leave(self, error: bool, thread: bool) -> str:
+    def leave(self, error: bool, thread: bool) -> str:
         return self.current.leave(error, thread)
 
-    def _set_stream(self, stream: int | None, thread: bool) -> str:
+    def set_stream(self, stream: int | None, thread: bool) -> str:
         return self.current.set(stream, thread)
 
-    def _current(self, thread: bool) -> str:
+    def check_current(self, thread: bool) -> str:
         return self.current.wrong(thread, "after calls of another thread")
 
     # time
 
-    def _pause(self, seconds: float) -> None:
+    def pause(self, seconds: float) -> None:
         self.kernels.pause(seconds)
 
-    def _elapsed(self, first: int, second: int, thread: bool) -> str:
+    def elapsed(self, first: int, second: int, thread: bool) -> str:
         for event in (first, second):
-            found = self._synchronize("event", event, False)
+            found = self.synchronize("event", event, False)
             if found:
                 return found
         timed = first in TIMED and second in TIMED
@@ -297,7 +297,7 @@ class Run:
 
     # graphs
 
-    def _capture(
+    def capture(
         self, graph: int, steps: list[Any], pool: bool, own: bool, fork: str, thread: bool
     ) -> str:
         # a capture may wait for the device
@@ -321,14 +321,14 @@ class Run:
         self._log("capture", graph, recipe.steps)
         return wrong or self.current.wrong(thread, "after a capture")
 
-    def _replay(self, graph: int, on: int | None, times: int, thread: bool) -> str:
+    def replay(self, graph: int, on: int | None, times: int, thread: bool) -> str:
         found = [each for each in self.graphs if each[0] == graph]
         if not found:
             return ""
         _, pool, made = found[-1]
         stream = self.current.number(thread) if on is None else on
         if pool and self.pool_stream not in (None, stream):
-            self._wait_stream(stream, self.pool_stream or 0, thread)
+            self.wait_stream(stream, self.pool_stream or 0, thread)
 
         def replay() -> str:
             with ExitStack() as block:
@@ -346,7 +346,7 @@ class Run:
 
     # what the host sees
 
-    def _peek(self, buffer: str) -> str:
+    def peek(self, buffer: str) -> str:
         return self._before_waiting() or self._look(buffer)
 
     def _look(self, buffer: str) -> str:
@@ -364,7 +364,7 @@ class Run:
         return f"{reason}: {shown}" if reason else shown
 
     def _end(self) -> str:
-        found = self._synchronize("device", 0, False)
+        found = self.synchronize("device", 0, False)
         if found:
             return found
         for event in self.events:
@@ -379,6 +379,28 @@ class Run:
             if (said := calls.is_current_stream_capturing()) is not False:
                 return f"is_current_stream_capturing() is {said} while no capture is open"
         return next((wrong for buffer in BUFFERS if (wrong := self._look(buffer))), "")
+
+
+CALLS: Final[Runners] = {
+    "capture": Run.capture,
+    "current": Run.check_current,
+    "elapsed": Run.elapsed,
+    "enter": Run.enter,
+    "functions": Run.call_functions,
+    "leave": Run.leave,
+    "pause": Run.pause,
+    "peek": Run.peek,
+    "query": Run.query,
+    "read": Run.read,
+    "record": Run.record,
+    "replay": Run.replay,
+    "set_stream": Run.set_stream,
+    "synchronize": Run.synchronize,
+    "wait": Run.wait,
+    "wait_stream": Run.wait_stream,
+    "write": Run.write,
+}
+"""What runs each call of a program."""
 
 
 def _listed(values: frozenset[int]) -> str:
