@@ -265,9 +265,9 @@ def refusal(*words: str) -> str:
     [
         ((), "give the command after --"),
         (("python train.py",), "is one word"),
-        (("no-such-program", "x"), "'no-such-program' is no program in PATH"),
-        (("./no/such", "x"), "'./no/such' is no program that can be run"),
-        (("/etc/passwd",), "is no program that can be run"),
+        (("no-such-program", "x"), "'no-such-program' is not a program in PATH"),
+        (("./no/such", "x"), "'./no/such' is not an executable program"),
+        (("/etc/passwd",), "is not an executable program"),
     ],
 )
 def test_what_is_no_command_is_refused(words: tuple[str, ...], said: str) -> None:
@@ -464,7 +464,7 @@ class _Cached:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--with", "nsis", "--", "true"], "there is no profiler 'nsis': did you mean 'nsys'?"),
+        (["--with", "nsis", "--", "true"], "unknown profiler 'nsis': did you mean 'nsys'?"),
         (["--with", "nsys", "--", "true"], "nsys is not installed"),
         (["--with", "torch", "--record", "kernel", "--", "true"], "did you mean 'kernels'?"),
         (["--with", "torch", "--record", ",", "--", "true"], "say what to record"),

@@ -104,7 +104,7 @@ def load_gates(path: Path | None = None) -> tuple[Gate, ...]:
     for number, given in enumerate(read_toml(path, SCHEMA, _FILE)["gate"]):
         gates.append(_gate(given, f"{path}: gate[{number}]", [gate.id for gate in gates]))
     if not gates:
-        raise wrong(str(path), "there is no gate; a checklist needs at least one")
+        raise wrong(str(path), "the file has no gate; a checklist needs at least one")
     if own and (missing := [name for name in stated_gates() if name not in {g.id for g in gates}]):
         raise DamagedInstallation(
             f"{path}: the gate {missing[0]} is missing: reinstall portagpu, or, after a change of "
@@ -141,7 +141,7 @@ def left_out_gates(
     for name in (*only, *skip):
         if name not in known:
             hint = did_you_mean(name, known, f"gates are {', '.join(known)}")
-            raise UnknownGate(f"there is no gate {name!r}: {hint}")
+            raise UnknownGate(f"unknown gate {name!r}: {hint}")
     wanted: set[str] = set()
     pending = list(only or known)
     while pending:

@@ -60,7 +60,7 @@ def file_head(path: Path) -> bytes:
 def gunzip(data: bytes, most: int) -> tuple[bytes, str]:
     """(at most ``most`` unpacked bytes, a sentence if that is not all).
 
-    Raises RecordingError where ``data`` is no gzip.
+    Raises RecordingError where ``data`` is not gzip.
     """
     pieces, left, rest = [], most, data
     try:
@@ -160,7 +160,7 @@ def _tar_entries(path: Path) -> Iterator[tuple[str, IO[bytes] | str | None]]:
                 if entry.issym() or entry.islnk():
                     raise _ArchiveRefused(f"{excerpt(entry.name)!r} in it is a link")
                 if not (entry.isreg() or entry.isdir()):
-                    raise _ArchiveRefused(f"{excerpt(entry.name)!r} in it is no plain file")
+                    raise _ArchiveRefused(f"{excerpt(entry.name)!r} in it is not a regular file")
                 yield entry.name, archive.extractfile(entry) if entry.isreg() else None
 
 
@@ -179,7 +179,7 @@ def _zip_entries(path: Path) -> Iterator[tuple[str, IO[bytes] | str | None]]:
             if kind == 0o120000:
                 raise _ArchiveRefused(f"{excerpt(entry.filename)!r} in it is a link")
             if kind not in (0, 0o100000, 0o040000):
-                raise _ArchiveRefused(f"{excerpt(entry.filename)!r} in it is no plain file")
+                raise _ArchiveRefused(f"{excerpt(entry.filename)!r} in it is not a regular file")
             if entry.flag_bits & 1:
                 raise _ArchiveRefused("it is encrypted")
             if entry.is_dir():

@@ -183,8 +183,8 @@ def record(
             here.mkdir()
             _save_tree(tree, here / TREE, cleaner)
             # that it was read, or was not: its lines say neither
-            told = [logged] if logged is not None and not logged.events else []
-            _save_findings([*machine.asked, *told], here / FINDINGS, cleaner)
+            from_log = [logged] if logged is not None and not logged.events else []
+            _save_findings([*machine.asked, *from_log], here / FINDINGS, cleaner)
             kept = [CommandOutput(log.command, _log_lines(logged))] if log and logged else []
             problems += _save_outputs([*read, *kept], here / OUTPUTS, cleaner)
             _save_manifest(machine, here, cleaner, known, problems)
@@ -341,4 +341,4 @@ def _file_name(words: str, cleaner: Anonymizer) -> str:
 def _as_dict(value: object) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
-    raise TypeError(f"{type(value).__name__} is no value of findings")
+    raise TypeError(f"{type(value).__name__} cannot be a value of findings")

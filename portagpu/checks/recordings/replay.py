@@ -169,7 +169,7 @@ def _open_recording(
         if path.is_dir():
             next(path.iterdir(), None)
     except (OSError, ValueError) as error:
-        reason = "there is no such file or folder"
+        reason = "no such file or folder"
         if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
             reason = error.strerror or reason
         raise RecordingError(f"{excerpt(str(path))}: {reason}") from None
@@ -252,7 +252,7 @@ def _read_manifest(folder: RootedFolder) -> dict[str, Any]:
             f"{file}: it cannot be read: {excerpt(_error_reason(error))}"
         ) from None
     if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
-        raise RecordingError(f"{file}: it is no document of {SCHEMA}")
+        raise RecordingError(f"{file}: not a document of {SCHEMA}")
     return manifest
 
 

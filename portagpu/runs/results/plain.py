@@ -43,7 +43,7 @@ def plain(value: object, path: str, *, gaps: bool = False) -> Json:
 
 
 def nested(value: object, levels: int) -> bool:
-    """Whether lists and dicts are in one another more than so many levels deep.
+    """Whether lists and dicts are nested deeper than this many levels.
 
     It needs no stack: how deep a stack may grow differs between versions of Python.
     """

@@ -289,7 +289,7 @@ class Ranks:
         device of each rank (default: its rank). With ``group``, torch.distributed is initialised on
         the backend's library. Ranks have ``Plugin.start_s`` and ``timeout_s`` to open their devices
         and join, then ``timeout_s``. With ``most_s`` that begins again whenever one of them
-        announces a step or tells that it is alive, up to ``most_s`` in all: a rank that hangs is
+        announces a step or reports that it is alive, up to ``most_s`` in all: a rank that hangs is
         silent. What they wait for a CPU does not count (:mod:`portagpu.base.patience`). After that
         every remaining rank is killed. ``lost`` are ranks that the function ends or stops on
         purpose: their end stops no other rank, and they are ended when the others have returned.

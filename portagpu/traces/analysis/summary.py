@@ -322,9 +322,9 @@ def _ranks(captures: Sequence[Capture], problems: list[str]) -> list[int | None]
     ranks = [each.rank for each in captures]
     if len(captures) < 2 or (None not in ranks and len(set(ranks)) == len(ranks)):
         return ranks
-    told = "do not say which ranks they are" if None in ranks else "are of the same rank"
+    what = "do not say which ranks they are" if None in ranks else "are of the same rank"
     problems.append(
-        f"the captures {told}: they count as ranks, numbered in the order given; of several cycles "
+        f"the captures {what}: they count as ranks, numbered in the order given; of several cycles "
         "or regions of a rank, give one"
     )
     return list(range(len(captures)))

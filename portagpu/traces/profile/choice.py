@@ -136,7 +136,7 @@ def choose(name: str | None, version: str | None = None) -> Choice:
     if name is not None:
         if name not in known:
             hint = did_you_mean(name, known, f"there are {', '.join(known)}")
-            raise Refused("; ".join([f"there is no profiler {name!r}: {hint}", *problems]))
+            raise Refused("; ".join([f"unknown profiler {name!r}: {hint}", *problems]))
         profiler = known[name]
         if version is not None:
             tool: Tool | None = Tool(profiler.name, version)

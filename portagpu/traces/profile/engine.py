@@ -65,7 +65,7 @@ def read_command(
     _refuse_nesting(name, module, environment, profilers)
     if name in _JOB_LAUNCHERS:
         raise Refused(
-            f"{name} starts its tasks elsewhere: put portagpu profile behind it "
+            f"{name} starts its tasks elsewhere: run portagpu profile inside it "
             f"({name} ... portagpu profile -- PROGRAM), and each task is profiled"
         )
     python = ""
@@ -84,7 +84,7 @@ def _program(word: str, environment: Mapping[str, str]) -> str:
                 f"{word!r} is one word: give the command's words one by one, without quotes around "
                 "them all"
             )
-        why = "is no program that can be run" if "/" in word else "is no program in PATH"
+        why = "is not an executable program" if "/" in word else "is not a program in PATH"
         raise Refused(f"{word!r} {why}")
     # links are kept: a virtual environment's python is one
     return str(Path(found).absolute())
