@@ -220,7 +220,7 @@ def test_a_tool_without_a_version_is_refused(
     path = install("rocprofv3", tmp_path / "bin")
     monkeypatch.setenv("PATH", f"{path.parent}:/usr/bin:/bin")
     monkeypatch.setenv("FAKE_ROCPROF_VERSION", "0.5.0")
-    with pytest.raises(Refused, match="does not say its version, but: usage: rocprofv3"):
+    with pytest.raises(Refused, match="--version, which printed: usage: rocprofv3"):
         installed(profilers().by_name["rocprofv3"])
 
 
@@ -472,7 +472,10 @@ class _Cached:
         (["--with", "torch", "--duration", "0", "--", "true"], "--duration"),
         (["--with", "torch", "--delay", "nan", "--", "true"], "nan is not a finite number"),
         (["--tool-version", "2025.1", "--", "true"], "together with --with"),
-        (["--with", "nsys", "--tool-version", "2025.1", "--", "true"], "is for --print"),
+        (
+            ["--with", "nsys", "--tool-version", "2025.1", "--", "true"],
+            "--tool-version needs --print",
+        ),
         (["--with", "torch"], "give the command after --"),
         (["--with", "torch", "--", "python train.py"], "is one word"),
         (["--print", "--with", "nsys", "--tool-version", "2019.1", "--", "true"], "too old"),

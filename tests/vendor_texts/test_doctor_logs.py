@@ -420,11 +420,11 @@ def test_another_vendors_table_is_read_like_ours(
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ('[[event]]\nfinding = "nothing"\npattern = "x"', "no finding is called 'nothing'"),
-        ('[[event]]\nfinding = "sockets"\npattern = "("', "no finding is called|unterminated"),
+        ('[[event]]\nfinding = "nothing"\npattern = "x"', "unknown finding 'nothing'"),
+        ('[[event]]\nfinding = "sockets"\npattern = "("', "unknown finding|unterminated"),
         ('[[line]]\npatterns = "x"', "pattern"),
         ("[[fact]]\npattern = 3", "first argument"),
-        ('[[variable]]\nname = "X"\nfinding = "nothing"\nwhy = ""', "no finding is called"),
+        ('[[variable]]\nname = "X"\nfinding = "nothing"\nwhy = ""', "unknown finding"),
         ('[[interfaces]]\nvariables = "X"', "variables"),
         ('[[finding]]\nid = "x"', "verdict"),
         ('only_here = "("', "unterminated"),

@@ -118,7 +118,10 @@ def _gate(given: dict[str, Any], path: str, earlier: list[str]) -> Gate:
     if given["id"] in earlier:
         raise wrong(f"{path}.id", f"{given['id']!r} is the id of an earlier gate")
     if "replay" in given and earns == Evidence.EXECUTED:
-        raise wrong(f"{path}.earns", "is executed, and it judges recordings: nothing runs")
+        raise wrong(
+            f"{path}.earns",
+            "must not be executed for a gate that judges recordings, where nothing runs",
+        )
     if strange := [need for need in given["needs"] if need not in earlier]:
         raise wrong(f"{path}.needs", f"{strange[0]!r} is not an earlier gate")
     amounts = {effort: given[effort] for effort in EFFORTS}

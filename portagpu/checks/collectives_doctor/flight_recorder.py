@@ -348,7 +348,7 @@ def _groups(config: object) -> tuple[dict[str, frozenset[int]], frozenset[int]]:
     for each in config.values() if isinstance(config, dict) else ():
         if not isinstance(each, dict):
             raise FormatError(
-                "not a dump of torch's flight recorder: 'pg_config' is not of its form"
+                "not a dump of torch's flight recorder: 'pg_config' has an unexpected form"
             )
         stated = each.get("ranks")
         if isinstance(stated, list | tuple):

@@ -150,7 +150,7 @@ def _patterns() -> _Patterns:
                 for each in table.get("event", ())
             ]
             if unknown := [e.finding for e in made if e.finding not in known_findings()]:
-                raise ValueError(f"no finding is called {unknown[0]!r}")
+                raise ValueError(f"unknown finding {unknown[0]!r}")
         except (KeyError, TypeError, ValueError, re.error) as error:
             leave_out_table(vendor, TABLE, error)
             continue

@@ -79,7 +79,7 @@ def read_report(text: str, name: str, reports: Reports) -> None:
             raise FormatError("not a report of a communication library")
         if isinstance(document.get("communicators"), list):
             if cut:
-                raise FormatError("this report breaks off: ask again")
+                raise FormatError("this report is incomplete: request it again")
             _read_state(document, reports)
             continue
         if not isinstance(document.get("metadata"), dict):
@@ -96,7 +96,7 @@ def _read_state(document: Mapping[str, Any], reports: Reports) -> None:
     for each in document["communicators"][:_MAX_COMMUNICATORS]:
         if not isinstance(each, dict) or not isinstance(each.get("hash"), str):
             raise FormatError(
-                "not a report of a communication library: a communicator is not of its form"
+                "not a report of a communication library: a communicator has an unexpected form"
             )
         known = reports.communicators.setdefault(excerpt(each["hash"], 40), _Communicator())
         known.size = max(known.size, _number(each.get("size")))
@@ -154,7 +154,9 @@ def _read_call(document: Mapping[str, Any], reports: Reports) -> int:
 def _tables(value: object) -> Iterator[Mapping[str, Any]]:
     for each in value[:_MAX_RANKS] if isinstance(value, list) else ():
         if not isinstance(each, dict):
-            raise FormatError("not a report of a communication library: a rank is not of its form")
+            raise FormatError(
+                "not a report of a communication library: a rank has an unexpected form"
+            )
         yield each
 
 

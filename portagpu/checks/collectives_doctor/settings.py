@@ -94,7 +94,7 @@ def _tables() -> _Tables:
             files = [_Configuration(**each, build=build) for each in table.get("configuration", ())]
             only = re.compile(table["only_here"]) if "only_here" in table else None
             if unknown := [each.finding for each in own if each.finding not in known_findings()]:
-                raise ValueError(f"no finding is called {unknown[0]!r}")
+                raise ValueError(f"unknown finding {unknown[0]!r}")
         except (KeyError, TypeError, ValueError, re.error) as error:
             leave_out_table(vendor, TABLE, error)
             continue

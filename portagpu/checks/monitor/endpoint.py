@@ -68,7 +68,7 @@ class Endpoint:
         try:
             self._server, self._thread = start_http_server(port, host, registry)
         except (OSError, OverflowError, UnicodeError) as error:
-            raise EndpointError(_why_not(error, host, port)) from error
+            raise EndpointError(_serve_problem(error, host, port)) from error
         self._server.RequestHandlerClass = _quiet(self._server.RequestHandlerClass)
         shown = f"[{host}]" if ":" in host else host
         self.url = f"http://{shown}:{self._server.server_port}/metrics"
@@ -188,7 +188,7 @@ def parse_address(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def _why_not(error: Exception, host: str, port: int) -> str:
+def _serve_problem(error: Exception, host: str, port: int) -> str:
     number = getattr(error, "errno", None)
     if isinstance(error, socket.gaierror | UnicodeError):
         return f"cannot serve metrics: unknown host {host!r}"

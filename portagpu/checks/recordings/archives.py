@@ -96,8 +96,8 @@ class UnpackedArchive:
         except _UNREADABLE as error:
             self.remove()
             reason = error.strerror if isinstance(error, OSError) else excerpt(str(error))
-            said = f"{shown}: this {kind} cannot be read: {reason or 'it breaks off'}"
-            raise RecordingError(said) from None
+            problem = f"{shown}: this {kind} cannot be read: {reason or 'it breaks off'}"
+            raise RecordingError(problem) from None
         except _ArchiveRefused as error:
             self.remove()
             raise RecordingError(f"{shown}: {error}; {_UNPACK}") from None
@@ -235,7 +235,7 @@ def _save(entries: Iterator[tuple[str, IO[bytes] | str | None]], folder: Path) -
 def _parts(name: str) -> tuple[str, ...]:
     """The names of folders and the file; _Refused for what would not stay in the archive."""
     if len(name) > _MAX_NAME or "\0" in name:
-        raise _ArchiveRefused(f"the name {excerpt(name, 40)!r} in it is none of a file")
+        raise _ArchiveRefused(f"it contains the unusable name {excerpt(name, 40)!r}")
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts:
         raise _ArchiveRefused(f"{excerpt(name, 80)!r} in it leads outside of it")

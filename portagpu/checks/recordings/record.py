@@ -140,12 +140,15 @@ def record(
     root: Tree | Path | str = "/",
     names: Sequence[tuple[str, str]] | None = None,
 ) -> SavedRecording:
-    """Save this machine, or the one below ``root``, into ``folder``, which must not exist yet.
+    """Save this machine, or the one below ``root``, without what identifies it.
 
-    A ``folder`` that ends with one of ``PACKED`` is a file with that folder in it. ``names`` are
-    pairs of kind and text that are taken out of every text, by default what this machine, its user
-    and its secrets are called. The folder appears whole or not at all. Raises OutputError where it
-    cannot be written.
+    :param folder: What to make, whole or not at all; it must not exist yet. A name that ends with
+        one of ``PACKED`` is a file with that folder in it.
+    :param root: The root of the machine's files.
+    :param names: Pairs of kind and text that are taken out of every text; by default what this
+        machine, its user and its secrets are called.
+    :returns: What was saved, and how often each kind was taken out.
+    :raises OutputError: The folder cannot be written.
     """
     target = Path(folder)
     packed = next((each for each in PACKED if target.name.endswith(each)), "")

@@ -186,8 +186,8 @@ def _open_recording(
     elif not manifest and not any(_says_something(each) for each in found):
         reasons = [problem for each in found for problem in each.problems]
         shown = excerpt(str(archive or path))
-        said = reasons[0] if len(reasons) == 1 else f"{shown}: no file in it is a recording"
-        raise RecordingError(f"{said}; give {_READ}")
+        problem = reasons[0] if len(reasons) == 1 else f"{shown}: no file in it is a recording"
+        raise RecordingError(f"{problem}; give {_READ}")
     return found, tree, manifest
 
 
@@ -318,7 +318,7 @@ def _text_findings(
         if (kind := packed_with(data)) is not None:
             if kind != "gzip" or not may_be_packed:
                 where = "here" if may_be_packed else "in an archive"
-                raise FormatError(f"what is packed with {kind} is not read {where}: unpack it")
+                raise FormatError(f"files packed with {kind} are not read {where}: unpack it")
             data, cut = gunzip(data, MAX_FILE_BYTES + 1)
             if (inner := packed_with(data)) is not None:
                 raise FormatError(f"{inner} in a gzip is not read here: unpack it")

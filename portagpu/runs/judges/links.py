@@ -73,11 +73,14 @@ _ALL_JOINED: Final = exactly(0, "pairs of one hive without a link")
 def judge_links(
     topology: Topology, target: Target | None = None, *, asked: bool = True
 ) -> Iterator[Judgement]:
-    """Judgements of all links; a machine without GPUs has none.
+    """Judge all links between GPUs, and those of GPUs to their host.
 
-    ``target`` states how many links a GPU has. Without one, only the machine's own values are
-    compared. The target's PCIe slot is required only if the user ``asked`` for the target: a
-    product that was recognised may be in a slot that is narrower by design.
+    :param topology: What the sources say of GPUs and their links; without GPUs nothing is judged.
+    :param target: States how many links a GPU has. Without one, only the machine's own values are
+        compared.
+    :param asked: Whether the user asked for the target. Only then its PCIe slot is required: a
+        product that was recognised may be in a slot that is narrower by design.
+    :returns: Judgements, each with its device and the link that falls short.
     """
     gpus = topology.gpus
     if not gpus:

@@ -125,12 +125,15 @@ def compare_peers(
     deviations: float = DEVIATIONS,
     relative: float = RELATIVE,
 ) -> Peers:
-    """Which of ``values`` (by device or rank) differ from the median of all, worst first.
+    """Find the values that differ from the median of all, worst first.
 
-    An outlier is both more than ``deviations`` standard deviations away, estimated as 1.4826 MAD,
-    and more than ``relative`` of the median. Where more than half of the values are equal the MAD
-    is 0 and the second condition decides alone. A value that is not finite is an outlier. Fewer
-    than four values are not judged.
+    An outlier differs by more than both limits. Where more than half of the values are equal the
+    MAD is 0, and ``relative`` decides alone. A value that is not finite is an outlier.
+
+    :param values: The value of each device or rank by its name, all in one unit.
+    :param deviations: The limit in standard deviations, estimated as 1.4826 MAD.
+    :param relative: The limit as a fraction of the median.
+    :returns: The median, the MAD and the outliers; fewer than four values are not judged.
     """
     numbers = [value for value in values.values() if math.isfinite(value)]
     if len(values) < MIN_PEERS:

@@ -275,7 +275,15 @@ _MAX_LABELS: Final = 10_000
 
 
 def compare(a: Summary, b: Summary, allow: Collection[str] = ()) -> Comparison:
-    """B compared with A. A reason in ``allow`` no longer refuses; the verdict is then not PASS."""
+    """Compare two summaries.
+
+    :param a: What B is compared with.
+    :param b: The other one.
+    :param allow: Reasons (``comparison.ALLOWABLE``) that no longer refuse the comparison; the
+        verdict is then not PASS.
+    :returns: Differences per device and, where both sides have steps of one name, per step, in
+        nanoseconds; or why they cannot be compared, and what to do instead.
+    """
     name = _common_step(a, b)
     found = list(_refusals(a, b, name))
     refusals = tuple(each for each in found if each.reason not in allow or not each.whole)

@@ -67,11 +67,13 @@ NEEDED: Final = (
 def summarize(
     captures: Sequence[Capture], *, device: int | None = None, within: str | None = None
 ) -> Summary:
-    """What ``captures`` show together: mostly one for each rank of a run.
+    """Sum up what captures show together.
 
-    With ``device`` only that device of each capture counts; with ``within`` only what was started
-    in ranges whose path, or that of a range around them, matches this glob. It is then as if
-    nothing else had run.
+    :param captures: Mostly one for each rank of a run.
+    :param device: Only this device of each capture counts, as if nothing else had run.
+    :param within: Only what was started in ranges whose path, or that of a range around them,
+        matches this glob.
+    :returns: Tables and times; every time is in nanoseconds.
     """
     parts: list[_Part] = []
     problems: list[str] = []
