@@ -30,7 +30,7 @@ _ON_THE_BUS_ALONE: Final = frozenset({"sysfs pci", "pci-id", "dev"})
 
 
 def install_torch() -> str:
-    """What to do where there is no torch."""
+    """What to do where torch is missing."""
     return f"{install('torch')}, or your vendor's torch wheel"
 
 
@@ -77,7 +77,7 @@ def _torch_diagnostics(build: TorchBuild | None, gpus: Sequence[Gpu]) -> Iterabl
     if build.problem is not None:
         yield build.problem
         return
-    # where any build of torch may do, the status of the backend alone tells what it needs
+    # where any build of torch may do, only the status of the backend says what it needs
     builds = {name: each.torch_build for name, each in vendors().items() if each.torch_build}
     known = [gpu for gpu in gpus if gpu.vendor in builds]
     makers = sorted({gpu.vendor for gpu in known})

@@ -61,9 +61,12 @@ def collect(
     *,
     machine: Machine | None = None,
 ) -> dict[str, Any]:
-    """The document ``portagpu.info/1`` of ``machine``, ready for JSON.
+    """The document ``portagpu.info/1`` of a machine, ready for JSON.
 
-    By default that is the machine below ``root``, with ``environment`` for the process's own.
+    :param root: The root of the machine's files.
+    :param environment: Its variables; by default those of this process.
+    :param machine: The machine instead of the one below ``root``, such as a recording.
+    :returns: Devices, backends, host, versions and diagnostics; sizes are in bytes.
     """
     machine = machine or Live(root, environment)
     inventory, host, build = machine.inventory(), read_host(machine.tree), machine.torch()

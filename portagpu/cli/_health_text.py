@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 from portagpu.runs.results.advice import OWN_SOURCE, Action, action_of, action_source, worst_action
 from portagpu.runs.results.run import verdict_of
 from portagpu.runs.results.verdicts import Verdict
-from portagpu.runs.results.wording import found_in_words, ids_and_devices, telling, without_device
+from portagpu.runs.results.wording import (
+    content_key,
+    found_in_words,
+    ids_and_devices,
+    without_device,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +73,7 @@ def _gpu(device: str) -> str:
 def _findings(run: Run) -> list[str]:
     groups: dict[tuple[str, ...], list[Result]] = {}
     for each in _found(run):
-        key = (action_of(each), action_source(each), *telling(each))
+        key = (action_of(each), action_source(each), *content_key(each))
         groups.setdefault(key, []).append(each)
     if not groups:
         return []

@@ -113,7 +113,13 @@ class Progress:
 
 
 def complete(run: Run, progress: Progress, work: Callable[[Run], None]) -> Run:
-    """``run`` with the results that ``work`` adds, finished; on Ctrl-C marked as interrupted."""
+    """Add the results of ``work`` to ``run`` and finish it.
+
+    :param run: The run, without its results.
+    :param progress: Gets the begin and the end of the work.
+    :param work: Adds the results to the run that it is called with.
+    :returns: The same run, finished; after Ctrl-C it is marked as interrupted.
+    """
     interrupted = False
     try:
         progress.begin(run)

@@ -87,7 +87,7 @@ def test_a_recording_is_looked_at_with_replay(dumps: Path, tmp_path: Path) -> No
     ("arguments", "said"),
     [
         (["nothing"], "nothing: No such file or directory"),
-        (["--replay", "nothing"], "nothing: there is no such file or folder"),
+        (["--replay", "nothing"], "nothing: no such file or folder"),
         (["--what"], "No such option"),
     ],
 )

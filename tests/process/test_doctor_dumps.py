@@ -155,7 +155,7 @@ def test_a_call_that_was_left_out_is_told(tmp_path: Path) -> None:
     odd = document([sized(0, 8), sized(1, 32, **OPEN)], world=3)
     run = judged(tmp_path, usual, odd, usual)
     assert problems(run) == [("shape", "rank 1")]
-    assert "rank 1 left a call out" in evidence(run, "shape")
+    assert "rank 1 left out a call" in evidence(run, "shape")
 
 
 def test_two_groups_in_different_order_are_told_as_that(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_rank_that_died_is_named_where_the_others_wait(tmp_path: Path) -> None
     waits = document([entry(0), entry(1, **OPEN)], world=3)
     run = judged(tmp_path, waits, waits)
     assert problems(run) == [("missing-dump", "rank 2"), ("in-flight", None)]
-    assert evidence(run, "in-flight").endswith("; there is no dump of rank 2, a member too")
+    assert evidence(run, "in-flight").endswith("; no dump of rank 2, a member too")
     assert run.verdict is Verdict.INCONCLUSIVE
 
 
@@ -621,7 +621,7 @@ def test_a_group_that_does_not_have_the_rank_that_calls_in_it_is_no_reason_to_st
     ],
 )
 def test_another_document_is_no_dump(odd: Any) -> None:
-    with pytest.raises(FormatError, match="no dump of torch's flight recorder"):
+    with pytest.raises(FormatError, match="not a dump of torch's flight recorder"):
         read_dump(pickle.dumps(odd, 2), "rank_0")
 
 
@@ -709,8 +709,8 @@ def test_a_dump_beyond_its_limit_is_told_and_a_log_of_that_size_is_read(
     (tmp_path / "job.log").write_text(text * (1 + (1 << 20) // len(text)))
     run = doctor(DoctorOptions(paths=[tmp_path]))
     assert [r.reason for r in run.results if name(r) == "unread"] == [
-        "rank_0: it has more than 1 MiB",
-        "report.json: it has more than 1 MiB",
+        "rank_0: it is larger than 1 MiB",
+        "report.json: it is larger than 1 MiB",
     ]
     assert evidence(run, "log").endswith("NCCL 2.27.7")
 
@@ -739,7 +739,7 @@ def test_numbers_that_no_machine_has_are_refused_or_left_out() -> None:
     assert dump.entries[0].inputs == ((),)
     assert dump.entries[0].timeout_ms is None
     for key in ("record_id", "collective_seq_id"):
-        with pytest.raises(FormatError, match="stands for a number"):
+        with pytest.raises(FormatError, match="instead of a number"):
             read_dump(pickle.dumps(document([entry(0, **{key: huge})]), 2), "rank_0")
     with pytest.raises(FormatError, match="name it as torch does"):
         read_dump(pickle.dumps(document([], rank=huge), 2), "dump")
@@ -801,8 +801,8 @@ def test_a_file_that_cannot_be_read_stops_no_other(tmp_path: Path) -> None:
     assert problems(run) == [("unread", "rank_1"), ("unread", "rank_2"), ("missing-dump", "rank 1")]
     assert evidence(run, "dumps").startswith("rank 0: 1 call")
     assert [r.reason for r in run.results if name(r) == "unread"] == [
-        "rank_1: this pickle breaks off, or is none",
-        "rank_2: it has more than 256 MiB",
+        "rank_1: this pickle is incomplete, or the file is not a pickle",
+        "rank_2: it is larger than 256 MiB",
     ]
 
 

@@ -708,7 +708,7 @@ def test_a_gate_answers_where_its_caller_reads(
         (("--fail-on", "reset"), "need --gate"),
         (("--gate", "npd", "--json", "-"), "give --json a file"),
         (("--limit", "0"), "0 is not in the range"),
-        (("--replay", "/nowhere"), "there is no such file or folder"),
+        (("--replay", "/nowhere"), "no such file or folder"),
         (("--log", "/nowhere", "--gate", "prolog"), "--log /nowhere: there is no such file"),
         (("--target", "nvidia-h20000"), "nvidia-h20000"),
         (("--target", "nvidia-h20000", "--gate", "prolog"), "nvidia-h20000"),
@@ -731,7 +731,7 @@ def test_a_gate_whose_judgement_breaks_lets_the_job_run_and_says_so(
     for words, code in (((), 0), (("--fail-on-unknown",), 3)):
         done = fork("--gate", "prolog", *words, *reason, "--replay", "/nowhere")
         assert done.code == code
-        assert "not judged: /nowhere: there is no such file or folder" in done.err
+        assert "not judged: /nowhere: no such file or folder" in done.err
     assert fork("--gate", "npd", "--replay", "/nowhere").code == 2
 
 

@@ -364,7 +364,7 @@ def test_a_file_and_an_endpoint_can_be_combined(
         (["--interval", "1e12"], "1000000000000.0 is not in the range"),
         (["--count", "0"], "0 is not in the range x>=1"),
         (["--duration", "-1"], "-1.0 is not in the range x>0"),
-        (["--serve", "99999"], "'99999' is no port and no HOST:PORT"),
+        (["--serve", "99999"], "'99999' is neither a port nor HOST:PORT"),
         (["--max-bytes", "1M"], "--max-bytes is the size of a file: add --json FILE"),
         (["--json", "/proc/none/x.jsonl"], "/proc/none/x.jsonl"),
     ],

@@ -220,7 +220,7 @@ def test_a_tool_without_a_version_is_refused(
     path = install("rocprofv3", tmp_path / "bin")
     monkeypatch.setenv("PATH", f"{path.parent}:/usr/bin:/bin")
     monkeypatch.setenv("FAKE_ROCPROF_VERSION", "0.5.0")
-    with pytest.raises(Refused, match="does not say its version, but: usage: rocprofv3"):
+    with pytest.raises(Refused, match="--version, which printed: usage: rocprofv3"):
         installed(profilers().by_name["rocprofv3"])
 
 
@@ -265,9 +265,9 @@ def refusal(*words: str) -> str:
     [
         ((), "give the command after --"),
         (("python train.py",), "is one word"),
-        (("no-such-program", "x"), "'no-such-program' is no program in PATH"),
-        (("./no/such", "x"), "'./no/such' is no program that can be run"),
-        (("/etc/passwd",), "is no program that can be run"),
+        (("no-such-program", "x"), "'no-such-program' is not a program in PATH"),
+        (("./no/such", "x"), "'./no/such' is not an executable program"),
+        (("/etc/passwd",), "is not an executable program"),
     ],
 )
 def test_what_is_no_command_is_refused(words: tuple[str, ...], said: str) -> None:
@@ -464,7 +464,7 @@ class _Cached:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--with", "nsis", "--", "true"], "there is no profiler 'nsis': did you mean 'nsys'?"),
+        (["--with", "nsis", "--", "true"], "unknown profiler 'nsis': did you mean 'nsys'?"),
         (["--with", "nsys", "--", "true"], "nsys is not installed"),
         (["--with", "torch", "--record", "kernel", "--", "true"], "did you mean 'kernels'?"),
         (["--with", "torch", "--record", ",", "--", "true"], "say what to record"),
@@ -472,7 +472,10 @@ class _Cached:
         (["--with", "torch", "--duration", "0", "--", "true"], "--duration"),
         (["--with", "torch", "--delay", "nan", "--", "true"], "nan is not a finite number"),
         (["--tool-version", "2025.1", "--", "true"], "together with --with"),
-        (["--with", "nsys", "--tool-version", "2025.1", "--", "true"], "is for --print"),
+        (
+            ["--with", "nsys", "--tool-version", "2025.1", "--", "true"],
+            "--tool-version needs --print",
+        ),
         (["--with", "torch"], "give the command after --"),
         (["--with", "torch", "--", "python train.py"], "is one word"),
         (["--print", "--with", "nsys", "--tool-version", "2019.1", "--", "true"], "too old"),

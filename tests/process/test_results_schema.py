@@ -130,7 +130,7 @@ def test_control_characters_in_names_become_spaces() -> None:
         ({"evidence": ["executed", "executed"]}, "a/b.evidence: names a badge twice"),
         ({"shape": [1, "x"]}, "a/b.shape: must be text, a list of whole numbers"),
         ({"shape": 3}, "a/b.shape: must be text"),
-        ({"extra": {"dtype": object()}}, "a/b.extra.dtype: object has no form in JSON"),
+        ({"extra": {"dtype": object()}}, "a/b.extra.dtype: object cannot be written as JSON"),
         ({"extra": {1: 2}}, "a/b.extra: keys must be text, not 1"),
         ({"extra": {"curve": {"x": []}}}, "a/b.extra.curve.y: is missing"),
         ({"extra": {"samples": ["x"]}}, "a/b.extra.samples[0]: must be a finite number"),

@@ -178,7 +178,7 @@ def test_the_hash_of_a_file_is_the_files(tmp_path: Path) -> None:
     assert origin_of(path).name == "dmesg"
 
 
-@pytest.mark.parametrize("bound", ["MAX_FILES", "MAX_BYTES"])
+@pytest.mark.parametrize("bound", ["MOST_FILES", "MOST_BYTES"])
 def test_a_folder_that_is_too_large_is_not_hashed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str
 ) -> None:
@@ -266,7 +266,7 @@ def test_an_unknown_product_and_an_empty_name_are_unverified(tmp_path: Path) -> 
     assert device.verdict is Verdict.UNVERIFIED
     assert device.reason == "unknown product, unknown memory"
     assert target.verdict is Verdict.UNVERIFIED
-    assert "is no known target" in target.reason
+    assert "matches no known target" in target.reason
 
 
 def test_a_product_is_known_by_its_name_where_no_source_states_an_architecture(
@@ -381,10 +381,10 @@ def test_the_command_writes_every_form_and_no_bundle(tmp_path: Path, verbs: Fork
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--replay", "none"), "none: there is no such file or folder"),
+        (("--replay", "none"), "none: no such file or folder"),
         (("--replay", "empty"), "empty: no file in it is a recording"),
         (("--replay", "junk"), "its format is not known"),
-        (("--replay", "dmesg", "--replay", "none"), "none: there is no such file or folder"),
+        (("--replay", "dmesg", "--replay", "none"), "none: no such file or folder"),
         (("--replay", "dmesg", "--backend", "cpu"), "--backend needs a machine"),
         (("--replay", "dmesg", "--target", "nvidia-h2000"), "there is no target"),
     ],

@@ -276,9 +276,9 @@ def test_a_text_that_is_no_log_is_not_judged(tmp_path: Path) -> None:
     run = judged(tmp_path, "root:x:0:0:root:/root:/bin/bash")
     assert problems(run) == ["no-known-line"]
     assert run.verdict is Verdict.INCONCLUSIVE
-    with pytest.raises(FormatError, match="its form is not known"):
+    with pytest.raises(FormatError, match="its format is not known"):
         read_log("", Job())
-    with pytest.raises(FormatError, match="its form is not known"):
+    with pytest.raises(FormatError, match="its format is not known"):
         read_log("".join(map(chr, range(256))), Job())
 
 
@@ -336,7 +336,7 @@ def test_a_hostile_line_is_cut_and_refused() -> None:
 def test_binary_junk_and_empty_lines_are_no_log() -> None:
     chance = random.Random(3)  # noqa: S311 - seeded on purpose
     for each in (chance.randbytes(1 << 20), bytes(1 << 20), b"\n" * (4 << 20), b" \n" * (2 << 20)):
-        with pytest.raises(FormatError, match="its form is not known"):
+        with pytest.raises(FormatError, match="its format is not known"):
             read_log(decode_text(each), Job())
 
 
@@ -420,11 +420,11 @@ def test_another_vendors_table_is_read_like_ours(
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ('[[event]]\nfinding = "nothing"\npattern = "x"', "no finding is called 'nothing'"),
-        ('[[event]]\nfinding = "sockets"\npattern = "("', "no finding is called|unterminated"),
+        ('[[event]]\nfinding = "nothing"\npattern = "x"', "unknown finding 'nothing'"),
+        ('[[event]]\nfinding = "sockets"\npattern = "("', "unknown finding|unterminated"),
         ('[[line]]\npatterns = "x"', "pattern"),
         ("[[fact]]\npattern = 3", "first argument"),
-        ('[[variable]]\nname = "X"\nfinding = "nothing"\nwhy = ""', "no finding is called"),
+        ('[[variable]]\nname = "X"\nfinding = "nothing"\nwhy = ""', "unknown finding"),
         ('[[interfaces]]\nvariables = "X"', "variables"),
         ('[[finding]]\nid = "x"', "verdict"),
         ('only_here = "("', "unterminated"),

@@ -435,10 +435,10 @@ REFUSED = {
         tar(FILES, special("l", tarfile.LNKTYPE, "node7/smi.txt")),
         "'l' in it is a link",
     ),
-    "device": (tar(FILES, special("d", tarfile.CHRTYPE)), "'d' in it is no plain file"),
-    "pipe": (tar(FILES, special("p", tarfile.FIFOTYPE)), "'p' in it is no plain file"),
+    "device": (tar(FILES, special("d", tarfile.CHRTYPE)), "'d' in it is not a regular file"),
+    "pipe": (tar(FILES, special("p", tarfile.FIFOTYPE)), "'p' in it is not a regular file"),
     "odd name": (tar({"../\x1b[2J": TABLE}), "leads outside of it"),
-    "too long": (tar({"a" * 3000: TABLE}), "is none of a file"),
+    "too long": (tar({"a" * 3000: TABLE}), "contains the unusable name"),
     "twice": (tar({"a": TABLE}) and tar({"a": TABLE, "./a": LOG}), "cannot be read"),
     # made in its test: packing it takes long
     "large": (lambda: tar({str(n): b"\0" * (20 << 20) for n in range(8)}), "more than 128 MiB"),

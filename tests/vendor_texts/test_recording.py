@@ -193,8 +193,11 @@ def test_two_identities_at_one_address_are_told(tmp_path: Path) -> None:
         ({"a.txt": "hello", "b.bin": "\0\1"}, "no file in it is a recording"),
         ({MANIFEST: "{"}, "cannot be read"),
         ({MANIFEST: "[" * 100_000}, "cannot be read"),
-        ({MANIFEST: "[]"}, "no document of portagpu.recording/1"),
-        ({MANIFEST: '{"schema": "portagpu.recording/2"}'}, "no document of portagpu.recording/1"),
+        ({MANIFEST: "[]"}, "not a document of portagpu.recording/1"),
+        (
+            {MANIFEST: '{"schema": "portagpu.recording/2"}'},
+            "not a document of portagpu.recording/1",
+        ),
     ],
 )
 def test_what_is_no_recording_is_one_line(tmp_path: Path, files: dict[str, str], said: str) -> None:
@@ -203,7 +206,7 @@ def test_what_is_no_recording_is_one_line(tmp_path: Path, files: dict[str, str],
     with pytest.raises(RecordingError, match=said) as caught:
         Recording(tmp_path)
     assert "\n" not in str(caught.value)
-    with pytest.raises(RecordingError, match="there is no such file or folder"):
+    with pytest.raises(RecordingError, match="no such file or folder"):
         Recording(tmp_path / "none")
 
 

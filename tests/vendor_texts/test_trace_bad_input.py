@@ -63,7 +63,11 @@ def test_a_file_that_is_no_trace_is_one_line_of_usage(
     assert main(words_of(verb, file)) == code
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"portagpu: {file}: ")
-    said = {"pipe": "is no regular file", "other.txt": "no reader knows", "empty.json": "is empty"}
+    said = {
+        "pipe": "not a regular file",
+        "other.txt": "no reader knows",
+        "empty.json": "the file is empty",
+    }
     assert said[name] in line
     assert "unexpected" not in line
 
@@ -247,7 +251,7 @@ def test_a_summary_is_no_capture(tmp_path: Path, capsys: pytest.CaptureFixture[s
     for verb in ("summary", "timeline"):
         assert main(words_of(verb, made)) == 1
         (line,) = capsys.readouterr().err.splitlines()
-        assert "is a summary already, which diff and diagnose read: give captures" in line
+        assert "already a summary, which diff and diagnose read: give captures" in line
 
 
 def test_what_a_reader_could_not_tell_is_in_the_json_of_a_diagnosis(

@@ -104,7 +104,7 @@ def load_gates(path: Path | None = None) -> tuple[Gate, ...]:
     for number, given in enumerate(read_toml(path, SCHEMA, _FILE)["gate"]):
         gates.append(_gate(given, f"{path}: gate[{number}]", [gate.id for gate in gates]))
     if not gates:
-        raise wrong(str(path), "there is no gate; a checklist needs at least one")
+        raise wrong(str(path), "the file has no gate; a checklist needs at least one")
     if own and (missing := [name for name in stated_gates() if name not in {g.id for g in gates}]):
         raise DamagedInstallation(
             f"{path}: the gate {missing[0]} is missing: reinstall portagpu, or, after a change of "
@@ -118,7 +118,10 @@ def _gate(given: dict[str, Any], path: str, earlier: list[str]) -> Gate:
     if given["id"] in earlier:
         raise wrong(f"{path}.id", f"{given['id']!r} is the id of an earlier gate")
     if "replay" in given and earns == Evidence.EXECUTED:
-        raise wrong(f"{path}.earns", "is executed, and it judges recordings: nothing runs")
+        raise wrong(
+            f"{path}.earns",
+            "must not be executed for a gate that judges recordings, where nothing runs",
+        )
     if strange := [need for need in given["needs"] if need not in earlier]:
         raise wrong(f"{path}.needs", f"{strange[0]!r} is not an earlier gate")
     amounts = {effort: given[effort] for effort in EFFORTS}
@@ -141,7 +144,7 @@ def left_out_gates(
     for name in (*only, *skip):
         if name not in known:
             hint = did_you_mean(name, known, f"gates are {', '.join(known)}")
-            raise UnknownGate(f"there is no gate {name!r}: {hint}")
+            raise UnknownGate(f"unknown gate {name!r}: {hint}")
     wanted: set[str] = set()
     pending = list(only or known)
     while pending:

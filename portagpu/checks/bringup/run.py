@@ -71,11 +71,18 @@ def bringup(
     progress: GateProgress | None = None,
     gates: Sequence[Gate] | None = None,
 ) -> Run:
-    """Run every gate on this machine, or on the recording, and return the finished run.
+    """Run every gate on this machine, or on a recording.
 
-    On Ctrl-C the returned run is marked as interrupted: it has every result so far, and
-    INCONCLUSIVE ones for the gates that did not finish. Raises TargetNotFound or UnknownBackend
-    before anything runs.
+    On Ctrl-C the run is marked as interrupted: it has every result so far, and INCONCLUSIVE ones
+    for the gates that did not finish.
+
+    :param options: What to test, and what to replay.
+    :param progress: Reports gates and results as they come.
+    :param gates: The gates in order; by default those of the matrix.
+    :returns: The finished run.
+    :raises TargetNotFound: No target has the wanted id; nothing has run.
+    :raises UnknownBackend: No backend has the wanted name; nothing has run.
+    :raises UnknownGate: ``only`` or ``skip`` names a gate that does not exist.
     """
     check_installation()
     progress = progress or GateProgress()

@@ -40,7 +40,7 @@ MAX_FILES: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """One file: its name, below a folder that was given, and what reads so many bytes of it."""
+    """One file: its name, below a folder that was given, and a reader of its first bytes."""
 
     name: str
     data: Callable[[int], bytes]
@@ -53,7 +53,7 @@ class InputFile:
             reason = getattr(error, "strerror", None) or "it cannot be read"
             raise FormatError(reason) from None
         if len(data) > MAX_FILE_BYTES:
-            raise FormatError(f"it has more than {MAX_FILE_BYTES >> 20} MiB")
+            raise FormatError(f"it is larger than {MAX_FILE_BYTES >> 20} MiB")
         return data
 
 
@@ -160,7 +160,7 @@ def _read_file(
     """
     is_report = looks_like_report(name, data)
     if (is_report or looks_like_dump(data)) and len(data) > MAX_DOCUMENT_BYTES:
-        raise FormatError(f"it has more than {MAX_DOCUMENT_BYTES >> 20} MiB")
+        raise FormatError(f"it is larger than {MAX_DOCUMENT_BYTES >> 20} MiB")
     if is_report:
         read_report(decode_text(data), name, reports)
     elif looks_like_dump(data):

@@ -8,6 +8,7 @@ called what it was and how far it came. It does not say whose it is: the rank is
 
 from __future__ import annotations
 
+import math
 import pickletools
 import re
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from portagpu.facts.formats.json_xml import json_documents
 from portagpu.facts.readings.model import FormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 MAX_OPCODES: Final = 20_000_000
 """Opcodes of one pickle: 2000 entries of a flight recorder have 200 000."""
@@ -64,8 +65,8 @@ class _Machine:
             action(self)
         elif name not in _IGNORED:
             raise FormatError(
-                f"this pickle would run code (opcode {name}), which no dump of torch does: it was "
-                "not run; get the dump from where it was written"
+                f"this pickle would run code (opcode {name}), which no dump of torch does, so it "
+                "was not run: get the dump from where it was written"
             )
 
     def _mark(self) -> None:
@@ -153,8 +154,8 @@ def load_data(data: bytes) -> Any:
     except FormatError:
         raise
     except (ValueError, LookupError, TypeError, UnicodeDecodeError, OverflowError):
-        raise FormatError("this pickle breaks off, or is none") from None
-    raise FormatError("this pickle breaks off, or is none")
+        raise FormatError("this pickle is incomplete, or the file is not a pickle") from None
+    raise FormatError("this pickle is incomplete, or the file is not a pickle")
 
 
 KIND: Final = "flight recorder"
@@ -171,6 +172,14 @@ _MAX_FRAMES: Final = 64
 _MAX_TENSORS: Final = 4096
 _MAX_RANKS: Final = 1 << 20
 _OWN_FILES: Final = ("-packages/torch/", "/torch/distributed/", "/torch/csrc/", "/torch/_")
+
+
+_SAME_SIZES: Final = frozenset({"all_reduce", "allreduce_coalesced"})
+_GATHERS: Final = frozenset({"all_gather", "_all_gather_base", "all_gather_into_tensor_coalesced"})
+_SCATTERS: Final = frozenset(
+    {"reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced"}
+)
+_KEEPS_DTYPE: Final = frozenset({*_SAME_SIZES, *_GATHERS, *_SCATTERS, "reduce"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,6 +261,30 @@ class Dump:
         return not self.entries or self.entries[0].record == 0
 
 
+def contradiction(entry: Entry, size: int, *, exact: bool) -> tuple[str, str] | None:
+    """(kind, words) where the tensors of one call do not fit each other.
+
+    ``size`` is that of the group; ``exact`` says that it is known, not a lower bound.
+    """
+    given, taken = elements(entry.inputs[:1]), elements(entry.outputs[:1])
+    if not entry.inputs or not entry.outputs:
+        return None
+    if entry.operation in _SAME_SIZES and entry.inputs != entry.outputs:
+        return "shape", f"whose result is {[list(each) for each in entry.outputs[:3]]}"
+    if exact and entry.operation in _GATHERS and taken != given * size:
+        return "shape", f"whose result has {taken} elements instead of {given} from each of {size}"
+    if exact and entry.operation in _SCATTERS and given != taken * size:
+        return "shape", f"whose result has {taken} elements, which {size} ranks do not divide into"
+    types = frozenset(entry.input_types), frozenset(entry.output_types)
+    if entry.operation in _KEEPS_DTYPE and all(types) and types[0] != types[1]:
+        return "dtype", f"whose result is {'/'.join(sorted(types[1]))}"
+    return None
+
+
+def elements(sizes: Sequence[Sequence[int]]) -> int:
+    return sum(math.prod(each) for each in sizes)
+
+
 def looks_like_dump(data: bytes) -> bool:
     """Whether ``data`` begins as a pickle does, or as JSON that names a dump's keys."""
     if data[:1] == b"\x80":
@@ -273,21 +306,21 @@ def read_dump(data: bytes, name: str) -> Dump:
         documents, cut = json_documents(decode_text(data))
         document = documents[0] if documents else None
         if cut:
-            raise FormatError("this dump breaks off: copy the whole file")
+            raise FormatError("this dump is incomplete: copy the whole file")
     else:
         document = load_data(data)
     if not isinstance(document, dict) or not isinstance(document.get("version"), str):
-        raise FormatError("this is no dump of torch's flight recorder")
+        raise FormatError("not a dump of torch's flight recorder")
     stated = document.get("rank")
     rank = rank_of(name) if not _is_number(stated) else stated
     if rank is None:
         raise FormatError(
-            "its name does not end with a rank, and a dump does not say whose it is: name it as "
+            "its name does not end with a rank, and a dump does not state its rank: name it as "
             "torch does (rank_3)"
         )
     entries = document.get("entries", [])
     if not isinstance(entries, list | tuple):
-        raise FormatError("this is no dump of torch's flight recorder: entries is no list")
+        raise FormatError("not a dump of torch's flight recorder: 'entries' is not a list")
     if len(entries) > _MAX_ENTRIES:
         raise FormatError(f"this dump has more than {_MAX_ENTRIES} entries")
     groups, known = _groups(document.get("pg_config"))
@@ -314,7 +347,9 @@ def _groups(config: object) -> tuple[dict[str, frozenset[int]], frozenset[int]]:
     known: set[int] = set()
     for each in config.values() if isinstance(config, dict) else ():
         if not isinstance(each, dict):
-            raise FormatError("this is no dump of torch's flight recorder: pg_config")
+            raise FormatError(
+                "not a dump of torch's flight recorder: 'pg_config' has an unexpected form"
+            )
         stated = each.get("ranks")
         if isinstance(stated, list | tuple):
             ranks = {rank for rank in stated[:_MAX_RANKS] if _is_number(rank)}
@@ -336,10 +371,12 @@ class _EntryReader:
 
     def entry(self, each: object) -> Entry:
         if not isinstance(each, dict):
-            raise FormatError("this is no dump of torch's flight recorder: an entry is no table")
+            raise FormatError("not a dump of torch's flight recorder: an entry is not a table")
         group = each.get("process_group")
         if not isinstance(group, list | tuple) or len(group) != 2:
-            raise FormatError("this is no dump of torch's flight recorder: process_group")
+            raise FormatError(
+                "not a dump of torch's flight recorder: 'process_group' is not a pair"
+            )
         library, _, words = _text(each.get("profiling_name")).rpartition(":")
         operation, _, peers = words.partition(" ")
         ends = _PEERS.fullmatch(peers)
@@ -426,5 +463,5 @@ def _number(value: object) -> int:
     if _is_number(value):
         return value  # type: ignore[return-value]
     raise FormatError(
-        f"this is no dump of torch's flight recorder: a {type(value).__name__} stands for a number"
+        f"not a dump of torch's flight recorder: {type(value).__name__} instead of a number"
     )

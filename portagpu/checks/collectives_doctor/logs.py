@@ -1,7 +1,7 @@
 """Reads the logs of communication libraries, and what torch's watchdog says in them.
 
 The lines are a vendor's: its table ``doctor.toml`` has patterns. A ``line`` finds the message
-behind host, process and device. A ``fact`` has groups with names that :func:`_add_fact`
+after host, process and device. A ``fact`` has groups with names that :func:`_add_fact`
 knows. An ``event`` makes a line a finding, ``only_with`` another one or where there are
 ``several_hosts``. A pattern is matched with the beginning of a message if it starts with "^", else
 anywhere. All tables are read in every log, because libraries are forks of each other.
@@ -150,7 +150,7 @@ def _patterns() -> _Patterns:
                 for each in table.get("event", ())
             ]
             if unknown := [e.finding for e in made if e.finding not in known_findings()]:
-                raise ValueError(f"no finding is called {unknown[0]!r}")
+                raise ValueError(f"unknown finding {unknown[0]!r}")
         except (KeyError, TypeError, ValueError, re.error) as error:
             leave_out_table(vendor, TABLE, error)
             continue
@@ -160,7 +160,7 @@ def _patterns() -> _Patterns:
 
 def read_log(text: str, job: Job) -> None:
     """Add what a log says to ``job``. Raises NoKnownLineError for a text without any line of
-    one, and FormatError for what is no text."""
+    one, and FormatError for what is not text."""
     patterns = _patterns()
     before = job.lines
     for raw in text.split("\n"):
@@ -186,8 +186,8 @@ def read_log(text: str, job: Job) -> None:
                 _see(job.warnings, words, message, key)
         job.lines += bool(known or events)
     if job.lines == before:
-        said = "it has no line of a communication library, of torch's watchdog or of PortaGPU"
-        raise NoKnownLineError(said) if _is_text(text) else FormatError("its form is not known")
+        said = "no line is from a communication library, torch's watchdog or PortaGPU"
+        raise NoKnownLineError(said) if _is_text(text) else FormatError("its format is not known")
 
 
 def _is_text(text: str) -> bool:
@@ -261,20 +261,20 @@ def judge_logs(job: Job) -> Iterator[Finding]:
     yield from _creations(job)
     yield from _versions(job)
     several = max(job.nodes, len(job.hosts)) > 1
-    told: set[str] = set()
+    reported: set[str] = set()
     for event in _patterns().events:
         seen = job.seen.get(event.finding)
-        if seen is None or event.finding in told:
+        if seen is None or event.finding in reported:
             continue
         if (event.only_with and event.only_with not in job.seen) or (
             event.several_hosts and not several
         ):
             continue
-        told.add(event.finding)
-        yield Finding(id=event.finding, evidence=_told(job, seen), device=_blamed(job, seen))
+        reported.add(event.finding)
+        yield Finding(id=event.finding, evidence=_in_words(job, seen), device=_blamed(job, seen))
     if job.warnings:
         shown = sorted(job.warnings.values(), key=lambda seen: -seen.count)
-        words = "; ".join(_told(job, seen) for seen in shown[:_MAX_SHOWN])
+        words = "; ".join(_in_words(job, seen) for seen in shown[:_MAX_SHOWN])
         more = f"; and {len(shown) - _MAX_SHOWN} more kinds" if len(shown) > _MAX_SHOWN else ""
         yield Finding(id="library-warning", evidence=words + more)
 
@@ -306,7 +306,7 @@ def _summary(job: Job) -> str:
     return "; ".join(parts) or count(job.lines, "line")
 
 
-def _told(job: Job, seen: _Seen) -> str:
+def _in_words(job: Job, seen: _Seen) -> str:
     times = f" ({seen.count} times)" if seen.count > 1 else ""
     who = sorted({w for key in seen.processes if (w := _who(job, key))})
     more = f" and {len(who) - _MAX_SHOWN} more" if len(who) > _MAX_SHOWN else ""
@@ -341,14 +341,14 @@ def _versions(job: Job) -> Iterator[Finding]:
 
 def _creations(job: Job) -> Iterator[Finding]:
     """Communicators that some ranks began to create and did not complete."""
-    told = 0
+    shown = 0
     for name, stages in job.stages.items():
         begun, done = stages.get("START", set()), stages.get("COMPLETE", set())
         size = job.sizes[name]
         if size < 2 or not begun - done:
             continue
-        told += 1
-        known = range(min(size, 1 << 16)) if told <= _MAX_KINDS else ()
+        shown += 1
+        known = range(min(size, 1 << 16)) if shown <= _MAX_KINDS else ()
         absent = sorted(set(known) - begun - done)
         others = f"; {ranks_in_words(absent)} did not begin it here" if absent else ""
         yield Finding(
@@ -362,7 +362,7 @@ def _creations(job: Job) -> Iterator[Finding]:
 
 
 def _timeouts(job: Job) -> Iterator[Finding]:
-    """What torch's watchdogs say together: ranks that differ, and those that are behind."""
+    """What torch's watchdogs report together: ranks that differ, and those with fewer calls."""
     if not job.timeouts:
         return
     first = {rank: caught[0] for rank, caught in job.timeouts.items()}
@@ -397,23 +397,23 @@ def _timeouts(job: Job) -> Iterator[Finding]:
                 device=f"rank {rank}",
             )
     limit = same[agreeing[0]]["limit"] / 1000
-    told = (
+    evidence = (
         f"{ranks_in_words(agreeing)} timed out after {limit:g} s in {_call(usual)}, number {number}"
     )
     world = max((process.ranks for process in job.processes.values()), default=0)
     silent = sorted(set(range(min(world, 1 << 16))) - set(first))
     if silent:
-        told += f"; {ranks_in_words(silent)} did not time out: look there first"
+        evidence += f"; {ranks_in_words(silent)} did not time out: look there first"
     elif world:
-        told += "; no rank is left that did not"
+        evidence += "; every rank timed out"
     else:
-        told += "; if a rank did not come, these lines do not have it"
+        evidence += "; these lines do not show whether a rank never called it"
     others = [rank for rank in first if rank not in same]
     if others:
-        told += f"; {ranks_in_words(others)} timed out in another number"
+        evidence += f"; {ranks_in_words(others)} timed out in a call with another number"
     yield Finding(
         id="watchdog",
-        evidence=told,
+        evidence=evidence,
         device=f"rank {silent[0]}" if len(silent) == 1 else None,
     )
 

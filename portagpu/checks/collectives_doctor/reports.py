@@ -58,7 +58,7 @@ class Reports:
 
 
 def looks_like_report(name: str, data: bytes) -> bool:
-    """Whether it is one of these reports; the plugin's file may be empty, and its name tells it."""
+    """Whether it is one of these reports; the plugin's file may be empty, and its name says it."""
     head = data[:4096].lstrip()
     if not head:
         return "inspector" in name.lower()
@@ -76,14 +76,14 @@ def read_report(text: str, name: str, reports: Reports) -> None:
     calls = 0
     for document in documents:
         if not isinstance(document, dict):
-            raise FormatError("this is no report of a communication library")
+            raise FormatError("not a report of a communication library")
         if isinstance(document.get("communicators"), list):
             if cut:
-                raise FormatError("this report breaks off: ask again")
+                raise FormatError("this report is incomplete: request it again")
             _read_state(document, reports)
             continue
         if not isinstance(document.get("metadata"), dict):
-            raise FormatError("this is no report of a communication library")
+            raise FormatError("not a report of a communication library")
         calls += _read_call(document, reports)
         reports.files[name] = calls
 
@@ -95,7 +95,9 @@ def _read_state(document: Mapping[str, Any], reports: Reports) -> None:
         reports.versions.add(excerpt(version, 40))
     for each in document["communicators"][:_MAX_COMMUNICATORS]:
         if not isinstance(each, dict) or not isinstance(each.get("hash"), str):
-            raise FormatError("this is no report of a communication library: a communicator")
+            raise FormatError(
+                "not a report of a communication library: a communicator has an unexpected form"
+            )
         known = reports.communicators.setdefault(excerpt(each["hash"], 40), _Communicator())
         known.size = max(known.size, _number(each.get("size")))
         counts: Counts = {}
@@ -152,7 +154,9 @@ def _read_call(document: Mapping[str, Any], reports: Reports) -> int:
 def _tables(value: object) -> Iterator[Mapping[str, Any]]:
     for each in value[:_MAX_RANKS] if isinstance(value, list) else ():
         if not isinstance(each, dict):
-            raise FormatError("this is no report of a communication library: a rank")
+            raise FormatError(
+                "not a report of a communication library: a rank has an unexpected form"
+            )
         yield each
 
 

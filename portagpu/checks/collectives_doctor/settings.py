@@ -94,7 +94,7 @@ def _tables() -> _Tables:
             files = [_Configuration(**each, build=build) for each in table.get("configuration", ())]
             only = re.compile(table["only_here"]) if "only_here" in table else None
             if unknown := [each.finding for each in own if each.finding not in known_findings()]:
-                raise ValueError(f"no finding is called {unknown[0]!r}")
+                raise ValueError(f"unknown finding {unknown[0]!r}")
         except (KeyError, TypeError, ValueError, re.error) as error:
             leave_out_table(vendor, TABLE, error)
             continue
@@ -127,13 +127,13 @@ def judge_machine(machine: Machine) -> Iterator[Finding]:
     stated = {**in_files, **machine.environment}
     links = _network_interfaces(tree)
     settings = read_settings(tree, (gpu.pci for gpu in gpus if gpu.pci is not None))
-    told = _summary(machine, len(gpus), links)
+    evidence = _summary(machine, len(gpus), links)
     if len(gpus) > 1 and settings.acs_redirects is None:
-        told += "; whether ACS is on cannot be read (root can)"
+        evidence += "; whether ACS is on cannot be read (root can)"
     nothing = not (tree.is_live or gpus or links or stated or host.kernel.release)
     if nothing:
-        told = "the recording shows neither a GPU, nor a network interface, nor the kernel"
-    yield Finding(id="no-settings" if nothing else "machine", evidence=told)
+        evidence = "the recording shows neither a GPU, nor a network interface, nor the kernel"
+    yield Finding(id="no-settings" if nothing else "machine", evidence=evidence)
     for sentence in settings_diagnostics(settings, gpus, len(host.cpu.numa_nodes)):
         yield Finding(id="kernel-setting", evidence=sentence)
     yield from _kernel_options(tree, host.kernel.release, [gpu.vendor for gpu in gpus])
@@ -199,7 +199,7 @@ def _configured(machine: Machine, files: Mapping[str, Mapping[str, str]]) -> Ite
         if not machine.tree.exists(named.lstrip("/"))
     }
     for variable, named in sorted(missing):
-        evidence = f"{variable}={excerpt(named, 100)}, and there is no such file"
+        evidence = f"{variable}={excerpt(named, 100)}, which does not exist"
         yield Finding(id="configuration-missing", evidence=evidence, device=variable)
     for path, lines in files.items():
         good = [f"{name}={value}" for name, value in lines.items() if re.fullmatch(r"\w+", name)]
@@ -297,7 +297,7 @@ def _interface_problems(
     if missing and chosen:
         yield Finding(
             id="interface-missing",
-            evidence=f"{shown}: there is no {', '.join(missing)} here",
+            evidence=f"{shown}: this machine has no {', '.join(missing)}",
             device=each.variable,
         )
     down = [name for name in chosen if links[name].state == "down"]

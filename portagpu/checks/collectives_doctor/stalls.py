@@ -1,12 +1,11 @@
-"""Which rank is behind, in which collective, and what it waits for: from the ranks' dumps.
+"""Which rank stopped, in which collective, and what it waits for: from the ranks' dumps.
 
 The collectives of a group have one number on every rank. So the first number at which ranks differ
-is where they went apart; later differences follow from it and are not told.
+is where they went apart; later differences follow from it and are not reported.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from portagpu.base.text import MOST_NAMED, ranks_in_words
 from portagpu.base.units import count
 from portagpu.checks.collectives_doctor.findings import Finding
+from portagpu.checks.collectives_doctor.flight_recorder import contradiction, elements
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,12 +30,6 @@ _ONLY_ROOT_GETS: Final = frozenset({"gather"})
 _ROOTED: Final = frozenset(
     {"broadcast", "reduce", "gather", "scatter", "_broadcast_oop", "_reduce_oop"}
 )
-_SAME_SIZES: Final = frozenset({"all_reduce", "allreduce_coalesced"})
-_GATHERS: Final = frozenset({"all_gather", "_all_gather_base", "all_gather_into_tensor_coalesced"})
-_SCATTERS: Final = frozenset(
-    {"reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced"}
-)
-_KEEPS_DTYPE: Final = frozenset({*_SAME_SIZES, *_GATHERS, *_SCATTERS, "reduce"})
 _LOCAL: Final = frozenset({"send", "recv", *_ROOTED})
 """Operations that one rank may end while another has not called them."""
 
@@ -112,8 +106,8 @@ def judge_dumps(dumps: Sequence[Dump]) -> list[Finding]:
     ranks = {dump.rank: dump for dump in dumps}
     groups = _groups(ranks)
     entries = sum(len(dump.entries) for dump in dumps)
-    told = f"{ranks_in_words(ranks)}: {count(entries, 'call')} in {count(len(groups), 'group')}"
-    found = [Finding(id="dumps", evidence=told), *_versions(ranks)]
+    evidence = f"{ranks_in_words(ranks)}: {count(entries, 'call')} in {count(len(groups), 'group')}"
+    found = [Finding(id="dumps", evidence=evidence), *_versions(ranks)]
     found += _missing(ranks, groups)
     waits = _Waits()
     problems = [each for group in groups for each in _judge_group(group, ranks, waits)]
@@ -226,10 +220,9 @@ def _behind(
     ranks: Mapping[int, Dump],
 ) -> Iterator[Finding]:
     waiting = next(iter(called.values()))[0]
-    at = f" in {waiting.place}" if waiting.place else ""
     what = (
         f"{waiting.words}, number {number} of {group.words}, in which {ranks_in_words(called)} "
-        f"wait{'s' if len(called) == 1 else ''}{at}"
+        f"wait{'s' if len(called) == 1 else ''}{_at(waiting)}"
     )
     for rank in absent:
         entries = ranks[rank].entries
@@ -237,23 +230,20 @@ def _behind(
             (e for e in entries if e.is_open and (e.group != group.name or e.is_p2p)), None
         )
         if elsewhere is not None:
-            where = f" in {elsewhere.place}" if elsewhere.place else ""
             yield Finding(
                 id="other-group",
                 evidence=(
                     f"rank {rank} did not call {what}: it waits in {elsewhere.words}, number "
-                    f"{elsewhere.sequence} of group {elsewhere.group}{where}"
+                    f"{elsewhere.sequence} of group {elsewhere.group}{_at(elsewhere)}"
                 ),
                 device=f"rank {rank}",
             )
             continue
         last = "it made no call"
         if entries:
-            where = f" in {entries[-1].place}" if entries[-1].place else ""
-            last = (
-                f"its last call was {entries[-1].words}, number {entries[-1].sequence} of group "
-                f"{entries[-1].group}{where}"
-            )
+            call = entries[-1]
+            last = f"its last call was {call.words}, number {call.sequence} of group {call.group}"
+            last += _at(call)
         later = [n for n in group.calls.get(rank, {}) if n > number]
         skipped = f"; it went on with number {min(later)}" if later else ""
         yield Finding(
@@ -285,19 +275,18 @@ def _differences(
     if group.stated or group.description == _DEFAULT:
         whole = len(called) == len(group.members)
         for rank, calls in called.items():
-            if problem := _contradiction(calls[0], len(group.members), exact=group.stated):
-                where = f" in {calls[0].place}" if calls[0].place else ""
+            if problem := contradiction(calls[0], len(group.members), exact=group.stated):
                 evidence = f"rank {rank} called {calls[0].words}, number {number} of {group.words}"
                 yield Finding(
                     id=problem[0],
-                    evidence=f"{evidence}, {problem[1]}{where}",
+                    evidence=f"{evidence}, {problem[1]}{_at(calls[0])}",
                     device=f"rank {rank}",
                 )
                 return
         entries = [calls[0] for calls in called.values()]
         if whole and entries[0].operation == "all_to_all":
-            given = sum(_elements(entry.inputs) for entry in entries)
-            taken = sum(_elements(entry.outputs) for entry in entries)
+            given = sum(elements(entry.inputs) for entry in entries)
+            taken = sum(elements(entry.outputs) for entry in entries)
             if given != taken:
                 yield Finding(
                     id="shape",
@@ -322,7 +311,7 @@ def _minority(
     for rank in [rank for rank, each in seen.items() if each != usual][:MOST_NAMED]:
         mine = _first_difference(called[rank], called[agreeing[0]])
         theirs = _first_difference(called[agreeing[0]], called[rank])
-        told = (
+        evidence = (
             f"rank {rank} called {mine.words}{_at(mine)} as number {number} of {group.words}, and "
             f"{ranks_in_words(agreeing)} called {theirs.words}{_at(theirs)}"
         )
@@ -330,9 +319,9 @@ def _minority(
         tie = 2 * len(agreeing) == len(called)
         yield Finding(
             id=name,
-            evidence=f"{told}; {shift}" if shift else told,
+            evidence=f"{evidence}; {shift}" if shift else evidence,
             device=f"rank {rank}",
-            cause="which of the two is wrong cannot be told: as many ranks did the other"
+            cause="which of the two is wrong is unknown: as many ranks did the other"
             if tie and not shift
             else "",
         )
@@ -352,9 +341,9 @@ def _shift(group: _Group, number: int, rank: int, other: int) -> str:
     mine, theirs = group.calls[rank], group.calls[other]
     here, there = _signatures(mine.get(number)), _signatures(theirs.get(number))
     if here == _signatures(theirs.get(number + 1)):
-        return f"that is what the others call as number {number + 1}: rank {rank} left a call out"
+        return f"the others make that call as number {number + 1}: rank {rank} left out a call"
     if there == _signatures(mine.get(number + 1)):
-        return f"rank {rank} calls that as number {number + 1}: it made a call too many"
+        return f"rank {rank} makes that call as number {number + 1}: it made one call too many"
     return ""
 
 
@@ -388,34 +377,10 @@ def _dtypes(entry: Entry) -> object:
 _ASPECTS: Final = (("operation", _operation), ("shape", _shapes), ("dtype", _dtypes))
 
 
-def _contradiction(entry: Entry, size: int, *, exact: bool) -> tuple[str, str] | None:
-    """(kind, words) where the tensors of one call do not fit each other.
-
-    ``size`` is that of the group; ``exact`` says that it is known and no lower bound.
-    """
-    given, taken = _elements(entry.inputs[:1]), _elements(entry.outputs[:1])
-    if not entry.inputs or not entry.outputs:
-        return None
-    if entry.operation in _SAME_SIZES and entry.inputs != entry.outputs:
-        return "shape", f"whose result is {[list(each) for each in entry.outputs[:3]]}"
-    if exact and entry.operation in _GATHERS and taken != given * size:
-        return "shape", f"whose result has {taken} elements instead of {given} from each of {size}"
-    if exact and entry.operation in _SCATTERS and given != taken * size:
-        return "shape", f"whose result has {taken} elements, which {size} ranks do not divide into"
-    types = frozenset(entry.input_types), frozenset(entry.output_types)
-    if entry.operation in _KEEPS_DTYPE and all(types) and types[0] != types[1]:
-        return "dtype", f"whose result is {'/'.join(sorted(types[1]))}"
-    return None
-
-
-def _elements(sizes: Sequence[Sequence[int]]) -> int:
-    return sum(math.prod(each) for each in sizes)
-
-
 def _unfinished(
     group: _Group, numbers: Sequence[int], present: Sequence[int], others: Sequence[int]
 ) -> Iterator[Finding]:
-    """The first collective that all called alike and that is not done on every rank.
+    """The first collective that all ranks called with the same arguments and not all finished.
 
     ``others`` are the ranks that may be members too: they called nothing in the group.
     """
@@ -445,13 +410,13 @@ def _unfinished(
         elif not group.stated and len(called) == 1:
             evidence = (
                 f"{ranks_in_words(undone)} waits in {what}{_at(entry)}, and no other rank called "
-                "anything in that group, whose members no dump states"
+                "anything in that group, and no dump states its members"
             )
             yield Finding(id="alone", evidence=evidence, device=ranks_in_words(undone))
         elif others:
             evidence = (
                 f"{ranks_in_words(undone)} are in {what}{_at(entry)}, and {ranks_in_words(others)} "
-                "called nothing in that group, whose members no dump states"
+                "called nothing in that group, and no dump states its members"
             )
             yield Finding(id="members-unknown", evidence=evidence)
         else:
@@ -459,7 +424,7 @@ def _unfinished(
             evidence = f"{ranks_in_words(undone)} {verb} in {what}{_at(entry)}"
             if away := group.members - set(present):
                 member = "a member" if len(away) == 1 else "members"
-                evidence += f"; there is no dump of {ranks_in_words(away)}, {member} too"
+                evidence += f"; no dump of {ranks_in_words(away)}, {member} too"
             yield Finding(id="in-flight", evidence=evidence)
         return
 

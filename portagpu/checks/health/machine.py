@@ -81,9 +81,10 @@ def journal(limit_s: float) -> KernelLog:
 
 
 def log_file(path: Path | str, *, of_this_machine: bool, of_this_boot: bool = False) -> KernelLog:
-    """The log in a file: its last 16 MiB. Of another machine it is refused, and so is no log.
+    """The log in a file: its last 16 MiB.
 
-    A kernel has lines since its start, so without one ``of_this_boot`` nothing of it was read.
+    Rejects the log of another machine, and a file that is not a log. A kernel has lines since its
+    start, so without one ``of_this_boot`` nothing of it was read.
     """
     try:
         data = read_bounded(path, MAX_BYTES + 1, last=True)
@@ -197,7 +198,7 @@ def boot_s() -> float:
 
 
 def events_since(events: Iterable[Event], cutoff: float | None) -> tuple[Event, ...]:
-    """The events that are not older; one whose time nobody can tell is kept."""
+    """The events that are not older; one whose time is unknown is kept."""
     if cutoff is None:
         return tuple(events)
     boot, now = boot_s(), time.time()
@@ -286,10 +287,10 @@ class Snapshot(Machine):
         That is so where no library answered: then what the tools say of devices counts as well.
         """
         self._tools = tuple(tool_findings(self._live.commands(self._findings)))
-        told = [each for each in self._tools if each.readings or each.events]
-        if not told or any(each.readings for each in self._libraries):
+        answered = [each for each in self._tools if each.readings or each.events]
+        if not answered or any(each.readings for each in self._libraries):
             return False
-        self._findings = (*self._libraries, *told, *kernel_findings(self.tree))
+        self._findings = (*self._libraries, *answered, *kernel_findings(self.tree))
         self.__dict__.pop("_inventory", None)
         return True
 

@@ -95,9 +95,9 @@ def answer(run: Run, fail_on: Action = FAIL_ON) -> Answer:
     left.sort(key=lambda each: each.id not in ("health/time", "health/log"))
     if left or not any(each.verdict is Verdict.PASS for each in run.results):
         first = _in_words(left[0]) if left else "nothing was judged"
-        said = f"not judged: {first}{_and_more(len(left) - 1)}"
+        unjudged = f"not judged: {first}{_and_more(len(left) - 1)}"
         # NPD cuts the line, and a fault that a reset mends says more than what was not judged
-        parts = [said, f"{worst}: {below}"] if below else [said]
+        parts = [unjudged, f"{worst}: {below}"] if below else [unjudged]
         parts = parts[::-1] if worst >= Action.RESET else parts
         return Answer(State.UNKNOWN, worst, "; ".join(parts))
     return Answer(State.WELL, worst, f"{worst}: {below}" if below else "no finding")

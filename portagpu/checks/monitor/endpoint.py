@@ -35,7 +35,7 @@ class EndpointError(PortagpuError, OSError):
 class Endpoint:
     """Serves what :meth:`write` was given last. ``port`` 0 takes a free one; ``url`` names it.
 
-    A device's series are left out once its last sample is older than ``stale_s``. ``dropped`` tells
+    A device's series are left out once its last sample is older than ``stale_s``. ``dropped`` says
     how many samples the JSON output has dropped. Raises MissingDependency and EndpointError.
     """
 
@@ -68,7 +68,7 @@ class Endpoint:
         try:
             self._server, self._thread = start_http_server(port, host, registry)
         except (OSError, OverflowError, UnicodeError) as error:
-            raise EndpointError(_why_not(error, host, port)) from error
+            raise EndpointError(_serve_problem(error, host, port)) from error
         self._server.RequestHandlerClass = _quiet(self._server.RequestHandlerClass)
         shown = f"[{host}]" if ":" in host else host
         self.url = f"http://{shown}:{self._server.server_port}/metrics"
@@ -184,18 +184,18 @@ def parse_address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") if colon else LOOPBACK
     if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ValueError(f"{text!r} is no port and no HOST:PORT")
+        raise ValueError(f"{text!r} is neither a port nor HOST:PORT")
     return host, int(port)
 
 
-def _why_not(error: Exception, host: str, port: int) -> str:
+def _serve_problem(error: Exception, host: str, port: int) -> str:
     number = getattr(error, "errno", None)
     if isinstance(error, socket.gaierror | UnicodeError):
-        return f"cannot serve metrics: there is no host {host!r}"
+        return f"cannot serve metrics: unknown host {host!r}"
     if number == errno.EADDRINUSE:
         return f"cannot serve metrics: port {port} is in use: name another, or 0 for a free one"
     if number == errno.EADDRNOTAVAIL:
-        return f"cannot serve metrics: {host} is no address of this machine"
+        return f"cannot serve metrics: {host} is not an address of this machine"
     if number in (errno.EACCES, errno.EPERM):
         return f"cannot serve metrics: you may not use port {port}: name one above 1023"
     return f"cannot serve metrics at {host} port {port}: {error}"

@@ -29,10 +29,10 @@ class JsonLines:
     """Appends the samples of each round to ``path``; "-" is standard output.
 
     Lines are whole: what a full disk cut off is taken back. A round that cannot be written is
-    counted in ``dropped`` (in samples and events); ``say`` is told when that begins and ends, and
-    each round tries anew. A pipe without a reader, or a full one, loses samples instead of stopping
-    the monitor; standard output waits for its reader. With ``max_bytes`` the file is renamed to
-    ``path.1`` before it would grow larger, and the ``path.1`` before it is replaced.
+    counted in ``dropped`` (in samples and events); ``say`` is called when that begins and ends, and
+    each round tries again. A pipe without a reader, or a full one, loses samples instead of
+    stopping the monitor; standard output waits for its reader. With ``max_bytes`` the file is
+    renamed to ``path.1`` before it would grow larger, and replaces the earlier ``path.1``.
     """
 
     def __init__(self, path: str, say: Callable[[str], None], max_bytes: int | None = None) -> None:

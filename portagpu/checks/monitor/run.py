@@ -53,10 +53,16 @@ def monitor(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Watched:
-    """Give each look at the devices to every one of ``outputs``, until the options say to end.
+    """Read all devices again and again, until the options or the reader end it.
 
-    ``sources`` are by default those of this machine. Ends early if the reader of standard output
-    has closed it. Ctrl-C raises KeyboardInterrupt, after the children are ended.
+    Ctrl-C raises KeyboardInterrupt, after the children are ended.
+
+    :param options: The interval, and when to end.
+    :param outputs: Each is called with every round. It ends the monitor if it raises ReaderGone.
+    :param sources: The vendors' libraries; by default those of this machine.
+    :param clock: Seconds on a clock that only goes forward.
+    :param sleep: Waits for that many seconds.
+    :returns: How many rounds there were, and how many were left out because one took too long.
     """
     tracker = Tracker(options.stall_after_s, options.stale_s, _target_limit)
     host = platform.node()

@@ -26,7 +26,7 @@ def _value(about: str, default: Any = None) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """Which device it is. An index is no identity: it differs between tools and after a restart."""
+    """Which device it is. An index does not identify it: tools and restarts change it."""
 
     kind: str = _value('"gpu" or "cpu"', "gpu")
     uuid: str | None = _value("the device's UUID, as its vendor's runtime spells it")
@@ -94,7 +94,7 @@ class Sample(Device):
 
 
 class Happening(StrEnum):
-    """What an event tells of."""
+    """What happened."""
 
     STALLED = "stalled"
     STALL_ENDED = "stall-ended"

@@ -109,14 +109,14 @@ class _Known:
 
 @dataclass(slots=True)
 class _Trouble:
-    """A problem of a source since ``since``, and whether it was told."""
+    """A problem of a source since ``since``, and whether it was reported."""
 
     since: float
-    told: bool = False
+    reported: bool = False
 
 
 class Tracker:
-    """Fills in what one look alone does not show, and tells what changed since the last one.
+    """Fills in what one look alone does not show, and reports what changed since the last one.
 
     ``limit_of`` gives the power limit in W of a device that does not state its own.
     """
@@ -182,7 +182,7 @@ class Tracker:
         return known
 
     def _without_uuid(self, sample: Sample) -> _Known | None:
-        """The device at that address whose UUID was not known until now; it is known anew."""
+        """The device at that address whose UUID was not known until this sample."""
         for key, known in self._known.items():
             device = known.device
             if sample.pci is not None and device.uuid is None and device.pci == sample.pci:
@@ -200,15 +200,15 @@ class Tracker:
                 yield known.event(Happening.GONE, f"gives no readings{f' ({why})' if why else ''}")
 
     def _troubles_told(self, at_s: float, problems: Sequence[Problem]) -> Iterator[Event]:
-        """What a source lacks, once it lasts; a device that it lacks is told of as gone."""
+        """What a source lacks, once it lasts; a device that it lacks is reported as gone."""
         now = {each.source: each.text for each in problems if each.device is None}
         for source, text in now.items():
             trouble = self._troubles.setdefault(source, _Trouble(at_s))
-            if not trouble.told and (self._first or at_s - trouble.since > self._grace_s):
-                trouble.told = True
+            if not trouble.reported and (self._first or at_s - trouble.since > self._grace_s):
+                trouble.reported = True
                 yield Event(event=Happening.PROBLEM, text=text)
         for source in [source for source in self._troubles if source not in now]:
-            if self._troubles.pop(source).told:
+            if self._troubles.pop(source).reported:
                 yield Event(event=Happening.PROBLEM_ENDED, text=f"{source} answers again")
 
     def _judged(self, at_s: float, sample: Sample, known: _Known, events: list[Event]) -> Sample:
@@ -233,7 +233,7 @@ def _device(sample: Sample) -> Device:
 
 
 def _count_errors(known: _Known, sample: Sample) -> Iterator[str]:
-    """Add what the counters rose by; "3 corrected" for each that did. One that fell began anew.
+    """Add what the counters rose by; "3 corrected" for each that did. One that fell began again.
 
     Links are counted together, and so only where a look shows as many of them as one before.
     """

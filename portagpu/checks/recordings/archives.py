@@ -59,7 +59,7 @@ def file_head(path: Path) -> bytes:
 def gunzip(data: bytes, most: int) -> tuple[bytes, str]:
     """(at most ``most`` unpacked bytes, a sentence if that is not all).
 
-    Raises RecordingError where ``data`` is no gzip.
+    Raises RecordingError where ``data`` is not gzip.
     """
     pieces, left, rest = [], most, data
     try:
@@ -95,8 +95,8 @@ class UnpackedArchive:
         except _UNREADABLE as error:
             self.remove()
             reason = error.strerror if isinstance(error, OSError) else excerpt(str(error))
-            said = f"{shown}: this {kind} cannot be read: {reason or 'it breaks off'}"
-            raise RecordingError(said) from None
+            problem = f"{shown}: this {kind} cannot be read: {reason or 'it breaks off'}"
+            raise RecordingError(problem) from None
         except _ArchiveRefused as error:
             self.remove()
             raise RecordingError(f"{shown}: {error}; {_UNPACK}") from None
@@ -159,7 +159,7 @@ def _tar_entries(path: Path) -> Iterator[tuple[str, IO[bytes] | str | None]]:
                 if entry.issym() or entry.islnk():
                     raise _ArchiveRefused(f"{excerpt(entry.name)!r} in it is a link")
                 if not (entry.isreg() or entry.isdir()):
-                    raise _ArchiveRefused(f"{excerpt(entry.name)!r} in it is no plain file")
+                    raise _ArchiveRefused(f"{excerpt(entry.name)!r} in it is not a regular file")
                 yield entry.name, archive.extractfile(entry) if entry.isreg() else None
 
 
@@ -178,7 +178,7 @@ def _zip_entries(path: Path) -> Iterator[tuple[str, IO[bytes] | str | None]]:
             if kind == 0o120000:
                 raise _ArchiveRefused(f"{excerpt(entry.filename)!r} in it is a link")
             if kind not in (0, 0o100000, 0o040000):
-                raise _ArchiveRefused(f"{excerpt(entry.filename)!r} in it is no plain file")
+                raise _ArchiveRefused(f"{excerpt(entry.filename)!r} in it is not a regular file")
             if entry.flag_bits & 1:
                 raise _ArchiveRefused("it is encrypted")
             if entry.is_dir():
@@ -234,7 +234,7 @@ def _save(entries: Iterator[tuple[str, IO[bytes] | str | None]], folder: Path) -
 def _parts(name: str) -> tuple[str, ...]:
     """The names of folders and the file; _Refused for what would not stay in the archive."""
     if len(name) > _MAX_NAME or "\0" in name:
-        raise _ArchiveRefused(f"the name {excerpt(name, 40)!r} in it is none of a file")
+        raise _ArchiveRefused(f"it contains the unusable name {excerpt(name, 40)!r}")
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts:
         raise _ArchiveRefused(f"{excerpt(name, 80)!r} in it leads outside of it")

@@ -138,12 +138,15 @@ def record(
     root: Tree | Path | str = "/",
     names: Sequence[tuple[str, str]] | None = None,
 ) -> SavedRecording:
-    """Save this machine, or the one below ``root``, into ``folder``, which must not exist yet.
+    """Save this machine, or the one below ``root``, without what identifies it.
 
-    A ``folder`` that ends with one of ``PACKED`` is a file with that folder in it. ``names`` are
-    pairs of kind and text that are taken out of every text, by default what this machine, its user
-    and its secrets are called. The folder appears whole or not at all. Raises OutputError where it
-    cannot be written.
+    :param folder: What to make, whole or not at all; it must not exist yet. A name that ends with
+        one of ``PACKED`` is a file with that folder in it.
+    :param root: The root of the machine's files.
+    :param names: Pairs of kind and text that are taken out of every text; by default what this
+        machine, its user and its secrets are called.
+    :returns: What was saved, and how often each kind was taken out.
+    :raises OutputError: The folder cannot be written.
     """
     target = Path(folder)
     packed = next((each for each in PACKED if target.name.endswith(each)), "")
@@ -181,8 +184,8 @@ def record(
             here.mkdir()
             _save_tree(tree, here / TREE, cleaner)
             # that it was read, or was not: its lines say neither
-            told = [logged] if logged is not None and not logged.events else []
-            _save_findings([*machine.asked, *told], here / FINDINGS, cleaner)
+            from_log = [logged] if logged is not None and not logged.events else []
+            _save_findings([*machine.asked, *from_log], here / FINDINGS, cleaner)
             kept = [CommandOutput(log.command, _log_lines(logged))] if log and logged else []
             problems += _save_outputs([*read, *kept], here / OUTPUTS, cleaner)
             _save_manifest(machine, here, cleaner, known, problems)
@@ -339,4 +342,4 @@ def _file_name(words: str, cleaner: Anonymizer) -> str:
 def _as_dict(value: object) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
-    raise TypeError(f"{type(value).__name__} is no value of findings")
+    raise TypeError(f"{type(value).__name__} cannot be a value of findings")

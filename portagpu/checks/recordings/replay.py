@@ -167,7 +167,7 @@ def _open_recording(
         if path.is_dir():
             next(path.iterdir(), None)
     except (OSError, ValueError) as error:
-        reason = "there is no such file or folder"
+        reason = "no such file or folder"
         if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
             reason = error.strerror or reason
         raise RecordingError(f"{excerpt(str(path))}: {reason}") from None
@@ -184,8 +184,8 @@ def _open_recording(
     elif not manifest and not any(_says_something(each) for each in found):
         reasons = [problem for each in found for problem in each.problems]
         shown = excerpt(str(archive or path))
-        said = reasons[0] if len(reasons) == 1 else f"{shown}: no file in it is a recording"
-        raise RecordingError(f"{said}; give {_READ}")
+        problem = reasons[0] if len(reasons) == 1 else f"{shown}: no file in it is a recording"
+        raise RecordingError(f"{problem}; give {_READ}")
     return found, tree, manifest
 
 
@@ -250,7 +250,7 @@ def _read_manifest(folder: RootedFolder) -> dict[str, Any]:
             f"{file}: it cannot be read: {excerpt(_error_reason(error))}"
         ) from None
     if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
-        raise RecordingError(f"{file}: it is no document of {SCHEMA}")
+        raise RecordingError(f"{file}: not a document of {SCHEMA}")
     return manifest
 
 
@@ -316,7 +316,7 @@ def _text_findings(
         if (kind := packed_with(data)) is not None:
             if kind != "gzip" or not may_be_packed:
                 where = "here" if may_be_packed else "in an archive"
-                raise FormatError(f"what is packed with {kind} is not read {where}: unpack it")
+                raise FormatError(f"files packed with {kind} are not read {where}: unpack it")
             data, cut = gunzip(data, MAX_FILE_BYTES + 1)
             if (inner := packed_with(data)) is not None:
                 raise FormatError(f"{inner} in a gzip is not read here: unpack it")

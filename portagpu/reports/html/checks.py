@@ -21,7 +21,7 @@ from portagpu.reports.html.markup import Child, Markup, join, tag
 from portagpu.runs.results.expectations import expected_in_words, value_in_words
 from portagpu.runs.results.run import verdict_of
 from portagpu.runs.results.verdicts import Verdict
-from portagpu.runs.results.wording import tally, telling, without_device
+from portagpu.runs.results.wording import content_key, tally, without_device
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -137,7 +137,7 @@ _QUIET: Final = frozenset({Verdict.PASS, Verdict.SKIP})
 def _checks_table(results: Sequence[Result], names: PageNames, caption: str) -> Markup:
     alike: dict[tuple[object, ...], list[Result]] = {}
     for result in results:
-        verdict, name, reason, _ = telling(result)
+        verdict, name, reason, _ = content_key(result)
         said = (verdict, name, reason, _expected(result), result.evidence, result.blocked_by)
         alike.setdefault(said, []).append(result)
     rows = [_check_row(members, names) for members in alike.values()]

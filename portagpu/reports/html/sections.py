@@ -185,7 +185,7 @@ def failure_cards(results: Iterable[Result], link: Callable[[Result], Child]) ->
     cards: list[Markup] = []
     for group in failures(results):
         rows = []
-        for members in group.alike:
+        for members in group.groups:
             first = members[0]
             value = value_in_words(first.value, first.unit)
             rows.append(

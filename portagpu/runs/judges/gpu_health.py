@@ -150,7 +150,9 @@ def corrected_errors(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Ju
     }
     compared = compare_peers(counts)
     if not compared.judged:
-        reason = f"{count} corrected errors, and fewer than {MIN_PEERS} alike GPUs to compare with"
+        reason = (
+            f"{count} corrected errors, and fewer than {MIN_PEERS} GPUs of its kind to compare with"
+        )
         return Judgement(Verdict.UNVERIFIED, reason, count, "1")
     if any(each.name == gpu_key(gpu) and each.relative > 0 for each in compared.outliers):
         reason = f"{count} corrected errors since the driver was loaded, {compared.median:g} at "
@@ -247,7 +249,7 @@ def pcie_replays(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgem
 
 
 def throttling(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgement | None:
-    """Active throttle reasons, by kind; power limits and settings are no fault."""
+    """Active throttle reasons, by kind; power limits and settings are not faults."""
     active = gpu.state.throttling
     if active is None:
         return None
@@ -292,9 +294,9 @@ def _temperature_judgements(gpu: Gpu) -> Iterable[Judgement | None]:
             continue
         reached = [what for what, at in known.items() if value >= at]
         what = reached[-1] if reached else min(known, key=lambda each: known[each])
-        told = f"{name} is at {value:g} °C, and its limit ({what}) at {known[what]:g} °C"
+        words = f"{name} is at {value:g} °C, and its limit ({what}) at {known[what]:g} °C"
         most = at_most(known[what], f"the limit ({what}) that the GPU states", "°C")
-        yield _judge_margin(known[what] - value, told, told, value, most)
+        yield _judge_margin(known[what] - value, words, words, value, most)
 
 
 def _judge_margin(

@@ -173,15 +173,15 @@ def _events(inventory: Inventory) -> Iterator[Judgement]:
     for (pci, code), events in kinds.items():
         last = events[-1]
         fatal = next((e for e in reversed(events) if e.fatal), None)
-        told = fatal or last
+        worst = fatal or last
         words = [code]
-        if told.meaning:
-            words.append(f" ({told.meaning})")
+        if worst.meaning:
+            words.append(f" ({worst.meaning})")
         if len(events) > 1:
             words.append(f", {len(events)} times")
         if last.time:
             words.append(f", last at {last.time}")
-        words.append(f": {told.action or 'the vendor states no action'}")
+        words.append(f": {worst.action or 'the vendor states no action'}")
         reason = "".join(words)
         asking = max(events, key=lambda each: Action(each.todo or Action.NONE))
         yield Judgement(
@@ -192,7 +192,7 @@ def _events(inventory: Inventory) -> Iterator[Judgement]:
             exactly(0, "errors of a GPU in the kernel's log"),
             name="events",
             device=pci,
-            severity=severity_of_event(code, told.meaning) if fatal else None,
+            severity=severity_of_event(code, worst.meaning) if fatal else None,
             action=Action(asking.todo) if asking.todo is not None else None,
             action_source=asking.reference if asking.todo is not None else None,
         )

@@ -73,11 +73,14 @@ _ALL_JOINED: Final = exactly(0, "pairs of one hive without a link")
 def judge_links(
     topology: Topology, target: Target | None = None, *, asked: bool = True
 ) -> Iterator[Judgement]:
-    """Judgements of all links; a machine without GPUs has none.
+    """Judge all links between GPUs, and those of GPUs to their host.
 
-    ``target`` states how many links a GPU has. Without one, only the machine's own values are
-    compared. The target's PCIe slot is required only if the user ``asked`` for the target: a
-    product that was recognised may be in a slot that is narrower by design.
+    :param topology: What the sources say of GPUs and their links; without GPUs nothing is judged.
+    :param target: States how many links a GPU has. Without one, only the machine's own values are
+        compared.
+    :param asked: Whether the user asked for the target. Only then its PCIe slot is required: a
+        product that was recognised may be in a slot that is narrower by design.
+    :returns: Judgements, each with its device and the link that falls short.
     """
     gpus = topology.gpus
     if not gpus:
@@ -197,7 +200,7 @@ def _peer_count(gpu: str, fabric: _Fabric) -> int | None:
 def _link_counts(
     topology: Topology, fabric: Sequence[LinkGroup], target: Target | None
 ) -> Iterator[Judgement]:
-    """The number of links of each GPU behind switches, or of each GPU's peers in a mesh.
+    """The number of links of each GPU to switches, or of each GPU's peers in a mesh.
 
     A mesh is judged only where all its groups are complete: a GPU whose peers are hidden from the
     machine has fewer, and is not faulty.
@@ -207,7 +210,7 @@ def _link_counts(
         return
     mesh = target.value("link.topology") == "mesh"
     if mesh and len(topology.gpus) % (wanted + 1):
-        what = f"{len(topology.gpus)} GPUs are no whole groups of {wanted + 1}"
+        what = f"{len(topology.gpus)} GPUs are not a multiple of {wanted + 1}"
         yield Judgement(Verdict.INCONCLUSIVE, what, name="link-count")
         return
     short, unknown = [], []
@@ -338,7 +341,7 @@ def _pcie_widths(topology: Topology, target: Target | None, *, asked: bool) -> I
 
 
 def _first_reason(reasons: Sequence[str]) -> str:
-    more = f" (and {len(reasons) - 1} more alike)" if len(reasons) > 1 else ""
+    more = f" (and {len(reasons) - 1} more like it)" if len(reasons) > 1 else ""
     return f"{reasons[0]}{more}"
 
 
@@ -431,11 +434,11 @@ def _peers_alike(topology: Topology, fabric: Sequence[LinkGroup]) -> Iterator[Ju
                     odd += 1
                     reason = f"{gpu.key}: {what} {value}, its peers {usual}"
                     peers = exactly(f"{what} {usual}", "what most peers have")
-                    told = f"{what} {value}"
+                    value_in_words = f"{what} {value}"
                     yield Judgement(
                         Verdict.FAIL,
                         reason,
-                        told,
+                        value_in_words,
                         expected=peers,
                         name="peers-alike",
                         device=gpu.key,

@@ -1,4 +1,4 @@
-"""Compare devices or ranks that should be alike with each other, without reference values."""
+"""Compares devices or ranks that should be the same with each other, without reference values."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _EFFICIENCY: Final = 0.37
 
 
 def deviations_for(comparisons: int, peers: int | None = None) -> float:
-    """How many standard deviations make an outlier where so many values are compared.
+    """How many standard deviations make an outlier where this many values are compared.
 
     With 3.5 one normal value in 2,149 is an outlier, which is hundreds in a fleet. So it is the
     limit that the largest of all values exceeds with a chance of ``FALSE_ALARMS`` (Bonferroni), and
@@ -54,7 +54,7 @@ def deviations_for(comparisons: int, peers: int | None = None) -> float:
 class Majority(NamedTuple):
     """The value that most peers have, and how many ``votes`` it has.
 
-    Where it is not ``decided``, there is no outlier: any of those that differ may be wrong.
+    Where it is not ``decided``, nothing is an outlier: any of those that differ may be wrong.
     """
 
     usual: Any
@@ -70,16 +70,16 @@ def majority(
     It is decided by more than half of at least three values.
     """
     counts = Counter(values)
-    alike = counts
+    votes_of = counts
     if same is not operator.eq:
-        alike = Counter(
+        votes_of = Counter(
             {
                 value: sum(count for other, count in counts.items() if same(value, other))
                 for value in counts
             }
         )
-    usual = max(alike, key=lambda value: alike[value])
-    return Majority(usual, alike[usual], len(values) > 2 and 2 * alike[usual] > len(values))
+    usual = max(votes_of, key=lambda value: votes_of[value])
+    return Majority(usual, votes_of[usual], len(values) > 2 and 2 * votes_of[usual] > len(values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +125,15 @@ def compare_peers(
     deviations: float = DEVIATIONS,
     relative: float = RELATIVE,
 ) -> Peers:
-    """Which of ``values`` (by device or rank) differ from the median of all, worst first.
+    """Find the values that differ from the median of all, worst first.
 
-    An outlier is both more than ``deviations`` standard deviations away, estimated as 1.4826 MAD,
-    and more than ``relative`` of the median. Where more than half of the values are equal the MAD
-    is 0 and the second condition decides alone. A value that is not finite is an outlier. Fewer
-    than four values are not judged.
+    An outlier differs by more than both limits. Where more than half of the values are equal the
+    MAD is 0, and ``relative`` decides alone. A value that is not finite is an outlier.
+
+    :param values: The value of each device or rank by its name, all in one unit.
+    :param deviations: The limit in standard deviations, estimated as 1.4826 MAD.
+    :param relative: The limit as a fraction of the median.
+    :returns: The median, the MAD and the outliers; fewer than four values are not judged.
     """
     numbers = [value for value in values.values() if math.isfinite(value)]
     if len(values) < MIN_PEERS:
@@ -271,7 +274,7 @@ def judge_peer_consistency(gpus: Sequence[Gpu]) -> Iterator[Judgement]:
     yield from found
     if compared and not found:
         what = ", ".join(dict.fromkeys(compared))
-        reason, none = f"{len(gpus)} GPUs are alike: {what}", exactly(0, "differences of peers")
+        reason, none = f"{len(gpus)} GPUs agree: {what}", exactly(0, "differences of peers")
         yield Judgement(Verdict.PASS, reason, 0, "1", none, name="peers")
 
 

@@ -249,8 +249,8 @@ def _standing(history: _History, reliefs: Sequence[Clearance]) -> Standing | Non
         return Standing(Verdict.INCONCLUSIVE, forgiven[-1][0], gates, cleared=cleared)
     if judged and (last := _newest(judged))[1].verdict is Verdict.FAIL:
         return Standing(Verdict.FAIL, last[0], gates)
-    said = [each for each in left if each[1].verdict not in (Verdict.SKIP, Verdict.FAIL)]
-    account, statement = _newest(said or left)
+    stated = [each for each in left if each[1].verdict not in (Verdict.SKIP, Verdict.FAIL)]
+    account, statement = _newest(stated or left)
     return Standing(statement.verdict, account, gates)
 
 

@@ -55,7 +55,7 @@ def _number(
 
 
 def bounds(expected: Mapping[str, Any]) -> tuple[float | None, float | None]:
-    """The lowest and highest accepted value, in the expectation's unit; None is no bound.
+    """The lowest and highest accepted value, in the expectation's unit; None where it has no bound.
 
     ``lower`` and ``upper`` are signed fractions of ``reference``, as in ReFrame's performance
     references: the bounds are ``reference * (1 + lower)`` and ``reference * (1 + upper)``. A

@@ -94,17 +94,17 @@ def _with_all_values(joined: Judgement, members: Sequence[Judgement]) -> Judgeme
     """``joined`` with all values: the sum of counts of one kind, or else a text of all."""
     first = members[0]
     counts = [each.value for each in members if isinstance(each.value, int | float)]
-    alike = all((each.unit, each.expected) == ("1", first.expected) for each in members)
-    if alike and len(counts) == len(members):
+    is_one_kind = all((each.unit, each.expected) == ("1", first.expected) for each in members)
+    if is_one_kind and len(counts) == len(members):
         return replace(joined, value=sum(counts))
-    told = [value_in_words(each.value, each.unit) for each in members]
+    shown = [value_in_words(each.value, each.unit) for each in members]
     wanted = [each.expected for each in members if each.expected is not None]
     expected = None
     if wanted:
         words = "; ".join(dict.fromkeys(expected_in_words(each) for each in wanted))
         sources = "; ".join(dict.fromkeys(each["source"] for each in wanted))
         expected = exactly(words, sources)
-    value = "; ".join(dict.fromkeys(each for each in told if each)) or None
+    value = "; ".join(dict.fromkeys(each for each in shown if each)) or None
     return replace(joined, value=value, unit=None, expected=expected)
 
 
@@ -154,9 +154,9 @@ def combine_findings(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _all_evidence(group: Sequence[Finding]) -> str:
-    said = list(dict.fromkeys(each.evidence for each in group))
-    more = f"; and {len(said) - MOST_NAMED} more" if len(said) > MOST_NAMED else ""
-    return "; ".join(said[:MOST_NAMED]) + more
+    sentences = list(dict.fromkeys(each.evidence for each in group))
+    more = f"; and {len(sentences) - MOST_NAMED} more" if len(sentences) > MOST_NAMED else ""
+    return "; ".join(sentences[:MOST_NAMED]) + more
 
 
 def result_of(finding: Finding, kind: Known, suite: str, area: str) -> Result:

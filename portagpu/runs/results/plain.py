@@ -39,11 +39,11 @@ def plain(value: object, path: str, *, gaps: bool = False) -> Json:
         return {_key(k, path): plain(v, f"{path}.{k}", gaps=gaps) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item, f"{path}[{i}]", gaps=gaps) for i, item in enumerate(value)]
-    raise ResultError(f"{path}: {type(value).__name__} has no form in JSON; write it as text")
+    raise ResultError(f"{path}: {type(value).__name__} cannot be written as JSON; write it as text")
 
 
 def nested(value: object, levels: int) -> bool:
-    """Whether lists and dicts are in one another more than so many levels deep.
+    """Whether lists and dicts are nested deeper than this many levels.
 
     It needs no stack: how deep a stack may grow differs between versions of Python.
     """

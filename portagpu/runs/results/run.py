@@ -307,7 +307,17 @@ def new_run(
 ) -> Run:
     """A run that starts now, with a new id and no results.
 
-    ``host`` is this machine's name by default; portagpu's version is added to ``versions``.
+    :param command: The words of the command line that makes the run.
+    :param target: The id of the target that the run judges by.
+    :param backend: The name of the backend whose devices it uses.
+    :param versions: A component and its version, None where it has none; portagpu's own is added.
+    :param devices: Objects of ``info --json``, each with at least a ``name``.
+    :param host: The name of the machine; by default that of this one.
+    :param strict: Whether an UNVERIFIED result lowers PASS to UNVERIFIED.
+    :param replay: For each recording that is judged instead of a machine its "name", "sha256" and
+        "source".
+    :returns: The run, whose clock has started: ``Run.finish`` sets its duration.
+    :raises ResultError: A value is not what the schema allows; the message names the key.
     """
     now = datetime.now(UTC)
     on = switched_on(os.environ, (each for one in vendors().values() for each in one.switches))

@@ -90,15 +90,15 @@ _OUTCOMES: Final = {True: "met; ", False: "missed; ", None: ""}
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """Failures of one severity and check; results in a tuple of ``alike`` differ only in device
+    """Failures of one severity and check; results in a tuple of ``groups`` differ only in device
     or parameters."""
 
     title: str
     check: Check | None
-    alike: tuple[tuple[Result, ...], ...]
+    groups: tuple[tuple[Result, ...], ...]
 
 
-def telling(result: Result) -> tuple[str, str, str, str]:
+def content_key(result: Result) -> tuple[str, str, str, str]:
     """What a result says apart from its device and its parameters: verdict, id, reason, found."""
     name = result.id.partition("[")[0]
     return result.verdict, name, without_device(result), found_in_words(result)
@@ -108,11 +108,11 @@ def failures(results: Iterable[Result]) -> list[Failures]:
     """Every failure, the gravest first."""
     groups: dict[tuple[str, Check | None], dict[tuple[str, ...], list[Result]]] = {}
     for each in gravest_first(results):
-        alike = groups.setdefault((severity_of(each).title, check_of(each)), {})
-        alike.setdefault(telling(each), []).append(each)
+        same = groups.setdefault((severity_of(each).title, check_of(each)), {})
+        same.setdefault(content_key(each), []).append(each)
     return [
-        Failures(title, check, tuple(map(tuple, alike.values())))
-        for (title, check), alike in groups.items()
+        Failures(title, check, tuple(map(tuple, same.values())))
+        for (title, check), same in groups.items()
     ]
 
 
@@ -125,7 +125,7 @@ def failures_text(results: Iterable[Result]) -> list[str]:
     for group in failures(results):
         lines += ["", f"{group.title}:"] if group.title != above else []
         above = group.title
-        for members in group.alike:
+        for members in group.groups:
             first, count = members[0], count + len(members)
             lines.append(f"  {first.verdict:<6}{ids_and_devices(members)}: {without_device(first)}")
             found = found_in_words(first)

@@ -283,16 +283,27 @@ class Ranks:
     ) -> WorldOutcome:
         """Run ``function(rank, **arguments)`` on ``world`` ranks and wait for all of them.
 
-        ``function`` is "package.module:name" or "/path/to/file.py:name"; it gets a
-        :class:`portagpu.runs.world.Rank` and returns something JSON can hold. ``indices`` are the
-        device of each rank (default: its rank). With ``group``, torch.distributed is initialised on
-        the backend's library. Ranks have ``Plugin.start_s`` and ``timeout_s`` to open their devices
-        and join, then ``timeout_s``. With ``most_s`` that begins again whenever one of them
-        announces a step or tells that it is alive, up to ``most_s`` in all: a rank that hangs is
-        silent. What they wait for a CPU does not count (:mod:`portagpu.base.patience`). After that
-        every remaining rank is killed. ``lost`` are ranks that the function ends or stops on
-        purpose: their end stops no other rank, and they are ended when the others have returned.
-        ``on_step(rank, name, data)`` is called for every step a rank announces."""
+        Ranks have ``Plugin.start_s`` and ``timeout_s`` to open their devices and join, then
+        ``timeout_s``. The time that they wait for a CPU does not count
+        (:mod:`portagpu.base.patience`). After that every remaining rank is killed.
+
+        :param function: "package.module:name" or "/path/to/file.py:name". It gets a
+            :class:`portagpu.runs.world.Rank` and returns something that JSON can hold.
+        :param world: The number of ranks.
+        :param arguments: Further arguments of the function, as JSON can hold them.
+        :param backend: The name of the backend; by default the one that the ranks choose.
+        :param indices: The device of each rank, ``world`` of them; by default its rank.
+        :param group: Whether torch.distributed is initialised on the backend's library.
+        :param lost: Ranks that the function ends or stops on purpose: their end stops no other
+            rank, and they are ended when the others have returned.
+        :param timeout_s: The limit in seconds.
+        :param most_s: With it the limit begins again whenever a rank announces a step or reports
+            that it is alive, up to this many seconds in all: a rank that hangs is silent.
+        :param on_step: Called with the rank, name and data of every step that a rank announces.
+        :returns: What each rank returned or how it ended, and the rank that is to blame.
+        :raises ValueError: The arguments contradict each other.
+        :raises MissingDependency: torch is not installed.
+        """
         if world < 1:
             raise ValueError(f"a world has at least one rank, not {world}")
         if indices is not None and len(indices) != world:
@@ -301,7 +312,7 @@ class Ranks:
             raise ValueError(f"a world needs a time limit above 0 s, not {timeout_s}")
         most_s = timeout_s if most_s is None else most_s
         if not timeout_s <= most_s < float("inf"):
-            raise ValueError(f"{most_s} s in all are not at least the limit of {timeout_s} s")
+            raise ValueError(f"most_s must be at least timeout_s ({timeout_s} s), not {most_s} s")
         self._wait_until_prepared()
         request = {
             "function": function,

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.patience import PATIENCE
+from portagpu.base.subprocesses.channel import frame_text, frames
 from portagpu.base.subprocesses.start import die_with_parent
 from portagpu.base.text import error_line
 
@@ -30,7 +31,7 @@ C10D: Final = "distributed_c10d"
 """The file of torch's collectives. A rank that stops in it may be waiting for another."""
 COMPILER: Final = "torch._dynamo"
 """What torch imports with the first optimiser or DDP of a process, in about a second."""
-WAYS: Final = "/portagpu/devices/collectives/algorithms.py"
+WAITING_FILE: Final = "/portagpu/devices/collectives/algorithms.py"
 """The file that waits for torch's collectives, whose own ``wait`` has no frame."""
 
 
@@ -48,16 +49,16 @@ class Rank:
         self.broke_group = False
         """Set by a function that breaks a group on purpose, so that the group is not destroyed."""
         self._channel = channel
-        self._told_s = time.monotonic()
+        self._reported_s = time.monotonic()
 
     def step(self, name: str, **data: Any) -> None:
-        """Announce that a step begins. A hung rank behind its peers is the culprit."""
+        """Announce that a step begins. Of hung ranks, the one with the fewest steps is blamed."""
         self._channel.send({"step": name, "data": data})
 
     def tell_alive(self) -> None:
         """Have a limit of silence begin again, as a step does; at most one message a second."""
-        if time.monotonic() - self._told_s >= _ALIVE_S:
-            self._told_s = time.monotonic()
+        if time.monotonic() - self._reported_s >= _ALIVE_S:
+            self._reported_s = time.monotonic()
             self._channel.send({"alive": True})
 
 
@@ -89,6 +90,23 @@ class RankOutputs:
         """What the rank prints."""
         return self.folder / f"output-{self.rank}"
 
+    def place_in_trace(self) -> tuple[str, bool]:
+        """The frame in the rank's stack, and whether the innermost is in torch.distributed.
+
+        The frame is the outermost one in torch's collectives, else the innermost.
+        """
+        try:
+            text = self.trace_file.read_text(errors="replace")
+        except OSError:
+            return "", False
+        stack = frames(text)
+        if not stack:
+            return "", False
+        collective = [frame for frame in stack if C10D in frame[0]]
+        innermost = stack[0][0]
+        waits = "/torch/distributed/" in innermost or innermost.endswith(WAITING_FILE)
+        return frame_text(collective[-1] if collective else stack[0]), waits
+
 
 def load_function(spec: str) -> Callable[..., Any]:
     """The function that "package.module:name" or "/path/file.py:name" names."""
@@ -117,7 +135,7 @@ def _attribute(module: Any, name: str) -> Callable[..., Any]:
 
 
 def run_rank(request: dict[str, Any], outputs: RankOutputs, server: int, control: Channel) -> None:
-    """Run the request's function as one rank, tell the server, and end the process."""
+    """Run the request's function as one rank, report to the server, and end the process."""
     code = 1
     try:
         os.setpgid(0, 0)
@@ -141,7 +159,7 @@ def run_rank(request: dict[str, Any], outputs: RankOutputs, server: int, control
             reason = f"raised {error_line(error)}"[:2000]
             frames = traceback.extract_tb(error.__traceback__)
             waiting = any(
-                C10D in frame.filename or frame.filename.endswith(WAYS) for frame in frames
+                C10D in frame.filename or frame.filename.endswith(WAITING_FILE) for frame in frames
             )
             outputs.channel.send({"raised": reason, "in_collective": waiting})
         with contextlib.suppress(Exception):

@@ -25,8 +25,6 @@ from portagpu.base.patience import LIMITS, PATIENCE, Starvation
 from portagpu.base.subprocesses.channel import (
     BrokenMessage,
     Channel,
-    frame_text,
-    frames,
     parent_channel,
 )
 from portagpu.base.subprocesses.fork import Become, fork, run_main, take_status
@@ -42,11 +40,9 @@ from portagpu.base.subprocesses.start import (
 from portagpu.base.text import error_line
 from portagpu.devices.registry import plugin, resolve
 from portagpu.runs.world.client import fork_ahead
-from portagpu.runs.world.rank import C10D, COMPILER, WAYS, RankOutputs, load_function, run_rank
+from portagpu.runs.world.rank import COMPILER, RankOutputs, load_function, run_rank
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from portagpu.base.patience import Meter, Watch
 
 _TRACE_S: Final = 0.5
@@ -257,7 +253,7 @@ class _World:
             return
         child.state = "died"
         self._record_failure(child)
-        child.where, _ = _place_in_trace(child.outputs.trace_file)
+        child.where, _ = child.outputs.place_in_trace()
         if os.WIFSIGNALED(status):
             child.error = f"died of {signal_name(os.WTERMSIG(status))}"
         else:
@@ -283,7 +279,7 @@ class _World:
                 child.state = "lost"
             if not child.state:
                 child.state = "stopped" if self.failures else "hung"
-            child.where, child.in_collective = _place_in_trace(child.outputs.trace_file)
+            child.where, child.in_collective = child.outputs.place_in_trace()
             if child.state == "stopped":
                 child.error = "was stopped, because another rank had failed"
             elif child.state == "hung":
@@ -311,9 +307,9 @@ class _World:
         if len(hung) == 1:
             return hung[0].rank
         fewest = min((len(child.steps) for child in hung), default=0)
-        behind = [child for child in hung if len(child.steps) == fewest]
-        if len(behind) < len(hung):
-            hung = behind
+        slowest = [child for child in hung if len(child.steps) == fewest]
+        if len(slowest) < len(hung):
+            hung = slowest
         if len(hung) > 1:
             # those inside a collective wait; the one that is elsewhere is waited for
             elsewhere = [child for child in hung if not child.in_collective]
@@ -338,24 +334,6 @@ def _is_closed(descriptor: int) -> bool:
     waiting = bytearray(4)
     fcntl.ioctl(descriptor, termios.FIONREAD, waiting)
     return int.from_bytes(waiting, sys.byteorder) == 0
-
-
-def _place_in_trace(trace_file: Path) -> tuple[str, bool]:
-    """The frame of a faulthandler trace, and whether the innermost is in torch.distributed.
-
-    The frame is the outermost one in torch's collectives, else the innermost.
-    """
-    try:
-        text = trace_file.read_text(errors="replace")
-    except OSError:
-        return "", False
-    stack = frames(text)
-    if not stack:
-        return "", False
-    collective = [frame for frame in stack if C10D in frame[0]]
-    innermost = stack[0][0]
-    waits = "/torch/distributed/" in innermost or innermost.endswith(WAYS)
-    return frame_text(collective[-1] if collective else stack[0]), waits
 
 
 def _outcome(child: _Child, starved: Starvation) -> dict[str, Any]:
@@ -390,7 +368,7 @@ def main() -> int:
         control.send({"ready": True})
     except BrokenPipeError:
         return 0
-    # what a rank's own children leave behind becomes this process's, which ends it
+    # what a rank's own children leave running becomes this process's, which ends it
     adopt_orphans()
     wanted: set[str] = set()
     kept: set[int] = set()
@@ -440,7 +418,7 @@ def _fork_program(request: dict[str, Any], control: Channel, kept: set[int]) -> 
 
 def _call_ahead(request: dict[str, Any], client: int) -> None:
     """Call what ranks that share a device should not each have to import; they report errors."""
-    # nobody looks at the channel meanwhile, and there is no rank to end
+    # nobody looks at the channel meanwhile, and no rank is left to end
     die_with_parent()
     if os.getppid() != client:
         os._exit(0)

@@ -1,4 +1,4 @@
-"""Two summaries side by side: what became slower or faster, and what is within noise.
+"""Two summaries compared: what became slower or faster, and what is within noise.
 
 Times are those of one device, and of one step where both sides have steps of one name. Steps that
 repeat say how much a time varies by itself. A difference below that floor is within noise. Without
@@ -34,7 +34,8 @@ DEVIATIONS: Final = 2.0
 _TO_STANDARD: Final = 1.4826
 """A normal distribution's standard deviation, as a multiple of its median absolute deviation."""
 _FEW: Final = {2: 1.196, 3: 1.495, 4: 1.363, 5: 1.206, 6: 1.200, 7: 1.140, 8: 1.129, 9: 1.107}
-"""What the deviation of so few samples is too small by: C. Croux, P. J. Rousseeuw, "Time-efficient
+"""The factor that corrects the deviation of a few samples: C. Croux, P. J. Rousseeuw,
+"Time-efficient
 algorithms for two highly robust estimators of scale", Computational Statistics 1 (1992) 411-428."""
 
 
@@ -70,7 +71,7 @@ class Times:
             "host": [fmean(each.host_ns[at] for each in found) for at in range(number)]
         }
         if all(len(each.device_ns) >= number for each in found):
-            # else the capture does not tell what a step started
+            # else the capture does not say what a step started
             samples["device"] = [
                 fmean(each.device_ns[at] for each in found) for at in range(number)
             ]
@@ -262,7 +263,7 @@ def _by_size(each: Difference) -> tuple[float, str]:
 
 
 MIN_SHARE: Final = 0.5
-"""Share of the device's time that all steps last together: a range that repeats is no step else."""
+"""Share of the device's time that all steps take: other ranges that repeat are not steps."""
 MAX_DROPPED: Final = 0.01
 """Share of the events that may be missing: the differences that are looked for are of this size."""
 _OF_ONE_FILE: Final = re.compile(r"(?:^|_)(?:id|time|date|start|path)$|^left out")
@@ -274,7 +275,15 @@ _MAX_LABELS: Final = 10_000
 
 
 def compare(a: Summary, b: Summary, allow: Collection[str] = ()) -> Comparison:
-    """B beside A. A reason in ``allow`` no longer refuses; the verdict is then no PASS."""
+    """Compare two summaries.
+
+    :param a: What B is compared with.
+    :param b: The other one.
+    :param allow: Reasons (``comparison.ALLOWABLE``) that no longer refuse the comparison; the
+        verdict is then not PASS.
+    :returns: Differences per device and, where both sides have steps of one name, per step, in
+        nanoseconds; or why they cannot be compared, and what to do instead.
+    """
     name = _common_step(a, b)
     found = list(_refusals(a, b, name))
     refusals = tuple(each for each in found if each.reason not in allow or not each.whole)
@@ -331,12 +340,12 @@ def _refusals(a: Summary, b: Summary, name: str) -> Iterator[Refusal]:
             yield Refusal("dropped", f"{side} lacks {share:.1%} of its events, which were dropped")
         tools = {each.format for each in summary.sources}
         if len(tools) > 1:
-            told = ", ".join(sorted(tools))
-            yield Refusal("clocks", f"{side} is of several tools ({told}), whose clocks differ")
+            listed = ", ".join(sorted(tools))
+            yield Refusal("clocks", f"{side} is of several tools ({listed}), whose clocks differ")
     names = [", ".join(map(repr, _whole_steps(each))) for each in (a, b)]
     if not name and any(names):
-        told = f"A has {names[0] or 'none'} and B has {names[1] or 'none'}"
-        yield Refusal("steps", f"no step has the same name on both sides: {told}")
+        sides = f"A has {names[0] or 'none'} and B has {names[1] or 'none'}"
+        yield Refusal("steps", f"no step has the same name on both sides: {sides}")
     yield from _other_work(a, b)
     if not any(totals.values()):
         for kind in sorted(set(_kinds(a)) ^ set(_kinds(b))):
@@ -353,21 +362,21 @@ def _other_devices(a: Summary, b: Summary) -> Iterator[Refusal]:
     if ranks[0] != ranks[1]:
         yield Refusal("ranks", f"A has {count(ranks[0], 'rank')}, B has {count(ranks[1], 'rank')}")
     elif devices[0] != devices[1]:
-        told = f"A has {count(devices[0], 'device')}, B has {count(devices[1], 'device')}"
-        yield Refusal("devices", told)
+        sides = f"A has {count(devices[0], 'device')}, B has {count(devices[1], 'device')}"
+        yield Refusal("devices", sides)
 
 
 def _other_work(a: Summary, b: Summary) -> Iterator[Refusal]:
     for key in WORK:
         one, other = a.details.get(key), b.details.get(key)
         if one is not None and other is not None and one != other:
-            told = f"A was taken with {key} {one}, B with {key} {other}"
-            yield Refusal("work", one_line(told))
+            sides = f"A was taken with {key} {one}, B with {key} {other}"
+            yield Refusal("work", one_line(sides))
     moved = [_bytes_of_collectives(side) for side in (a, b)]
     for key in sorted(moved[0].keys() & moved[1].keys()):
         if moved[0][key] != moved[1][key]:
-            told = f"{moved[0][key]} bytes in A and {moved[1][key]} in B"
-            yield Refusal("work", f"a call of {key} has {told} (the most frequent size)")
+            sides = f"{moved[0][key]} bytes in A and {moved[1][key]} in B"
+            yield Refusal("work", f"a call of {key} has {sides} (the most frequent size)")
 
 
 def _bytes_of_collectives(summary: Summary) -> dict[str, int]:
@@ -405,8 +414,8 @@ def _notes(a: Summary, b: Summary, name: str) -> Iterator[str]:
     if a.sources == b.sources and a.sources:
         yield "A and B are the same files: every difference is 0"
     for key in sorted(a.details.keys() & b.details.keys()):
-        is_told = key not in WORK and not _OF_ONE_FILE.search(key)
-        if a.details[key] != b.details[key] and is_told:
+        is_noted = key not in WORK and not _OF_ONE_FILE.search(key)
+        if a.details[key] != b.details[key] and is_noted:
             yield f"{key} is {a.details[key]} in A and {b.details[key]} in B"
     vendors = [sorted({each.vendor for each in side.hardware if each.vendor}) for side in (a, b)]
     if all(vendors) and vendors[0] != vendors[1]:

@@ -103,7 +103,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What B is beside A."""
+    """B compared with A."""
 
     a: Side
     b: Side
@@ -136,14 +136,16 @@ class Comparison:
         if step is None or step.a_ns is None or step.b_ns is None:
             few = any(each.step for each in (self.a, self.b))
             why = f"fewer than {MIN_STEPS} steps" if few else "no steps that repeat"
-            return f"not judged: there are {why} on both sides, and so no noise floor"
-        told = f"a step takes {quantity(step.a_ns, 'ns')} in A and {quantity(step.b_ns, 'ns')} in B"
+            return f"not judged: there are {why} on both sides, so no noise floor is known"
+        times = (
+            f"a step takes {quantity(step.a_ns, 'ns')} in A and {quantity(step.b_ns, 'ns')} in B"
+        )
         if step.floor_ns is None or step.change_ns is None:
-            return f"{told}: not judged, as fewer than {MIN_STEPS} steps are no noise floor"
+            return f"{times}: not judged, because fewer than {MIN_STEPS} steps give no noise floor"
         floor = f"the noise floor is {quantity(step.floor_ns, 'ns')}"
         if step.word == "within noise":
-            return f"{told}: within noise ({floor})"
-        return f"{told}: B is {quantity(abs(step.change_ns), 'ns')} {step.word} ({floor})"
+            return f"{times}: within noise ({floor})"
+        return f"{times}: B is {quantity(abs(step.change_ns), 'ns')} {step.word} ({floor})"
 
     def to_json(self) -> dict[str, Any]:
         """The document of the schema SCHEMA."""

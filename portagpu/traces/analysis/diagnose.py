@@ -85,23 +85,23 @@ def _incomplete(summary: Summary) -> Iterator[Finding]:
     limit, source = threshold("dropped")
     said = [one_line(each.text) for each in summary.messages if each.level == "error"]
     if share > limit or said:
-        told = [f"{summary.dropped} of {summary.dropped + read} events are missing"] * (
+        evidence = [f"{summary.dropped} of {summary.dropped + read} events are missing"] * (
             share > limit
         )
-        told += [f"the profiler said: {each}" for each in said[:3]]
+        evidence += [f"the profiler said: {each}" for each in said[:3]]
         yield Finding(
             id="incomplete",
-            evidence="; ".join(told),
+            evidence="; ".join(evidence),
             value=round(share, 4),
             unit="1",
             expected=at_most(limit, source),
         )
     if summary.problems:
-        told = list(map(one_line, summary.problems[:MOST_NAMED]))
-        told += [f"and {len(summary.problems) - MOST_NAMED} more"][
+        evidence = list(map(one_line, summary.problems[:MOST_NAMED]))
+        evidence += [f"and {len(summary.problems) - MOST_NAMED} more"][
             : len(summary.problems) > MOST_NAMED
         ]
-        yield Finding(id="reading", evidence="; ".join(told))
+        yield Finding(id="reading", evidence="; ".join(evidence))
 
 
 _BOUNDS: Final = (
@@ -156,7 +156,7 @@ def _fine(name: str, evidence: str, value: float, limit: tuple[float, str]) -> F
 
 
 def _device_name(summary: Summary, each: DeviceTime) -> str | None:
-    """What tells a device from the others; None where there is one."""
+    """What distinguishes a device from the others; None where there is one."""
     if len(summary.devices) == 1:
         return None
     return (
@@ -180,9 +180,9 @@ def _waits(summary: Summary) -> Iterator[Finding]:
     waiting = [each for each in summary.devices if _share(each.idle_ns, each.wall_ns) >= limit[0]]
     if not waiting:
         worst = max(_share(each.idle_ns, each.wall_ns) for each in summary.devices)
-        told = f"no device is idle for more than {worst:.1%} of its time"
+        evidence = f"no device is idle for more than {worst:.1%} of its time"
         for name in ("input-bound", "launch-bound", "host-bound"):
-            yield _fine(name, told, worst, limit)
+            yield _fine(name, evidence, worst, limit)
         return
     for each in waiting:
         yield from _why_it_waits(summary, each)
@@ -224,18 +224,18 @@ def _why_it_waits(summary: Summary, each: DeviceTime) -> Iterator[Finding]:
     yield input_
     explained = Verdict.FAIL in (launch.verdict, input_.verdict)
     if explained:
-        told = f"{idle.words}; launches or input explain it"
-        yield idle.finding("host-bound", told, Verdict.PASS)
+        evidence = f"{idle.words}; launches or input explain it"
+        yield idle.finding("host-bound", evidence, Verdict.PASS)
         return
     waited = sum(
         time for name, time in summary.api_ns.items() if _any(known_words().wait, name)
     ) / max(len({d.rank for d in summary.devices}), 1)
-    told = idle.words
+    evidence = idle.words
     if waited:
-        told += f"; the host waited {_time(waited)} for the device in calls that synchronise"
+        evidence += f"; the host waited {_time(waited)} for the device in calls that synchronise"
     if Verdict.INCONCLUSIVE in (launch.verdict, input_.verdict):
-        told += "; whether launches or input are the cause cannot be answered"
-    yield idle.finding("host-bound", told, Verdict.FAIL)
+        evidence += "; whether launches or input are the cause cannot be answered"
+    yield idle.finding("host-bound", evidence, Verdict.FAIL)
 
 
 def _any(patterns: Sequence[re.Pattern[str]], name: str) -> bool:
@@ -261,15 +261,15 @@ def _launches(idle: _Idle) -> Finding:
     launch_ns = of_one * kernels
     short, _ = threshold("short")
     explains, _ = threshold("explains")
-    told = (
+    evidence = (
         f"{idle.words}; {count(kernels, 'kernel')} of {_time(mean)} in the mean, and "
         f"{_time(of_one)} of the host to launch one ({_time(launch_ns)} in all)"
     )
-    # a kernel that is loaded at its first launch makes one long gap, which is no rule
+    # a kernel that is loaded at its first launch makes one long gap, which is not the rule
     has_one_gap = (time.longest_gap_ns or 0) >= explains * time.idle_ns
     starves = launch_ns >= explains * time.idle_ns or time.gaps >= explains * kernels
     is_bound = starves and mean < max(short, of_one) and not has_one_gap
-    return idle.finding("launch-bound", told, Verdict.FAIL if is_bound else Verdict.PASS)
+    return idle.finding("launch-bound", evidence, Verdict.FAIL if is_bound else Verdict.PASS)
 
 
 def _kernel_calls(summary: Summary, time: DeviceTime) -> int:
@@ -302,9 +302,11 @@ def _input(idle: _Idle) -> Finding:
     spent = sum(row["host_ns"] or 0 for row in rows)
     longest = max(rows, key=lambda row: row["host_ns"] or 0)["path"] or ""
     explains, _ = threshold("explains")
-    told = f"{idle.words}; the program got its input for {_time(spent)}, as in {one_line(longest)}"
+    evidence = (
+        f"{idle.words}; the program got its input for {_time(spent)}, as in {one_line(longest)}"
+    )
     is_bound = spent >= explains * time.idle_ns
-    return idle.finding("input-bound", told, Verdict.FAIL if is_bound else Verdict.PASS)
+    return idle.finding("input-bound", evidence, Verdict.FAIL if is_bound else Verdict.PASS)
 
 
 # ---- kernels that wait for copies or communication
@@ -363,8 +365,8 @@ def _of_share(
             )
     worst = max(share for share, _ in shares)
     if worst < limit[0]:
-        told = f"only {what} ran for at most {worst:.1%} of a device's time"
-        yield _fine(name, told, worst, limit)
+        evidence = f"only {what} ran for at most {worst:.1%} of a device's time"
+        yield _fine(name, evidence, worst, limit)
 
 
 def _largest_copy(summary: Summary, time: DeviceTime) -> str:
@@ -407,13 +409,13 @@ def _unknown_share(summary: Summary) -> float:
 
 def _roofline(summary: Summary, captures: Sequence[Capture]) -> Iterator[Finding]:
     shares = counted_shares(captures)
-    told = ""
+    evidence = ""
     if shares is None:
-        shares, told = computed_shares(summary, captures, own_table()["roofline"]["dtypes"])
+        shares, evidence = computed_shares(summary, captures, own_table()["roofline"]["dtypes"])
     if shares is None:
         remedy = "collect counters of the longest kernels, or capture with torch's with_flops"
-        yield _cannot("memory-bound", told, None, remedy)
-        yield _cannot("compute-bound", told, None, remedy)
+        yield _cannot("memory-bound", evidence, None, remedy)
+        yield _cannot("compute-bound", evidence, None, remedy)
         return
     limit = threshold("roof")
     near = {name for name, (share, _) in shares.items() if share >= limit[0]}
@@ -430,5 +432,5 @@ def _roofline(summary: Summary, captures: Sequence[Capture]) -> Iterator[Finding
             expected=at_most(*limit),
         )
     if "memory" not in shares:
-        missing = "there are no counters of bytes: only the FLOPs are known"
+        missing = "the capture has no counters of bytes, only FLOPs"
         yield _cannot("memory-bound", missing, None, "collect counters of the longest kernels")

@@ -7,14 +7,14 @@ libraries in its table ``kernel_names.toml`` (``portagpu.facts.vendors.tables``)
     [[rule]]
     id = "torch-reduce"        # names the rule, and no other
     category = "reduction"     # portagpu.traces.analysis.model.Category
-    library = "torch"          # empty where the name does not tell
+    library = "torch"          # empty where the name does not say
     of = "function"            # or "name", with template and call arguments
     pattern = '(?:^|::)reduce_kernel$'
     unless = 'softmax'         # optional: the rule does not hold where this is found
 
 Rules are tried in the order of the categories, so that "reduce" in the name of a collective does
 not make it a reduction. Of one category those of vendors come first. A kernel's name is a
-stranger's text: what is matched has at most MAX_NAME characters, and no pattern takes more than
+untrusted text: what is matched has at most MAX_NAME characters, and no pattern takes more than
 linear time.
 """
 
@@ -45,7 +45,7 @@ _MAX_NAMES: Final = 100_000
 class Classification(NamedTuple):
     """What a kernel does, whose it is, and the id of the rule that decided.
 
-    ``library`` is empty where the name does not tell, ``rule`` where no rule holds.
+    ``library`` is empty where the name does not say, ``rule`` where no rule holds.
     """
 
     category: Category
@@ -82,7 +82,7 @@ def classify(name: str) -> Classification:
 
 
 def _library(function: str, text: str) -> str:
-    """Whose a kernel is of which only plain words told the category."""
+    """The library of a kernel whose category was found by plain words alone."""
     for rule in rules():
         where = function if rule.of == "function" else text
         if rule.category == "unknown" and rule.pattern.search(where):

@@ -1,9 +1,7 @@
 """Reads the traces of torch's profiler: the JSON that Kineto writes, plain or gzip.
 
 The keys are those of Kineto's libkineto/src/output_json.cpp and of the recordings in
-tests/recordings. ``ts`` and ``dur`` are microseconds with up to three decimals, and become whole
-nanoseconds exactly: a float64 is nearer than half a nanosecond to any such number below 2**43 (102
-days), which Kineto's own relative times are. From there on numbers are read as decimals.
+tests/recordings.
 
 Not read: calls of Python functions, memory events and flows. Their numbers are in ``details``.
 """
@@ -15,14 +13,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cache
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.text import excerpt
 from portagpu.facts.captures.columns import FARTHEST_NS, Rows, take_apart, text_of, whole
 from portagpu.facts.captures.json_stream import CHUNK_BYTES, Document, Events
 from portagpu.facts.captures.model import (
-    COPY_KINDS,
     EVENT_COLUMNS,
     Capture,
     CapturedDevice,
@@ -34,16 +30,29 @@ from portagpu.facts.captures.model import (
     table,
 )
 from portagpu.facts.readings.model import FormatError
-from portagpu.facts.vendors import vendors
+from portagpu.traces.analysis.kineto_values import (
+    NO_TIME,
+    all_nanoseconds,
+    any_stated,
+    are_exact,
+    axes,
+    collective,
+    copy_name,
+    direction,
+    nanoseconds,
+    or_else,
+    texts,
+    vendor,
+    word,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection
     from pathlib import Path
 
 KIND: Final = "Kineto JSON"
-_EXACT_US: Final = 1 << 43
 _SINCE_1970_US: Final = 10**15
-"""Times behind this (in 2001) count from 1970, as torch before 2.3 wrote them."""
+"""Times after this (in 2001) count from 1970, as torch before 2.3 wrote them."""
 
 _KEYS: Final = re.compile(rb'"(?:traceEvents|deviceProperties|schemaVersion)"\s*:|"ph"\s*:')
 _CATEGORIES: Final[dict[str, Kind]] = {
@@ -56,32 +65,6 @@ _CATEGORIES: Final[dict[str, Kind]] = {
 }
 _ENDINGS: Final[dict[str, Kind]] = {"_runtime": "api", "_driver": "api", "_sync": "sync"}
 _PARAMETERS: Final = "record_param_comms"
-# c10/core/ScalarType.h: what torch calls each in Python, and its bytes
-_DTYPES: Final = {
-    "Byte": ("uint8", 1),
-    "Char": ("int8", 1),
-    "Short": ("int16", 2),
-    "Int": ("int32", 4),
-    "Long": ("int64", 8),
-    "Half": ("float16", 2),
-    "Float": ("float32", 4),
-    "Double": ("float64", 8),
-    "ComplexFloat": ("complex64", 8),
-    "ComplexDouble": ("complex128", 16),
-    "Bool": ("bool", 1),
-    "BFloat16": ("bfloat16", 2),
-    "Float8_e5m2": ("float8_e5m2", 1),
-    "Float8_e4m3fn": ("float8_e4m3fn", 1),
-    "Float8_e5m2fnuz": ("float8_e5m2fnuz", 1),
-    "Float8_e4m3fnuz": ("float8_e4m3fnuz", 1),
-}
-# names that the process groups of torch (torch/csrc/distributed/c10d) give their operations
-_OPERATIONS: Final = (
-    (re.compile(r"all_?reduce"), "all_reduce"),
-    (re.compile(r"all_?gather"), "all_gather"),
-    (re.compile(r"reduce_?scatter"), "reduce_scatter"),
-    (re.compile(r"all_?to_?all"), "all_to_all"),
-)
 _NO_OPERATIONS: Final = ("wait", "init", "")
 _DETAILS: Final = {
     "registers": "registers",
@@ -91,7 +74,6 @@ _DETAILS: Final = {
     "block": "block_x",
 }
 """Fields of a kernel's ``args`` -> the column for which they are read; else they are left out."""
-_DIRECTION: Final = re.compile(r"\b(" + "|".join(COPY_KINDS) + r")\b")
 
 
 @cache
@@ -154,7 +136,7 @@ def read(path: Path, *, chunk: int = CHUNK_BYTES) -> Capture:
 
 
 def read_columns(path: Path, columns: Collection[str], *, chunk: int = CHUNK_BYTES) -> Capture:
-    """What torch's profiler wrote, without the details of kernels that are no wanted column."""
+    """What torch's profiler wrote, without the details of kernels that no wanted column needs."""
     details = frozenset(each for each, column in _DETAILS.items() if column in columns)
     event, args = _types(details, exact=False)
     trace = _Trace(details, args())
@@ -190,7 +172,7 @@ class _Trace:
 
     def take(self, batch: list[Any]) -> bool:
         """Take events; False where their times must be read as decimals first."""
-        if not _are_exact(batch):
+        if not are_exact(batch):
             return False
         categories = [event.cat for event in batch]
         by_category: dict[Any, list[Any]] = dict.fromkeys(categories, batch)
@@ -217,7 +199,7 @@ class _Trace:
                 elif args and args.labels == "CPU" and pid is not None:
                     self.host_pids.add(pid)
             elif category == "Trace" and event.ph == "X":
-                times = [_nanoseconds(event.ts), _nanoseconds(event.dur)]
+                times = [nanoseconds(event.ts), nanoseconds(event.dur)]
                 if times[0] is not None and times[1] is not None and times[1] >= 0:
                     self.span = (times[0], times[0] + times[1])
             elif category is not None:
@@ -233,11 +215,11 @@ class _Trace:
             if not kept:
                 return
         np: Any = import_library("numpy")
-        starts = _all_nanoseconds([each.ts for each in kept])
-        lasting = _all_nanoseconds(
+        starts = all_nanoseconds([each.ts for each in kept])
+        lasting = all_nanoseconds(
             [0 if each.dur is None and each.ph == "i" else each.dur for each in kept]
         )
-        good = (starts != _NONE) & (lasting >= 0) & (starts > -FARTHEST_NS)
+        good = (starts != NO_TIME) & (lasting >= 0) & (starts > -FARTHEST_NS)
         if not good.all():
             self.impossible += int((~good).sum())
             kept = [each for each, fine in zip(kept, good.tolist(), strict=True) if fine]
@@ -267,10 +249,10 @@ class _Trace:
         if not all(args):
             args = [each or self.no_args for each in args]
         columns: dict[str, Any] = dict(times)
-        columns["name"] = _texts([each.name for each in events])
+        columns["name"] = texts([each.name for each in events])
         if on_device or kind in ("kernel", "copy", "set", "sync"):
-            columns["device"] = _or_else([each.device for each in args], events, "pid", 31)
-            columns["stream"] = _or_else([each.stream for each in args], events, "tid", 63)
+            columns["device"] = or_else([each.device for each in args], events, "pid", 31)
+            columns["stream"] = or_else([each.stream for each in args], events, "tid", 63)
             self.devices.update(
                 each for each in set(columns["device"]) if type(each) is int and 0 <= each < 4096
             )
@@ -286,26 +268,26 @@ class _Trace:
             columns["bytes"] = [each.size for each in args]
         if kind == "copy":
             columns["copy_kind"] = [
-                _direction(each.direction, name)
+                direction(each.direction, name)
                 for each, name in zip(args, columns["name"], strict=True)
             ]
-            columns["name"] = [_copy_name(name) for name in columns["name"]]
+            columns["name"] = [copy_name(name) for name in columns["name"]]
         if kind == "kernel":
             for detail in self.details:
                 values = [getattr(each, detail) for each in args]
                 columns |= (
-                    _axes(detail, values)
+                    axes(detail, values)
                     if detail in ("grid", "block")
                     else {_DETAILS[detail]: values}
                 )
         stated = [each.operation for each in args] if kind == "kernel" else []
-        if kind == "collective" or _any_stated(stated):
-            columns |= _collective(args)
+        if kind == "collective" or any_stated(stated):
+            columns |= collective(args)
         rows.add(
             {
                 name: values
                 for name, values in columns.items()
-                if name in times or name == "name" or _any_stated(values)
+                if name in times or name == "name" or any_stated(values)
             }
         )
 
@@ -314,7 +296,7 @@ class _Trace:
         problems = document.problems
         if document.dropped:
             problems.append(
-                f"events that are no JSON of an event: {document.dropped:,} are left out"
+                f"events that are not JSON of an event: {document.dropped:,} are left out"
             )
         if self.impossible:
             problems.append(
@@ -334,8 +316,8 @@ class _Trace:
                 path=str(document.path),
                 format=KIND,
                 tool="torch.profiler",
-                version=_word(head.get("pytorch_version") or head.get("torch_version")),
-                schema=_word(head.get("schemaVersion")),
+                version=word(head.get("pytorch_version") or head.get("torch_version")),
+                schema=word(head.get("schemaVersion")),
             ),
             tables=_tables(self.rows),
             devices=self._devices(),
@@ -370,22 +352,22 @@ class _Trace:
             name = excerpt(text_of(each.get("name")) or "")
             found[index] = CapturedDevice(
                 index,
-                vendor=_vendor(name, self.head),
+                vendor=vendor(name, self.head),
                 name=name,
                 units=whole(each.get("numSms"), 31),
                 memory_bytes=whole(each.get("totalGlobalMem")),
                 warp_size=whole(each.get("warpSize"), 31),
             )
         for index in self.devices - found.keys():
-            found[index] = CapturedDevice(index, vendor=_vendor("", self.head))
+            found[index] = CapturedDevice(index, vendor=vendor("", self.head))
         return tuple(found[index] for index in sorted(found))
 
     def _details(self, info: dict[str, Any]) -> dict[str, str]:
         found = {
-            key: _word(value) for key, value in self.head.items() if key.endswith(("version", "id"))
+            key: word(value) for key, value in self.head.items() if key.endswith(("version", "id"))
         }
         found |= {
-            key: _word(value)
+            key: word(value)
             for key, value in info.items()
             if key == "backend" or key.endswith("_version")
         }
@@ -424,144 +406,3 @@ def _is_collective(event: Any) -> bool:
     if args is None or args.operation is None:
         return False
     return event.name == _PARAMETERS and args.operation not in _NO_OPERATIONS
-
-
-# --- times
-
-_NONE: Final = -(1 << 62)
-
-
-def _are_exact(batch: Sequence[Any]) -> bool:
-    """Whether no time is a float that may have lost nanoseconds."""
-    return _all_exact([each.ts for each in batch]) and _all_exact([each.dur for each in batch])
-
-
-def _all_exact(values: list[Any]) -> bool:
-    kinds = set(map(type, values))
-    if float not in kinds:
-        return True
-    if not kinds <= {int, float}:
-        values = [each for each in values if type(each) is float]
-    return bool(min(values) > -_EXACT_US and max(values) < _EXACT_US)
-
-
-def _all_nanoseconds(values: list[Any]) -> Any:
-    """Microseconds as an array of nanoseconds; _NONE where a value is no time."""
-    np: Any = import_library("numpy")
-    kinds = set(map(type, values))
-    if kinds <= {int, float}:
-        try:
-            found = np.array(values)
-        except (OverflowError, ValueError):
-            found = np.array([], object)
-        if found.dtype.kind == "f" and (np.abs(found) < _EXACT_US).all():
-            below = np.floor(found)
-            return below.astype(np.int64) * 1000 + np.rint((found - below) * 1000).astype(np.int64)
-        if found.dtype.kind == "i" and (np.abs(found) < FARTHEST_NS // 1000).all():
-            return found.astype(np.int64) * 1000
-    exact = [_nanoseconds(each) for each in values]
-    return np.array([_NONE if each is None else each for each in exact], np.int64)
-
-
-def _nanoseconds(value: object) -> int | None:
-    """One time in microseconds as nanoseconds; None where it is none or on no clock."""
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
-        return None
-    try:
-        number = Decimal(value)
-        if not number.is_finite() or number.adjusted() > 18:
-            return None
-        nanoseconds = round(number.scaleb(3))
-    except ArithmeticError:
-        return None
-    return nanoseconds if -FARTHEST_NS < nanoseconds < FARTHEST_NS else None
-
-
-# --- values
-
-
-def _texts(values: list[Any]) -> list[Any]:
-    if set(map(type, values)) <= {str, type(None)}:
-        return values
-    return [text_of(each) for each in values]
-
-
-def _any_stated(values: Sequence[Any]) -> bool:
-    # comparing each with None takes longer than a look at the first, which mostly decides
-    return bool(values) and (values[0] is not None or values.count(None) < len(values))
-
-
-def _or_else(stated: list[Any], events: list[Any], attribute: str, bits: int) -> list[Any]:
-    """What is stated, and where nothing is, the whole number that the event itself has."""
-    if None not in set(stated):
-        return stated
-    return [
-        whole(getattr(event, attribute), bits) if each is None else each
-        for each, event in zip(stated, events, strict=True)
-    ]
-
-
-def _axes(name: str, values: Sequence[Any]) -> dict[str, Sequence[Any]]:
-    names = [f"{name}_{axis}" for axis in "xyz"]
-    if set(map(type, values)) == {tuple}:
-        flat = list(chain.from_iterable(values))
-        return {each: flat[at::3] for at, each in enumerate(names)}
-    three = [each if type(each) is tuple else (None,) * 3 for each in values]
-    return {each: [axes[at] for axes in three] for at, each in enumerate(names)}
-
-
-def _direction(stated: object, name: str | None) -> str | None:
-    if isinstance(stated, str) and stated in COPY_KINDS:
-        return stated
-    found = _DIRECTION.search(name or "")
-    return found[1] if found else None
-
-
-def _copy_name(name: str | None) -> str | None:
-    """ "Memcpy HtoD (Pageable -> Device)" by its direction alone."""
-    return name.partition(" (")[0] if name else name
-
-
-def _collective(args: list[Any]) -> dict[str, Sequence[Any]]:
-    types = [_DTYPES.get(each.dtype) if isinstance(each.dtype, str) else None for each in args]
-    return {
-        "operation": [_operation(each.operation) for each in args],
-        "dtype": [
-            dtype[0] if dtype else text_of(each.dtype)
-            for each, dtype in zip(args, types, strict=True)
-        ],
-        "bytes": [_bytes(each, dtype) for each, dtype in zip(args, types, strict=True)],
-        "group": _texts([each.group for each in args]),
-        "group_size": [each.group_size for each in args],
-        "sequence": [each.sequence for each in args],
-    }
-
-
-def _operation(name: object) -> str | None:
-    if not isinstance(name, str):
-        return None
-    for pattern, operation in _OPERATIONS:
-        if pattern.search(name):
-            return operation
-    return name.lstrip("_")
-
-
-def _bytes(args: Any, dtype: tuple[str, int] | None) -> int | None:
-    """What one rank holds: the output of all_gather, the input of reduce_scatter."""
-    counts = [each for each in (whole(args.sent), whole(args.received)) if each is not None]
-    return max(counts) * dtype[1] if counts and dtype else None
-
-
-def _vendor(name: str, head: dict[str, Any]) -> str:
-    """Whose device it is, by the maker in its name or the runtime that torch was built for."""
-    for vendor in vendors().values():
-        if any(re.match(rf"{maker}\b", name.lower()) for maker in vendor.makers):
-            return vendor.name
-    for vendor in vendors().values():
-        if vendor.torch_build and f"{vendor.torch_build}_runtime_version" in head:
-            return vendor.name
-    return ""
-
-
-def _word(value: object) -> str:
-    return excerpt(str(value)) if isinstance(value, str | int | float) else ""

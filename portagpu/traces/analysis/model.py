@@ -33,7 +33,7 @@ SUMMARY_COLUMNS: Final[dict[str, str]] = {
     "rank": "int32",
     "device": "int32",
     "kind": "word",  # kernel, copy or set
-    "name": "word",  # as long as the source has it: templates tell kernels apart
+    "name": "word",  # as long as the source has it: templates distinguish kernels
     "category": "word",
     "library": "word",
     "rule": "word",  # which rule of classification decided

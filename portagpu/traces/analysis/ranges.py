@@ -252,7 +252,7 @@ def _star(texts: list[str], parents: list[int], lines: list[int]) -> None:
 
 
 def paths_of_work(work: Work, calls: Calls, ranges: Ranges) -> npt.NDArray[Any] | None:
-    """For each row of ``work`` the place of its path, -1 for none; None where nothing can tell."""
+    """For each row of ``work`` the place of its path, -1 for none; None where nothing says it."""
     host, device = ranges.host, ranges.device
     on_host = work.owners is not None and len(host.starts) > 0
     if not on_host and not len(device.starts):
@@ -357,7 +357,7 @@ def steps_of(work: Work, calls: Calls, ranges: Ranges, rank: int | None) -> Step
     """The range that repeats at the outermost level where one does, with the greatest total.
 
     None where its calls last less than half of the time from the first to the last: operators and
-    collectives that repeat are no steps.
+    collectives that repeat are not steps.
 
     A step has all that its process started while it was open: a backward pass has a thread of its
     own.

@@ -121,7 +121,7 @@ def read_document(path: str | os.PathLike[str]) -> Summary:
         return from_document(document)
     except (OSError, ValueError, RecursionError) as error:
         # DocumentError is a ValueError
-        raise FormatError(one_line(f"{path}: is no summary of a trace: {error}")) from error
+        raise FormatError(one_line(f"{path}: not a summary of a trace: {error}")) from error
 
 
 def from_document(document: object) -> Summary:
@@ -199,17 +199,15 @@ def read(path: str | os.PathLike[str], columns: Collection[str] = ()) -> Capture
     file = Path(path)
     head = _head(file)
     if not head:
-        raise FormatError(f"{file}: is empty: capture again, or copy it again")
+        raise FormatError(f"{file}: the file is empty: capture again, or copy it again")
     for reader in readers():
         if reader.matches(head, file):
             some = getattr(reader, "read_columns", None) if columns else None
             found: Capture = some(file, columns) if some else reader.read(file)
             return found
     if is_document(head):
-        raise FormatError(
-            f"{file}: is a summary already, which diff and diagnose read: give captures"
-        )
-    raise FormatError(f"{file}: no reader knows this file; known are {known_formats()}")
+        raise FormatError(f"{file}: already a summary, which diff and diagnose read: give captures")
+    raise FormatError(f"{file}: no reader knows this file; the known formats are {known_formats()}")
 
 
 def known_formats() -> str:
@@ -221,7 +219,7 @@ def known_formats() -> str:
 def check_regular(path: Path) -> None:
     """Raise FormatError for a pipe or a device: a reader opens its file more than once."""
     if path.exists() and not (path.is_file() or path.is_dir()):
-        raise FormatError(f"{path}: is no regular file: write what it gives to one")
+        raise FormatError(f"{path}: not a regular file: write its content to one")
 
 
 def _head(path: Path) -> bytes:

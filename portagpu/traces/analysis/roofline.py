@@ -107,7 +107,7 @@ def computed_shares(
         names = ", ".join(
             dict.fromkeys(one_line(each.name) for each in summary.hardware if each.name)
         )
-        return None, f"the peaks of {names or 'the device'} are not known: it is no target"
+        return None, f"the peaks of {names or 'the device'} are not known: it matches no target"
     peaks = (target.peak(dtype) for dtype in dtypes)
     peak = next((each for each in peaks if each is not None), None)
     busy_ns = sum(each.compute_ns for each in summary.devices)

@@ -66,11 +66,13 @@ NEEDED: Final = (
 def summarize(
     captures: Sequence[Capture], *, device: int | None = None, within: str | None = None
 ) -> Summary:
-    """What ``captures`` show together: mostly one for each rank of a run.
+    """Sum up what captures show together.
 
-    With ``device`` only that device of each capture counts; with ``within`` only what was started
-    in ranges whose path, or that of a range around them, matches this glob. It is then as if
-    nothing else had run.
+    :param captures: Mostly one for each rank of a run.
+    :param device: Only this device of each capture counts, as if nothing else had run.
+    :param within: Only what was started in ranges whose path, or that of a range around them,
+        matches this glob.
+    :returns: Tables and times; every time is in nanoseconds.
     """
     parts: list[_Part] = []
     problems: list[str] = []
@@ -321,9 +323,9 @@ def _ranks(captures: Sequence[Capture], problems: list[str]) -> list[int | None]
     ranks = [each.rank for each in captures]
     if len(captures) < 2 or (None not in ranks and len(set(ranks)) == len(ranks)):
         return ranks
-    told = "do not say which ranks they are" if None in ranks else "are of the same rank"
+    what = "do not say which ranks they are" if None in ranks else "are of the same rank"
     problems.append(
-        f"the captures {told}: they count as ranks, numbered in the order given; of several cycles "
+        f"the captures {what}: they count as ranks, numbered in the order given; of several cycles "
         "or regions of a rank, give one"
     )
     return list(range(len(captures)))

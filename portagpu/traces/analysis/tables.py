@@ -138,7 +138,7 @@ def _categories(summary: Summary) -> Table:
 
 
 _RUNTIME: Final = {"copy": "copies of the runtime", "set": "sets of the runtime"}
-"""Kind -> what is no kernel."""
+"""Kind -> the category of what is not a kernel."""
 
 
 def _kernels(summary: Summary) -> Table:

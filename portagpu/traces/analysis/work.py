@@ -162,7 +162,7 @@ class Work:
     """The number of each row's device; one for all."""
     owners: npt.NDArray[Any] | None
     """The place of the call that started each row, -1 where none is known; None where the capture
-    cannot tell."""
+    cannot say."""
     streams: npt.NDArray[Any] | None
     sized: npt.NDArray[Any]
     """Rows of copies and sets that state their bytes."""

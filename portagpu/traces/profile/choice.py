@@ -135,7 +135,7 @@ def choose(name: str | None, version: str | None = None) -> Choice:
     if name is not None:
         if name not in known:
             hint = did_you_mean(name, known, f"there are {', '.join(known)}")
-            raise Refused("; ".join([f"there is no profiler {name!r}: {hint}", *problems]))
+            raise Refused("; ".join([f"unknown profiler {name!r}: {hint}", *problems]))
         profiler = known[name]
         if version is not None:
             tool: Tool | None = Tool(profiler.name, version)
@@ -178,13 +178,13 @@ def installed(profiler: Profiler) -> Tool | None:
         return None
     try:
         done = run_program(path, "--version", limit_s=LIMITS.program_s)
-        said = (done.stdout + done.stderr).decode(errors="replace")
+        printed = (done.stdout + done.stderr).decode(errors="replace")
     except (OSError, TimeoutError) as error:
         raise Refused(f"{path} --version failed: {one_line(str(error))}") from error
-    match = re.search(profiler.version_pattern, said)
+    match = re.search(profiler.version_pattern, printed)
     if match is None:
-        shown = one_line(said)[:120] or "nothing"
-        raise Refused(f"{path} --version does not say its version, but: {shown}")
+        shown = one_line(printed)[:120] or "nothing"
+        raise Refused(f"cannot read a version from {path} --version, which printed: {shown}")
     return Tool(path, match[1])
 
 

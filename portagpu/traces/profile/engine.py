@@ -65,7 +65,7 @@ def read_command(
     _refuse_nesting(name, module, environment, profilers)
     if name in _JOB_LAUNCHERS:
         raise Refused(
-            f"{name} starts its tasks elsewhere: put portagpu profile behind it "
+            f"{name} starts its tasks elsewhere: run portagpu profile inside it "
             f"({name} ... portagpu profile -- PROGRAM), and each task is profiled"
         )
     python = ""
@@ -84,7 +84,7 @@ def _program(word: str, environment: Mapping[str, str]) -> str:
                 f"{word!r} is one word: give the command's words one by one, without quotes around "
                 "them all"
             )
-        why = "is no program that can be run" if "/" in word else "is no program in PATH"
+        why = "is not an executable program" if "/" in word else "is not a program in PATH"
         raise Refused(f"{word!r} {why}")
     # links are kept: a virtual environment's python is one
     return str(Path(found).absolute())
@@ -183,7 +183,7 @@ def make_plan(options: ProfileOptions) -> Plan:
     if options.region and (options.delay_s is not None or options.duration_s is not None):
         raise Refused("give either --region, or --delay and --duration: each says when to record")
     if not options.record:
-        raise Refused("say what to record: nothing is left of --record")
+        raise Refused("nothing is left to record: name at least one kind with --record")
     command = read_command(options.words, os.environ, profilers().by_name)
     choice = choose(options.tool, options.tool_version)
     request = Request(
@@ -206,16 +206,20 @@ def profile(
     plan: Plan | None = None,
     read: Callable[[Path], Capture] | None = None,
 ) -> Run:
-    """Run the command under a profiler; one result for it, and one for each rank.
+    """Run a command under a profiler, and judge what was captured.
 
-    ``plan`` is that of ``options``; ``read`` reads a capture, by default as ``portagpu trace``
-    does. Raises Refused before anything is started, and MissingDependency without the libraries
-    that read captures.
+    :param options: The command, what to record and where.
+    :param progress: Reports results as they come.
+    :param plan: That of ``options``, where the caller has made it already.
+    :param read: Reads a capture; by default as ``portagpu trace`` does.
+    :returns: A run with one result for the command, and one for each rank.
+    :raises Refused: The command cannot be profiled so; nothing was started.
+    :raises MissingDependency: The libraries that read captures are not installed.
     """
     progress = progress or Progress()
     plan = plan or make_plan(options)
     if options.tool_version is not None:
-        raise Refused("--tool-version is for --print: a tool that runs says its own")
+        raise Refused("--tool-version needs --print: a tool that runs states its own version")
     if read is None:
         arrow()
         from portagpu.traces.analysis.reading import read as read_capture

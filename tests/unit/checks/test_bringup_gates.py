@@ -95,7 +95,7 @@ def test_the_limits_of_a_quick_run_are_stated_for_every_gate():
             ('earns = "executed"', 'earns = "recorded"'),
             "gate[0].earns: must be one of nothing, l",
         ),
-        (("needs = []", 'needs = []\nreplay = "m:f"'), "gate[0].earns: is executed, and it judges"),
+        (("needs = []", 'needs = []\nreplay = "m:f"'), "gate[0].earns: must not be executed for"),
         (("needs = []", "needs = []\nreplay = 1"), "gate[0].replay: must be"),
         (("needs = []", "needs = []\ncolour = 1"), "gate[0].colour: is not a known key"),
         (("[[gate]]", "[gate]"), "gate: must be a list, not {"),

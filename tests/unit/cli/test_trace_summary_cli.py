@@ -89,7 +89,7 @@ def test_the_document_is_the_whole_summary(
     assert read_document(place).rows.equals(wanted.rows)
     capfd.readouterr()
     assert cli.main(["trace", "timeline", str(place), "-o", str(tmp_path / "a.pftrace")]) == 1
-    assert "is a summary already, which diff and diagnose read" in capfd.readouterr().err
+    assert "already a summary, which diff and diagnose read" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("by", ["device", "category", "kernel", "range", "collective"])

@@ -75,5 +75,5 @@ def test_a_wrong_document_is_one_line(tmp_path: Path, change: dict[str, Any], wo
 def test_what_is_no_document_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "summary.json"
     file.write_text(text, encoding="utf-8")
-    with pytest.raises(FormatError, match="is no summary"):
+    with pytest.raises(FormatError, match="not a summary"):
         read_document(file)

@@ -201,8 +201,8 @@ def _target(context: Context) -> Iterator[Result]:
         yield context.result(
             "target",
             Verdict.UNVERIFIED,
-            f"{product} is no known target, so its facts cannot be compared; docs/targets.md says "
-            "how to add it",
+            f"{product} matches no known target, so its facts cannot be compared; docs/targets.md "
+            "says how to add it",
         )
     else:
         context.tested.target = usual
@@ -278,7 +278,7 @@ def _gpu_target(device: CheckedDevice) -> Target | None:
 def _part(context: Context, device: CheckedDevice, name: str) -> Result:
     """Whether the device is a part of the wanted product; a part alone has no target."""
     whole, wanted = _gpu_target(device), context.tested.wanted
-    product = whole.id if whole is not None else "a GPU that is no known target"
+    product = whole.id if whole is not None else "a GPU that matches no known target"
     reason = f"{device.name} is the part {name} of {product}"
     if wanted is None:
         return context.result(

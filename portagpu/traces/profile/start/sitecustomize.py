@@ -337,7 +337,7 @@ def _followed(original: Callable[..., Any], call: Callable[[], None]) -> Callabl
 
 
 class _Watcher:
-    """Finds torch as the others do, and tells when it is imported."""
+    """Finds torch as the others do, and reports when it is imported."""
 
     def __init__(self, launched: _Launched) -> None:
         self.launched = launched
