@@ -136,7 +136,7 @@ def check_kept(
         if path is None or path == STDOUT or is_special(path):
             continue
         if os.path.realpath(path) in known:
-            raise RefusedOutput(f"{path} is read too: name another file to write")
+            raise RefusedOutput(f"{path} is also an input: name another file to write")
 
 
 def print_lines(lines: Sequence[str], stream: IO[str]) -> None:
@@ -223,7 +223,7 @@ def chosen_machine(replay: tuple[str, ...]) -> Machine:
 
 
 def require_torch(verb: str) -> None:
-    """Raise MissingDependency, with what to install, if there is no usable torch."""
+    """Raise MissingDependency, with what to install, if torch is missing or cannot be used."""
     from portagpu.checks.diagnostics import install_torch
     from portagpu.facts.torchbuild import torch_build
 

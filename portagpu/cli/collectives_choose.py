@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from portagpu.devices.collectives.tuning import Profile
 
 SCHEMA: Final = "portagpu.choice/1"
-_MOST_BYTES: Final = 64 << 20
+_MAX_BYTES: Final = 64 << 20
 """Of a table or a list of parameters: larger files are something else."""
 _T = TypeVar("_T")
 _VERSION: Final = re.compile(r"\d{1,9}\.\d{1,9}(?:[.+~-][\w.+~-]{0,60})?$")
@@ -61,7 +61,7 @@ _SHOWN: Final = 6
     type=click.IntRange(min=2),
     required=True,
     metavar="N",
-    help="All ranks, one on each GPU.",
+    help="Number of ranks, one on each GPU.",
 )
 @click.option(
     "--nodes",
@@ -69,7 +69,7 @@ _SHOWN: Final = 6
     default=1,
     show_default=True,
     metavar="N",
-    help="The machines they are spread over.",
+    help="The number of machines that the ranks are spread over.",
 )
 @click.option(
     "--target",
@@ -114,7 +114,7 @@ _SHOWN: Final = 6
 @click.option(
     "--library-version",
     metavar="VERSION",
-    help="The version of the library that will run. Default: that of the constants.",
+    help="The version of the library that will run. Default: that of the model's constants.",
 )
 @click.option(
     "--measured",
@@ -130,7 +130,7 @@ _SHOWN: Final = 6
     "--dtype",
     default="",
     metavar="DTYPE",
-    help="Of a profile with several dtypes, the one to answer for: torch's name, as bfloat16.",
+    help="Which dtype of the profile to answer for, by torch's name, such as bfloat16.",
 )
 @click.option(
     "--params",
@@ -164,7 +164,7 @@ def choose(
     backward_ms: float | None,
     json_to: str | None,
 ) -> None:
-    """Say what a collective would run and how long it would take, and what that rests on.
+    """Say which algorithm a collective would run, how long it would take, and why.
 
     From the library's cost model, or from measured times. No device is opened. With --params it
     also chooses bucket_cap_mb for DDP and the size of groups for FSDP.
@@ -176,17 +176,21 @@ def choose(
 
     check_outputs(json_to)
     if (params is None) != (backward_ms is None):
-        raise click.UsageError("--params and --backward-ms belong together: give both or neither")
+        raise click.UsageError("--params and --backward-ms need each other: give both or neither")
     if size_bytes is None and params is None:
-        raise click.UsageError("say how many bytes: --bytes 64M")
+        raise click.UsageError("give the size of the buffer, such as --bytes 64M")
     if measured is not None and profile is not None:
-        raise click.UsageError("give either --measured or --profile: each has the times")
+        raise click.UsageError("give either --measured or --profile, not both")
     if dtype and profile is None:
-        raise click.UsageError("--dtype belongs to --profile: a model's times do not depend on it")
+        raise click.UsageError(
+            "--dtype needs --profile: the times of a cost model do not depend on it"
+        )
     if target is None and measured is None and profile is None:
-        raise click.UsageError("say which GPU (--target), or give measured times (--measured)")
+        raise click.UsageError("name the GPU with --target, or give measured times with --measured")
     if profile is None and library_version is not None and not _VERSION.match(library_version):
-        raise click.UsageError(f"--library-version is as 2.27.3, not {excerpt(library_version)!r}")
+        raise click.UsageError(
+            f"--library-version must be a version such as 2.27.3, not {excerpt(library_version)!r}"
+        )
     model_s = {
         "--graph": graphs,
         "--algorithm": algorithms,
@@ -196,9 +200,11 @@ def choose(
     }
     idle = [name for name, value in model_s.items() if value]
     if idle and profile is not None:
-        raise click.UsageError(f"a profile has its answer: leave out {' and '.join(idle)}")
+        raise click.UsageError(f"--profile has the answer already: leave out {' and '.join(idle)}")
     if idle and target is None:
-        raise click.UsageError(f"only a model takes {' and '.join(idle)}: give --target too")
+        raise click.UsageError(
+            f"{' and '.join(idle)} only applies to a cost model: give --target too"
+        )
     hardware, model = (None, None) if target is None else _model_of(target)
     tuned = None if profile is None else _profile(profile, target, library_version)
     given = _by_name("--graph", map(_graph, graphs))
@@ -227,7 +233,7 @@ def choose(
             if fit is None:
                 raise ValueError(
                     f"{measured} has no table of {asked} on {ranks} ranks: it has "
-                    f"{', '.join(sorted(fits)) or 'none of so many'}"
+                    f"{', '.join(sorted(fits)) or 'no table of this many'}"
                 )
         return choose_one(question, model, fit=fit, library_version=library_version)
 
@@ -301,19 +307,23 @@ def _graph(text: str) -> tuple[str, Graph]:
     parts = _GRAPH.fullmatch(text)
     if parts is None:
         raise click.UsageError(
-            f"--graph is ALGORITHM=CHANNELSxGB/S, as Ring=12x30, not {excerpt(text)!r}"
+            f"--graph must be ALGORITHM=CHANNELSxGB/S, such as Ring=12x30, not {excerpt(text)!r}"
         )
     name, channels, intra, inter = parts.groups()
     graph = Graph(int(channels), float(intra), float(inter or intra))
     if not (graph.channels and graph.intra_gbs and graph.inter_gbs):
-        raise click.UsageError(f"--graph {excerpt(text)} has no bandwidth: its numbers are above 0")
+        raise click.UsageError(
+            f"--graph {excerpt(text)} has no bandwidth: its numbers must be above 0"
+        )
     return name, graph
 
 
 def _setting(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not (name and equals and value):
-        raise click.UsageError(f"--set is NAME=VALUE, as cpu=other, not {excerpt(text)!r}")
+        raise click.UsageError(
+            f"--set must be NAME=VALUE, such as cpu=other, not {excerpt(text)!r}"
+        )
     return name, value
 
 
@@ -321,7 +331,7 @@ def _read(path: str) -> str:
     from portagpu.base.files import read_bounded
 
     try:
-        return read_bounded(path, _MOST_BYTES).decode("utf-8", "replace")
+        return read_bounded(path, _MAX_BYTES).decode("utf-8", "replace")
     except OSError as error:
         raise click.UsageError(f"cannot read {path}: {error.strerror or error}") from error
 
@@ -389,10 +399,10 @@ def parameter_sizes(path: str) -> list[int]:
         found = json.loads(text) if text.lstrip()[:1] == "[" else [int(x) for x in text.split()]
     except (ValueError, RecursionError) as error:
         raise ValueError(
-            f"{path} is no list of bytes: write a JSON list of numbers or one number a line"
+            f"{path} is not a list of bytes: write a JSON list of numbers, or one number a line"
         ) from error
     if not found or not all(type(each) is int and each > 0 for each in found):
-        raise ValueError(f"{path} is no list of bytes: each is a whole number above 0")
+        raise ValueError(f"{path} is not a list of bytes: each must be a whole number above 0")
     return list(found)
 
 
@@ -413,7 +423,7 @@ def _buckets(
     def time(operation: str, size_bytes: int) -> float:
         found = answer(operation, size_bytes)
         bases[str(found.basis)] = None
-        # DDP and FSDP make the library's own call, which a profile has beside its choice
+        # DDP and FSDP make the library's own call, which a profile has next to its choice
         plain = next((each for each in found.alternatives if each.algorithm == DEFAULT), found.best)
         return plain.time_us
 

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 DEEP_S: Final = 1800.0
 """How long ``--deep`` searches without ``--time``."""
-LONGEST_S: Final = 86_400.0
+MAX_LIMIT_S: Final = 86_400.0
 """One day: the longest time limit of a case that every clock can add."""
 
 
 def _limit(context: click.Context, option: click.Parameter, value: float) -> float:
     # not click's own range, which a NaN passes
-    if not 0.1 <= value <= LONGEST_S:
-        raise click.BadParameter(f"{value:g} is not between 0.1 and {LONGEST_S:g} seconds")
+    if not 0.1 <= value <= MAX_LIMIT_S:
+        raise click.BadParameter(f"{value:g} is not between 0.1 and {MAX_LIMIT_S:g} seconds")
     return value
 
 
@@ -68,7 +68,7 @@ def _time(context: click.Context, option: click.Parameter, value: str | None) ->
         return None
     found = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)([smh])", value)
     seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
-    if not 1.0 <= seconds <= LONGEST_S:
+    if not 1.0 <= seconds <= MAX_LIMIT_S:
         raise click.BadParameter(f"{value!r} is not a time of 1s to 24h, such as 90s, 30m or 2h")
     return seconds
 
@@ -186,12 +186,14 @@ def conform(
     from portagpu.suites.search.programs import ProgramError
 
     if smoke and deep:
-        raise click.UsageError("--smoke and --deep exclude each other")
+        raise click.UsageError("give either --smoke or --deep, not both")
     if search_s is not None and not deep:
-        raise click.UsageError("--time is how long --deep searches: give --deep too")
+        raise click.UsageError("--time needs --deep: it is how long --deep searches")
     if program is not None:
         if not program.strip():
-            raise click.UsageError("--program is empty: copy what stands behind it in the failure")
+            raise click.UsageError(
+                "--program is empty: copy the text that follows it in the failure"
+            )
         if only or smoke or deep or list_only or failed_in or shard or shuffle is not None:
             raise click.UsageError(
                 "--program runs that program alone: leave out what selects cases, --deep and --list"

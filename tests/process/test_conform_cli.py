@@ -209,7 +209,7 @@ def test_a_disk_that_fills_while_it_runs_hides_no_verdict(
         (["--timeout", "nan"], "--timeout"),
         (["--timeout", "inf"], "--timeout"),
         (["--nonsense"], "--nonsense"),
-        (["--smoke", "--deep"], "--smoke and --deep exclude each other"),
+        (["--smoke", "--deep"], "give either --smoke or --deep, not both"),
         (["--time", "30s"], "give --deep too"),
         (["--deep", "--only", "telemetry"], "no selected case runs random programs"),
         (["--program", " "], "--program is empty"),
