@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import shutil
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
+_R = TypeVar("_R")
 
 
 class RefusedOutput(click.UsageError):
@@ -71,6 +73,20 @@ def folder_option(function: _F) -> _F:
         metavar="DIR",
         help="Write result.json, junit.xml and report.html to this folder.",
     )(function)
+
+
+def with_options(kind: type[Any]) -> Callable[[Callable[..., _R]], Callable[..., _R]]:
+    """Hand a verb its options that are fields of ``kind`` as one object, its first argument."""
+    names = tuple(kind.__dataclass_fields__)
+
+    def add(function: Callable[..., _R]) -> Callable[..., _R]:
+        @functools.wraps(function)
+        def call(**given: Any) -> _R:
+            return function(kind(**{name: given.pop(name) for name in names}), **given)
+
+        return call
+
+    return add
 
 
 def chosen_effort(quick: bool, full: bool) -> str:

@@ -322,8 +322,9 @@ def tune(
     if profile == STDOUT:
         raise click.UsageError("--profile needs the name of a file, not '-'")
     require_torch("collectives tune")
+    from portagpu.cli._choice_inputs import parameter_sizes
     from portagpu.cli._run_output import Files, View, deliver
-    from portagpu.cli.collectives_choose import bucket_lines, parameter_sizes
+    from portagpu.cli.collectives_choose import bucket_lines
     from portagpu.suites import collectives as engine
     from portagpu.suites.performance import Effort
 

@@ -28,6 +28,13 @@ if TYPE_CHECKING:
 _WHATS: Final = ("bringup", "conform", "bench", "collectives")
 
 
+def _seconds(
+    context: click.Context, option: click.Parameter, minutes: float | None
+) -> float | None:
+    checked = check_finite(context, option, minutes)
+    return None if checked is None else 60 * checked
+
+
 @click.command(context_settings={"ignore_unknown_options": False})
 @click.argument("what", type=click.Choice(_WHATS))
 @click.argument("arguments", nargs=-1, metavar="[-- ARGUMENT...]")
@@ -71,9 +78,9 @@ _WHATS: Final = ("bringup", "conform", "bench", "collectives")
 )
 @click.option(
     "--queue-limit",
-    "queue_minutes",
+    "queue_limit_s",
     type=click.FloatRange(0, 100_000),
-    callback=check_finite,
+    callback=_seconds,
     metavar="MINUTES",
     help="Give up on a node whose job has not started after this time. Default: wait.",
 )
@@ -138,26 +145,7 @@ _WHATS: Final = ("bringup", "conform", "bench", "collectives")
     help="Also import the results into this store (portagpu matrix history).",
 )
 def run(
-    what: str,
-    arguments: tuple[str, ...],
-    nodes: str,
-    out: Path,
-    partition: str | None,
-    account: str | None,
-    gres: str | None,
-    minutes: int,
-    at_once: int,
-    queue_minutes: float | None,
-    settle_s: float,
-    poll_s: float,
-    shared: bool,
-    program: str | None,
-    sbatch: tuple[str, ...],
-    drain: bool,
-    rounds: int,
-    group: int | None,
-    ranks_per_node: int | None,
-    place: str | None,
+    out: Path, gres: str | None, shared: bool, program: str | None, place: str | None, **given: Any
 ) -> int:
     """Run WHAT on every node through Slurm, one job each, and collect the results in one folder.
 
@@ -174,26 +162,13 @@ def run(
     from portagpu.reports.fleet.run import run as run_fleet
     from portagpu.reports.fleet.slurm import UnknownNodes
 
+    # the other parameters are named as the fields of the options
     options = FleetOptions(
-        what=what,
-        nodes=nodes,
         folder=out.absolute(),
         program=program_words(program),
-        arguments=arguments,
-        minutes=minutes,
-        partition=partition,
-        account=account,
         gres="" if gres == "none" else gres,
         exclusive=not shared,
-        sbatch=sbatch,
-        drain=drain,
-        rounds=rounds,
-        group=group,
-        ranks_per_node=ranks_per_node,
-        at_once=at_once,
-        queue_limit_s=None if queue_minutes is None else 60 * queue_minutes,
-        settle_s=settle_s,
-        poll_s=poll_s,
+        **given,
     )
     with usage_errors(FleetUsageError, UnknownNodes):
         outcome = run_fleet(options, _view(sys.stdout))

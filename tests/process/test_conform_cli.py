@@ -210,7 +210,7 @@ def test_a_disk_that_fills_while_it_runs_hides_no_verdict(
         (["--timeout", "inf"], "--timeout"),
         (["--nonsense"], "--nonsense"),
         (["--smoke", "--deep"], "give either --smoke or --deep, not both"),
-        (["--time", "30s"], "give --deep too"),
+        (["--time", "30s"], "--time needs --deep"),
         (["--deep", "--only", "telemetry"], "no selected case runs random programs"),
         (["--program", " "], "--program is empty"),
         (["--program", "generators []"], "is no program"),

@@ -174,7 +174,10 @@ def test_measured_times_of_one_operation_choose_what_they_can(capfd, tmp_path):
         ([*H100, "--bytes", "8", "--ranks", "9" * 400], "at most 1048576 ranks"),
         ([*H100, "--bytes", "8", "--graph", "Ring=1x3", "--graph", "Ring=2x3"], "has Ring twice"),
         ([*H100, "--bytes", "8", "--set", "cpu=amd", "--set", "cpu=amd"], "has cpu twice"),
-        ([*H100, "--bytes", "8", "--library-version", ""], "--library-version must be a version such as 2.27.3"),
+        (
+            [*H100, "--bytes", "8", "--library-version", ""],
+            "--library-version must be a version such as 2.27.3",
+        ),
         (
             [*H100, "--bytes", "8", "--library-version", "new"],
             "must be a version such as 2.27.3, not 'new'",
