@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 HEAD: Final = ("measure", "shape", "median", "spread", VERDICT)
 """The columns fit 80 characters; expectations are printed below the table."""
 _RIGHT: Final = frozenset({"median", "spread"})
-_MOST_IDS: Final = 3
+_MAX_IDS: Final = 3
 
 
 def rows(run: Run) -> list[tuple[str, ...]]:
@@ -78,12 +78,12 @@ def notes(run: Run) -> list[str]:
     Failures are not among them: they have their own section.
     """
     open_ = [result for result in run.results if not result.failed]
-    lines = reason_lines(open_, lambda each: each.id, _MOST_IDS)
+    lines = reason_lines(open_, lambda each: each.id, _MAX_IDS)
     shown: dict[str, list[str]] = {}
     for result in run.results:
         if result.does_not_show and result.value is not None:
             shown.setdefault(result.does_not_show, []).append(result.id)
-    lines += [f"does not show: {first_few(ids, _MOST_IDS)}: {text}" for text, ids in shown.items()]
+    lines += [f"does not show: {first_few(ids, _MAX_IDS)}: {text}" for text, ids in shown.items()]
     lines += [
         f"expected: {_id_and_device(result)}: {expected_in_words(result.expected)} "
         f"({result.expected['source']})"
@@ -138,7 +138,7 @@ def read_runs(names: Sequence[str]) -> list[Run]:
     from portagpu.cli._run_output import read_results
 
     if not names:
-        raise click.UsageError("name the results: files of --json, or folders of them")
+        raise click.UsageError("name the results: files that --json wrote, or folders of them")
     return [each.run for each in read_results(map(Path, names))[0]]
 
 

@@ -157,7 +157,7 @@ def _asked_for(words: Sequence[str]) -> _Asked | None:
     while isinstance(command, click.Group):
         found = command.get_command(click.Context(command), left[0]) if left else None
         if found is None:
-            # there is no such verb: nobody knows whose file it would be
+            # an unknown verb: its options are unknown too
             return _Asked(" ".join(words[:1]), STDOUT) if _wants_stdout(words) else None
         names.append(left.pop(0))
         command = found

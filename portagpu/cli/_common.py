@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import shutil
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
+_R = TypeVar("_R")
 
 
 class RefusedOutput(click.UsageError):
@@ -71,6 +73,20 @@ def folder_option(function: _F) -> _F:
         metavar="DIR",
         help="Write result.json, junit.xml and report.html to this folder.",
     )(function)
+
+
+def with_options(kind: type[Any]) -> Callable[[Callable[..., _R]], Callable[..., _R]]:
+    """Hand a verb its options that are fields of ``kind`` as one object, its first argument."""
+    names = tuple(kind.__dataclass_fields__)
+
+    def add(function: Callable[..., _R]) -> Callable[..., _R]:
+        @functools.wraps(function)
+        def call(**given: Any) -> _R:
+            return function(kind(**{name: given.pop(name) for name in names}), **given)
+
+        return call
+
+    return add
 
 
 def chosen_effort(quick: bool, full: bool) -> str:
@@ -136,7 +152,7 @@ def check_kept(
         if path is None or path == STDOUT or is_special(path):
             continue
         if os.path.realpath(path) in known:
-            raise RefusedOutput(f"{path} is read too: name another file to write")
+            raise RefusedOutput(f"{path} is also an input: name another file to write")
 
 
 def print_lines(lines: Sequence[str], stream: IO[str]) -> None:
@@ -223,7 +239,7 @@ def chosen_machine(replay: tuple[str, ...]) -> Machine:
 
 
 def require_torch(verb: str) -> None:
-    """Raise MissingDependency, with what to install, if there is no usable torch."""
+    """Raise MissingDependency, with what to install, if torch is missing or cannot be used."""
     from portagpu.checks.diagnostics import install_torch
     from portagpu.facts.torchbuild import torch_build
 

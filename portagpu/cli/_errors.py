@@ -108,7 +108,7 @@ def _judge(error: BaseException) -> tuple[int, str]:
     if isinstance(error, OSError) and error.errno in _FULL:
         return FAILED, f"cannot write the output: {error.strerror}; free space, or write elsewhere"
     if isinstance(error, OSError) and str(error.strerror).startswith(_NO_TEMPORARY_FOLDER):
-        return FAILED, "there is no folder for temporary files; set TMPDIR to one that is writable"
+        return FAILED, "no folder for temporary files is writable: set TMPDIR to one that is"
     if isinstance(error, OSError) and error.errno in _LIMITED:
         limit = _LIMITED[error.errno]
         return FAILED, f"a limit of this machine is too low: {error.strerror}; raise {limit}"

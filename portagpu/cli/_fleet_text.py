@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from portagpu.reports.fleet.record import FleetRecord, Step
 
-_LONGEST: Final = 300
+_MAX_CHARS: Final = 300
 _COMPARABLE: Final = 5
-"""So many nodes, and a slow one is in fewer than half of all pairs: the median is without it."""
+"""From this many nodes on, a slow one is in fewer than half of all pairs, and not in the median."""
 _HEADS: Final = {
     StepState.WAITING: "not submitted",
     StepState.SUBMITTED: "in the queue",
@@ -30,23 +30,23 @@ _HEADS: Final = {
 
 def step_line(step: Step) -> str:
     """ "node-7  FAIL  links: links/active: 3 of 8 links are up; action: isolate"."""
-    said = step.verdict if step.state is StepState.DONE and step.verdict else _HEADS[step.state]
+    state = step.verdict if step.state is StepState.DONE and step.verdict else _HEADS[step.state]
     gate = f"gate {step.gate}: " if step.gate else ""
     action = f"; action: {step.action}" if step.action not in (None, "none") else ""
-    told = shortened(f"{gate}{step.reason}", _LONGEST)
-    return f"{'+'.join(step.nodes)}  {said}" + (f"  {told}{action}" if told or action else "")
+    detail = shortened(f"{gate}{step.reason}", _MAX_CHARS)
+    return f"{'+'.join(step.nodes)}  {state}" + (f"  {detail}{action}" if detail or action else "")
 
 
 def counts_line(record: FleetRecord) -> str:
     """ "61 of 64 done (60 PASS, 1 FAIL), 2 running, 1 lost"."""
     states = Counter(step.state for step in record.steps)
     verdicts = Counter(step.verdict for step in record.steps if step.state is StepState.DONE)
-    told = ", ".join(f"{verdicts[each]} {each}" for each in Verdict if verdicts[each])
+    detail = ", ".join(f"{verdicts[each]} {each}" for each in Verdict if verdicts[each])
     others = [
         f"{states[state]} {words.lower()}" for state, words in _HEADS.items() if states[state]
     ]
     done = f"{states[StepState.DONE]} of {count(len(record.steps), 'step')} done"
-    return ", ".join([f"{done} ({told})" if told else done, *others])
+    return ", ".join([f"{done} ({detail})" if detail else done, *others])
 
 
 def verdict_of(record: FleetRecord, slow: Sequence[str] = ()) -> Verdict:
@@ -79,7 +79,9 @@ def closing_lines(record: FleetRecord, folder: object, slow: Sequence[str] = ())
     lines += [f"SLOW  {each}" for each in slow]
     if record.what == "collectives" and len(record.nodes) < _COMPARABLE:
         few = count(len(record.nodes), "node")
-        lines.append(f"{few}: a slow node or link cannot be told among fewer than {_COMPARABLE}")
+        lines.append(
+            f"{few}: too few to find a slow node or link; that needs at least {_COMPARABLE}"
+        )
     open_ = sum(step.state is not StepState.DONE for step in record.steps)
     go_on = "; repeat the command to go on with the others" if open_ else ""
     place = shlex.quote(str(folder))

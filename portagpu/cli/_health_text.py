@@ -33,10 +33,10 @@ def summary(run: Run) -> str:
         why = run.why if run.verdict is not Verdict.PASS else ""
         return f"{run.verdict}, action {worst}{f': {why}' if why else ''}"
     more = len(found) - 1
-    beside = f" (and {more} more finding{'s' if more > 1 else ''})" if more else ""
+    others = f" (and {more} more finding{'s' if more > 1 else ''})" if more else ""
     first = found[0]
     what = f"{ids_and_devices([first])}: {without_device(first)}"
-    return f"{run.verdict}, action {worst}: {what}{beside}"
+    return f"{run.verdict}, action {worst}: {what}{others}"
 
 
 def _found(run: Run) -> list[Result]:
@@ -84,8 +84,8 @@ def _findings(run: Run) -> list[str]:
         lines.append(f"  {action_of(first):<8} {first.verdict} {said}")
         source = action_source(first)
         seen = [found_in_words(first), f"action by {source}" if source != OWN_SOURCE else ""]
-        if told := "; ".join(filter(None, seen)):
-            lines.append(f"           {told}")
+        if detail := "; ".join(filter(None, seen)):
+            lines.append(f"           {detail}")
     return lines
 
 

@@ -1,4 +1,4 @@
-"""What ``portagpu monitor`` shows: a table that is drawn anew, or a line for each sample."""
+"""What ``portagpu monitor`` shows: a table that is redrawn, or a line for each sample."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def say_events(each: Round, say: Callable[[str], None]) -> None:
 
 
 def _state(sample: Sample, age_s: float | None) -> tuple[tuple[str, str], str]:
-    """What there is to say beside the values, in full and in short, and the row's style."""
+    """What there is to say next to the values, in full and in short, and the row's style."""
     if age_s is not None:
         return (f"no reading for {age_s:.0f} s",) * 2, "dim"
     if sample.error:

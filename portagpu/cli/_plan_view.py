@@ -195,7 +195,7 @@ def tracked_lines(spec: str, model: Model, recipe: Recipe) -> tuple[list[str], d
 def _run(spec: str, work: Callable[[], Tracked]) -> Tracked:
     """Run what calls the user's code.
 
-    It prints to stderr, does not end this program, and imports what lies beside it, as a script.
+    It prints to stderr, cannot end this program, and imports modules from its own folder.
     """
     folder = str(Path(spec).resolve().parent)
     sys.path.insert(0, folder)
@@ -211,7 +211,7 @@ def _run(spec: str, work: Callable[[], Tracked]) -> Tracked:
 def _parts(spec: str) -> tuple[Any, Any, Any]:
     path, _, name = spec.rpartition(":")
     if not path or not name.isidentifier():
-        raise ValueError(f"{spec!r} is no FILE:FUNCTION, as in train.py:planned")
+        raise ValueError(f"{spec!r} is not FILE:FUNCTION, such as train.py:planned")
     try:
         function = runpy.run_path(path, run_name="__portagpu_plan__").get(name)
         parts = None if function is None else function()
@@ -220,5 +220,5 @@ def _parts(spec: str) -> tuple[Any, Any, Any]:
     if function is None:
         raise ValueError(f"{path} has no function {name}")
     if not (isinstance(parts, tuple) and len(parts) == 3 and all(map(callable, parts))):
-        raise ValueError(f"{spec} returns no (build, step, optimizer), which are functions")
+        raise ValueError(f"{spec} must return three functions: (build, step, optimizer)")
     return parts

@@ -29,7 +29,7 @@ _COLOURS: Final = {
     Verdict.INCONCLUSIVE: "yellow",
     Verdict.SKIP: "dim",
 }
-_LEAST_WIDTH: Final = 8
+_MIN_WIDTH: Final = 8
 """No column of words is folded to less, unless its words are shorter."""
 _WORST_FIRST: Final = (
     Verdict.ERROR,
@@ -120,7 +120,7 @@ def _fitting_widths(
     ]
     fixed = [number for number, title in enumerate(head) if number == 0 or title == VERDICT]
     whole = [widths[n] if n in fixed else word for n, word in enumerate(words)]
-    parts = [word if n in fixed else min(word, _LEAST_WIDTH) for n, word in enumerate(words)]
+    parts = [word if n in fixed else min(word, _MIN_WIDTH) for n, word in enumerate(words)]
     for least in (whole, words, parts):
         while sum(widths) + 2 * (len(widths) - 1) > room:
             wider = [number for number, width in enumerate(widths) if width > least[number]]

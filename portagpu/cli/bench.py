@@ -98,10 +98,11 @@ def bench(
     """Measure this device: matrix products, memory, transfers, launches, kernels, attention,
     operators, training, tuning and collectives.
 
-    Name areas, metrics or ids to measure these alone. The computed values are checked before a
-    time is kept. The target's expectations judge the number. Exit codes: 0 for PASS, 1 for FAIL or
-    ERROR, 3 if something was not judged, 130 if interrupted. With --peers and --calibrate the
-    arguments are result files, as --json writes them, or folders of --out.
+    Name areas, metrics or ids to measure only these. Computed values are checked before a time
+    counts, and measured values are judged by the target's expectations. With --peers and
+    --calibrate the arguments are files that --json wrote, or folders of --out.
+
+    Exit codes: 0 for PASS, 1 for FAIL or ERROR, 3 if something was not judged, 130 if interrupted.
     """
     if peers or calibrate:
         return _from_results(names, peers, calibrate, json_to, junit)
@@ -162,7 +163,7 @@ def _from_results(
             flag = "--peers" if peers else "--calibrate"
             raise click.UsageError(f"{flag} measures nothing: leave out {option.opts[0]}")
     if peers and calibrate:
-        raise click.UsageError("choose one of --peers and --calibrate")
+        raise click.UsageError("give either --peers or --calibrate, not both")
     if peers:
         return compare_peers(names, json_to, junit)
     return propose_rows(names)

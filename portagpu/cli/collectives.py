@@ -208,12 +208,12 @@ def _launch(found: Placement) -> Iterator[str]:
             text = str(first) if len(str(first)) < 400 else "the mesh of --json"
             yield f"or with devices as they are: DeviceMesh(device_type, {text}, {names})"
     if any(each.numa_node is not None for each in places):
-        alike: dict[tuple[int, str | None], list[int]] = {}
+        bindings: dict[tuple[int, str | None], list[int]] = {}
         for rank, at in enumerate(found.order):
             node = places[at].numa_node
             if node is not None and node >= 0:
-                alike.setdefault((node, places[at].cpus), []).append(rank)
-        for (node, cpus), ranks in alike.items():
+                bindings.setdefault((node, places[at].cpus), []).append(rank)
+        for (node, cpus), ranks in bindings.items():
             taskset = f", or taskset -c {cpus}" if cpus else ""
             bound = f"numactl --cpunodebind={node} --membind={node}{taskset}"
             yield f"bind {numbered(ranks, 'local rank')}: {bound}"

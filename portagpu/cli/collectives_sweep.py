@@ -53,7 +53,7 @@ def sweep_options(
             type=click.IntRange(fewest_ranks, 4096),
             multiple=True,
             metavar="N",
-            help=f"Number of ranks; may be repeated. Default: {ranks}, as many as there are "
+            help=f"Number of ranks; may be repeated. Default: {ranks}, up to the number of "
             "devices.",
         ),
         click.option(
@@ -68,14 +68,14 @@ def sweep_options(
             type=click.Choice(tuple(TYPE_NAMES)),
             multiple=True,
             metavar="DTYPE",
-            help=f"torch's name of a dtype, as bfloat16; may be repeated. Default: {dtypes}.",
+            help=f"torch's name of a dtype, such as bfloat16; may be repeated. Default: {dtypes}.",
         ),
         click.option(
             "--size",
             type=SizeType(),
             multiple=True,
             metavar="BYTES",
-            help=f"Bytes in total, as in 64K; may be repeated. Default: {sizes}.",
+            help=f"Bytes in total, such as 64K; may be repeated. Default: {sizes}.",
         ),
         click.option("--quick", is_flag=True, help=f"{quick} (default)."),
         click.option("--full", is_flag=True, help=f"{full}: minutes."),
@@ -99,7 +99,7 @@ def sweep_options(
 
 _VERIFY_HEAD: Final = ("operation", "ranks", "points", "size", "time", "algbw", "busbw", "verdict")
 _REPLAY_HEAD: Final = ("recording", "operation", "check", "verdict")
-_MOST_IDS: Final = 3
+_MAX_IDS: Final = 3
 
 
 @click.command()
@@ -149,7 +149,9 @@ def verify(
     if replay and (backend or ranks or dtype or size or quick or full or timeout or tables):
         raise click.UsageError("--replay judges files: leave out the options of a live run")
     if replay and len(only) > 1:
-        raise click.UsageError("with --replay give --only once: what unnamed tables test")
+        raise click.UsageError(
+            "with --replay, give --only once: the operation of tables that do not name theirs"
+        )
     if tables == STDOUT:
         raise click.UsageError("--tables needs the name of a file, not '-'")
     effort = chosen_effort(quick, full)
@@ -207,7 +209,7 @@ def _show_verified(
         right = {"ranks", "points", "size", "time", "algbw", "busbw"}
         print_table(stream, terminal(stream), head, rows, right)
     open_ = [result for result in run.results if not result.failed]
-    lines = ["", *reason_lines(open_, lambda each: each.id, _MOST_IDS)]
+    lines = ["", *reason_lines(open_, lambda each: each.id, _MAX_IDS)]
     return [*lines, "", *failures_text(run.results), results_line(run), run.summary_line()]
 
 
@@ -307,19 +309,21 @@ def tune(
 ) -> int:
     """Measure ways to perform collectives, check their values, and write a profile.
 
-    A candidate is chosen if it is faster than the library's own call again, alternately with it.
+    A candidate is chosen if it is faster than the library's own call in a second measurement, where
+    both alternate.
     The profile holds for this machine and these versions. Nothing is written if a value is wrong,
     a rank is lost, or the run is interrupted. Exit codes: 0 for PASS, 1 for FAIL or ERROR, 3 if
     nothing was judged, 130 if interrupted.
     """
     effort = chosen_effort(quick, full)
     if (params is None) != (backward_ms is None):
-        raise click.UsageError("--params and --backward-ms belong together: give both or neither")
+        raise click.UsageError("--params and --backward-ms need each other: give both or neither")
     if profile == STDOUT:
         raise click.UsageError("--profile needs the name of a file, not '-'")
     require_torch("collectives tune")
+    from portagpu.cli._choice_inputs import parameter_sizes
     from portagpu.cli._run_output import Files, View, deliver
-    from portagpu.cli.collectives_choose import bucket_lines, parameter_sizes
+    from portagpu.cli.collectives_choose import bucket_lines
     from portagpu.suites import collectives as engine
     from portagpu.suites.performance import Effort
 
@@ -413,7 +417,7 @@ def _show_tuned(run: Run, json_to: str | None) -> list[str]:
     if rows:
         print_table(stream, terminal(stream), _TUNE_HEAD, rows, _TUNE_RIGHT)
     open_ = [result for result in run.results if not result.failed]
-    lines = ["", *reason_lines(open_, lambda each: each.id, _MOST_IDS)]
+    lines = ["", *reason_lines(open_, lambda each: each.id, _MAX_IDS)]
     if refuted:
         lines += ["faster at first and not again, so that the default stays:", *refuted]
     return [*lines, "", *failures_text(run.results), results_line(run), run.summary_line()]

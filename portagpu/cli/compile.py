@@ -87,7 +87,7 @@ _REST: Final = ("matrix instructions", VERDICT)
 _KERNEL_HEAD: Final = ("kernel", *_NUMBERS, *_REST)
 _ARCH_HEAD: Final = ("architecture", "kernels", "skipped", *_NUMBERS, *_REST)
 _RIGHT: Final = frozenset({"kernels", "skipped", *_NUMBERS})
-_MOST_IDS: Final = 2
+_MAX_IDS: Final = 2
 
 
 def rows(run: Run) -> list[tuple[str, ...]]:
@@ -173,5 +173,5 @@ def show_table(run: Run, console: Console | None, stream: TextIO) -> None:
 def notes(run: Run) -> list[str]:
     """Reasons, the worst first; results that share one are named together."""
     return reason_lines(
-        run.results, lambda each: f"{each.device} {each.id.removeprefix('kernels/')}", _MOST_IDS
+        run.results, lambda each: f"{each.device} {each.id.removeprefix('kernels/')}", _MAX_IDS
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +20,7 @@ from portagpu.cli._common import (
     require_torch,
     run_json_option,
     usage_errors,
+    with_options,
     write_json,
 )
 
@@ -27,14 +29,14 @@ if TYPE_CHECKING:
 
 DEEP_S: Final = 1800.0
 """How long ``--deep`` searches without ``--time``."""
-LONGEST_S: Final = 86_400.0
+MAX_LIMIT_S: Final = 86_400.0
 """One day: the longest time limit of a case that every clock can add."""
 
 
 def _limit(context: click.Context, option: click.Parameter, value: float) -> float:
     # not click's own range, which a NaN passes
-    if not 0.1 <= value <= LONGEST_S:
-        raise click.BadParameter(f"{value:g} is not between 0.1 and {LONGEST_S:g} seconds")
+    if not 0.1 <= value <= MAX_LIMIT_S:
+        raise click.BadParameter(f"{value:g} is not between 0.1 and {MAX_LIMIT_S:g} seconds")
     return value
 
 
@@ -68,9 +70,49 @@ def _time(context: click.Context, option: click.Parameter, value: str | None) ->
         return None
     found = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)([smh])", value)
     seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
-    if not 1.0 <= seconds <= LONGEST_S:
+    if not 1.0 <= seconds <= MAX_LIMIT_S:
         raise click.BadParameter(f"{value!r} is not a time of 1s to 24h, such as 90s, 30m or 2h")
     return seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    """What to judge, and which cases: the options of the verb but for its outputs."""
+
+    backend: str | None
+    index: int | None
+    target: str | None
+    only: tuple[str, ...]
+    list_only: bool
+    exit_first: bool
+    smoke: bool
+    deep: bool
+    search_s: float | None
+    seed: int
+    program: str | None
+    failed_in: Path | None
+    shard: tuple[int, int] | None
+    shuffle: int | None
+    strict: bool
+    timeout_s: float
+
+    def check(self) -> None:
+        """Raise UsageError for options that exclude each other."""
+        if self.smoke and self.deep:
+            raise click.UsageError("give either --smoke or --deep, not both")
+        if self.search_s is not None and not self.deep:
+            raise click.UsageError("--time needs --deep: it is how long --deep searches")
+        if self.program is None:
+            return
+        if not self.program.strip():
+            raise click.UsageError(
+                "--program is empty: copy the text that follows it in the failure"
+            )
+        selects = self.only or self.failed_in or self.shard or self.shuffle is not None
+        if selects or self.smoke or self.deep or self.list_only:
+            raise click.UsageError(
+                "--program runs that program alone: leave out what selects cases, --deep and --list"
+            )
 
 
 @click.command()
@@ -151,27 +193,9 @@ def _time(context: click.Context, option: click.Parameter, value: str | None) ->
 )
 @folder_option
 @run_json_option
+@with_options(_Options)
 def conform(
-    backend: str | None,
-    index: int | None,
-    target: str | None,
-    only: tuple[str, ...],
-    list_only: bool,
-    exit_first: bool,
-    verbose: bool,
-    smoke: bool,
-    deep: bool,
-    search_s: float | None,
-    seed: int,
-    program: str | None,
-    failed_in: Path | None,
-    shard: tuple[int, int] | None,
-    shuffle: int | None,
-    junit: str | None,
-    strict: bool,
-    timeout_s: float,
-    out: Path | None,
-    json_to: str | None,
+    asked: _Options, verbose: bool, out: Path | None, junit: str | None, json_to: str | None
 ) -> int:
     """Run the conformance suite: does the device do what its backend claims?
 
@@ -185,36 +209,30 @@ def conform(
     from portagpu.suites.conformance.select import Selection, SelectionError
     from portagpu.suites.search.area import ProgramError
 
-    if smoke and deep:
-        raise click.UsageError("--smoke and --deep exclude each other")
-    if search_s is not None and not deep:
-        raise click.UsageError("--time is how long --deep searches: give --deep too")
-    if program is not None:
-        if not program.strip():
-            raise click.UsageError("--program is empty: copy what stands behind it in the failure")
-        if only or smoke or deep or list_only or failed_in or shard or shuffle is not None:
-            raise click.UsageError(
-                "--program runs that program alone: leave out what selects cases, --deep and --list"
-            )
+    asked.check()
     with usage_errors(ProgramError, SelectionError, UnknownDevice):
         selection = Selection(
-            only=only, smoke=smoke, failed_in=failed_in, shard=shard, shuffle=shuffle
+            only=asked.only,
+            smoke=asked.smoke,
+            failed_in=asked.failed_in,
+            shard=asked.shard,
+            shuffle=asked.shuffle,
         )
-        if list_only:
-            _list(selection, backend, json_to)
+        if asked.list_only:
+            _list(selection, asked.backend, json_to)
             return 0
         require_torch("conform")
         options = ConformOptions(
-            backend=backend,
-            target=target,
+            backend=asked.backend,
+            target=asked.target,
             selection=selection,
-            index=index,
-            timeout_s=timeout_s,
-            exit_first=exit_first,
-            seed=seed,
-            search_s=(search_s or DEEP_S) if deep else None,
-            program=program or "",
-            strict=strict,
+            index=asked.index,
+            timeout_s=asked.timeout_s,
+            exit_first=asked.exit_first,
+            seed=asked.seed,
+            search_s=(asked.search_s or DEEP_S) if asked.deep else None,
+            program=asked.program or "",
+            strict=asked.strict,
             command=["portagpu", *sys.argv[1:]],
         )
         files = Files(json_to, junit, out)

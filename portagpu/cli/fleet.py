@@ -43,7 +43,7 @@ def program_option(function: _F) -> _F:
     return click.option(
         "--program",
         metavar="WORDS",
-        help="How a node calls portagpu: a path, or words in quotes. Default: as here.",
+        help="How a node calls portagpu: a path, or a command in quotes. Default: as here.",
     )(function)
 
 
@@ -56,9 +56,9 @@ def program_words(given: str | None) -> list[str]:
     try:
         words = shlex.split(given)
     except ValueError as error:
-        raise click.UsageError(f"--program {given!r} is no command: {error}") from error
+        raise click.UsageError(f"--program {given!r} is not a command: {error}") from error
     if not words:
-        raise click.UsageError("--program is empty: give a path, or words in quotes")
+        raise click.UsageError("--program is empty: give a path, or a command in quotes")
     return words
 
 
@@ -102,10 +102,13 @@ def rank(out: Path, backend: str | None) -> int:
 )
 @program_option
 @click.option(
-    "--expect-devices", type=click.IntRange(min=1), metavar="N", help="As of portagpu health."
+    "--expect-devices",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="The option of portagpu health.",
 )
 @click.option(
-    "--target", metavar="ID", shell_complete=complete_target, help="As of portagpu health."
+    "--target", metavar="ID", shell_complete=complete_target, help="The option of portagpu health."
 )
 def scripts(out: Path, program: str | None, expect_devices: int | None, target: str | None) -> int:
     """Write a prolog, an epilog and a HealthCheckProgram that call portagpu health on each node.
@@ -129,14 +132,14 @@ def scripts(out: Path, program: str | None, expect_devices: int | None, target: 
 @click.command()
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option(
-    "--nodes", metavar="LIST", help="Only these. Default: all that the run in FOLDER drained."
+    "--nodes", metavar="LIST", help="Only these. Default: all nodes that the run in FOLDER drained."
 )
 def resume(folder: Path, nodes: str | None) -> int:
     """Resume nodes that the fleet run in FOLDER drained, and no others.
 
-    A node is left alone unless Slurm still has it drained for the very reason in the record: one
-    that an administrator drained, or gave another reason, is theirs. Exit codes: 1 if a node was
-    left alone, else 0.
+    A node is left alone unless Slurm still has it drained with exactly the reason in the record:
+    one that an administrator drained, or gave another reason, is theirs. Exit codes: 1 if a node
+    was left alone, else 0.
     """
     from portagpu.reports.fleet.record import resume as resume_nodes
     from portagpu.reports.fleet.slurm import UnknownNodes, expand
@@ -144,8 +147,8 @@ def resume(folder: Path, nodes: str | None) -> int:
     with usage_errors(UnknownNodes):
         names = () if nodes is None else expand(nodes)
     outcomes = resume_nodes(folder, names)
-    told = [f"{each.node}  {each.told}" for each in outcomes]
-    print_lines(told or ["this run drained no node that is not resumed yet"], sys.stdout)
+    lines = [f"{each.node}  {each.text}" for each in outcomes]
+    print_lines(lines or ["no node of this run is drained"], sys.stdout)
     return 0 if all(each.done for each in outcomes) else FAILED
 
 
@@ -156,7 +159,7 @@ def resume(folder: Path, nodes: str | None) -> int:
     "--device",
     default="",
     metavar="ID",
-    help="Its UUID, else its PCI address, else its name.  [default: all devices of the node]",
+    help="Its UUID, or its PCI address, or its name.  [default: all devices of the node]",
 )
 @click.option("--replaced", is_flag=True, help="Another device is in its place.")
 @click.option(
@@ -185,7 +188,7 @@ def clear(folder: Path, node: str, device: str, replaced: bool, cleared: bool, r
     if node not in results.nodes:
         known = list(results.nodes)
         hint = did_you_mean(node, known, f"nodes are {', '.join(known[:5])}")
-        raise click.UsageError(f"no result in {folder} is of the node {one_line(node)!r}: {hint}")
+        raise click.UsageError(f"{folder} has no result of the node {one_line(node)!r}: {hint}")
     identity = results.device(node, device) if device else ""
     if identity is None:
         known = sorted(results.devices(node))
@@ -217,7 +220,7 @@ _MAX_CHARS: Final = 60
 )
 @json_option
 def report(places: tuple[Path, ...], out: Path | None, json_to: str | None) -> int:
-    """Say what the results of a whole fleet show: who failed, and who is unlike the others.
+    """Say what the results of a fleet show: which nodes failed, and which differ from the others.
 
     PATH is a folder of a fleet run, or a result file, a bundle, or a folder of these. Nodes of one
     target are compared with each other: measures, levels, noise, pairs and versions. Files that
@@ -254,7 +257,7 @@ def report(places: tuple[Path, ...], out: Path | None, json_to: str | None) -> i
 def _groups(found: FleetReport) -> Iterator[tuple[str, ...]]:
     from portagpu.suites.performance.fleet import peer_name
 
-    for each in found.alike[:_MAX_ROWS]:
+    for each in found.reasons[:_MAX_ROWS]:
         blamed = zip(each.nodes, each.devices, strict=True)
         names = first_few((_name(peer_name(*who)) for who in blamed), _MAX_NAMES)
         verdict = str(each.verdict or "INCONCLUSIVE")
@@ -266,7 +269,7 @@ def _groups(found: FleetReport) -> Iterator[tuple[str, ...]]:
 def _lines(found: FleetReport) -> Iterator[str]:
     from portagpu.reports.fleet.measures import by_node
 
-    if (more := len(found.alike) - _MAX_ROWS) > 0:
+    if (more := len(found.reasons) - _MAX_ROWS) > 0:
         yield f"and {count(more, 'reason')} more"
     for unread in found.unread[:_MAX_ROWS]:
         yield f"not read: {one_line(str(unread.path))}: {one_line(unread.reason)}"
@@ -284,7 +287,7 @@ def _lines(found: FleetReport) -> Iterator[str]:
     for node, unlike in list(worse.items())[:_MAX_ROWS]:
         yield f"{_name(node)}: {one_line(first_few((each.short for each in unlike), 2))}"
     if (more := len(worse) - _MAX_ROWS) > 0:
-        yield f"and {count(more, 'node')} more that are unlike their peers"
+        yield f"and {count(more, 'node')} more that differ from their peers"
     for each in found.differing:
         nodes = sum(len(group.nodes) for group in each.groups)
         usual = f"{each.usual or 'none'} on {count(each.votes, 'node')}"
@@ -335,7 +338,7 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
     ),
     "report": (
         "portagpu.cli.fleet:report",
-        "Write one HTML page of a whole fleet: who failed, who is unlike the others, and in what.",
+        "Write one HTML page of a fleet: which nodes failed, and which differ from the others.",
     ),
 }
 """As ``portagpu.cli.VERBS``."""

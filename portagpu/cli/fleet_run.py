@@ -28,6 +28,13 @@ if TYPE_CHECKING:
 _WHATS: Final = ("bringup", "conform", "bench", "collectives")
 
 
+def _seconds(
+    context: click.Context, option: click.Parameter, minutes: float | None
+) -> float | None:
+    checked = check_finite(context, option, minutes)
+    return None if checked is None else 60 * checked
+
+
 @click.command(context_settings={"ignore_unknown_options": False})
 @click.argument("what", type=click.Choice(_WHATS))
 @click.argument("arguments", nargs=-1, metavar="[-- ARGUMENT...]")
@@ -35,7 +42,7 @@ _WHATS: Final = ("bringup", "conform", "bench", "collectives")
     "--nodes",
     required=True,
     metavar="LIST",
-    help="The nodes, as Slurm writes them: gpu[01-08],gpu12; or 'all' of the partition.",
+    help="The nodes, as Slurm writes them: gpu[01-08],gpu12; or 'all' for all of the partition.",
 )
 @click.option(
     "-o",
@@ -50,7 +57,7 @@ _WHATS: Final = ("bringup", "conform", "bench", "collectives")
 @click.option(
     "--gres",
     metavar="GRES",
-    help="What to ask of each node, such as gpu:8; 'none' for nothing. Default: all its GPUs.",
+    help="What to request from each node, such as gpu:8, or 'none'. Default: all its GPUs.",
 )
 @click.option(
     "--time",
@@ -71,11 +78,11 @@ _WHATS: Final = ("bringup", "conform", "bench", "collectives")
 )
 @click.option(
     "--queue-limit",
-    "queue_minutes",
+    "queue_limit_s",
     type=click.FloatRange(0, 100_000),
-    callback=check_finite,
+    callback=_seconds,
     metavar="MINUTES",
-    help="Give up on a node that did not begin by then. Default: wait.",
+    help="Give up on a node whose job has not started after this time. Default: wait.",
 )
 @click.option(
     "--settle",
@@ -97,7 +104,7 @@ _WHATS: Final = ("bringup", "conform", "bench", "collectives")
     metavar="SECONDS",
     help="How often to ask Slurm.",
 )
-@click.option("--shared", is_flag=True, help="Let other jobs run on the nodes meanwhile.")
+@click.option("--shared", is_flag=True, help="Let other jobs run on the nodes at the same time.")
 @program_option
 @click.option(
     "--sbatch",
@@ -117,19 +124,19 @@ _WHATS: Final = ("bringup", "conform", "bench", "collectives")
     default=4,
     show_default=True,
     metavar="N",
-    help="Of collectives: each node meets N others, one after the other.",
+    help="For collectives: each node is paired with N others, one after the other.",
 )
 @click.option(
     "--group",
     type=click.IntRange(3, 10_000),
     metavar="N",
-    help="Of collectives: then groups of N nodes.",
+    help="For collectives: then also run groups of N nodes.",
 )
 @click.option(
     "--ranks-per-node",
     type=click.IntRange(1, 1024),
     metavar="N",
-    help="Of collectives. Default: one for each GPU.",
+    help="For collectives: ranks of each node. Default: one for each GPU.",
 )
 @click.option(
     "--history",
@@ -138,62 +145,30 @@ _WHATS: Final = ("bringup", "conform", "bench", "collectives")
     help="Also import the results into this store (portagpu matrix history).",
 )
 def run(
-    what: str,
-    arguments: tuple[str, ...],
-    nodes: str,
-    out: Path,
-    partition: str | None,
-    account: str | None,
-    gres: str | None,
-    minutes: int,
-    at_once: int,
-    queue_minutes: float | None,
-    settle_s: float,
-    poll_s: float,
-    shared: bool,
-    program: str | None,
-    sbatch: tuple[str, ...],
-    drain: bool,
-    rounds: int,
-    group: int | None,
-    ranks_per_node: int | None,
-    place: str | None,
+    out: Path, gres: str | None, shared: bool, program: str | None, place: str | None, **given: Any
 ) -> int:
     """Run WHAT on every node through Slurm, one job each, and collect the results in one folder.
 
-    collectives runs an all_reduce on pairs of nodes in rounds, which tell a slow node from a slow
-    link; the others run the command of that name on each node.
+    collectives runs an all_reduce on pairs of nodes in rounds, which separate a slow node from a
+    slow link; the others run the command of that name on each node.
 
-    ARGUMENTs after -- go to the command on each node, such as -- --quick. The same command on the
-    same folder goes on with what is not done: after Ctrl-C, a lost node or a lost connection. Exit
+    ARGUMENTs after -- go to the command on each node, such as -- --quick. Repeat the same
+    command with the same folder to continue after Ctrl-C, a lost node or a lost connection. Exit
     codes: 0 if every node is PASS, 1 after FAIL or ERROR, 3 if a node has no result, 130 if
-    interrupted; jobs then go on.
+    interrupted; jobs then continue.
     """
     from portagpu.cli._fleet_text import closing_lines, code_of, slow_sentences
     from portagpu.reports.fleet.request import FleetOptions, FleetUsageError
     from portagpu.reports.fleet.run import run as run_fleet
     from portagpu.reports.fleet.slurm import UnknownNodes
 
+    # the other parameters are named as the fields of the options
     options = FleetOptions(
-        what=what,
-        nodes=nodes,
         folder=out.absolute(),
         program=program_words(program),
-        arguments=arguments,
-        minutes=minutes,
-        partition=partition,
-        account=account,
         gres="" if gres == "none" else gres,
         exclusive=not shared,
-        sbatch=sbatch,
-        drain=drain,
-        rounds=rounds,
-        group=group,
-        ranks_per_node=ranks_per_node,
-        at_once=at_once,
-        queue_limit_s=None if queue_minutes is None else 60 * queue_minutes,
-        settle_s=settle_s,
-        poll_s=poll_s,
+        **given,
     )
     with usage_errors(FleetUsageError, UnknownNodes):
         outcome = run_fleet(options, _view(sys.stdout))
@@ -273,7 +248,7 @@ def _view(stream: TextIO) -> Any:
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @json_option
 def status(folder: Path, json_to: str | None) -> int:
-    """Show how far the fleet run in FOLDER is, as its record says; Slurm is not asked.
+    """Show how far the fleet run in FOLDER is, from its record alone, without asking Slurm.
 
     Exit codes: 0 if every node is PASS, 1 after FAIL or ERROR, 3 if a node has no result yet.
     """

@@ -133,7 +133,7 @@ def health(
     if gate is None and (fail_on or fail_on_unknown or reason_file):
         raise click.UsageError("--fail-on, --fail-on-unknown and --reason-file need --gate")
     if gate is not None and json_to == STDOUT:
-        raise click.UsageError("--gate prints its own line: give --json a file")
+        raise click.UsageError("--gate prints its own line: give --json a file, not '-'")
     if replay and since not in (None, "boot", "all"):
         raise click.UsageError("--since SECONDS counts from now: leave it out with --replay")
     if log is not None and not Path(log).exists():
@@ -192,7 +192,7 @@ def _answer(
 
         try:
             Files(json_to, folder=out).write(run)
-        except Exception as error:  # noqa: BLE001 - a full disk is no fault of the devices
+        except Exception as error:  # noqa: BLE001 - a full disk is not a fault of the devices
             _print(f"portagpu health: {error}", sys.stderr)
     return scheduler.answer(run, Action(fail_on) if fail_on else scheduler.FAIL_ON)
 
@@ -212,7 +212,7 @@ def _tell(answer: Answer, hook: Hook, reason_file: Path | None) -> None:
 
 
 def _print(line: str, stream: IO[str]) -> None:
-    """Print ``line``; a stream that takes none is no fault of the node."""
+    """Print ``line``; a stream that cannot be written is not a fault of the node."""
     try:
         print_lines([line], stream)
     except OSError:

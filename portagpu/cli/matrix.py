@@ -137,14 +137,14 @@ _SUITES = ("compile", "conformance", "performance", "bringup")
     multiple=True,
     metavar="ID",
     shell_complete=complete_target,
-    help="Run this target alone. May be repeated.  [default: all]",
+    help="Run only this target. May be repeated.  [default: all]",
 )
 @click.option(
     "--suite",
     "suites",
     multiple=True,
     type=click.Choice(_SUITES),
-    help="Run this suite alone. May be repeated.  [default: all]",
+    help="Run only this suite. May be repeated.  [default: all]",
 )
 @click.option(
     "-o",
@@ -164,7 +164,7 @@ _SUITES = ("compile", "conformance", "performance", "bringup")
     metavar="N",
     help="How many run at once. Performance and bring-up run alone.",
 )
-@click.option("--again", is_flag=True, help="Run what ended earlier once more.")
+@click.option("--again", is_flag=True, help="Also run what has a result already.")
 @click.option("--list", "list_only", is_flag=True, help="List what would run, and run nothing.")
 def run(
     targets: tuple[str, ...],
@@ -177,7 +177,7 @@ def run(
     """Run what this machine can of the matrix, one tox environment for each suite of each target.
 
     Machine code is built for every target; the other suites run on targets that are here. Needs a
-    checkout and tox. Run it again after an interruption: it goes on.
+    checkout and tox. Run it again after an interruption to continue.
 
     Exit codes: 0 for PASS, 1 for FAIL or ERROR, 3 if something was not judged, 130 if interrupted.
     """
@@ -189,7 +189,7 @@ def run(
     found = reachable(chosen, suites or _SUITES)
     if not found:
         raise click.UsageError(
-            "this machine can run nothing of that: it builds machine code for GPUs, and runs the "
+            "this machine can run none of these: it builds machine code for GPUs, and runs the "
             "other suites on its own devices (portagpu info names their targets)"
         )
     if list_only:
@@ -199,17 +199,17 @@ def run(
     check_outputs(out / f"{found[0].name}.json")
     count = 0
 
-    def told(outcome: Outcome) -> None:
+    def on_outcome(outcome: Outcome) -> None:
         nonlocal count
         count += 1
         click.echo(f"{count}/{len(found)}  {_outcome_line(outcome)}")
 
-    def runs_again(each: Environment, why: str) -> None:
+    def on_rerun(each: Environment, why: str) -> None:
         click.echo(f"{each.name} runs again: {printable(why)}")
 
     with usage_errors(CannotRun):
         outcomes = run_environments(
-            found, out, jobs=jobs, again=again, told=told, runs_again=runs_again
+            found, out, jobs=jobs, again=again, on_outcome=on_outcome, on_rerun=on_rerun
         )
     verdict = fold(each.verdict for each in outcomes)
     click.echo(f"{verdict}: {len(outcomes)} environments; portagpu matrix show {out} shows them")
@@ -217,11 +217,11 @@ def run(
 
 
 def _outcome_line(outcome: Outcome) -> str:
-    """The verdict of an environment, how long it took, and why it is no PASS."""
+    """The verdict of an environment, how long it took, and why it is not a PASS."""
     took = "kept" if outcome.kept else f"{outcome.seconds:.0f} s"
     why = outcome.problem if outcome.run is None else outcome.run.why
-    told = f": {printable(why)}" if why else ""
-    return f"{outcome.verdict:<12}  {took:>6}  {outcome.environment.name}{told}"
+    reason = f": {printable(why)}" if why else ""
+    return f"{outcome.verdict:<12}  {took:>6}  {outcome.environment.name}{reason}"
 
 
 @click.command()
@@ -234,7 +234,7 @@ def _outcome_line(outcome: Outcome) -> str:
     type=click.Path(path_type=Path),
     metavar="FILE",
     required=True,
-    help="Write it here.",
+    help="The file of the page.",
 )
 def report(results: tuple[Path, ...], out: Path) -> None:
     """Write one HTML page that compares the results of several runs.

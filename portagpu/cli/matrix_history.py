@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _F = TypeVar("_F", bound="Callable[..., Any]")
 
 _LARGE: Final = 1e6
-_LONGEST_CELL: Final = 100
+_MAX_CELL_CHARS: Final = 100
 
 
 def store_option(function: _F) -> _F:
@@ -61,7 +61,7 @@ def which_option(function: _F) -> _F:
         "which",
         metavar="RUNS",
         help="Only these runs, such as host=node-1,since=2026-01-01: conditions on host, "
-        "target, backend, verdict, since, until, or a component of the versions.",
+        "target, backend, verdict, since, until, or a software component.",
     )(function)
 
 
@@ -101,14 +101,16 @@ def no_measure(measure: str, store: Store) -> click.UsageError:
     if measure in known:
         return click.UsageError(f"these runs have no measure {named!r} that can be compared")
     if not known:
-        return click.UsageError("the runs of the store have no measures: import some of bench")
+        return click.UsageError(
+            "the runs of the store have no measures: import runs of portagpu bench"
+        )
     hint = did_you_mean(measure, known, f"measures are such as {excerpt(min(known))}")
     return click.UsageError(f"the store has no measure {named!r}: {hint}")
 
 
 def cell(text: object) -> str:
     """A name in a table: on one line, and no longer than can be read there."""
-    return shortened(one_line(str(text)), _LONGEST_CELL)
+    return shortened(one_line(str(text)), _MAX_CELL_CHARS)
 
 
 def ratio_text(ratio: float | None) -> str:
@@ -122,7 +124,9 @@ def chosen(store: Store, which: str | None) -> list[StoredRun]:
     """The runs that ``--of`` names, the oldest first; all without. Raises UsageError for none."""
     runs = store.runs()
     if not runs:
-        raise click.UsageError("the store has no runs: import some first")
+        raise click.UsageError(
+            "the store has no runs: add some with portagpu matrix history import"
+        )
     return pick(which, runs) if which else runs
 
 
@@ -143,11 +147,11 @@ def pick(words: str, runs: Sequence[StoredRun]) -> list[StoredRun]:
 @store_option
 @json_option
 def import_runs(paths: tuple[Path, ...], place: str, json_to: str | None) -> int:
-    """Add results and bundles to the store, which is made where there is none.
+    """Add results and bundles to the store, which is made if it does not exist.
 
     Each PATH is a file that --json or --out wrote, or a folder: then all such files in it.
-    Nothing is added twice, so that a folder may be imported again. A file that is refused leaves
-    nothing, and the others are imported. Exit codes: 1 if a file was refused, 3 if no file is a
+    Nothing is added twice, so a folder may be imported again. A file that is refused adds nothing;
+    the others are imported. Exit codes: 1 if a file was refused, 3 if no file is a
     result or a bundle, else 0.
     """
     check_outputs(json_to)
@@ -173,8 +177,10 @@ def import_runs(paths: tuple[Path, ...], place: str, json_to: str | None) -> int
     print_lines(aside_lines(aside), sys.stderr)
     document = {outcome.name.lower(): counts[outcome] for outcome in Outcome}
     write_json({**document, "reasons": refused}, json_to)
-    told = ", ".join(f"{counts[each]} {each}" for each in Outcome if counts[each])
-    click.echo(told or "no files: there is no *.json in these folders", file=text_stream(json_to))
+    summary = ", ".join(f"{counts[each]} {each}" for each in Outcome if counts[each])
+    click.echo(
+        summary or "no files: there is no *.json in these folders", file=text_stream(json_to)
+    )
     if refused:
         return FAILED
     return 0 if counts[Outcome.ADDED] + counts[Outcome.THERE] else NOT_JUDGED
@@ -189,7 +195,7 @@ def import_runs(paths: tuple[Path, ...], place: str, json_to: str | None) -> int
     required=True,
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Where to write them; made where it is missing.",
+    help="The folder for the files; made if it does not exist.",
 )
 def export(place: str, which: str | None, out: Path) -> int:
     """Write one file for each run, byte for byte as it was imported.
@@ -260,7 +266,7 @@ def runs(place: str, which: str | None, last: int, json_to: str | None) -> int:
 def trend(measure: str, place: str, which: str | None, last: int, json_to: str | None) -> int:
     """Show MEASURE, an id such as memory/copy, over time.
 
-    One row for each target, host and device; its runs one by one where there is only one such row.
+    One row for each target, host and device. If there is only one, its runs are listed one by one.
     """
     store = open_for(place, json_to)
     from portagpu.reports.history.compare import trends
@@ -331,7 +337,7 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
     ),
     "outliers": (
         "portagpu.cli.matrix_history_changes:outliers",
-        "Find devices, nodes and runs that are unlike their peers.",
+        "Find devices, nodes and runs that differ from their peers.",
     ),
 }
 """As ``portagpu.cli.VERBS``."""

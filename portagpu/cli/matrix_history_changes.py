@@ -44,7 +44,9 @@ if TYPE_CHECKING:
 @click.argument("b", metavar="B")
 @store_option
 @least_option
-@click.option("--all", "every", is_flag=True, help="Also list what is alike and not judged.")
+@click.option(
+    "--all", "every", is_flag=True, help="Also list measures that are the same or not judged."
+)
 @json_option
 def compare(
     a: str, b: str, place: str, least_percent: float, every: bool, json_to: str | None
@@ -54,7 +56,7 @@ def compare(
     A and B are runs: an id or its beginning, several with commas, or conditions such as
     host=node-1,torch=2.13.0 (see "runs" for ids and "--of" of other verbs for conditions). A
     measure differs if its medians are further apart than 3.5 times the spread and than --least.
-    Exit codes: 0 where nothing is worse, 1 where a measure of B is worse, 3 if nothing was judged.
+    Exit codes: 0 if nothing is worse, 1 if a measure of B is worse, 3 if nothing was judged.
     """
     store = open_for(place, json_to)
     from portagpu.reports.history.compare import compare as compare_runs
@@ -142,7 +144,7 @@ def _comparison_lines(found: Comparison) -> Iterator[str]:
     show_default=True,
     callback=check_finite,
     metavar="FRACTION",
-    help="How often such a search may find something where nothing changed.",
+    help="The rate of false alarms: how often a search may find something if nothing changed.",
 )
 @click.option(
     "--top",
@@ -167,12 +169,12 @@ def regressions(
     """Find changes of level of every measure, or of MEASURE, on each target and host.
 
     A change needs four runs before and after it, and about five to be found. The software that
-    changed between the two runs is named. docs/history.md has the method. Exit codes: 0 where
-    nothing became worse, 1 where something did, 3 if no measure has enough runs.
+    changed between the two runs is named. docs/history.md has the method. Exit codes: 0 if
+    nothing became worse, 1 if something did, 3 if no measure has enough runs.
     """
     store = open_for(place, json_to)
     from portagpu.reports.history.model import WORSE
-    from portagpu.reports.history.regressions import SHORTEST, level_changes
+    from portagpu.reports.history.regressions import MIN_LEVEL_RUNS, level_changes
 
     with store:
         runs = chosen(store, which)
@@ -194,13 +196,13 @@ def regressions(
         stream = text_stream(json_to)
         _print_changes(stream, [each for each in found.changes if every or each.word == WORSE], top)
         other = len(found.changes) - len(found.worse)
-        told = (
+        summary = (
             f"{count(len(found.worse), 'regression')} and {count(other, 'other change')} in "
             f"{found.searched} series of {count(len(runs), 'run')}; {found.short} more have fewer "
-            f"than {2 * SHORTEST} runs"
+            f"than {2 * MIN_LEVEL_RUNS} runs"
         )
         odds = f"where nothing changed, at most {100 * rate:g} % of such searches find anything"
-        print_lines([*_by_software(found.worse), told, odds], stream)
+        print_lines([*_by_software(found.worse), summary, odds], stream)
     if not found.searched:
         return NOT_JUDGED
     return FAILED if found.worse else 0
@@ -264,9 +266,9 @@ def outliers(place: str, which: str | None, least_percent: float, json_to: str |
     """Compare the newest run of each machine with its peers.
 
     The peers are the devices of that run, the newest runs of other hosts of the target, and up to
-    20 earlier runs of the machine. A value is unlike them if it is further from their median than
-    3.5 x 1.4826 MAD and than --least. Four values are needed. Exit codes: 0 where all are alike, 1
-    where one is not, 3 if nothing could be compared.
+    20 earlier runs of the machine. A value is an outlier if it is further from their median than
+    3.5 x 1.4826 MAD and than --least. Four values are needed. Exit codes: 0 if none is found,
+    1 if one is, 3 if nothing could be compared.
     """
     store = open_for(place, json_to)
     from portagpu.reports.history.compare import outliers as find

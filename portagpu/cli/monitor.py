@@ -55,7 +55,7 @@ class _Address(click.ParamType):  # type: ignore[type-arg]
     default=1.0,
     show_default=True,
     callback=check_finite,
-    help=f"From one look at the devices to the next, at least {MIN_INTERVAL_S:g}.",
+    help=f"Time between two samples, at least {MIN_INTERVAL_S:g}.",
 )
 @click.option(
     "--duration",
@@ -63,9 +63,9 @@ class _Address(click.ParamType):  # type: ignore[type-arg]
     metavar="SECONDS",
     type=click.FloatRange(min=0, min_open=True),
     callback=check_finite,
-    help="End after that long.",
+    help="End after this time.",
 )
-@click.option("--count", type=click.IntRange(min=1), help="End after that many looks.")
+@click.option("--count", type=click.IntRange(min=1), help="End after this many samples.")
 @click.option(
     "--json",
     "json_to",
@@ -92,7 +92,7 @@ class _Address(click.ParamType):  # type: ignore[type-arg]
     default=AFTER_S,
     show_default=True,
     callback=check_finite,
-    help="Report a busy device at nearly idle power after that long.",
+    help="Report a busy device that stays at nearly idle power for this time.",
 )
 @click.option(
     "--dashboard",
@@ -111,7 +111,7 @@ def monitor(
     A terminal shows a table. If the output is not a terminal, and neither --json nor --serve is
     given, each sample is a line. Events are lines too: a stalled job, new errors, a device that is
     gone or back. Ends with --count or --duration, else with Ctrl-C. Exit codes: 0 at its end, 2 for
-    wrong usage, 3 if --serve lacks its package, 130 if interrupted.
+    wrong usage, 3 if the package that --serve needs is missing, 130 if interrupted.
     """
     if dashboard is not None:
         return _write_dashboard(dashboard)
@@ -185,7 +185,7 @@ def _terminal_outputs(
         return [table.write, lambda each: say_events(each, table.say)], table.say
 
     def say(text: str) -> None:
-        # where standard error is full or closed, there is nobody to tell
+        # where standard error is full or closed, nobody can read it
         with contextlib.suppress(OSError):
             click.echo(f"portagpu: {text}", err=True)
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from portagpu.train.planning import Cluster, Model, Plans
 
 SCHEMA: Final = "portagpu.plan/1"
-_MOST_BYTES: Final = 1 << 20
+_MAX_BYTES: Final = 1 << 20
 """Of a config.json: larger files are something else."""
 _COUNT: Final = click.IntRange(min=1)
 
@@ -52,18 +52,26 @@ _COUNT: Final = click.IntRange(min=1)
     "--replay",
     multiple=True,
     metavar="PATH",
-    help="A recording of the machine whose links decide; without it, the target's facts do.",
+    help="A recording of the machine, whose links count instead of the target's facts.",
 )
-@click.option("--ranks", type=_COUNT, metavar="N", help="GPUs. Default: all of the recording.")
-@click.option("--nodes", type=_COUNT, metavar="N", help="Machines. Default: of 8 GPUs each.")
+@click.option(
+    "--ranks", type=_COUNT, metavar="N", help="Number of GPUs. Default: all of the recording."
+)
+@click.option(
+    "--nodes", type=_COUNT, metavar="N", help="Number of machines. Default: one for every 8 GPUs."
+)
 @click.option(
     "--nic-gbs",
     type=click.FloatRange(min=0, min_open=True),
     metavar="GB/S",
     help="What one GPU can send to the network: 50 for 400 Gb/s. Needed for several machines.",
 )
-@click.option("--memory", type=SizeType(), metavar="SIZE", help="Of a GPU. Default: the target's.")
-@click.option("--batch", type=_COUNT, required=True, metavar="N", help="Sequences of a step.")
+@click.option(
+    "--memory", type=SizeType(), metavar="SIZE", help="Memory of a GPU. Default: the target's."
+)
+@click.option(
+    "--batch", type=_COUNT, required=True, metavar="N", help="Sequences of a step, over all GPUs."
+)
 @click.option("--sequence", type=_COUNT, default=2048, show_default=True, metavar="TOKENS")
 @click.option("--micro-batch", type=_COUNT, metavar="N", help="Default: tries 1, 2, 4 and 8.")
 @click.option("--precision", default="autocast-bf16", show_default=True, metavar="NAME")
@@ -84,7 +92,7 @@ _COUNT: Final = click.IntRange(min=1)
     default="auto",
     show_default=True,
     metavar="auto|tp=N,pp=N,...",
-    help="Degrees that are fixed, of tp, pp, dp, cp and ep.",
+    help="Fixed degrees of tp, pp, dp, cp and ep.",
 )
 @click.option("--max-cp", type=_COUNT, default=1, show_default=True, metavar="N")
 @click.option("--plain-attention", is_flag=True, help="Attention that keeps its scores.")
@@ -96,13 +104,13 @@ _COUNT: Final = click.IntRange(min=1)
     type=click.IntRange(min=0),
     default=0,
     metavar="N",
-    help="Tokens of a KV cache beside.",
+    help="Tokens of a KV cache that is also held.",
 )
 @click.option(
     "--efficiency",
     type=click.FloatRange(min=0, max=1, min_open=True),
     metavar="SHARE",
-    help="Of the dense peak, that products reach. Default: all, so times are lower bounds.",
+    help="Share of the dense peak that products reach. Default: 1, so times are lower bounds.",
 )
 @click.option(
     "--track",
@@ -113,7 +121,7 @@ _COUNT: Final = click.IntRange(min=1)
 @click.option(
     "--settings",
     type=click.Choice(["torchtitan", "deepspeed", "megatron"]),
-    help="Also print the first plan in the words of this tool.",
+    help="Also print the first plan as settings of this tool.",
 )
 @click.option(
     "--show",
@@ -227,12 +235,12 @@ def _model(name: str) -> Model:
     elif name in MODELS or (path.suffix != ".json" and not path.exists()):
         return find_model(name)
     try:
-        text = read_bounded(path, _MOST_BYTES + 1).decode()
+        text = read_bounded(path, _MAX_BYTES + 1).decode()
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not the config.json of a model: it is not text") from error
+        raise ValueError(f"{path} is not a config.json of a model: it is not text") from error
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from error
-    if len(text) > _MOST_BYTES:
+    if len(text) > _MAX_BYTES:
         raise ValueError(f"{path} is too large for a config.json")
     return read_model(text, path.name)
 
@@ -306,10 +314,10 @@ def _recorded(
             f"{nodes} machines of {len(graph)} GPUs, as recorded, have {nodes * len(graph)} ranks, "
             f"not {ranks}"
         )
-    told = any(each.speed[0] for each in graph.edges.values())
-    domain = max(map(len, fastest_domains(graph))) if told else None
+    has_links = any(each.speed[0] for each in graph.edges.values())
+    domain = max(map(len, fastest_domains(graph))) if has_links else None
     found = cluster_of(assumed, ranks, nodes=nodes, domain=domain, **more)
-    if told or len(graph) == 1:
+    if has_links or len(graph) == 1:
         return found
-    said = f"the recording tells no links: the facts of {assumed.id} decide"
+    said = f"the recording has no links: the facts of {assumed.id} decide"
     return replace(found, remarks=(*found.remarks, said))

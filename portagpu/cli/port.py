@@ -99,10 +99,10 @@ def lint(paths: tuple[str, ...], form: str, json_to: str | None) -> int:
 def rewrite(paths: tuple[str, ...], write: bool, unsafe: bool, json_to: str | None) -> int:
     """Rewrite Python programs so that the same source runs on every backend.
 
-    A diff is printed and nothing is written, unless --write says so; patch -p0 applies it. On a
-    terminal, control characters of the source are shown as escapes. Each file is written at once
-    or not at all. What is not decided stays, with the reason. Exit codes: 0 if nothing is left that
-    breaks, 1 if something is, 3 if a file could not be read or written.
+    Without --write a diff is printed and nothing is written; patch -p0 applies the diff. On a
+    terminal, control characters of the source are shown as escapes. Each file is written as a
+    whole or not at all. What cannot be decided stays, with the reason. Exit codes: 0 if nothing
+    is left that breaks, 1 if something is, 3 if a file could not be read or written.
     """
     from portagpu.train.port.rewrite import rewrite as engine
 

@@ -57,26 +57,24 @@ class _RecordType(click.ParamType):  # type: ignore[type-arg]
     default="profile",
     show_default=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where the captures go.",
+    help="The folder for the captures.",
 )
-@click.option("--with", "tool", metavar="NAME", help="nsys, rocprofv3 or torch.")
+@click.option("--with", "tool", metavar="NAME", help="The profiler: nsys, rocprofv3 or torch.")
 @click.option(
     "--record",
     metavar="WHAT,...",
     type=_RecordType(),
     default=frozenset(RECORDED),
-    help=f"By default all of {', '.join(RECORDED)}.",
+    help=f"What to record. Default: {','.join(RECORDED)}.",
 )
-@click.option(
-    "--region", is_flag=True, help="Record only inside pg.region, not all that the program does."
-)
+@click.option("--region", is_flag=True, help="Record only inside pg.region, not the whole program.")
 @click.option(
     "--delay",
     "delay_s",
     metavar="SECONDS",
     type=click.FloatRange(min=0),
     callback=check_finite,
-    help="Begin to record that long after the start.",
+    help="Start to record this long after the start of CMD.",
 )
 @click.option(
     "--duration",
@@ -84,7 +82,7 @@ class _RecordType(click.ParamType):  # type: ignore[type-arg]
     metavar="SECONDS",
     type=click.FloatRange(min=0, min_open=True),
     callback=check_finite,
-    help="Record for that long; the command goes on.",
+    help="Record for this long; CMD continues.",
 )
 @click.option("--print", "only_print", is_flag=True, help="Show what would run, and run nothing.")
 @click.option(

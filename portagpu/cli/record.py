@@ -31,7 +31,7 @@ def record(folder: str, json_to: str | None) -> None:
 
     if json_to not in (None, STDOUT) and Path(folder).resolve() in Path(json_to).resolve().parents:
         raise click.UsageError(
-            f"--json {json_to} is inside {folder}, whose files are hashed: name a file elsewhere"
+            f"--json {json_to} is inside {folder}, whose files are hashed: name a file outside it"
         )
     check_outputs(json_to)
     try:

@@ -54,7 +54,7 @@ def load(paths: Iterable[str], device: int | None = None) -> Loaded:
     files = _once(files)
     documents = [file for file in files if is_document(_head(file))]
     if documents and (len(files) > 1 or device is not None):
-        raise FormatError(f"{documents[0]}: a summary stands alone: give captures for several")
+        raise FormatError(f"{documents[0]}: a summary must be the only file: give captures instead")
     if documents:
         return Loaded(read_document(documents[0]), ())
     captures = tuple(read(file, (*NEEDED, "flops", "payload")) for file in files)
@@ -64,7 +64,7 @@ def load(paths: Iterable[str], device: int | None = None) -> Loaded:
 def summary_of(
     captures: Sequence[Capture], device: int | None = None, within: str | None = None
 ) -> Summary:
-    """The summary of a device and of ranges; raises UsageError where there is no such."""
+    """The summary of a device and of ranges; raises UsageError if there is none."""
     from portagpu.cli._tables import first_few
     from portagpu.traces.analysis.summary import summarize
 
@@ -75,11 +75,13 @@ def summary_of(
         paths = list(dict.fromkeys(whole.ranges.column("path").to_pylist()))
         devices = sorted({each.device for each in whole.devices})
         if of_range:
-            told = f"but {first_few(map(repr, paths), MOST_NAMED)}" if paths else "and no other"
-            raise click.UsageError(one_line(f"--range {within!r}: there is no such range, {told}"))
+            there = f"but {first_few(map(repr, paths), MOST_NAMED)}" if paths else "and no other"
+            raise click.UsageError(one_line(f"--range {within!r}: no range has this name, {there}"))
         if device not in devices:
-            told = f"but on {first_few(map(str, devices), MOST_NAMED)}" if devices else "nor on any"
-            raise click.UsageError(f"--device {device}: nothing ran on it, {told}")
+            there = (
+                f"but on {first_few(map(str, devices), MOST_NAMED)}" if devices else "nor on any"
+            )
+            raise click.UsageError(f"--device {device}: nothing ran on it, {there}")
     return found
 
 
@@ -88,7 +90,7 @@ def check_not_read(paths: Iterable[str], *outputs: str | None) -> None:
     read = {os.path.realpath(file) for path in paths for file in _files(Path(path))}
     for each in outputs:
         if each is not None and os.path.realpath(each) in read:
-            raise click.UsageError(f"{each} is a capture that is read: name another file for it")
+            raise click.UsageError(f"{each} is a capture that is read: name another file to write")
 
 
 def _once(files: Iterable[Path]) -> list[Path]:
@@ -200,7 +202,7 @@ def timeline(paths: tuple[str, ...], output: str) -> int:
     FILE is what nsys, rocprofv3, torch's profiler or another known tool wrote, of any vendor; a
     folder stands for all traces in it. Several files are the ranks of one run. They share one clock
     where every file says when its time began; else each of them begins at 0. Exit code 1 if a file
-    could not be read, or if there is no event to show.
+    could not be read, or if no file has an event to show.
     """
     from portagpu.base.files import write_parts
     from portagpu.base.text import one_line

@@ -35,7 +35,7 @@ _ON_HOST: Final = {"operator": 20, "api": 10}
 _TOP."""
 _TOP: Final = 20
 _WIDE: Final = 140
-_LEAST: Final = frozenset(
+_ONLY_WIDE: Final = frozenset(
     (
         "median",
         "p95",
@@ -53,7 +53,7 @@ _LEAST: Final = frozenset(
     )
 )
 """Columns that a terminal narrower than _WIDE does not show."""
-_LONGEST: Final = 100
+_MAX_CHARS: Final = 100
 """Characters of a name in the text; JSON, CSV and HTML have all."""
 
 
@@ -62,7 +62,7 @@ _LONGEST: Final = 100
 @click.option(
     "--by",
     type=click.Choice(TABLES),
-    help="Show this table alone. Default: those of devices; where nothing ran on one, of the host.",
+    help="Show only this table. Default: those of devices, or of the host if nothing ran on one.",
 )
 @click.option(
     "--top",
@@ -70,7 +70,12 @@ _LONGEST: Final = 100
     metavar="N",
     help=f"Show at most N rows of a table. Default: {_TOP} with --by.",
 )
-@click.option("--range", "within", metavar="GLOB", help="Count only what such ranges started.")
+@click.option(
+    "--range",
+    "within",
+    metavar="GLOB",
+    help="Count only what was started within ranges of this name; * and ? match.",
+)
 @click.option("--device", type=click.IntRange(min=0), metavar="N", help="Count only this device.")
 @click.option(
     "--csv",
@@ -93,7 +98,7 @@ def summary(
 ) -> int:
     """Show where the time of devices went: by device, category, kernel, range and rank.
 
-    Where nothing ran on a device, the operators of the framework on the host.
+    If nothing ran on a device, show the operators of the framework on the host.
 
     FILE is what a profiler wrote, of any vendor or of torch; a folder stands for all traces in it.
     Several files are the ranks of one run. Exit codes: 1 if a file could not be read, the others
@@ -146,7 +151,7 @@ def _show(found: Summary, stream: TextIO, by: str | None, top: int | None) -> No
         most = top or (_TOP if by else most_of[name])
         console = terminal(stream)
         is_narrow = console is not None and console.width < _WIDE
-        places = [at for at, each in enumerate(head) if not (is_narrow and each in _LEAST)]
+        places = [at for at, each in enumerate(head) if not (is_narrow and each in _ONLY_WIDE)]
         cells = [[_cut(one_line(row[at])) for at in places] for row in rows[:most]]
         chosen = [head[at] for at in places]
         print_table(stream, console, chosen, cells, set(chosen) - TEXTS)
@@ -157,7 +162,7 @@ def _show(found: Summary, stream: TextIO, by: str | None, top: int | None) -> No
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return text if len(text) <= _MAX_CHARS else f"{text[: _MAX_CHARS - 1]}…"
 
 
 def _remarks(found: Summary) -> Iterator[str]:
@@ -211,7 +216,7 @@ _PARTS: Final = {
     "range": "ranges",
     "kernel": "kernels",
 }
-_LONGEST_NAME: Final = 60
+_MAX_NAME_CHARS: Final = 60
 
 
 @click.command()
@@ -221,10 +226,12 @@ _LONGEST_NAME: Final = 60
     "--allow",
     multiple=True,
     metavar="REASON",
-    help=f"Compare although this differs: {', '.join(ALLOWABLE)}. Repeat it for several. The "
+    help=f"Compare even if these differ: {', '.join(ALLOWABLE)}. Repeat it for several. The "
     "verdict is then UNVERIFIED.",
 )
-@click.option("--device", type=click.IntRange(min=0), metavar="N", help="Only this device of each.")
+@click.option(
+    "--device", type=click.IntRange(min=0), metavar="N", help="Compare only this device of each."
+)
 @click.option(
     "--top",
     type=click.IntRange(min=1),
@@ -248,7 +255,7 @@ def diff(
 
     A and B are files of a profiler, folders with one file for each rank, or documents of
     "trace summary --json". Times are those of one device and step. Steps that repeat give the noise
-    floor. Exit codes: 0 where B is not slower, 1 where its steps are slower than noise explains,
+    floor. Exit codes: 0 if B is not slower, 1 if its steps are slower than noise explains,
     3 if nothing was judged.
     """
     from portagpu.runs.results.verdicts import exit_code
@@ -289,7 +296,7 @@ def _print(found: Comparison, top: int) -> None:
 
 def _cells(each: Difference) -> tuple[str, ...]:
     name = one_line(each.name) or "(no name)"
-    shown = name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 3] + "..."
+    shown = name if len(name) <= _MAX_NAME_CHARS else name[: _MAX_NAME_CHARS - 3] + "..."
     change = "" if each.ratio is None else f"{each.ratio - 1:+.1%}"
     return shown, _ms(each.a_ns), _ms(each.b_ns), change, _ms(each.floor_ns), each.word
 

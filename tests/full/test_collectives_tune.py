@@ -417,7 +417,7 @@ def test_ctrl_c_ends_every_rank_and_writes_no_profile(tmp_path: Path) -> None:
         (["--ranks", "1"], "1 is not in the range"),
         (["--timeout", "nan"], "nan is not a finite number"),
         (["--quick", "--full"], "give either --quick or --full"),
-        (["--params", "/nowhere/sizes"], "--params and --backward-ms belong together"),
+        (["--params", "/nowhere/sizes"], "--params and --backward-ms need each other"),
         (["--params", "/nowhere/sizes", "--backward-ms", "1"], "cannot read /nowhere/sizes"),
         (["--profile", "-"], "--profile needs the name of a file, not '-'"),
         (["--profile", "/proc/x/y"], "cannot write /proc/x/y"),

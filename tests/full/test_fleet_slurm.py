@@ -169,7 +169,7 @@ def test_a_preempted_step_begins_anew(fleet: Callable[..., FleetOptions], cluste
                 words = ("-p", "urgent", "-w", "m1", "--exclusive", "-o", "/dev/null")
                 cluster.ask("sbatch", *words, "--wrap=sleep 0.2")
             elif step.state is StepState.WAITING:
-                assert step.reason == "preempted; it begins anew"
+                assert step.reason == "preempted; it starts again"
                 (options.folder / "go").touch()
 
     (step,) = run(options, Preempt()).record.steps
@@ -322,7 +322,7 @@ def test_two_fleets_at_once(fleet: Callable[..., FleetOptions]) -> None:
     busy: list[str] = []
 
     def meanwhile(*_: object) -> None:
-        with pytest.raises(FleetBusy, match="another portagpu fleet works in") as caught:
+        with pytest.raises(FleetBusy, match="another portagpu fleet runs in") as caught:
             run(one)
         busy.append(str(caught.value))
         thread.start()
@@ -421,7 +421,7 @@ def test_only_what_the_run_drained_is_resumed(
     assert reason == record.drained["m1"]
     assert reason.startswith(f"portagpu fleet {record.id}: isolate: links/active")
     # m2 and m4 are others' business, also where they are named
-    told = {each.node: each.told for each in resume(options.folder, ["m1", "m2", "m4"])}
+    told = {each.node: each.text for each in resume(options.folder, ["m1", "m2", "m4"])}
     assert told == {
         "m1": "resumed",
         "m2": "left alone: this run did not drain it",
@@ -433,7 +433,7 @@ def test_only_what_the_run_drained_is_resumed(
     assert run(options).record.drained == {"m1": ""}
     assert cluster.state("m1") == "idle"
     (again,) = resume(options.folder, ["m1"])
-    assert (again.done, again.told) == (False, "left alone: it was resumed before")
+    assert (again.done, again.text) == (False, "left alone: it was resumed before")
 
 
 def test_no_other_node_is_tested_in_place_of_one(fleet: Callable[..., FleetOptions]) -> None:
@@ -452,7 +452,7 @@ def test_a_reason_that_somebody_changed_keeps_the_node_drained(
     assert list(record.drained) == ["m1"], (record, cluster.log())
     cluster.ask("scontrol", "update", "NodeName=m1", "State=DRAIN", "Reason=ours now")
     (outcome,) = resume(options.folder)
-    assert (outcome.done, outcome.told) == (False, "left alone: its reason is now 'ours now'")
+    assert (outcome.done, outcome.text) == (False, "left alone: its reason is now 'ours now'")
     assert cluster.state("m1").startswith("drain")
 
 

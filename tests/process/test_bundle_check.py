@@ -15,7 +15,7 @@ import pytest
 from portagpu.base.errors import BundleError
 from portagpu.reports.bundles import earned_badges, parse, read_bundle, table
 from portagpu.reports.bundles.__main__ import main
-from portagpu.reports.bundles.check import LARGEST_BYTES, needed_ranks
+from portagpu.reports.bundles.check import MAX_BUNDLE_BYTES, needed_ranks
 from portagpu.reports.bundles.document import digests, file_name, make
 from portagpu.runs.results.run import Evidence, Result, Verdict
 from portagpu.runs.results.schema import RUN_OPTIONAL
@@ -74,7 +74,7 @@ def test_a_full_run_gives_a_valid_bundle(target: str, backend: str, count: int) 
     [
         ("quick", {}, "run bringup with --full"),
         ("full", {"interrupted": True}, "the run was interrupted"),
-        ("full", {"target": None}, "this hardware is no known target"),
+        ("full", {"target": None}, "this hardware matches no known target"),
         ("full", {"target": "amd-mi399"}, "amd-mi399"),
     ],
 )
@@ -166,7 +166,7 @@ def test_a_device_that_described_itself_or_did_not_open_is_named() -> None:
         run.add(result("sustained/values", "sustained", device=name))
     parse(data(make(run, "full", ())))
     run.add(result("sustained/values", "sustained", device="cuda:2"))
-    assert "sustained/values: cuda:2 is no device" in refusal(data(make(run, "full", ())))
+    assert "sustained/values: cuda:2 is not among" in refusal(data(make(run, "full", ())))
 
 
 def test_several_ranks_share_a_cpu() -> None:
@@ -218,7 +218,7 @@ def as_gpu(document: dict[str, Any]) -> None:
         (put("effort", value="quick"), "effort: must be one of full"),
         (put("provenance", value={}), "provenance.portagpu: is missing"),
         (put("scrubbed", value={"host": "one"}), "scrubbed.host: must be a whole number"),
-        (put("scrubbed", value={"node-07": 1}), "scrubbed: has what is no kind"),
+        (put("scrubbed", value={"node-07": 1}), "scrubbed: has an unknown kind"),
         (put("result", "verdict", value="FAIL"), "result.verdict: is 'FAIL', but the results give"),
         (put("result", "counts", "PASS", value=999), "result.counts: is"),
         (put("result", "run", "interrupted", value=True), "result.verdict: is 'PASS'"),
@@ -236,26 +236,44 @@ def as_gpu(document: dict[str, Any]) -> None:
         (put("result", "run", "host", value="node-07"), "result.run.host: holds what may identify"),
         (put("result", "results", 3, "reason", value="see /home/x/y"), "identify (path)"),
         (put("result", "results", 3, "extra", value={"10.1.2.3": 1}), "identify (address)"),
-        (put("result", "results", 3, "id", value="environment"), "environment is no id"),
-        (put("result", "results", 3, "id", value="rng/new"), "rng/new is no id"),
-        (put("result", "results", -1, "id", value="memory/cope"), "memory/cope is no id"),
-        (put("result", "results", -2, "id", value="rng/no-such-case"), "rng/no-such-case is no id"),
-        (put("result", "results", 3, "id", value="identity/wonder"), "identity/wonder is no id"),
-        (put("result", "results", 3, "id", value="identity/arch[x]"), "identity/arch[x] is no id"),
-        (put("result", "results", -1, "id", value="sustained/faith"), "sustained/faith is no id"),
-        (put("result", "results", -1, "id", value="device/wonder"), "device/wonder is no id"),
-        (put("result", "results", -1, "extra", "suite", value="wonder"), "memory/copy is no id"),
+        (put("result", "results", 3, "id", value="environment"), "environment is not an"),
+        (put("result", "results", 3, "id", value="rng/new"), "rng/new is not an"),
+        (put("result", "results", -1, "id", value="memory/cope"), "memory/cope is not an"),
+        (
+            put("result", "results", -2, "id", value="rng/no-such-case"),
+            "rng/no-such-case is not an id",
+        ),
+        (
+            put("result", "results", 3, "id", value="identity/wonder"),
+            "identity/wonder is not an id",
+        ),
+        (
+            put("result", "results", 3, "id", value="identity/arch[x]"),
+            "identity/arch[x] is not an id",
+        ),
+        (
+            put("result", "results", -1, "id", value="sustained/faith"),
+            "sustained/faith is not an id",
+        ),
+        (put("result", "results", -1, "id", value="device/wonder"), "device/wonder is not an"),
+        (
+            put("result", "results", -1, "extra", "suite", value="wonder"),
+            "memory/copy is not an id",
+        ),
         (
             put("result", "results", -1, "extra", "area", value="gemm"),
             "extra.area: is not memory, the area of memory/copy",
         ),
-        (put("result", "results", -2, "device", value="cuda:7"), "cuda:7 is no device that"),
-        (put("result", "results", -2, "device", value="rank 99"), "rank 99 is no device that"),
+        (put("result", "results", -2, "device", value="cuda:7"), "cuda:7 is not among"),
+        (
+            put("result", "results", -2, "device", value="rank 99"),
+            "rank 99 is not among",
+        ),
         (put("result", "results", -1, "value", value=10**19 * 2), "more than 64 bits"),
         (put("result", "results", -1, "reason", value="x" * 5000), "a text of 5000 characters"),
         (
             lambda document: without(document, "sustained"),
-            "result.results: nothing of the gate sustained",
+            "result.results: has no result of the gate sustained",
         ),
     ],
 )
@@ -282,7 +300,7 @@ def test_gates_that_came_since_another_code_measured_are_not_missed(
     assert parse(altered(lambda document: older(document, "sustained"), valid))
     # one that it timed has to have results
     missing = refusal(altered(lambda document: older(document, "numerics"), valid))
-    assert "nothing of the gate numerics" in missing
+    assert "has no result of the gate numerics" in missing
 
 
 @pytest.mark.parametrize(
@@ -290,17 +308,17 @@ def test_gates_that_came_since_another_code_measured_are_not_missed(
     [
         (b"", "is not JSON"),
         (b"\xff\xfe{", "is not UTF-8 at byte 0"),
-        (b"null", "is no bundle"),
-        (b"[]", "is no bundle"),
-        (b"{}", "is no bundle"),
+        (b"null", "is not a bundle"),
+        (b"[]", "is not a bundle"),
+        (b"{}", "is not a bundle"),
         (b"[" * 100_000, "is nested deeper"),
         (b'{"a":' * 100_000, "is nested deeper"),
-        (b"[" * 50 + b"]" * 50, "is no bundle"),
-        (b"NaN", "is not JSON: NaN is no number"),
-        (b'{"schema": -Infinity}', "is not JSON: -Infinity is no number"),
+        (b"[" * 50 + b"]" * 50, "is not a bundle"),
+        (b"NaN", "is not JSON: NaN is not a number"),
+        (b'{"schema": -Infinity}', "is not JSON: -Infinity is not a number"),
         (b"9" * 5000, "is not JSON"),
-        (b"1e999", "is no bundle"),
-        (b" " * (LARGEST_BYTES + 1), "is larger than 16 MiB"),
+        (b"1e999", "is not a bundle"),
+        (b" " * (MAX_BUNDLE_BYTES + 1), "is larger than 16 MiB"),
     ],
 )
 def test_what_is_no_bundle_at_all_is_one_line(content: bytes, what: str) -> None:
@@ -518,7 +536,7 @@ def test_what_the_measures_report_is_executed_whatever_its_size(name: str, gate:
 
 def test_the_table_shows_what_failed(tmp_path: Path) -> None:
     assert table(tmp_path) == "No result of real hardware is committed yet."
-    with pytest.raises(BundleError, match="is no folder: name the one"):
+    with pytest.raises(BundleError, match="is not a folder: name that"):
         table(tmp_path / "gone")
     run = full_run("amd-mi300x", "rocm", 8)
     run.add(

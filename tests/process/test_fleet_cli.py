@@ -75,7 +75,9 @@ def test_no_slurm(
     monkeypatch.setenv("PATH", str(tmp_path))
     code, out, err = fleet(out=tmp_path / "f", capsys=capsys)
     assert (code, out) == (3, "")
-    assert err.startswith("portagpu: there is no sinfo here: run this on a machine with Slurm's cl")
+    assert err.startswith(
+        "portagpu: sinfo is not installed here: run this on a machine with Slurm's cl"
+    )
     assert err.count("\n") == 1
     assert not (tmp_path / "f").exists()
 
@@ -84,8 +86,8 @@ def test_no_slurm(
     ("said", "message"),
     [
         ("echo slurm 17.11.2", "this is Slurm 17.11.2, and portagpu fleet needs 20.02 or newer"),
-        ("echo hello", "sinfo does not say its version: hello"),
-        ("exit 0", "sinfo does not say its version: nothing"),
+        ("echo hello", "sinfo does not report its version: hello"),
+        ("exit 0", "sinfo does not report its version: nothing"),
         (
             "echo 'sinfo: error: Unable to contact slurm controller' >&2; exit 1",
             "sinfo: Unable to contact slurm controller",
@@ -136,7 +138,7 @@ def test_an_answer_in_another_form_is_an_error(
     answer: str, client: Callable[[str, str], None]
 ) -> None:
     client("sinfo", f"echo '{answer}'")
-    with pytest.raises(slurm.SlurmError, match=r"another form"):
+    with pytest.raises(slurm.SlurmError, match=r"unknown form"):
         slurm.nodes()
 
 
@@ -162,7 +164,7 @@ def test_variables_that_would_change_the_question_are_left_out(
 )
 def test_names_that_are_no_nodes(names: str, client: Callable[[str, str], None]) -> None:
     client("scontrol", 'for each; do :; done; echo "$each"')
-    with pytest.raises(slurm.UnknownNodes, match=r"is no list of nodes"):
+    with pytest.raises(slurm.UnknownNodes, match=r"is not a list of nodes"):
         slurm.expand(names)
 
 
@@ -242,7 +244,7 @@ def test_a_damaged_record_is_one_line(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--program", "'"], '--program "\'" is no command: No closing quotation'),
+        (["--program", "'"], '--program "\'" is not a command: No closing quotation'),
         (["--program", " "], "--program is empty"),
         (["--at-once", "0"], "0 is not in the range"),
         (["--poll", "nan"], "nan is not a finite number"),
@@ -410,7 +412,7 @@ def test_too_few_nodes_to_find_a_slow_one_are_told(
         )  # fmt: skip
         write_record(tmp_path, record)
         _, out, _ = portagpu("fleet", "status", tmp_path, capsys=capsys)
-        assert ("4 nodes: a slow node or link cannot be told among fewer than 5" in out) is told
+        assert ("4 nodes: too few to find a slow node or link" in out) is told
 
 
 def test_resume_without_slurm_leaves_the_record(

@@ -64,7 +64,7 @@ def test_nodes_that_fail_are_grouped_by_what_they_say(tmp_path: Path) -> None:
         )
         node(tmp_path, f"node-{number}", 100.0, *more)
     found = report([tmp_path])
-    (alike,) = found.alike
+    (alike,) = found.reasons
     assert alike.nodes == ("node-0", "node-1", "node-2", "node-3")
     assert (alike.gate, alike.check, alike.verdict) == ("links", "links/width", Verdict.FAIL)
     assert found.counts == {"FAIL": 4, "PASS": 2}
@@ -414,7 +414,7 @@ def test_a_record_says_why_a_node_has_no_result(tmp_path: Path) -> None:
     assert states["d"] == (DAMAGED, None)
     assert states["e"] == ("done", Verdict.PASS), "it has a result with another"
     assert states["f"] == (StepState.WAITING, None)
-    assert {each.nodes: each.reason for each in found.alike}["a + c",] == "nobody answered"
+    assert {each.nodes: each.reason for each in found.reasons}["a + c",] == "nobody answered"
     assert next(each.reason for each in found.nodes if each.name == "c") == "the node died"
     assert {each.path.parent.name for each in found.unread} == {"b", "elsewhere"}
 
@@ -509,7 +509,7 @@ def test_the_page_keeps_what_it_reads(tmp_path: Path, capfd: pytest.CaptureFixtu
             if words[0] == "report" or place.name == "fleet.json":
                 assert main(["fleet", words[0], str(tmp_path), words[1], str(place)]) == 2
                 assert place.read_bytes() == before
-                assert "is read too" in capfd.readouterr().err
+                assert "is also an input" in capfd.readouterr().err
 
 
 def test_several_processes_read_what_one_does(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -208,9 +208,12 @@ def test_outliers_are_found_among_devices_nodes_and_over_time(say: Callable[...,
         (("compare", "2025", "2025"), "'2025' begins 120 ids"),
         (("regressions", "--least", "nan"), "nan is not a finite number"),
         (("regressions", "--rate", "0"), "0"),
-        (("runs", "--of", "since=now"), "'now' is no time"),
+        (("runs", "--of", "since=now"), "'now' is not a time"),
         (("runs", "--of", "host=node-1,host=node-2"), "host is given twice"),
-        (("runs", "--of", "torhc=2.13.0"), "'torhc' is no condition of theirs; did you mean 'torc"),
+        (
+            ("runs", "--of", "torhc=2.13.0"),
+            "'torhc' is not a condition of these runs; did you mean 'torc",
+        ),
         (("runs", "--of", "torch=9"), "no run of the store has torch=9 ("),
     ],
 )
@@ -237,7 +240,7 @@ def test_no_verb_writes_over_its_store(
     for verb in (words, ("import", str(file))):
         code, out, err = say(*verb, "--json", str(tmp_path / "link"), place=str(place))
         assert (code, out, len(err.splitlines())) == (2, "", 1)
-        assert "is read too: name another file to write" in err
+        assert "is also an input: name another file to write" in err
     assert place.read_bytes() == before
 
 
@@ -246,7 +249,7 @@ def test_an_import_that_cannot_tell_begins_nothing(
 ) -> None:
     place = tmp_path / "store.db"
     (file,) = write(tmp_path, [run(0, [measure("a/b", 1.0)])])
-    for wrong, said in ((tmp_path, "cannot write"), (file, "is read too")):
+    for wrong, said in ((tmp_path, "cannot write"), (file, "is also an input")):
         code, out, err = say("import", str(file), "--json", str(wrong), place=str(place))
         assert (code, out, len(err.splitlines())) == (2, "", 1)
         assert said in err
@@ -266,7 +269,10 @@ def test_runs_without_measures_say_so(tmp_path: Path, say: Callable[..., Said]) 
 def test_there_is_no_store_or_nothing_in_it(tmp_path: Path, say: Callable[..., Said]) -> None:
     place = str(tmp_path / "store.db")
     code, _, err = say("runs", place=place)
-    assert (code, err) == (2, f"portagpu: {place}: there is no such store; import makes one\n")
+    assert (code, err) == (
+        2,
+        f"portagpu: {place}: the store does not exist; portagpu matrix history import makes one\n",
+    )
     (tmp_path / "empty").mkdir()
     code, out, _ = say("import", str(tmp_path / "empty"), place=place)
     assert (code, out) == (3, "no files: there is no *.json in these folders\n")
@@ -275,7 +281,7 @@ def test_there_is_no_store_or_nothing_in_it(tmp_path: Path, say: Callable[..., S
     assert (code, out) == (3, "1 passed over\n")
     code, _, err = say("outliers", place=place)
     assert code == 2
-    assert "the store has no runs: import some first" in err
+    assert "the store has no runs: add some with portagpu matrix history import" in err
 
 
 def test_an_unreachable_server_is_an_error(say: Callable[..., Said]) -> None:

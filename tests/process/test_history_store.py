@@ -268,7 +268,9 @@ def test_others_than_its_owner_are_told_to_have_a_store_migrated(
 
 def test_a_database_that_is_no_store_is_one_line(postgres_server: Callable[[], str]) -> None:
     place = postgres_server()
-    with pytest.raises(StoreNotFound, match="has no store in it; import makes one"):
+    with pytest.raises(
+        StoreNotFound, match="has no store in it; portagpu matrix history import makes one"
+    ):
         open_store(place)
     rows(place, "CREATE TABLE portagpu_runs (x integer)")
     for create in (False, True):
@@ -322,7 +324,9 @@ def test_few_and_many_runs_are_found_alike(
 
 
 def test_places_that_are_no_store(tmp_path: Path) -> None:
-    with pytest.raises(StoreNotFound, match="there is no such store; import makes one"):
+    with pytest.raises(
+        StoreNotFound, match="the store does not exist; portagpu matrix history import makes one"
+    ):
         open_store(str(tmp_path / "missing.db"))
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(StoreNotFound, match="is a folder"):
@@ -339,22 +343,22 @@ def test_places_that_are_no_store(tmp_path: Path) -> None:
     with sqlite3.connect(other) as connection:
         connection.execute("CREATE TABLE kernels (name text)")
     connection.close()
-    with pytest.raises(StoreNotFound, match="is a database of something else"):
+    with pytest.raises(StoreNotFound, match="is a database of another program; name another"):
         open_store(str(other), create=True)
     os.mkfifo(tmp_path / "pipe")
     for special in (tmp_path / "pipe", "/dev/null"):
-        with pytest.raises(StoreNotFound, match="is no regular file; name another place"):
+        with pytest.raises(StoreNotFound, match="is not a regular file; name another place"):
             open_store(str(special), create=True)
 
 
 @pytest.mark.parametrize(
     ("place", "said"),
     [
-        ("mysql://h/x", "mysql is no kind of store"),
-        ("postgresql://h/x", r"postgresql is no kind of store; .*write postgresql\+psycopg://"),
-        ("sqlite:///x.db", "is no kind of store; name a file"),
-        ("://", "no address of a database"),
-        ("postgresql+psycopg://h:secret:9x/x", "no address of a database"),
+        ("mysql://h/x", "unsupported URL of mysql"),
+        ("postgresql://h/x", r"unsupported URL of postgresql; .*write postgresql\+psycopg://"),
+        ("sqlite:///x.db", "unsupported URL of sqlite; name a file"),
+        ("://", "not the address of a database"),
+        ("postgresql+psycopg://h:secret:9x/x", "not the address of a database"),
     ],
 )
 def test_addresses_that_are_no_store(place: str, said: str) -> None:

@@ -162,7 +162,7 @@ def run(folder: Path, *names: str, jobs: int = 2, again: bool = False) -> dict[s
         folder,
         jobs=jobs,
         again=again,
-        told=lambda each: told.append(each.environment.name),
+        on_outcome=lambda each: told.append(each.environment.name),
     )
     assert told == [each.environment.name for each in outcomes]
     return {e.environment.name: f"{e.verdict}{' kept' if e.kept else ''}" for e in outcomes}
@@ -297,9 +297,9 @@ def test_another_driver_is_not_kept_and_an_unknown_machine_neither() -> None:
     assert reason(frozenset({"560"})) == "it is of the driver 550.1, and 560 is here"
 
     def unknown() -> Here:
-        raise UnknownMachine("there is no Python with torch")
+        raise UnknownMachine("no Python with torch was found")
 
-    assert why_again(made, "t", "bringup", (), unknown) == "there is no Python with torch"
+    assert why_again(made, "t", "bringup", (), unknown) == "no Python with torch was found"
 
 
 @pytest.mark.usefixtures("without_tox")
@@ -423,7 +423,7 @@ def test_an_installed_wheel_cannot_run_the_matrix(
 
 def test_nothing_to_run_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["matrix", "run", "--target", "nvidia-t4", "--suite", "bringup"]) == 2
-    assert "this machine can run nothing of that" in capsys.readouterr().err
+    assert "this machine can run none of these" in capsys.readouterr().err
 
 
 def test_a_python_that_is_missing_is_told(

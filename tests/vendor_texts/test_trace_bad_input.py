@@ -239,7 +239,7 @@ def test_a_range_that_is_not_there_is_an_error_of_usage(
     words = ["trace", "summary", str(file), "--range"]
     assert main([*words, "nope"]) == 2
     (line,) = [each for each in capsys.readouterr().err.splitlines() if "nope" in each]
-    assert r"--range 'nope': there is no such range, but 'a\nb', 'forward'" in line
+    assert r"--range 'nope': no range has this name, but 'a\nb', 'forward'" in line
     assert main([*words, "for*"]) == 0
 
 

@@ -101,11 +101,11 @@ def _is_shared(backend: str | None) -> bool:
 def table(folder: Path) -> str:
     """The bundles of ``folder`` as a Markdown table, the newest of a target first.
 
-    Raises BundleError for a bundle that is not valid, and for what is no folder.
+    Raises BundleError for a bundle that is not valid, and for what is not a folder.
     """
     if not folder.is_dir():
         raise BundleError(
-            f"{one_line(str(folder))} is no folder: name the one with the bundles, matrix/results"
+            f"{one_line(str(folder))} is not a folder: name that of the bundles, matrix/results"
         )
     bundles = [(path.name, read_bundle(path)) for path in sorted(folder.glob("*.json"))]
     if not bundles:

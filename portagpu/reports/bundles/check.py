@@ -76,7 +76,9 @@ def _check_names(run: Run, shared: bool) -> None:
     known = {None, *described, *(f"{word} {n}" for word in words for n in range(ranks))}
     for result in run.results:
         if result.evidence and most_earned(result) and result.device not in known:
-            raise BundleError(f"{result.id}: {result.device} is no device that described itself")
+            raise BundleError(
+                f"{result.id}: {result.device} is not among the devices that described themselves"
+            )
 
 
 def needed_ranks(result: Result) -> int:
@@ -95,7 +97,7 @@ def needed_ranks(result: Result) -> int:
 
 def _target(run: Run) -> Target:
     if run.info.target is None:
-        raise BundleError("result.run.target: is null; a bundle is of a known target")
+        raise BundleError("result.run.target: is null; a bundle must be of a known target")
     try:
         return load_target(run.info.target)
     except TargetNotFound as error:
@@ -153,12 +155,12 @@ def _check_devices(run: Run, target: Target) -> None:
             )
 
 
-LARGEST_BYTES: Final = 16 << 20
+MAX_BUNDLE_BYTES: Final = 16 << 20
 """A full run of a CPU is 0.3 MB; eight devices have eight times its measures."""
-MOST_RESULTS: Final = 20_000
+MAX_RESULTS: Final = 20_000
 DEEPEST: Final = 16
-_LARGEST_NUMBER: Final = 2**64
-_LONGEST_COMPLAINT: Final = 300
+_MAX_NUMBER: Final = 2**64
+_MAX_MESSAGE_CHARS: Final = 300
 _OF_A_MACHINE: Final = ("provenance", "result")
 
 _PROVENANCE: Final = object_of(
@@ -187,7 +189,7 @@ def parse(data: bytes) -> dict[str, Any]:
     try:
         return _validate(data)
     except PortagpuError as error:
-        raise BundleError(shortened(one_line(str(error)), _LONGEST_COMPLAINT)) from error
+        raise BundleError(shortened(one_line(str(error)), _MAX_MESSAGE_CHARS)) from error
 
 
 def _validate(data: bytes) -> dict[str, Any]:
@@ -207,15 +209,15 @@ def _validate(data: bytes) -> dict[str, Any]:
 
 def _read(path: Path) -> bytes:
     try:
-        return read_bounded(path, LARGEST_BYTES + 1)
+        return read_bounded(path, MAX_BUNDLE_BYTES + 1)
     except OSError as error:
         raise BundleError(f"cannot be read: {error.strerror}") from error
 
 
 def _document(data: bytes) -> dict[str, Any]:
     """The document: strict JSON within bounds, with the keys that the digests cover."""
-    if len(data) > LARGEST_BYTES:
-        raise BundleError(f"is larger than {LARGEST_BYTES >> 20} MiB")
+    if len(data) > MAX_BUNDLE_BYTES:
+        raise BundleError(f"is larger than {MAX_BUNDLE_BYTES >> 20} MiB")
     try:
         document = json.loads(data.decode("utf-8"), parse_constant=_no_constant)
     except UnicodeDecodeError as error:
@@ -226,14 +228,14 @@ def _document(data: bytes) -> dict[str, Any]:
         raise BundleError(f"is not JSON: {shortened(str(error))}") from error
     if not isinstance(document, dict) or set(document) != set(KEYS):
         raise BundleError(
-            f"is no bundle, which bringup --full --out writes: its keys are {', '.join(KEYS)}"
+            f"is not a bundle of bringup --full --out: its keys must be {', '.join(KEYS)}"
         )
     _check_bounds(document)
     result = document["result"]
     if not isinstance(result, dict) or not isinstance(result.get("results"), list):
         raise BundleError("result.results: must be a list")
-    if len(result["results"]) > MOST_RESULTS:
-        raise BundleError(f"result.results: has more than {MOST_RESULTS} entries")
+    if len(result["results"]) > MAX_RESULTS:
+        raise BundleError(f"result.results: has more than {MAX_RESULTS} entries")
     for index, entry in enumerate(result["results"]):
         if not isinstance(entry, dict) or not isinstance(entry.get("area"), str):
             raise BundleError(f"result.results[{index}].area: must be text")
@@ -241,7 +243,7 @@ def _document(data: bytes) -> dict[str, Any]:
 
 
 def _no_constant(word: str) -> None:
-    raise ValueError(f"{word} is no number of JSON")
+    raise ValueError(f"{word} is not a number in JSON")
 
 
 def _check_bounds(document: object) -> None:
@@ -257,7 +259,7 @@ def _check_bounds(document: object) -> None:
             pending.extend((item, depth + 1) for item in value)
         elif isinstance(value, str) and len(value) > LONGEST_TEXT:
             raise BundleError(f"has a text of {len(value)} characters; {LONGEST_TEXT} are allowed")
-        elif isinstance(value, int) and abs(value) >= _LARGEST_NUMBER:
+        elif isinstance(value, int) and abs(value) >= _MAX_NUMBER:
             raise BundleError("has a whole number of more than 64 bits")
         elif isinstance(value, float) and value - value != 0:
             raise BundleError("has a number that is not finite")
@@ -284,7 +286,7 @@ def _check_schema(document: Mapping[str, Any]) -> Run:
     _PROVENANCE.read(document["provenance"], "provenance")
     for kind, count in mapping(document["scrubbed"], "scrubbed").items():
         if kind not in KINDS:
-            raise BundleError(f"scrubbed: has what is no kind: {', '.join(KINDS)} are")
+            raise BundleError(f"scrubbed: has an unknown kind: the kinds are {', '.join(KINDS)}")
         positive.read(count, f"scrubbed.{kind}")
     try:
         run = Run.from_json(document["result"])

@@ -31,7 +31,7 @@ _NAMED_DIGITS: Final = 8
 def make(run: Run, effort: str, known: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """The bundle of a run; ``known`` is what to redact, see ``portagpu.base.redact.names``.
 
-    Raises BundleError if the run was quick or interrupted, or its hardware is no known target.
+    Raises BundleError if the run was quick or interrupted, or its hardware matches no known target.
     """
     if effort != EFFORT:
         raise BundleError(f"a {effort} run measures only a part; run bringup with --full")
@@ -41,7 +41,7 @@ def make(run: Run, effort: str, known: Sequence[tuple[str, str]]) -> dict[str, A
         raise BundleError(f"an error ended the run: {run.why}")
     if run.info.target is None:
         raise BundleError(
-            "this hardware is no known target; docs/targets.md says how to add it, then run again"
+            "this hardware matches no known target: docs/targets.md says how to add it"
         )
     try:
         load_target(run.info.target)

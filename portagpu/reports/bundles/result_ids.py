@@ -44,13 +44,13 @@ def check_ids(run: Run, *, same_code: bool) -> None:
     for index, result in enumerate(run.results):
         where, area = f"result.results[{index}]", area_of(result)
         if not _is_known(result, gates):
-            raise BundleError(f"{where}.id: {result.id} is no id of this package")
+            raise BundleError(f"{where}.id: {result.id} is not an id of this package")
         if result.extra.get("area", area) != area:
             raise BundleError(f"{where}.extra.area: is not {area}, the area of {result.id}")
         seen.add(result.area)
     missing = sorted((gates if same_code or not begun else begun) - seen)
     if missing:
-        raise BundleError(f"result.results: nothing of the gate {missing[0]}")
+        raise BundleError(f"result.results: has no result of the gate {missing[0]}")
 
 
 def suite_of(result: Result) -> str:

@@ -64,14 +64,14 @@ def _checked(gpu: Backend, rank: int, ranks: int, size: int, shown: str) -> Resu
     wrong, sentence = compare(exchange, expected(exchange, inputs))
     found: list[Any] = [None] * ranks
     dist.all_gather_object(found, (wrong, sentence))
-    told = next((each for count, each in found if count), "")
+    problem = next((each for count, each in found if count), "")
     blamed = next((f"rank {number}" for number, (count, _) in enumerate(found) if count), None)
     return Result(
         id=f"verify/{OPERATION}/float32/{exchange.count}[{ranks}]",
         suite="collectives",
         area="collectives",
-        verdict=Verdict.FAIL if told else Verdict.PASS,
-        reason=told,
+        verdict=Verdict.FAIL if problem else Verdict.PASS,
+        reason=problem,
         device=blamed,
         evidence=(Evidence.EXECUTED,),
         value=sum(count for count, _ in found),

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 MEASURE: Final = "measure"
 LEVEL: Final = "level"
 NOISE: Final = "noise"
-_LEAST_MEASURES: Final = 3
+_MIN_MEASURES: Final = 3
 """Fewer measures have no level: one of them would decide it."""
 _NOISIER: Final = 1.0
 """A device with less than twice the spread of its peers is not noisy."""
@@ -152,7 +152,7 @@ class Limits:
 
     @classmethod
     def of(cls, tables: Iterable[Table], more: int = 0) -> Limits:
-        """For every value of ``tables``, their levels and noise, and so many more."""
+        """For every value of ``tables``, their levels and noise, and ``further`` ones."""
         tables = list(tables)
         peers = {(table.hardware, peer) for table in tables for peer in table.values}
         families = {table.what.family for table in tables}
@@ -161,7 +161,7 @@ class Limits:
 
     @property
     def deviations(self) -> float:
-        """Of so many peers that their MAD is certain."""
+        """The limit for so many peers that their MAD is certain."""
         return deviations_for(self.comparisons)
 
     def compare(self, values: Mapping[str, float], relative: float = RELATIVE) -> Peers:
@@ -226,7 +226,7 @@ def _levels(hardware: str, tables: Iterable[Table]) -> Iterator[Table]:
         if middle is not None and middle > 0 and units.worse_side(table.unit or ""):
             families.setdefault(table.what.family, []).append(table)
     for family, own in families.items():
-        if len(own) < _LEAST_MEASURES:
+        if len(own) < _MIN_MEASURES:
             continue
         ratios: dict[Peer, list[float]] = {}
         for table in own:
@@ -236,9 +236,7 @@ def _levels(hardware: str, tables: Iterable[Table]) -> Iterator[Table]:
                 if math.isfinite(value) and value > 0:
                     ratio = middle / value if slower_above else value / middle  # type: ignore[operator]
                     ratios.setdefault(peer, []).append(ratio)
-        values = {
-            peer: median(each) for peer, each in ratios.items() if len(each) >= _LEAST_MEASURES
-        }
+        values = {peer: median(each) for peer, each in ratios.items() if len(each) >= _MIN_MEASURES}
         name = f"{family} (the level of {len(own)} measures)"
         yield Table(hardware, MeasureId(family, ""), name, "ratio", own[0].whose, values)
 
@@ -253,7 +251,7 @@ def _noise(hardware: str, tables: Iterable[Table]) -> Table:
             continue
         for peer, spread in table.spreads.items():
             ratios.setdefault(peer, []).append(spread / middle)
-    values = {peer: median(each) for peer, each in ratios.items() if len(each) >= _LEAST_MEASURES}
+    values = {peer: median(each) for peer, each in ratios.items() if len(each) >= _MIN_MEASURES}
     name = "noise (the spread of its own samples)"
     return Table(hardware, MeasureId("noise", ""), name, NOISE_UNIT, whose, values)
 

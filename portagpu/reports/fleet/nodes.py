@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from portagpu.runs.ledger import Account, Clearance, Fact, Owner
     from portagpu.runs.results.run import Result, Run
 
-_LARGEST: Final = 1e200
+_MAX_VALUE: Final = 1e200
 """No measure is larger, and sums of those that are have no number."""
 USAGE: Final = 2
 """The exit code of wrong usage: nothing ran."""
@@ -228,6 +228,6 @@ def _measured(run: Run) -> Iterator[Measured]:
     for result in run.results:
         if (what := measure_of(result)) is None or (value := peer_value([result])) is None:
             continue
-        if abs(value) > _LARGEST:
+        if abs(value) > _MAX_VALUE:
             value = math.nan
         yield Measured(MeasureId(*what), result.device, value, result.unit, result.spread)

@@ -1,8 +1,8 @@
 """The slow link or the slow node, from collectives of pairs and groups in rounds.
 
-A pair that is slow alone has a slow link, or one of its nodes is slow. Rounds tell them apart: a
-node is slow in most of its pairs, a link in one pair of each node. Groups are judged alike, and a
-group in which a node or a pair is slow is not told again.
+A pair that is slow alone has a slow link, or one of its nodes is slow. Rounds separate them: a
+node is slow in most of its pairs, a link in one pair of each node. Groups are judged in the same
+way, and a group in which a node or a pair is slow is not reported again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ JOINT: Final = " + "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slow:
-    """What is slow: a LINK between nodes, a NODE, or UNKNOWN, which another round would tell.
+    """What is slow: a LINK between nodes, a NODE, or UNKNOWN, which another round would settle.
 
     ``evidence`` are the measures that say so; ``slow`` of ``pairs`` of the nodes were slow.
     """
@@ -58,7 +58,7 @@ class Slow:
             return f"{named} are slow together, and none of their own pairs is: {much}"
         if self.what == LINK:
             return f"the link of {named} is slow, and they are not slow with others: {much}"
-        return f"the link of {named} is slow, or one of them, which another round tells: {much}"
+        return f"{named}: their link or one of them is slow, which another round would show: {much}"
 
 
 def tables_of(joint: Iterable[Joint]) -> list[Table]:
@@ -71,7 +71,7 @@ def tables_of(joint: Iterable[Joint]) -> list[Table]:
             if (table := tables.get(place)) is None:
                 table = tables[place] = Table(place[0], own.what, own.what.id, own.unit, {})
             table.unit = table.unit or own.unit
-            # a rank of a group is no device of a node
+            # a rank of a group is not a device of a node
             table.whose[pair] = pair, None
             table.values[pair] = min(own.value, table.values.get(pair, own.value))
     return list(tables.values())

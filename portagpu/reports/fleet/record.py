@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = "portagpu.fleet/1"
 FILE: Final = "fleet.json"
-_LARGEST_BYTES: Final = 256 << 20
+_MAX_BYTES: Final = 256 << 20
 """Of a record; a step takes some 500."""
 
 
@@ -111,9 +111,11 @@ def read_record(folder: Path) -> FleetRecord:
     """The record in ``folder``. Raises FleetRecordError."""
     path = folder / FILE
     try:
-        document = json.loads(read_bounded(path, _LARGEST_BYTES))
+        document = json.loads(read_bounded(path, _MAX_BYTES))
     except FileNotFoundError:
-        raise FleetRecordError(f"{folder} has no {FILE}: it is no folder of a fleet run") from None
+        raise FleetRecordError(
+            f"{folder} has no {FILE}: it is not the folder of a fleet run"
+        ) from None
     except OSError as error:
         raise FleetRecordError(f"{path} cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
@@ -141,7 +143,7 @@ def _damage(record: FleetRecord) -> str:
         if step.state is StepState.DONE and (step.verdict is None or not step.result):
             return f"the step {name} is done without a result"
         if "\0" in (step.result or ""):
-            return f"the step {name} has a result that is no name of a file"
+            return f"the step {name} has a result that is not the name of a file"
     return ""
 
 
@@ -180,8 +182,8 @@ def locked(folder: Path) -> Iterator[None]:
         except BlockingIOError:
             holder = excerpt(os.pread(descriptor, 200, 0).decode("utf-8", "replace"))
             raise FleetBusy(
-                f"another portagpu fleet works in {folder} ({holder or 'it says no name'}): "
-                "wait for its end, or name another folder"
+                f"another portagpu fleet runs in {folder} ({holder or 'of unknown name'}): "
+                "wait until it ends, or name another folder"
             ) from None
         except OSError as error:
             if error.errno not in _NO_LOCKS:
@@ -195,7 +197,7 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-LEAST: Final = Action.ISOLATE
+MIN_DRAIN_ACTION: Final = Action.ISOLATE
 """The mildest action for which a node is drained: start no job on it."""
 _OF_THE_REQUEST: Final = ("identity/target ", "identity/target:")
 """A reason that begins so has nothing graver than a node that is not the target that was asked for.
@@ -206,11 +208,11 @@ RESUMED: Final = ""
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a node; ``done`` is False where it was left alone, and ``told`` says why."""
+    """What became of a node; ``done`` is False if it was left alone, and ``text`` says why."""
 
     node: str
     done: bool
-    told: str
+    text: str
 
 
 def to_drain(record: FleetRecord, steps: Collection[Step]) -> dict[str, str]:
@@ -225,7 +227,7 @@ def to_drain(record: FleetRecord, steps: Collection[Step]) -> dict[str, str]:
         and len(step.nodes) == 1
         and step.action is not None
         and step.nodes[0] not in record.drained
-        and Action(step.action) >= LEAST
+        and Action(step.action) >= MIN_DRAIN_ACTION
         and not step.reason.startswith(_OF_THE_REQUEST)
     }
 

@@ -77,7 +77,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alike:
+class SharedReason:
     """Nodes that are not a PASS for a reason that differs in numbers at most.
 
     The words are those of the first node. ``devices`` has what each node blames, or None.
@@ -106,7 +106,7 @@ class FleetReport:
     records: tuple[FleetRecord, ...]
     nodes: tuple[Node, ...]
     gates: tuple[Gate, ...]
-    alike: tuple[Alike, ...]
+    reasons: tuple[SharedReason, ...]
     unlike: tuple[Unlike, ...]
     slow: tuple[Slow, ...]
     differing: tuple[Differing, ...]
@@ -160,7 +160,7 @@ class FleetReport:
             ],
             "gates": [{"suite": suite, "area": area} for suite, area in self.gates],
             "nodes": [self._node(node) for node in self.nodes],
-            "alike": encode(self.alike),
+            "alike": encode(self.reasons),
             "outliers": encode(self.unlike),
             "slow": encode(self.slow),
             "versions": encode(self.differing),
@@ -201,7 +201,7 @@ def judge(fleet: Fleet) -> FleetReport:
         records=tuple(fleet.records),
         nodes=tuple(nodes),
         gates=tuple(gates),
-        alike=tuple(_alike([*nodes, *_missing_together(fleet)])),
+        reasons=tuple(_shared_reasons([*nodes, *_missing_together(fleet)])),
         unlike=tuple(sorted(unlike, key=_gravity)),
         slow=tuple(slow),
         differing=tuple(different),
@@ -439,7 +439,7 @@ def _missing_together(fleet: Fleet) -> Iterator[Node]:
         )
 
 
-def _alike(nodes: Sequence[Node]) -> list[Alike]:
+def _shared_reasons(nodes: Sequence[Node]) -> list[SharedReason]:
     """Groups of nodes that are not a PASS: the failed before the missing, the largest first."""
     groups: dict[tuple[object, ...], list[Node]] = {}
     for node in nodes:
@@ -449,7 +449,7 @@ def _alike(nodes: Sequence[Node]) -> list[Alike]:
             key = node.state, node.verdict, node.gate, check, said, node.action
             groups.setdefault(key, []).append(node)
     found = [
-        Alike(
+        SharedReason(
             state=first.state,
             verdict=first.verdict,
             gate=first.gate,

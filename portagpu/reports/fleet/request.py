@@ -100,9 +100,10 @@ def gres_of(options: FleetOptions, names: Iterable[str], nodes: Mapping[str, Nod
     for name in names:
         kinds.setdefault(nodes[name].gpus, []).append(name)
     if len(kinds) > 1:
-        told = "; ".join(f"{kind or 'no GPU'}: {', '.join(of[:4])}" for kind, of in kinds.items())
+        listed = "; ".join(f"{kind or 'no GPU'}: {', '.join(of[:4])}" for kind, of in kinds.items())
         raise FleetUsageError(
-            f"the nodes have different GPUs ({told}): run a fleet for each kind, each in its folder"
+            f"the nodes have different GPUs ({listed}): run a fleet for each kind, "
+            "each in its folder"
         )
     return next(iter(kinds))
 

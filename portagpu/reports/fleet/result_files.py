@@ -185,7 +185,7 @@ def gather(places: Sequence[Path], processes: int = 0, now: datetime | None = No
         first = fleet.unread[0]
         raise ResultError(f"{one_line(str(first.path))}: {first.reason}")
     named = ", ".join(one_line(str(place)) for place in places)
-    raise ResultError(f"{named}: no file is a result, and there is no {FILE} of a fleet run")
+    raise ResultError(f"{named}: none of its files is a result, nor the {FILE} of a fleet run")
 
 
 def _without_bundles(paths: list[Path]) -> list[Path]:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 SCRIPT: Final = Path(__file__).resolve().parent / "step.sh"
 LIVE: Final = (StepState.SUBMITTED, StepState.RUNNING)
-MOST_ATTEMPTS: Final = 5
+MAX_ATTEMPTS: Final = 5
 """How often a step is submitted whose job other jobs preempt."""
 _BY_ITSELF: Final = ("COMPLETED", "FAILED")
 """States of a job whose command ended by itself, with whatever exit code."""
@@ -108,7 +108,7 @@ class _Runner:
     tried: set[str] = field(default_factory=set)
     """The nodes that this was to drain, whatever became of that."""
     seen: dict[str, tuple[str, str]] = field(default_factory=dict)
-    told: set[tuple[str, str]] = field(default_factory=set)
+    noted: set[tuple[str, str]] = field(default_factory=set)
 
     def run(self, nodes: Mapping[str, Node]) -> None:
         self._begin_again()
@@ -176,7 +176,7 @@ class _Runner:
         self.tried |= set(fresh)
         self.record, outcomes = drain(self.options.folder, self.record, fresh)
         for each in outcomes:
-            self.progress.note(f"{each.node} {each.told}")
+            self.progress.note(f"{each.node} {each.text}")
 
     def _further(self, step: Step, job: Job | None, nodes: Mapping[str, Node]) -> Step:
         folder = self.options.folder / step.id
@@ -196,7 +196,7 @@ class _Runner:
             try:
                 slurm.cancel([number])
             except slurm.SlurmError:
-                # it began or ended just now, or Slurm is busy: the next look tells
+                # it began or ended just now, or Slurm is busy: the next look shows it
                 return step
             return lost(step, why)
         if job.runs and step.state is StepState.SUBMITTED:
@@ -227,8 +227,8 @@ class _Runner:
             ("portagpu", info.versions.get("portagpu") or "unknown"),
         ):
             first, usual = self.seen.setdefault(what, (of, value))
-            if value != usual and (what, value) not in self.told:
-                self.told.add((what, value))
+            if value != usual and (what, value) not in self.noted:
+                self.noted.add((what, value))
                 self.progress.note(
                     f"{of} has {what} {value}, and {first} {usual}: compare them with care"
                 )
@@ -249,10 +249,10 @@ class _Runner:
     def _late(self, step: Step, job: Job | None, nodes: Mapping[str, Node]) -> Step:
         """A job that is over and left no end: wait for a shared folder, unless it was stopped."""
         state = "gone" if job is None else job.state
-        if state == "PREEMPTED" and step.attempts < MOST_ATTEMPTS:
-            return replace(step, state=StepState.WAITING, reason="preempted; it begins anew")
+        if state == "PREEMPTED" and step.attempts < MAX_ATTEMPTS:
+            return replace(step, state=StepState.WAITING, reason="preempted; it starts again")
         if job is not None and job.ended and state not in _BY_ITSELF:
-            # of a spool that is full Slurm tells the node's reason alone
+            # if the spool is full, Slurm reports only the node's reason
             unusable = [
                 nodes[name].why_unusable
                 for name in step.nodes
@@ -318,7 +318,7 @@ class _Runner:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise OutputError(
-                f"cannot make {folder}: {error.strerror}; repeat the command when that is mended"
+                f"cannot make {folder}: {error.strerror}; repeat the command when that is fixed"
             ) from error
         number = slurm.submit(
             SCRIPT,
@@ -369,7 +369,7 @@ class _Runner:
         return self.options.ranks_per_node or sum(map(int, counts)) or 1
 
     def _put(self, steps: Sequence[Step]) -> None:
-        """Put further states of steps into the record, and tell of them."""
+        """Put further states of steps into the record, and report them."""
         if not steps:
             return
         new = {step.id: step for step in steps}

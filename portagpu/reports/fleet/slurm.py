@@ -99,8 +99,8 @@ class Node:
 
     @property
     def why_unusable(self) -> str:
-        told = f": {excerpt(self.reason)}" if self.reason else ""
-        return f"Slurm has {self.name} as {self.state}{told}"
+        shown_reason = f": {excerpt(self.reason)}" if self.reason else ""
+        return f"Slurm has {self.name} as {self.state}{shown_reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ def version() -> str:
     said = _ask("sinfo", "-V")
     found = re.search(r"(\d+)\.(\d+)[\w.-]*", said)
     if found is None:
-        raise SlurmError(f"sinfo does not say its version: {excerpt(said) or 'nothing'}")
+        raise SlurmError(f"sinfo does not report its version: {excerpt(said) or 'nothing'}")
     if (int(found[1]), int(found[2])) < OLDEST:
         oldest = ".".join(f"{part:02}" for part in OLDEST)
         raise SlurmError(f"this is Slurm {found[0]}, and portagpu fleet needs {oldest} or newer")
@@ -177,8 +177,8 @@ def nodes() -> dict[str, Node]:
     for line in _ask("sinfo", "-a", "-h", "-N", "-o", "%N|%T|%R|%G|%E").splitlines():
         name, state, partition, gres, reason = _fields(line, 5)
         before = found[name].partitions if name in found else frozenset()
-        told = "" if reason == "none" else reason
-        found[name] = Node(name, state, before | {partition}, gres, told)
+        shown_reason = "" if reason == "none" else reason
+        found[name] = Node(name, state, before | {partition}, gres, shown_reason)
     return found
 
 
@@ -188,11 +188,11 @@ def expand(names: str) -> tuple[str, ...]:
     Slurm expands it, so that what this accepts is what ``--nodelist`` accepts.
     """
     if not _NODE_LIST.fullmatch(names):
-        raise UnknownNodes(f"{excerpt(names)!r} is no list of nodes, such as gpu[01-08],gpu12")
+        raise UnknownNodes(f"{excerpt(names)!r} is not a list of nodes, such as gpu[01-08],gpu12")
     found = dict.fromkeys(_ask("scontrol", "show", "hostnames", names).split())
     for name in found:
         if not NODE_NAME.fullmatch(name):
-            raise UnknownNodes(f"{excerpt(names)!r} is no list of nodes: it gives {name!r}")
+            raise UnknownNodes(f"{excerpt(names)!r} is not a list of nodes: it gives {name!r}")
     if not found:
         raise UnknownNodes(f"{excerpt(names)!r} names no nodes")
     return tuple(found)
@@ -231,7 +231,9 @@ def submit(script: Path, request: Request) -> str:
     )
     number = said.strip().splitlines()[-1].partition(";")[0] if said.strip() else ""
     if not number.isdecimal():
-        raise SlurmError(f"sbatch did not say the number of the job: {excerpt(said) or 'nothing'}")
+        raise SlurmError(
+            f"sbatch did not report the number of the job: {excerpt(said) or 'nothing'}"
+        )
     return number
 
 
@@ -277,7 +279,7 @@ def _pattern(path: Path) -> str:
 def _fields(line: str, count: int) -> list[str]:
     found = [each.strip() for each in line.split("|", count - 1)]
     if len(found) != count:
-        raise SlurmError(f"Slurm answered in another form: {excerpt(line) or 'an empty line'}")
+        raise SlurmError(f"Slurm's answer has an unknown form: {excerpt(line) or 'an empty line'}")
     return found
 
 
@@ -287,7 +289,7 @@ def _ask(*command: str) -> str:
         ended = run_program(*command, limit_s=LIMITS.scheduler_s, leave_out=_left_out(os.environ))
     except FileNotFoundError:
         raise MissingDependency(
-            f"there is no {command[0]} here: run this on a machine with Slurm's clients "
+            f"{command[0]} is not installed here: run this on a machine with Slurm's clients "
             "(a login node), with their folder in PATH"
         ) from None
     except TimeoutError as error:
@@ -295,11 +297,13 @@ def _ask(*command: str) -> str:
     except OSError as error:
         raise SlurmError(f"{command[0]} cannot be started: {error.strerror or error}") from error
     if ended.returncode != 0:
-        raise SlurmError(f"{command[0]}: {_told(ended.stderr) or f'status {ended.returncode}'}")
+        raise SlurmError(
+            f"{command[0]}: {_error_line(ended.stderr) or f'status {ended.returncode}'}"
+        )
     return ended.stdout.decode("utf-8", "replace")
 
 
-def _told(stderr: bytes) -> str:
+def _error_line(stderr: bytes) -> str:
     """The last line of an error, without the name of the client before it."""
     lines = [line for line in stderr.decode("utf-8", "replace").splitlines() if line.strip()]
     return excerpt(re.sub(r"^\w+: (error|fatal): ", "", lines[-1])) if lines else ""

@@ -29,8 +29,8 @@ def single_steps(names: Sequence[str]) -> tuple[Step, ...]:
 def joint_steps(names: Sequence[str], rounds: int, group: int | None = None) -> tuple[Step, ...]:
     """``rounds`` of pairs in which each node has another partner each time, then groups of nodes.
 
-    A pair that is slow may have a slow node or a slow link: a node's other pairs tell. Groups are
-    of neighbours in the list, and load what pairs leave idle: switches and uplinks.
+    A pair that is slow may have a slow node or a slow link: a node's other pairs show which.
+    Groups are of neighbours in the list, and load what pairs leave idle: switches and uplinks.
     """
     found = [
         Step(id=f"{first}+{second}", nodes=(first, second), round=number)
@@ -125,7 +125,7 @@ def lost(step: Step, reason: str) -> Step:
 
 
 def _why_no_result(folder: Path, error: ResultError) -> str:
-    """Why there is no result although the command came to its end."""
+    """Why a command that came to its end left no result."""
     code = _exit_code(folder)
     if code in _NO_PROGRAM or not (folder / RESULT).exists():
         said = last_line(folder / "job.log")

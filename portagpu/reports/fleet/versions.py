@@ -22,7 +22,7 @@ DEVICES: Final = "number of devices"
 _MEDIAN: Final = math.sqrt(math.pi / 2)
 """The standard error of the median of n normal values: 1.253 times that of their mean."""
 _RELATIVE: Final = 0.02
-"""Groups that differ by less are alike: medians of many nodes agree better than single values."""
+"""Groups that differ by less count as equal: medians vary less than single values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

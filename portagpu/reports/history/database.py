@@ -192,11 +192,11 @@ def _url(place: str) -> tuple[sa.URL, str]:
         url = sa.make_url(place)
     except (exc.ArgumentError, ValueError):
         raise StoreNotFound(
-            f"--store: that is no address of a database; write {_POSTGRESQL}://USER@HOST/NAME"
+            f"--store: not the address of a database; write {_POSTGRESQL}://USER@HOST/NAME"
         ) from None
     if url.drivername != _POSTGRESQL:
         raise StoreNotFound(
-            f"--store: {one_line(url.drivername)} is no kind of store; name a file, or write "
+            f"--store: unsupported URL of {one_line(url.drivername)}; name a file, or write "
             f"{_POSTGRESQL}://USER@HOST/NAME"
         )
     # a query may hold passwords too
@@ -231,9 +231,11 @@ def _check_file(path: Path, create: bool) -> None:
         if path.is_dir():
             raise StoreNotFound(f"{path}: is a folder; name a file in it")
         if path.exists() and not path.is_file():
-            raise StoreNotFound(f"{path}: is no regular file; name another place")
+            raise StoreNotFound(f"{path}: is not a regular file; name another place")
     if not create and not path.exists():
-        raise StoreNotFound(f"{path}: there is no such store; import makes one")
+        raise StoreNotFound(
+            f"{path}: the store does not exist; portagpu matrix history import makes one"
+        )
 
 
 def _leave_transactions_to_us(connection: Any, _record: object) -> None:
@@ -295,14 +297,16 @@ def _version(connection: sa.Connection, shown: str, create: bool) -> str | None:
             )
         return None if version is None else str(version)
     if connection.dialect.name == "sqlite" and tables:
-        raise StoreNotFound(f"{one_line(shown)}: is a database of something else")
+        raise StoreNotFound(f"{one_line(shown)}: is a database of another program; name another")
     if set(METADATA.tables) & set(tables):
         raise StoreError(
             f"{one_line(shown)}: has tables of portagpu without their version; the store is "
             "damaged: import the documents into a new one"
         )
     if not create:
-        raise StoreNotFound(f"{one_line(shown)}: has no store in it; import makes one")
+        raise StoreNotFound(
+            f"{one_line(shown)}: has no store in it; portagpu matrix history import makes one"
+        )
     return None
 
 

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from portagpu.runs.results.run import Result, Run
 
-_LONGEST: Final = 2000
+_MAX_BYTES: Final = 2000
 """An index of PostgreSQL takes 2704 bytes: BTMaxItemSize of its nbtree.h."""
-_MOST_SAMPLES: Final = 2**31 - 1
+_MAX_SAMPLES: Final = 2**31 - 1
 
 
 class OtherRun(ResultError):
@@ -68,13 +68,13 @@ def check_sizes(run: Run) -> None:
     if "\0" in info.host:
         raise ResultError("run.host: holds a null character")
     for key, text in (("run.id", info.id), ("run.host", info.host), ("run.target", info.target)):
-        if len((text or "").encode()) > _LONGEST:
-            raise ResultError(f"{key}: is longer than {_LONGEST} bytes")
+        if len((text or "").encode()) > _MAX_BYTES:
+            raise ResultError(f"{key}: is longer than {_MAX_BYTES} bytes")
     for what, result in measures_of(run).items():
-        if sum(len((part or "").encode()) for part in what) > _LONGEST:
-            raise ResultError(f"{excerpt(what.id)}: its names are longer than {_LONGEST} bytes")
-        if (result.n or 0) > _MOST_SAMPLES:
-            raise ResultError(f"{what.id}: n is more than {_MOST_SAMPLES}")
+        if sum(len((part or "").encode()) for part in what) > _MAX_BYTES:
+            raise ResultError(f"{excerpt(what.id)}: its names are longer than {_MAX_BYTES} bytes")
+        if (result.n or 0) > _MAX_SAMPLES:
+            raise ResultError(f"{what.id}: n is more than {_MAX_SAMPLES}")
 
 
 def same_measurement(one: Document, other: Document) -> bool:
@@ -92,11 +92,11 @@ def same_measurement(one: Document, other: Document) -> bool:
 def file_name_of(data: bytes, digest: str) -> str:
     """The name of a document's file outside a store: from its day and its digest.
 
-    Raises ValueError where ``data`` is no such document, or its digest is another.
+    Raises ValueError where ``data`` is not such a document, or does not match its digest.
     """
     raw: dict[str, Any] = json.loads(data)
     if sha256(raw) != digest:
-        raise ValueError("its digest is another")
+        raise ValueError("does not match its digest")
     if raw["schema"] == BUNDLE_SCHEMA:
         return file_name(raw)
     return f"{datetime.fromisoformat(raw['run']['started']):%Y%m%d}-{digest[:16]}.json"

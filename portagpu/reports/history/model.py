@@ -129,8 +129,8 @@ def changed_versions(before: StoredRun, after: StoredRun) -> dict[str, tuple[str
 
 def in_words(changed: Mapping[str, tuple[str, str]]) -> str:
     """ "torch 2.12 -> 2.13, driver 580 -> 590", or that no version changed."""
-    told = ", ".join(f"{name} {old} -> {new}" for name, (old, new) in changed.items())
-    return told or "no version changed"
+    listed = ", ".join(f"{name} {old} -> {new}" for name, (old, new) in changed.items())
+    return listed or "no version changed"
 
 
 _PROPERTIES: Final[tuple[str, ...]] = ("host", "target", "backend", "verdict")
@@ -203,7 +203,7 @@ def parse_time(text: str) -> float:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise SelectionError(
-            f"{one_line(text)!r} is no time: write 2026-11-23 or 2026-11-23T08:00:00Z"
+            f"{one_line(text)!r} is not a time: write 2026-11-23 or 2026-11-23T08:00:00Z"
         ) from None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
@@ -216,13 +216,13 @@ def _hint(wanted: Selection, runs: Sequence[StoredRun]) -> str:
         return ""
     names = sorted({*_PROPERTIES, *_TIMES, *known})
     hint = did_you_mean(unknown[0], names, f"conditions are {', '.join(names)}")
-    return f": {one_line(unknown[0])!r} is no condition of theirs; {hint}"
+    return f": {one_line(unknown[0])!r} is not a condition of these runs; {hint}"
 
 
 def _pair(text: str) -> tuple[str, str]:
     name, joint, value = (part.strip() for part in text.partition("="))
     if not (name and joint and value):
-        raise SelectionError(f"{one_line(text)!r} is no condition: write NAME=VALUE")
+        raise SelectionError(f"{one_line(text)!r} is not a condition: write NAME=VALUE")
     return name, value
 
 

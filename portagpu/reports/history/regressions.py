@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 RATE: Final = 0.05
-SHORTEST: Final = MIN_PEERS
+MIN_LEVEL_RUNS: Final = MIN_PEERS
 """So many values at least on both sides of a change."""
 
 
@@ -80,12 +80,12 @@ def change_points(series: Sequence[Any], rate: float = RATE) -> list[Change]:
 def best_cuts(values: Any) -> tuple[Any, Any]:
     """For each row of a matrix: where to cut it, and the standardised rank sum there.
 
-    A row must have at least ``2 * SHORTEST`` values.
+    A row must have at least ``2 * MIN_LEVEL_RUNS`` values.
     """
     count = values.shape[1]
     scores = _ranks(values) - (count + 1) / 2
     squares = (scores**2).sum(axis=1, keepdims=True)
-    before = np.arange(SHORTEST, count - SHORTEST + 1)
+    before = np.arange(MIN_LEVEL_RUNS, count - MIN_LEVEL_RUNS + 1)
     sums = np.abs(np.cumsum(scores, axis=1)[:, before - 1])
     variance = before * (count - before) / (count * (count - 1)) * squares
     # 1/2, as a sum of ranks is a whole number: the continuity correction
@@ -102,14 +102,14 @@ def _most_likely(series: Sequence[Any], parts: Sequence[tuple[int, int, int]]) -
     for part in parts:
         by_length.setdefault(part[2] - part[1], []).append(part)
     found = []
-    for length, alike in by_length.items():
-        if length < 2 * SHORTEST:
+    for length, same_length in by_length.items():
+        if length < 2 * MIN_LEVEL_RUNS:
             continue
-        matrix = np.stack([series[index][begin:end] for index, begin, end in alike])
+        matrix = np.stack([series[index][begin:end] for index, begin, end in same_length])
         cuts, standard = best_cuts(matrix)
-        number = length - 2 * SHORTEST + 1
+        number = length - 2 * MIN_LEVEL_RUNS + 1
         for (index, begin, end), cut, z in zip(
-            alike, cuts.tolist(), standard.tolist(), strict=True
+            same_length, cuts.tolist(), standard.tolist(), strict=True
         ):
             p = min(1.0, number * math.erfc(z / math.sqrt(2)))
             found.append(Change(index, begin, begin + cut, end, p))
@@ -126,7 +126,7 @@ def _place(values: Any, change: Change) -> int:
     cut = change.at - change.begin
     low, high = np.median(part[:cut]), np.median(part[cut:])
     cost = np.cumsum(np.abs(part - low) - np.abs(part - high))
-    return SHORTEST + int(cost[SHORTEST - 1 : len(part) - SHORTEST].argmin())
+    return MIN_LEVEL_RUNS + int(cost[MIN_LEVEL_RUNS - 1 : len(part) - MIN_LEVEL_RUNS].argmin())
 
 
 def _ranks(values: Any) -> Any:
@@ -224,7 +224,7 @@ def level_changes(
     numbers: dict[Machine, int] = {}
     of_run = np.array([numbers.setdefault(run.machine, len(numbers)) for run in runs])
     whole = [part for each in series for part in _by_machine(each, of_run)]
-    long = [part for part in whole if len(part[1]) >= 2 * SHORTEST]
+    long = [part for part in whole if len(part[1]) >= 2 * MIN_LEVEL_RUNS]
     found = []
     for change in change_points([values for _, _, values in long], rate):
         what, at, values = long[change.series]

@@ -51,10 +51,10 @@ if TYPE_CHECKING:
 _YEAR_10000_S: Final = 253_402_300_800
 _FEW: Final = 1000
 """So many runs are asked for one by one; for more, reading all of them is faster."""
-LARGEST: Final = 1e150
+MAX_VALUE: Final = 1e150
 """Of a value that is compared: no hardware comes near, and its square is still a number."""
 NUMBERS: Final = np.dtype([("name", "<i4"), ("value", "<f8"), ("spread", "<f8")])
-"""A measure in PACKED: the key of its name, value and spread in its unit; NaN is no spread."""
+"""A measure in PACKED: the key of its name, value and spread in its unit; NaN for none."""
 
 
 class Store:
@@ -162,7 +162,7 @@ class Store:
     def series(self, runs: Sequence[StoredRun], measure: str | None = None) -> list[Series]:
         """The values of ``runs`` by what was measured; of the measure with that id alone, if given.
 
-        They are in the order of what they measure. Values and spreads beyond ``LARGEST`` are left
+        They are in the order of what they measure. Values and spreads beyond ``MAX_VALUE`` are left
         out.
         """
         query = sa.select(PACKED.c.run, PACKED.c.data)
@@ -299,8 +299,8 @@ def _by_name(packed: Sequence[tuple[int, bytes]]) -> Iterator[tuple[int, Any, An
     at: Any = np.repeat(np.array([place for place, _ in packed], dtype=np.int64), counts)
     order = np.argsort(numbers["name"], kind="stable")
     numbers, at = numbers[order], at[order]
-    # fmax passes NaN over, which is no spread
-    known = np.fmax(np.abs(numbers["value"]), numbers["spread"]) <= LARGEST
+    # fmax passes over NaN, which stands for no spread
+    known = np.fmax(np.abs(numbers["value"]), numbers["spread"]) <= MAX_VALUE
     numbers, at = numbers[known], at[known]
     cuts: Any = np.flatnonzero(np.diff(numbers["name"])) + 1
     if len(numbers):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from portagpu.runs.results.run import Result
 
 
-_LEAST: Final = 1e-200
+_MIN_SPAN: Final = 1e-200
 """Of the length of an axis: less has no round steps."""
 _STEPS: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
 
@@ -50,7 +50,7 @@ def linear(values: Sequence[float], start: float, end: float, *, from_zero: bool
     low, high = min(values), max(values)
     if from_zero:
         low, high = min(low, 0.0), max(high, 0.0)
-    if high - low < _LEAST:
+    if high - low < _MIN_SPAN:
         room = max(1.0, 1e-6 * abs(low))
         low, high = (low, low + room) if low >= 0 else (low - room, low)
     step = _round_step((high - low) / 4)
@@ -63,7 +63,7 @@ def span(values: Sequence[float], start: float, end: float) -> Scale:
     """A scale from the lowest to the highest of ``values``, with round ticks inside: for time."""
     wide = linear(values, start, end, from_zero=False)
     low, high = min(values), max(values)
-    if high - low < _LEAST:
+    if high - low < _MIN_SPAN:
         return wide
     ticks = tuple(tick for tick in wide.ticks if low <= tick <= high)
     return Scale(low, high, start, end, log=False, ticks=ticks)
@@ -112,10 +112,10 @@ _MARKERS: Final = (
     "M0 3.8L3.6-2.8h-7.2z",
 )
 _MARKED_POINTS: Final = 40
-LARGEST: Final = 1e200
+MAX_COORDINATE: Final = 1e200
 """Of what an axis can hold without an overflow."""
-MOST_LINES: Final = 24
-"""Of a chart of several runs: nobody tells more apart."""
+MAX_LINES: Final = 24
+"""Of a chart of several runs: more lines cannot be distinguished."""
 _HEADING: Final = 40
 """Height above a standalone chart for its title and legend, in SVG units."""
 _STANDALONE_CSS: Final = """
@@ -166,8 +166,8 @@ def charts_of(results: Iterable[Result]) -> list[Chart]:
 
 
 def some_of(title: str, lines: int) -> str:
-    """The title of a chart with the first ``MOST_LINES`` of so many lines."""
-    return f"{title} ({MOST_LINES} of {lines} lines)"
+    """The title of a chart with the first ``MAX_LINES`` of this many lines."""
+    return f"{title} ({MAX_LINES} of {lines} lines)"
 
 
 def with_unit_prefix(chart: Chart) -> Chart:
@@ -290,8 +290,8 @@ def points_of(curve: Mapping[str, Any]) -> tuple[_Point | None, ...]:
     points: list[_Point | None] = []
     for x, y in zip(curve["x"], curve["y"], strict=True):
         known = x is not None and y is not None
-        drawable = known and max(abs(x), abs(y)) < LARGEST
-        drawable = drawable and (x > 1 / LARGEST or not curve["x_log"])
+        drawable = known and max(abs(x), abs(y)) < MAX_COORDINATE
+        drawable = drawable and (x > 1 / MAX_COORDINATE or not curve["x_log"])
         points.append((x, y) if drawable else None)
     return tuple(points)
 

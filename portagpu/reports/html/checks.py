@@ -135,29 +135,29 @@ _QUIET: Final = frozenset({Verdict.PASS, Verdict.SKIP})
 
 
 def _checks_table(results: Sequence[Result], names: PageNames, caption: str) -> Markup:
-    alike: dict[tuple[object, ...], list[Result]] = {}
+    same: dict[tuple[object, ...], list[Result]] = {}
     for result in results:
         verdict, name, reason, _ = content_key(result)
         said = (verdict, name, reason, _expected(result), result.evidence, result.blocked_by)
-        alike.setdefault(said, []).append(result)
-    rows = [_check_row(members, names) for members in alike.values()]
+        same.setdefault(said, []).append(result)
+    rows = [_check_row(members, names) for members in same.values()]
     head = ("Verdict", "Check", "Reason", "Evidence", "Took")
     return table_box(head, rows, caption, card=False, kind="cards checks")
 
 
-def _check_row(alike: Sequence[Result], names: PageNames) -> Markup:
+def _check_row(same: Sequence[Result], names: PageNames) -> Markup:
     """One row of results that differ only in device, parameters or value, each with its anchor.
 
     A run has thousands of them, so that the style sheet knows cells by their order, and the script
     adds the addresses of the anchors.
     """
-    first, alone = alike[0], len(alike) == 1
+    first, alone = same[0], len(same) == 1
     found = _found(first)
     head: Child = result_link(first)
     if not alone:
         name = first.id.partition("[")[0]
-        own = len({_found(each) for each in alike}) > 1
-        variants = (_variant(each, name, names, found=own) for each in alike)
+        own = len({_found(each) for each in same}) > 1
+        variants = (_variant(each, name, names, found=own) for each in same)
         head, found = join(wrapped_id(name), *variants), "" if own else found
     parts = [f"found {found}" if found else "", _expected(first)]
     return tag(
@@ -166,7 +166,7 @@ def _check_row(alike: Sequence[Result], names: PageNames) -> Markup:
         tag("th", head, scope="row"),
         tag("td", _reason(first, first.reason if alone else without_device(first), parts)),
         tag("td", ", ".join(first.evidence)),
-        tag("td", units.duration(sum(each.duration_s for each in alike))),
+        tag("td", units.duration(sum(each.duration_s for each in same))),
         class_=row_class(first.verdict),
         id=names.anchor(first) if alone else None,
     )

@@ -1,4 +1,4 @@
-"""Several runs beside each other: measures on one axis, curves in one chart, and their history."""
+"""Several runs side by side: measures on one axis, curves in one chart, and their history."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 from portagpu.base import units
 from portagpu.reports.html.charts import (
     COLOURS,
-    LARGEST,
-    MOST_LINES,
+    MAX_COORDINATE,
+    MAX_LINES,
     Chart,
     Series,
     curves_of,
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 _BAR: Final = 200
 """Units of the drawing that the longest bar takes."""
-_MOST_HISTORIES: Final = 24
+_MAX_HISTORIES: Final = 24
 _DAY_S: Final = 86400
-_MOST_OPEN: Final = 30
+_MAX_OPEN: Final = 30
 """With more measures their areas are folded."""
-_MOST_VALUES: Final = 50
+_MAX_VALUES: Final = 50
 """Of one measure; the checks have all."""
 
 Key = tuple[str, str, str, str]
@@ -76,7 +76,7 @@ def measures_of(runs: Sequence[NamedRun]) -> dict[Key, list[Measured]]:
         for result in filter(is_measure, each.run.results):
             key = (*result.origin, result.id, units.to_base(0.0, result.unit or "1")[1])
             measured = Measured(each, place, result)
-            if abs(measured.value) < LARGEST:
+            if abs(measured.value) < MAX_COORDINATE:
                 found.setdefault(key, []).append(measured)
     return found
 
@@ -95,7 +95,7 @@ def measures_section(runs: Sequence[NamedRun]) -> Markup | None:
         areas.setdefault((suite, area), []).append(_side_by_side(identifier, unit, values))
     run, value, ratio = (tag("th", each, scope="col") for each in ("Run", "Value", "Of the first"))
     head = tag("thead", tag("tr", run, tag("td"), value, ratio))
-    folded = len(shared) > _MOST_OPEN
+    folded = len(shared) > _MAX_OPEN
     tables = []
     for (suite, area), groups in areas.items():
         caption = tag("caption", f"{area}: each measure on an axis of its own, from 0")
@@ -115,10 +115,10 @@ def measures_section(runs: Sequence[NamedRun]) -> Markup | None:
 
 def _farthest(values: Sequence[Measured]) -> Sequence[Measured]:
     """The first value, and in their order those that differ most from it."""
-    if len(values) <= _MOST_VALUES:
+    if len(values) <= _MAX_VALUES:
         return values
     first = values[0].value
-    far = sorted(values[1:], key=lambda each: -abs(each.value - first))[: _MOST_VALUES - 1]
+    far = sorted(values[1:], key=lambda each: -abs(each.value - first))[: _MAX_VALUES - 1]
     kept = {id(each) for each in (values[0], *far)}
     return [each for each in values if id(each) in kept]
 
@@ -193,11 +193,11 @@ def curves_section(runs: Sequence[NamedRun]) -> Markup | None:
 
 
 def _readable(chart: Chart) -> Chart:
-    """``chart`` with no more lines than can be told apart; its title then says so."""
+    """``chart`` with no more lines than can be distinguished; its title names what is left out."""
     lines = [line for line in chart.series if line.drawn_points]
-    if len(lines) <= MOST_LINES:
+    if len(lines) <= MAX_LINES:
         return chart
-    return replace(chart, title=some_of(chart.title, len(lines)), series=lines[:MOST_LINES])
+    return replace(chart, title=some_of(chart.title, len(lines)), series=lines[:MAX_LINES])
 
 
 def history_section(runs: Sequence[NamedRun]) -> Markup | None:
@@ -207,17 +207,17 @@ def history_section(runs: Sequence[NamedRun]) -> Markup | None:
     """
     charts: list[tuple[float, Chart]] = []
     for hardware in dict.fromkeys(each.hardware for each in runs):
-        alike = [each for each in runs if each.hardware == hardware]
-        if len({each.started for each in alike}) < 2:
+        own = [each for each in runs if each.hardware == hardware]
+        if len({each.started for each in own}) < 2:
             continue
-        alike.sort(key=lambda each: each.started)
-        for (_, _, identifier, unit), values in measures_of(alike).items():
+        own.sort(key=lambda each: each.started)
+        for (_, _, identifier, unit), values in measures_of(own).items():
             if len({value.of.started for value in values}) > 1:
                 charts.append((_change(values), _history(hardware, identifier, unit, values)))
     if not charts:
         return None
     charts.sort(key=lambda entry: -entry[0])
-    shown = [chart for _, chart in charts[:_MOST_HISTORIES]]
+    shown = [chart for _, chart in charts[:_MAX_HISTORIES]]
     figures = [figure_of(fitted(_readable(chart)), f"history-{n}") for n, chart in enumerate(shown)]
     note = None
     if len(charts) > len(shown):

@@ -240,13 +240,13 @@ def names_of(run: Run, titles: Mapping[str, str]) -> PageNames:
     """The names of a run's page; ``titles`` maps the ids of gates to their titles."""
     anchors: dict[tuple[str, str, str | None], str] = {}
     taken: set[str] = set()
-    alike: Counter[str] = Counter()
+    used: Counter[str] = Counter()
     for result in run.results:
         where = f"@{result.device}" if result.device else ""
         anchor = stem = "-".join(f"{result.suite}:{result.id}{where}".split())
         while anchor in taken:
-            alike[stem] += 1
-            anchor = f"{stem}-{alike[stem]}"
+            used[stem] += 1
+            anchor = f"{stem}-{used[stem]}"
         taken.add(anchor)
         anchors[result.suite, result.id, result.device] = anchor
     return PageNames(anchors, titles)

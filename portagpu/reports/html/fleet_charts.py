@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from portagpu.reports.fleet.report import FleetReport
 
 
-_MOST: Final = 36
+_MAX_HISTOGRAMS: Final = 36
 """Charts; the JSON has all."""
 _NAMED: Final = 20
 
@@ -44,10 +44,11 @@ def distributions_section(distributions: Sequence[Distribution]) -> Markup | Non
     order = sorted(distributions, key=lambda each: -len(each.outliers))
     several = len({each.hardware for each in distributions}) > 1
     figures = [
-        _figure(each, f"histogram-{n}", several=several) for n, each in enumerate(order[:_MOST])
+        _figure(each, f"histogram-{n}", several=several)
+        for n, each in enumerate(order[:_MAX_HISTOGRAMS])
     ]
     note = "The line is the median of all peers. The ticks below are outliers."
-    if (more := len(order) - _MOST) > 0:
+    if (more := len(order) - _MAX_HISTOGRAMS) > 0:
         note += f" {units.count(more, 'measure')} more, with no more outliers, are in the JSON."
     return section(
         "Distributions",
@@ -93,22 +94,22 @@ def _figure(of: Distribution, identifier: str, *, several: bool) -> Markup:
     if (more := len(of.outliers) - _NAMED) > 0:
         rows.append(tag("tr", tag("td", f"and {more:,} more in the JSON", colspan=2)))
     outliers = units.count(len(of.outliers), "outlier")
-    told = f"median {values[0][1]}, MAD {values[1][1]}, {of.n:,} values, {outliers}"
+    text = f"median {values[0][1]}, MAD {values[1][1]}, {of.n:,} values, {outliers}"
     return framed(
         chart,
-        drawing(identifier, name, f"Histogram: {told}", *parts),
-        [(swatch(0, marked=False), told)],
+        drawing(identifier, name, f"Histogram: {text}", *parts),
+        [(swatch(0, marked=False), text)],
         plain_table(f"{name}: what is drawn", ("", "value"), rows),
     )
 
 
 _SHAPE: Final = 2.5
 """Width over height of a picture."""
-_LEAST: Final = 16
+_MIN_COLUMNS: Final = 16
 """Columns; fewer nodes have larger cells otherwise than those of other fleets."""
 _GRID: Final = 1500
 """With more nodes the lines between them would hide them."""
-MOST_GATES: Final = 60
+MAX_GATES: Final = 60
 """Gates and areas that the page has; the JSON has all."""
 NONE: Final = "none"
 """The class of a node without a result."""
@@ -130,7 +131,7 @@ def map_section(report: FleetReport) -> Markup:
         _picture("all gates", whole, None),
         _picture("like its peers", compared, None, "unlike"),
     ]
-    gates = report.gates[:MOST_GATES]
+    gates = report.gates[:MAX_GATES]
     for at, (gate, title) in enumerate(zip(gates, gate_titles(gates), strict=True)):
         found = [_class(node.gates.get(gate)) for node in report.nodes]
         pictures.append(_picture(title, found, at))
@@ -144,7 +145,7 @@ def map_section(report: FleetReport) -> Markup:
     note = (
         "Each cell is a node, by name from left to right and down, in every picture at one place."
     )
-    if (more := len(report.gates) - MOST_GATES) > 0:
+    if (more := len(report.gates) - MAX_GATES) > 0:
         note += f" {more:,} more gates are in the JSON."
     return section(
         "Map",
@@ -166,7 +167,7 @@ def _class(verdict: Verdict | None) -> str:
 
 
 def _picture(title: str, found: Sequence[str], gate: int | None, bad: str = "failed") -> Markup:
-    columns = max(_LEAST, math.ceil(math.sqrt(len(found) * _SHAPE)))
+    columns = max(_MIN_COLUMNS, math.ceil(math.sqrt(len(found) * _SHAPE)))
     rows = max(1, math.ceil(len(found) / columns))
     paths = [
         tag("path", d=_runs(found, kind, columns), class_=f"cell {kind}")
@@ -177,22 +178,22 @@ def _picture(title: str, found: Sequence[str], gate: int | None, bad: str = "fai
         lines = "".join(f"M{x} 0V{rows}" for x in range(1, columns))
         lines += "".join(f"M0 {y}H{columns}" for y in range(1, rows))
         paths.append(tag("path", d=lines, class_="lines"))
-    told = _told(found, bad)
+    text = _status_text(found, bad)
     svg = tag(
         "svg",
         *paths,
         viewBox=f"0 0 {columns} {rows}",
         role="img",
-        aria_label=f"{title}: {told}",
+        aria_label=f"{title}: {text}",
         data_columns=columns,
         data_gate=gate,
         class_="many" if len(found) > _GRID else None,
     )
-    caption = tag("figcaption", tag("b", title), tag("span", told, class_="soft"))
+    caption = tag("figcaption", tag("b", title), tag("span", text, class_="soft"))
     return tag("figure", caption, svg, class_="card")
 
 
-def _told(found: Sequence[str], bad: str) -> str:
+def _status_text(found: Sequence[str], bad: str) -> str:
     """ "3 of 90 failed, 1 without a result"; "none failed" otherwise."""
     failed = sum(each.upper() in FAILING for each in found)
     unknown = found.count(Verdict.INCONCLUSIVE.lower())

@@ -22,7 +22,7 @@ from portagpu.reports.html.components import (
     wrapped_id,
 )
 from portagpu.reports.html.fleet_charts import (
-    MOST_GATES,
+    MAX_GATES,
     distributions_section,
     gate_titles,
     map_section,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from portagpu.reports.fleet.measures import Unlike
-    from portagpu.reports.fleet.report import Alike, FleetReport
+    from portagpu.reports.fleet.report import FleetReport, SharedReason
     from portagpu.reports.fleet.versions import Group
 
 
@@ -64,20 +64,20 @@ def reasons_section(report: FleetReport) -> Markup | None:
             tag("td", *_reason(each), class_="reason"),
             class_="bad" if each.verdict in FAILING else None,
         )
-        for each in report.alike[:_MAX_ROWS]
+        for each in report.reasons[:_MAX_ROWS]
     ]
     head = ("Nodes", "Verdict", "Number", "First gate", "Action", "Reason")
     caption = "Nodes that are not a PASS, by reason"
-    return _section("Reasons", head, rows, caption, len(report.alike))
+    return _section("Reasons", head, rows, caption, len(report.reasons))
 
 
-def _verdict(each: Alike) -> Markup:
+def _verdict(each: SharedReason) -> Markup:
     if each.verdict is None:
         return tag("span", each.state, class_="badge none")
     return badge(each.verdict)
 
 
-def _reason(each: Alike) -> list[Child]:
+def _reason(each: SharedReason) -> list[Child]:
     parts: list[Child] = [shortened(each.reason, 400)]
     blamed = Counter(device for device in each.devices if device)
     if blamed:
@@ -167,7 +167,7 @@ def differing_section(report: FleetReport) -> Markup | None:
 
 def _effects(group: Group) -> list[Child]:
     if not group.effects:
-        return [tag("span", "alike, or too few to say", class_="soft")]
+        return [tag("span", "no difference, or too few to say", class_="soft")]
     worst = sorted(group.effects, key=lambda each: (not each.worse, -abs(each.relative)))
     lines: list[Child] = [
         tag("div", f"{each.measure}: {each.relative:+.1%}") for each in worst[:_NAMED]
@@ -290,7 +290,7 @@ def _banner(report: FleetReport, title: str) -> Markup:
 
 def _nodes_section(report: FleetReport) -> Markup:
     """The table that the script fills, and its data."""
-    titles = gate_titles(report.gates[:MOST_GATES])
+    titles = gate_titles(report.gates[:MAX_GATES])
     head = [_sorted_by("node", "Node"), _sorted_by("verdict", "Verdict")]
     head += [_sorted_by(str(at), title, class_="turned") for at, title in enumerate(titles)]
     head += [tag("th", name, scope="col") for name in ("Action", "Reason")]
@@ -334,7 +334,7 @@ def _data(report: FleetReport, titles: list[str]) -> dict[str, Any]:
     for node in report.nodes:
         own = [each.short for each in unlike.get(node.name, ())]
         more = f" and {len(own) - _MAX_NAMES} more" if len(own) > _MAX_NAMES else ""
-        digits = (node.gates.get(gate) for gate in report.gates[:MOST_GATES])
+        digits = (node.gates.get(gate) for gate in report.gates[:MAX_GATES])
         rows.append(
             [
                 shown_text(shortened(node.name)),

@@ -101,7 +101,7 @@ def _place(known: dict[Hashable, int], value: Hashable) -> int:
     return known.setdefault(value, len(known))
 
 
-_MOST_FAILURES: Final = 40
+_MAX_FAILURES: Final = 40
 """Failures of one run that are written out; the checks have all of them."""
 
 
@@ -191,11 +191,11 @@ def matrix_section(runs: Sequence[NamedRun], standing: Sequence[Cell]) -> Markup
     targets = [tag("span", name, class_="id") for name in names]
     titles = [join(area, tag("span", suite, class_="soft")) for suite, area in ordered]
     grid = [[_cell(found[name].get(area)) for area in ordered] for name in names]
-    corner, below, beside = "Target", targets, titles
+    corner, below, across = "Target", targets, titles
     if len(targets) <= len(titles):
-        corner, below, beside = "Area", titles, targets
+        corner, below, across = "Area", titles, targets
         grid = [list(row) for row in zip(*grid, strict=True)]
-    head = [tag("th", corner, scope="col"), *(tag("th", shown, scope="col") for shown in beside)]
+    head = [tag("th", corner, scope="col"), *(tag("th", shown, scope="col") for shown in across)]
     body = [
         tag("tr", tag("th", shown, scope="row"), *row)
         for shown, row in zip(below, grid, strict=True)
@@ -205,7 +205,7 @@ def matrix_section(runs: Sequence[NamedRun], standing: Sequence[Cell]) -> Markup
         tag("caption", _MATRIX),
         tag("thead", tag("tr", *head)),
         tag("tbody", *body),
-        class_=_matrix_class(len(beside)),
+        class_=_matrix_class(len(across)),
     )
     box = tag("div", table, class_="wide-box card", tabindex=0, role="region", aria_label="Matrix")
     return section("Matrix", box)
@@ -272,9 +272,9 @@ def failures_section(runs: Sequence[NamedRun]) -> Markup | None:
     for each in runs:
         if not (failures := each.run.failures):
             continue
-        more = len(failures) - _MOST_FAILURES
+        more = len(failures) - _MAX_FAILURES
         note = tag("p", f"and {more} more, among the checks", class_="soft") if more > 0 else None
-        cards = failure_cards(failures[:_MOST_FAILURES], partial(_to_check, each))
+        cards = failure_cards(failures[:_MAX_FAILURES], partial(_to_check, each))
         parts.append(tag("div", tag("h3", each.name), *cards, note, class_="of-run"))
     return section("Failures", *parts) if parts else None
 

@@ -17,7 +17,7 @@ from portagpu.facts.targets import Confidence, dtype_name, load_target
 from portagpu.reports.html.charts import (
     BOTTOM,
     LEFT,
-    MOST_LINES,
+    MAX_LINES,
     RIGHT,
     TOP,
     Chart,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from portagpu.runs.results.run import Result, Run
 
 _OPERATIONS: Final = ("FLOPS", "FLOP/s", "OPS")
-_LARGEST: Final = 1e30
+_MAX_VALUE: Final = 1e30
 """Of what is drawn: no hardware comes near, and quotients stay within what numbers can hold."""
 _ANY: Final = "any dtype"
 """For a measure that names no dtype."""
@@ -137,8 +137,8 @@ def figures(runs: Sequence[tuple[str, Run]]) -> list[Markup]:
 
 
 def _figure(title: str, roofs: Sequence[Roof], identifier: str) -> Markup:
-    if len(roofs) > MOST_LINES:
-        title, roofs = some_of(title, len(roofs)), roofs[:MOST_LINES]
+    if len(roofs) > MAX_LINES:
+        title, roofs = some_of(title, len(roofs)), roofs[:MAX_LINES]
     points = [point for roof in roofs for point in roof.points]
     across = _logarithmic([point.intensity for point in points] + _ridges(roofs), LEFT, RIGHT)
     tops = [top for roof in roofs for x in (across.low, across.high) if (top := roof.ceiling.at(x))]
@@ -227,7 +227,7 @@ def _rate(result: Result, flops: float | None, moved: float | None) -> float | N
 def _positive(value: Any) -> float | None:
     """``value`` if it is a positive number that can be drawn; ``extra`` may hold anything."""
     numeric = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if numeric and 1 / _LARGEST < value < _LARGEST else None
+    return float(value) if numeric and 1 / _MAX_VALUE < value < _MAX_VALUE else None
 
 
 def _dtype(result: Result) -> str:

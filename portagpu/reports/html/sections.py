@@ -67,16 +67,16 @@ class NamedRun:
 
 
 def named(runs: Sequence[Run]) -> list[NamedRun]:
-    """The runs in their order, each named by as little as tells it from the others.
+    """The runs in their order, each with the shortest name that no other has.
 
     That is its hardware; where others have the same its host too, then its start, then its id.
     """
     hardware = [hardware_of(run) for run in runs]
     shown: list[list[str]] = [[each] for each in hardware]
     for more in ("host", "started", "id"):
-        alike = Counter(map(tuple, shown))
+        same = Counter(map(tuple, shown))
         for run, parts in zip(runs, shown, strict=True):
-            if alike[tuple(parts)] > 1 and (text := getattr(run.info, more)):
+            if same[tuple(parts)] > 1 and (text := getattr(run.info, more)):
                 parts.append(shortened(text))
     times: Counter[str] = Counter()
     for parts in shown:
@@ -286,27 +286,27 @@ def numbers_section(run: Run, names: PageNames) -> Markup | None:
     if not measures:
         return None
     limits = any(result.does_not_show for result in measures)
-    alike: dict[tuple[object, ...], list[Result]] = {}
+    same: dict[tuple[object, ...], list[Result]] = {}
     for result in measures:
         stated = (*expected_cells(result), shape_of(result), result.does_not_show)
         said = (result.suite, result.id, result.verdict, result.evidence, *stated)
-        alike.setdefault(said, []).append(result)
-    rows = [_numbers_row(members, names, limits=limits) for members in alike.values()]
+        same.setdefault(said, []).append(result)
+    rows = [_numbers_row(members, names, limits=limits) for members in same.values()]
     head = ["Measure", "Value", "Expected", "Verdict", "Evidence"]
     head += ["Does not show"] if limits else []
     table = table_box(head, rows, "What was measured, and by what it is judged")
     return section("Numbers", table, failures=any(result.failed for result in measures))
 
 
-def _numbers_row(alike: Sequence[Result], names: PageNames, *, limits: bool) -> Markup:
-    first = alike[0]
+def _numbers_row(same: Sequence[Result], names: PageNames, *, limits: bool) -> Markup:
+    first = same[0]
     head = result_link(first, names.address(first))
-    if len(alike) > 1:
+    if len(same) > 1:
         head = wrapped_id(first.id)
     return tag(
         "tr",
         tag("th", head, scope="row"),
-        tag("td", *_values(alike, names), class_="n", data_label="Value"),
+        tag("td", *_values(same, names), class_="n", data_label="Value"),
         tag("td", *expected_cells(first), data_label="Expected"),
         tag("td", badge(first.verdict), class_="verdict-cell"),
         tag("td", *evidence_badges(first.evidence)),
@@ -315,15 +315,15 @@ def _numbers_row(alike: Sequence[Result], names: PageNames, *, limits: bool) -> 
     )
 
 
-def _values(alike: Sequence[Result], names: PageNames) -> list[Child]:
+def _values(same: Sequence[Result], names: PageNames) -> list[Child]:
     """The value of one device, or that of each on a line of its own, and how they were made."""
-    first = alike[0]
-    if len(alike) == 1:
+    first = same[0]
+    if len(same) == 1:
         value, spread = value_and_spread(first)
         return [value, soft(spread, statistic_of(first)), soft(shape_of(first))]
-    shared = len({statistic_of(each) for each in alike}) == 1
+    shared = len({statistic_of(each) for each in same}) == 1
     lines = []
-    for each in alike:
+    for each in same:
         value, spread = value_and_spread(each)
         link = tag("a", each.device or "no device", href=names.address(each))
         about = soft(spread, None if shared else statistic_of(each))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from portagpu.traces.analysis.model import DeviceTime, Summary
 
 _TITLE: Final = "Summary of traces"
-_MOST: Final = 100
+_MAX_ROWS: Final = 100
 """Rows of a table; the JSON document has all."""
 _FEW: Final = 20
 """Rows that stand open; the others are folded."""
@@ -157,8 +157,10 @@ def _steps(summary: Summary) -> tuple[tuple[str, ...], list[list[str]]]:
 def _tables(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> Iterator[Markup]:
     yield _table(head, rows[:_FEW], caption)
     if len(rows) > _FEW:
-        most = rows[_FEW:_MOST]
-        left = f"; the JSON document has {len(rows) - _MOST} more" if len(rows) > _MOST else ""
+        most = rows[_FEW:_MAX_ROWS]
+        left = (
+            f"; the JSON document has {len(rows) - _MAX_ROWS} more" if len(rows) > _MAX_ROWS else ""
+        )
         table = _table(head, most, f"Rows {_FEW + 1} to {_FEW + len(most)}{left}")
         words = tag("summary", f"{len(most)} more rows{left}")
         yield tag("details", words, table, class_="folded")

@@ -167,7 +167,7 @@ def _badges(run: Run, account: Account) -> dict[Fact, Evidence]:
 def target_of(run: Run) -> str | None:
     """The target of a run, if it ran there.
 
-    None for hardware that is no known target, and where the devices say that they are of another.
+    None for hardware that matches no known target, and if the devices state another.
     """
     stated = {device.get("target") for device in run.info.devices} - {None}
     return run.info.target if not stated or run.info.target in stated else None

@@ -86,7 +86,7 @@ def ask_here(root: Path) -> Here:
     """
     python = chosen_python(root)
     if python is None:
-        raise UnknownMachine("there is no Python with torch")
+        raise UnknownMachine("no Python with torch was found")
     try:
         ended = run_program(
             python, "-P", "-m", "portagpu", "info", "--json", "-", environment=dict(os.environ)
@@ -189,7 +189,7 @@ def _other_machine(run: Run, suite: str, here: Callable[[], Here]) -> str:
 SUITES: Final = ("compile", "conformance", "performance", "bringup")
 """In the order in which they run."""
 ALONE: Final = frozenset({"performance", "bringup"})
-"""Suites whose measures other work would change: nothing runs beside them."""
+"""Suites whose measures other work would change: nothing else runs at the same time."""
 _CLOSING: Final = re.compile(r"  \S+: (OK|FAIL|SKIP).*|.* :[()] \(.* seconds\)")
 """The lines with which tox closes."""
 
@@ -247,14 +247,14 @@ def run_environments(
     jobs: int,
     again: bool,
     options: Sequence[str] = (),
-    told: Callable[[Outcome], None],
-    runs_again: Callable[[Environment, str], None] = lambda each, why: None,
+    on_outcome: Callable[[Outcome], None],
+    on_rerun: Callable[[Environment, str], None] = lambda each, why: None,
 ) -> list[Outcome]:
     """Run each environment, at most ``jobs`` at once, and report each outcome as it ends.
 
     Environment E writes ``folder/E.json`` and ``folder/E.log``; ``options`` are further ones of its
     verb. An earlier result is kept unless ``again``, or where this machine, its software or the
-    cases are others now: then ``runs_again`` is called with the reason. Raises CannotRun without
+    cases are others now: then ``on_rerun`` is called with the reason. Raises CannotRun without
     tox or a checkout. On Ctrl-C, and where a file cannot be written, what runs is stopped and the
     error raised again.
     """
@@ -266,14 +266,14 @@ def run_environments(
         earlier, why = (None, "") if again else _earlier(place, each, options, here)
         if earlier is not None and not why:
             outcomes.append(Outcome(each, earlier, "", 0.0, kept=True))
-            told(outcomes[-1])
+            on_outcome(outcomes[-1])
             continue
         if why:
-            runs_again(each, why)
+            on_rerun(each, why)
         left.append(each)
-    beside = [each for each in left if each.suite not in ALONE]
+    parallel = [each for each in left if each.suite not in ALONE]
     alone = [each for each in left if each.suite in ALONE]
-    for some, workers in ((beside, jobs), (alone, 1)):
+    for some, workers in ((parallel, jobs), (alone, 1)):
         pool = ThreadPoolExecutor(workers)
         begun: list[Future[Any]] = []
         try:
@@ -285,7 +285,7 @@ def run_environments(
             begun += running
             for future in as_completed(running):
                 outcomes.append(future.result())
-                told(outcomes[-1])
+                on_outcome(outcomes[-1])
         except BaseException:  # Ctrl-C, or a full disk
             pool.shutdown(wait=False, cancel_futures=True)
             _stop_children(begun)
@@ -337,7 +337,7 @@ def _earlier(
     place: Path, environment: Environment, options: Sequence[str], here: Callable[[], Here]
 ) -> tuple[Run | None, str]:
     """The run in the file, and why it does not stand for one of now; no run and no reason where
-    there is no file."""
+    the file does not exist."""
     if not place.exists():
         return None, ""
     try:

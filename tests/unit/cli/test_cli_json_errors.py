@@ -163,7 +163,7 @@ def test_a_file_that_is_read_too_is_kept(
         made.write_json(path)
         assert main(["matrix", "show", *words]) == 2
         assert read_json(path) == made
-    with pytest.raises(click.UsageError, match="is read too"):
+    with pytest.raises(click.UsageError, match="is also an input"):
         check_kept([path], path)
     capsys.readouterr()
 

@@ -107,7 +107,7 @@ def test_an_output_over_a_result_is_refused(
 ) -> None:
     file = written(tmp_path / "x.json", "one")
     before = file.read_bytes()
-    assert "is read too" in refused(capfd, file, "--out", file)
+    assert "is also an input" in refused(capfd, file, "--out", file)
     assert file.read_bytes() == before
     assert "--out" in refused(capfd, file)
 

@@ -140,7 +140,7 @@ def test_files_that_cannot_be_read_are_one_line(written: Any, tmp_path: Path) ->
         assert str(tmp_path / name) in str(error)
         assert "\n" not in str(error)
     two = written("a", run_of()), written("b", run_of())
-    assert "stands alone" in str(invoke(diagnose, *two).exception)
+    assert "must be the only file" in str(invoke(diagnose, *two).exception)
 
 
 def test_one_timeline_is_the_same_whichever_tool_wrote_it(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from portagpu.reports.fleet.record import LOCK_FILE, FleetBusy, locked
 def test_a_second_one_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "run"
     with locked(folder):
-        with pytest.raises(FleetBusy, match=f"process {os.getpid()} on .*: wait for its end"):
+        with pytest.raises(FleetBusy, match=f"process {os.getpid()} on .*: wait until it ends"):
             locked(folder).__enter__()
         assert (folder / LOCK_FILE).read_text().startswith(f"process {os.getpid()} on ")
     with locked(folder):
@@ -35,7 +35,7 @@ def test_an_error_inside_leaves_the_folder_free(tmp_path: Path) -> None:
 def test_a_holder_that_wrote_no_name_is_still_one(tmp_path: Path) -> None:
     with (tmp_path / LOCK_FILE).open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(FleetBusy, match="it says no name"):
+        with pytest.raises(FleetBusy, match="of unknown name"):
             locked(tmp_path).__enter__()
 
 

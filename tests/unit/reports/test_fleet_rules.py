@@ -201,7 +201,7 @@ def test_one_round_cannot_tell_a_link_from_a_node() -> None:
     rounds = rounds_of(1)
     found = judge(Fleet(joint=joints(rounds, {rounds[0][2]: 0.5}))).slow
     assert [(each.what, each.nodes) for each in found] == [(pairs.UNKNOWN, rounds[0][2])]
-    assert "another round tells" in found[0].sentence
+    assert "another round would show" in found[0].sentence
 
 
 def test_a_group_is_told_where_no_pair_in_it_is_slow() -> None:

@@ -215,8 +215,8 @@ def test_words_select_runs(words: str, numbers: list[int]) -> None:
         ("run", "'run' begins 3 ids, such as run-0 and run-1: write more of it"),
         ("", "no run of the store has the id ''"),
         ("host=c", "no run of the store has host=c"),
-        ("host=", "'host=' is no condition: write NAME=VALUE"),
-        ("since=yesterday", "'yesterday' is no time: write 2026-11-23"),
+        ("host=", "'host=' is not a condition: write NAME=VALUE"),
+        ("since=yesterday", "'yesterday' is not a time: write 2026-11-23"),
     ],
 )
 def test_words_that_select_nothing_say_why(words: str, said: str) -> None:

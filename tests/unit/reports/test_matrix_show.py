@@ -305,7 +305,7 @@ def test_a_result_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixt
     before = file.read_bytes()
     (tmp_path / "link.json").symlink_to(file)
     assert main(["matrix", "show", str(file), "--json", str(tmp_path / "link.json")]) == 2
-    assert "link.json is read too: name another file to write" in capsys.readouterr().err
+    assert "link.json is also an input: name another file to write" in capsys.readouterr().err
     assert file.read_bytes() == before
 
 

@@ -211,8 +211,8 @@ def test_the_verb_prints_rows_alone_and_what_is_left_out_beside_them(
         (["--calibrate", "--json", "x.json", "0.json"], "leave out --json"),
         (["--peers", "--target", "amd-mi300x", "0.json"], "leave out --target"),
         (["--peers", "0.json", "copy.json"], "both hold the run"),
-        (["--peers", "0.json", "--json", "0.json"], "0.json is read too"),
-        (["--peers", "0.json", "--junit", "./0.json"], "0.json is read too"),
+        (["--peers", "0.json", "--json", "0.json"], "0.json is also an input"),
+        (["--peers", "0.json", "--junit", "./0.json"], "0.json is also an input"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(

@@ -1,6 +1,6 @@
 """A prolog, an epilog and a HealthCheckProgram for Slurm that call ``portagpu health``.
 
-The files beside this one are templates: words between @ are replaced. Sources: slurm.conf(5), and
+The files next to this one are templates: words between @ are replaced. Sources: slurm.conf(5), and
 Slurm's prolog and epilog guide, which forbids Slurm's commands and long work in both.
 """
 

@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Make the tables in an empty database, or beside other tables."""
+    """Make the tables in an empty database, or next to other tables."""
     op.create_table(
         "portagpu_runs",
         sa.Column("key", sa.Integer, primary_key=True),
