@@ -44,6 +44,7 @@ from portagpu.facts.captures.model import Capture as Capture
 from portagpu.facts.captures.model import CapturedDevice as CapturedDevice
 from portagpu.facts.captures.model import Kind as Kind
 from portagpu.facts.captures.profilers import Launch as Launch
+from portagpu.facts.captures.profilers import Profiler as Profiler
 from portagpu.facts.captures.profilers import Request as Request
 from portagpu.facts.captures.profilers import Tool as Tool
 from portagpu.facts.formats import Shape as Shape

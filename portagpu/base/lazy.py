@@ -43,7 +43,10 @@ def lazy_names(spec: ModuleSpec) -> Lazy:
 
         if home == package:  # importing a submodule sets the name
             return import_module(f"{package}.{name}")
-        value = getattr(import_module(home), name)
+        module = import_module(home)
+        # a submodule of another package is not an attribute of it before it is imported
+        found = hasattr(module, name)
+        value = getattr(module, name) if found else import_module(f"{home}.{name}")
         setattr(sys.modules[package], name, value)
         return value
 
@@ -51,11 +54,23 @@ def lazy_names(spec: ModuleSpec) -> Lazy:
 
 
 def names_of(face: str, package: str) -> Lazy:
-    """The same for ``face``, a public module that has the names of ``package``."""
+    """The same for ``face``, a public module that has the names and submodules of ``package``."""
     from importlib import import_module
 
     found = import_module(package)
-    return _lazy(face, list(found.__all__), lambda name: getattr(found, name))
+
+    def find(name: str) -> Any:
+        if name.startswith("_") or hasattr(found, name):
+            return getattr(found, name)
+        submodule = f"{package}.{name}"
+        try:
+            return import_module(submodule)
+        except ModuleNotFoundError as error:
+            if error.name != submodule:
+                raise
+        raise AttributeError(f"module {face!r} has no attribute {name!r}")
+
+    return _lazy(face, list(found.__all__), find)
 
 
 def _lazy(module: str, names: list[str], find: Callable[[str], Any]) -> Lazy:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from portagpu import Plugin, Status
-from portagpu.devices.variables import Variables
+from portagpu.plugin import Plugin, Status, Variables
 
 if TYPE_CHECKING:
-    from portagpu import Backend
+    from portagpu.plugin import Backend
 
 
 class DemoPlugin(Plugin):

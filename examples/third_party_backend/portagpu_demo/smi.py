@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from portagpu.facts.formats import Shape
-from portagpu.facts.readings import Findings, FormatError, GpuState, Memory, Reading
+from portagpu.plugin import Findings, FormatError, GpuState, Memory, Reading, Shape
 
 KIND: Final = "demo-smi"
 SHAPES: Final = (Shape(r"demo-smi \d", re.compile(r"board \d")),)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from portagpu.facts.vendors import (
+from portagpu.plugin import (
     Blanks,
     MaskRules,
     Numbers,
