@@ -72,7 +72,7 @@ def test_fp8_product(gpu, torch):
     "kernels/portable-kernels",
     spec="Each kernel in Triton is within its bound of float64 on the device, over rows that are "
     "no whole blocks.",
-    outcome="bounded: by portagpu.train.kernels.reference, for each kernel its own",
+    outcome="bounded: by portagpu.kernels.reference, for each kernel its own",
     traps=("K01", "K05"),
     params={"kernel": ("copy", "triad", "sum", "softmax", "rms_norm", "quantize_fp8")},
     timeout_s=120.0,
@@ -106,7 +106,7 @@ def test_portable_kernels(gpu, torch, kernel):
     "kernels/adamw-step",
     spec="A step of AdamW in Triton is within its bound of float64 on the device, writes nothing "
     "after the end, and makes NaN of a parameter whose gradient is not finite, and of no other.",
-    outcome="bounded: by portagpu.train.kernels.reference",
+    outcome="bounded: by portagpu.kernels.reference",
     traps=("K01", "K05"),
     params={"dtype": ("float32", "float16", "bfloat16")},
     timeout_s=120.0,

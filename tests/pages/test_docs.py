@@ -34,15 +34,18 @@ PAGES: Final = sorted(
     ]
 )
 NO_PAGES: Final = ("CHANGELOG.md", "cases.md")
-"""One tells of what was, in which names need not exist any more; the other is generated."""
+"""One says what was, in which names need not exist any more; the other is generated."""
+INTERNAL: Final = ("CHANGELOG.md", "CONTRIBUTING.md", "design.md")
+"""Pages for those who change the code: they may name modules that are not public."""
 
-ENTRY_POINTS: Final = frozenset(
+NOT_MODULES: Final = frozenset(
     {
         *(f"portagpu.{group}" for group in ("backends", "captures", "formats", "profilers")),
         *("portagpu.targets", "portagpu.vendors", "portagpu_example.targets"),
+        "portagpu.collective",
     }
 )
-"""Groups of entry points, and an example's module."""
+"""Groups of entry points, an example's module, and the domain of annotated collectives."""
 
 
 def text(name: str) -> str:
@@ -119,11 +122,71 @@ def test_every_module_and_function_exists(page: Path) -> None:
 
 
 def names_that_do_not_exist(text: str) -> list[str]:
+    return sorted(name for name in named_in(text) if not _resolves(name))
+
+
+def named_in(text: str) -> set[str]:
+    """The modules, and names in them, that a text names in full."""
     named = set(
         re.findall(r"(?<![\w/.-])portagpu(?:_\w+)?(?:\.[A-Za-z_]\w*)+(?![\w/]|-\w+/\d)", text)
     )
-    names = {name for name in named - ENTRY_POINTS if not re.search(r"\.(h|py|toml)$", name)}
-    return sorted(name for name in names if not _resolves(name))
+    return {name for name in named - NOT_MODULES if not re.search(r"\.(h|py|toml)$", name)}
+
+
+def public_modules() -> list[str]:
+    """The list of docs/design.md."""
+    part = text("docs/design.md").partition("## Public modules\n")[2].partition("\n## ")[0]
+    return re.findall(r"`(portagpu(?:\.\w+)*)`", part)
+
+
+def internal_names(text: str, public: list[str]) -> list[str]:
+    """The names in ``text`` that are neither those of a public module nor commands."""
+    text = re.sub(r"from (portagpu[\w.]*) import (\w+)", r"\1.\2", text).replace("\\_", "_")
+    commands = re.findall(r" -m (portagpu[\w.]+)", text)
+    top = [f"portagpu.{name}" for name in importlib.import_module("portagpu").__all__]
+    known = [name for name in public if name != "portagpu"] + top + commands
+    return sorted(
+        name
+        for name in named_in(text)
+        if name.startswith("portagpu.")
+        and not any(f"{name}.".startswith(f"{each}.") for each in known)
+    )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_names_public_modules_only(page: Path) -> None:
+    if page.name not in INTERNAL:
+        found = internal_names(page.read_text("utf-8"), public_modules())
+        assert not found, f"{page.name}: docs/design.md does not list these as public"
+
+
+def test_examples_import_public_modules_only() -> None:
+    for path in sorted((ROOT / "examples").rglob("*.py")):
+        found = internal_names(path.read_text("utf-8"), public_modules())
+        assert not found, f"{path.relative_to(ROOT)}: docs/design.md does not list these as public"
+
+
+def test_the_public_modules_exist() -> None:
+    public = public_modules()
+    assert len(set(public)) == len(public)
+    next_to_rooms = {path.stem for path in (ROOT / "portagpu").glob("[!_]*.py")}
+    assert {f"portagpu.{name}" for name in next_to_rooms} <= {*public}
+    for name in public:
+        assert importlib.util.find_spec(name) is not None, name
+
+
+def test_an_internal_module_on_a_page_is_found() -> None:
+    page = """`portagpu.devices.registry.handle_for` and `pg.backend()`, `portagpu.backend("cpu")`,
+    `python -P -m portagpu.reports.proofs a`, `portagpu.info/1`, portagpu.parallel.shard"""
+    assert internal_names(page, public_modules()) == ["portagpu.devices.registry.handle_for"]
+
+
+def test_no_schema_is_named_by_a_room() -> None:
+    """Ids of schemas are of contract 1: they stay where a module moves."""
+    rooms = "|".join(path.parent.name for path in (ROOT / "portagpu").glob("*/__init__.py"))
+    for path in sorted((ROOT / "portagpu").rglob("*.py")):
+        found = re.findall(rf"\bportagpu\.(?:{rooms})[\w.-]*/\d", path.read_text("utf-8"))
+        assert not found, f"{path.relative_to(ROOT)}: the id of a schema begins with a room"
 
 
 def prose(path: Path) -> str:
@@ -155,21 +218,19 @@ def test_what_docstrings_and_comments_name_exists(folder: str) -> None:
 
 
 def _resolves(name: str) -> bool:
-    parts = name.split(".")
-    for length in range(len(parts), 0, -1):
-        module = ".".join(parts[:length])
-        try:
-            if importlib.util.find_spec(module) is None:
-                continue
-        except ModuleNotFoundError:
-            continue
-        found: Any = importlib.import_module(module)
-        for attribute in parts[length:]:
-            if not hasattr(found, attribute):
-                return False
-            found = getattr(found, attribute)
-        return True
-    return False
+    """Whether each part is a name of what is before it, or a module in it."""
+    first, *parts = name.split(".")
+    if importlib.util.find_spec(first) is None:
+        return False
+    found: Any = importlib.import_module(first)
+    for part in parts:
+        if hasattr(found, part):
+            found = getattr(found, part)
+        elif importlib.util.find_spec(f"{getattr(found, '__name__', '')}.{part}") is not None:
+            found = importlib.import_module(f"{found.__name__}.{part}")
+        else:
+            return False
+    return True
 
 
 def test_every_option_of_a_command_exists(verbs: ForkedVerbs) -> None:

@@ -291,7 +291,7 @@ def test_a_result_in_the_folder_of_another_node_is_its_own(tmp_path: Path) -> No
 def test_a_fleet_json_of_something_else_hides_no_result(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     run(1, [SPOILED], host="a").write_json(tmp_path / "x" / "old.json")
-    (tmp_path / "x" / "fleet.json").write_text('{"schema": "portagpu.reports.fleet-report/1"}')
+    (tmp_path / "x" / "fleet.json").write_text('{"schema": "portagpu.fleet-report/1"}')
     assert report([tmp_path]).verdict is Verdict.FAIL
 
 

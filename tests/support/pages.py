@@ -86,7 +86,7 @@ headline is its gravest failure, and its failures stand at its end in this order
 """
 
 _ACTIONS: Final = """\
-Each failure asks for an action, which programs read (`portagpu.facts.actions`). An error of a log
+Each failure asks for an action, which programs read (`extra.action`). An error of a log
 or a tool's answer has the action that its vendor's document states (`extra.action` of the result,
 and `extra.action_source`); other checks have the one that stands here. A second word in brackets is
 the action of an UNVERIFIED result. PASS, SKIP and INCONCLUSIVE ask for nothing.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from portagpu import Plugin, Status
-from portagpu.plugin import Variables
+from portagpu.plugin import Plugin, Status, Variables
 
 if TYPE_CHECKING:
-    from portagpu import Backend
+    from portagpu.plugin import Backend
 
 
 class DemoPlugin(Plugin):

@@ -1,6 +1,6 @@
 """A whole fleet from its result files: who failed and where, who is unlike the others, and in what.
 
-The document is ``portagpu.reports.fleet-report/1``; docs/fleet-report.md has its keys.
+The document is ``portagpu.fleet-report/1``; docs/fleet-report.md has its keys.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from portagpu.reports.fleet.versions import Differing
     from portagpu.runs.ledger import Absent, Balance
 
-SCHEMA: Final = "portagpu.reports.fleet-report/1"
+SCHEMA: Final = "portagpu.fleet-report/1"
 DONE: Final = "done"
 _NUMBER: Final = re.compile(r"\d+(?:[.,]\d+)*")
 
@@ -142,7 +142,7 @@ class FleetReport:
         return known | dict(sorted(found.items()))
 
     def to_json(self) -> dict[str, Any]:
-        """The document ``portagpu.reports.fleet-report/1``."""
+        """The document ``portagpu.fleet-report/1``."""
         return {
             "schema": SCHEMA,
             "verdict": str(self.verdict),

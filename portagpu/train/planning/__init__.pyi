@@ -15,6 +15,9 @@ from portagpu.train.planning.plans import plan as plan
 from portagpu.train.planning.recipe import Layout as Layout
 from portagpu.train.planning.recipe import Precision as Precision
 from portagpu.train.planning.recipe import Recipe as Recipe
+from portagpu.train.planning.settings import deepspeed_config as deepspeed_config
+from portagpu.train.planning.settings import megatron_arguments as megatron_arguments
+from portagpu.train.planning.settings import torchtitan_arguments as torchtitan_arguments
 from portagpu.train.planning.states import Estimate as Estimate
 from portagpu.train.planning.states import Fit as Fit
 from portagpu.train.planning.states import Phase as Phase
