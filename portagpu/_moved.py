@@ -40,6 +40,7 @@ MOVED: Final = {
     "formats.json_text": "facts.formats.json_xml",
     "formats.xml": "facts.formats.json_xml",
     "host": "facts.host",
+    "host.cgroup": "facts.host.limits",
     "kernels": "train.kernels",
     "kernels.dtypes": "train.kernels.plan",
     "kernels.optimiser": "train.kernels.ops",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from portagpu import Plugin, Status
 from portagpu.plugin import Plugin, Status, Variables
 
 if TYPE_CHECKING:

@@ -209,7 +209,7 @@ def test_a_file_that_was_cut_off_is_refused_in_a_folder_too(tmp_path: Path, shar
         ),
         ('{"schema": "portagpu.result/x"}', "schema: must be one of portagpu.result/1"),
         ('{"schema": "portagpu.result/1"}', "verdict: is missing"),
-        ('{"schema": "portagpu.bundle/1"}', "is no bundle"),
+        ('{"schema": "portagpu.bundle/1"}', "is not a bundle"),
     ],
 )
 def test_each_error_is_one_line_that_begins_with_the_path(
