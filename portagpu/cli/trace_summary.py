@@ -135,7 +135,7 @@ def summary(
 
 def _show(found: Summary, stream: TextIO, by: str | None, top: int | None) -> None:
     from portagpu.cli._tables import print_table
-    from portagpu.traces.analysis.tables import TEXTS, table_of
+    from portagpu.traces.analysis.model import TEXTS, table_of
 
     shown = 0
     most_of = _SHOWN if found.rows.num_rows else _SHOWN | _ON_HOST

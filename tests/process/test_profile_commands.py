@@ -467,7 +467,7 @@ class _Cached:
         (["--with", "nsis", "--", "true"], "unknown profiler 'nsis': did you mean 'nsys'?"),
         (["--with", "nsys", "--", "true"], "nsys is not installed"),
         (["--with", "torch", "--record", "kernel", "--", "true"], "did you mean 'kernels'?"),
-        (["--with", "torch", "--record", ",", "--", "true"], "say what to record"),
+        (["--with", "torch", "--record", ",", "--", "true"], "nothing is left to record"),
         (["--with", "torch", "--region", "--delay", "1", "--", "true"], "either --region, or"),
         (["--with", "torch", "--duration", "0", "--", "true"], "--duration"),
         (["--with", "torch", "--delay", "nan", "--", "true"], "nan is not a finite number"),

@@ -21,7 +21,8 @@ from portagpu.checks.bringup.checks import (
     sustained,
     transfers,
 )
-from portagpu.checks.bringup.context import CheckedDevice, Context, MachineUnderTest
+from portagpu.checks.bringup.context import Context, MachineUnderTest
+from portagpu.checks.bringup.device import CheckedDevice
 from portagpu.checks.bringup.gates import load_gates
 from portagpu.devices import registry
 from portagpu.runs.results.run import Verdict

@@ -20,8 +20,8 @@ torch = pytest.importorskip("torch")
 import portagpu
 from portagpu.base.errors import BackendNotFound
 from portagpu.checks.bringup.checks import identity
-from portagpu.checks.bringup.context import CheckedDevice, Context, MachineUnderTest
-from portagpu.checks.bringup.device import describe
+from portagpu.checks.bringup.context import Context, MachineUnderTest
+from portagpu.checks.bringup.device import CheckedDevice, describe
 from portagpu.checks.bringup.device_properties import FIELDS
 from portagpu.checks.bringup.gates import load_gates
 from portagpu.devices import registry

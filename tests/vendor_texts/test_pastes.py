@@ -442,9 +442,9 @@ REFUSED = {
     "twice": (tar({"a": TABLE}) and tar({"a": TABLE, "./a": LOG}), "cannot be read"),
     # made in its test: packing it takes long
     "large": (lambda: tar({str(n): b"\0" * (20 << 20) for n in range(8)}), "more than 128 MiB"),
-    "archive in it": (tar({"in.tar.gz": tar(FILES)}), "gzip is not read in an archive: unpack it"),
-    "zip in it": (zipped({"in.zip": zipped(FILES)}), "zip is not read in an archive: unpack it"),
-    "xz": (lzma.compress(TABLE.encode()), "packed with xz is not read here: unpack it"),
+    "archive in it": (tar({"in.tar.gz": tar(FILES)}), "gzip are not read in an archive: unpack it"),
+    "zip in it": (zipped({"in.zip": zipped(FILES)}), "zip are not read in an archive: unpack it"),
+    "xz": (lzma.compress(TABLE.encode()), "packed with xz are not read here: unpack it"),
     "gzip of a zip": (gzip.compress(zipped(FILES)), "zip in a gzip is not read here: unpack it"),
     "no zip": (b"PK\x03\x04" + b"x" * 300, "this zip cannot be read"),
     "half a tar": (tar(FILES, mode="w")[:700], "this tar cannot be read"),

@@ -13,23 +13,13 @@ from portagpu.runs.results.run import Evidence, Result, Verdict
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from portagpu.checks.bringup.device import DeviceFacts
+    from portagpu.checks.bringup.device import CheckedDevice
     from portagpu.checks.bringup.gates import Gate
     from portagpu.facts.targets import Target
     from portagpu.machine.inventory.sources import Origin
     from portagpu.runs.world import Ranks, WorldOutcome
 
 _UNJUDGED: Final = frozenset({Verdict.SKIP, Verdict.INCONCLUSIVE})
-
-
-@dataclass(slots=True)
-class CheckedDevice:
-    """One device as its backend describes it, read in its own rank."""
-
-    index: int
-    name: str
-    """What results call it: "cpu", "cuda:3"."""
-    facts: DeviceFacts
 
 
 @dataclass(slots=True)

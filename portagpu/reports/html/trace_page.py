@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from portagpu.base.units import quantity
 from portagpu.reports.html.markup import page, tag
 from portagpu.reports.html.style import CSS
-from portagpu.traces.analysis.tables import (
+from portagpu.traces.analysis.model import (
     TEXTS,
     UNKNOWN,
     device_in_words,

@@ -6,9 +6,13 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from portagpu.base.errors import BackendNotFound
-from portagpu.checks.bringup.context import CheckedDevice
+from portagpu.checks.bringup.device import (
+    CheckedDevice,
+    device_names,
+    equal_parts,
+    recorded_devices,
+)
 from portagpu.checks.bringup.device_properties import Subject, compare
-from portagpu.checks.bringup.recorded_devices import device_names, equal_parts, recorded_devices
 from portagpu.devices import registry
 from portagpu.facts.arch import base_name
 from portagpu.facts.formats.host.kernel_log import KIND as KERNEL_LOG

@@ -10,7 +10,8 @@ from portagpu.runs.results.run import Verdict
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from portagpu.checks.bringup.context import CheckedDevice, Context
+    from portagpu.checks.bringup.context import Context
+    from portagpu.checks.bringup.device import CheckedDevice
     from portagpu.runs.results.run import Result
 
 _SEED: Final = 20_260_101

@@ -17,7 +17,8 @@ from portagpu.suites import performance as bench
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from portagpu.checks.bringup.context import CheckedDevice, Context
+    from portagpu.checks.bringup.context import Context
+    from portagpu.checks.bringup.device import CheckedDevice
     from portagpu.runs.results.run import Result
 
 
