@@ -36,7 +36,7 @@ CORES: Final = {"cpu_count", "process_cpu_count", "sched_getaffinity", "getloada
 BINDS: Final = {"bind", "create_server", "listen"}
 WAITING: Final = "support/waits.py"
 """The one place that sleeps below a deadline."""
-NOT_TESTS: Final = ("benchmarks/", "support/port_samples/")
+NOT_TESTS: Final = ("benchmarks/", "support/contract_1_plugin/", "support/port_samples/")
 
 
 @pytest.fixture(scope="module", autouse=True)
