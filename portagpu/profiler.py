@@ -288,18 +288,28 @@ def profiling(
 ) -> Profiling:
     """Record steps of training on a schedule; ``with pg.profiling("trace.json") as steps:``.
 
-    Call ``steps.step()`` at the end of each step. ``skip_first`` steps are left out once; then each
-    of ``repeat`` cycles (0: until the block ends) waits, warms the profiler up and records
-    ``active`` steps. torch's profiler records, on every device, and each cycle is one file of this
-    rank: "trace.rank0.json", with ".cycle0" before its suffix unless ``repeat`` is 1; ".json.gz" is
-    packed. In a process that ``portagpu profile --with torch`` started the files are in its folder
-    under its names, and nothing but the schedule is recorded. The last four options are those of
-    ``torch.profiler.profile``. In a process that a vendor's profiler started (nsys, rocprofv3) that
-    one records the active steps instead, as in :func:`portagpu.region`, and writes its own file;
-    ``recorder="torch"`` is refused there.
+    Call ``steps.step()`` at the end of each step. torch's profiler records, on every device, and
+    each cycle is one file of this rank: "trace.rank0.json", with ".cycle0" before its suffix unless
+    ``repeat`` is 1. In a process that ``portagpu profile --with torch`` started the files are in
+    its folder under its names, and nothing but the schedule is recorded. In a process that a
+    vendor's profiler started (nsys, rocprofv3) that one records the active steps instead, as in
+    :func:`portagpu.region`, and writes its own file.
 
-    Raises ValueError for numbers that make no schedule, EmptyCapture where the block recorded
-    nothing or a cycle has no event, and OutputError where a file cannot be written.
+    :param output: the file to write; ".json.gz" is packed.
+    :param wait: steps that begin each cycle and are not recorded.
+    :param warmup: steps in which the profiler warms up, after those.
+    :param active: steps to record, after those: at least 1.
+    :param repeat: cycles; 0 until the block ends.
+    :param skip_first: steps that are left out once, before the first cycle.
+    :param recorder: "auto" or "torch", which a process of a vendor's profiler refuses.
+    :param record_shapes: as in ``torch.profiler.profile``.
+    :param profile_memory: as in ``torch.profiler.profile``.
+    :param with_stack: as in ``torch.profiler.profile``.
+    :param with_flops: as in ``torch.profiler.profile``.
+    :returns: a context manager with ``step``.
+    :raises ValueError: for numbers that are not a schedule, or a recorder that is refused.
+    :raises EmptyCapture: where the block recorded nothing or a cycle has no event.
+    :raises OutputError: where a file cannot be written.
     """
     schedule = Schedule(
         wait=wait, warmup=warmup, active=active, repeat=repeat, skip_first=skip_first

@@ -116,12 +116,15 @@ def all_reduce_with_nan(
     keeps or drops it by the order of the ranks. Here the result has the same bits with all of them:
     -0.0 is below 0.0, infinities count as numbers, and every NaN is the quiet one of torch.
 
-    ``tensor`` has any shape. float32 and float64 are reduced as integers of the same size, whose
-    order is that of the numbers: the same bytes as without the guard. float16 and bfloat16 are
-    widened first, which is twice the bytes. It needs memory for one copy. Integers and booleans
-    are the library's own all_reduce.
+    float32 and float64 are reduced as integers of the same size, whose order is that of the
+    numbers: the same bytes as without the guard. float16 and bfloat16 are widened first, which is
+    twice the bytes. It needs memory for one copy. Integers and booleans are the library's own
+    all_reduce.
 
-    Raises ValueError for another op, and for a dtype without an order that all libraries know.
+    :param tensor: of any shape; it gets the result.
+    :param op: MAX or MIN of ``torch.distributed.ReduceOp``.
+    :param group: the process group; by default all ranks.
+    :raises ValueError: for another op, or a dtype without an order that all libraries know.
     """
     _size("all_reduce_with_nan", group, tensor)
     if op not in (dist.ReduceOp.MAX, dist.ReduceOp.MIN):
@@ -176,8 +179,11 @@ def all_reduce_wider(
     one copy in the wider dtype. A result beyond the dtype's range becomes what torch's cast makes
     of it: an infinity, NaN, or the largest number for some 8-bit formats.
 
-    Raises Unsupported for float32 on a device without float64, and ValueError for another op or
-    dtype.
+    :param tensor: of any shape, in a floating-point dtype of 8 to 32 bits; it gets the result.
+    :param op: SUM, AVG or PRODUCT of ``torch.distributed.ReduceOp``.
+    :param group: the process group; by default all ranks.
+    :raises Unsupported: for float32 on a device without float64.
+    :raises ValueError: for another op or dtype.
     """
     _check_dense("all_reduce_wider", tensor)
     name = _op_name(op)
@@ -218,8 +224,12 @@ def broadcast_bytes(
 
     Gloo moves no 8-bit floats, int16, uint16 and uint32. NCCL and RCCL have no int16 and uint16,
     and 8-bit floats of some versions and formats only (``ncclDataType_t``). No bit is changed, also
-    of NaN. It sends the bytes of the tensor. A tensor that is not contiguous is copied. The ranks'
-    dtypes are not compared; their bytes must be as many.
+    of NaN. A tensor that is not contiguous is copied.
+
+    :param tensor: of any shape. The ranks' dtypes are not compared; all need the same number of
+        bytes.
+    :param src: the global rank whose bytes all ranks get.
+    :param group: the process group; by default all ranks.
     """
     _size("broadcast_bytes", group, tensor)
     whole = _plain(tensor)
@@ -236,9 +246,12 @@ def all_gather_bytes(
 ) -> None:
     """As :func:`torch.distributed.all_gather_single`, for every dtype: its bytes are moved.
 
-    ``output_tensor`` is contiguous and has n times the elements of ``input_tensor``, in the same
-    dtype. Each rank receives n - 1 times the bytes of ``input_tensor``. Raises ValueError where the
-    two do not fit each other.
+    Each of n ranks receives n - 1 times the bytes of ``input_tensor``.
+
+    :param output_tensor: contiguous, with n times the elements of ``input_tensor`` in its dtype.
+    :param input_tensor: this rank's part, of any shape.
+    :param group: the process group; by default all ranks.
+    :raises ValueError: where the two tensors do not fit each other.
     """
     n = _size("all_gather_bytes", group, output_tensor, input_tensor)
     _check_outputs("all_gather_bytes", output_tensor, input_tensor)
@@ -262,9 +275,15 @@ def all_to_all_bytes(
 ) -> None:
     """As :func:`torch.distributed.all_to_all_single`, for every dtype: its bytes are moved.
 
-    The splits are rows of the first dimension, by default equal parts. ``output`` is contiguous.
-    Each rank sends the bytes of ``input``, less its own part. Raises ValueError where the two do
-    not fit each other, or the splits do not add up to the rows.
+    Each rank sends the bytes of ``input``, less its own part.
+
+    :param output: contiguous; it gets the rows from all ranks.
+    :param input: the rows for all ranks, in order of rank.
+    :param output_split_sizes: rows of the first dimension from each rank; by default equal parts.
+    :param input_split_sizes: rows of the first dimension to each rank; by default equal parts.
+    :param group: the process group; by default all ranks.
+    :raises ValueError: where the tensors do not fit each other, or the splits do not add up to the
+        rows.
     """
     n = _size("all_to_all_bytes", group, output, input)
     _check_outputs("all_to_all_bytes", output, input)

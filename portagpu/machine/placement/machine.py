@@ -115,7 +115,15 @@ def place(
 ) -> Placement:
     """Where ranks belong on ``nodes`` machines like this one.
 
-    Raises ValueError for sizes that do not fit, and MissingDependency without networkx.
+    :param graph: the links of one machine.
+    :param tp: ranks of a tensor-parallel group; None is 1, or what ``pp`` and ``dp`` leave.
+    :param pp: pipeline stages; None is 1, or what ``tp`` and ``dp`` leave.
+    :param dp: data-parallel replicas; None is the ranks that are left.
+    :param nodes: how many such machines there are.
+    :returns: rings, trees and domains over the graph, and groups where a size or several nodes are
+        given.
+    :raises ValueError: for sizes that do not fit.
+    :raises MissingDependency: without networkx.
     """
     asked = any(each is not None for each in (tp, pp, dp)) or nodes > 1
     found = groups(graph, tp, pp, dp, nodes) if asked else None
@@ -257,17 +265,21 @@ def device_mesh(
 ) -> DeviceMesh:
     """A mesh (pp, dp, tp) in which each tensor-parallel group is in the fastest domain.
 
-    Every rank of the default group calls it, with an initialised group. ``gpu`` is the rank's
-    device, by default the current one. Ranks keep their devices: the mesh, and not the visible
-    devices, has the order. One rank of each machine reads that machine's links. Machines may differ
-    and need equally many ranks.
+    Every rank of the default group calls it, with an initialised group. Ranks keep their devices:
+    the mesh, and not the visible devices, has the order. One rank of each machine reads that
+    machine's links. Machines may differ, and all need the same number of ranks.
 
-    Raises ValueError, the same on every rank, for sizes that do not fit or links that cannot be
-    read.
+    :param tp: ranks of a tensor-parallel group; None is 1, or what ``pp`` and ``dp`` leave.
+    :param pp: pipeline stages; None is 1, or what ``tp`` and ``dp`` leave.
+    :param dp: data-parallel replicas; None is the ranks that are left.
+    :param gpu: this rank's device; by default the current one.
+    :returns: torch's mesh over all ranks.
+    :raises ValueError: the same on every rank, for sizes that do not fit or links that cannot be
+        read.
 
     Example::
 
-        mesh = portagpu.machine.placement.device_mesh(tp=4)
+        mesh = portagpu.placement.device_mesh(tp=4)
         tensor_parallel_group = mesh["tp"].get_group()
     """
     import torch
