@@ -19,6 +19,54 @@ if TYPE_CHECKING:
 
     from portagpu.devices.collectives.comm import Comm
 
+CHECKED: Final = frozenset(
+    {
+        "all_reduce",
+        "reduce",
+        "broadcast",
+        "all_gather",
+        "all_gather_into_tensor",
+        "all_gather_single",
+        "gather",
+        "scatter",
+        "reduce_scatter",
+        "reduce_scatter_tensor",
+        "reduce_scatter_single",
+        "all_to_all_single",
+    }
+)
+"""Calls that checked groups have too."""
+HELPERS: Final = frozenset(
+    {
+        "all_reduce_wider",
+        "all_reduce_with_nan",
+        "broadcast_bytes",
+        "all_gather_bytes",
+        "all_to_all_bytes",
+        "all_reduce_tuned",
+        "broadcast_tuned",
+        "all_gather_tuned",
+        "reduce_scatter_tuned",
+    }
+)
+"""portagpu's own: they have returned when they are done."""
+EACH_PART: Final = frozenset(
+    {
+        "scatter",
+        "reduce_scatter",
+        "reduce_scatter_tensor",
+        "reduce_scatter_single",
+        "reduce_scatter_tuned",
+        "all_to_all",
+        "all_to_all_single",
+        "all_to_all_bytes",
+    }
+)
+"""Calls whose input has a part for each position."""
+FLOATS: Final = ("float32", "float64", "float16", "bfloat16")
+CLAIMED: Final = (*FLOATS, "int64")
+"""No library refuses them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -242,55 +290,6 @@ CALLS: Final[Mapping[str, tuple[str, Callable[[list[torch.Tensor], Place], Any]]
 }
 """By a call's name: the model's function, and what starts it on the buffers of its contents."""
 REDUCES: Final = frozenset(name for name in CALLS if "reduce" in name)
-CHECKED: Final = frozenset(
-    {
-        "all_reduce",
-        "reduce",
-        "broadcast",
-        "all_gather",
-        "all_gather_into_tensor",
-        "all_gather_single",
-        "gather",
-        "scatter",
-        "reduce_scatter",
-        "reduce_scatter_tensor",
-        "reduce_scatter_single",
-        "all_to_all_single",
-    }
-)
-"""Calls that checked groups have too."""
-HELPERS: Final = frozenset(
-    {
-        "all_reduce_wider",
-        "all_reduce_with_nan",
-        "broadcast_bytes",
-        "all_gather_bytes",
-        "all_to_all_bytes",
-        "all_reduce_tuned",
-        "broadcast_tuned",
-        "all_gather_tuned",
-        "reduce_scatter_tuned",
-    }
-)
-"""portagpu's own: they have returned when they are done."""
-EACH_PART: Final = frozenset(
-    {
-        "scatter",
-        "reduce_scatter",
-        "reduce_scatter_tensor",
-        "reduce_scatter_single",
-        "reduce_scatter_tuned",
-        "all_to_all",
-        "all_to_all_single",
-        "all_to_all_bytes",
-    }
-)
-"""Calls whose input has a part for each position."""
-
-
-FLOATS: Final = ("float32", "float64", "float16", "bfloat16")
-CLAIMED: Final = (*FLOATS, "int64")
-"""No library refuses them."""
 
 
 def is_claimed(comm: Comm, name: str, dtype: str, op: str, shape: str, *, in_place: bool) -> bool:

@@ -31,6 +31,14 @@ Rows = list[list[Any]]
 Pulled = tuple[Rows, Rows | None]
 INDEX: Final = (0, -1, 0, 1)
 """The rows that index_select takes, from a matrix of two rows or more; of fewer the first."""
+SIZES: Final = ((3, 5), (1, 7), (5, 1), (9, 7), (1, 1), (0, 4), (33, 8))
+FORMS: Final = ("backward", "accumulate", "grad", "retain", "detached")
+OPS: Final = (
+    *("add", "sub", "mul", "where", "maximum", "square", "neg", "abs", "relu", "clamp", "exp"),
+    *("tanh", "sigmoid", "masked_fill", "sum", "mean", "amax", "max", "prod", "cumsum", "softmax"),
+    *("gather", "index_select", "transpose", "flip", "cat", "slice", "expand", "add a row"),
+    *("multiply by a row", "matmul", "linear", "cast", "chain"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,16 +350,6 @@ def torch_maximum(x: torch.Tensor, y: torch.Tensor, _gpu: Any) -> torch.Tensor:
     import torch
 
     return torch.maximum(x, y)
-
-
-SIZES: Final = ((3, 5), (1, 7), (5, 1), (9, 7), (1, 1), (0, 4), (33, 8))
-FORMS: Final = ("backward", "accumulate", "grad", "retain", "detached")
-OPS: Final = (
-    *("add", "sub", "mul", "where", "maximum", "square", "neg", "abs", "relu", "clamp", "exp"),
-    *("tanh", "sigmoid", "masked_fill", "sum", "mean", "amax", "max", "prod", "cumsum", "softmax"),
-    *("gather", "index_select", "transpose", "flip", "cat", "slice", "expand", "add a row"),
-    *("multiply by a row", "matmul", "linear", "cast", "chain"),
-)
 
 
 def gradient_difference(
