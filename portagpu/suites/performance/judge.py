@@ -168,7 +168,7 @@ def figures_to_show(figures: Sequence[Figure]) -> list[dict[str, Any]]:
             **expected_of(each.expectation),
             "met": None if each.other else each.judgement.verdict is Verdict.PASS,
             "judges": id(each) in chosen,
-            "not_judged": "" if id(each) in chosen else _why_not(each, figures),
+            "not_judged": "" if id(each) in chosen else _reason_not_judged(each, figures),
         }
         for each in figures
     ]
@@ -272,7 +272,7 @@ def _rank(figure: Figure) -> tuple[datetime.date, float]:
     return figure.expectation.dated or _UNDATED, float("-inf") if low is None else low
 
 
-def _why_not(figure: Figure, figures: Sequence[Figure]) -> str:
+def _reason_not_judged(figure: Figure, figures: Sequence[Figure]) -> str:
     if figure.other:
         return f"it is of {figure.other}"
     if not figure.binds and any(each.binds for each in figures):

@@ -141,12 +141,12 @@ def cast_difference(
         found = x.to(into, copy=True)
     wrong = wrong_result(found, wanted, size, target)
     if wrong:
-        return f"{what} {wrong}{_of(found, wanted, placed, target)}"
+        return f"{what} {wrong}{_explanation(found, wanted, placed, target)}"
     changed = placed.changed()
     return f"{what} wrote its input: {changed}" if changed else ""
 
 
-def _of(found: torch.Tensor, wanted: list[Right], placed: Placed, target: str) -> str:
+def _explanation(found: torch.Tensor, wanted: list[Right], placed: Placed, target: str) -> str:
     """The number that was cast wrongly, or that strides were ignored."""
     from portagpu.suites.search.numbers.tensors import dtype_of, is_right, listed
 

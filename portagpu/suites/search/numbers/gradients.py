@@ -389,7 +389,7 @@ def gradient_difference(
         flat = [_times(each, times, dtype) for line in right or [] for each in line]
         wrong = wrong_result(got, flat, tuple(leaf.shape), dtype, signs=False)
         if wrong:
-            return f"{name} {wrong}{_why(got, right, times, dtype)}"
+            return f"{name} {wrong}{_explanation(got, right, times, dtype)}"
     operands = [("operand 1", first), ("operand 2", second)]
     if times == 1:
         # a leaf may keep a view of the gradient given, and add the next one into it
@@ -448,7 +448,7 @@ def _times(right: Right, times: int, dtype: str) -> Right:
     return rounded(float(times * right), dtype)
 
 
-def _why(got: torch.Tensor, right: Rows | None, times: int, dtype: str) -> str:
+def _explanation(got: torch.Tensor, right: Rows | None, times: int, dtype: str) -> str:
     """Whether it was added up too often or too seldom."""
     from portagpu.suites.search.numbers.tensors import listed, wrong_elements
 

@@ -312,7 +312,7 @@ def reduction_difference(
             return f"the index of {what} {wrong}"
     wrong = wrong_result(values, wanted, shape_out, result, signs=False)
     if wrong:
-        return f"{what} {wrong}{_why(found, values, placed, size, over, dtype, form)}"
+        return f"{what} {wrong}{_explanation(found, values, placed, size, over, dtype, form)}"
     changed = placed.changed()
     return f"{what} wrote its input: {changed}" if changed else ""
 
@@ -420,7 +420,7 @@ def _run(
     return function(*given, **named) if form == "again" else found
 
 
-def _why(
+def _explanation(
     op: Reduction,
     found: torch.Tensor,
     placed: Placed,
