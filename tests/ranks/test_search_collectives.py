@@ -380,6 +380,26 @@ def test_ranks_may_wait_for_repetitions_in_another_order(search_ranks: Ranks) ->
     assert run(search_ranks, "repetitions_in_another_order", 3) == ""
 
 
+def rounded_results(rank: Rank) -> dict[str, str]:
+    """What a rank reports of rounded sums, by the number of the call and its seed."""
+    from portagpu.suites.search.collectives.runner import Runner, make_groups
+
+    floats = {"dtype": "bfloat16", "n": 31, "values": "random"}
+    program = [("all_reduce", floats), ("reduce", floats), ("all_reduce", {"values": "random"})]
+    calls = [(name, call(name, **given)[1]) for name, given in program]
+    return Runner(rank, make_groups(rank, LIMIT_S)).run(calls).rounded
+
+
+def test_ranks_report_the_bits_of_rounded_sums_that_all_of_them_get(search_ranks: Ranks) -> None:
+    """Of a reduction to one rank the others have nothing, and whole numbers are not rounded."""
+    outcome = search_ranks.run(
+        f"{HERE}:rounded_results", 3, backend="cpu", group=True, timeout_s=LIMIT_S
+    )
+    one, *others = outcome.values
+    assert list(one) == ["0 3"]
+    assert others == [one, one]
+
+
 def faulty_programs(rank: Rank, cases: list[Any]) -> list[str] | None:
     """The difference of each program while its fault is installed."""
     area = load_area("collectives-4")

@@ -55,6 +55,11 @@ PLACES: Final = {
 
 _TORCH_OPS: Final = {"sum": "SUM", "prod": "PRODUCT", "max": "MAX", "min": "MIN", "avg": "AVG"}
 _POISON: Final = 0xA5
+REDOPS: Final = ("sum", "prod", "max", "min", "avg")
+"""As nccl-tests names them."""
+_SCALED_RANKS: Final = 4
+"""How many ranks multiply by other numbers than 1 and -1, so that no product overflows."""
+_REFUSALS: Final = (RuntimeError, ValueError, TypeError, NotImplementedError)
 
 
 @dataclass(slots=True)
@@ -161,13 +166,6 @@ def perform(exchange: Exchange) -> None:
         ]
         for work in dist.batch_isend_irecv(calls):
             work.wait()
-
-
-REDOPS: Final = ("sum", "prod", "max", "min", "avg")
-"""As nccl-tests names them."""
-
-_SCALED_RANKS: Final = 4
-"""How many ranks multiply by other numbers than 1 and -1, so that no product overflows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,9 +294,6 @@ def _number(value: torch.Tensor) -> str:
         return text
     data = value.reshape(1).view(torch.uint8).tolist()
     return f"{text} (bits {bytes(reversed(data)).hex()})"
-
-
-_REFUSALS: Final = (RuntimeError, ValueError, TypeError, NotImplementedError)
 
 
 @dataclass(slots=True)

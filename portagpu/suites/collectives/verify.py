@@ -42,6 +42,18 @@ if TYPE_CHECKING:
 
 SUITE: Final = "collectives"
 SHARED_WORLDS: Final = (1, 2, 4)
+ID: Final = "collectives/verify"
+SWEEP: Final = "portagpu.suites.collectives.ranks:sweep"
+_FEW: Final = (1, 0, 7, 1023)
+"""Counts at every effort. 1 comes first: it shows whether the library takes the dtype."""
+_SIZES: Final = {
+    Effort.QUICK: (64 << 10, 1 << 20),
+    Effort.FULL: tuple(4**power for power in range(6, 13)),
+}
+"""Bytes in total, S: to 1 MiB, and from 4 KiB to 16 MiB."""
+_REPEATS: Final = {Effort.QUICK: 5, Effort.FULL: 20}
+TIMEOUTS_S: Final = {Effort.QUICK: 120.0, Effort.FULL: 600.0}
+_SOURCE: Final = "every element of every rank"
 
 
 class WrongOptions(PortagpuError, ValueError):
@@ -179,21 +191,6 @@ def shared_memory_only(device: MeasuredDevice, world: int) -> str:
     """What results of ranks that share a machine do not show; empty elsewhere."""
     alone = device.shared and world > 1
     return "a network or a link: all ranks share this machine's memory" if alone else ""
-
-
-ID: Final = "collectives/verify"
-SWEEP: Final = "portagpu.suites.collectives.ranks:sweep"
-
-_FEW: Final = (1, 0, 7, 1023)
-"""Counts at every effort. 1 comes first: it shows whether the library takes the dtype."""
-_SIZES: Final = {
-    Effort.QUICK: (64 << 10, 1 << 20),
-    Effort.FULL: tuple(4**power for power in range(6, 13)),
-}
-"""Bytes in total, S: to 1 MiB, and from 4 KiB to 16 MiB."""
-_REPEATS: Final = {Effort.QUICK: 5, Effort.FULL: 20}
-TIMEOUTS_S: Final = {Effort.QUICK: 120.0, Effort.FULL: 600.0}
-_SOURCE: Final = "every element of every rank"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,6 +48,7 @@ _CHANGE_CODE: Final = (
 )
 """How variables begin that Triton and its compilers read (knobs.py, GetEnv.hpp of Triton 3.9)."""
 _MODULE: Final = "portagpu.suites.compile.worker"
+_ROUTE: Final = "route"
 
 
 class Worker:
@@ -154,9 +155,6 @@ def ask_all(
                 thread.join()
         for worker in pool:
             worker.close()
-
-
-_ROUTE: Final = "route"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

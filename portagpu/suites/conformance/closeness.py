@@ -18,6 +18,25 @@ if TYPE_CHECKING:
 
 FORMATS = {24: "float32", 16: "three products in bfloat16", 11: "TF32 or float16", 8: "bfloat16"}
 """Bits of the significand of arithmetics that stand in for one another."""
+FLOATS: Final = ("float64", "float32", "bfloat16", "float16")
+INTEGERS: Final = ("int64", "int32", "int16", "int8", "uint8")
+FP8: Final[Mapping[str, tuple[int, int, int, bool]]] = {
+    "float8_e4m3fn": (4, 3, 7, False),
+    "float8_e5m2": (5, 2, 15, False),
+    "float8_e4m3fnuz": (4, 3, 8, True),
+    "float8_e5m2fnuz": (5, 2, 16, True),
+}
+"""Bits of exponent, bits of mantissa, bias, and whether it is of the FNUZ kind.
+
+OCP 8-bit floating point specification 1.0; FNUZ: openxla/stablehlo RFC 20230321.
+"""
+ROUNDOFF: Final = {
+    "float64": 2.0**-53,
+    "float32": 2.0**-24,
+    "float16": 2.0**-11,
+    "bfloat16": 2.0**-8,
+}
+"""The unit roundoff u: half the distance from 1 to the next number."""
 
 
 def check_near(found: Any, exact: Any, bound: Any, what: str) -> None:
@@ -107,27 +126,6 @@ def _nature(found: torch.Tensor, exact: torch.Tensor, right: torch.Tensor) -> st
         bits = math.floor(-math.log2(error / scale))
         what = f"it keeps about {bits} bits of the largest value{arithmetic_of(bits)}"
     return f"; {count} of {found.numel()} are wrong, and {what}"
-
-
-FLOATS: Final = ("float64", "float32", "bfloat16", "float16")
-INTEGERS: Final = ("int64", "int32", "int16", "int8", "uint8")
-FP8: Final[Mapping[str, tuple[int, int, int, bool]]] = {
-    "float8_e4m3fn": (4, 3, 7, False),
-    "float8_e5m2": (5, 2, 15, False),
-    "float8_e4m3fnuz": (4, 3, 8, True),
-    "float8_e5m2fnuz": (5, 2, 16, True),
-}
-"""Bits of exponent, bits of mantissa, bias, and whether it is of the FNUZ kind.
-
-OCP 8-bit floating point specification 1.0; FNUZ: openxla/stablehlo RFC 20230321.
-"""
-ROUNDOFF: Final = {
-    "float64": 2.0**-53,
-    "float32": 2.0**-24,
-    "float16": 2.0**-11,
-    "bfloat16": 2.0**-8,
-}
-"""The unit roundoff u: half the distance from 1 to the next number."""
 
 
 def tensor_on(gpu: Backend, values: Sequence[float], dtype: str) -> torch.Tensor:

@@ -49,6 +49,8 @@ _DOES_NOT_SHOW: Final[Mapping[str, str]] = {
     "precision": "values and rounding, not speed",
 }
 _NO_WORLD: Final = "anything of ranks: the case started none"
+_WRITTEN_OFTEN: Final = ("/tmp", "/run", "/var/log", "/var/tmp", "/etc")  # noqa: S108
+"""Folders that a running machine changes all the time."""
 
 
 def judge(case: ListedCase, outcome: Mapping[str, Any], device: DeviceUnderTest) -> Result:
@@ -318,10 +320,6 @@ def _result(
         duration_s=duration_s,
         extra={**(extra or {}), "case": base_id(case.id)},
     )
-
-
-_WRITTEN_OFTEN: Final = ("/tmp", "/run", "/var/log", "/var/tmp", "/etc")  # noqa: S108
-"""Folders that a running machine changes all the time."""
 
 
 def today(folders: Iterable[Path | str] | None = None) -> date:

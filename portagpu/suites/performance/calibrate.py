@@ -68,7 +68,7 @@ def propose(runs: Sequence[Run], target: Target) -> Proposal:
             measures.setdefault(name, []).append(result)
     rows, left_out = [], []
     for name, results in measures.items():
-        reason = _why_not(results, len(runs))
+        reason = _blocker(results, len(runs))
         row = {} if reason else _row(results, software, origin)
         if reason := reason or _refusal(row, target):
             left_out.append((name, reason))
@@ -120,7 +120,7 @@ def check_runs(runs: Sequence[Run], target: str | None = None) -> str:
     return str(only)
 
 
-def _why_not(results: Sequence[Result], runs: int) -> str:
+def _blocker(results: Sequence[Result], runs: int) -> str:
     """Why no expectation follows from the results of one measure; empty where one does."""
     first = results[0]
     if metric_of(first) not in METRICS:

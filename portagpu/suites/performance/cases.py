@@ -47,6 +47,27 @@ BEYOND_CACHE: Final = 4
 _UNKNOWN_CACHE_BYTES: Final = 128 << 20
 _MIN_ARRAY_BYTES: Final = 64 << 20
 _QUICK_ARRAY_BYTES: Final = 512 << 20
+AREAS: Final = (
+    "gemm",
+    "memory",
+    "transfer",
+    "launch",
+    "kernels",
+    "attention",
+    "operators",
+    "training",
+    "storage",
+    "tuning",
+    "collectives",
+)
+"""In the order in which they run."""
+FURTHER_IDS: Final = frozenset(
+    {
+        *("device/open", "ranks/gemm"),
+        *("sustained", "sustained/identical", "sustained/gemm", "sustained/drift"),
+    }
+)
+"""The ids of results that are not measures of these areas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,29 +167,6 @@ def no_ranks(device: MeasuredDevice, world: int) -> Absent | None:
             f"{world} ranks need {world} devices, and this machine shows {device.count}",
         )
     return None
-
-
-AREAS: Final = (
-    "gemm",
-    "memory",
-    "transfer",
-    "launch",
-    "kernels",
-    "attention",
-    "operators",
-    "training",
-    "storage",
-    "tuning",
-    "collectives",
-)
-"""In the order in which they run."""
-FURTHER_IDS: Final = frozenset(
-    {
-        *("device/open", "ranks/gemm"),
-        *("sustained", "sustained/identical", "sustained/gemm", "sustained/drift"),
-    }
-)
-"""The ids of results that are not measures of these areas."""
 
 
 class UnknownMeasure(PortagpuError, LookupError):

@@ -32,6 +32,16 @@ _OF_TARGETS: Final = (
     ("memory_side_total", "memory-side cache", False),
 )
 """(fact, name, whether there is one for each unit) of targets, from the nearest outwards."""
+DTYPES: Final = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8")
+"""Element types of matrix products, under the names of targets' peaks."""
+_TORCH_NAMES: Final = {
+    "fp64": "float64",
+    "fp32": "float32",
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "int8": "int8",
+}
+_MIB: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,18 +93,6 @@ def best_by_level(
         if inside:
             found[name] = max(inside)
     return found
-
-
-DTYPES: Final = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8")
-"""Element types of matrix products, under the names of targets' peaks."""
-_TORCH_NAMES: Final = {
-    "fp64": "float64",
-    "fp32": "float32",
-    "bf16": "bfloat16",
-    "fp16": "float16",
-    "int8": "int8",
-}
-_MIB: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

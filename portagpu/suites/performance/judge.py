@@ -43,6 +43,22 @@ if TYPE_CHECKING:
     from portagpu.facts.targets import Expectation, Target
     from portagpu.suites.performance.cases import BenchCase
 
+_HOLDS: Final = {
+    "==": lambda order: order == 0,
+    "!=": lambda order: order != 0,
+    ">=": lambda order: order >= 0,
+    "<=": lambda order: order <= 0,
+    ">": lambda order: order > 0,
+    "<": lambda order: order < 0,
+}
+_ORDER: Final = (Verdict.PASS, Verdict.UNVERIFIED, Verdict.FAIL)
+_UNDATED: Final = datetime.date.min
+_OPERANDS: Final = {"real": "real numbers", "whole": "a few whole numbers"}
+_CONTIGUOUS: Final = "operands that lie differently in memory"
+ABOVE_PEAK: Final = 1.02
+WIDEST_SPREAD: Final = 0.1
+"""The largest median absolute deviation, as a share of the median, of a value that is judged."""
+
 
 def other_software(expectation: Expectation, versions: Mapping[str, str | None]) -> str:
     """In what the software here differs from the expectation's; empty where it does not."""
@@ -72,16 +88,6 @@ def within(version: str, specifier: str) -> bool:
     return True
 
 
-_HOLDS: Final = {
-    "==": lambda order: order == 0,
-    "!=": lambda order: order != 0,
-    ">=": lambda order: order >= 0,
-    "<=": lambda order: order <= 0,
-    ">": lambda order: order > 0,
-    "<": lambda order: order < 0,
-}
-
-
 def _release(version: str) -> tuple[int, ...]:
     match = re.match(r"v?(\d+(?:\.\d+)*)", version.strip())
     return tuple(int(part) for part in match[1].split(".")) if match else ()
@@ -91,12 +97,6 @@ def _compare_versions(one: tuple[int, ...], other: tuple[int, ...]) -> int:
     pairs = list(zip_longest(one, other, fillvalue=0))
     left, right = [a for a, _ in pairs], [b for _, b in pairs]
     return (left > right) - (left < right)
-
-
-_ORDER: Final = (Verdict.PASS, Verdict.UNVERIFIED, Verdict.FAIL)
-_UNDATED: Final = datetime.date.min
-_OPERANDS: Final = {"real": "real numbers", "whole": "a few whole numbers"}
-_CONTIGUOUS: Final = "operands that lie differently in memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ def figures_to_show(figures: Sequence[Figure]) -> list[dict[str, Any]]:
             **expected_of(each.expectation),
             "met": None if each.other else each.judgement.verdict is Verdict.PASS,
             "judges": id(each) in chosen,
-            "not_judged": "" if id(each) in chosen else _why_not(each, figures),
+            "not_judged": "" if id(each) in chosen else _reason_not_judged(each, figures),
         }
         for each in figures
     ]
@@ -272,17 +272,12 @@ def _rank(figure: Figure) -> tuple[datetime.date, float]:
     return figure.expectation.dated or _UNDATED, float("-inf") if low is None else low
 
 
-def _why_not(figure: Figure, figures: Sequence[Figure]) -> str:
+def _reason_not_judged(figure: Figure, figures: Sequence[Figure]) -> str:
     if figure.other:
         return f"it is of {figure.other}"
     if not figure.binds and any(each.binds for each in figures):
         return "a hint, and another figure binds"
     return "a newer or stricter figure judges"
-
-
-ABOVE_PEAK: Final = 1.02
-WIDEST_SPREAD: Final = 0.1
-"""The largest median absolute deviation, as a share of the median, of a value that is judged."""
 
 
 def judge(

@@ -32,6 +32,10 @@ _TF32_INPUT: Final = 2**-10
 _FP8_ACCUMULATE: Final = (128, 2**-13)
 """fp8 matrix units may add up 128 products with about 14 bits before they are added in float32
 (DeepSeek-V3 technical report, arXiv 2412.19437, section 3.3.2)."""
+_unit_scales: dict[torch.device, torch.Tensor] = {}
+_MIN_AMAX: Final = 1e-12
+"""Of the largest element of a tensor: one of zeros has a scale too."""
+_EDGE: Final = 32
 
 
 @dataclass(slots=True)
@@ -141,9 +145,6 @@ def multiply(work: Product) -> None:
         torch.mm(work.a, work.b, out=work.result)
 
 
-_unit_scales: dict[torch.device, torch.Tensor] = {}
-
-
 def _unit_scale(device: torch.device) -> torch.Tensor:
     import torch
 
@@ -228,11 +229,6 @@ def _bound(work: Product, magnitude: torch.Tensor, reference: torch.Tensor) -> t
         # the reference is rounded just as much
         return 2 * work.k * _HALF_ULP["fp64"] * magnitude + written
     return work.k * _HALF_ULP["fp32"] * magnitude + written
-
-
-_MIN_AMAX: Final = 1e-12
-"""Of the largest element of a tensor: one of zeros has a scale too."""
-_EDGE: Final = 32
 
 
 def use_fp8(model: nn.Module, pair: Fp8) -> None:

@@ -42,6 +42,11 @@ _STREAM: Final = frozenset(f"memory/{name}" for name in ("copy", "scale", "add",
 _NO_SHARE: Final = (
     "no share of the memory's bandwidth is given, because a cache may hold the arrays"
 )
+OPEN_ID: Final = "device/open"
+"""The id of the result that blocks all others if the device cannot be opened."""
+QUICK_S: Final = 160.0
+"""After this long a quick run of everything begins no further measure, so that it ends within three
+minutes on a slow or busy machine too."""
 
 
 def with_shares(results: Sequence[Result], device: MeasuredDevice) -> list[Result]:
@@ -100,13 +105,6 @@ def _with_share(result: Result, highest: Result | None) -> Result:
 
 def _number(result: Result | None) -> float:
     return result.value if result is not None and isinstance(result.value, int | float) else 0.0
-
-
-OPEN_ID: Final = "device/open"
-"""The id of the result that blocks all others if the device cannot be opened."""
-QUICK_S: Final = 160.0
-"""After this long a quick run of everything begins no further measure, so that it ends within three
-minutes on a slow or busy machine too."""
 
 
 def open_device(

@@ -30,6 +30,16 @@ if TYPE_CHECKING:
 PAUSE_S: Final = 0.1
 """Seconds between two readings: each takes about a millisecond of one core."""
 _COUNT: Final = "_count"
+ABOVE_RESOLUTION: Final = 100
+"""A sample lasts at least this many times the clock's resolution: an error of at most 1 %."""
+_UNUSABLE: Final = 10
+_TICKS: Final = 50
+_MAX_REPEATS: Final = 100_000
+_MAX_WARMUPS: Final = 1000
+STABLE: Final = 0.05
+"""Rounds of the warm-up that differ by at most this are stable: as much as peers may differ by
+(``portagpu.runs.judges.peers.RELATIVE``)."""
+_MAX_ROUNDS: Final = 5
 
 
 class Sampler(threading.Thread):
@@ -97,18 +107,6 @@ def summary(readings: Sequence[Mapping[str, float]]) -> dict[str, Any] | str:
         else:
             found[name] = {"min": min(values), "median": median(values), "max": max(values)}
     return found
-
-
-ABOVE_RESOLUTION: Final = 100
-"""A sample lasts at least this many times the clock's resolution: an error of at most 1 %."""
-_UNUSABLE: Final = 10
-_TICKS: Final = 50
-_MAX_REPEATS: Final = 100_000
-_MAX_WARMUPS: Final = 1000
-STABLE: Final = 0.05
-"""Rounds of the warm-up that differ by at most this are stable: as much as peers may differ by
-(``portagpu.runs.judges.peers.RELATIVE``)."""
-_MAX_ROUNDS: Final = 5
 
 
 class Effort(StrEnum):

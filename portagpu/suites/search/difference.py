@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
     from portagpu.base.patience import Starvation, Watch
 
+NOTICED_S: Final = 0.1
+"""A process that ends at once waits some milliseconds for a CPU, as each one does when it begins.
+So long a wait is more than that: the scheduler's slices are a few milliseconds."""
+
 
 class Kind(StrEnum):
     """What is different."""
@@ -64,11 +68,6 @@ def raised(error: Exception) -> str:
     """The difference of a program that raised; an error may state a ``kind`` of its own."""
     usual = Kind.HANG if isinstance(error, TimeoutError) else Kind.VALUE
     return Difference(f"it raised {error_line(error)}", getattr(error, "kind", usual))
-
-
-NOTICED_S: Final = 0.1
-"""A process that ends at once waits some milliseconds for a CPU, as each one does when it begins.
-So long a wait is more than that: the scheduler's slices are a few milliseconds."""
 
 
 def watch_world(limit_s: float = 0.0) -> Watch:

@@ -34,6 +34,35 @@ PLAIN: Final = ("forward", "a b", "layer/3")
 """Names that a profile shows as they are."""
 Shown = tuple[str, str, tuple[tuple[str, Any], ...]]
 """Domain, name and labels, as a profile shows them."""
+NAMES: Final = (
+    *("forward", "", "a b", "layer/3", 'a "quote"', "back\\slash", "schöne Grüße", "日本"),
+    *(
+        "tab\tand\nline",
+        "x" * 500,
+        "50%20",
+        "<b>&\"'</b>",
+        "{'k':1}",
+        "portagpu:x",
+        "a:b",
+        "it's",
+        " ",
+    ),
+)
+LABELS: Final[tuple[dict[str, Any], ...]] = (
+    {},
+    {"step": 3},
+    {"step": -(2**63), "loss": 0.1, "ok": True},
+    {"text": "it's {here}", "empty": ""},
+    {"big": 2**70, "small": 5e-324, "no": False},
+    {"infinite": float("inf")},
+    {"ü": 'schön "so"\n'},
+)
+DOMAINS: Final = (DOMAIN, "mine", "a.b-c_1")
+COLORS: Final = (None, "red", "#00ff80", 0x123456)
+KINDS: Final = ("annotate", "labelled", "function", "push", "region")
+THREAD_NAMES: Final = ("the main thread begins", "the other thread begins")
+MAX_LEFT: Final = 64
+"""Ranges that another program may have left open, where it was ended by an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,36 +146,6 @@ def _as_marked(shown: Shown) -> str:
     domain, name, labels = shown
     of = f" of the domain {domain}" if domain else ""
     return f"{_short(name)}{of}" + (f" with {dict(labels)}" if labels else "")
-
-
-NAMES: Final = (
-    *("forward", "", "a b", "layer/3", 'a "quote"', "back\\slash", "schöne Grüße", "日本"),
-    *(
-        "tab\tand\nline",
-        "x" * 500,
-        "50%20",
-        "<b>&\"'</b>",
-        "{'k':1}",
-        "portagpu:x",
-        "a:b",
-        "it's",
-        " ",
-    ),
-)
-LABELS: Final[tuple[dict[str, Any], ...]] = (
-    {},
-    {"step": 3},
-    {"step": -(2**63), "loss": 0.1, "ok": True},
-    {"text": "it's {here}", "empty": ""},
-    {"big": 2**70, "small": 5e-324, "no": False},
-    {"infinite": float("inf")},
-    {"ü": 'schön "so"\n'},
-)
-DOMAINS: Final = (DOMAIN, "mine", "a.b-c_1")
-COLORS: Final = (None, "red", "#00ff80", 0x123456)
-KINDS: Final = ("annotate", "labelled", "function", "push", "region")
-MAX_LEFT: Final = 64
-"""Ranges that another program may have left open, where it was ended by an error."""
 
 
 class _Ranges(Area):
@@ -445,7 +444,7 @@ class _Run:
             if event.is_user_annotation():
                 threads[event.start_thread_id()].append(shown)
         for events in threads.values():
-            own = {_thread_name(each): each for each in (False, True)}
+            own = {THREAD_NAMES[each]: each for each in (False, True)}
             thread = own.get(events[0].name)
             if thread is not None:
                 found = compared(events[1:], self.nodes[thread], thread)
@@ -468,12 +467,11 @@ CALLS: Final[Runners] = {
 """What runs each call of a program."""
 
 
-def _nothing(*given: Any) -> None:
-    del given
+def _nothing(*_: Any) -> None:
+    """What ends a block that no call ends."""
 
 
-def _pop(gpu: Backend, *given: Any) -> None:
-    del given
+def _pop(gpu: Backend, *_: Any) -> None:
     gpu.range_pop()
 
 
@@ -481,12 +479,8 @@ def _name_thread(other: bool) -> None:
     """Show in the profile which thread this is, by torch alone."""
     import torch
 
-    with torch.profiler.record_function(_thread_name(other)):
+    with torch.profiler.record_function(THREAD_NAMES[other]):
         pass
-
-
-def _thread_name(other: bool) -> str:
-    return "the other thread begins" if other else "the main thread begins"
 
 
 def _options() -> dict[str, Any]:

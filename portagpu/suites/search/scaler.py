@@ -30,6 +30,14 @@ if TYPE_CHECKING:
 
 RATES: Final = (1.0, 0.5)
 """The learning rates of the groups."""
+OPTIMIZERS: Final = ("a", "b")
+BAD: Final = ("none", "none", "inf", "nan", "-inf")
+ERRORS: Final = (RuntimeError, AssertionError, ValueError)
+SIZES: Final = {
+    "a": (((3,), "float32"), ((2, 2), "float32"), ((5,), "half")),
+    "b": (((4,), "float32"),),
+}
+"""The parameters of each optimizer; the first is a group, and the others are one."""
 
 
 @dataclass(slots=True)
@@ -129,16 +137,6 @@ class Model:
         for each in self.groups.values():
             each.stage, each.infinite, each.checked = "ready", False, False
         return True
-
-
-OPTIMIZERS: Final = ("a", "b")
-BAD: Final = ("none", "none", "inf", "nan", "-inf")
-ERRORS: Final = (RuntimeError, AssertionError, ValueError)
-SIZES: Final = {
-    "a": (((3,), "float32"), ((2, 2), "float32"), ((5,), "half")),
-    "b": (((4,), "float32"),),
-}
-"""The parameters of each optimizer; the first is a group, and the others are one."""
 
 
 class _Scaler(Area):

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _HOST: Final = "127.0.0.1"
 _POLL_S: Final = 0.002
+Reports = "Mapping[int, dict[str, Any]]"
 
 
 class RankDidNotAnswer(RuntimeError):
@@ -128,9 +129,6 @@ def follow(rank: Rank, number: int) -> Connection:
     link = Client((_HOST, int(store.get(_key(number)))))
     link.send_bytes(json.dumps(rank.rank).encode())
     return link
-
-
-Reports = "Mapping[int, dict[str, Any]]"
 
 
 def difference(reports: Mapping[int, dict[str, Any]]) -> str:

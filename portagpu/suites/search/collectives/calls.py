@@ -12,12 +12,67 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch.distributed as dist
 
+from portagpu.suites.search.collectives import model
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     import torch
 
     from portagpu.devices.collectives.comm import Comm
+
+    Contents = Callable[[model.Exchange, int], list[model.Content]]
+    """What the model says is in the buffers of a rank, by its position in the group."""
+    Start = Callable[[list[torch.Tensor], "Place"], Any]
+    """Starts a call on the buffers of its contents, and gives its work."""
+
+CHECKED: Final = frozenset(
+    {
+        "all_reduce",
+        "reduce",
+        "broadcast",
+        "all_gather",
+        "all_gather_into_tensor",
+        "all_gather_single",
+        "gather",
+        "scatter",
+        "reduce_scatter",
+        "reduce_scatter_tensor",
+        "reduce_scatter_single",
+        "all_to_all_single",
+    }
+)
+"""Calls that checked groups have too."""
+HELPERS: Final = frozenset(
+    {
+        "all_reduce_wider",
+        "all_reduce_with_nan",
+        "broadcast_bytes",
+        "all_gather_bytes",
+        "all_to_all_bytes",
+        "all_reduce_tuned",
+        "broadcast_tuned",
+        "all_gather_tuned",
+        "reduce_scatter_tuned",
+    }
+)
+"""portagpu's own: they have returned when they are done."""
+EACH_PART: Final = frozenset(
+    {
+        "scatter",
+        "reduce_scatter",
+        "reduce_scatter_tensor",
+        "reduce_scatter_single",
+        "reduce_scatter_tuned",
+        "all_to_all",
+        "all_to_all_single",
+        "all_to_all_bytes",
+    }
+)
+"""Calls whose input has a part for each position."""
+FLOATS: Final = ("float32", "float64", "float16", "bfloat16")
+CLAIMED: Final = (*FLOATS, "int64")
+"""No library refuses them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,83 +269,34 @@ def _tuned(operation: str) -> Callable[[list[torch.Tensor], Place], None]:
     return call
 
 
-CALLS: Final[Mapping[str, tuple[str, Callable[[list[torch.Tensor], Place], Any]]]] = {
-    "all_reduce": ("all_reduce", _all_reduce),
-    "reduce": ("reduce_to", _reduce),
-    "broadcast": ("broadcast", _broadcast),
-    "all_gather": ("all_gather", _all_gather),
-    "all_gather_into_tensor": ("all_gather_single", _all_gather_single),
-    "all_gather_single": ("all_gather_single", _all_gather_renamed),
-    "gather": ("gather", _gather),
-    "scatter": ("scatter", _scatter),
-    "reduce_scatter": ("reduce_scatter", _reduce_scatter),
-    "reduce_scatter_tensor": ("reduce_scatter_single", _reduce_scatter_single),
-    "reduce_scatter_single": ("reduce_scatter_single", _reduce_scatter_renamed),
-    "all_to_all": ("all_to_all", _all_to_all),
-    "all_to_all_single": ("all_to_all_single", _all_to_all_single),
-    "message": ("message", _message),
-    "ring": ("ring", _ring),
-    "all_reduce_wider": ("all_reduce", _all_reduce_wider),
-    "all_reduce_with_nan": ("all_reduce", _all_reduce_with_nan),
-    "broadcast_bytes": ("broadcast", _broadcast_bytes),
-    "all_gather_bytes": ("all_gather_single", _all_gather_bytes),
-    "all_to_all_bytes": ("all_to_all_single", _all_to_all_bytes),
-    "all_reduce_tuned": ("all_reduce", _tuned("all_reduce")),
-    "broadcast_tuned": ("broadcast", _tuned("broadcast")),
-    "all_gather_tuned": ("all_gather_single", _tuned("all_gather")),
-    "reduce_scatter_tuned": ("reduce_scatter_single", _tuned("reduce_scatter")),
+CALLS: Final[Mapping[str, tuple[Contents, Start]]] = {
+    "all_reduce": (model.all_reduce, _all_reduce),
+    "reduce": (model.reduce_to, _reduce),
+    "broadcast": (model.broadcast, _broadcast),
+    "all_gather": (model.all_gather, _all_gather),
+    "all_gather_into_tensor": (model.all_gather_single, _all_gather_single),
+    "all_gather_single": (model.all_gather_single, _all_gather_renamed),
+    "gather": (model.gather, _gather),
+    "scatter": (model.scatter, _scatter),
+    "reduce_scatter": (model.reduce_scatter, _reduce_scatter),
+    "reduce_scatter_tensor": (model.reduce_scatter_single, _reduce_scatter_single),
+    "reduce_scatter_single": (model.reduce_scatter_single, _reduce_scatter_renamed),
+    "all_to_all": (model.all_to_all, _all_to_all),
+    "all_to_all_single": (model.all_to_all_single, _all_to_all_single),
+    "message": (model.message, _message),
+    "ring": (model.ring, _ring),
+    "all_reduce_wider": (model.all_reduce, _all_reduce_wider),
+    "all_reduce_with_nan": (model.all_reduce, _all_reduce_with_nan),
+    "broadcast_bytes": (model.broadcast, _broadcast_bytes),
+    "all_gather_bytes": (model.all_gather_single, _all_gather_bytes),
+    "all_to_all_bytes": (model.all_to_all_single, _all_to_all_bytes),
+    "all_reduce_tuned": (model.all_reduce, _tuned("all_reduce")),
+    "broadcast_tuned": (model.broadcast, _tuned("broadcast")),
+    "all_gather_tuned": (model.all_gather_single, _tuned("all_gather")),
+    "reduce_scatter_tuned": (model.reduce_scatter_single, _tuned("reduce_scatter")),
 }
-"""By a call's name: the model's function, and what starts it on the buffers of its contents."""
+"""By a call's name: what the model says of it, and what starts it."""
 REDUCES: Final = frozenset(name for name in CALLS if "reduce" in name)
-CHECKED: Final = frozenset(
-    {
-        "all_reduce",
-        "reduce",
-        "broadcast",
-        "all_gather",
-        "all_gather_into_tensor",
-        "all_gather_single",
-        "gather",
-        "scatter",
-        "reduce_scatter",
-        "reduce_scatter_tensor",
-        "reduce_scatter_single",
-        "all_to_all_single",
-    }
-)
-"""Calls that checked groups have too."""
-HELPERS: Final = frozenset(
-    {
-        "all_reduce_wider",
-        "all_reduce_with_nan",
-        "broadcast_bytes",
-        "all_gather_bytes",
-        "all_to_all_bytes",
-        "all_reduce_tuned",
-        "broadcast_tuned",
-        "all_gather_tuned",
-        "reduce_scatter_tuned",
-    }
-)
-"""portagpu's own: they have returned when they are done."""
-EACH_PART: Final = frozenset(
-    {
-        "scatter",
-        "reduce_scatter",
-        "reduce_scatter_tensor",
-        "reduce_scatter_single",
-        "reduce_scatter_tuned",
-        "all_to_all",
-        "all_to_all_single",
-        "all_to_all_bytes",
-    }
-)
-"""Calls whose input has a part for each position."""
-
-
-FLOATS: Final = ("float32", "float64", "float16", "bfloat16")
-CLAIMED: Final = (*FLOATS, "int64")
-"""No library refuses them."""
 
 
 def is_claimed(comm: Comm, name: str, dtype: str, op: str, shape: str, *, in_place: bool) -> bool:

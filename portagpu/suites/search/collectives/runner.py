@@ -176,7 +176,7 @@ class Runner:
         kind = model.Sum(op, dtype, ranks, helper) if name in REDUCES else None
         x, counts = _exchange(name, kind, dtype, seed, values, ranks, n, uneven)
         exchange = model.Exchange(x, counts, ranks, root=root, kind=kind, in_place=in_place)
-        contents = getattr(model, CALLS[name][0])(exchange, max(position, 0))
+        contents = CALLS[name][0](exchange, max(position, 0))
         if not takes_part:
             contents = [model.Content(each.what, each.before, each.before) for each in contents]
         at = Place(
@@ -200,7 +200,7 @@ class Runner:
         if takes_part:
             self.report.members.append(index)
         claimed = is_claimed(self.rank.gpu.comm, name, dtype, op, shape, in_place=in_place)
-        agrees = f"{index} {seed}" if takes_part and CALLS[name][0] == "all_reduce" else ""
+        agrees = f"{index} {seed}" if takes_part and CALLS[name][0] is model.all_reduce else ""
         step = Step(index, label, None, buffers, claimed, agrees)
         if 0 <= late == position:
             time.sleep(LATE_S)

@@ -31,6 +31,13 @@ if TYPE_CHECKING:
 MIB: Final = 1 << 20
 SLACK: Final = 16 * MIB
 """How far a tensor's count may be off: ``Backend.memory_stats``."""
+KEYS: Final = tuple(
+    f"{kind}_bytes.all.{what}" for kind in ("allocated", "reserved") for what in ("current", "peak")
+)
+TRIES: Final = 3
+"""How often two calls may see another amount in use: other processes take and free memory."""
+_STATUS: Final = Path("/proc/self/status")
+_FIELDS: Final = re.compile(rb"^(RssFile|VmSwap):\s+(\d+) kB", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,13 +165,6 @@ class Model:
         self.highest = self.current()
 
 
-KEYS: Final = tuple(
-    f"{kind}_bytes.all.{what}" for kind in ("allocated", "reserved") for what in ("current", "peak")
-)
-TRIES: Final = 3
-"""How often two calls may see another amount in use: other processes take and free memory."""
-
-
 def wrong_counters(stats: Mapping[str, int]) -> str:
     """What is wrong with statistics by themselves."""
     for key in KEYS:
@@ -206,10 +206,6 @@ def wrong_info(source: Any, gpu: Backend, in_use: int = 0) -> str:
     if (allocated := gpu.memory_allocated()) > total:
         return f"{allocated} bytes of tensors are on a device of {total}"
     return ""
-
-
-_STATUS: Final = Path("/proc/self/status")
-_FIELDS: Final = re.compile(rb"^(RssFile|VmSwap):\s+(\d+) kB", re.MULTILINE)
 
 
 def kernel_share(gpu: Backend, status: Path = _STATUS) -> int:

@@ -38,6 +38,46 @@ if TYPE_CHECKING:
 
 BYTES: Final = 16
 """At least as many as a call has arguments."""
+SEEDS: Final = tuple(range(16))
+PATTERN_SEEDS: Final = tuple(range(256))
+MAX_CALLS: Final = 32
+"""Calls of a program."""
+DTYPES: Final = {"reduce": 2, "product": 2}
+"""An operation is named once for this many of its dtypes, or once for 4; these have more forms."""
+CASTS: Final = 40
+"""How often the cast is named among the operations, for its many pairs of dtypes."""
+ATTENTIONS: Final = 8
+CALLS: Final[dict[str, Callable[..., str]]] = {
+    "cast": casts.cast_difference,
+    "elementwise": elementwise.elementwise_difference,
+    "reduce": reductions.reduction_difference,
+    "product": products.product_difference,
+    "move": moves.indexing_difference,
+    "gradient": gradients.gradient_difference,
+    "attention": products.attention_difference,
+}
+_PRODUCT: Final = {
+    "kind": products.KINDS,
+    "m": products.SIZES,
+    "k": products.INNER,
+    "n": products.SIZES,
+    "layout": LAYOUTS,
+    "other_layout": LAYOUTS,
+    "alpha": products.ALPHAS,
+    "beta": products.BETAS,
+    "form": products.FORMS,
+    "seed": SEEDS,
+}
+_ATTENTION: Final = {
+    "mask": products.MASKS,
+    "queries": products.QUERIES,
+    "keys": products.KEYS,
+    "width": products.WIDTHS,
+    "scale": products.SCALES,
+    "heads": (1, 2),
+    "layout": products.LAYOUTS,
+    "seed": SEEDS,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,26 +125,6 @@ def drawn(choices: Sequence[Choice], *, calls: int) -> SearchStrategy[Program]:
 
     several = st.binary(min_size=BYTES + 1, max_size=BYTES + 1)
     return st.tuples(st.integers(0, len(every) - 1), several).map(program)
-
-
-SEEDS: Final = tuple(range(16))
-PATTERN_SEEDS: Final = tuple(range(256))
-MAX_CALLS: Final = 32
-"""Calls of a program."""
-DTYPES: Final = {"reduce": 2, "product": 2}
-"""An operation is named once for this many of its dtypes, or once for 4; these have more forms."""
-CASTS: Final = 40
-"""How often the cast is named among the operations, for its many pairs of dtypes."""
-ATTENTIONS: Final = 8
-CALLS: Final[dict[str, Callable[..., str]]] = {
-    "cast": casts.cast_difference,
-    "elementwise": elementwise.elementwise_difference,
-    "reduce": reductions.reduction_difference,
-    "product": products.product_difference,
-    "move": moves.indexing_difference,
-    "gradient": gradients.gradient_difference,
-    "attention": products.attention_difference,
-}
 
 
 class _Numbers(Area):
@@ -197,18 +217,6 @@ _REDUCE: Final = {
     "form": reductions.FORMS,
     "seed": SEEDS,
 }
-_PRODUCT: Final = {
-    "kind": products.KINDS,
-    "m": products.SIZES,
-    "k": products.INNER,
-    "n": products.SIZES,
-    "layout": LAYOUTS,
-    "other_layout": LAYOUTS,
-    "alpha": products.ALPHAS,
-    "beta": products.BETAS,
-    "form": products.FORMS,
-    "seed": SEEDS,
-}
 _MOVE: Final = {
     "kind": moves.KINDS,
     "shape": _lists(moves.SIZES),
@@ -220,16 +228,6 @@ _GRADIENT: Final = {
     "shape": _lists(gradients.SIZES),
     "layout": LAYOUTS,
     "form": gradients.FORMS,
-    "seed": SEEDS,
-}
-_ATTENTION: Final = {
-    "mask": products.MASKS,
-    "queries": products.QUERIES,
-    "keys": products.KEYS,
-    "width": products.WIDTHS,
-    "scale": products.SCALES,
-    "heads": (1, 2),
-    "layout": products.LAYOUTS,
     "seed": SEEDS,
 }
 _CAST: Final = {

@@ -56,6 +56,12 @@ SEEDS: Final = 16
 PATTERNS: Final = "patterns"
 WIDE: Final = ("float32", "float64")
 """Of these the patterns are those of the dtype that they are cast to, and what is between."""
+KINDS: Final = (PATTERNS, "mixed", "special", "wide")
+SOURCES: Final = ("float32", "bool", *INTEGERS, "bfloat16", "float16", "float64", *COMPLEX, *FP8)
+SHAPES: Final = ((7,), (), (0,), (1,), (3, 5), (33,), (2, 3, 4), (65,), (1, 17), (300,))
+LAYOUTS_OF_CASTS: Final = LAYOUTS
+PATTERN_DTYPES: Final = ("uint8", "int8", "int16", *SMALL)
+"""The formats of 8 and 16 bits of which every pattern is a number or NaN."""
 
 
 @lru_cache(maxsize=512)
@@ -135,12 +141,12 @@ def cast_difference(
         found = x.to(into, copy=True)
     wrong = wrong_result(found, wanted, size, target)
     if wrong:
-        return f"{what} {wrong}{_of(found, wanted, placed, target)}"
+        return f"{what} {wrong}{_explanation(found, wanted, placed, target)}"
     changed = placed.changed()
     return f"{what} wrote its input: {changed}" if changed else ""
 
 
-def _of(found: torch.Tensor, wanted: list[Right], placed: Placed, target: str) -> str:
+def _explanation(found: torch.Tensor, wanted: list[Right], placed: Placed, target: str) -> str:
     """The number that was cast wrongly, or that strides were ignored."""
     from portagpu.suites.search.numbers.tensors import dtype_of, is_right, listed
 
@@ -190,16 +196,6 @@ def _copied(
         if changed and index not in mine:
             return f"wrote number {index} of the storage, between its elements"
     return found
-
-
-KINDS: Final = (PATTERNS, "mixed", "special", "wide")
-SOURCES: Final = ("float32", "bool", *INTEGERS, "bfloat16", "float16", "float64", *COMPLEX, *FP8)
-SHAPES: Final = ((7,), (), (0,), (1,), (3, 5), (33,), (2, 3, 4), (65,), (1, 17), (300,))
-LAYOUTS_OF_CASTS: Final = LAYOUTS
-
-
-PATTERN_DTYPES: Final = ("uint8", "int8", "int16", *SMALL)
-"""The formats of 8 and 16 bits of which every pattern is a number or NaN."""
 
 
 def differences(gpu: Backend, source: str) -> list[str]:

@@ -349,7 +349,7 @@ class _Call:
             found = into.tensor
         wrong = wrong_result(found, wanted, self.request.shape, result, signs=self._signs())
         if wrong:
-            return f"{what} {wrong}{self._why(found, wanted, into, operands, columns)}"
+            return f"{what} {wrong}{self._explanation(found, wanted, into, operands, columns)}"
         if into is not None and (changed := into.changed(written=True)):
             return f"{what} wrote outside its elements: {changed}"
         for number, each in enumerate(operands, 1):
@@ -361,7 +361,7 @@ class _Call:
         """Whether zeros have their signs: torch adds complex numbers times one, by (1+0j)."""
         return self.request.op.signs and kind_of(self.request.common) != "complex"
 
-    def _why(
+    def _explanation(
         self,
         found: torch.Tensor,
         wanted: list[Right],

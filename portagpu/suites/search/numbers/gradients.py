@@ -31,6 +31,14 @@ Rows = list[list[Any]]
 Pulled = tuple[Rows, Rows | None]
 INDEX: Final = (0, -1, 0, 1)
 """The rows that index_select takes, from a matrix of two rows or more; of fewer the first."""
+SIZES: Final = ((3, 5), (1, 7), (5, 1), (9, 7), (1, 1), (0, 4), (33, 8))
+FORMS: Final = ("backward", "accumulate", "grad", "retain", "detached")
+OPS: Final = (
+    *("add", "sub", "mul", "where", "maximum", "square", "neg", "abs", "relu", "clamp", "exp"),
+    *("tanh", "sigmoid", "masked_fill", "sum", "mean", "amax", "max", "prod", "cumsum", "softmax"),
+    *("gather", "index_select", "transpose", "flip", "cat", "slice", "expand", "add a row"),
+    *("multiply by a row", "matmul", "linear", "cast", "chain"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,16 +352,6 @@ def torch_maximum(x: torch.Tensor, y: torch.Tensor, _gpu: Any) -> torch.Tensor:
     return torch.maximum(x, y)
 
 
-SIZES: Final = ((3, 5), (1, 7), (5, 1), (9, 7), (1, 1), (0, 4), (33, 8))
-FORMS: Final = ("backward", "accumulate", "grad", "retain", "detached")
-OPS: Final = (
-    *("add", "sub", "mul", "where", "maximum", "square", "neg", "abs", "relu", "clamp", "exp"),
-    *("tanh", "sigmoid", "masked_fill", "sum", "mean", "amax", "max", "prod", "cumsum", "softmax"),
-    *("gather", "index_select", "transpose", "flip", "cat", "slice", "expand", "add a row"),
-    *("multiply by a row", "matmul", "linear", "cast", "chain"),
-)
-
-
 def gradient_difference(
     gpu: Backend, op: str, dtype: str, shape: list[int], layout: str, form: str, seed: int
 ) -> str:
@@ -391,7 +389,7 @@ def gradient_difference(
         flat = [_times(each, times, dtype) for line in right or [] for each in line]
         wrong = wrong_result(got, flat, tuple(leaf.shape), dtype, signs=False)
         if wrong:
-            return f"{name} {wrong}{_why(got, right, times, dtype)}"
+            return f"{name} {wrong}{_explanation(got, right, times, dtype)}"
     operands = [("operand 1", first), ("operand 2", second)]
     if times == 1:
         # a leaf may keep a view of the gradient given, and add the next one into it
@@ -450,7 +448,7 @@ def _times(right: Right, times: int, dtype: str) -> Right:
     return rounded(float(times * right), dtype)
 
 
-def _why(got: torch.Tensor, right: Rows | None, times: int, dtype: str) -> str:
+def _explanation(got: torch.Tensor, right: Rows | None, times: int, dtype: str) -> str:
     """Whether it was added up too often or too seldom."""
     from portagpu.suites.search.numbers.tensors import listed, wrong_elements
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 
 Rows = list[list[Any]]
+SIZES: Final = ((3, 5), (1, 17), (7, 1), (9, 7), (0, 4), (4, 0), (1, 1), (2, 131), (19, 5))
+KINDS: Final = ("distinct", "special", "integers", "mixed", "wide")
 
 
 @dataclass(slots=True)
@@ -420,10 +422,6 @@ OPS: Final[dict[str, Move]] = {
     "pad": Move(_pad),
     "copy_ into rows": Move(_fill_copy),
 }
-
-
-SIZES: Final = ((3, 5), (1, 17), (7, 1), (9, 7), (0, 4), (4, 0), (1, 1), (2, 131), (19, 5))
-KINDS: Final = ("distinct", "special", "integers", "mixed", "wide")
 
 
 def indexing_difference(

@@ -63,6 +63,14 @@ FORMS: Final = ("function", "method", "out", "in place", "again", "gradless", "@
 OPS: Final = ("mm", "matmul", "bmm", "mv", "dot", "addmm", "baddbmm", "linear", "outer", "addmv")
 KINDS: Final = ("integers", "mixed", "ordinary", "special", "distinct")
 _ADDS: Final = ("addmm", "baddbmm", "addmv", "linear")
+Raw = tuple[Any, float, int, float]
+"""A value, its error before the last rounding, the whole size of its terms, and that of flushes."""
+MASKS: Final = ("none", "bool", "float", "causal", "infinite", "empty row")
+QUERIES: Final = (4, 1, 7, 9)
+KEYS: Final = (5, 1, 4, 9)
+WIDTHS: Final = (4, 1, 8, 16)
+SCALES: Final = (None, 0.5, 2.0)
+LAYOUTS: Final = WRITABLE
 
 
 def product_difference(
@@ -192,10 +200,6 @@ def finished_product(line: Sequence[Any], column: Sequence[Any], dtype: str) -> 
     return finished(_product(line, column, dtype, False), dtype)
 
 
-Raw = tuple[Any, float, int, float]
-"""A value, its error before the last rounding, the whole size of its terms, and that of flushes."""
-
-
 def _wanted(
     gpu: Backend, op: str, dtype: str, a: Placed, b: Placed, sizes: tuple[int, int, int, int]
 ) -> list[Any]:
@@ -322,13 +326,6 @@ def finished(raw: Raw | None, dtype: str) -> Right:
     return Within(float(value), bound + last + lost)
 
 
-MASKS: Final = ("none", "bool", "float", "causal", "infinite", "empty row")
-QUERIES: Final = (4, 1, 7, 9)
-KEYS: Final = (5, 1, 4, 9)
-WIDTHS: Final = (4, 1, 8, 16)
-SCALES: Final = (None, 0.5, 2.0)
-
-
 def attention_difference(
     gpu: Backend,
     dtype: str,
@@ -440,6 +437,3 @@ def _row(
         bound = relative * size + 2 * own * abs(value) + n * smallest_normal(dtype) * most_value
         found.append(Within(value, bound + smallest_normal(dtype)))
     return found
-
-
-LAYOUTS: Final = WRITABLE

@@ -46,6 +46,22 @@ if TYPE_CHECKING:
 
     from portagpu.devices.contract import Backend
 
+KINDS: Final = ("integers", "mixed", "special", "wide", "ones", "ordinary", "denormal")
+DIMS: Final = ((), (0,), (-1,), (0, 1), (1,))
+"""The dimensions that are reduced; () is all of them."""
+SHAPES: Final = (
+    *((7,), (), (1,), (3, 5), (2, 3, 4), (33,), (65,), (0, 3), (3, 0), (9, 7), (300,), (2, 131)),
+    *((1031,), (4099,)),
+)
+FORMS: Final = ("function", "method", "out", "keepdim", "again", "wider")
+WIDER: Final = {"float16": "float32", "bfloat16": "float32", "float32": "float64"}
+ALL: Final = "bool int float complex"
+OF_ALL: Final = ("max of all", "min of all")
+NO_KEEPDIM: Final = ("count_nonzero", "cumsum", "softmax", *OF_ALL)
+NO_OUT: Final = ("softmax", "count_nonzero", "max", "min", "prod", "any", "all", *OF_ALL)
+NO_METHOD: Final = ("linalg.vector_norm",)
+WITH_DTYPE: Final = ("sum", "mean", "prod", "cumsum")
+
 
 def gamma(n: int, u: float) -> float:
     """n u / (1 - n u): n roundings; infinite where nothing follows any more."""
@@ -208,17 +224,6 @@ def softmax_of(values: Sequence[float], dtype: str) -> list[Right]:
     return [Within(each / total, relative * each / total + tiny) for each in weights]
 
 
-KINDS: Final = ("integers", "mixed", "special", "wide", "ones", "ordinary", "denormal")
-DIMS: Final = ((), (0,), (-1,), (0, 1), (1,))
-"""The dimensions that are reduced; () is all of them."""
-SHAPES: Final = (
-    *((7,), (), (1,), (3, 5), (2, 3, 4), (33,), (65,), (0, 3), (3, 0), (9, 7), (300,), (2, 131)),
-    *((1031,), (4099,)),
-)
-FORMS: Final = ("function", "method", "out", "keepdim", "again", "wider")
-WIDER: Final = {"float16": "float32", "bfloat16": "float32", "float32": "float64"}
-
-
 @dataclass(frozen=True, slots=True)
 class Reduction:
     """One operation over dimensions. ``right(values, dtype)`` is of one row.
@@ -236,7 +241,6 @@ class Reduction:
     classes: tuple[str, ...] = ()
 
 
-ALL: Final = "bool int float complex"
 OPS: Final[dict[str, Reduction]] = {
     "sum": Reduction(ALL, sum_of, result="sum"),
     "mean": Reduction("float", mean_of),
@@ -256,11 +260,6 @@ OPS: Final[dict[str, Reduction]] = {
     "softmax": Reduction("float", softmax_of, "each", running=True, empty=False),
     "linalg.vector_norm": Reduction("float", norm_of, empty=False),
 }
-OF_ALL: Final = ("max of all", "min of all")
-NO_KEEPDIM: Final = ("count_nonzero", "cumsum", "softmax", *OF_ALL)
-NO_OUT: Final = ("softmax", "count_nonzero", "max", "min", "prod", "any", "all", *OF_ALL)
-NO_METHOD: Final = ("linalg.vector_norm",)
-WITH_DTYPE: Final = ("sum", "mean", "prod", "cumsum")
 
 
 def reduction_difference(
@@ -313,7 +312,7 @@ def reduction_difference(
             return f"the index of {what} {wrong}"
     wrong = wrong_result(values, wanted, shape_out, result, signs=False)
     if wrong:
-        return f"{what} {wrong}{_why(found, values, placed, size, over, dtype, form)}"
+        return f"{what} {wrong}{_explanation(found, values, placed, size, over, dtype, form)}"
     changed = placed.changed()
     return f"{what} wrote its input: {changed}" if changed else ""
 
@@ -421,7 +420,7 @@ def _run(
     return function(*given, **named) if form == "again" else found
 
 
-def _why(
+def _explanation(
     op: Reduction,
     found: torch.Tensor,
     placed: Placed,

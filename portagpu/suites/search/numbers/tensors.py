@@ -49,6 +49,15 @@ MAX_WHOLE: Final = 8
 SHORT: Final = 32
 LONG: Final = 512
 """Up to this many numbers are drawn in powers of two."""
+Shape = tuple[int, ...]
+WRITABLE: Final = ("plain", "every second", "transposed", "offset", "rows apart")
+LAYOUTS: Final = (*WRITABLE, "expanded", "overlapping")
+"""How elements lie: row by row, every second one, column by column, from the fourth on, with three
+unused elements between rows; one row for all (stride 0), and rows that begin one element apart."""
+_BITS: Final = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
+Right = Any
+"""A number that is right exactly, :class:`Within`, a tuple of which each is right, or None where
+nothing is claimed."""
 
 
 def numbers(dtype: str, kind: str, n: int, seed: int) -> tuple[Any, ...]:
@@ -215,14 +224,6 @@ def host_tensor(values: tuple[Any, ...] | list[Any], dtype: str) -> torch.Tensor
     return torch.tensor(values, dtype=kind)
 
 
-Shape = tuple[int, ...]
-WRITABLE: Final = ("plain", "every second", "transposed", "offset", "rows apart")
-LAYOUTS: Final = (*WRITABLE, "expanded", "overlapping")
-"""How elements lie: row by row, every second one, column by column, from the fourth on, with three
-unused elements between rows; one row for all (stride 0), and rows that begin one element apart."""
-_BITS: Final = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
-
-
 @lru_cache(maxsize=1024)
 def strides_of(shape: Shape, layout: str) -> tuple[tuple[int, ...], int, int]:
     """(strides, offset, elements of storage) of a layout."""
@@ -351,11 +352,6 @@ class Within:
 
     value: Any
     bound: float
-
-
-Right = Any
-"""A number that is right exactly, :class:`Within`, a tuple of which each is right, or None where
-nothing is claimed."""
 
 
 def is_right(got: Any, right: Right, signs: bool = True) -> bool:

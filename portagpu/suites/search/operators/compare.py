@@ -28,6 +28,18 @@ if TYPE_CHECKING:
     from portagpu.suites.search.operators.database import Operator
     from portagpu.suites.search.operators.samples import Sample
 
+_EXACT = """
+    clone copy _to_copy detach zeros zeros_like ones ones_like empty empty_like full full_like
+    arange scalar_tensor eye new_zeros new_empty new_full new_ones cat stack where gather flip
+    roll index_select index select_backward slice_backward masked_fill scatter neg tril triu"""
+"""Operators that round nothing."""
+SIGNS: Final = (2, 0, 1, 3)
+"""Of which changes of a leaf the largest counts: with random signs, plus, minus, and random again.
+What is right with the first alone is right: more changes make no bound smaller."""
+_MIN_CHANGE: Final = 2.0**-20
+"""The smallest relative change whose effect float64 still shows."""
+_NO_MATTER: Final = math.inf
+
 
 def first_difference(
     got: list[Result], reference: Reference, terms: int, each: bool, names: list[str], values: bool
@@ -239,23 +251,8 @@ def inner_results_nudged(eps: float, seed: int) -> AbstractContextManager[Any]:
     return made
 
 
-_EXACT = """
-    clone copy _to_copy detach zeros zeros_like ones ones_like empty empty_like full full_like
-    arange scalar_tensor eye new_zeros new_empty new_full new_ones cat stack where gather flip
-    roll index_select index select_backward slice_backward masked_fill scatter neg tril triu"""
-"""Operators that round nothing."""
-
-
 def _computes(func: Any) -> bool:
     return func._schema.name.partition("::")[2] not in _EXACT.split()
-
-
-SIGNS: Final = (2, 0, 1, 3)
-"""Of which changes of a leaf the largest counts: with random signs, plus, minus, and random again.
-What is right with the first alone is right: more changes make no bound smaller."""
-_MIN_CHANGE: Final = 2.0**-20
-"""The smallest relative change whose effect float64 still shows."""
-_NO_MATTER: Final = math.inf
 
 
 @dataclass(slots=True)

@@ -36,6 +36,51 @@ _NEEDED: Final = (
 
 Operator = Any
 """An ``OpInfo`` of torch, which has no types."""
+FORWARD: Final = "forward"
+SPREAD: Final = "not contiguous"
+AGAIN: Final = "second call"
+BACKWARD: Final = "backward"
+_TESTS: Final[Mapping[str, tuple[str, str]]] = {
+    FORWARD: ("TestCommon", "test_compare_cpu"),
+    SPREAD: ("TestCommon", "test_noncontiguous_samples"),
+    BACKWARD: ("TestBwdGradients", "test_fn_grad"),
+}
+UNINITIALISED: Final = frozenset(
+    (
+        "empty",
+        "empty_like",
+        "empty_permuted",
+        "empty_strided",
+        "new_empty",
+        "new_empty_strided",
+        "resize_",
+        "resize_as_",
+    )
+)
+"""Results that hold whatever was in memory (docs of torch.empty, Tensor.resize_)."""
+WRITES: Final = frozenset(("nn.functional.batch_norm", "nn.functional.instance_norm"))
+"""They write their running statistics, also where the momentum is 0 (docs of torch.nn.BatchNorm2d),
+which rounds them."""
+TIES: Final = frozenset(
+    ("sort", "argsort", "topk", "kthvalue", "mode", "median", "nanmedian", "masked.median")
+)
+"""Which of several equal values an index names is not promised (docs of torch.sort without
+``stable``, topk, kthvalue, mode, median)."""
+UNWRITTEN: Final = frozenset(("linalg.lstsq",))
+"""Their second call may round otherwise: gelsy begins with the pivots in ``jpvt``, which torch does
+not write (pytorch v2.13.0, aten/src/ATen/native/BatchLinearAlgebra.cpp, apply_lstsq)."""
+ON_THE_HOST: Final = frozenset(("tensor_split",))
+"""Tensors other than the first one have to be on the CPU (docs of torch.tensor_split)."""
+OTHER_WIDTH: Final = frozenset(("linspace", "logspace", "torch.ops.aten._safe_softmax.default"))
+"""Results of the default dtype (docs of torch.linspace), or of the one in which they are summed."""
+FLOAT16: Final = frozenset(("float16",))
+OWN: Final[Mapping[str, tuple[frozenset[str], str]]] = {
+    "nn.functional.soft_margin_loss": (
+        FLOAT16,
+        "exp of the product overflows in float16 (pytorch v2.13.0, aten/src/ATen/native/Loss.cpp)",
+    ),
+}
+"""Operator -> the dtypes in which torch's own formula is not right, and why, with the source."""
 
 
 @cache
@@ -91,61 +136,6 @@ def claimed_dtypes(operator: Operator, device_type: str) -> list[str]:
 def has_backward(operator: Operator, device_type: str, dtype: Any) -> bool:
     """Whether torch declares a gradient for that dtype there."""
     return bool(dtype in operator.supported_backward_dtypes(device_type))
-
-
-FORWARD: Final = "forward"
-SPREAD: Final = "not contiguous"
-AGAIN: Final = "second call"
-BACKWARD: Final = "backward"
-
-_TESTS: Final[Mapping[str, tuple[str, str]]] = {
-    FORWARD: ("TestCommon", "test_compare_cpu"),
-    SPREAD: ("TestCommon", "test_noncontiguous_samples"),
-    BACKWARD: ("TestBwdGradients", "test_fn_grad"),
-}
-
-UNINITIALISED: Final = frozenset(
-    (
-        "empty",
-        "empty_like",
-        "empty_permuted",
-        "empty_strided",
-        "new_empty",
-        "new_empty_strided",
-        "resize_",
-        "resize_as_",
-    )
-)
-"""Results that hold whatever was in memory (docs of torch.empty, Tensor.resize_)."""
-
-WRITES: Final = frozenset(("nn.functional.batch_norm", "nn.functional.instance_norm"))
-"""They write their running statistics, also where the momentum is 0 (docs of torch.nn.BatchNorm2d),
-which rounds them."""
-
-TIES: Final = frozenset(
-    ("sort", "argsort", "topk", "kthvalue", "mode", "median", "nanmedian", "masked.median")
-)
-"""Which of several equal values an index names is not promised (docs of torch.sort without
-``stable``, topk, kthvalue, mode, median)."""
-
-UNWRITTEN: Final = frozenset(("linalg.lstsq",))
-"""Their second call may round otherwise: gelsy begins with the pivots in ``jpvt``, which torch does
-not write (pytorch v2.13.0, aten/src/ATen/native/BatchLinearAlgebra.cpp, apply_lstsq)."""
-
-ON_THE_HOST: Final = frozenset(("tensor_split",))
-"""Tensors other than the first one have to be on the CPU (docs of torch.tensor_split)."""
-
-OTHER_WIDTH: Final = frozenset(("linspace", "logspace", "torch.ops.aten._safe_softmax.default"))
-"""Results of the default dtype (docs of torch.linspace), or of the one in which they are summed."""
-
-FLOAT16: Final = frozenset(("float16",))
-OWN: Final[Mapping[str, tuple[frozenset[str], str]]] = {
-    "nn.functional.soft_margin_loss": (
-        FLOAT16,
-        "exp of the product overflows in float16 (pytorch v2.13.0, aten/src/ATen/native/Loss.cpp)",
-    ),
-}
-"""Operator -> the dtypes in which torch's own formula is not right, and why, with the source."""
 
 
 def own_reason(operator: Operator, dtype: str) -> str:

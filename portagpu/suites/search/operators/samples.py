@@ -31,6 +31,15 @@ _LOOKED_AT: Final = 32
 
 Sample = Any
 """A ``SampleInput`` of torch, which has no types."""
+MAX_SAMPLES: Final = 4
+ODD: Final[Mapping[str, int]] = {"S": 7, "M": 11, "L": 33}
+"""Instead of 5, 10 and 20. Odd sizes leave a rest in every vector and block; the largest, and the
+squares of the others, are more than the 32 lanes of a warp."""
+MAX_ELEMENTS: Final = 2**12
+"""Elements of an enlarged tensor at most: a sample takes milliseconds."""
+_OWN_SIZES: Final = frozenset(("_segment_reduce", "histogramdd"))
+"""Samples in which written lengths belong to the constants; torch checks no length of the first
+where a caller asks it to trust them (``unsafe``)."""
 
 
 @contextmanager
@@ -273,17 +282,6 @@ def shown(sample: Sample) -> str:
     parts += [f"{key}={short(value)}" for key, value in sample.kwargs.items()]
     line = ", ".join(parts)
     return line if len(line) <= 100 else f"{line[:100]}..."
-
-
-MAX_SAMPLES: Final = 4
-ODD: Final[Mapping[str, int]] = {"S": 7, "M": 11, "L": 33}
-"""Instead of 5, 10 and 20. Odd sizes leave a rest in every vector and block; the largest, and the
-squares of the others, are more than the 32 lanes of a warp."""
-MAX_ELEMENTS: Final = 2**12
-"""Elements of an enlarged tensor at most: a sample takes milliseconds."""
-_OWN_SIZES: Final = frozenset(("_segment_reduce", "histogramdd"))
-"""Samples in which written lengths belong to the constants; torch checks no length of the first
-where it is told to trust them (``unsafe``)."""
 
 
 def samples(

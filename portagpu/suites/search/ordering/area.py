@@ -37,6 +37,9 @@ PROBE_S: Final = 0.1
 """A device whose launches hold the host for that long works while it launches."""
 PROVED: Final = 32
 """Shorter work is tried again after this many programs whose work was long enough at once."""
+MAX_PHRASES = 6
+PAUSES = (0.003, 0.003, 0.003, 0.03)
+"""Seconds of the host: the longest shows best by how much a clock may be off."""
 
 
 @dataclass(slots=True)
@@ -124,14 +127,6 @@ class Ordering(Area):
         if work and not found:
             length.proved(work, work == first)
         return found
-
-
-AREA: Final = Ordering()
-
-
-MAX_PHRASES = 6
-PAUSES = (0.003, 0.003, 0.003, 0.03)
-"""Seconds of the host: the longest shows best by how much a clock may be off."""
 
 
 @cache
@@ -447,3 +442,6 @@ def programs_for(gpu: Backend) -> SearchStrategy[Program]:
     before = st.composite(lambda draw: _Phrases(draw, **has).before())()
     lists = st.tuples(before, st.lists(phrase, min_size=1, max_size=MAX_PHRASES))
     return lists.map(lambda found: [*found[0], *chain.from_iterable(found[1])])
+
+
+AREA: Final = Ordering()

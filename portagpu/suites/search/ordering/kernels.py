@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 
 SETTLE_S: Final = 0.2
 """Longer than the longest work of a program. Nothing is judged by it: it chooses the words."""
+SLACK_MS: Final = 1.0
+"""How far two clocks may differ apart from their rates."""
+RATE: Final = 1e-3
+"""Crystals of two clocks differ by 100 parts per million at most; ten times that is allowed."""
+BACK_MS: Final = 0.01
+"""How far below zero an ordered pair may be: ``streams/elapsed-time-never-negative``."""
 
 
 class Kernels(Protocol):
@@ -192,14 +198,6 @@ def captured(steps: list[Any], token: int) -> Recipe:
                 through.add(len(found))
             found.append(Step(lane, Kernel("add" if kind == "add" else "copy", target, source)))
     return Recipe(found, frozenset(through))
-
-
-SLACK_MS: Final = 1.0
-"""How far two clocks may differ apart from their rates."""
-RATE: Final = 1e-3
-"""Crystals of two clocks differ by 100 parts per million at most; ten times that is allowed."""
-BACK_MS: Final = 0.01
-"""How far below zero an ordered pair may be: ``streams/elapsed-time-never-negative``."""
 
 
 @dataclass(slots=True)

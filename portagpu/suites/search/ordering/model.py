@@ -29,6 +29,13 @@ FACTOR: Final = 3
 """``add`` leaves FACTOR times the old value plus that of the source, as a 64-bit number."""
 MAX_VALUES: Final = 16
 """Of a read that may find more values nothing is claimed."""
+Entry = tuple[str, tuple[Any, ...], dict[str, Any]]
+"""A method of the model, with its arguments."""
+Log = list[Entry]
+HOST, WAIT, PLACE, GRAPH, WORK = range(5)
+"""Kinds of faults: the host did not wait, or a stream; work in another order; what did not run."""
+_LIKELY: Final = {True: (HOST, PLACE, WAIT, GRAPH, WORK), False: (WAIT, PLACE, GRAPH, HOST, WORK)}
+"""By whether the right value came late: the more likely kinds first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,23 +217,12 @@ def _wrapped(value: int) -> int:
     return (value + 2**63) % 2**64 - 2**63
 
 
-Entry = tuple[str, tuple[Any, ...], dict[str, Any]]
-"""A method of the model, with its arguments."""
-Log = list[Entry]
-
-
 def modelled(log: Log) -> Model:
     """The model after those calls."""
     model = Model()
     for name, given, named in log:
         getattr(model, name)(*given, **named)
     return model
-
-
-HOST, WAIT, PLACE, GRAPH, WORK = range(5)
-"""Kinds of faults: the host did not wait, or a stream; work in another order; what did not run."""
-_LIKELY: Final = {True: (HOST, PLACE, WAIT, GRAPH, WORK), False: (WAIT, PLACE, GRAPH, HOST, WORK)}
-"""By whether the right value came late: the more likely kinds first."""
 
 
 def blame(log: Log, buffer: str, found: frozenset[int], late: bool) -> str:
