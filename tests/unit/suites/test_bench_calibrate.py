@@ -207,7 +207,7 @@ def test_the_verb_prints_rows_alone_and_what_is_left_out_beside_them(
         (["--calibrate", "0.json"], "1 runs are too few"),
         (["--calibrate", "nan.json"], "nan.json"),
         (["--calibrate", "--full", "0.json"], "leave out --full"),
-        (["--calibrate", "--peers", "0.json"], "choose one"),
+        (["--calibrate", "--peers", "0.json"], "give either --peers or --calibrate"),
         (["--calibrate", "--json", "x.json", "0.json"], "leave out --json"),
         (["--peers", "--target", "amd-mi300x", "0.json"], "leave out --target"),
         (["--peers", "0.json", "copy.json"], "both hold the run"),
