@@ -80,8 +80,8 @@ def _findings(run: Run) -> list[str]:
     lines = ["", f"findings, the gravest action first (by {OWN_SOURCE}, if no other is named):"]
     for members in groups.values():
         first = members[0]
-        said = f"{ids_and_devices(members)}: {without_device(first)}"
-        lines.append(f"  {action_of(first):<8} {first.verdict} {said}")
+        text = f"{ids_and_devices(members)}: {without_device(first)}"
+        lines.append(f"  {action_of(first):<8} {first.verdict} {text}")
         source = action_source(first)
         seen = [found_in_words(first), f"action by {source}" if source != OWN_SOURCE else ""]
         if detail := "; ".join(filter(None, seen)):

@@ -80,9 +80,12 @@ def _events(events: list[dict[str, Any]]) -> _Rows:
     rows: _Rows = []
     for (pci, code), each in kinds.items():
         words = [code, f"{counted[pci, code]} times" if counted[pci, code] > 1 else ""]
-        said = [each["meaning"] or "not documented", each["action"] or ""]
+        texts = [each["meaning"] or "not documented", each["action"] or ""]
         rows.append(
-            (pci or "device unknown", f"{' '.join(words).strip()}: {'; '.join(filter(None, said))}")
+            (
+                pci or "device unknown",
+                f"{' '.join(words).strip()}: {'; '.join(filter(None, texts))}",
+            )
         )
     return rows
 

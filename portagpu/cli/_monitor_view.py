@@ -45,9 +45,9 @@ class Lines:
     def write(self, each: Round) -> None:
         for sample in each.samples:
             place = sample.pci or sample.uuid or sample.kind
-            said = ", ".join(_parts(sample)) or "no values"
+            values = ", ".join(_parts(sample)) or "no values"
             name = f"{sample.name}: " if sample.name else ""
-            click.echo(printable(f"{stamp(each.time)} {place} {name}{said}"), file=self._stream)
+            click.echo(printable(f"{stamp(each.time)} {place} {name}{values}"), file=self._stream)
 
 
 class LiveTable:

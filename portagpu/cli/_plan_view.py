@@ -63,13 +63,13 @@ def show_plans(model: Model, plans: Plans, show: int, stream: TextIO) -> None:
             stream, terminal(stream), head, rows, {"micro-batch", "step s", "no overlap"}, {0}
         )
         _show_terms(plans.best, stream)
-        said = [f"times of collectives: {'; '.join(plans.bases)}"] if plans.bases else []
+        notes = [f"times of collectives: {'; '.join(plans.bases)}"] if plans.bases else []
         if plans.best.timing is not None and plans.efficiency is None:
-            said.append(
+            notes.append(
                 "products are taken to reach the dense peak, so the times are lower bounds: give "
                 "the share that you have measured as --efficiency"
             )
-        print_lines([*said, *plans.best.memory.remarks], stream)
+        print_lines([*notes, *plans.best.memory.remarks], stream)
     counted = Counter(each.rule for each in plans.rejected)
     first = {each.rule: each for each in reversed(plans.rejected)}
     rejected = [

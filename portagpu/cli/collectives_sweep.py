@@ -374,14 +374,14 @@ def _write(
     from portagpu.base.files import write_atomic
     from portagpu.devices.collectives.emit import files_of
 
-    said = []
+    lines = []
     if path is not None:
-        said.append(f"profile: {found.write(path)}")
+        lines.append(f"profile: {found.write(path)}")
     if folder is None:
-        return said
+        return lines
     texts, reasons = files_of(found, buckets)
-    said += [f"written: {write_atomic(Path(folder) / name, text)}" for name, text in texts.items()]
-    return [*said, *reasons]
+    lines += [f"written: {write_atomic(Path(folder) / name, text)}" for name, text in texts.items()]
+    return [*lines, *reasons]
 
 
 def _show_tuned(run: Run, json_to: str | None) -> list[str]:

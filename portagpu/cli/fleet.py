@@ -27,7 +27,6 @@ from portagpu.cli._common import (
     write_json,
 )
 from portagpu.cli._process import FAILED
-from portagpu.cli._tables import VERDICT, aside_lines, first_few, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -227,6 +226,7 @@ def report(places: tuple[Path, ...], out: Path | None, json_to: str | None) -> i
     cannot be used are named, and the others are used. Exit codes: 0 for PASS, 1 if a node failed or
     is worse than its peers, 3 if a node or a file could not be judged.
     """
+    from portagpu.cli._tables import VERDICT, print_table
     from portagpu.reports.fleet.record import FleetRecordError
     from portagpu.reports.fleet.report import judge
     from portagpu.reports.fleet.result_files import gather
@@ -255,6 +255,7 @@ def report(places: tuple[Path, ...], out: Path | None, json_to: str | None) -> i
 
 
 def _groups(found: FleetReport) -> Iterator[tuple[str, ...]]:
+    from portagpu.cli._tables import first_few
     from portagpu.suites.performance.fleet import peer_name
 
     for each in found.reasons[:_MAX_ROWS]:
@@ -267,6 +268,7 @@ def _groups(found: FleetReport) -> Iterator[tuple[str, ...]]:
 
 
 def _lines(found: FleetReport) -> Iterator[str]:
+    from portagpu.cli._tables import aside_lines, first_few
     from portagpu.reports.fleet.measures import by_node
 
     if (more := len(found.reasons) - _MAX_ROWS) > 0:

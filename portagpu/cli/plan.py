@@ -319,5 +319,5 @@ def _recorded(
     found = cluster_of(assumed, ranks, nodes=nodes, domain=domain, **more)
     if has_links or len(graph) == 1:
         return found
-    said = f"the recording has no links: the facts of {assumed.id} decide"
-    return replace(found, remarks=(*found.remarks, said))
+    remark = f"the recording has no links: the facts of {assumed.id} decide"
+    return replace(found, remarks=(*found.remarks, remark))

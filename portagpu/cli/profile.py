@@ -185,5 +185,5 @@ def _line(result: Result, counts: str) -> str:
 
     where = f" {result.device}" if result.device else ""
     name = result.id.rpartition("/")[2]
-    said = without_device(result) if result.reason else counts
-    return f"{result.verdict} {name}{where}{': ' if said else ''}{said}"
+    text = without_device(result) if result.reason else counts
+    return f"{result.verdict} {name}{where}{': ' if text else ''}{text}"

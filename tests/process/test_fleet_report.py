@@ -210,7 +210,7 @@ def test_a_device_that_is_gone_is_a_failure_until_it_is_replaced(
     assert main([*clear, "--device", "GPU-x", "--replaced"]) == 2
     assert "names the device 'GPU-x': did you mean 'gpu-" in capfd.readouterr().err
     assert main([*clear[:4], "n2", *clear[5:], "--replaced"]) == 2
-    assert "is of the node 'n2'" in capfd.readouterr().err
+    assert "has no result of the node 'n2'" in capfd.readouterr().err
     assert main(clear) == 2
     assert main([*clear, "--device", "GPU-b", "--replaced"]) == 0
     assert capfd.readouterr().out.startswith("wrote ")

@@ -301,7 +301,13 @@ def _check_schema(document: Mapping[str, Any]) -> Run:
 def write_bundle(run: Run, effort: str, folder: Path) -> Path:
     """Write the bundle of a run on this machine into ``folder`` and return its path.
 
-    It is validated first. Raises BundleError with the reason if there is none, and OutputError.
+    It is validated first.
+
+    :param run: a whole bring-up of this machine
+    :param effort: "full"; a quick run measures only a part
+    :param folder: gets ``<target>-<day>-<digest>.json``
+    :raises BundleError: with the reason if there is no bundle
+    :raises OutputError: if the file cannot be written
     """
     text = to_text(make(run, effort, machine_names()))
     bundle = parse(text.encode())

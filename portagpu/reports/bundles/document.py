@@ -29,9 +29,12 @@ _NAMED_DIGITS: Final = 8
 
 
 def make(run: Run, effort: str, known: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """The bundle of a run; ``known`` is what to redact, see ``portagpu.base.redact.names``.
+    """The bundle of a run, as a document that can be written as JSON.
 
-    Raises BundleError if the run was quick or interrupted, or its hardware matches no known target.
+    :param run: a whole bring-up of this machine
+    :param effort: "full"; a quick run measures only a part
+    :param known: what to redact, see ``portagpu.base.redact.names``
+    :raises BundleError: if the run was quick or interrupted, or its hardware is not a known target
     """
     if effort != EFFORT:
         raise BundleError(f"a {effort} run measures only a part; run bringup with --full")

@@ -70,7 +70,16 @@ def parse_clearance(document: object, now: datetime) -> Clearance:
 def write_clearance(
     folder: Path, *, node: str, device: str, what: Relief, reason: str, now: datetime
 ) -> Path:
-    """Write the document into ``folder`` and return its file; raises OutputError."""
+    """Write the document into ``folder`` and return its file.
+
+    :param folder: of the results whose failures it clears
+    :param node: the host's name in the results
+    :param device: the device's identity in the results; empty for all devices of the node
+    :param what: whether the device was replaced, or examined and cleared
+    :param reason: what was done, in one line
+    :param now: the time of the clearance, in UTC
+    :raises OutputError: if the file cannot be written
+    """
     document = _Document(
         node=node, device=device, at=f"{now:%Y-%m-%dT%H:%M:%S.%fZ}", what=what, reason=reason
     )

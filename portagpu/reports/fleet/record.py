@@ -7,7 +7,7 @@ reads it sees a whole one, and an interrupted run goes on from it.
 ``fleet.lock`` in the same folder lets one process at a time change it.
 
 A node counts as drained by this run where the record has it with a reason, and Slurm still has it
-drained with the very same reason. A node that somebody else drained, or gave another reason, is
+drained with exactly this reason. A node that somebody else drained, or gave another reason, is
 not touched.
 """
 
@@ -163,7 +163,7 @@ class FleetBusy(PortagpuError, RuntimeError):
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder, which is made where there is none. Raises FleetBusy and OutputError.
+    """Hold the folder, which is made if it does not exist. Raises FleetBusy and OutputError.
 
     The kernel releases it at the end of this process, however it ends. NFS knows the lock on all
     machines (flock(2)).

@@ -445,8 +445,8 @@ def _shared_reasons(nodes: Sequence[Node]) -> list[SharedReason]:
     for node in nodes:
         if node.verdict is not Verdict.PASS:
             check = node.check.partition("[")[0]
-            said = _NUMBER.sub("#", node.reason)
-            key = node.state, node.verdict, node.gate, check, said, node.action
+            reason = _NUMBER.sub("#", node.reason)
+            key = node.state, node.verdict, node.gate, check, reason, node.action
             groups.setdefault(key, []).append(node)
     found = [
         SharedReason(

@@ -270,12 +270,12 @@ class _Runner:
             return lost(step, f"the job has been {state} for {limit:g} s without a result")
         if waited < self.options.settle_s:
             return step
-        said = last_line(self.options.folder / step.id / "job.log")
+        logged = last_line(self.options.folder / step.id / "job.log")
         return lost(
             step,
             f"the job is {state} and left no result within {self.options.settle_s:g} s: is "
             f"{self.options.folder} shared with the node, writable there, and not full?"
-            + (f" The log ends: {said}" if said else ""),
+            + (f" The log ends: {logged}" if logged else ""),
         )
 
     def _submit(self, nodes: Mapping[str, Node]) -> None:

@@ -150,10 +150,10 @@ def version() -> str:
     Raises MissingDependency where its clients are not installed, and SlurmError for one that is
     older than OLDEST.
     """
-    said = _ask("sinfo", "-V")
-    found = re.search(r"(\d+)\.(\d+)[\w.-]*", said)
+    answer = _ask("sinfo", "-V")
+    found = re.search(r"(\d+)\.(\d+)[\w.-]*", answer)
     if found is None:
-        raise SlurmError(f"sinfo does not report its version: {excerpt(said) or 'nothing'}")
+        raise SlurmError(f"sinfo does not report its version: {excerpt(answer) or 'nothing'}")
     if (int(found[1]), int(found[2])) < OLDEST:
         oldest = ".".join(f"{part:02}" for part in OLDEST)
         raise SlurmError(f"this is Slurm {found[0]}, and portagpu fleet needs {oldest} or newer")
@@ -217,7 +217,7 @@ def submit(script: Path, request: Request) -> str:
         "--chdir": str(request.folder),
         "--output": _pattern(request.folder / "job.log"),
     }
-    said = _ask(
+    answer = _ask(
         "sbatch",
         # of an option given twice the last counts: no other node is tested in place of this one
         *request.options,
@@ -229,10 +229,10 @@ def submit(script: Path, request: Request) -> str:
         str(script),
         *request.words,
     )
-    number = said.strip().splitlines()[-1].partition(";")[0] if said.strip() else ""
+    number = answer.strip().splitlines()[-1].partition(";")[0] if answer.strip() else ""
     if not number.isdecimal():
         raise SlurmError(
-            f"sbatch did not report the number of the job: {excerpt(said) or 'nothing'}"
+            f"sbatch did not report the number of the job: {excerpt(answer) or 'nothing'}"
         )
     return number
 
@@ -240,10 +240,10 @@ def submit(script: Path, request: Request) -> str:
 def jobs(name: str) -> dict[str, Job]:
     """The jobs of that name by their number, also those that ended minutes ago."""
     line_format = "%i|%T|%k|%r"
-    said = _ask("squeue", "-a", "-h", "--states=all", f"--name={name}", "-o", line_format)
+    answer = _ask("squeue", "-a", "-h", "--states=all", f"--name={name}", "-o", line_format)
     return {
         number: Job(number, state, "" if comment == "(null)" else comment, reason)
-        for number, state, comment, reason in (_fields(line, 4) for line in said.splitlines())
+        for number, state, comment, reason in (_fields(line, 4) for line in answer.splitlines())
     }
 
 

@@ -100,8 +100,8 @@ def collected(folder: Path, step: Step) -> tuple[Step, RunInfo | None]:
     if run.info.interrupted:
         why = f"the command was stopped before its end: {one_line(run.why)}"
         # it was not asked to stop: a full disk, or an error of its own
-        said = "" if code == _INTERRUPTED else last_line(folder / "job.log")
-        return lost(step, f"{why}; the log ends: {said}" if said else why), None
+        logged = "" if code == _INTERRUPTED else last_line(folder / "job.log")
+        return lost(step, f"{why}; the log ends: {logged}" if logged else why), None
     if code > _SIGNAL and run.verdict not in FAILING:
         number = code - _SIGNAL
         why = f"signal {number} ended the command after it wrote a result without a failure"
@@ -128,8 +128,8 @@ def _why_no_result(folder: Path, error: ResultError) -> str:
     """Why a command that came to its end left no result."""
     code = _exit_code(folder)
     if code in _NO_PROGRAM or not (folder / RESULT).exists():
-        said = last_line(folder / "job.log")
-        return f"the command left no result and exit code {code}: {said or 'it said nothing'}"
+        logged = last_line(folder / "job.log")
+        return f"the command left no result and exit code {code}: {logged or 'it logged nothing'}"
     return str(error).removeprefix(f"{folder}/")
 
 
@@ -156,6 +156,6 @@ def last_line(log: Path) -> str:
             lines = stream.read().decode("utf-8", "replace").split("\n")
     except OSError:
         return ""
-    said = [line for line in reversed(lines) if line.strip()]
-    own = next((line for line in said if line.startswith("portagpu: ")), "")
-    return excerpt((own or next(iter(said), "")).removeprefix("portagpu: "))
+    logged = [line for line in reversed(lines) if line.strip()]
+    own = next((line for line in logged if line.startswith("portagpu: ")), "")
+    return excerpt((own or next(iter(logged), "")).removeprefix("portagpu: "))

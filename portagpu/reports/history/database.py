@@ -177,10 +177,10 @@ def store_errors(shown: str) -> Iterator[None]:
     try:
         yield
     except exc.DBAPIError as error:
-        said = one_line(str(getattr(error, "orig", None) or error))
-        hint = next((hint for words, hint in _HINTS if words in said), "see its documentation")
-        kind = StoreNotFound if "not a database" in said else StoreError
-        raise kind(f"{one_line(shown)}: {excerpt(said)}; {hint}") from error
+        message = one_line(str(getattr(error, "orig", None) or error))
+        hint = next((hint for words, hint in _HINTS if words in message), "see its documentation")
+        kind = StoreNotFound if "not a database" in message else StoreError
+        raise kind(f"{one_line(shown)}: {excerpt(message)}; {hint}") from error
 
 
 def _url(place: str) -> tuple[sa.URL, str]:

@@ -295,7 +295,12 @@ def render_runs(
 
     The order is: verdict and what to do, target by area, failures, runs, measures side by side,
     roofline, curves, history, and the checks, which a script lists. The first run is the one that
-    others are compared with. Raises ValueError without a run.
+    others are compared with.
+
+    :param runs: in the order of the page
+    :param title: by default made of the numbers of runs and targets
+    :param clearances: of devices in these runs: which failures no longer count
+    :raises ValueError: without a run
     """
     if not runs:
         raise ValueError("a report needs at least one run")

@@ -86,9 +86,13 @@ def write_report(
 ) -> Path:
     """Write the page of one run, or of several, to ``path``, whole or not at all.
 
-    ``clearances`` are of devices in several runs.
-
-    Raises OutputError, and ValueError for no run at all.
+    :param runs: a run, or several; the others are compared with the first of them
+    :param path: the file; a file that is there is replaced
+    :param title: the page's title, by default made of the runs
+    :param clearances: of devices in several runs: which failures no longer count
+    :returns: ``path``
+    :raises OutputError: if the file cannot be written
+    :raises ValueError: without a run
     """
     if isinstance(runs, Run):
         return write_atomic(path, render(runs, title=title))
