@@ -46,11 +46,11 @@ _OPTIONS: Final = {
 """Settings of the model; the first value is the default. ``cpu`` is the maker of the host's CPU,
 and "other" any that is neither, such as one of Arm."""
 _TREE_CORRECTIONS, _NVLS_TREE_CORRECTIONS = 23, 24
-_MOST_HEADS: Final = 32
+_MAX_HEADS: Final = 32
 """NCCL_MAX_NVLS_ARITY of src/include/device.h."""
 _DIRECT_RANKS: Final = 8
 """NCCL_MAX_DIRECT_ARITY + 1."""
-_MOST_CHANNELS: Final = 64
+_MAX_CHANNELS: Final = 64
 _HOPPER: Final = 90
 _BLACKWELL: Final = 100
 
@@ -200,7 +200,7 @@ def _duplicate(count: int, speed: float, machine: _Machine) -> tuple[int, float]
     """``ncclTopoDupChannels``."""
     if speed < 25 or (machine.capability > 80 and speed < 50 and count > 4):
         return count, speed
-    most = min(2 * count, _MOST_CHANNELS // 2)
+    most = min(2 * count, _MAX_CHANNELS // 2)
     return most, speed / -(-most // count)
 
 
@@ -236,7 +236,7 @@ def _nvls(machine: _Machine, speeds: list[float]) -> Graph:
     none = Graph(0, 0.0, 0.0, "estimated: no NVSwitch that reduces")
     if not machine.switched or machine.fabric_gbs is None or machine.capability < _HOPPER:
         return none
-    heads = min(local, _MOST_HEADS, machine.nics if machine.nodes > 1 else local)
+    heads = min(local, _MAX_HEADS, machine.nics if machine.nodes > 1 else local)
     limit = _port(machine) if machine.nodes > 1 and machine.nic_gbs else machine.fabric_gbs
     best, speed = 0, 0.0
     for each in speeds:
@@ -270,7 +270,7 @@ def _port_channels(machine: _Machine, speed: float) -> int:
 
 
 def _count_or_all(total: float, speed: float) -> int:
-    return _MOST_CHANNELS if math.isinf(total) else fit_count(total, speed)
+    return _MAX_CHANNELS if math.isinf(total) else fit_count(total, speed)
 
 
 class _Times:
@@ -323,7 +323,7 @@ class _Times:
             allowed = shared and simple and self._pat()
         elif algorithm in {"NVLS", "NVLSTree"}:
             allowed = simple and graph.channels > 1 and self.settings["nvls"] == "on"
-            allowed &= reduces_all or self.local <= _MOST_HEADS
+            allowed &= reduces_all or self.local <= _MAX_HEADS
             if algorithm == "NVLSTree":
                 allowed &= reduces_all and self.nodes > 1
             else:
@@ -461,7 +461,7 @@ class _Times:
     def _channels(self) -> int:
         """``comm->nChannels``: every searched channel twice (src/graph/connect.cc)."""
         ring = self.graphs["Ring"]
-        channels = min(_MOST_CHANNELS, 2 * ring.channels)
+        channels = min(_MAX_CHANNELS, 2 * ring.channels)
         fast = self.machine.capability >= _HOPPER and self.nodes > 1 and ring.intra_gbs > 45
         return 2 * channels if fast and channels < 16 else channels
 

@@ -15,7 +15,7 @@ _T = TypeVar("_T")
 
 # what libraries store where a GPU has no such value: all ones in 16, 32 or 64 bits
 _ABSENT: Final = frozenset({0xFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
-MOST_PARTS: Final = 1024
+MAX_PARTS: Final = 1024
 """Devices of a machine, or parts of a device: a library that states more is not to be believed."""
 _NO_TEXT: Final = ("", "n/a", "unknown")
 
@@ -41,7 +41,7 @@ class Library:
     def count(self, name: str, *arguments: Any) -> int:
         """How many things a call states, to ask for each: 0 where it states no such number."""
         found = self.integer(name, *arguments)
-        return found if found is not None and 0 <= found <= MOST_PARTS else 0
+        return found if found is not None and 0 <= found <= MAX_PARTS else 0
 
     def text(self, name: str, *arguments: Any) -> str | None:
         return text(self(name, *arguments))

@@ -71,7 +71,7 @@ def _with_packages(catalogue: Catalogue, entry_points: Iterable[EntryPoint]) -> 
     points = sorted(entry_points, key=lambda point: (point.name, point.value))
     if not points:
         return _AllTargets(MappingProxyType(catalogue.targets), catalogue, ())
-    # all of the matrix first: what is wrong in it is no package's fault
+    # all of the matrix first: what is wrong in it is not a package's fault
     catalogue = Catalogue(
         dict(catalogue.sources), dict(catalogue.families), dict(catalogue.targets)
     )
@@ -80,7 +80,7 @@ def _with_packages(catalogue: Catalogue, entry_points: Iterable[EntryPoint]) -> 
             catalogue = read_folder(_package_folder(each), catalogue)
         except PortagpuError as error:
             problems.append(TargetProblem(each.name, str(error)))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's package may do anything
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - another distribution's package may do anything
             problems.append(TargetProblem(each.name, one_line(f"{type(error).__name__}: {error}")))
     targets = dict(sorted(catalogue.targets.items()))
     return _AllTargets(MappingProxyType(targets), catalogue, tuple(problems))
@@ -254,7 +254,7 @@ def arch_of_generation(vendor: str, generation: str, product: str | None = None)
     """The architecture of a generation that a vendor's tool names ("Hopper").
 
     Where a generation has several architectures ("Ampere"), the product decides. None where the
-    product is no target.
+    product is not a target.
     """
     word = normalise(generation)
     families = []
@@ -293,7 +293,7 @@ def _targets_named(vendor: str, product: str | None) -> list[str]:
 def product_with_pci_id(vendor: str, device_id: int, revision: int | None = None) -> Target | None:
     """The product that has this PCI id, or None. An id that several products share names none.
 
-    ``revision`` is the PCI revision. It tells some products of one device id apart.
+    ``revision`` is the PCI revision. It distinguishes some products of one device id.
     """
     ids = [f"{device_id:04x}"]
     if revision is not None:

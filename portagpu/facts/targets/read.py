@@ -144,7 +144,7 @@ def _claims(top: Table) -> tuple[str, ...]:
             top.fail("claims", "capability-id", f"{claim!r} is not a capability id (peak-memory)")
         if claim not in _CAPABILITIES:
             offer = did_you_mean(claim, _CAPABILITIES, f"there is {', '.join(_CAPABILITIES)}")
-            top.fail("claims", "capability-id", f"there is no {claim!r}; {offer}")
+            top.fail("claims", "capability-id", f"{claim!r} is not a capability; {offer}")
     return claims
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Word = TypeVar("Word", bound=StrEnum)
 
-LARGEST_BYTES: Final = 1 << 20
+MAX_BYTES: Final = 1 << 20
 """Of a target's file; the largest has 40 KiB."""
 _NOTHING: Final = frozenset({"", "null", "none", "nil", "n/a", "na", "unknown", "tbd", "?", "-"})
 
@@ -128,7 +128,7 @@ class Table:
 
 
 def one_line(text: str) -> str:
-    """``text`` with its line breaks escaped: a key or a name of a stranger may hold some."""
+    """``text`` with its line breaks escaped: an untrusted key or name may hold some."""
     return "\\n".join(text.splitlines())
 
 
@@ -193,12 +193,12 @@ def read_text(path: Traversable) -> str:
     """
     name = path.name
     try:
-        most = LARGEST_BYTES + 1
+        most = MAX_BYTES + 1
         # a file in a zipped package is not the system's
         data = read_bounded(path, most) if isinstance(path, Path) else path.read_bytes()
-        if len(data) > LARGEST_BYTES:
+        if len(data) > MAX_BYTES:
             raise TargetError(
-                one_line(f"{name}: is larger than {LARGEST_BYTES >> 10} KiB (rule readable)")
+                one_line(f"{name}: is larger than {MAX_BYTES >> 10} KiB (rule readable)")
             )
         return data.decode()
     except (OSError, UnicodeDecodeError) as error:
