@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.base.documents import short_repr
 from portagpu.facts.targets.facts import source_ids
 from portagpu.facts.targets.model import (
     CONTIGUOUS,
@@ -19,7 +20,7 @@ from portagpu.facts.targets.model import (
     Expectation,
     peak_key,
 )
-from portagpu.facts.targets.table import Table, short_repr
+from portagpu.facts.targets.table import Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -12,13 +12,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from portagpu.base.documents import short_repr
 from portagpu.base.errors import PortagpuError, TargetError, TargetNotFound
 from portagpu.base.paths import matrix_dir
-from portagpu.base.text import did_you_mean
+from portagpu.base.text import did_you_mean, escaped
 from portagpu.facts.arch import base_name
 from portagpu.facts.targets.folder import check_unambiguous, open_folder, read_folder
 from portagpu.facts.targets.read import Catalogue, read_target
-from portagpu.facts.targets.table import normalise, one_line, read_text, short_repr
+from portagpu.facts.targets.table import normalise, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -81,7 +82,7 @@ def _with_packages(catalogue: Catalogue, entry_points: Iterable[EntryPoint]) -> 
         except PortagpuError as error:
             problems.append(TargetProblem(each.name, str(error)))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - another distribution's package may do anything
-            problems.append(TargetProblem(each.name, one_line(f"{type(error).__name__}: {error}")))
+            problems.append(TargetProblem(each.name, escaped(f"{type(error).__name__}: {error}")))
     targets = dict(sorted(catalogue.targets.items()))
     return _AllTargets(MappingProxyType(targets), catalogue, tuple(problems))
 
