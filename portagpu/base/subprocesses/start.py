@@ -238,9 +238,14 @@ def run_program(
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a vendor's program to its end, without input and without a shell.
 
-    ``environment`` is added to its variables, ``leave_out`` names those that it must not see. With
-    ``limit_s`` it is ended with what it started, and TimeoutError raised; without, that is left to
-    the parent of this process. Raises FileNotFoundError where it is not installed, and OSError.
+    :param command: the program, which is looked up in ``PATH``, and its arguments.
+    :param limit_s: seconds after which it is ended with what it started; None leaves that to the
+        parent of this process.
+    :param environment: variables to add to this process's own.
+    :param leave_out: names of variables that it must not see.
+    :returns: its exit code and what it printed, as bytes.
+    :raises TimeoutError: the limit is over.
+    :raises OSError: it cannot be started; FileNotFoundError where it is not installed.
     """
     mark = new_mark()
     # next to the one of this process, which ends it where this process is ended

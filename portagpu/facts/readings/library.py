@@ -78,10 +78,14 @@ class Rarely:
 
 
 def open_library(name: str, initialise: str, remedy: str) -> tuple[Any, str]:
-    """(module, "") after a call of its function ``initialise``, else (None, reason in one line).
+    """Import a vendor's Python module and initialise it.
 
-    ``remedy`` says what to do where the module is not installed. Every exception is a reason:
-    modules raise any for a missing symbol or driver.
+    Every exception is a reason: modules raise any for a missing symbol or driver.
+
+    :param name: the module's name, as for an import.
+    :param initialise: its function to call first, without arguments.
+    :param remedy: what to do where the module is not installed.
+    :returns: (module, ""), or (None, the reason in one line).
     """
     try:
         module = import_module(name)

@@ -223,6 +223,14 @@ def identify(
     product's too. A device without a name is the one product that has its memory and its units,
     where both are given and only one product has both. Any other member of a known architecture
     gets a target of scope "family", which has no peaks, no memory and no expectations.
+
+    :param vendor: the vendor's name: "nvidia", "amd", "cpu".
+    :param arch: the architecture, with or without suffixes of features: "sm_90", "gfx942:xnack-".
+    :param product: the product's name as a tool or a driver spells it; None where none is known.
+    :param memory_bytes: the memory that the device reports, in bytes; None where it is not known.
+    :param unit_count: the number of its SMs, CUs or cores; None where it is not known.
+    :returns: the target; None for an architecture that is not in the hardware matrix.
+    :raises TargetError: the target's file is wrong.
     """
     family = _family(vendor, base_name(arch))
     if family is None:
