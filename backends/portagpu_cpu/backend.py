@@ -28,7 +28,7 @@ class CpuBackend(Backend):
     How it differs from a GPU, all in one place:
 
     - Any index opens the same device, which all ranks share. ``device_count()`` is 1, or as many as
-      ``portagpu.base.environment.shared_count`` says; so many ranks have each an index of their
+      ``portagpu.base.environment.shared_count`` says; this many ranks have each an index of their
       own.
     - ``current_device()`` is a ``CpuIndex``: a number that torch also takes for a device.
     - Work is done when a call returns: ``synchronize`` has nothing to wait for, and streams order

@@ -87,7 +87,7 @@ def trim() -> None:
 def free_and_total() -> tuple[int, int]:
     """(free, total) bytes that this process may use: the machine's, or the container's if less.
 
-    What limits the container is read anew once a second, what is used at every call.
+    What limits the container is read again once a second, what is used at every call.
     """
     found = dict(_MEMINFO.findall(_read_start(ROOT.root / "proc/meminfo")))
     if len(found) < 2:

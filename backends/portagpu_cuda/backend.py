@@ -67,7 +67,7 @@ def describe(index: int, root: Tree) -> tuple[Description, Any]:
 
 
 def part(name: str) -> Part | None:
-    """The MIG slice that a product name tells ("... MIG 3g.40gb"); None for a whole GPU.
+    """The MIG slice that a product name states ("... MIG 3g.40gb"); None for a whole GPU.
 
     Slices of one GPU may differ, and may leave some of it to nobody.
     """
@@ -204,7 +204,7 @@ class CudaBackend(TorchGpu):
     """One NVIDIA GPU, or one MIG slice of it.
 
     torch's ``cudnn`` and ``nccl`` are cuDNN and NCCL here; ranges are NVTX's. A MIG slice has a
-    name, memory and units of its own, so that it is no product of the matrix but a member of its
+    name, memory and units of its own, so that it is not a product of the matrix but a member of its
     architecture.
     """
 

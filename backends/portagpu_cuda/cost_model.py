@@ -3,10 +3,7 @@
 The constants and the addresses of the sources are in ``tables/cost_model.toml``. Two parts:
 
 - times of every algorithm and protocol (``src/graph/tuning.cc``), and what is enabled;
-- the channels that the search finds in a graph of the machine (``src/graph/search.cc``). If the
-  user does not give them, they are estimated from the number and kind of links: NVLink counts in
-  full, every GPU has its own share of the network ports behind one PCIe switch, and PCIe without
-  NVLink has no other traffic.
+- the channels that the search finds in a graph of the machine (``channels.py``).
 
 Imports neither torch nor a library.
 """
@@ -14,21 +11,28 @@ Imports neither torch nor a library.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.devices.collectives.cost import Graph, Input, Prediction, Question, Shots
+from portagpu_cuda.channels import (
+    BLACKWELL,
+    HOPPER,
+    MAX_CHANNELS,
+    MAX_HEADS,
+    Machine,
+    nvls_graph,
+    ring_graph,
+    tree_graph,
+)
 from portagpu_torch_gpu.collective_costs import (
     ROOTED,
     SHARED,
     TableModel,
     candidates,
-    fit_count,
     graph_input,
     log2_floor,
     number_of_arch,
     ring_latency,
-    search,
     steps,
     time_us,
     tree_latency,
@@ -46,40 +50,8 @@ _OPTIONS: Final = {
 """Settings of the model; the first value is the default. ``cpu`` is the maker of the host's CPU,
 and "other" any that is neither, such as one of Arm."""
 _TREE_CORRECTIONS, _NVLS_TREE_CORRECTIONS = 23, 24
-_MOST_HEADS: Final = 32
-"""NCCL_MAX_NVLS_ARITY of src/include/device.h."""
 _DIRECT_RANKS: Final = 8
 """NCCL_MAX_DIRECT_ARITY + 1."""
-_MOST_CHANNELS: Final = 64
-_HOPPER: Final = 90
-_BLACKWELL: Final = 100
-
-
-@dataclass(frozen=True, slots=True)
-class _Machine:
-    """What the search sees. ``fabric_gbs`` is of all links of a GPU to the others of the job, None
-    without NVLink between them; ``pair_gbs`` of the widest path between two GPUs."""
-
-    nodes: int
-    local: int
-    """Ranks of a node."""
-    capability: int
-    fabric_gbs: float | None
-    pair_gbs: float
-    pci_gbs: float
-    switched: bool
-    nics: int
-    nic_gbs: float
-    inputs: tuple[Input, ...]
-
-    @property
-    def total_gbs(self) -> float:
-        return self.pci_gbs if self.fabric_gbs is None else max(self.fabric_gbs, self.pci_gbs)
-
-    @property
-    def generation(self) -> int:
-        """The index of tables by generation of GPUs."""
-        return sum(self.capability >= least for least in (80, _HOPPER, _BLACKWELL))
 
 
 class NcclModel(TableModel):
@@ -97,7 +69,7 @@ class NcclModel(TableModel):
         shots = None if question.algorithms else times.shots()
         return Prediction(candidates=found, inputs=inputs, shots=shots)
 
-    def _machine(self, question: Question, settings: Mapping[str, str]) -> _Machine:
+    def _machine(self, question: Question, settings: Mapping[str, str]) -> Machine:
         hardware = question.hardware
         assert hardware is not None  # noqa: S101 - settings() has refused it
         capability = number_of_arch(hardware.arch)
@@ -139,7 +111,7 @@ class NcclModel(TableModel):
             inputs.append(
                 Input("PCIe", f"{pci:g} GB/s", "estimated: all GPUs below one switch, no NVLink")
             )
-        return _Machine(
+        return Machine(
             question.nodes,
             local,
             capability,
@@ -152,7 +124,7 @@ class NcclModel(TableModel):
             tuple(inputs),
         )
 
-    def _graphs(self, question: Question, machine: _Machine) -> Mapping[str, Graph]:
+    def _graphs(self, question: Question, machine: Machine) -> Mapping[str, Graph]:
         """The graph of every algorithm; given ones stay, also for algorithms that share them."""
         given = question.graphs
         several = question.nodes > 1
@@ -161,9 +133,9 @@ class NcclModel(TableModel):
         if several and not machine.nic_gbs:
             ring = given.get("Ring") or next(iter(given.values()))
         else:
-            ring = given.get("Ring") or _ring(machine, tried)
-        tree = given.get("Tree") or _tree(machine, tried, ring)
-        nvls = given.get("NVLS") or given.get("NVLSTree") or _nvls(machine, tried)
+            ring = given.get("Ring") or ring_graph(machine, tried)
+        tree = given.get("Tree") or tree_graph(machine, tried, ring)
+        nvls = given.get("NVLS") or given.get("NVLSTree") or nvls_graph(machine, tried)
         return {
             "Ring": ring,
             "Tree": tree,
@@ -175,104 +147,6 @@ class NcclModel(TableModel):
         }
 
 
-def _ring(machine: _Machine, speeds: list[float]) -> Graph:
-    total, local = machine.total_gbs, machine.local
-    if machine.nodes == 1:
-        fits = [(each, fit_count(total, each)) for each in speeds]
-        count, speed = search(fits, machine.pair_gbs, total)
-    else:
-        # a ring leaves the node from another GPU than the one where it came in: of n rings,
-        # n * (local - 1) / local pass each GPU's links
-        inside = math.inf if local == 1 else total * local / (local - 1)
-        fits = [
-            (each, min(_port_channels(machine, each), _count_or_all(inside, each)))
-            for each in speeds
-        ]
-        count, speed = search(fits, _port(machine), total if local > 1 else math.inf)
-    count, speed = _duplicate(count, speed, machine)
-    faster = [each for each in speeds if each > speed and each * count <= total]
-    if machine.nodes == 1 and faster:
-        speed = max(faster)
-    return Graph(count, speed, speed, "estimated from links and ports, as the search tries speeds")
-
-
-def _duplicate(count: int, speed: float, machine: _Machine) -> tuple[int, float]:
-    """``ncclTopoDupChannels``."""
-    if speed < 25 or (machine.capability > 80 and speed < 50 and count > 4):
-        return count, speed
-    most = min(2 * count, _MOST_CHANNELS // 2)
-    return most, speed / -(-most // count)
-
-
-def _tree(machine: _Machine, speeds: list[float], ring: Graph) -> Graph:
-    """As many channels as the ring has, within the node up to twice as fast as between nodes."""
-    local, count = machine.local, ring.channels
-    inside = machine.total_gbs * (local / (local - 1) if local > 1 else math.inf)
-    how = "estimated as for the ring"
-    if machine.nodes == 1:
-        speed = next((s for s in speeds if s <= machine.pair_gbs and s * count <= inside), 0.1)
-        return Graph(count, speed, speed, how)
-    if not machine.nic_gbs:
-        return Graph(count, ring.intra_gbs, ring.inter_gbs, ring.how)
-    between = next(
-        (
-            s
-            for s in speeds
-            if s <= _port(machine) and _port_channels(machine, s) >= count and s * count <= inside
-        ),
-        ring.inter_gbs,
-    )
-    within = between
-    for faster in reversed([s for s in speeds if s > between]):
-        if within >= 2 * between or (local > 1 and faster * count > inside):
-            break
-        within = faster
-    return Graph(count, within, between, how)
-
-
-def _nvls(machine: _Machine, speeds: list[float]) -> Graph:
-    """Each GPU is the head of one channel, and sends once for each head and twice for its own."""
-    local = machine.local
-    none = Graph(0, 0.0, 0.0, "estimated: no NVSwitch that reduces")
-    if not machine.switched or machine.fabric_gbs is None or machine.capability < _HOPPER:
-        return none
-    heads = min(local, _MOST_HEADS, machine.nics if machine.nodes > 1 else local)
-    limit = _port(machine) if machine.nodes > 1 and machine.nic_gbs else machine.fabric_gbs
-    best, speed = 0, 0.0
-    for each in speeds:
-        if each > limit or (best and each / speed <= 0.49):
-            continue
-        count = min(heads, fit_count(machine.fabric_gbs, each) - 1)
-        if machine.nodes == 1 and count < heads:
-            continue
-        if count > best or count * each > best * speed:
-            best, speed = count, each
-        if best == heads:
-            break
-    if best < 1:
-        return none
-    between = speed
-    for faster in reversed([s for s in speeds if s > speed]):
-        if between >= 2 * speed or (machine.nodes > 1 and faster > limit):
-            break
-        between = faster
-    return Graph(best, speed, between, "estimated from links and ports, as the search tries speeds")
-
-
-def _port(machine: _Machine) -> float:
-    """The widest path from a GPU to a network port."""
-    return min(machine.nic_gbs, machine.pci_gbs)
-
-
-def _port_channels(machine: _Machine, speed: float) -> int:
-    """Channels of that speed that the ports carry; the search compares whole GB/s."""
-    return machine.nics * fit_count(machine.nic_gbs, max(int(speed), 0.1))
-
-
-def _count_or_all(total: float, speed: float) -> int:
-    return _MOST_CHANNELS if math.isinf(total) else fit_count(total, speed)
-
-
 class _Times:
     """Latencies, bandwidths and what is enabled, for one question on one machine."""
 
@@ -281,7 +155,7 @@ class _Times:
         table: Mapping[str, Any],
         question: Question,
         settings: Mapping[str, str],
-        machine: _Machine,
+        machine: Machine,
         graphs: Mapping[str, Graph],
     ) -> None:
         self.table, self.settings, self.machine, self.graphs = table, settings, machine, graphs
@@ -323,7 +197,7 @@ class _Times:
             allowed = shared and simple and self._pat()
         elif algorithm in {"NVLS", "NVLSTree"}:
             allowed = simple and graph.channels > 1 and self.settings["nvls"] == "on"
-            allowed &= reduces_all or self.local <= _MOST_HEADS
+            allowed &= reduces_all or self.local <= MAX_HEADS
             if algorithm == "NVLSTree":
                 allowed &= reduces_all and self.nodes > 1
             else:
@@ -384,7 +258,7 @@ class _Times:
             if reduces_all:
                 factor = ppn / channels
                 bus /= factor - (factor - 1) / 2
-                bus *= 0.85 if self.machine.capability >= _HOPPER else 1
+                bus *= 0.85 if self.machine.capability >= HOPPER else 1
             else:
                 bus = ppn * min(graph.intra_gbs, graph.inter_gbs * 0.9)
         if algorithm != "Ring" and self.operation in SHARED:
@@ -400,7 +274,7 @@ class _Times:
         one needs two GPUs below the PCIe switch of each port. The times in the log of
         NVIDIA/nccl#1453 have this factor.
         """
-        hopper = self.machine.capability >= _HOPPER
+        hopper = self.machine.capability >= HOPPER
         return self.local == 1 or (hopper and self.nodes > 1 and self.machine.nics >= self.local)
 
     def _ll_most(self) -> float:
@@ -448,7 +322,7 @@ class _Times:
         at = log2_floor(size >> 6)
         x86 = self.settings["cpu"] != "other"
         known = {"Tree": _TREE_CORRECTIONS, "NVLSTree": _NVLS_TREE_CORRECTIONS}.get(algorithm, 0)
-        if algorithm == "NVLSTree" and not (machine.capability >= _BLACKWELL and x86):
+        if algorithm == "NVLSTree" and not (machine.capability >= BLACKWELL and x86):
             known = 0
         if 0 <= at < known:
             bandwidth *= self.table["tree_correction"][protocol][at]
@@ -461,8 +335,8 @@ class _Times:
     def _channels(self) -> int:
         """``comm->nChannels``: every searched channel twice (src/graph/connect.cc)."""
         ring = self.graphs["Ring"]
-        channels = min(_MOST_CHANNELS, 2 * ring.channels)
-        fast = self.machine.capability >= _HOPPER and self.nodes > 1 and ring.intra_gbs > 45
+        channels = min(MAX_CHANNELS, 2 * ring.channels)
+        fast = self.machine.capability >= HOPPER and self.nodes > 1 and ring.intra_gbs > 45
         return 2 * channels if fast and channels < 16 else channels
 
     def shots(self) -> Shots | None:
@@ -471,10 +345,10 @@ class _Times:
         if self.operation != "all_reduce" or self.nodes > 1 or self.intra != "fabric":
             return None
         table, size = self.table["symmetric"], self.size
-        new = int(self.machine.capability >= _BLACKWELL)
+        new = int(self.machine.capability >= BLACKWELL)
         block, peak = (table[name][new] * _GIB_PER_US for name in ("block_bandwidth", "peak"))
         top = table["multicast_peak"][new] * _GIB_PER_US
-        multicast = self.machine.switched and ranks > 2 and self.machine.capability >= _HOPPER
+        multicast = self.machine.switched and ranks > 2 and self.machine.capability >= HOPPER
         few = -(-table["multicast_blocks"][new] // ranks)
         ll, rest = table["one_shot_latency"][new], table["two_shot_latency"][new]
         gathered, scattered = ranks * size * 9, 2 * size * (ranks - 1) // ranks

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-_MOST_LINKS: Final = 36  # NVML_NVLINK_MAX_LINKS of driver 590; NVML refuses what a GPU lacks
+_MAX_LINKS: Final = 36  # NVML_NVLINK_MAX_LINKS of driver 590; NVML refuses what a GPU lacks
 # NVML_NVLINK_ERROR_DL_*: those of NVLink 1 to 4
 _COUNTERS: Final = {
     "replay errors": 0,
@@ -69,7 +69,7 @@ def field_values(
     asked = list(fields)
     found: dict[Any, Any] = {}
     answer = nvml("nvmlDeviceGetFieldValues", handle, asked)
-    # an array of ctypes has a length, and is no Iterable to collections.abc
+    # an array of ctypes has a length, and is not an Iterable to collections.abc
     values = list(answer) if hasattr(answer, "__len__") else []
     for key, each in zip(asked, values, strict=False):
         if getattr(each, "nvmlReturn", 1) != 0:
@@ -86,7 +86,7 @@ def nvlinks(nvml: Library, handle: Any, index: int, pci: str | None) -> tuple[Li
     """The NVLinks of a GPU, read again after some seconds; empty without any."""
 
     def read() -> tuple[Link, ...]:
-        found = (_link(nvml, handle, number, index, pci) for number in range(_MOST_LINKS))
+        found = (_link(nvml, handle, number, index, pci) for number in range(_MAX_LINKS))
         return tuple(link for link in found if link is not None)
 
     return _rarely((pci, index), read)

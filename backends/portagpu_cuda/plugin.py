@@ -102,7 +102,7 @@ def _nvml_counts() -> bool:
             for index in range(count.value):
                 found = nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle))
                 modes = ctypes.byref(mode), ctypes.byref(pending)
-                # what is no such GPU answers with an error
+                # a device that is not such a GPU answers with an error
                 if found == 0 and nvml.nvmlDeviceGetMigMode(handle, *modes) == 0 and mode.value:
                     return False
         finally:

@@ -97,7 +97,7 @@ class NsightSystems:
             return Launch(argv=argv, outputs=outputs, steps=(export,))
         if "--no-python" in request.command or "--no_python" in request.command:
             raise Refused(
-                "torchrun --no-python hides where ranks start: put portagpu profile behind it "
+                "torchrun --no-python hides where ranks start: run portagpu profile inside it "
                 "(torchrun --no-python portagpu profile -- PROGRAM)"
             )
         # one report a rank: torchrun runs Python by PYTHON_EXEC (torch/distributed/run.py), and

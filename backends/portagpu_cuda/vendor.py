@@ -79,7 +79,7 @@ VENDOR: Final = Vendor(
         # torch's caching allocator, which raises OutOfMemoryError; older builds, and code that
         # wraps it, raise a RuntimeError with the text (pytorch, c10/cuda/CUDACachingAllocator.cpp)
         "cuda out of memory",
-        # cudaErrorMemoryAllocation as torch says it, and behind the words of NCCL
+        # cudaErrorMemoryAllocation as torch says it, and after the words of NCCL
         # (src/include/checks.h)
         "cuda error: out of memory",
         "cuda driver error: out of memory",

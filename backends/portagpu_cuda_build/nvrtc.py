@@ -88,7 +88,7 @@ _THREADS: Final = struct.Struct("<III")
 def max_threads(cubin: bytes) -> dict[str, int | None]:
     """The functions with machine code in a cubin, and the largest block of each.
 
-    None where the source bounds no block. Raises ValueError for what is no cubin.
+    None where the source does not bound a block. Raises ValueError for what is not a cubin.
     """
     elf = Elf(cubin)
     if elf.machine != _MACHINE:
@@ -123,7 +123,7 @@ _IN_TOOLKIT: Final = "lib64/libnvrtc.so.[0-9]*"
 _ON_SEARCH_PATH: Final = ("libnvrtc.so.13", "libnvrtc.so.12")
 _INSTALL_NEW: Final = "pip install nvidia-cuda-nvrtc (CUDA 13)"
 _INSTALL_OLD: Final = (
-    "pip install nvidia-cuda-nvrtc-cu12 (CUDA 12), which may be beside one of CUDA 13"
+    "pip install nvidia-cuda-nvrtc-cu12 (CUDA 12), which may be installed next to one of CUDA 13"
 )
 _MAPS: Final = Path("/proc/self/maps")
 
@@ -205,7 +205,7 @@ def _as_compiler(library: _Nvrtc | str) -> Compiler | str:
 
 
 def _files(path: str) -> list[Path]:
-    """The library's file and those beside it; a bare name is looked up among the mapped files."""
+    """The library's file and those next to it; a bare name is looked up among the mapped files."""
     file = Path(path)
     if not file.is_absolute():
         # address, permissions, offset, device, inode and the file

@@ -36,7 +36,7 @@ _LIMITS: Final = {
     "shutdown": ("JUNCTION", "EMERGENCY"),
     "memory-slowdown": ("VRAM", "CRITICAL"),
 }
-# AmdSmiGpuBlock, without those that are no block of the GPU
+# AmdSmiGpuBlock, without those that are not a block of the GPU
 _BLOCKS: Final = (
     *("UMC", "SDMA", "GFX", "MMHUB", "ATHUB", "PCIE_BIF", "HDP", "XGMI_WAFL", "DF", "SMN"),
     *("SEM", "MP0", "MP1", "FUSE", "MCA", "VCN", "JPEG", "IH", "MPIO"),

@@ -89,7 +89,8 @@ def device_uuid(properties: Any) -> str | None:
 def versions(root: Tree) -> Mapping[str, str | None]:
     """Driver, runtime and libraries. torch names no version of the BLAS libraries.
 
-    ``driver`` is the one of a driver that was installed beside the kernel's own, which has none.
+    ``driver`` is the one of a driver that was installed in addition to the kernel's own, which
+    states none.
     """
     return {
         "driver": root.text("sys/module/amdgpu/version") or None,

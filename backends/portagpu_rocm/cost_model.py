@@ -4,7 +4,7 @@ The constants and the addresses of the sources are in ``tables/cost_model.toml``
 machine's graph of xGMI links, network ports and NUMA nodes with a list of known topologies. The one
 that matches states the number of a tuning model; no name of an architecture does. Where a topology
 matches, the channels together have the bandwidth of all xGMI links of a GPU, also between nodes:
-the network's bandwidth is no part of the model then.
+the network's bandwidth is not part of the model then.
 
 Imports neither torch nor a library.
 """

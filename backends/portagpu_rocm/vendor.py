@@ -39,7 +39,7 @@ _ROCR: Final = MaskRules(
 
 # Device::init in ROCm/rocm-systems, projects/clr, rocclr/device/rocm/rocdevice.cpp @01280b9, over
 # the values that rocclr/utils/flags.cpp keeps: an empty one becomes " " since ROCm 5.6 (ROCm/clr
-# b5799c4), which is no number. UUIDs since ROCm 6.2 (ROCm/clr 52db98e).
+# b5799c4), which is not a number. UUIDs since ROCm 6.2 (ROCm/clr 52db98e).
 _HIP: Final = MaskRules(
     layer="HIP",
     variables=("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),

@@ -215,7 +215,7 @@ class _Clang:
         return path if path.is_absolute() and path.exists() else None
 
     def output(self, *words: str) -> str:
-        """What it prints with these arguments; nothing where the file is no program."""
+        """What it prints with these arguments; nothing where the file is not a program."""
         try:
             done = run_program(self.path, *words, leave_out=_CHANGE_CODE)
         except OSError:

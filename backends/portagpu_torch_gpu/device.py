@@ -77,7 +77,7 @@ def describe_device(
     versions: Mapping[str, str | None],
     deterministic_env: Mapping[str, str],
 ) -> Description:
-    """The description of that device; ``library`` is the library behind "nccl" in this build."""
+    """The description of that device; ``library`` is what "nccl" names in this build."""
     reported = properties.name, properties.total_memory, properties.multi_processor_count
     target = identify(arch.vendor, arch.name, *reported)
     return Description(
@@ -140,7 +140,7 @@ def addresses(identity: str) -> list[list[str | None]]:
 
 
 def nccl_version() -> str | None:
-    """What the library behind "nccl" states: "2.27.7"; None where torch was built without it.
+    """What the library that "nccl" names states: "2.27.7"; None where torch was built without it.
 
     RCCL states the release of NCCL that it is compatible with, and no other number.
     """

@@ -1,4 +1,4 @@
-"""Direct storage through ``torch.cuda.gds``, whichever library is behind it. No GPU has run this.
+"""Direct storage through ``torch.cuda.gds``, whichever library it uses. No GPU has run this.
 
 torch has the module for one vendor since 2.7 and for both since 2.15 (torch 2.15, documentation of
 ``torch.cuda.gds.is_available``; pytorch pull request 191069). In a build without the library it is

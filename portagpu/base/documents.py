@@ -36,7 +36,7 @@ if typing.TYPE_CHECKING:
 _T = TypeVar("_T")
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 Read: TypeAlias = Callable[[Any, str], Any]
-_MOST_NAMED: Final = 12
+_MAX_NAMED: Final = 12
 _OBJECT: Final = "an object with keys of text"
 
 
@@ -327,8 +327,8 @@ def mapping(value: object, path: str) -> Mapping[str, Any]:
 
 
 def _hint(word: str, known: Mapping[str, Rule]) -> str:
-    more = ", ..." if len(known) > _MOST_NAMED else ""
-    return did_you_mean(word, known, f"there is {', '.join([*known][:_MOST_NAMED])}{more}")
+    more = ", ..." if len(known) > _MAX_NAMED else ""
+    return did_you_mean(word, known, f"there is {', '.join([*known][:_MAX_NAMED])}{more}")
 
 
 def if_then(when: dict[str, Json], then: dict[str, Json]) -> dict[str, Json]:

@@ -66,7 +66,7 @@ class StoreError(PortagpuError, RuntimeError):
 
 
 class StoreNotFound(StoreError, LookupError):
-    """There is no store at that place, or what is there is none."""
+    """No store at this path, or the file there is not a store."""
 
 
 class BundleError(ResultError):
@@ -82,7 +82,7 @@ class EmptyCapture(PortagpuError, RuntimeError):
 
 
 class RecordingError(PortagpuError, ValueError):
-    """A path is no recording of a machine, or nothing in it can be read."""
+    """A path is not a recording of a machine, or nothing in it can be read."""
 
 
 class MissingDependency(PortagpuError, RuntimeError):

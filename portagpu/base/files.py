@@ -42,7 +42,7 @@ def read_bounded(
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL)) from error
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "is no regular file")
+            raise OSError(errno.EINVAL, "not a regular file")
         # open() of a folder's descriptor would raise without closing it
         with open(descriptor, "rb", closefd=False) as stream:
             if last:
@@ -198,7 +198,7 @@ def _temporary_file(folder: Path, parts: Iterable[bytes], mode: int) -> Iterator
             temporary.unlink()
 
 
-_MOST_LINKS: Final = 40
+_MAX_LINKS: Final = 40
 """The number that the kernel follows (path_resolution(7))."""
 _ROOT: Final = 0
 _BY_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
@@ -270,7 +270,7 @@ def _path_steps(path: Path) -> tuple[list[_Step], Path]:
             place, folder = place / name, about
             continue
         links += 1
-        if links > _MOST_LINKS:
+        if links > _MAX_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         target = (place / name).readlink()
         if target.is_absolute():

@@ -57,7 +57,7 @@ def check_installation() -> None:
     rows = (row for row in csv.reader(record.splitlines()) if len(row) > 1)
     stated = {
         Path(str(distribution.locate_file(name))): digest
-        # what lies beside the packages, such as the command, is elsewhere after pip's --target
+        # what lies next to the packages, such as the command, is elsewhere after pip's --target
         for name, digest, *_ in rows
         if digest and ".." not in Path(name).parts
     }

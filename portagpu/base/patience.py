@@ -1,7 +1,7 @@
 """How long the product waits: named limits, and what counts against them on a loaded machine.
 
-A limit tells a process that hangs from one that is slow. So the time in which the watched processes
-were ready to run and waited for a CPU does not count: Linux states it for each thread in
+A limit distinguishes a process that hangs from one that is slow. So the time in which the watched
+processes were ready to run and waited for a CPU does not count: Linux states it for each thread in
 ``/proc/PID/task/TID/schedstat`` (``Documentation/scheduler/sched-stats.rst``: nanoseconds on a CPU,
 nanoseconds on a run queue, time slices). One that is blocked or stopped is charged the wall time.
 """
@@ -61,7 +61,7 @@ class Limits:
     leave_s: float = 1.0
     """For a child that calls functions to leave: nobody needs what it would still do."""
     stray_s: float = 2.0
-    """For ending what ranks left behind."""
+    """For ending what ranks left."""
     end_s: float = 0.5
     """For the end of a child that judges a node: its limit is a promise to a scheduler."""
     interrupt_s: float = 30.0
@@ -97,7 +97,7 @@ class Limits:
     group_s: float = 8.0
     """A rank of random programs that waits for another one. The library counts it, in wall time."""
     lost_s: float = 2.0
-    """A collective of a case that loses a rank, in wall time; the case allows as much beside it."""
+    """A collective of a case that loses a rank, in wall time; the case allows as much again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class Starvation:
     wall_s: float
     """The length of that half."""
     waited_s: float
-    """The longest wait of a thread in each reading, summed; estimated where Linux does not tell."""
+    """The longest wait of a thread in each reading, summed; an estimate where Linux states none."""
     load: float
     """The load average over one minute."""
     cpus: int
@@ -157,7 +157,7 @@ class Patience:
     load: Callable[[], float] = load_average
     cpus: Callable[[], int] = usable_cpus
     most_times: float = 10.0
-    """A limit is over after so many times its wall time, whatever counts: nothing waits forever."""
+    """A limit is over at this multiple of its wall time, whatever counts: nothing waits forever."""
 
     def meter(self, *pids: int) -> Meter:
         """Count the time of those processes, by default this one, and of all that they start."""
@@ -178,7 +178,7 @@ class Meter:
     """Wall time, and how much of it some processes waited for a CPU; several limits may share it.
 
     In each reading the thread that waited most counts, because the others may wait for it. Threads
-    and processes may come and go. Where Linux does not tell the times, the load per CPU stands in.
+    and processes may come and go. Where Linux does not state the times, the load per CPU stands in.
     """
 
     def __init__(self, patience: Patience, pids: tuple[int, ...]) -> None:

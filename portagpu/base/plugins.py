@@ -48,7 +48,8 @@ def entry_points(group: str) -> list[EntryPoint]:
 
 
 def install(extra: str) -> str:
-    """The command that installs what ``extra`` names beside this package, as it was installed.
+    """The command that installs what ``extra`` names in addition to this package, as it was
+    installed.
 
     A folder is the user's own, and so its command is for that folder. Where pip took a package from
     is its ``direct_url.json``:
@@ -97,7 +98,7 @@ def _report(place: str, error: Exception) -> None:
 
 OWN_DISTRIBUTION: Final = "portagpu"
 _QUIET_S: Final = 1.0
-"""After so long a log line says what is waited for."""
+"""After this time a log line says what is waited for."""
 
 _redirection: Final = threading.Lock()
 _T = TypeVar("_T")
@@ -118,7 +119,7 @@ def start_call(
     """Start foreign code in a thread of its own.
 
     The returned function waits for the result: (value, "") or (None, the problem). Its argument
-    tells a user what is being waited for. Anything that the code raises, SystemExit included,
+    says to a user what is being waited for. Anything that the code raises, SystemExit included,
     becomes the problem. A call that is still running at the limit is left in its daemon thread.
     What this process, all of it, waits for a CPU does not count: the call may need an import of
     another thread. Where it waited long, the problem is a ``BusyMachine``.

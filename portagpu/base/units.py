@@ -109,7 +109,7 @@ def parse_size(text: str) -> int:
     found = _SIZE.fullmatch(text.strip())
     exact = float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " ") if found else 0.0
     if not exact.is_integer() or exact < 1:
-        raise ValueError(f"{text!r} is no number of bytes: write 1048576, 512K, 64M or 1G")
+        raise ValueError(f"{text!r} is not a number of bytes: write 1048576, 512K, 64M or 1G")
     return int(exact)
 
 

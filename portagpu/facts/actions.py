@@ -45,7 +45,7 @@ _ORDER: Final = {action: place for place, action in enumerate(Action)}
 _MEANINGS: Final = {
     Action.NONE: "Nothing: the device may be used, and nothing is to be watched.",
     Action.MONITOR: "Use it, and watch whether the finding returns or grows.",
-    Action.RESET: "Reset the device, or load its driver anew, as soon as no job uses it.",
+    Action.RESET: "Reset the device, or load its driver again, as soon as no job uses it.",
     Action.ISOLATE: "Start no job on the node until somebody has mended it: restart it, reseat a "
     "part, set it as it should be.",
     Action.REPLACE: "Start no job on the node, and have the part replaced.",

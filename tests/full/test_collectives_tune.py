@@ -413,7 +413,7 @@ def test_ctrl_c_ends_every_rank_and_writes_no_profile(tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (["--only", "sendrecv"], "'sendrecv' is not one of"),
-        (["--size", "many"], "'many' is no number of bytes"),
+        (["--size", "many"], "'many' is not a number of bytes"),
         (["--ranks", "1"], "1 is not in the range"),
         (["--timeout", "nan"], "nan is not a finite number"),
         (["--quick", "--full"], "give either --quick or --full"),

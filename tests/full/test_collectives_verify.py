@@ -273,7 +273,7 @@ def test_ctrl_c_ends_every_rank(tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (["--only", "barrier"], "'barrier' is not one of"),
-        (["--size", "many"], "'many' is no number of bytes"),
+        (["--size", "many"], "'many' is not a number of bytes"),
         (["--tables", "-"], "--tables needs the name of a file, not '-'"),
         (["--ranks", "0"], "0 is not in the range"),
         (["--timeout", "nan"], "nan is not a finite number"),

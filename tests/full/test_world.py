@@ -238,7 +238,7 @@ def test_a_rank_that_raises_is_named(ranks, culprit, kind, reason):
 def test_a_rank_that_sends_what_is_no_message_is_named(ranks, line):
     outcome = ranks.run(at("sends"), 2, arguments={"line": line}, group=False, timeout_s=60)
     assert outcome.culprit == 1
-    assert outcome.sentence.startswith("rank 1 broke: sent what is no message: ")
+    assert outcome.sentence.startswith("rank 1 broke: sent what is not a message: ")
     assert ranks.run(at("value"), 1, group=False).ok
 
 

@@ -620,7 +620,7 @@ def test_what_is_no_regular_file_is_refused_at_once(
     for given in (["/dev/zero"], [str(pipe)], ["--table", str(tmp_path)]):
         ended = child("-m", "portagpu.reports.bundles", *given, limit_s=60)
         assert ended.code == 1
-        assert ended.err.endswith(": cannot be read: is no regular file\n")
+        assert ended.err.endswith(": cannot be read: not a regular file\n")
 
 
 @pytest.mark.parametrize(

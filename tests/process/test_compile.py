@@ -390,7 +390,7 @@ def test_a_compiler_that_dies_or_hangs_harms_no_other_job(
     assert "did not answer within 3 s" in said["hang"]["problem"]
     assert "ended with status 7" in said["leave"]["problem"]
     assert "gave no answer" in said["half"]["problem"]
-    assert "broke: sent what is no message: � noise" in said["garbage"]["problem"]
+    assert "broke: sent what is not a message: � noise" in said["garbage"]["problem"]
     assert all(said[job]["unread"] for job in ("abort", "hang", "leave", "half", "garbage"))
 
 

@@ -725,8 +725,8 @@ def test_links_in_a_circle_pipes_and_devices_stop_nothing(tmp_path: Path) -> Non
     assert problems(doctor(DoctorOptions(paths=[folder]))) == []
     run = doctor(DoctorOptions(paths=[folder / "pipe", "/dev/zero"]))
     assert [r.reason for r in run.results] == [
-        "pipe: is no regular file",
-        "zero: is no regular file",
+        "pipe: not a regular file",
+        "zero: not a regular file",
     ]
     with pytest.raises(RecordingError, match="Too many levels of symbolic links"):
         doctor(DoctorOptions(paths=[folder / "itself"]))

@@ -459,7 +459,7 @@ def test_a_damaged_record_is_an_error(tmp_path: Path, capfd: pytest.CaptureFixtu
     assert "fleet.json" in capfd.readouterr().err
     (tmp_path / "fleet.json").unlink()
     os.mkfifo(tmp_path / "fleet.json")
-    with pytest.raises(FleetRecordError, match="is no regular file"):
+    with pytest.raises(FleetRecordError, match="not a regular file"):
         gather([tmp_path])
 
 

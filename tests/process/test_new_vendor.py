@@ -203,15 +203,15 @@ def read(verbs: ForkedVerbs, acme: Path) -> Callable[[str, str], str]:
         ),
         (
             RETURNS + "parse = len\nSHAPES = (5,)",
-            "its SHAPES are no tuple of portagpu.facts.formats.Shape",
+            "its SHAPES are not a tuple of portagpu.facts.formats.Shape",
         ),
         (RETURNS + "parse = len\nSHAPES = (Shape('a', 'b'),)", "a pattern that is not compiled"),
         (
             RETURNS + "parse = len\nSHAPES = (Shape('(a)', re.compile('b')),)",
-            "'(a)' is no pattern without groups that capture",
+            "'(a)' must have no groups that capture",
         ),
         (RETURNS + "parse = len\nSHAPES = (Shape('.*', re.compile('b')),)", "fits any text"),
-        (RETURNS + "parse = len\nROOT = '['", "'[' is no pattern"),
+        (RETURNS + "parse = len\nROOT = '['", "'[' is not a regular expression"),
     ],
 )
 def test_a_broken_reader_is_named_with_its_distribution(

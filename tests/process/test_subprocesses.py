@@ -118,7 +118,7 @@ def test_a_child_that_sends_what_is_no_message_is_ended(
 ) -> None:
     with child(f"os.write(channel.writer, {line!r} + b'\\n{{}}\\n'); time.sleep(600)") as process:
         answer, problem = process.ask({}, 60)
-        assert (answer, problem) == (None, f"broke: sent what is no message: {said}")
+        assert (answer, problem) == (None, f"broke: sent what is not a message: {said}")
         assert process.how_it_ended() == problem
         assert is_gone(process.pid)
 
@@ -298,7 +298,7 @@ def test_a_call_whose_answer_is_none_of_its_own_is_a_problem(
     text = "import os, sys\ndef forge():\n"
     text += "    os.write(int(sys.argv[-1].rpartition(',')[2]), b'{\"other\": 1}\\n')\n"
     (tmp_path / "forger.py").write_text(text, "utf-8")
-    said = "forger broke: sent what is no message: {'other': 1}"
+    said = "forger broke: sent what is not a message: {'other': 1}"
     assert call("forger", "forge", limit_s=60) == (None, said)
 
 

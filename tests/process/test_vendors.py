@@ -192,7 +192,7 @@ BROKEN = {
     ),
     "an-error-of-anything": (
         "VENDOR = Vendor(name='acme', out_of_memory=('error',))",
-        "it states 'error' for exhausted memory, which is too short to tell it from others",
+        "it states 'error' for exhausted memory, which other texts may have too",
     ),
 }
 

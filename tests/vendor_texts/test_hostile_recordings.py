@@ -19,11 +19,11 @@ from portagpu.checks.info import collect
 from portagpu.checks.recordings.replay import MANIFEST, Recording
 from portagpu.cli.bringup import bringup as bringup_verb
 from portagpu.cli.info import info
-from portagpu.facts.formats import MOST_DEVICES
+from portagpu.facts.formats import MAX_DEVICES
 from portagpu.facts.host import tree
 from portagpu.facts.host.tree import (
-    LARGEST_ATTRIBUTE,
-    MOST_CPUS,
+    MAX_ATTRIBUTE,
+    MAX_CPUS,
     RootedFolder,
     Tree,
     cpu_list,
@@ -224,7 +224,7 @@ def test_a_file_that_grows_while_it_is_hashed_ends(tmp_path: Path, monkeypatch: 
 def test_a_folder_of_more_entries_than_any_of_the_kernels_is_not_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tree, "MOST_ENTRIES", 100)
+    monkeypatch.setattr(tree, "MAX_ENTRIES", 100)
     build(tmp_path, {f"many/{n}": "x" for n in range(101)} | {"list": LIST.strip()})
     assert Tree(tmp_path).names("many") == ()
     (problem,) = Recording(tmp_path).inventory().problems
@@ -235,7 +235,7 @@ def test_a_folder_of_more_entries_than_any_of_the_kernels_is_not_listed(
 def test_a_tree_that_multiplies_its_reads_by_links_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tree, "MOST_READS", 20_000)
+    monkeypatch.setattr(tree, "MAX_READS", 20_000)
     zones = {f"sys/class/thermal/thermal_zone{n}": "../zone" for n in range(200)}
     trips = {f"sys/class/zone/trip_point_{n}_type": "passive" for n in range(200)}
     root = build(tmp_path, trips | {"sys/class/zone/temp": "1"}, zones)
@@ -247,7 +247,7 @@ def test_a_tree_that_multiplies_its_reads_by_links_is_one_line(
 def test_what_was_read_of_one_recording_counts_for_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tree, "MOST_READS", 2000)
+    monkeypatch.setattr(tree, "MAX_READS", 2000)
     (tmp_path / "list").write_text(LIST)
     for _ in range(100):
         assert collect(machine=Recording(tmp_path / "list"))["gpus"]
@@ -256,12 +256,12 @@ def test_what_was_read_of_one_recording_counts_for_no_other(
 @pytest.mark.parametrize(
     ("text", "cpus"),
     [
-        (f"0-{MOST_CPUS - 1}," * 4000, MOST_CPUS),
+        (f"0-{MAX_CPUS - 1}," * 4000, MAX_CPUS),
         ("5,1-3,2-4,1", 5),
         ("3-1", 0),
-        (f"0-{MOST_CPUS}", None),
+        (f"0-{MAX_CPUS}", None),
         ("0-99999999999", None),
-        ("1," * LARGEST_ATTRIBUTE, None),
+        ("1," * MAX_ATTRIBUTE, None),
         ("\u0661-\u0663", None),
     ],
 )
@@ -299,8 +299,8 @@ def test_more_gpus_than_any_machine_has_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "more").write_text(listed(MAX_GPUS + 1))
     with pytest.raises(RecordingError, match=f"more than the {MAX_GPUS} that any machine has"):
         Recording(tmp_path / "more")
-    (tmp_path / "far").write_text(listed(MOST_DEVICES + 1))
-    with pytest.raises(RecordingError, match=f"lists more than {MOST_DEVICES} devices"):
+    (tmp_path / "far").write_text(listed(MAX_DEVICES + 1))
+    with pytest.raises(RecordingError, match=f"lists more than {MAX_DEVICES} devices"):
         Recording(tmp_path / "far")
 
 

@@ -285,7 +285,7 @@ def test_a_pipe_in_a_recording_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(root / "dmesg")
     (gpu,) = Recording(root).inventory().gpus
     assert gpu.pci == "0000:83:00.0"
-    with pytest.raises(RecordingError, match="is no regular file"):
+    with pytest.raises(RecordingError, match="not a regular file"):
         Recording(root / "dmesg")
 
 

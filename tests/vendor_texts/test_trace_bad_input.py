@@ -115,11 +115,11 @@ def test_short_lines_of_a_gzip_count_more_than_their_bytes(
 def test_values_that_are_no_events_may_not_be_any_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit: str
 ) -> None:
-    monkeypatch.setattr(json_stream, "_MOST_OTHERS", 1000)
+    monkeypatch.setattr(json_stream, "_MAX_OTHERS", 1000)
     start = '{"schemaVersion":1,' + ("" if ":" in unit else '"traceEvents":[')
     file = tmp_path / "many.json"
     file.write_text(start + unit * 3000, "utf-8")
-    with pytest.raises(FormatError, match="over 1,000 values that are no events"):
+    with pytest.raises(FormatError, match="over 1,000 values that are not events"):
         read(file)
 
 

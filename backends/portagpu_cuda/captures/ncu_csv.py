@@ -1,7 +1,7 @@
 """What ``ncu --csv`` prints on the pages raw and details: metrics of kernels.
 
 Source: docs.nvidia.com, Nsight Compute CLI, "Page" and "Comma Separated Values". On the page raw
-the line behind the header has units. Lines of the tool and of the program may stand before it.
+the line after the header has units. Lines of the tool and of the program may stand before it.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _COMMON: Final = (
     "Invocations",
 )
 _NEEDED: Final = {"ID", "Kernel Name"}
-_MOST_METRICS: Final = 20_000
-_MOST_DEVICES: Final = 4096
+_MAX_METRICS: Final = 20_000
+_MAX_DEVICES: Final = 4096
 
 
 def _is_header(row: list[str]) -> bool:
@@ -73,7 +73,7 @@ def read(path: Path) -> Capture:
     for batch in batches(source if found.is_long else found.take_units(source)):
         found.add(batch)
     if found.dropped:
-        problems.append(f"lines that are no row of the table: {found.dropped:,} are left out")
+        problems.append(f"lines that are not rows of the table: {found.dropped:,} are left out")
     return Capture(
         source=Source(str(path), KIND, "ncu"),
         metrics=found.metrics.table(),
@@ -95,7 +95,7 @@ class _Table:
         """Whether each metric has a row (page details), not a column (page raw)."""
         self._wide = [
             (name, "", place)
-            for name, place in itertools.islice(self._at.items(), _MOST_METRICS)
+            for name, place in itertools.islice(self._at.items(), _MAX_METRICS)
             if name not in _COMMON
         ]
         """Name, unit and place of each metric that has a column."""
@@ -105,7 +105,7 @@ class _Table:
         self.dropped = 0
 
     def take_units(self, source: Iterator[list[str]]) -> Iterator[list[str]]:
-        """The rows of the page raw behind the one with the units, which may lack."""
+        """The rows of the page raw after the one with the units, which may be missing."""
         first = next(source, None)
         if first and whole_number(first[0]) is None:
             units = dict(enumerate(first))
@@ -133,7 +133,7 @@ class _Table:
         columns: dict[str, list[Any]] = {name: [] for name in METRIC_COLUMNS}
         for row in whole:
             device = self._number(row, "Device")
-            if device is not None and 0 <= device < _MOST_DEVICES:
+            if device is not None and 0 <= device < _MAX_DEVICES:
                 self.devices.add(device)
             if (pid := self._number(row, "Process ID")) is not None:
                 self.pids.add(pid)

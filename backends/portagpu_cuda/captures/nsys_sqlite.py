@@ -75,7 +75,7 @@ _TYPES: Final = {"NvtxMark": 34, "NvtxPushPopRange": 59, "NvtxStartEndRange": 60
 _IMPORTED: Final = {"NvtxtMark": 65, "NvtxtPushPopRange": 70, "NvtxtStartEndRange": 71}
 _DOMAIN_CREATE, _THREAD_NAME = 75, 39
 _LEVELS: Final = {"warning": "warning", "error": "error", "fatal": "error"}
-_MOST_MESSAGES: Final = 1000
+_MAX_MESSAGES: Final = 1000
 
 
 def matches(head: bytes, path: Path) -> bool:
@@ -216,7 +216,7 @@ class _Export:
                 found["shared_bytes"] = batch[static if static in batch else dynamic]
             graphs = [batch[each] for each in ("graphId", "graphNodeId") if each in batch]
             if graphs:
-                # 0 is no graph; a node's number stands for its graph where the file has no other
+                # 0 means no graph; a node's number stands for its graph where the file has no other
                 found["graph"] = pc.coalesce(*map(positive, graphs))
             return found
 
@@ -571,7 +571,7 @@ class _Export:
             level = _LEVELS.get(str(levels.get(severity, severity)).lower(), "info")
             if isinstance(text, str) and text.strip():
                 found[ToolMessage(level, text.strip())] = None  # type: ignore[arg-type]
-        return list(found)[:_MOST_MESSAGES]
+        return list(found)[:_MAX_MESSAGES]
 
     def _details(self) -> dict[str, str]:
         found = {

@@ -437,7 +437,7 @@ NAMES: Final[dict[str, tuple[str, ...]]] = {
     "sram_exceeded": ("ecc_errors/aggregate/sram_threshold_exceeded",
                       "ecc.errors.uncorrected.aggregate.sram.thresholdexceeded"),
     "unrepairable": ("ecc_errors/unrepairable_memory",),
-    # T.Limit values are margins, not temperatures: they may be negative and are no limit
+    # T.Limit values are margins, not temperatures: they may be negative, and are not limits
     "margin": (
         "temperature/gpu_temp_tlimit", "temperature/gpu_t_limit_temp", "temperature.gpu.tlimit"),
     "recovery": ("gpu_recovery_action",),

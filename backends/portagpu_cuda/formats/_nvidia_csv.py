@@ -35,7 +35,7 @@ KIND: Final = "nvidia-smi --query-gpu"
 PROCESSES: Final = "nvidia-smi --query-compute-apps"
 PAGES: Final = "nvidia-smi --query-retired-pages"
 
-# columns that no other tool has, and those that a query may consist of beside them
+# columns that no other tool has, and those that a query may have next to them
 _OWN: Final = re.compile(
     r"gpu_(?:name|bus_id|serial|uuid)|(?:driver|kmd|cuda_umd)_version|vbios_version|compute_cap|compute_mode|"
     r"(?:memory|utilization|temperature|clocks|power|pcie?|ecc|fan|mig|remapped_rows|retired_pages|"
@@ -60,7 +60,7 @@ _ALONE: Final = re.compile(
     re.IGNORECASE,
 )
 """Forms of an answer that is alone in its line."""
-_LONGEST_UNIT: Final = 12
+_MAX_UNIT: Final = 12
 _COLUMN: Final = r"[a-z][\w.]{1,80}(?: \[[^\]\n,]{1,12}\])?"
 
 CSV_SHAPE: Final = Shape(
@@ -90,7 +90,7 @@ def header(text: str) -> tuple[int, list[str]] | None:
 def _without_unit(name: str) -> str:
     """ "memory.total [MiB]" as "memory.total"."""
     bare, bracket, unit = name.removesuffix("]").rpartition("[")
-    if not bracket or not name.endswith("]") or len(unit) > _LONGEST_UNIT or "]" in unit:
+    if not bracket or not name.endswith("]") or len(unit) > _MAX_UNIT or "]" in unit:
         return name
     return bare.rstrip(" ")
 

@@ -289,7 +289,7 @@ SHAPES: Final = (
             r"\s*(?:GPU \d|MIG \S+ +Device |Link \d|NVML: |Unable to |Nvlink |Device does not|"
             rf"{_NO_HANDLE})"
         ),
-        # a line of a list ends with the bracket behind the UUID, one of a link with its speed
+        # a line of a list ends with the bracket after the UUID, one of a link with its speed
         last=re.compile(r".{1,400}\([^()]{1,120}\)|Link \d{1,3}: (?:[\d.]{1,9} GB/s|<inactive>)"),
         device=re.compile(r"GPU \d{1,4}:"),
     ),

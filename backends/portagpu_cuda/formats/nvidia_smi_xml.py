@@ -84,7 +84,7 @@ def _document(text: str) -> tuple[str, str, int]:
     pieces = text.split(_END)
     count = len(pieces) - 1 + (_ROOT in pieces[-1])
     chosen = pieces[-2] + _END if len(pieces) > 1 else pieces[-1]
-    # control characters that XML does not allow would hide everything behind them
+    # control characters that XML does not allow would hide everything after them
     clean = chosen.lstrip().translate(
         {code: None for code in range(32) if chr(code) not in "\t\n\r"}
     )

@@ -1,7 +1,8 @@
 """``nvidia-smi topo -m``: the path between each pair of GPUs and NICs; also ``topo -p2p``.
 
-One matrix whose rows and columns are devices. ``-m`` has the CPUs and the NUMA node beside each GPU
-and, since driver 525, names NICs in a legend below; before that they stood in the matrix by name.
+One matrix whose rows and columns are devices. ``-m`` has the CPUs and the NUMA node next to each
+GPU and, since driver 525, names NICs in a legend below; before that they stood in the matrix by
+name.
 """
 
 from __future__ import annotations

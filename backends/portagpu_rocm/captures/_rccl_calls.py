@@ -45,7 +45,7 @@ class Span(NamedTuple):
         return self.last - self.first + 1
 
     def places(self, events: pa.Array) -> Any:
-        """Where events are in an array of all these numbers; all others are behind it."""
+        """Where events are in an array of all these numbers; all others come after it."""
         numbers = events.fill_null(0).to_numpy(zero_copy_only=False)
         inside = (numbers >= self.first) & (numbers <= self.last)
         return import_library("numpy").where(inside, numbers - self.first, self.size)

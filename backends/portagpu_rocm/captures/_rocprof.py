@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 VENDOR: Final = "amd"
-_MOST_PIDS: Final = 4096
+_MAX_PIDS: Final = 4096
 DIRECTIONS: Final = {
     "HOST_TO_DEVICE": "HtoD",
     "DEVICE_TO_HOST": "DtoH",
@@ -138,7 +138,7 @@ class Collected:
         self.dropped += len(good) - sum(good)
         self.add(kind, {name: kept(values, good) for name, values in columns.items()})
         new = set(columns.get("pid", ())) - {None} - self.pids
-        self.pids.update(itertools.islice(new, max(0, _MOST_PIDS - len(self.pids))))
+        self.pids.update(itertools.islice(new, max(0, _MAX_PIDS - len(self.pids))))
 
     def add_total(self, kind: Kind | None, name: str, values: Mapping[str, Any]) -> None:
         """Add one line of a table of totals, of what its name says where there is no ``kind``.

@@ -61,7 +61,7 @@ _TABLES: Final = (_DISPATCH, _COPY, _REGION)
 _CALL, _RANGE, _RCCL, _KFD = range(4)
 """What an event is by its category: a call of HIP or HSA, of ROCTx, of RCCL, or of the driver."""
 _OF_CALLS: Final = ("start_ns", "end_ns", "name", "pid", "tid", "correlation")
-_MOST_CATEGORIES: Final = 1 << 22
+_MAX_CATEGORIES: Final = 1 << 22
 _RECORDED: Final[dict[Kind, tuple[str, ...]]] = {
     # what rocprofv3's own options say, in rocpd_info_process.extdata (config.hpp)
     "kernel": ("kernel_trace", "counter_collection"),
@@ -281,7 +281,7 @@ class _Part:
             last = 0
         stacks = np.full(last + 1, _UNKNOWN, np.int64)
         kinds = np.zeros(last + 1, np.int8)
-        known = {n: c for n, c in self._category_codes().items() if 0 <= n < _MOST_CATEGORIES}
+        known = {n: c for n, c in self._category_codes().items() if 0 <= n < _MAX_CATEGORIES}
         codes = np.zeros(max(known, default=0) + 2, np.int8)
         codes[list(known)] = list(known.values())
 
@@ -591,7 +591,7 @@ class _Part:
                 found[column] = translated(numbers, translation) if translation else numbers
         if "event_id" in batch and "correlation" in wanted:
             stacks = self._stacks[self._places(batch["event_id"])]
-            # 0 is no call: what the kernel driver reports has it
+            # 0 means no call: what the kernel driver reports has it
             found["correlation"] = pa.array(stacks, mask=(stacks == _UNKNOWN) | (stacks == 0))
         return found
 

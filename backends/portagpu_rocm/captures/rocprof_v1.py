@@ -65,7 +65,7 @@ _NO_COUNTERS: Final = re.compile(
 _TOTALS: Final = ["Name", "Calls", "TotalDurationNs", "AverageNs", "Percentage"]
 _TEXT: Final = re.compile(r"\b(\w+)\(((?:[^()]|\([^()]*\))*)\)(?=,|\s*$)")
 _TEXT_HEAD: Final = re.compile(rb"^Domain\(\w+\), .*Start_Timestamp\(\d+\)", re.MULTILINE)
-_MOST_COUNTERS: Final = 20_000
+_MAX_COUNTERS: Final = 20_000
 
 
 def _is_header(row: Sequence[str]) -> bool:
@@ -131,7 +131,7 @@ def _read_launches(names: Sequence[str], body: Iterator[list[str]], found: Colle
     own = {name for spellings in _NAMES.values() for name in spellings}
     counters = {
         name: place
-        for name, place in list(at.items())[::-1][:_MOST_COUNTERS]
+        for name, place in list(at.items())[::-1][:_MAX_COUNTERS]
         if name not in own and name and not _NO_COUNTERS.fullmatch(name)
     }
     timed = places["start"] is not None and places["end"] is not None

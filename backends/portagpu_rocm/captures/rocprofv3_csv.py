@@ -2,7 +2,7 @@
 
 Source: ROCm/rocm-systems, projects/rocprofiler-sdk/source/docs (how-to/using-rocprofv3.rst and
 data/*.csv). Grids are in work-items. An agent is a node of the machine ("Agent 4"); the agent_info
-beside a trace says which GPU it is, and is read with it. A file may hold several tables.
+next to a trace says which GPU it is, and is read with it. A file may hold several tables.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _row(line: str) -> list[list[str]]:
 
 
 def read(path: Path) -> Capture:
-    """What the file holds, with the agents beside it. Raises FormatError."""
+    """What the file holds, with the agents next to it. Raises FormatError."""
     found = Collected(path)
     numbers = _agents_beside(path, found)
     pid = re.search(r"(?:^|_|/)(\d{1,9})_[a-z]", path.name)

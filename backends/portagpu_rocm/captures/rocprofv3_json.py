@@ -1,7 +1,7 @@
 """The JSON of rocprofv3 (``--output-format json``), read in batches.
 
 Source: ROCm/rocm-systems, projects/rocprofiler-sdk/source/docs/rocprofv3-schema.json. Names of
-kernels and what operations are called stand behind or before the records; they are joined at the
+kernels and what operations are called come before or after the records; they are joined at the
 end. Grids are in work-items.
 """
 
@@ -208,7 +208,7 @@ def _capture(document: Document, parts: list[_Part]) -> Capture:
     lost = document.dropped + impossible
     if lost:
         problems.append(
-            "records without a time, with a negative duration or that are no JSON: "
+            "records without a time, with a negative duration or that are not JSON: "
             f"{lost:,} are left out"
         )
     return Capture(

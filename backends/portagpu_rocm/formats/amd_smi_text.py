@@ -98,7 +98,7 @@ class Rows:
     position: int = 0
 
     def take(self) -> str | None:
-        """The next line without blanks at its end; None behind the last."""
+        """The next line without blanks at its end; None after the last."""
         if self.position >= len(self.lines):
             return None
         self.position += 1
@@ -377,7 +377,7 @@ def _versions(lines: list[str]) -> dict[str, str]:
 
 
 def _sections(lines: list[str]) -> list[dict[str, object]]:
-    """Sections "GPU: 0" as records: a key with nothing behind it holds the deeper ones."""
+    """Sections "GPU: 0" as records: a key with nothing after it holds the deeper ones."""
     records: list[dict[str, object]] = []
     stack: list[tuple[int, dict[str, object]]] = []
     continued: tuple[dict[str, object], str, list[str]] | None = None

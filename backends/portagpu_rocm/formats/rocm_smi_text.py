@@ -98,7 +98,7 @@ _END: Final = "End of ROCm SMI Log"
 
 SHAPES: Final = (Shape(rf"=* ?{_BANNER}|GPU\[\d{{1,6}}\]\s*:", re.compile(r"."), re.compile(_END)),)
 _PROBLEM: Final = re.compile(r"(?:ERROR|WARNING): .+")
-_MOST_PROBLEMS: Final = 20
+_MAX_PROBLEMS: Final = 20
 
 
 def matches(text: str) -> bool:
@@ -122,7 +122,7 @@ def parse(text: str) -> Findings:
         cards.setdefault(index, {})
     # several outputs may follow one another, each between its banner and its end
     broken = sum(_BANNER in line for line in lines) > sum(_END in line for line in lines)
-    problems = [line.strip() for line in lines if _PROBLEM.match(line)][:_MOST_PROBLEMS]
+    problems = [line.strip() for line in lines if _PROBLEM.match(line)][:_MAX_PROBLEMS]
     if broken:
         problems.append(f"the text breaks off: {_END!r} is not in it")
     if not cards and not versions:

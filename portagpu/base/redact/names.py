@@ -47,7 +47,7 @@ _KINDS: Final = tuple(
         (rf"(?:{_SECRETS})s?(?:_|\Z)|(?:\A|_)(?:{_ALONE})\Z", "secret"),
     )
 )
-"""The first form that a key's words have tells the kind of its values."""
+"""The first form that fits a key's words gives the kind of its values."""
 _IN_PROSE: Final = re.compile(rf"\A(?:{_ALONE}|host|users?|login|mac|e?_?mail)\Z")
 _COUNTS: Final = re.compile(
     rf"tokens(?:_|\Z)|(?:per|first|next|last|each)_token\Z"
@@ -76,7 +76,7 @@ def identifying_kind(key: str) -> str | None:
 
 
 def nearest_key(above: str, name: str, table: Mapping[str, Any]) -> str:
-    """The key that tells what the value under ``name`` of the table is.
+    """The key that says what the value under ``name`` of the table is.
 
     That is ``name``, the name in a table of a name and a value, or the key above that keeps a
     secret.
@@ -123,7 +123,7 @@ _NAMING: Final = re.compile(
 """Variables whose values are names or secrets, next to those that the list of keys has."""
 _FOLDERS: Final = frozenset({"PWD", "OLDPWD"})
 """What "pwd" means to a shell."""
-_LEAST: Final = 3
+_MIN: Final = 3
 _WORD: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -144,9 +144,7 @@ def machine_names(environment: Mapping[str, str] | None = None) -> list[tuple[st
         ]
     )
     words = _own_words()
-    return [
-        (kind, text) for kind, text in found if len(text) >= _LEAST and text.lower() not in words
-    ]
+    return [(kind, text) for kind, text in found if len(text) >= _MIN and text.lower() not in words]
 
 
 def _hosts() -> Iterator[tuple[str, str]]:

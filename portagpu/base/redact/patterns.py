@@ -30,7 +30,7 @@ PUBLIC_HOSTS: Final = frozenset(
 )
 """Hosts whose URLs are kept: they publish facts, expectations and known failures."""
 
-# A pattern here meets texts of strangers: it looks at each character a bounded number of times.
+# A pattern here meets untrusted texts: it looks at each character a bounded number of times.
 # Runs are taken whole (``++``), and begin where no earlier run could have begun.
 
 _URL: Final = re.compile(
@@ -45,14 +45,14 @@ _ROOTS: Final = (
     "shared|export|srv|net"
 )
 _PATH: Final = re.compile(
-    # absolute, ~/x, or behind a piece; behind a word only from its second slash ("a//x")
+    # absolute, ~/x, or after a piece; after a word only from its second slash ("a//x")
     rf"(?:~[\w.-]*+|(?<=>)|(?<![\w)\]>/])|(?<=[\w)\]>]/))(?:/++{_SEGMENT})++/?"
-    rf"|(?<=[)\]])(?:/{_SEGMENT}){{2,}}+/?"  # "(n-1)/n" is no path
+    rf"|(?<=[)\]])(?:/{_SEGMENT}){{2,}}+/?"  # "(n-1)/n" is not a path
     rf"|/(?:{_ROOTS})(?:/++{_SEGMENT})++/?"  # "-I/home/x"
     r"|(?i:%2F(?:home|Users|root|scratch|mnt|data)%2F)[\w.%+-]++",
 )
 _WORDS: Final = r"[^/\"'`\n\\ ]++(?: [^/\"'`\n\\ ]++){0,2}"
-_QUOTED_PATH: Final = re.compile(  # which may hold blanks, and is no sentence
+_QUOTED_PATH: Final = re.compile(  # which may hold blanks, and is not a sentence
     rf"(?<=[\"'`])(?:~?/(?:{_ROOTS})(?=/)|~?/[^\s/\"'`<>|;,\\]++(?=/)|~)(?:/++{_WORDS})++"
     r"(?=\\*+[\"'`])"
 )
@@ -196,7 +196,7 @@ _IPV4: Final = re.compile(
 _IPV6: Final = re.compile(
     r"(?<![A-Za-z0-9:.])[0-9a-f]*+:[0-9a-f:.]*:[0-9a-f.]*(?![\w:])", re.IGNORECASE
 )
-# every word, of which those with a host behind them are addresses
+# every word, of which those with a host after them are addresses
 _MAIL: Final = re.compile(rf"(?:{_HELD}|[\w.+-])++(?P<host>(?:@|%40)(?:{_HELD}|[\w.-])++)?")
 _LABELS: Final = re.compile(r"[\w-]++(?:\.[\w-]++)*+")
 _PRIVATE_LABEL: Final = re.compile(
@@ -367,7 +367,7 @@ _FORMS_OF_VALUES: Final = {
     "user": _USER_VALUE,
     "address": _HARDWARE_ADDRESS,
 }
-"""What of a value behind a label in a sentence is a name."""
+"""What of a value after a label in a sentence is a name."""
 
 
 def _end_of(pattern: re.Pattern[str], text: str, at: int) -> int:

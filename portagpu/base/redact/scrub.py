@@ -41,7 +41,7 @@ KINDS: Final = (
     "uuid",
 )
 """Kinds of removed texts, as bundles count them."""
-LONGEST_TEXT: Final = 4000
+MAX_TEXT: Final = 4000
 """Characters that are kept of one text: reasons are sentences, and a long dump may leak."""
 
 _DROPPED: Final[Mapping[str, str]] = {"output": "output", "environment": "environment"}
@@ -107,9 +107,9 @@ class Placeholders:
         return f"<{kind}-{of_kind.setdefault(found.lower(), len(of_kind) + 1)}>"
 
     def text(self, text: str) -> str:
-        if len(text) > LONGEST_TEXT:
+        if len(text) > MAX_TEXT:
             self.counts["text"] += 1
-            text = text[: LONGEST_TEXT - 1] + "…"
+            text = text[: MAX_TEXT - 1] + "…"
         return self.replace_all(text, self.placeholder)
 
     def replace_all(self, text: str, replace: Replace) -> str:
@@ -126,7 +126,7 @@ class Placeholders:
     def _outside_json(self, text: str, replace: Replace) -> str:
         def name(match: re.Match[str]) -> str:
             found = match[0].lower()
-            if found not in self.kinds:  # behind a vendor's prefix of UUIDs
+            if found not in self.kinds:  # after a vendor's prefix of UUIDs
                 found = bare_uuid(found)
             return replace(self.kinds[found], found)
 

@@ -50,17 +50,17 @@ if TYPE_CHECKING:
 
 _CHUNK: Final = 1 << 20
 _TRACE_S: Final = 0.3
-_MOST_PRINTED: Final = 1 << 20
+_MAX_PRINTED: Final = 1 << 20
 """Bytes of output that are kept of a child that answers and goes on."""
 _FATAL: Final = "Fatal Python error: "
 
 
 class BrokenMessage(PortagpuError, ValueError):
-    """What arrived is no message; the text is the rest of a sentence about the sender."""
+    """What arrived is not a message; the text is the rest of a sentence about the sender."""
 
     def __init__(self, what: object) -> None:
         shown = excerpt(str(what), 80) or "an empty line"
-        super().__init__(f"sent what is no message: {shown}")
+        super().__init__(f"sent what is not a message: {shown}")
 
 
 class Channel:
@@ -110,7 +110,7 @@ class Channel:
     def next_buffered(self) -> dict[str, Any] | None:
         """The next complete message that :meth:`fill` has read; None without one.
 
-        Raises BrokenMessage for a line that is no JSON object.
+        Raises BrokenMessage for a line that is not a JSON object.
         """
         if not self._lines:
             return None
@@ -271,8 +271,8 @@ class Subprocess:
     def receive(self, limit: float | Watch) -> dict[str, Any] | None:
         """The next message, or None at the end of the child; raises TimeoutError at the limit.
 
-        Seconds are wall time; :meth:`watch` has limits that tell a slow child from a blocked one.
-        A child that sends what is no message is ended.
+        Seconds are wall time; :meth:`watch` has limits that distinguish a slow child from a blocked
+        one. A child that sends what is not a message is ended.
         """
         try:
             return self.channel.receive(limit)
@@ -313,7 +313,7 @@ class Subprocess:
 
     def forget_output(self) -> None:
         """Throw away what the child printed, where that has become much."""
-        if os.fstat(self._output).st_size > _MOST_PRINTED:
+        if os.fstat(self._output).st_size > _MAX_PRINTED:
             os.ftruncate(self._output, 0)
 
     @property
@@ -327,7 +327,7 @@ class Subprocess:
         return not self.running
 
     def how_it_ended(self) -> str:
-        """ "died of SIGSEGV", "ended with status 3" or "broke: sent what is no message: ...".
+        """ "died of SIGSEGV", "ended with status 3" or "broke: sent what is not a message: ...".
 
         A child that has not yet ended is killed.
         """

@@ -224,7 +224,7 @@ def program_folders() -> Iterator[str]:
 def program_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment of a vendor's program, plus ``extra``.
 
-    ``PYTHONSAFEPATH`` is left out: amd-smi is a Python script that imports what lies beside it.
+    ``PYTHONSAFEPATH`` is left out: amd-smi is a Python script that imports what lies next to it.
     """
     kept = {name: value for name, value in _environment().items() if name != "PYTHONSAFEPATH"}
     return {**kept, **(extra or {})}
@@ -238,12 +238,17 @@ def run_program(
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a vendor's program to its end, without input and without a shell.
 
-    ``environment`` is added to its variables, ``leave_out`` names those that it must not see. With
-    ``limit_s`` it is ended with what it started, and TimeoutError raised; without, that is left to
-    the parent of this process. Raises FileNotFoundError where it is not installed, and OSError.
+    :param command: the program, which is looked up in ``PATH``, and its arguments.
+    :param limit_s: seconds after which it is ended with what it started; None leaves that to the
+        parent of this process.
+    :param environment: variables to add to this process's own.
+    :param leave_out: names of variables that it must not see.
+    :returns: its exit code and what it printed, as bytes.
+    :raises TimeoutError: the limit is over.
+    :raises OSError: it cannot be started; FileNotFoundError where it is not installed.
     """
     mark = new_mark()
-    # beside the one of this process, which ends it where this process is ended
+    # next to the one of this process, which ends it where this process is ended
     marks = f"{os.environ.get(MARK, '')}{mark}"
     given = {**program_environment(), **(environment or {}), MARK: marks}
     process = subprocess.Popen(
@@ -292,9 +297,9 @@ def run_attached(
 
     Returns its exit code, negative for a signal. Its environment is this process's as it is, with
     the changes of ``environment``; None takes a variable away. ``stdout`` is a descriptor that
-    replaces its standard output. A terminal is no input. On Ctrl-C it gets SIGINT and ``grace_s``
-    seconds; then it is ended with all that it started, and KeyboardInterrupt is raised again.
-    Raises OSError where it cannot be started.
+    replaces its standard output. A terminal is not given as input. On Ctrl-C it gets SIGINT and
+    ``grace_s`` seconds; then it is ended with all that it started, and KeyboardInterrupt is raised
+    again. Raises OSError where it cannot be started.
     """
     mark = new_mark()
     given: dict[str, str | None] = {**os.environ, **(environment or {})}

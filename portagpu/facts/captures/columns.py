@@ -356,7 +356,7 @@ def take_apart(ranges: pa.Table) -> tuple[pa.Table, pa.Table | None]:
         if name in ranges.column_names:
             given = ranges.column(name).cast(pa.string()).combine_chunks()
             ours = columns[name]
-            # a payload beside labels is the same without their names, or with less of them
+            # a payload next to labels is the same without their names, or with less of them
             columns[name] = pc.coalesce(*((ours, given) if name == "payload" else (given, ours)))
     whole = {name: ranges.column(name) for name in ranges.column_names} | columns
     ranges = table({name: whole[name] for name in EVENT_COLUMNS if name in whole})

@@ -1,9 +1,9 @@
 """Arrays of events in large JSON files, in batches, with memory that does not grow with the file.
 
 A batch is cut where an object ends and the next begins. Whether a place is such a cut shows in
-decoding: what precedes a wrong one, in a string or inside an event, is no list of whole values. A
-batch that cannot be decoded is taken apart event by event, and what is no JSON there is dropped and
-counted.
+decoding: what precedes a wrong one, in a string or inside an event, is not a list of whole values.
+A batch that cannot be decoded is taken apart event by event, and what is not JSON there is dropped
+and counted.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Where = tuple[str, ...]
 
 CHUNK_BYTES: Final = 1 << 18
 """A batch and its events stay in a processor's cache; with 1 MiB reading takes a quarter longer."""
-LONGEST_VALUE: Final = 64 << 20
-"""Bytes of a value beside the events, such as the properties of all devices."""
-_LONGEST_EVENT, _SHORTEST_LIMIT = 4 << 20, 64 << 10
+MAX_VALUE: Final = 64 << 20
+"""Bytes of a value next to the events, such as the properties of all devices."""
+_MAX_EVENT, _MIN_LIMIT = 4 << 20, 64 << 10
 _BLANKS: Final = b" \t\r\n"
 _BLANK: Final = re.compile(rb"[ \t\r\n]*")
 _COMMAS: Final = re.compile(rb"[ \t\r\n,]*")
@@ -39,8 +39,8 @@ _NEXT: Final = re.compile(rb"\}\s*,\s*(?=\{)")
 # Kineto prints a bandwidth of a copy without duration so
 _NO_NUMBER: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|-?\b(?:nan|inf)\b', re.DOTALL)
 _LOOKS_BACK, _TRIES = 64, 4
-_MOST_OTHERS: Final = 1_000_000
-"""Values that are no events, each of which takes microseconds: a small gzip holds any number."""
+_MAX_OTHERS: Final = 1_000_000
+"""Values that are not events, each of which takes microseconds: a small gzip holds any number."""
 
 
 class _Cut(Exception):
@@ -48,7 +48,7 @@ class _Cut(Exception):
 
 
 class _Broken(Exception):
-    """This is no JSON."""
+    """This is not JSON."""
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ class Document:
     _at: int = 0
     _ended: bool = False
     _others: int = 0
-    _longest: int = _LONGEST_EVENT
+    _longest: int = _MAX_EVENT
 
     def read(self) -> None:
         """Read all of it. Raises FormatError where it is neither an object nor a list."""
@@ -94,7 +94,7 @@ class Document:
             self._at = 3
         first = self._peek()
         if first not in (b"{", b"["):
-            raise FormatError(f"{self.path}: is no JSON object or list")
+            raise FormatError(f"{self.path}: not a JSON object or list")
         found: Where | None = ()
         try:
             while found is not None:
@@ -102,7 +102,7 @@ class Document:
                     self._value(found)
                     found = None
                 except _Broken:
-                    self.problems.append(f"a part of {self.path} is no JSON, and was left out")
+                    self.problems.append(f"a part of {self.path} is not JSON, and was left out")
                     found = self._find_array()
         except _Cut:
             self.problems.append(
@@ -152,16 +152,16 @@ class Document:
                 value = json.loads(raw.decode("utf-8", "replace"), strict=False)
             except (ValueError, RecursionError):
                 self.problems.append(
-                    f"{one_line('.'.join(where))[:80]} in {self.path} is no JSON value"
+                    f"{one_line('.'.join(where))[:80]} in {self.path} is not a JSON value"
                 )
             else:
                 self.take_value(where, value)
 
     def _count_other(self) -> None:
         self._others += 1
-        if self._others > _MOST_OTHERS:
+        if self._others > _MAX_OTHERS:
             raise FormatError(
-                f"{self.path}: has over {_MOST_OTHERS:,} values that are no events: is it a trace?"
+                f"{self.path}: has over {_MAX_OTHERS:,} values that are not events: is it a trace?"
             )
 
     def _leads(self, where: Where) -> bool:
@@ -239,10 +239,10 @@ class Document:
         try:
             end = self._end(self._longest)
         except _Broken:
-            self._longest = max(self._longest // 4, _SHORTEST_LIMIT)
+            self._longest = max(self._longest // 4, _MIN_LIMIT)
             return self._skip_element()
         if end is None:
-            # without another event behind it, it is the one in which the file breaks off
+            # without another event after it, it is the one in which the file breaks off
             return self._skip_element()
         raws.append(self._data[self._at : end])
         self._at = end
@@ -278,8 +278,8 @@ class Document:
         return None
 
     def _raw(self) -> bytes:
-        """The bytes of the value here, and go behind it."""
-        end = self._end(LONGEST_VALUE)
+        """The bytes of the value here; then go past it."""
+        end = self._end(MAX_VALUE)
         if end is None:
             raise _Cut
         raw = self._data[self._at : end]
@@ -345,7 +345,7 @@ class Document:
         return grown
 
     def _more(self) -> bool:
-        """Add the next chunk behind the data that is not read yet."""
+        """Add the next chunk after the data that is not read yet."""
         chunk = next(self._source, b"")
         self._ended = not chunk
         if chunk:

@@ -56,7 +56,7 @@ _BARE: Final = re.compile(rf"({re.escape(DOMAIN)}(?:\.[A-Za-z0-9_-]+)*):(.*)", r
 
 
 def check_domain(domain: str) -> str:
-    """``domain``; raises ValueError where it is no word of up to 64 letters, digits, ".-_"."""
+    """``domain``; raises ValueError where it is not a word of up to 64 letters, digits, ".-_"."""
     if not isinstance(domain, str) or not _DOMAIN.fullmatch(domain):
         raise ValueError(
             f"a domain is a word of up to 64 letters, digits, '.', '-' and '_', not {domain!r}"
@@ -65,7 +65,7 @@ def check_domain(domain: str) -> str:
 
 
 def check_labels(labels: Mapping[str, Label]) -> None:
-    """Raise TypeError for a label that is no str, int, float or bool."""
+    """Raise TypeError for a label that is not a str, int, float or bool."""
     for key, value in labels.items():
         if not isinstance(value, _TYPES):
             raise TypeError(
@@ -74,7 +74,7 @@ def check_labels(labels: Mapping[str, Label]) -> None:
 
 
 def plain(labels: Mapping[str, object]) -> dict[str, Label]:
-    """The labels, with the text of each value that is no str, int, float or bool."""
+    """The labels, with the text of each value that is not a str, int, float or bool."""
     return {
         key: value if isinstance(value, _TYPES) else str(value) for key, value in labels.items()
     }
@@ -122,7 +122,7 @@ def encode(
 
     With ``ascii_only`` it has no other characters than ASCII's either. Numbers that JSON lacks (an
     infinity, a nan) become text; all else comes back as it was. Raises ValueError for a domain that
-    is no word, and TypeError for a label of another type.
+    is not a word, and TypeError for a label of another type.
     """
     if domain:
         check_domain(domain)

@@ -1,4 +1,4 @@
-"""SQLite files of profilers, read as a stranger's: only stored columns of real tables, to Arrow.
+"""SQLite files of profilers, read as untrusted: only stored columns of real tables, to Arrow.
 
 A view, a virtual table, a trigger and a generated column are SQL of whoever wrote the file; none of
 them is run. A value of another type than its column should have is as good as none. What a damaged
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
 
 HEADER: Final = b"SQLite format 3\0"
 BATCH_ROWS: Final = 32_768
-LONGEST_TEXT: Final = 65_536
+MAX_TEXT: Final = 65_536
 """Characters of one text that are read."""
-MOST_ROWS: Final = 1_000_000
+MAX_ROWS: Final = 1_000_000
 """Of a table that is read row by row."""
 STATEMENT_S: Final = 60.0
 _TWO_READERS_ROWS: Final = 200_000
 """From how many rows on two connections share a table; SQLite reads without Python's lock."""
 _HALVINGS: Final = 10
-_MOST_GAPS: Final = 64
-"""After so many damaged parts of a table the rest is not divided any further."""
+_MAX_GAPS: Final = 64
+"""After this many damaged parts of a table the rest is not divided any further."""
 _COPIED_BATCHES: Final = 8
 
 _ERRORS: Final = (sqlite3.Error, OverflowError, UnicodeDecodeError)
@@ -83,7 +83,7 @@ class SqliteFile:
         return table in self.tables and set(columns) <= set(self.tables[table])
 
     def rows(
-        self, table: str, *columns: str, where: str = "", most: int = MOST_ROWS
+        self, table: str, *columns: str, where: str = "", most: int = MAX_ROWS
     ) -> list[tuple[Any, ...]]:
         """The rows of a small table, or those ``where`` an expression over its columns holds.
 
@@ -94,7 +94,7 @@ class SqliteFile:
         parts = [
             (
                 f"CASE WHEN typeof({_name(each)}) = 'text'"
-                f" THEN substr({_name(each)}, 1, {LONGEST_TEXT})"
+                f" THEN substr({_name(each)}, 1, {MAX_TEXT})"
                 f" WHEN typeof({_name(each)}) <> 'blob' THEN {_name(each)} END"
             )
             if each in self.tables[table]
@@ -109,8 +109,8 @@ class SqliteFile:
                 found.append(row)  # noqa: PERF402 - what was read before an error is kept
         except _ERRORS as error:
             self.problems.append(f"{table}: only {len(found):,} rows could be read: {_line(error)}")
-        if len(found) > MOST_ROWS:
-            self.problems.append(f"{table}: more than {MOST_ROWS:,} rows; only these were read")
+        if len(found) > MAX_ROWS:
+            self.problems.append(f"{table}: more than {MAX_ROWS:,} rows; only these were read")
         return found[:most]
 
     def texts(self, table: str, number: str, text: str) -> dict[int, str]:
@@ -339,7 +339,7 @@ class _Reading:
         try:
             return self._part(number, first, last)
         except _Damaged as error:
-            if depth == _HALVINGS or first >= last or len(self._lost) >= _MOST_GAPS:
+            if depth == _HALVINGS or first >= last or len(self._lost) >= _MAX_GAPS:
                 with self._lock:
                     self._lost.append((last - first + 1, str(error)))
                 return []
@@ -429,7 +429,7 @@ def _copied(batches: list[Columns]) -> list[Columns]:
 def _value(name: str, kind: Type, checked: bool) -> str:
     column = _name(name)
     if kind == "text":
-        text = f"CASE WHEN typeof({column}) = 'text' THEN substr({column}, 1, {LONGEST_TEXT})"
+        text = f"CASE WHEN typeof({column}) = 'text' THEN substr({column}, 1, {MAX_TEXT})"
         return f"CAST({text} ELSE '' END AS BLOB)"
     if kind == "real":
         return f"CASE WHEN typeof({column}) IN ('real', 'integer') THEN {column} * 1.0 END"
@@ -484,7 +484,7 @@ def _unpacked(path: Path, folder: Path) -> Path:
 
 
 def _check_whole(path: Path, file: Path) -> None:
-    """Raise FormatError for a file that is no SQLite, or shorter than its header says."""
+    """Raise FormatError for a file that is not SQLite, or shorter than its header says."""
     with file.open("rb") as stream:
         head = stream.read(100)
     if not is_sqlite(head):

@@ -1,6 +1,6 @@
 """Tables in the text of profilers: CSV with other text around, columns of blanks or bars, numbers.
 
-A file is a stranger's: lines without an end, quotes that never close, bytes that are no UTF-8 and
+A file is untrusted: lines without an end, quotes that never close, bytes that are not UTF-8 and
 numbers in any notation are read as far as they go.
 """
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import IO
 
-LONGEST_LINE: Final = 1 << 18
-_LEAST_LINE: Final = 64
+MAX_LINE: Final = 1 << 18
+_MIN_LINE: Final = 64
 """What a line of a gzip counts at least: blank ones take no bytes, but time."""
 BATCH_ROWS: Final = 65_536
 _BATCH_CELLS: Final = 1 << 22
@@ -79,10 +79,10 @@ def lines(path: Path, problems: list[str]) -> Iterator[str]:
             is_wide = file.peek(2)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # type: ignore[attr-defined]
             encoding = "utf-16" if is_wide else "utf-8-sig"
             text = io.TextIOWrapper(file, encoding, "replace", newline="\n")
-            while line := text.readline(LONGEST_LINE):
+            while line := text.readline(MAX_LINE):
                 yield line.replace("\0", "\ufffd")
                 if most is not None:
-                    size += max(len(line), _LEAST_LINE)
+                    size += max(len(line), _MIN_LINE)
                     check_unpacked(path, size, most)
         except FormatError:
             raise
@@ -101,7 +101,7 @@ def rows(texts: Iterable[str], problems: list[str], delimiter: str = ",") -> Ite
         except csv.Error:
             wrong += 1
     if wrong:
-        problems.append(f"rows that are no CSV: {wrong:,} are left out")
+        problems.append(f"rows that are not CSV: {wrong:,} are left out")
 
 
 def delimiter_of(text: str) -> str:
@@ -229,7 +229,7 @@ def kept(values: Sequence[object], good: Sequence[bool]) -> list[object]:
 def split_blocks(
     found: Iterable[list[str]], is_header: Callable[[list[str]], bool]
 ) -> Iterator[tuple[list[str], Iterator[list[str]]]]:
-    """Tables one after another in one CSV: each header with the rows behind it."""
+    """Tables one after another in one CSV: each header with the rows after it."""
     source = iter(found)
     pending: list[list[str]] = []
 

@@ -34,15 +34,15 @@ _ABSENT: Final = FAILED | frozenset(
 )  # fmt: skip
 
 
-MOST_DEVICES: Final = 8192
+MAX_DEVICES: Final = 8192
 """Devices that one text may list: 1024 GPUs in eight partitions each."""
 
 
 def within_device_limit(found: Iterable[T], kind: str) -> tuple[T, ...]:
-    """``found`` as a tuple; raises FormatError for more than ``MOST_DEVICES``."""
-    first = tuple(islice(found, MOST_DEVICES + 1))
-    if len(first) > MOST_DEVICES:
-        raise FormatError(f"{kind}: it lists more than {MOST_DEVICES} devices, as no machine has")
+    """``found`` as a tuple; raises FormatError for more than ``MAX_DEVICES``."""
+    first = tuple(islice(found, MAX_DEVICES + 1))
+    if len(first) > MAX_DEVICES:
+        raise FormatError(f"{kind}: it lists more than {MAX_DEVICES} devices, as no machine has")
     return first
 
 

@@ -33,7 +33,7 @@ _ODD: Final = str.maketrans(
 )
 
 _QUOTE: Final = re.compile(r"[ \t]{0,3}(?:>[ \t]?){1,8}")
-# what tells one program that wrote lines from another is the group of each
+# the group of each distinguishes the programs that wrote lines
 _LABELS: Final = (
     re.compile(r" {0,6}(\d{1,5}):(?: |$)"),
     re.compile(r"\[\d{1,5},(\d{1,5})\]<std(?:out|err|diag)>:"),
@@ -47,7 +47,7 @@ _NAMES: Final = (
         r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]{1,64} ([\w./-]{1,64})(?:\[\d{1,7}\])?: ?"
     ),
 )
-_MOST_LABELS: Final = 64
+_MAX_LABELS: Final = 64
 _SHARE: Final = 0.8
 """Of the lines that say something: some are written by the program that wrote the labels."""
 
@@ -136,6 +136,6 @@ def _split_by_label(text: str, pattern: re.Pattern[str]) -> list[str] | None:
             found.setdefault(match.group(1), []).append(line[match.end() :])
         elif line.strip():
             found.setdefault("", []).append(line)
-        if len(found) > _MOST_LABELS:
+        if len(found) > _MAX_LABELS:
             return None
     return ["\n".join([*each, ""]) for each in found.values()]

@@ -114,7 +114,7 @@ class Table:
 
 @cache
 def table(name: str) -> Table:
-    """The rules of each vendor's ``<name>.toml``, and the host's behind them.
+    """The rules of each vendor's ``<name>.toml``, and the host's after them.
 
     A vendor's table that is wrong is left out, and ``portagpu.facts.vendors.problems`` says why.
     """
@@ -267,7 +267,7 @@ def _meaning(rule: _Rule, groups: dict[str, str]) -> tuple[str | None, _Todo]:
 
 
 def _table_key(text: str, base: int) -> str:
-    """The key of a number in a table: "7" for "007"; ``text`` where it is no number."""
+    """The key of a number in a table: "7" for "007"; ``text`` where it is not a number."""
     try:
         return str(int(text, base))
     except ValueError:

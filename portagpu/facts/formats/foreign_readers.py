@@ -31,7 +31,7 @@ class ForeignReader:
     """A reader module of another distribution, with our readers' attributes.
 
     Its shapes are weak: none begins inside an output that another reader knows. Raises FormatError
-    for a module that is no reader.
+    for a module that is not a reader.
     """
 
     def __init__(self, module: ModuleType, owner: str) -> None:
@@ -106,7 +106,7 @@ def foreign_readers() -> ForeignReaders:
                     problems.append(str(error))
         if package is not None and not modules:
             problems.append(
-                f"the readers {point.value} of {owner} are left out: there is no module"
+                f"the readers {point.value} of {owner} are left out: the package has no module"
             )
     return ForeignReaders(tuple(found), tuple(problems))
 
@@ -147,7 +147,7 @@ def _checked(findings: object) -> Findings:
 
 def _wrong_shapes(shapes: object) -> str:
     if not isinstance(shapes, tuple | list) or any(type(each) is not Shape for each in shapes):
-        return "its SHAPES are no tuple of portagpu.facts.formats.Shape"
+        return "its SHAPES are not a tuple of portagpu.facts.formats.Shape"
     return next(filter(None, (_wrong_shape(each) for each in shapes)), "")
 
 
@@ -164,7 +164,7 @@ def _wrong_pattern(pattern: object) -> str:
         groups = re.compile(pattern).groups if isinstance(pattern, str) else 1
         joined = re.compile(f"({pattern})|(a)")
     except re.error as error:
-        return f"{pattern!r} is no pattern: {error}"
+        return f"{pattern!r} is not a regular expression: {error}"
     if groups:
-        return f"{pattern!r} is no pattern without groups that capture"
+        return f"{pattern!r} must have no groups that capture"
     return f"{pattern!r} fits any text" if joined.match("") else ""

@@ -22,8 +22,8 @@ _JSON_MARK: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[][{},]', re
 _CLOSER: Final = {"{": "}", "[": "]"}
 _JSON_VALUE: Final = re.compile(r"[\s,]*[\[{]")
 _MAX_DIGITS: Final = 24
-_LEAST, _MOST = 1e-24, 1e24
-"""Larger or smaller values are no measurements, and their products may not be finite."""
+_MIN, _MAX = 1e-24, 1e24
+"""Larger or smaller values are not measurements, and their products may not be finite."""
 
 
 def json_start(text: str) -> int | None:
@@ -41,7 +41,7 @@ def json_documents(text: str) -> tuple[list[object], bool]:
     found: list[object] = []
     position = json_start(text)
     if position is None:
-        raise FormatError("this is no JSON")
+        raise FormatError("not JSON")
     decoder = json.JSONDecoder(
         object_pairs_hook=_lower_keys,
         parse_int=_int,
@@ -59,7 +59,7 @@ def json_documents(text: str) -> tuple[list[object], bool]:
     except json.JSONDecodeError as error:
         if found:
             return found, True
-        raise FormatError(f"this is no JSON: {error.msg} in line {error.lineno}") from None
+        raise FormatError(f"not JSON: {error.msg} in line {error.lineno}") from None
     except RecursionError:
         raise FormatError("this JSON is nested too deeply") from None
     return found, False
@@ -75,7 +75,7 @@ def _int(text: str) -> int | None:
 
 def _float(text: str) -> float | None:
     value = float(text)
-    return value if not value or _LEAST <= abs(value) <= _MOST else None
+    return value if not value or _MIN <= abs(value) <= _MAX else None
 
 
 def _close_brackets(text: str) -> str:
@@ -100,7 +100,7 @@ def _close_brackets(text: str) -> str:
 
 
 MAX_DEPTH: Final = 128
-"""lstopo nests a GPU behind four PCIe switches about 20 deep; code may recurse as deep as this."""
+"""lstopo nests a GPU below four PCIe switches about 20 deep; code may recurse as deep as this."""
 MAX_ELEMENTS: Final = 200_000
 """A machine of 500 devices and 500 processors has some thousand."""
 
@@ -136,7 +136,7 @@ class Element:
 
 
 def root_tag(text: str) -> str | None:
-    """The name of the outermost element, from the beginning of a text; None for what is no XML."""
+    """The name of the outermost element, from the beginning of a text; None for what is not XML."""
     position = 1 if text.startswith("\ufeff") else 0
     while (match := _PROLOG.match(text, position)) is not None:
         if match.group(1) is not None:

@@ -18,7 +18,7 @@ from portagpu.facts.formats.foreign_readers import (
     reader_names,
 )
 from portagpu.facts.formats.host import kernel_log
-from portagpu.facts.formats.sections import LONGEST, Shapes, TextPart, divide_text, is_known
+from portagpu.facts.formats.sections import MAX_LINE, Shapes, TextPart, divide_text, is_known
 from portagpu.facts.readings.model import Findings, FormatError
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ _LOG: Final = "kernel_log"
 """Asked last: any text may have lines of a log."""
 
 UNREAD: Final = "what no reader knows"
-_MOST_SHOWN: Final = 3
-_MOST_PROBLEMS: Final = 50
+_MAX_SHOWN: Final = 3
+_MAX_PROBLEMS: Final = 50
 
 
 def read_text(text: str) -> tuple[Findings, ...]:
@@ -58,14 +58,14 @@ def read_text(text: str) -> tuple[Findings, ...]:
                 if no_answer_events(part.text):
                     continue
                 refused.append(f"{excerpt(part.title)}: {error}" if part.title else str(error))
-        if told := no_answer_events(stream):
-            found.append(Findings(kind=ANSWERS, events=told))
+        if answers := no_answer_events(stream):
+            found.append(Findings(kind=ANSWERS, events=answers))
     unread = [(at, line) for at, line in unread if not no_answer_events(line)]
     if unread or not found:
         broken += foreign_readers().problems
     if not found:
         raise FormatError("; ".join([*(refused or ["its format is not known"])[:1], *broken]))
-    problems = [*refused[:_MOST_PROBLEMS], *broken, *_unread_problem(unread)]
+    problems = [*refused[:_MAX_PROBLEMS], *broken, *_unread_problem(unread)]
     if problems:
         found.append(Findings(kind=UNREAD, problems=tuple(dict.fromkeys(problems))))
     return tuple(found)
@@ -174,7 +174,7 @@ def _ends_in_a_line(part: TextPart) -> bool:
         return False
     if not part.ends_in_a_line or shape.last is None:
         return True
-    return shape.last.fullmatch(part.tail[:LONGEST].strip()) is None
+    return shape.last.fullmatch(part.tail[:MAX_LINE].strip()) is None
 
 
 def _is_before_its_end(part: TextPart) -> bool:
@@ -191,7 +191,7 @@ def _unread_problem(unread: Sequence[tuple[int, str]]) -> Iterator[str]:
     places: list[tuple[int, str]] = []
     last = -3
     for at, line in spoken:
-        if at > last + 2 and len(places) < _MOST_SHOWN:
+        if at > last + 2 and len(places) < _MAX_SHOWN:
             places.append((at, line))
         last = at
     shown = ", ".join(f"{excerpt(line, 60)!r} in line {at + 1}" for at, line in places)

@@ -119,14 +119,14 @@ def is_known(text: str, shapes: Shapes) -> bool:
     lines = text.split("\n")
     return any(
         shapes.is_log(line)
-        or shapes.is_document(line[:LONGEST])
-        or shapes.output_begun_by(line.lstrip()[:LONGEST], below.lstrip()[:LONGEST]) is not None
+        or shapes.is_document(line[:MAX_LINE])
+        or shapes.output_begun_by(line.lstrip()[:MAX_LINE], below.lstrip()[:MAX_LINE]) is not None
         for line, below in zip(lines, [*lines[1:], ""], strict=True)
         if line.strip()
     )
 
 
-LONGEST: Final = 4000
+MAX_LINE: Final = 4000
 """Characters of a line that are matched."""
 
 
@@ -158,14 +158,14 @@ class _Divider:
             self._line(at)
         if self.banner:
             self.unread += [(len(self.lines) - 1, line) for line in self.banner]
-        # behind a prompt nothing was cut
+        # after a prompt nothing was cut
         if self.parts and self.lines[-1] and not self.at_prompt:
             (self.current or self.parts[-1]).tail = self.lines[-1]
         return DividedText(self.parts, self.unread)
 
     def _line(self, at: int) -> None:
         line = self.lines[at]
-        seen = line[:LONGEST]
+        seen = line[:MAX_LINE]
         bare = seen.strip()
         if not bare:
             self.in_log = False
@@ -205,7 +205,7 @@ class _Divider:
             if line.startswith("#"):
                 self.banner.append(line)
                 return True
-            # a frame that is not closed is no banner
+            # a frame that is not closed is not a banner
             self.banner = None
         if _FENCE.fullmatch(bare) and (self.document is None or bare[0] != "<"):
             self._close("")
@@ -213,7 +213,7 @@ class _Divider:
         if bare[0] in '|{<"' or (bare[0] == "[" and "@" not in bare[:80]):
             return False
         if _PROMPT.fullmatch(bare[:600]) is None or (
-            bare[0] == "#" and self._continues_part(line[:LONGEST])
+            bare[0] == "#" and self._continues_part(line[:MAX_LINE])
         ):
             return False
         self._close(bare)
@@ -267,7 +267,7 @@ class _Divider:
         if document is None and not (fits and deeper) and self.shapes.is_document(seen):
             self._open_document(at, line)
             return
-        below = self.lines[at + 1][:LONGEST].lstrip() if at + 1 < len(self.lines) else ""
+        below = self.lines[at + 1][:MAX_LINE].lstrip() if at + 1 < len(self.lines) else ""
         found = self.shapes.output_begun_by(bare, below)
         # what may stand in another output as well begins none there
         inside = fits or document is not None
@@ -307,7 +307,7 @@ class _Divider:
         part.lines += [each[self.indent :] for each in above]
         part.lines.append(line[self.indent :])
         self.begun = {name}
-        if shape.ends is not None and shape.ends.search(line[:LONGEST]):
+        if shape.ends is not None and shape.ends.search(line[:MAX_LINE]):
             self.current = None
 
     def _lines_above(self, at: int, shape: Shape) -> list[str]:
@@ -322,7 +322,7 @@ class _Divider:
                 continue
             if not self.unread or self.unread[-1][0] != above:
                 break
-            if shape.line.match(self.lines[above].lstrip()[:LONGEST]) is None:
+            if shape.line.match(self.lines[above].lstrip()[:MAX_LINE]) is None:
                 break
             taken.append(self.unread.pop()[1])
         return taken[::-1]
@@ -333,13 +333,13 @@ class _Divider:
         for line in self.lines[at : at + 30]:
             if not line.strip():
                 break
-            least = min(least, len(line[:LONGEST]) - len(line[:LONGEST].lstrip()))
+            least = min(least, len(line[:MAX_LINE]) - len(line[:MAX_LINE].lstrip()))
             if not least:
                 break
         return least
 
     def _open_document(self, at: int, line: str) -> None:
-        self.document = _Document(is_json=_JSON.match(line[:LONGEST]) is not None)
+        self.document = _Document(is_json=_JSON.match(line[:MAX_LINE]) is not None)
         self.current = self._add_part(None, at)
         self._to_document(at, line)
 

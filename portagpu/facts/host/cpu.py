@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from portagpu.base.text import one_line
-from portagpu.facts.host.tree import MOST_CPUS, Tree, cpu_list, parse_fields, size_bytes, to_int
+from portagpu.facts.host.tree import MAX_CPUS, Tree, cpu_list, parse_fields, size_bytes, to_int
 
 _CPUS: Final = "sys/devices/system/cpu"
 _NODES: Final = "sys/devices/system/node"
@@ -94,8 +94,8 @@ class Cpu:
 
 def read_cpu(tree: Tree) -> Cpu:
     """Read the CPU's facts; anything that is missing or damaged is None or empty."""
-    texts = (tree.text("proc/cpuinfo") or "").split("\n\n", MOST_CPUS)
-    blocks = [parse_fields(text) for text in texts[:MOST_CPUS]]
+    texts = (tree.text("proc/cpuinfo") or "").split("\n\n", MAX_CPUS)
+    blocks = [parse_fields(text) for text in texts[:MAX_CPUS]]
     first = next((b for b in blocks if "processor" in b), {})
     flags = frozenset((first.get("flags") or first.get("Features") or "").split())
     scalable = tree.integer("proc/sys/abi/sve_default_vector_length")

@@ -113,13 +113,13 @@ def _shm_bytes(tree: Tree) -> int | None:
 # Version 1 has no word for "no limit": it prints the largest page counter (PAGE_COUNTER_MAX, near
 # 2^63 bytes). No machine comes near this bound.
 _UNLIMITED_BYTES: Final = 1 << 60
-_LONGEST_PATH: Final = 4096
+_MAX_PATH: Final = 4096
 """Characters (PATH_MAX); each folder on the way is asked for its limits."""
 
 
 @dataclass(frozen=True, slots=True)
 class CgroupLimits:
-    """``version`` of the memory or CPU controller (None: no cgroups seen); None is no limit."""
+    """``version`` of the memory or CPU controller (None: no cgroups seen); None means no limit."""
 
     version: int | None
     cpu_quota_cpus: float | None
@@ -137,7 +137,7 @@ class _Mount:
 
 
 def read_cgroup(tree: Tree) -> CgroupLimits:
-    """Read the limits of this process's groups. What cannot be read is no limit."""
+    """Read the limits of this process's groups. What cannot be read counts as no limit."""
     mounts = tuple(_mounts(tree))
     groups = _memberships(tree)
     cpu = _folders(tree, mounts, groups, "cpu")
@@ -159,7 +159,7 @@ def _mounts(tree: Tree) -> Iterator[_Mount]:
         words, kind = left.split(), right.split()
         if len(words) < 5 or len(kind) < 3 or kind[0] not in {"cgroup", "cgroup2"}:
             continue
-        if len(line) > 2 * _LONGEST_PATH:
+        if len(line) > 2 * _MAX_PATH:
             continue
         version = 2 if kind[0] == "cgroup2" else 1
         options = frozenset(kind[2].split(","))
@@ -173,7 +173,7 @@ def _memberships(tree: Tree) -> dict[str, str]:
     found: dict[str, str] = {}
     for line in tree.lines("proc/self/cgroup"):
         parts = line.split(":", 2)
-        if len(parts) == 3 and len(line) <= _LONGEST_PATH:
+        if len(parts) == 3 and len(line) <= _MAX_PATH:
             found.update(dict.fromkeys(parts[1].split(","), parts[2]))
     return found
 

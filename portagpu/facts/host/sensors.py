@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from portagpu.facts.host.tree import MOST_CPUS, Tree, to_float
+from portagpu.facts.host.tree import MAX_CPUS, Tree, to_float
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -83,7 +83,7 @@ def read_clocks(tree: Tree) -> Clocks:
     source = "cpufreq" if by_cpu else None
     if not by_cpu:
         lines = re.findall(r"(?m)^cpu MHz\s*:\s*(\S+)\s*$", tree.text("proc/cpuinfo") or "")
-        by_cpu = tuple(value for value in map(to_float, lines[:MOST_CPUS]) if value)
+        by_cpu = tuple(value for value in map(to_float, lines[:MAX_CPUS]) if value)
         source = "cpuinfo" if by_cpu else None
     limits = [value for folder in folders if (value := tree.integer(f"{folder}/cpuinfo_max_freq"))]
     governor = tree.text(f"{folders[0]}/scaling_governor") if folders else None
@@ -176,7 +176,7 @@ def _load(tree: Tree) -> tuple[float, float, float] | None:
 
 _BASE: Final = "sys/class/powercap"
 _CHIPS: Final = frozenset({"fam15h_power"})
-"""Names of the hwmon drivers that measure a CPU's package, and nothing beside it."""
+"""Names of the hwmon drivers that measure a CPU's package, and nothing else."""
 _PACKAGE: Final = re.compile(r"package-\d+(?:-die-\d+)?")
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from portagpu.facts.host.tree import Tree
 
-# PCI Express Base Specification: extended capabilities begin behind the 256 bytes that PCI has;
+# PCI Express Base Specification: extended capabilities begin after the 256 bytes that PCI has;
 # id and next offset are in the first word, ACS is 0x000D with its control word at 6, whose bits 2,
 # 3 and 5 send requests and completions between peers to the root complex or block them.
 _EXTENDED: Final = 0x100
@@ -26,7 +26,7 @@ _ACS: Final = 0x000D
 _ACS_CONTROL: Final = 6
 _REDIRECTS: Final = 1 << 2 | 1 << 3 | 1 << 5
 # how many extended capabilities fit into configuration space: a loop among them ends there
-_MOST_CAPABILITIES: Final = (4096 - 256) // 8
+_MAX_CAPABILITIES: Final = (4096 - 256) // 8
 
 _ADDRESS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _PARAMETERS: Final = re.compile(
@@ -107,7 +107,7 @@ def _acs_control(config: bytes | None) -> int | None:
     if config is None or len(config) <= _EXTENDED:
         return None
     offset = _EXTENDED
-    for _ in range(_MOST_CAPABILITIES):
+    for _ in range(_MAX_CAPABILITIES):
         if offset + 8 > len(config):
             return None
         header = int.from_bytes(config[offset : offset + 4], "little")

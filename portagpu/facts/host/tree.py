@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 
 LIVE: Final = Path("/")
-LARGEST_FILE: Final = 16 << 20
+MAX_FILE: Final = 16 << 20
 """Bytes: /proc/cpuinfo of a thousand CPUs has 2 MiB."""
-LARGEST_ATTRIBUTE: Final = 64 << 10
+MAX_ATTRIBUTE: Final = 64 << 10
 """Bytes of a file of sysfs: one page of memory at most, of which 64 KiB is the largest."""
-MOST_READS: Final = 500_000
+MAX_READS: Final = 500_000
 """Of one recorded tree: each file, folder and link that is asked for, each 4 KiB and 16 entries of
 it. A machine of 2048 CPUs takes 80,000 for ``portagpu info``."""
-MOST_LINES: Final = 20_000
+MAX_LINES: Final = 20_000
 """Lines of one file that are looked at: a machine with many containers has thousands of mounts."""
-MOST_CPUS: Final = 1 << 13
+MAX_CPUS: Final = 1 << 13
 """Linux is built for at most 8192 (NR_CPUS)."""
 
 _T = TypeVar("_T")
@@ -54,10 +54,10 @@ class _ReadCount:
 
     def add(self, root: Path, count: int) -> None:
         self.count += count
-        if self.count > MOST_READS:
+        if self.count > MAX_READS:
             raise RecordingError(
                 f"{root}: the kernel's files in it are more than any machine has "
-                f"({MOST_READS} reads); give a recording of one machine"
+                f"({MAX_READS} reads); give a recording of one machine"
             )
 
 
@@ -66,7 +66,7 @@ class Tree:
     """A file system below ``root``; every read returns None where nothing can be read.
 
     ``at`` is the machine's folder that ``root`` holds, for a recording of a part of a machine.
-    ``root`` is no link. No link in it leads outside: an absolute one is relative to the recorded
+    ``root`` is not a link. No link in it leads outside: an absolute one is relative to the recorded
     machine. With ``recorded`` even "/" is a recording. Raises RecordingError for a recording that
     never ends.
     """
@@ -124,7 +124,7 @@ class Tree:
 
     def data(self, path: str) -> bytes | None:
         """The file's bytes; None where it cannot be read, or is larger than any of the kernel's."""
-        most = LARGEST_ATTRIBUTE if path.startswith("sys/") else LARGEST_FILE
+        most = MAX_ATTRIBUTE if path.startswith("sys/") else MAX_FILE
         found = self._query(
             path,
             lambda file: read_bounded(file, most + 1),
@@ -181,13 +181,13 @@ def parse_fields(text: str, separator: str | None = ":") -> dict[str, str]:
 
 
 def _lines(text: str) -> list[str]:
-    return text.split("\n", MOST_LINES)[:MOST_LINES]
+    return text.split("\n", MAX_LINES)[:MAX_LINES]
 
 
 def to_int(text: str | None) -> int | None:
     """A decimal number of up to 20 digits, or a 0x-prefixed one of 64 bits; None for anything else.
 
-    Larger ones are no number of the kernel's, and Python's own conversion raises for some.
+    Larger ones are not numbers of the kernel's, and Python's own conversion raises for some.
     """
     bare = (text or "").strip()
     if _INTEGER.fullmatch(bare) is None:
@@ -213,7 +213,7 @@ def size_bytes(text: str | None) -> int | None:
 
 def cpu_list(text: str | None) -> tuple[int, ...] | None:
     """The kernel's CPU lists: ``cpu_list("0-2,8") == (0, 1, 2, 8)``; None for anything else."""
-    if text is None or len(text) > LARGEST_ATTRIBUTE:
+    if text is None or len(text) > MAX_ATTRIBUTE:
         return None
     ranges: list[tuple[int, int]] = []
     for part in filter(None, text.split(",")):
@@ -222,7 +222,7 @@ def cpu_list(text: str | None) -> tuple[int, ...] | None:
             return None
         first = int(match.group(1))
         ranges.append((first, int(match.group(2) or first)))
-        if ranges[-1][1] >= MOST_CPUS:
+        if ranges[-1][1] >= MAX_CPUS:
             return None
     found: list[int] = []
     # each CPU once, however often ranges repeat it
@@ -250,13 +250,13 @@ def _natural_order(name: str) -> list[tuple[int, int | str]]:
     return [(0, int(p)) if n % 2 else (1, p) for n, p in enumerate(parts) if p]
 
 
-MOST_LINKS: Final = 40
+MAX_LINKS: Final = 40
 """Links on one path, as in Linux (MAXSYMLINKS)."""
 DEEPEST: Final = 64
-"""Depth of nested folders: in sysfs a GPU behind five switches is about 20 deep."""
-MOST_ENTRIES: Final = 1 << 16
+"""Depth of nested folders: in sysfs a GPU below five switches is about 20 deep."""
+MAX_ENTRIES: Final = 1 << 16
 """Entries of one folder. A folder with more is not listed."""
-MOST_FOLDERS: Final = 1 << 16
+MAX_FOLDERS: Final = 1 << 16
 """Folders of one walk: a topology of 64 partitions has 8500."""
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -283,7 +283,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class RootedFolder:
-    """The files below ``root``, which is no link. ``at`` is removed from absolute links.
+    """The files below ``root``, which is not a link. ``at`` is removed from absolute links.
 
     Every method raises OSError for what is missing, outside, or of another kind.
     """
@@ -321,7 +321,7 @@ class RootedFolder:
             status = os.stat(part, dir_fd=held[-1], follow_symlinks=False)
             if stat.S_ISLNK(status.st_mode) and (parts or follow):
                 links += 1
-                if links > MOST_LINKS:
+                if links > MAX_LINKS:
                     raise _os_error(errno.ELOOP, path)
                 target = os.readlink(part, dir_fd=held[-1])
                 if target.startswith("/"):
@@ -363,11 +363,11 @@ class RootedFolder:
         with self.entry(path, follow=follow) as entry:
             # a device is not even opened, which may already do something
             if not stat.S_ISREG(entry.status.st_mode):
-                raise OSError(errno.EINVAL, "is no regular file", path)
+                raise OSError(errno.EINVAL, "not a regular file", path)
             descriptor = os.open(entry.name, _FILE, dir_fd=entry.folder)
             try:
                 if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                    raise OSError(errno.EINVAL, "is no regular file", path)
+                    raise OSError(errno.EINVAL, "not a regular file", path)
                 while most > 0 and (piece := os.read(descriptor, min(most, 1 << 20))):
                     most -= len(piece)
                     yield piece
@@ -380,10 +380,10 @@ class RootedFolder:
             descriptor = os.open(entry.name, _FOLDER, dir_fd=entry.folder)
             try:
                 with os.scandir(descriptor) as listed:
-                    found = [(each.name, _kind(each)) for each in islice(listed, MOST_ENTRIES + 1)]
+                    found = [(each.name, _kind(each)) for each in islice(listed, MAX_ENTRIES + 1)]
             finally:
                 os.close(descriptor)
-        if len(found) > MOST_ENTRIES:
+        if len(found) > MAX_ENTRIES:
             raise _os_error(errno.E2BIG, path)
         return found
 
@@ -403,7 +403,7 @@ class RootedFolder:
         while waiting:
             folder = waiting.pop()
             count += 1
-            if count > MOST_FOLDERS:
+            if count > MAX_FOLDERS:
                 raise _os_error(errno.E2BIG, folder)
             try:
                 found = sorted(self.entries(folder, follow=not folder), key=itemgetter(0))

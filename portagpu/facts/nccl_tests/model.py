@@ -92,7 +92,7 @@ def _check_ranks(operation: str, ranks: int) -> None:
     if ranks < 1:
         raise ValueError(f"a collective has at least one rank, not {ranks}")
     if operation not in OPERATIONS:
-        raise ValueError(f"there is no bus bandwidth factor for {operation!r}")
+        raise ValueError(f"{operation!r} has no bus bandwidth factor")
 
 
 PLACES: Final = ("out_of_place", "in_place")
@@ -231,7 +231,7 @@ def fitting_operations(table: PerfTable) -> tuple[str, ...]:
     """The operations whose columns, bytes and bus factor fit every row of ``table``.
 
     Older layouts do not name the program. Empty if the number of ranks is not known or is 1, and if
-    no row has a bandwidth that tells factors apart.
+    no row has a bandwidth that distinguishes factors.
     """
     ranks = table.ranks
     if ranks is None or ranks == 1:
@@ -267,19 +267,19 @@ ROOTED: Final = frozenset({"broadcast", "reduce", "gather", "scatter"})
 
 _WHOLE: Final = re.compile(r"\d{1,3}(?:[_,]?\d{1,3}){0,6}|\d{1,20}")
 _NAME: Final = re.compile(r"[A-Za-z_][\w]{0,20}")
-_MOST_PROBLEMS: Final = 20
+_MAX_PROBLEMS: Final = 20
 
 
 def read_whole(text: str) -> int:
     if _WHOLE.fullmatch(text) is None:
-        raise ValueError(f"{excerpt(text, 30)!r} is no whole number")
+        raise ValueError(f"{excerpt(text, 30)!r} is not a whole number")
     return int(text.replace("_", "").replace(",", ""))
 
 
 def read_name(text: str | None) -> str | None:
     if text is None or _NAME.fullmatch(text):
         return text
-    raise ValueError(f"{excerpt(text, 30)!r} is no name")
+    raise ValueError(f"{excerpt(text, 30)!r} is not a name")
 
 
 def read_root(text: str | None) -> int | None:
@@ -289,7 +289,7 @@ def read_root(text: str | None) -> int | None:
 
 
 def few_problems(problems: Sequence[str]) -> tuple[str, ...]:
-    if len(problems) <= _MOST_PROBLEMS:
+    if len(problems) <= _MAX_PROBLEMS:
         return tuple(problems)
-    left = len(problems) - _MOST_PROBLEMS
-    return (*problems[:_MOST_PROBLEMS], f"{left} more problems are like these")
+    left = len(problems) - _MAX_PROBLEMS
+    return (*problems[:_MAX_PROBLEMS], f"{left} more problems are like these")

@@ -59,7 +59,7 @@ def read_json(text: str) -> PerfTable:
     documents, breaks_off = json_documents(text)
     document = documents[0]
     if not isinstance(document, dict) or not isinstance(document.get("config"), dict):
-        raise FormatError("this JSON is no output of nccl-tests: it has no object 'config'")
+        raise FormatError("this JSON is not output of nccl-tests: it has no object 'config'")
     config = document["config"]
     settings = {key: value for key, value in config.items() if type(value) is int and value >= 0}
     problems: list[str] = []
@@ -71,7 +71,7 @@ def read_json(text: str) -> PerfTable:
             problems.append(f"result {number} is not read, because {error}")
     if not rows:
         said = f": {problems[0]}" if problems else ""
-        raise FormatError(f"there is no result in this JSON of nccl-tests{said}")
+        raise FormatError(f"this JSON of nccl-tests has no result{said}")
     devices = tuple(
         device for each in _items(config.get("devices")) if (device := _device_of_json(each))
     )
@@ -106,7 +106,7 @@ def read_json(text: str) -> PerfTable:
 
 def _row_of_json(document: object) -> Row:
     if not isinstance(document, dict):
-        raise FormatError("it is no object")
+        raise FormatError("it is not an object")
     size, count = document.get("size"), document.get("count")
     if type(size) is not int or type(count) is not int or size < 0 or count < 0:
         raise ValueError("it has no whole numbers 'size' and 'count'")
@@ -132,7 +132,7 @@ def _timing_of_json(document: object, place: str) -> Timing | None:
     if document is None:
         return None
     if not isinstance(document, dict):
-        raise FormatError(f"{place!r} is no object")
+        raise FormatError(f"{place!r} is not an object")
     time = _json_number(document.get("time", document.get("cpu_time")))
     algbw, busbw = _json_number(document.get("alg_bw")), _json_number(document.get("bus_bw"))
     if time is None or algbw is None or busbw is None or "nwrong" not in document:
@@ -170,7 +170,7 @@ def _object(document: Mapping[str, object], key: str) -> dict[str, object]:
 
 
 def _json_number(value: object) -> float | None:
-    """A number from 0; None for the text "nan", which stands for what is no number."""
+    """A number from 0; None for the text "nan", which stands for what is not a number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
         return None
     return float(value)

@@ -249,7 +249,7 @@ class TextReader:
         elif "Collective test concluded" in line:
             return
         elif line.endswith("...") and not self._reading and not self._before.used:
-            # the program has room for so many lines only
+            # the program has room for this many lines only
             self._before.more_devices = True
         elif (match := _DEVICE.match(line)) is not None:
             rank, group, process, host, index, bus, name = match.groups(default="")
@@ -276,7 +276,7 @@ class TextReader:
         elif (match := _GIT_VERSION.match(line)) is not None:
             self._new_preamble(of_a_run=False)
             self._before.versions["tests"] = match[1]
-        elif len(line) < _LONGEST_COMMAND and (match := _PROGRAM.search(line)) is not None:
+        elif len(line) < _MAX_COMMAND and (match := _PROGRAM.search(line)) is not None:
             starts = "Collective test starting" in line
             if line.startswith("#") and not starts and line[match.start()] != "/":
                 return
@@ -296,7 +296,7 @@ class TextReader:
             self._before = _Preamble()
 
 
-_LONGEST_COMMAND: Final = 4000
+_MAX_COMMAND: Final = 4000
 _OPTION: Final = re.compile(r"(?:^| )-{1,2}(t|g|nthreads|ngpus)[ =]?(\d{1,5})(?= |$)")
 _LAUNCHER: Final = re.compile(r"\b(?:mpirun|mpiexec|orterun|srun|prun|flux|torchrun|kubectl|ssh)\b")
 _STARTED: Final = re.compile(r" (?:-np|--np|-n|--ntasks)[ =]?(\d{1,6})(?= |$)")
@@ -315,7 +315,7 @@ def _processes(before: str) -> int | None:
 
 
 def _column_names(line: str) -> list[str]:
-    """The columns of a header line; empty if one is unknown, so that it is no header."""
+    """The columns of a header line; empty if one is unknown, so that it is not a header."""
     words = line.strip().removeprefix("#").lower().split()
     columns = [_COLUMNS[word] for word in words if word in _COLUMNS]
     halves = columns.count("time")
@@ -324,8 +324,8 @@ def _column_names(line: str) -> list[str]:
     first = columns.index("time")
     head, tail = columns[:first], columns[first:]
     in_order = head[:1] == ["size"] and len({*head}) == len(head) and _HEAD.issuperset(head)
-    alike = all(tail.count(each) == halves for each in ("algbw", "busbw"))
-    return columns if in_order and alike and _HEAD.isdisjoint(tail) else []
+    same_halves = all(tail.count(each) == halves for each in ("algbw", "busbw"))
+    return columns if in_order and same_halves and _HEAD.isdisjoint(tail) else []
 
 
 def _timing(cells: Mapping[str, str], scale: float) -> Timing | None:
@@ -336,8 +336,8 @@ def _timing(cells: Mapping[str, str], scale: float) -> Timing | None:
     )
     wrong = deviation = None
     marked = cells.get("deviation", "")
-    if (told := cells.get("wrong", "N/A")) != "N/A":
-        wrong = round(_printed(told)[0])
+    if (printed := cells.get("wrong", "N/A")) != "N/A":
+        wrong = round(_printed(printed)[0])
     if marked not in ("", "N/A"):
         deviation = _printed(marked.rstrip("*"))[0]
     return Timing(
@@ -355,7 +355,7 @@ def _printed(text: str) -> tuple[float, float]:
     """The number and half of its last place; raises ValueError for anything else."""
     match = _FLOAT.fullmatch(text)
     if match is None:
-        raise ValueError(f"{excerpt(text, 30)!r} is no number")
+        raise ValueError(f"{excerpt(text, 30)!r} is not a number")
     return float(text), 0.5 * 10.0 ** (int(match[2] or 0) - len(match[1] or ""))
 
 

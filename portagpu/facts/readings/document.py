@@ -7,7 +7,7 @@ from typing import Any, Final
 from portagpu.base.documents import DocumentError, decode, encode, refuse
 from portagpu.facts.readings.model import Findings, FormatError
 
-MOST: Final = 1e24
+MAX_NUMBER: Final = 1e24
 """The largest number: of bytes, units or identities, all of which have at most 64 bits."""
 
 
@@ -49,4 +49,4 @@ def _plausible(value: Any, where: str) -> Any:
 
 def _is_implausible(value: object) -> bool:
     """Whether ``value`` is a number that no machine has; NaN compares with nothing."""
-    return isinstance(value, int | float) and not abs(value) <= MOST
+    return isinstance(value, int | float) and not abs(value) <= MAX_NUMBER

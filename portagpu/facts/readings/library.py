@@ -15,7 +15,7 @@ _T = TypeVar("_T")
 
 # what libraries store where a GPU has no such value: all ones in 16, 32 or 64 bits
 _ABSENT: Final = frozenset({0xFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
-MOST_PARTS: Final = 1024
+MAX_PARTS: Final = 1024
 """Devices of a machine, or parts of a device: a library that states more is not to be believed."""
 _NO_TEXT: Final = ("", "n/a", "unknown")
 
@@ -41,7 +41,7 @@ class Library:
     def count(self, name: str, *arguments: Any) -> int:
         """How many things a call states, to ask for each: 0 where it states no such number."""
         found = self.integer(name, *arguments)
-        return found if found is not None and 0 <= found <= MOST_PARTS else 0
+        return found if found is not None and 0 <= found <= MAX_PARTS else 0
 
     def text(self, name: str, *arguments: Any) -> str | None:
         return text(self(name, *arguments))
@@ -78,10 +78,14 @@ class Rarely:
 
 
 def open_library(name: str, initialise: str, remedy: str) -> tuple[Any, str]:
-    """(module, "") after a call of its function ``initialise``, else (None, reason in one line).
+    """Import a vendor's Python module and initialise it.
 
-    ``remedy`` says what to do where the module is not installed. Every exception is a reason:
-    modules raise any for a missing symbol or driver.
+    Every exception is a reason: modules raise any for a missing symbol or driver.
+
+    :param name: the module's name, as for an import.
+    :param initialise: its function to call first, without arguments.
+    :param remedy: what to do where the module is not installed.
+    :returns: (module, ""), or (None, the reason in one line).
     """
     try:
         module = import_module(name)

@@ -107,7 +107,7 @@ class GpuState:
     Temperatures are in degrees Celsius by the sensor's name in the vendor's own tool, in lower case
     ("gpu", "memory", "edge", "junction"); ``limits_c`` by what happens there ("shutdown",
     "slowdown", "critical", "memory-critical"). ``throttling`` holds the active reasons that slow
-    the clocks, empty where none is active; idle is no such reason.
+    the clocks, empty where none is active; idle is not such a reason.
     """
 
     temperatures_c: Mapping[str, float] = field(default_factory=dict)

@@ -155,7 +155,7 @@ def _plausible_pcie(link: Pcie) -> Pcie:
 __all__ = ["Problem", "Sample", "Source", "Stream"]
 
 FIRST_PAUSE_S: Final = 1.0
-LONGEST_PAUSE_S: Final = 60.0
+MAX_PAUSE_S: Final = 60.0
 """The pause before a child is started again doubles from the first to the longest."""
 
 
@@ -197,7 +197,7 @@ class Stream:
         open_limit_s: float = LIMITS.stream_open_s,
         hang_limit_s: float = LIMITS.stream_hang_s,
         first_pause_s: float = FIRST_PAUSE_S,
-        longest_pause_s: float = LONGEST_PAUSE_S,
+        longest_pause_s: float = MAX_PAUSE_S,
     ) -> None:
         limits = _Limits(open_limit_s, hang_limit_s, first_pause_s, longest_pause_s)
         self._feeds = [_Feed(source, limits) for source in sources]
@@ -317,7 +317,7 @@ class _Feed:
         self._limits = limits
         self._child: _Child | None = None
         self._next: _Child | None = None
-        """A second child that opens the library anew, because the first lost a device."""
+        """A second child that opens the library again, because the first lost a device."""
         self._ending: list[_Child] = []
         """Killed children that have not ended: they are blocked in the kernel."""
         self._known: dict[str, str] = {}
@@ -413,7 +413,7 @@ class _Feed:
                 yield Problem(source=self.source.name, text=text, device=reading.key)
 
     def _with_next(self, found: Findings) -> Findings:
-        """The findings; those of a child that opened the library anew, where it shows more."""
+        """The findings; those of a child that opened the library again, where it shows more."""
         shown = _keys(found.readings)
         self._known |= {key: _name(r) for r in found.readings if (key := r.key) is not None}
         lost = self._known.keys() - shown

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.base.documents import short_repr
 from portagpu.facts.targets.facts import source_ids
 from portagpu.facts.targets.model import (
     CONTIGUOUS,
@@ -19,7 +20,7 @@ from portagpu.facts.targets.model import (
     Expectation,
     peak_key,
 )
-from portagpu.facts.targets.table import Table, short_repr
+from portagpu.facts.targets.table import Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -50,10 +51,10 @@ _KEYS: Final = (
 _STATISTICS: Final = ("mean", "median", "min", "max", "p95", "p99")
 _SPECIFIER: Final = re.compile(r"(==|!=|>=|<=|>|<)\s*\d+(\.\d+)*(\.\*)?")
 
-_MOST_SHARE: Final = 1.15
+_MAX_SHARE: Final = 1.15
 """A reference above this share of its limit is refused: a rate with sparsity, both directions of a
 link or bits for bytes. The margin is for clocks that boost past the one of the peak."""
-_LEAST_SHARE: Final = 0.15
+_MIN_SHARE: Final = 0.15
 """A reference below this share has to name its source: it looks like a slip of unit."""
 
 
@@ -159,12 +160,10 @@ def _check_share(
     share = reference / most.value
     limit_text = f"the limit {most.value:g} {metric.unit} ({most.rule})"
     share_text = f"{reference:g} is {100 * share:.3g} % of {limit_text}; "
-    if share > _MOST_SHARE:
-        table.fail("reference", "above-limit", f"{share_text}above {_MOST_SHARE:.0%} it is refused")
-    if share < _LEAST_SHARE and not source:
-        table.fail(
-            "source", "below-limit", f"{share_text}below {_LEAST_SHARE:.0%} it needs a source"
-        )
+    if share > _MAX_SHARE:
+        table.fail("reference", "above-limit", f"{share_text}above {_MAX_SHARE:.0%} it is refused")
+    if share < _MIN_SHARE and not source:
+        table.fail("source", "below-limit", f"{share_text}below {_MIN_SHARE:.0%} it needs a source")
 
 
 def _software(table: Table) -> tuple[tuple[str, str], ...]:
@@ -277,7 +276,7 @@ def _collective(facts: Mapping[str, Fact], algorithm: str, ranks: int) -> Limit:
     if algorithm == "tree":
         return Limit(link_rate * (ranks - 1) / ranks, f"{rule} x (n-1)/n, n = {ranks}")
     if algorithm == _UNSTATED and topology == "switched":
-        raise NoLimit("behind a switch the limit depends on the algorithm: state which one ran")
+        raise NoLimit("with a switch the limit depends on the algorithm: state which one ran")
     return Limit(link_rate, rule)
 
 

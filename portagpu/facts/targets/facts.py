@@ -12,10 +12,12 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.base.documents import short_repr
 from portagpu.base.errors import TargetError
+from portagpu.base.text import escaped
 from portagpu.facts.targets.model import DTYPE_BITS, Confidence, Fact, Scope
 from portagpu.facts.targets.rules import violations
-from portagpu.facts.targets.table import Table, one_line, short_repr, unknown_word
+from portagpu.facts.targets.table import Table, unknown_word
 
 if TYPE_CHECKING:
     import datetime
@@ -284,7 +286,7 @@ def _fact_tables(
         key = f"{path}.{name}" if path else name
         if not isinstance(inner, dict):
             raise TargetError(
-                one_line(
+                escaped(
                     f"{file}: facts.{key}: must be a table {{ value, unit, source, confidence }}, "
                     f"not {short_repr(inner)} (rule type)"
                 )

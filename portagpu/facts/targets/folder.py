@@ -121,7 +121,7 @@ def open_folder(path: Traversable) -> OpenFolder:
 
 
 def _open_sources(path: Traversable) -> Mapping[str, Source]:
-    """The sources of a file, each read when it is first asked for where they can be told apart."""
+    """The sources of a file, each read when first asked for if their tables can be separated."""
     text = read_text(path)
     parts = split_sources(_SOURCES, text)
     if not parts:
@@ -173,7 +173,7 @@ def check_unambiguous(file: str, new: Target, others: Iterable[Target]) -> None:
     for other in others:
         if new.arch == other.arch and _overlaps(new.match, other.match):
             raise TargetError(
-                f"{file}: match.names: a device can be {new.id} and {other.id}; tell them apart by "
+                f"{file}: match.names: a device can be {new.id} and {other.id}; distinguish by "
                 "memory_bytes or unit_count (rule ambiguous-match)"
             )
         shared = sorted(new.match.pci_ids & other.match.pci_ids)

@@ -12,13 +12,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from portagpu.base.documents import short_repr
 from portagpu.base.errors import PortagpuError, TargetError, TargetNotFound
 from portagpu.base.paths import matrix_dir
-from portagpu.base.text import did_you_mean
+from portagpu.base.text import did_you_mean, escaped
 from portagpu.facts.arch import base_name
 from portagpu.facts.targets.folder import check_unambiguous, open_folder, read_folder
 from portagpu.facts.targets.read import Catalogue, read_target
-from portagpu.facts.targets.table import normalise, one_line, read_text, short_repr
+from portagpu.facts.targets.table import normalise, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -71,7 +72,7 @@ def _with_packages(catalogue: Catalogue, entry_points: Iterable[EntryPoint]) -> 
     points = sorted(entry_points, key=lambda point: (point.name, point.value))
     if not points:
         return _AllTargets(MappingProxyType(catalogue.targets), catalogue, ())
-    # all of the matrix first: what is wrong in it is no package's fault
+    # all of the matrix first: what is wrong in it is not a package's fault
     catalogue = Catalogue(
         dict(catalogue.sources), dict(catalogue.families), dict(catalogue.targets)
     )
@@ -80,8 +81,8 @@ def _with_packages(catalogue: Catalogue, entry_points: Iterable[EntryPoint]) -> 
             catalogue = read_folder(_package_folder(each), catalogue)
         except PortagpuError as error:
             problems.append(TargetProblem(each.name, str(error)))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's package may do anything
-            problems.append(TargetProblem(each.name, one_line(f"{type(error).__name__}: {error}")))
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - another distribution's package may do anything
+            problems.append(TargetProblem(each.name, escaped(f"{type(error).__name__}: {error}")))
     targets = dict(sorted(catalogue.targets.items()))
     return _AllTargets(MappingProxyType(targets), catalogue, tuple(problems))
 
@@ -222,6 +223,14 @@ def identify(
     product's too. A device without a name is the one product that has its memory and its units,
     where both are given and only one product has both. Any other member of a known architecture
     gets a target of scope "family", which has no peaks, no memory and no expectations.
+
+    :param vendor: the vendor's name: "nvidia", "amd", "cpu".
+    :param arch: the architecture, with or without suffixes of features: "sm_90", "gfx942:xnack-".
+    :param product: the product's name as a tool or a driver spells it; None where none is known.
+    :param memory_bytes: the memory that the device reports, in bytes; None where it is not known.
+    :param unit_count: the number of its SMs, CUs or cores; None where it is not known.
+    :returns: the target; None for an architecture that is not in the hardware matrix.
+    :raises TargetError: the target's file is wrong.
     """
     family = _family(vendor, base_name(arch))
     if family is None:
@@ -254,7 +263,7 @@ def arch_of_generation(vendor: str, generation: str, product: str | None = None)
     """The architecture of a generation that a vendor's tool names ("Hopper").
 
     Where a generation has several architectures ("Ampere"), the product decides. None where the
-    product is no target.
+    product is not a target.
     """
     word = normalise(generation)
     families = []
@@ -293,7 +302,7 @@ def _targets_named(vendor: str, product: str | None) -> list[str]:
 def product_with_pci_id(vendor: str, device_id: int, revision: int | None = None) -> Target | None:
     """The product that has this PCI id, or None. An id that several products share names none.
 
-    ``revision`` is the PCI revision. It tells some products of one device id apart.
+    ``revision`` is the PCI revision. It distinguishes some products of one device id.
     """
     ids = [f"{device_id:04x}"]
     if revision is not None:

@@ -79,8 +79,8 @@ class Fact:
 class Peak:
     """A theoretical rate: ``value`` in ``unit`` ("TFLOPS" or "TOPS", 1e12 operations a second).
 
-    ``sparse`` rates assume 2:4 structured sparsity; ``matrix`` tells the matrix unit's rate from
-    the vector unit's.
+    ``sparse`` rates assume 2:4 structured sparsity; ``matrix`` distinguishes the matrix unit's rate
+    from the vector unit's.
     """
 
     value: float

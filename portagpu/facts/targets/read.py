@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.base.documents import short_repr
 from portagpu.base.text import did_you_mean
 from portagpu.facts.arch import Arch
 from portagpu.facts.capability import Capability
@@ -24,7 +25,6 @@ from portagpu.facts.targets.table import (
     load_table,
     load_toml,
     normalise,
-    short_repr,
     split_tables,
     unknown_word,
 )
@@ -144,7 +144,7 @@ def _claims(top: Table) -> tuple[str, ...]:
             top.fail("claims", "capability-id", f"{claim!r} is not a capability id (peak-memory)")
         if claim not in _CAPABILITIES:
             offer = did_you_mean(claim, _CAPABILITIES, f"there is {', '.join(_CAPABILITIES)}")
-            top.fail("claims", "capability-id", f"there is no {claim!r}; {offer}")
+            top.fail("claims", "capability-id", f"{claim!r} is not a capability; {offer}")
     return claims
 
 

@@ -208,7 +208,7 @@ def _compile(facts: Facts) -> Iterator[Violation]:
         try:
             re.compile(pattern)
         except re.error as error:
-            yield Violation(key, "compile-pattern", f"is no regular expression: {error}")
+            yield Violation(key, "compile-pattern", f"is not a regular expression: {error}")
 
 
 def _slower_when_narrower(facts: Facts) -> Iterator[Violation]:
@@ -305,7 +305,7 @@ def _host_link(facts: Facts) -> Iterator[Violation]:
 
 
 def fits_sold(reported_bytes: float, sold_gb: float) -> bool:
-    """Whether a device that reports so many bytes can be sold as one of ``sold_gb``.
+    """Whether a device that reports this many bytes can be sold as one of ``sold_gb``.
 
     A seller's GB is 1e9 or 2^30 bytes. A device reports less what the driver and, where it lies in
     the same memory, error correction keep (6.25 % of it on boards with GDDR6).

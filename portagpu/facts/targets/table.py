@@ -8,9 +8,10 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Never, TypeVar
 
+from portagpu.base.documents import short_repr
 from portagpu.base.errors import TargetError
 from portagpu.base.files import read_bounded
-from portagpu.base.text import did_you_mean
+from portagpu.base.text import did_you_mean, escaped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     Word = TypeVar("Word", bound=StrEnum)
 
-LARGEST_BYTES: Final = 1 << 20
+MAX_BYTES: Final = 1 << 20
 """Of a target's file; the largest has 40 KiB."""
 _NOTHING: Final = frozenset({"", "null", "none", "nil", "n/a", "na", "unknown", "tbd", "?", "-"})
 
@@ -45,7 +46,7 @@ class Table:
         return f"{self.path}.{key}" if self.path else key
 
     def fail(self, key: str, rule: str, message: str) -> Never:
-        raise TargetError(one_line(f"{self.file}: {self.key_path(key)}: {message} (rule {rule})"))
+        raise TargetError(escaped(f"{self.file}: {self.key_path(key)}: {message} (rule {rule})"))
 
     def text(self, key: str, default: str | None = None) -> str:
         if key not in self.data and default is not None:
@@ -127,19 +128,6 @@ class Table:
         return value
 
 
-def one_line(text: str) -> str:
-    """``text`` with its line breaks escaped: a key or a name of a stranger may hold some."""
-    return "\\n".join(text.splitlines())
-
-
-def short_repr(value: object) -> str:
-    try:
-        text = repr(value)
-    except ValueError:  # Python writes out no integer of thousands of digits
-        return "a number of thousands of digits"
-    return text if len(text) <= 40 else f"{text[:37]}..."
-
-
 def unknown_word(word: str, known: Iterable[str]) -> str:
     known = tuple(known)
     there = f"there is {', '.join(known[:12])}{', ...' if len(known) > 12 else ''}"
@@ -193,14 +181,14 @@ def read_text(path: Traversable) -> str:
     """
     name = path.name
     try:
-        most = LARGEST_BYTES + 1
+        most = MAX_BYTES + 1
         # a file in a zipped package is not the system's
         data = read_bounded(path, most) if isinstance(path, Path) else path.read_bytes()
-        if len(data) > LARGEST_BYTES:
+        if len(data) > MAX_BYTES:
             raise TargetError(
-                one_line(f"{name}: is larger than {LARGEST_BYTES >> 10} KiB (rule readable)")
+                escaped(f"{name}: is larger than {MAX_BYTES >> 10} KiB (rule readable)")
             )
         return data.decode()
     except (OSError, UnicodeDecodeError) as error:
         reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
-        raise TargetError(one_line(f"{name}: cannot be read: {reason} (rule readable)")) from error
+        raise TargetError(escaped(f"{name}: cannot be read: {reason} (rule readable)")) from error

@@ -160,7 +160,7 @@ def _report_table(vendor: str, name: str, error: Exception) -> None:
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 # names of texts that belong to no vendor's GPUs: of a CPU's readings, and of the kernel's log
 _RESERVED: Final = frozenset({"cpu", "host"})
-_SHORTEST_ERROR: Final = 8
+_MIN_ERROR: Final = 8
 """Characters of a text that means exhausted memory: a shorter one is in other errors too."""
 _OTHERS_PRODUCT: Final = "another product 7"
 
@@ -185,8 +185,8 @@ def _wrong_values(vendor: Vendor) -> Iterator[str]:
     for pattern in (*vendor.makers, *vendor.brands, *vendor.libraries):
         yield from _wrong_pattern(pattern)
     for text in vendor.out_of_memory:
-        if len(text) < _SHORTEST_ERROR:
-            yield f"states {text!r} for exhausted memory, which is too short to tell it from others"
+        if len(text) < _MIN_ERROR:
+            yield f"states {text!r} for exhausted memory, which other texts may have too"
     if vendor.tuning is not None and not vendor.tuning.product:
         yield "recommends kernel settings without a product's name"
     forms = [(each.counted, "count") for each in vendor.fabrics if each.counted is not None]

@@ -129,7 +129,7 @@ class Runtime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverFiles:
-    """Files with which a kernel driver lists its GPUs beside PCI.
+    """Files with which a kernel driver lists its GPUs in addition to PCI.
 
     ``devices`` is the pattern of the files in /dev, one for each GPU. ``device`` is their form with
     the GPU's ``{minor}`` number. ``listing`` is a folder with one folder
@@ -150,7 +150,7 @@ class DriverFiles:
 class Fabric:
     """A kind of link between GPUs that is faster than PCI Express, as readings name it.
 
-    ``counted`` is the word for so many of them ("NV{count}"), None where a count does not change
+    ``counted`` is the word for this many of them ("NV{count}"), None where a count does not change
     the word; ``legend`` is the word in a legend, and what it means.
     """
 
@@ -186,7 +186,7 @@ class Vendor:
     masks: Runtime | None = None
     """How its runtime reads visible-device masks."""
     visibility: tuple[Word, ...] = ()
-    """Variables that hide or disguise devices, beside those of ``masks``: shown and recorded."""
+    """Further variables than ``masks`` has that hide or disguise devices: shown and recorded."""
     driver_files: DriverFiles | None = None
     driver_version: str | None = None
     """The file in which its kernel driver states its version, relative to the root."""
@@ -211,7 +211,7 @@ class Vendor:
     """Patterns of the names of Python distributions whose versions matter."""
     out_of_memory: tuple[Word, ...] = ()
     """Parts of its libraries' error texts that mean exhausted memory, in lower case. They are for
-    errors that are no ``torch.OutOfMemoryError``."""
+    errors that are not a ``torch.OutOfMemoryError``."""
     switches: tuple[Switch, ...] = ()
     """Variables under which its devices do not work as they do otherwise: debugging aids."""
     tables: Path | None = None

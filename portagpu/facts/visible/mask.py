@@ -32,7 +32,7 @@ _PLAIN: Final = re.compile(r"0|[1-9][0-9]*")
 _C_LITERAL: Final = re.compile(r"([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
 _QUOTED: Final = re.compile(r' *"(.*)" *', re.DOTALL)
 _QUOTES: Final = ('"', "'")
-_MOST_DIGITS: Final = 18
+_MAX_DIGITS: Final = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ def _read_uuid(text: str, rules: MaskRules) -> _Named | _ListEnd:
     least, most = rules.uuid_characters or (0, len(text))
     if least <= len(text) <= most:
         return _Named(Uuid(text))
-    why = f"is no UUID for {rules.layer}, which takes {least} to {most} characters"
+    why = f"is not a UUID for {rules.layer}, which takes {least} to {most} characters"
     return _ListEnd(ProblemId.UNREADABLE, why)
 
 
@@ -247,11 +247,11 @@ def _clipped_number(digits: str, base: int = 10) -> int:
     """The digits as a number. A number beyond any count of devices keeps its sign only."""
     sign = -1 if digits.startswith("-") else 1
     bare = digits.lstrip("+-").lstrip("0")
-    return sign * (int(bare, base) if 0 < len(bare) <= _MOST_DIGITS else 10**18 if bare else 0)
+    return sign * (int(bare, base) if 0 < len(bare) <= _MAX_DIGITS else 10**18 if bare else 0)
 
 
 _UUID_PREFIXES: Final = ("GPU-", "MIG-")
-_MOST_DEVICES: Final = 64
+_MAX_DEVICES: Final = 64
 """torch's list where no variable is set has this many numbers."""
 
 
@@ -303,7 +303,7 @@ def torch_view(
         return view
     whole = {device.index: device.parent or device.uuid for device in devices}
     if view.entries is None:
-        return TorchView(None, min(_MOST_DEVICES, len(whole)))
+        return TorchView(None, min(_MAX_DEVICES, len(whole)))
     if not view.entries:
         return TorchView(view.entries, 0)
     names = [entry for entry in view.entries if isinstance(entry, str)]

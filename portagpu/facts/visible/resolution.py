@@ -141,7 +141,7 @@ def slices_problem(rules: MaskRules, count: int) -> Problem:
     """The problem that a mask has more slices than a process gets."""
     return Problem(
         ProblemId.SLICES,
-        f"{rules.layer} gives a process {rules.most_slices} slice and no other GPU beside it, not "
+        f"{rules.layer} gives a process {rules.most_slices} slice and no other GPU with it, not "
         f"{count} devices: start a process for each, with the slice's UUID",
     )
 
@@ -223,7 +223,7 @@ class Visible:
     """The devices that a process sees: ``devices[0]`` is its runtime's device 0.
 
     ``by_torch`` is torch's answer before it starts the runtime. ``problems`` is empty where both
-    see what the masks ask for and there is no advice.
+    see what the masks ask for, and there is no advice.
     """
 
     devices: tuple[DeviceId, ...]
@@ -426,7 +426,7 @@ def _refuse_slices(wanted: tuple[DeviceId, ...], runtime: Runtime) -> None:
         raise VisibilityError(f"{runtime.name} has no slices with a UUID: give devices by index")
     if len(wanted) > rules.most_slices:
         raise VisibilityError(
-            f"{rules.layer} gives a process {rules.most_slices} slice and no other GPU beside "
+            f"{rules.layer} gives a process {rules.most_slices} slice and no other GPU with "
             f"it, not {len(wanted)} devices: start a process for each"
         )
     if not all((device.uuid or "").startswith(rules.slice_prefix) for device in wanted):

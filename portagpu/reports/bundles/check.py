@@ -12,7 +12,7 @@ from portagpu.base.documents import mapping, name, object_of, one_of, or_null, p
 from portagpu.base.errors import BundleError, PortagpuError, TargetNotFound
 from portagpu.base.files import read_bounded, write_atomic
 from portagpu.base.redact.names import machine_names
-from portagpu.base.redact.scrub import KINDS, LONGEST_TEXT, find_identifying
+from portagpu.base.redact.scrub import KINDS, MAX_TEXT, find_identifying
 from portagpu.base.text import one_line, shortened
 from portagpu.checks.bringup.gates import load_gates
 from portagpu.devices.registry import plugin
@@ -257,8 +257,8 @@ def _check_bounds(document: object) -> None:
             pending.extend((item, depth + 1) for pair in value.items() for item in pair)
         elif isinstance(value, list):
             pending.extend((item, depth + 1) for item in value)
-        elif isinstance(value, str) and len(value) > LONGEST_TEXT:
-            raise BundleError(f"has a text of {len(value)} characters; {LONGEST_TEXT} are allowed")
+        elif isinstance(value, str) and len(value) > MAX_TEXT:
+            raise BundleError(f"has a text of {len(value)} characters; {MAX_TEXT} are allowed")
         elif isinstance(value, int) and abs(value) >= _MAX_NUMBER:
             raise BundleError("has a whole number of more than 64 bits")
         elif isinstance(value, float) and value - value != 0:

@@ -151,8 +151,8 @@ def test_measured_times_of_one_operation_choose_what_they_can(capfd, tmp_path):
         (H100, "give the size of the buffer, such as --bytes 64M"),
         ([*PLAIN, "--bytes", "8"], "name the GPU with --target, or give measured times"),
         ([*H100, "--bytes", "8", "--backward-ms", "3"], "--params and --backward-ms need"),
-        ([*H100, "--bytes", "8Q"], "'8Q' is no number of bytes"),
-        ([*H100, "--bytes", "0"], "'0' is no number of bytes"),
+        ([*H100, "--bytes", "8Q"], "'8Q' is not a number of bytes"),
+        ([*H100, "--bytes", "0"], "'0' is not a number of bytes"),
         ([*H100, "--bytes", "8", "--op", "all_redcue"], "unknown collective 'all_redcue'"),
         ([*H100, "--bytes", "8", "--op", "gather"], "has no gather: it has all_reduce"),
         ([*H100, "--bytes", "8", "--nodes", "3"], "cannot be spread evenly over 3 nodes"),
@@ -254,7 +254,7 @@ def test_sizes_are_read_with_binary_prefixes(text, expected):
 
 @pytest.mark.parametrize("text", ["", "M", "-1", "1.5", "0.1K", "1e3", "8 8", "9" * 30, "½K"])
 def test_what_is_no_size_is_refused(text):
-    with pytest.raises(ValueError, match="is no number of bytes: write 1048576"):
+    with pytest.raises(ValueError, match="is not a number of bytes: write 1048576"):
         parse_size(text)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from portagpu.base.redact.names import machine_names
-from portagpu.base.redact.scrub import LONGEST_TEXT, find_identifying, scrub
+from portagpu.base.redact.scrub import MAX_TEXT, find_identifying, scrub
 from portagpu.runs.results.run import Run
 from tests.support.bundle_samples import full_run
 from tests.support.result_samples import failing, passing, stopped
@@ -285,7 +285,7 @@ def test_a_kernel_keeps_its_numbers(release: str, kept: str) -> None:
 
 def test_a_dump_is_cut() -> None:
     found = scrub({"reason": "word " * 5000})
-    assert len(found.document["reason"]) == LONGEST_TEXT
+    assert len(found.document["reason"]) == MAX_TEXT
     assert scrub(found.document).document == found.document
 
 

@@ -228,7 +228,7 @@ def test_each_error_is_one_line_that_begins_with_the_path(
 
 def test_a_pipe_is_refused_at_once_and_a_file_without_end_too(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "x.json")
-    with pytest.raises(ResultError, match=r"x\.json: cannot be read: is no regular file"):
+    with pytest.raises(ResultError, match=r"x\.json: cannot be read: not a regular file"):
         read_files([tmp_path])
     (tmp_path / "x.json").unlink()
     with (tmp_path / "x.json").open("wb") as stream:

@@ -223,8 +223,8 @@ class _Walk:
 def _memory_children(element: Element) -> list[Element]:
     """The NUMA nodes of an object's own memory: of several the main one, where hwloc says which.
 
-    They stand below a cache of the memory's side where there is one; the subtype tells main memory
-    from that of GPUs and from slower or faster memory beside (hwloc documentation, "Normal
+    They stand below a cache of the memory's side where there is one; the subtype distinguishes main
+    memory from that of GPUs and from slower or faster memory (hwloc documentation, "Normal
     attributes").
     """
     found: list[Element] = []

@@ -43,7 +43,7 @@ class _PciDevice:
     device_id: int
     name: str
     secondary: str | None = None
-    """The bus behind a bridge, as "domain:bus"."""
+    """The bus below a bridge, as "domain:bus"."""
     subsystem_id: int | None = None
     numa_node: int | None = None
     driver: str | None = None

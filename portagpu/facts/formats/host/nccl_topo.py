@@ -23,7 +23,7 @@ from portagpu.facts.formats.pci import (
     transfer_rate,
     vendor_name,
 )
-from portagpu.facts.host.tree import MOST_CPUS, format_cpu_list
+from portagpu.facts.host.tree import MAX_CPUS, format_cpu_list
 from portagpu.facts.readings.model import End, Findings, FormatError, Link, Node, Pcie, Reading
 
 KIND: Final = "NCCL topology XML"
@@ -115,7 +115,7 @@ class _Walk:
                 vendor=vendor,
                 index=end.index,
                 pci=end.pci,
-                # RCCL writes the architecture beside and the number of units into sm
+                # RCCL writes the architecture next to it and the number of units into sm
                 arch=_gcn_arch(gcn) if gcn is not None else f"sm_{sm}" if sm is not None else None,
                 unit_count=sm if gcn is not None else None,
                 device_id=hexadecimal(pci.get("device")),
@@ -135,20 +135,20 @@ class _Walk:
                     self._fabric(link, end)
 
     def _fabric(self, link: Element, end: End) -> None:
-        told = stated(link.get("count"))
-        count = integer(told)
-        if told is not None and (count is None or count < 0):
+        written = stated(link.get("count"))
+        count = integer(written)
+        if written is not None and (count is None or count < 0):
             self.problems.append(
-                f"{end.pci} has {told!r:.40} links of {link.tag}: they are left out"
+                f"{end.pci} has {written!r:.40} links of {link.tag}: they are left out"
             )
             return
         self.links.append(_fabric(link, end, count))
 
 
 def _cpu_list(mask: str | None) -> str | None:
-    """ "0000ff00,000000ff" as "0-7,40-47"; None for what is no mask, or has no CPU."""
+    """ "0000ff00,000000ff" as "0-7,40-47"; None for what is not a mask, or has no CPU."""
     digits = (mask or "").replace(",", "")
-    if len(digits) > MOST_CPUS // 4 or not re.fullmatch(r"[0-9a-fA-F]+", digits):
+    if len(digits) > MAX_CPUS // 4 or not re.fullmatch(r"[0-9a-fA-F]+", digits):
         return None
     bits = int(digits, 16)
     return (
