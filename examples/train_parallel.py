@@ -47,7 +47,7 @@ class Digits(nn.Module):
 
 
 class Block(nn.Module):
-    """Causal attention and a feed-forward layer, each after a norm and beside a residual."""
+    """Causal attention and a feed-forward layer, each after a norm and added to a residual."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -60,7 +60,7 @@ def joined() -> Iterator[Place]:
 
 
 class Block(nn.Module):
-    """Causal attention and a feed-forward layer, each after a norm and beside a residual."""
+    """Causal attention and a feed-forward layer, each after a norm and added to a residual."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()

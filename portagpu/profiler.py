@@ -105,6 +105,8 @@ class Profiling:
 
         In a process that ``portagpu profile`` started they are in its folder.
         """
+        self.rank: int
+        self.world_size: int
         self.rank, self.world_size, self._grouped = _rank()
         self._output = Path(output)
         self._device = handle.device.type

@@ -295,6 +295,7 @@ class Scratch:
     """
 
     def __init__(self, kind: str, parent: Path | None = None) -> None:
+        self.path: Path
         if parent is not None:
             self.path, self._lock = _new_folder(parent, f".portagpu-{kind}")
             return

@@ -41,7 +41,7 @@ class annotate:  # noqa: N801 - a function in every other respect
     def __init__(
         self, name: str, *, domain: str = DOMAIN, color: Color = None, **labels: Label
     ) -> None:
-        self.name = name
+        self.name: str = name
         self._labels = labels
         self._domain = domain
         self._color = color

@@ -147,7 +147,7 @@ class Backend(Training, ABC):
         self.plugin = plugin
         for name in Description.__slots__:
             setattr(self, name, getattr(description, name))
-        self.comm = replace(description.comm, _gpu=self)
+        self.comm: Comm = replace(description.comm, _gpu=self)
         self._ranges = Ranges()
 
     _known_capabilities = tuple(Capability)

@@ -67,8 +67,8 @@ class Channel:
     """JSON objects as messages over the ends of two pipes; a closed end is -1."""
 
     def __init__(self, reader: int, writer: int) -> None:
-        self.reader = reader
-        self.writer = writer
+        self.reader: int = reader
+        self.writer: int = writer
         self._partial: list[bytes] = []
         self._lines: deque[bytes] = deque()
 
@@ -212,7 +212,7 @@ class Subprocess:
     ) -> None:
         given = python_environment()
         given = {name: value for name, value in given.items() if not name.startswith(leave_out)}
-        self.environment = {**given, **(environment or {})}
+        self.environment: dict[str, str] = {**given, **(environment or {})}
         """The variables that it has, without the mark."""
         # in memory, because a disk may be full
         self._output = os.memfd_create("portagpu-printed")
@@ -241,7 +241,7 @@ class Subprocess:
             raise
         finally:
             theirs.close()
-        self.pid = self._process.pid
+        self.pid: int = self._process.pid
         self._meter: Meter | None = None
         self._killed = False
         self._broke = ""

@@ -56,12 +56,12 @@ class Float32Switch:
     def __init__(self, precision: Precision, requested: Arithmetic | str) -> None:
         if requested not in _MODES:
             raise ValueError(f"float32 products run in {' or '.join(_MODES)}, not {requested!r}")
-        self.requested = Arithmetic(requested)
+        self.requested: Arithmetic = Arithmetic(requested)
         """The requested arithmetic."""
         fast = self.requested is Arithmetic.TF32 and precision.tf32 is not Arithmetic.IEEE
-        self.arithmetic = precision.tf32 if fast else Arithmetic.IEEE
+        self.arithmetic: Arithmetic = precision.tf32 if fast else Arithmetic.IEEE
         """The arithmetic that this device uses for it, by its facts."""
-        self.reason = ""
+        self.reason: str = ""
         """Why it differs from the requested one; empty where it does not."""
         if self.arithmetic is not self.requested:
             self.reason = f"this device has no tf32; float32 products run in {self.arithmetic}"

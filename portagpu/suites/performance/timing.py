@@ -174,7 +174,7 @@ class Stopwatch:
         self._wait = wait
         self._events = wait and not host and Capability.EVENTS in gpu.capabilities
         self.clock = "timed events" if self._events else "monotonic clock of the host"
-        self.resolution_s = self._resolution()
+        self.resolution_s: float = self._resolution()
 
     def time(self, call: Callable[[], object], repeats: int) -> float:
         """Seconds that ``repeats`` calls take together; work that was issued before is not in."""

@@ -45,7 +45,7 @@ class Cache:
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
-        self.problem = _why_unused(folder)
+        self.problem: str = _why_unused(folder)
         self._trusted = not self.problem
 
     def get(self, key: str) -> dict[str, Any] | None:

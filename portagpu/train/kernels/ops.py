@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from portagpu.train.kernels.plan import Config
-
+    from portagpu.devices.contract import Backend
 
 _SUM_PROGRAMS: Final = 1024
 """The most partial sums: one block of the second pass reads them all."""
@@ -243,8 +242,8 @@ class Place:
         from portagpu.devices.registry import handle_for
 
         self.device = device
-        self.gpu = None if interpreted else handle_for(device)
-        self.limits = _INTERPRETED if self.gpu is None else Limits.of_device(self.gpu)
+        self.gpu: Backend | None = None if interpreted else handle_for(device)
+        self.limits: Limits = _INTERPRETED if self.gpu is None else Limits.of_device(self.gpu)
 
     def options(self, config: Config, element_bytes: int) -> dict[str, Any]:
         """Block constants and Triton's own options."""

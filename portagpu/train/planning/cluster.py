@@ -29,6 +29,8 @@ from portagpu.train.planning.recipe import stages
 from portagpu.train.planning.states import share
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from portagpu.devices.collectives.cost import CostModel
     from portagpu.facts.targets import Target
     from portagpu.train.planning.model import Model
@@ -156,7 +158,7 @@ class Network:
         self._hardware = Hardware.of_target(cluster.target)
         self._model: CostModel | None = cost_model_for(cluster.target.vendor)
         # a search asks the same again and again
-        self.seconds = cache(self._seconds)
+        self.seconds: Callable[[str, int, int, int], float | None] = cache(self._seconds)
 
     def _seconds(self, operation: str, size: int, ranks: int, inner: int) -> float | None:
         """Seconds of one call over ``ranks`` that are ``inner`` ranks apart; None if not known."""

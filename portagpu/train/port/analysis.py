@@ -90,12 +90,12 @@ class Analysis:
             module = cst.parse_module(source.text if part is None else part.text)
         except cst.ParserSyntaxError as error:
             raise SyntaxError(f"line {error.raw_line}: libcst cannot read it") from error
-        self.wrapper = MetadataWrapper(module, unsafe_skip_copy=True)
-        self.scope = Scope(rules, self.wrapper.resolve(ScopeProvider))
+        self.wrapper: MetadataWrapper = MetadataWrapper(module, unsafe_skip_copy=True)
+        self.scope: Scope = Scope(rules, self.wrapper.resolve(ScopeProvider))
         module.visit(self.scope)
         finder = Finder(rules, self.scope)
         module.visit(finder)
-        self.uses = self._with_places(finder.uses, source.text, part)
+        self.uses: list[Use] = self._with_places(finder.uses, source.text, part)
 
     def _with_places(self, uses: list[Use], text: str, part: Excerpt | None) -> list[Use]:
         if not uses:

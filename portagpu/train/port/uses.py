@@ -37,7 +37,7 @@ class Uses(cst.CSTVisitor):
         super().__init__()
         self.rules = rules
         self.scope = scope
-        self.write = Writer(scope.alias)
+        self.write: Writer = Writer(scope.alias)
         self.uses: list[Use] = []
         self.handled: set[cst.CSTNode] = set()
         self._portable: set[cst.CSTNode] = set()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.resources import files
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-KERNELS: Final = {
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+KERNELS: Final[Mapping[str, tuple[str, ...]]] = {
     "warp_reduce": ("row_sum_f32", "row_sum_f64", "row_sum_i32", "row_sum_i64"),
     "warp_scan": ("row_scan_f32", "row_scan_f64", "row_scan_i32", "row_scan_i64"),
     "ballot_rank": ("row_rank",),
