@@ -300,7 +300,7 @@ BAD: Final = {
     "garbage": (
         "for last; do :; done; echo no code > $last; exit 0",
         "ERROR",
-        "the machine code cannot be read: these bytes are no .* ELF file",
+        "the machine code cannot be read: not a 64-bit little-endian ELF file",
     ),
     "hangs": (
         "exec /bin/sleep 600",

@@ -444,5 +444,5 @@ def test_a_source_is_no_output_and_an_empty_path_no_folder(
     assert main(["port", *verb, ".", "--json", "./a.py"]) == 2
     assert main(["port", *verb, ""]) == 2
     lines = capfd.readouterr().err.splitlines()
-    assert ["read too" in each for each in lines] == [True, True, False]
+    assert ["is also an input" in each for each in lines] == [True, True, False]
     assert Path("a.py").read_text(encoding="utf-8") == "x.cuda()\n"

@@ -281,7 +281,7 @@ PATCHES: dict[str, Patch] = {
     ),
     "takes a variance for a difference of squares": Patch(
         "precision/layer-norm-of-a-large-mean",
-        "beside a mean of 4096 is normalised",
+        "next to a mean of 4096 is normalised",
         broken.replaced(broken.FUNCTIONAL, "layer_norm", broken.variance_by_squares),
     ),
     "draws the upper end too": Patch(

@@ -76,7 +76,7 @@ def test_a_model_that_fits_nowhere_is_one_line(capfd: pytest.CaptureFixture[str]
         (["--target", "nvidia-h100-sxm", "--ranks", str(1 << 70)], "at most 65,536"),
         ([*H100, "--batch", str(1 << 70)], "batch is from 1 to"),
         ([*H100, "--sequence", str(1 << 70)], "micro_batch and sequence are from 1 to"),
-        ([*H100, "--memory", "0"], "no number of bytes"),
+        ([*H100, "--memory", "0"], "not a number of bytes"),
         ([*H100, "--nic-gbs", "nan"], "nic_gbs is"),
         ([*H100, "--efficiency", "nan"], "a share of the peak"),
         ([*H100, "--strategy", "tp=3"], "breaks world: tp 3"),
@@ -152,8 +152,7 @@ def test_a_recording_without_links_says_that_facts_decide(
     source = PLACES.parent / "formats" / "nvidia_smi_text" / "table-550.txt"
     assert main([*ASKED, "--replay", str(source)]) == 0
     assert (
-        "the recording tells no links: the facts of nvidia-h100-sxm decide"
-        in capfd.readouterr().out
+        "the recording has no links: the facts of nvidia-h100-sxm decide" in capfd.readouterr().out
     )
 
 
@@ -224,12 +223,12 @@ def test_both_estimators_and_their_disagreement_are_shown(
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("train.py", "no FILE:FUNCTION"),
+        ("train.py", "is not FILE:FUNCTION"),
         ("train.py:missing", "has no function missing"),
         ("train.py:broken", "did not run: "),
         ("train.py:ends", "ended the program (exit code 0)"),
         ("train.py:ends_later", "ended the program (exit code 0)"),
-        ("train.py:wrong", "returns no \\(build, step, optimizer\\)"),
+        ("train.py:wrong", "must return three functions: \\(build, step, optimizer\\)"),
         ("none.py:planned", "did not run: "),
         ("config.json:planned", "has no function planned"),
     ],

@@ -27,7 +27,7 @@ Wrong = tuple[str, Any, str, str]
 
 WRONG: dict[str, Wrong] = {
     "another index": ("index", 1, "identity/current-device-in-range", "device 1 of 1"),
-    "another name": ("name", "gpu", "identity/handle-is-one", "no backend 'gpu'"),
+    "another name": ("name", "gpu", "identity/handle-is-one", "unknown backend 'gpu'"),
     "an empty product": ("product", "", "identity/unknown-is-none", "product is ''"),
     "an empty vendor": ("vendor", "", "identity/unknown-is-none", "vendor is ''"),
     "an empty uuid": ("uuid", "", "identity/unknown-is-none", "uuid is ''"),

@@ -1043,7 +1043,7 @@ FAULTS: dict[str, tuple[type[CpuBackend], dict[str, Any], str, str]] = {
         HalfACapability,
         {},
         "identity/device-capability-is-a-pair",
-        "is no pair",
+        "is not a pair",
     ),
     "numbers its device as no device": (
         NumberIsNoDevice,

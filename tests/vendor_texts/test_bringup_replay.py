@@ -178,7 +178,7 @@ def test_the_hash_of_a_file_is_the_files(tmp_path: Path) -> None:
     assert origin_of(path).name == "dmesg"
 
 
-@pytest.mark.parametrize("bound", ["MOST_FILES", "MOST_BYTES"])
+@pytest.mark.parametrize("bound", ["MAX_FILES", "MAX_BYTES"])
 def test_a_folder_that_is_too_large_is_not_hashed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str
 ) -> None:

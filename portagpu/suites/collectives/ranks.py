@@ -71,7 +71,7 @@ class Exchange:
     rank: int
     world: int
     count: int
-    """As ``portagpu.facts.nccl_tests.bandwidth.total_bytes`` takes it."""
+    """As ``portagpu.facts.nccl_tests.model.total_bytes`` takes it."""
     sent: torch.Tensor
     received: torch.Tensor
 

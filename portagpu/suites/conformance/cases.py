@@ -211,7 +211,7 @@ def case(
     :param timeout_s: The limit of the case in seconds, by default that of the run.
     :param does_not_show: What a PASS does not show, as the end of a sentence.
     :param unaltered: What the case can only judge as it is by itself
-        (``portagpu.base.debug_variables.CHANGED``): under a variable that changes it the result is
+        (``portagpu.base.environment.CHANGED``): under a variable that changes it the result is
         INCONCLUSIVE.
     :returns: The decorator, which returns the function as it is.
     :raises ValueError: The declaration is incomplete.

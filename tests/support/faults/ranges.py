@@ -8,6 +8,7 @@ from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+from portagpu.devices.annotations import annotate
 from portagpu.facts.captures import marked_blocks
 from portagpu_cpu.backend import CpuBackend
 from tests.support.faults import Fault, replaced
@@ -376,7 +377,7 @@ def faults() -> list[Fault]:
         Fault(
             "ranges",
             f"decorated function: everywhere: {wrong}",
-            partial(_block, annotations.annotate, "__call__", _anywhere, change),
+            partial(_block, annotate, "__call__", _anywhere, change),
         )
         for wrong, change in DECORATED.items()
     ]

@@ -169,7 +169,7 @@ def test_what_never_ends_or_is_too_large_is_refused(
     with large.open("wb") as file:
         file.truncate(1 << 30)
     os.mkfifo(pipe)
-    for path, said in ((large, "is larger than"), (pipe, "no regular file")):
+    for path, said in ((large, "is larger than"), (pipe, "not a regular file")):
         with pytest.raises(BundleError, match=said):
             read_record(path)
         assert main([str(path)]) == 1
