@@ -199,7 +199,7 @@ def test_a_wrong_number_of_shared_devices_is_one_line(monkeypatch, text):
     monkeypatch.setenv("PORTAGPU_SHARED_DEVICES", text)
     monkeypatch.setenv("PORTAGPU_BACKEND", "cpu")
     with pytest.raises(
-        PortagpuError, match="PORTAGPU_SHARED_DEVICES must be a number of devices"
+        PortagpuError, match="PORTAGPU_SHARED_DEVICES must be a"
     ) as e:
         pg.device_count()
     assert "\n" not in str(e.value)
