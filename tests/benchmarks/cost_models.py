@@ -1,7 +1,7 @@
 """How far the cost models are from published results: ``python -m tests.benchmarks.cost_models``.
 
 Prints every table's errors, with what the model chose. ``python -m tests.support.pages`` writes
-the tables of known errors beside the models' constants, which every answer looks up, and the table
+the tables of known errors next to the models' constants, which every answer looks up, and the table
 of docs/collectives.md. An error is ``max(predicted / measured, measured / predicted)`` of a time.
 """
 

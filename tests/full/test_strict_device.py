@@ -273,7 +273,7 @@ print(json.dumps([bringup.describe(rank), bench.describe(rank)]))
 """
 
 
-def test_bring_up_and_bench_are_told_what_the_device_lacks(
+def test_bring_up_and_bench_know_what_the_device_lacks(
     child: Callable[..., Child], strict: Path
 ) -> None:
     brought, benched = json.loads(child("-c", FACTS, path=[strict]).ok())

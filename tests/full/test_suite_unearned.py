@@ -47,7 +47,7 @@ def test_fine(gpu): pass
         ("hang", Verdict.UNVERIFIED, Verdict.INCONCLUSIVE, "rank 1 hung"),
     ],
 )
-def test_a_shared_world_that_failed_once_is_told(
+def test_a_shared_world_that_failed_once_is_reported(
     tmp_path: Path, what: str, alone: Verdict, whole: Verdict, said: str
 ) -> None:
     pytest.importorskip("torch")

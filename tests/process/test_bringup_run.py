@@ -81,7 +81,7 @@ def test_the_time_of_each_gate_is_part_of_the_run():
     assert 0 <= taken["one"] < taken["two"] <= made.info.duration_s
 
 
-def test_a_check_that_finds_nothing_is_no_pass():
+def test_a_check_that_finds_nothing_is_not_a_pass():
     made = run(gate("one", "empty"))
     assert made.verdict is Verdict.INCONCLUSIVE
     assert made.exit_code == 3
@@ -126,7 +126,7 @@ def test_markup_in_a_reason_is_escaped_in_the_report():
     assert "&lt;b&gt;cracked&lt;/b&gt;" in page
 
 
-def test_progress_is_told_of_every_gate_in_order():
+def test_progress_gets_every_gate_in_order():
     told = []
 
     class Recorder(GateProgress):

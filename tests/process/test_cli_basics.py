@@ -520,7 +520,7 @@ def test_what_is_ignored_stays_ignored(child: Callable[..., Child]) -> None:
 
 
 @pytest.mark.parametrize("module", ["click", "json"])
-def test_a_module_that_ends_the_program_is_no_pass(
+def test_a_module_that_ends_the_program_is_not_a_pass(
     child: Callable[..., Child], tmp_path: Path, module: str
 ) -> None:
     (tmp_path / f"{module}.py").write_text("raise SystemExit(0)")

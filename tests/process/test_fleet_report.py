@@ -154,7 +154,7 @@ def test_results_without_a_host_are_nodes_by_their_folders_and_files(
     assert "down: gpu001 cuda:5" in out
 
 
-def test_a_second_run_in_a_folder_is_read_and_what_is_no_result_is_named(
+def test_a_second_run_in_a_folder_is_read_and_what_is_not_a_result_is_named(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "n1"
@@ -419,7 +419,7 @@ def test_a_record_says_why_a_node_has_no_result(tmp_path: Path) -> None:
     assert {each.path.parent.name for each in found.unread} == {"b", "elsewhere"}
 
 
-def test_a_node_that_was_lost_after_its_results_is_no_pass(tmp_path: Path) -> None:
+def test_a_node_that_was_lost_after_its_results_is_not_a_pass(tmp_path: Path) -> None:
     places = [tmp_path / name for name in ("before", "results/lost", "results/loose")]
     for place in places:
         place.mkdir(parents=True)

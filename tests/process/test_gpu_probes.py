@@ -506,7 +506,7 @@ def test_a_library_that_hangs_is_one_problem(stand_in, tmp_path, monkeypatch, ki
 
 
 @both
-def test_what_a_library_prints_is_no_answer(stand_in, tmp_path, kind):
+def test_what_a_library_prints_is_not_an_answer(stand_in, tmp_path, kind):
     source = {"cuda": PYNVML, "rocm": AMDSMI}[kind]
     stand_in(MODULES[kind], "print('noise {')\n" + textwrap.dedent(source))
     found = PLUGINS[kind](here(tmp_path, kind)).probe()

@@ -217,7 +217,7 @@ def test_what_only_has_the_name_of_a_clang_hides_no_other(only, make):
     assert found.version == "99.1.2"
 
 
-def test_what_a_clang_says_beside_its_answer_is_not_its_linker(only):
+def test_what_a_clang_says_next_to_its_answer_is_not_its_linker(only):
     path = write_clang(only, "true")
     path.write_text(path.read_text().replace("case", "echo warning: odd >&2\ncase", 1))
     assert not isinstance(clang.survey(["gfx942"])["gfx942"], str)

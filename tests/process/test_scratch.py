@@ -236,7 +236,7 @@ def test_no_folder_for_temporary_files_is_one_line(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.processes(20, "they meet")
 def test_many_processes_at_once_lose_nothing(tmp_path: Path) -> None:
-    """Twenty processes make, use and leave folders beside each other; half are killed."""
+    """Twenty processes make, use and leave folders next to each other; half are killed."""
     code = """
         import sys, os, signal
         from portagpu.base import scratch

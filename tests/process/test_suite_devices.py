@@ -163,7 +163,7 @@ def test_a_device_that_is_one_of_the_others_is_named(
     ],
 )
 @pytest.mark.parametrize("index", ["1", "all"])
-def test_a_count_that_is_none_is_told_in_one_line(
+def test_a_count_that_is_none_is_reported_in_one_line(
     site: Path, tmp_path: Path, counted: str, said: str, index: str
 ) -> None:
     (site / "portagpu_many.py").write_text(MODULE.replace("return 4", counted, 1), "utf-8")
@@ -268,7 +268,9 @@ def test_the_gate_sums_up_each_further_device(monkeypatch: pytest.MonkeyPatch) -
     ]
 
 
-def test_a_device_of_which_nothing_was_judged_is_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_of_which_nothing_was_judged_is_not_a_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def late(run: Run, options: ConformOptions, progress: Progress, ranks: Ranks) -> None:
         result = Result(
             id="suite/device",

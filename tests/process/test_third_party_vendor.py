@@ -1,4 +1,4 @@
-"""The example's vendor, from its own wheel beside ours: nothing here knows its boards."""
+"""The example's vendor, from its own wheel next to ours: nothing here knows its boards."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_its_boards_are_found_on_the_bus(info: Callable[..., dict[str, Any]], tr
     assert {g["driver_version"] for g in found["gpus"]} == {"3.1"}
 
 
-def test_what_to_do_about_its_boards_is_told(
+def test_what_to_do_about_its_boards_is_reported(
     info: Callable[..., dict[str, Any]], tree: Path, text: Path
 ) -> None:
     told = info("--replay", str(tree), "--replay", str(text))["remarks"]

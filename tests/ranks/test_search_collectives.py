@@ -193,7 +193,7 @@ def test_ranks_agree_on_the_bits_of_what_is_rounded() -> None:
     assert digests[0] == digests[2] != digests[1]
 
 
-def test_a_result_that_is_as_it_was_is_no_input() -> None:
+def test_a_result_that_is_as_it_was_is_not_an_input() -> None:
     torch = pytest.importorskip("torch")
     from portagpu.suites.search.collectives.buffers import Buffer
 
@@ -465,7 +465,7 @@ def without_a_call(rank: Rank) -> list[str] | None:
     return found
 
 
-def test_a_rank_that_leaves_out_a_call_is_told(search_ranks: Ranks) -> None:
+def test_a_rank_that_leaves_out_a_call_is_reported(search_ranks: Ranks) -> None:
     first, other, again = run(search_ranks, "without_a_call", 2)
     assert "all_reduce SUM of 12 int32 on ranks 0, 1: rank 1 got" in first
     assert again == first

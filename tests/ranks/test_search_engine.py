@@ -98,7 +98,7 @@ def test_a_short_search_runs_a_program_however_long_drawing_takes_to_load(
 
 
 class SlowStarts:
-    """A fork whose first processes take so many seconds before their first program."""
+    """A fork whose first processes take this many seconds before their first program."""
 
     def __init__(self, *seconds: float) -> None:
         self.seconds = [*seconds]
@@ -115,7 +115,7 @@ class SlowStarts:
         return WorldOutcome(place, (RankOutcome(0, RankState.DONE, value),), 0.1)
 
 
-def test_a_start_that_is_slow_once_is_no_fault_of_the_device() -> None:
+def test_a_start_that_is_slow_once_is_not_a_fault_of_the_device() -> None:
     fork = SlowStarts(30.0, 30.0)
     report = search(SearchRequest(area="adding", seconds=1.0), fork)
     assert (report.programs, report.failures) == (1, ())
@@ -132,7 +132,7 @@ def test_a_device_on_which_no_program_begins_fails() -> None:
 def test_a_short_search_runs_five_programs_of_a_slow_device(
     search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # the clock of the machine is no part of it: five take as long as they take
+    # the clock of the machine is not a part of it: five take as long as they take
     monkeypatch.setattr(engine, "MIN_S", 60.0)
     assert run(search_ranks, "SLOW", monkeypatch, seconds=0.01).programs == 5
 
@@ -164,7 +164,7 @@ def test_a_wrong_device_is_shown_by_the_smallest_program(
     )
 
 
-def test_a_flaky_device_fails_so_many_times_of_ten(
+def test_a_flaky_device_fails_this_many_times_of_ten(
     search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (failure,) = run(search_ranks, "FLAKY", monkeypatch).failures
@@ -193,7 +193,7 @@ def test_programs_that_end_their_process_are_named_and_the_search_goes_on(
 @pytest.mark.parametrize(
     ("device", "told"), [("DAMAGED", "the sum is another one"), ("DAMAGED_DIES", "SIGSEGV")]
 )
-def test_what_an_earlier_program_damaged_is_told_with_that_program(
+def test_what_an_earlier_program_damaged_is_reported_with_that_program(
     search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch, device: str, told: str
 ) -> None:
     monkeypatch.setattr(engine, "MAX_LOST", 1)
@@ -201,7 +201,7 @@ def test_what_an_earlier_program_damaged_is_told_with_that_program(
     (failure,) = run(search_ranks, device, monkeypatch, seed=2).failures
     assert told in failure.difference
     assert failure.seen == failure.runs
-    # the call that damages, and any four behind it: more than one program has
+    # the call that damages, and any four after it: more than one program has
     assert len(failure.program) == 5, program_line(failure.program)
     assert failure.program[0][1].get("n", 0) > 40
 
@@ -231,7 +231,7 @@ def test_repetitions_of_a_slow_program_do_not_share_the_time_of_one(
     assert (failure.difference, failure.seen, failure.runs) == ("the sum is another one", 10, 10)
 
 
-def test_a_death_now_and_then_is_told_as_such(
+def test_a_death_now_and_then_is_reported_as_such(
     search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = [("add", {"n": 77})]
@@ -253,7 +253,7 @@ def test_a_program_that_ends_the_server_of_its_rank_is_named(
 
 
 @pytest.mark.parametrize("program", [None, [("add", {"n": 77})]])
-def test_programs_of_which_nothing_is_judged_are_no_pass(
+def test_programs_of_which_nothing_is_judged_are_not_a_pass(
     search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch, program: Program | None
 ) -> None:
     report = run(search_ranks, "UNJUDGED", monkeypatch, program=program)
@@ -490,7 +490,7 @@ def test_listed_programs_go_on_after_a_difference(
     assert {(failure.seen, failure.runs) for failure in report.failures} == {(10, 10)}
 
 
-def test_no_more_listed_programs_than_can_be_read_are_told(
+def test_no_more_listed_programs_than_can_be_read_are_reported(
     search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "MAX_LISTED", 3)
@@ -499,7 +499,7 @@ def test_no_more_listed_programs_than_can_be_read_are_told(
     assert report.programs < 60
 
 
-def test_listed_programs_go_on_behind_one_that_ends_its_process(
+def test_listed_programs_go_on_after_one_that_ends_its_process(
     search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = run(search_ranks, "LISTED_DIES", monkeypatch)
@@ -520,7 +520,9 @@ def test_listed_programs_come_in_the_order_of_the_seed(
     assert len(set(firsts)) > 1
 
 
-def test_what_a_machine_lacks_is_told(search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_machine_lacks_is_reported(
+    search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
     report = run(search_ranks, "LISTED_MISSING", monkeypatch)
     assert report.not_here == "install adding"
     again = run(search_ranks, "LISTED_MISSING", monkeypatch, program=[("add", {"n": 3})])
@@ -565,7 +567,7 @@ def test_a_program_is_one_line_of_text() -> None:
 @pytest.mark.parametrize(
     "text", ["", "adding", "adding []", "adding {", "adding [1]", 'adding [["add",3]]', "adding 7"]
 )
-def test_what_is_no_program_is_refused(text: str) -> None:
+def test_what_is_not_a_program_is_refused(text: str) -> None:
     with pytest.raises(ProgramError, match="is no program: copy what stands behind --program"):
         from_text(text)
 

@@ -127,7 +127,7 @@ def random_programs(
 
 
 def run_random_programs(ranks: Ranks, faults: Sequence[str], **options: Any) -> list[Any]:
-    """Of each fault what was told of it, and how many programs ran."""
+    """Of each fault what was reported, and how many programs ran."""
     told: list[Any] = []
     while left := list(faults[len(told) :]):
         arguments = {"faults": left, "seeds": [SEEDS[each] for each in left], **options}

@@ -125,7 +125,7 @@ def lose(rank, how, victim, timeout_s):
         if rank.rank == victim and how == "raises":
             raise ValueError("this rank gave up")
         if rank.rank == victim and how != "sleeps":
-            # inside: the others have been told of the call, and this rank never runs it
+            # inside: the others know of the call, and this rank never runs it
             signal_ = signal.SIGKILL if how == "killed" else signal.SIGSTOP
             comm._compare_calls = lambda *_: os.kill(os.getpid(), signal_)
             comm._store.set(comm._key(comm._number, "call", rank.rank), _same_call(tensor))

@@ -309,7 +309,7 @@ def checked_is_lost(rank, port, victim, how, members):
         os.kill(os.getpid(), {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}[how])
     first = None
     while first is None:
-        # a rank that is no member may take a moment to die
+        # a rank that is not a member may take a moment to die
         first = told(lambda: comm.all_reduce(torch.ones(4)))
     # as the end of a program that does not catch it: the store ends with rank 0
     rank.gpu.comm.shutdown(0.0)

@@ -15,7 +15,7 @@ from portagpu.devices.collectives.compression import TopK, top_k_hook
 
 
 def bits(tensor):
-    """The tensor's bytes as integers, so that NaN and -0.0 are told apart."""
+    """The tensor's bytes as integers, so that NaN and -0.0 are distinguished."""
     return tensor.contiguous().reshape(-1).view(torch.uint8).tolist()
 
 

@@ -20,7 +20,7 @@ WIDTH, LAYERS, BATCH = 8, 8, 16
 
 
 class Layer(nn.Module):
-    """Two products beside a residual."""
+    """Two products next to a residual."""
 
     def __init__(self):
         super().__init__()
@@ -421,7 +421,7 @@ def nested_blocks(rank):
 
 
 class Listed(nn.Module):
-    """Layers in a list, beside one."""
+    """Layers in a list, next to one."""
 
     def __init__(self):
         super().__init__()
@@ -543,7 +543,7 @@ def saves_two_of_one_name(rank, *, folder):
 
 
 def saves_apart(rank, *, folder):
-    """What ranks raise that give other steps, other folders, and what is no JSON."""
+    """What ranks raise that give other steps, other folders, and what is not JSON."""
     model = nn.Sequential(Layer())
     stepper = sgd(model.parameters())
     mine = f"{folder}/{rank.rank}"

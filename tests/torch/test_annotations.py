@@ -211,7 +211,7 @@ int roctxProfilerResume(uint64_t thread) { say("resume", thread ? "one" : "all")
 
 @pytest.fixture
 def roctx(monkeypatch, tmp_path):
-    """A stand-in of rocprofiler-sdk's library; returns a function for the lines it was told."""
+    """A stand-in of rocprofiler-sdk's library; returns a function for the lines that it gets."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("a C compiler builds the stand-in of ROCTx")
@@ -411,7 +411,7 @@ def test_a_region_on_a_cpu_marks_the_block(tmp_path):
     assert ranges_of(profile, tmp_path) == [("epoch", {}, "")]
 
 
-def test_a_region_where_no_profiler_can_be_told_is_a_block(monkeypatch):
+def test_a_region_where_no_profiler_can_be_controlled_is_a_block(monkeypatch):
     from portagpu.devices.optional import Optional
 
     handle = pg.backend()

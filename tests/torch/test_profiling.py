@@ -183,7 +183,7 @@ def test_what_makes_no_schedule_is_one_line(tmp_path, options, words):
 
 @pytest.fixture
 def tool(monkeypatch):
-    """A vendor's profiler that started this process; returns what it was told."""
+    """A vendor's profiler that started this process; returns what it received."""
     told = []
     handle = type(pg.backend())
     monkeypatch.setattr(handle, "attached_profiler", lambda self: "rocprofv3")
@@ -213,7 +213,7 @@ def test_its_region_ends_with_the_block(tmp_path, tool):
     assert tool == []
 
 
-def test_torchs_profiler_beside_a_vendors_is_refused(tmp_path, tool):
+def test_torchs_profiler_next_to_a_vendors_is_refused(tmp_path, tool):
     words = "^rocprofv3 records this process, and torch's profiler cannot run beside it: leave"
     with pytest.raises(ValueError, match=words):
         pg.profiling(tmp_path / "t", recorder="torch")

@@ -114,7 +114,7 @@ def test_what_breaks_ends_the_progress_and_is_raised() -> None:
     assert ended == [True]
 
 
-def test_a_result_is_told_of_when_it_is_in_the_run() -> None:
+def test_a_result_is_reported_when_it_is_in_the_run() -> None:
     run = new_run()
     seen = []
 

@@ -1,4 +1,4 @@
-"""The states of autocast by hand, programs on a right device, and faults that are told."""
+"""The states of autocast by hand, programs on a right device, and faults that are reported."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_programs_agree_on_a_right_device() -> None:
         ),
     ],
 )
-def test_a_fault_is_told(name: str, program: list[Any], told: str) -> None:
+def test_a_fault_is_reported(name: str, program: list[Any], told: str) -> None:
     fault = next(each for each in faults_of("autocast") if each.name == name)
     assert _difference(*program) == ""
     with fault.apply():

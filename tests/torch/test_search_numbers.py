@@ -198,7 +198,7 @@ def test_every_pattern_is_the_number_that_torch_reads() -> None:
         ("float8_e5m2", "float16", 2.0**-16, 0.0, "the denormal became 0"),
     ],
 )
-def test_one_wrong_pattern_of_a_format_is_told(
+def test_one_wrong_pattern_of_a_format_is_reported(
     gpu: Any,
     monkeypatch: pytest.MonkeyPatch,
     source: str,
@@ -249,7 +249,7 @@ def test_layouts_place_elements_as_torch_reads_them(gpu: Any) -> None:
     assert positions((2, 3), strides, offset) == (0, 2, 4, 6, 8, 10)
 
 
-def test_a_number_written_beside_the_elements_is_told(gpu: Any) -> None:
+def test_a_number_written_next_to_the_elements_is_reported(gpu: Any) -> None:
     placed = place(gpu, "float32", (3,), "every second", "integers", 1)
     placed.whole[1] = 99
     assert "a number between them became 99" in placed.changed(written=True)
@@ -334,12 +334,12 @@ def test_products_are_exact_where_whole_and_bounded_else() -> None:
 def test_a_product_with_an_infinity_is_certain_only_where_twice_an_operand_is_finite():
     plain = products._product([math.inf, 3.0], [2.0, 0.0], "float32", False)
     assert plain == (math.inf, 0.0, 0, 0.0)
-    # a library may multiply the operand by alpha first, and infinity times 0 is no number
+    # a library may multiply the operand by alpha first, and infinity times 0 is not a number
     largest = float(torch.finfo(torch.float32).max)
     assert products._product([math.inf, largest], [2.0, 0.0], "float32", False) is None
 
 
-def test_nothing_is_claimed_of_a_sum_whose_product_is_no_number() -> None:
+def test_nothing_is_claimed_of_a_sum_whose_product_is_not_a_number() -> None:
     right = pointwise.OPS["addcmul"].right
     # by hand: -1.85 * 3.4e38 is beyond float32, and the sum of both is not; a float64 has both
     assert right(3.4e38, 1.85, -3.4e38, "float32") is None
@@ -446,7 +446,7 @@ SAMPLES: dict[str, tuple[Callable[..., str], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_a_fault_is_told_by_its_nature(gpu: Any, name: str) -> None:
+def test_a_fault_is_reported_by_its_nature(gpu: Any, name: str) -> None:
     difference, given, told = SAMPLES[name]
     fault = next(each for each in faults_of("numbers") if each.name == name)
     plain = {key: value for key, value in PLAIN.items() if key != "shape" or "queries" not in given}
@@ -462,7 +462,7 @@ def test_the_catalogue_is_large_and_has_one_name_each() -> None:
     assert len(names) == len(set(names)) >= 200
 
 
-def test_operations_that_move_elements_are_told_in_every_dtype_that_they_can_be() -> None:
+def test_operations_that_move_elements_are_reported_in_every_dtype_that_they_can_be() -> None:
     """Truth values have no sum of whole numbers, and complex numbers no order."""
     have = ["bool", "int32", "bfloat16", "complex64"]
     barred = {"scatter_add": "bool", "index_add": "bool", "sort": "complex64", "topk": "complex64"}

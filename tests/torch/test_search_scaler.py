@@ -1,4 +1,4 @@
-"""The model of gradient scaling by hand, programs on a right device, and faults that are told."""
+"""The model of gradient scaling by hand, programs on a right device, and reported faults."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_programs_agree_on_a_right_device() -> None:
         ),
     ],
 )
-def test_a_fault_is_told(name: str, program: list[Any], told: str) -> None:
+def test_a_fault_is_reported(name: str, program: list[Any], told: str) -> None:
     fault = next(each for each in faults_of("scaler") if each.name == name)
     assert _difference(*program) == ""
     with fault.apply():

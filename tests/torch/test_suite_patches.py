@@ -1,4 +1,4 @@
-"""The suite catches what is broken beside the device; see ``tests/support/suite_patches.py``."""
+"""The suite catches what is broken next to the device; see ``tests/support/suite_patches.py``."""
 
 from __future__ import annotations
 

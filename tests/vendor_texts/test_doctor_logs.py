@@ -272,7 +272,7 @@ def test_prefixes_of_launchers_do_not_hide_a_line(tmp_path: Path) -> None:
         assert problems(judged(tmp_path, prefix + socket)) == ["sockets"], prefix
 
 
-def test_a_text_that_is_no_log_is_not_judged(tmp_path: Path) -> None:
+def test_a_text_that_is_not_a_log_is_not_judged(tmp_path: Path) -> None:
     run = judged(tmp_path, "root:x:0:0:root:/root:/bin/bash")
     assert problems(run) == ["no-known-line"]
     assert run.verdict is Verdict.INCONCLUSIVE
@@ -333,7 +333,7 @@ def test_a_hostile_line_is_cut_and_refused() -> None:
             read_log(each, Job())
 
 
-def test_binary_junk_and_empty_lines_are_no_log() -> None:
+def test_binary_junk_and_empty_lines_are_not_a_log() -> None:
     chance = random.Random(3)  # noqa: S311 - seeded on purpose
     for each in (chance.randbytes(1 << 20), bytes(1 << 20), b"\n" * (4 << 20), b" \n" * (2 << 20)):
         with pytest.raises(FormatError, match="its form is not known"):

@@ -131,7 +131,7 @@ def test_workgroup_processors_may_be_counted_as_compute_units(count):
         assert findings["unit-count"].verdict is Verdict.FAIL, f"{wrong} units pass"
 
 
-def test_half_of_a_unit_that_is_no_pair_is_a_difference():
+def test_half_of_a_unit_that_is_not_a_pair_is_a_difference():
     findings = found("amd-mi300x", {"shared_memory_per_multiprocessor": 32768})
     assert findings["shared-memory-per-unit"].verdict is Verdict.FAIL
 

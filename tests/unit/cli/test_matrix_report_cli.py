@@ -1,4 +1,4 @@
-"""``portagpu matrix report``: which files are read, and one clear line for what is no result."""
+"""``portagpu matrix report``: which files are read, and one clear line for what is not a result."""
 
 from __future__ import annotations
 

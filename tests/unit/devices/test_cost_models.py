@@ -259,7 +259,7 @@ def test_kernels_of_symmetric_buffers(target, ranks, size_bytes, kernel, time_us
     assert (found.kernel, round(found.time_us, 3)) == (kernel, time_us)
 
 
-def test_what_a_library_disables_is_no_candidate():
+def test_what_a_library_disables_is_not_a_candidate():
     one_node = {each for each, _ in times(NCCL, question("nvidia-h100-sxm", MIB))}
     assert one_node == {"Ring", "Tree", "NVLS"}
     assert {each for each, _ in times(NCCL, question("nvidia-h100-sxm", MIB, 16, 2))} == {
@@ -503,7 +503,7 @@ def test_constants_say_their_version_and_source():
     assert cost_model_for("nobody") is None
 
 
-# what no network carries, and what is no number
+# what no network carries, and what is not a number
 
 
 @pytest.mark.parametrize("nic_gbs", [1.25, 400.0])

@@ -100,7 +100,7 @@ def test_a_negative_number_of_elements_is_refused(n):
         {"n": 7, "shared_memory": 1.5},
     ],
 )
-def test_what_is_no_integer_is_refused_with_and_without_facts(asked):
+def test_what_is_not_an_integer_is_refused_with_and_without_facts(asked):
     for device in DEVICES.values():
         with pytest.raises(TypeError, match="must be an integer, not"):
             device.launch(**asked)

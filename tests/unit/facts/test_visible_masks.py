@@ -54,7 +54,7 @@ def test_order_is_the_masks(runtime: str) -> None:
 
 @pytest.mark.parametrize("runtime", ("cuda", "rocm"))
 @pytest.mark.parametrize("end", ("-1", "8", "99"))
-def test_list_ends_at_what_is_no_device(runtime: str, end: str) -> None:
+def test_list_ends_at_what_is_not_a_device(runtime: str, end: str) -> None:
     """A negative number, or one that is not there, ends the list."""
     own = "cuda" if runtime == "cuda" else "hip"
     _expect(runtime, {own: f"0,2,{end},1"}, [0, 2])

@@ -187,7 +187,7 @@ def test_times_of_several_zones_are_compared_as_moments() -> None:
     assert cell.counts == {Verdict.PASS: 1}
 
 
-def test_a_comparison_of_peers_is_no_result_of_the_area_that_was_measured() -> None:
+def test_a_comparison_of_peers_is_not_a_result_of_the_area_that_was_measured() -> None:
     run = new_run(["portagpu", "bench", "--peers"], target="cpu-x86-64")
     run.add(Result(id="memory/copy", suite="performance", area="peers", verdict=Verdict.PASS))
     (cell,) = cells([("a.json", run)])
