@@ -270,8 +270,8 @@ def test_an_all_reduce_without_peers_has_the_backends_environment(
     (here,) = plan([name], device, Effort.QUICK, 2, None)
     assert here.absent is not None
     assert here.absent.verdict is Verdict.SKIP
-    told = replace(device, no_peer_copies={"EXAMPLE_NO_P2P": "1"})
-    result = run_one(ranks, told, name, "reduce_that_tells_its_environment")
+    reported = replace(device, no_peer_copies={"EXAMPLE_NO_P2P": "1"})
+    result = run_one(ranks, reported, name, "reduce_that_tells_its_environment")
     assert_measured(result)
     assert result.id == f"{name}[2]"
     assert result.extra["seen"] == "1"

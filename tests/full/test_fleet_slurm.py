@@ -418,8 +418,8 @@ def test_only_what_the_run_drained_is_resumed(
     assert reason == record.drained["m1"]
     assert reason.startswith(f"portagpu fleet {record.id}: isolate: links/active")
     # m2 and m4 are others' business, also where they are named
-    told = {each.node: each.told for each in resume(options.folder, ["m1", "m2", "m4"])}
-    assert told == {
+    reported = {each.node: each.told for each in resume(options.folder, ["m1", "m2", "m4"])}
+    assert reported == {
         "m1": "resumed",
         "m2": "left alone: this run did not drain it",
         "m4": "left alone: this run did not drain it",

@@ -58,10 +58,10 @@ def test_a_shared_world_that_failed_once_is_reported(
         found = results[f"collectives/once[value{value}]"]
         assert found.verdict is alone, f"{found.id}: {found.verdict} {found.reason}"
         assert alone is Verdict.PASS or said in found.reason
-    told = results["suite/world-of-collectives-once"]
-    assert told.verdict is whole, told.reason
-    assert said in told.reason
-    assert "alone each passed" in told.reason
+    reported = results["suite/world-of-collectives-once"]
+    assert reported.verdict is whole, reported.reason
+    assert said in reported.reason
+    assert "alone each passed" in reported.reason
     assert results["rng/fine"].verdict is Verdict.PASS
     run = new_run()
     run.extend(list(results.values()))

@@ -127,20 +127,20 @@ def test_markup_in_a_reason_is_escaped_in_the_report():
 
 
 def test_progress_gets_every_gate_in_order():
-    told = []
+    reported = []
 
     class Recorder(GateProgress):
         def gate_begins(self, gate):
-            told.append(("begins", gate.id))
+            reported.append(("begins", gate.id))
 
         def gate_ends(self, gate, results, duration_s):
-            told.append(("ends", gate.id, len(results)))
+            reported.append(("ends", gate.id, len(results)))
 
         def end(self):
-            told.append("end")
+            reported.append("end")
 
     run(gate("one", "good"), gate("two", "bad"), progress=Recorder())
-    assert told == [
+    assert reported == [
         ("begins", "one"),
         ("ends", "one", 1),
         ("begins", "two"),

@@ -58,9 +58,15 @@ def asked(**fields):
 
 
 def known(**fields):
-    told = {"low_bytes": 65536, "high_bytes": 1 << 20, "points": 5, "sources": (SOURCE,), **fields}
+    reported = {
+        "low_bytes": 65536,
+        "high_bytes": 1 << 20,
+        "points": 5,
+        "sources": (SOURCE,),
+        **fields,
+    }
     base = {"target": "acme-1", "operation": "all_reduce", "nodes": 1, "factor_p95": 3.5}
-    return KnownError(**{**base, "ratio_p50": 0.4, "factor_p50": 2.5, **told})
+    return KnownError(**{**base, "ratio_p50": 0.4, "factor_p50": 2.5, **reported})
 
 
 def test_the_fastest_is_chosen_and_the_others_follow_in_order():

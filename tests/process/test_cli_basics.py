@@ -404,8 +404,8 @@ def test_every_verb_says_that_it_was_interrupted(
     code = cli.main([verb, *words])
     said = capfd.readouterr()
     assert code == 130
-    told = [line for line in (said.out + said.err).splitlines() if "interrupted" in line]
-    assert told[-1] in ("portagpu: interrupted", (said.out + said.err).splitlines()[-1])
+    reported = [line for line in (said.out + said.err).splitlines() if "interrupted" in line]
+    assert reported[-1] in ("portagpu: interrupted", (said.out + said.err).splitlines()[-1])
 
 
 @pytest.mark.parametrize(

@@ -111,11 +111,11 @@ def test_the_rank_that_is_late_is_named_with_what_the_others_wait_for(
     ahead = [entry(0), entry(1), entry(2, **OPEN)]
     run = judged(tmp_path, document(ahead), document([entry(0), entry(1)]), as_json=as_json)
     assert problems(run) == [("behind", "rank 1")]
-    told = evidence(run, "behind")
-    assert "all_reduce of Float [4, 4], number 3 of group 0 (default_pg)" in told
-    assert "in which rank 0 waits in step (train.py:12)" in told
-    assert "its last call was all_reduce of Float [4, 4], number 2" in told
-    assert "step (train.py:11)" in told
+    reported = evidence(run, "behind")
+    assert "all_reduce of Float [4, 4], number 3 of group 0 (default_pg)" in reported
+    assert "in which rank 0 waits in step (train.py:12)" in reported
+    assert "its last call was all_reduce of Float [4, 4], number 2" in reported
+    assert "step (train.py:11)" in reported
     assert (run.verdict, run.culprit) == (Verdict.FAIL, "rank 1")
 
 

@@ -397,7 +397,7 @@ def test_status_states_the_record(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_too_few_nodes_to_find_a_slow_one_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for count, told in ((4, True), (5, False)):
+    for count, reported in ((4, True), (5, False)):
         names = tuple(f"n{number}" for number in range(count))
         record = FleetRecord(
             id="x", what="collectives", started="2026-11-24T02:00:00Z", nodes=names,
@@ -405,7 +405,7 @@ def test_too_few_nodes_to_find_a_slow_one_are_reported(
         )  # fmt: skip
         write_record(tmp_path, record)
         _, out, _ = portagpu("fleet", "status", tmp_path, capsys=capsys)
-        assert ("4 nodes: a slow node or link cannot be told among fewer than 5" in out) is told
+        assert ("4 nodes: a slow node or link cannot be told among fewer than 5" in out) is reported
 
 
 def test_resume_without_slurm_leaves_the_record(
@@ -482,9 +482,9 @@ def test_a_command_that_was_killed_after_its_result_is_not_a_pass(tmp_path: Path
     assert found.reason == "signal 11 ended the command after it wrote a result without a failure"
 
 
-@pytest.mark.parametrize(("code", "told"), [(1, True), (130, False)])
+@pytest.mark.parametrize(("code", "reported"), [(1, True), (130, False)])
 def test_a_result_that_was_cut_short_is_reported_with_the_end_of_the_log(
-    code: int, told: bool, tmp_path: Path
+    code: int, reported: bool, tmp_path: Path
 ) -> None:
     """A full disk stops the command in the middle: the result alone does not say so."""
     step = Step(id="n1", nodes=("n1",), job="7")
@@ -494,7 +494,7 @@ def test_a_result_that_was_cut_short_is_reported_with_the_end_of_the_log(
     found, _ = collect.collected(tmp_path, step)
     assert found.state is StepState.LOST
     assert found.reason.startswith("the command was stopped before its end: ")
-    assert ("the log ends: cannot write x: No space left on device" in found.reason) is told
+    assert ("the log ends: cannot write x: No space left on device" in found.reason) is reported
 
 
 def test_an_end_of_another_job_is_none(tmp_path: Path) -> None:

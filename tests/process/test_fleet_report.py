@@ -345,9 +345,9 @@ def test_what_cannot_be_read_is_named_and_the_others_are_used(tmp_path: Path) ->
         assert len(found.nodes) == 40
         assert {each.path.name for each in found.unread} == set(bad)
         assert all(each.reason and "\n" not in each.reason for each in found.unread)
-    told = report([tmp_path])
-    assert told.verdict is Verdict.INCONCLUSIVE
-    assert "cut.json" in section(render(told), "Files not read")
+    reported = report([tmp_path])
+    assert reported.verdict is Verdict.INCONCLUSIVE
+    assert "cut.json" in section(render(reported), "Files not read")
 
 
 def test_nothing_to_read_is_one_clear_line(

@@ -149,15 +149,15 @@ def run(folder: Path, *names: str, jobs: int = 2, again: bool = False) -> dict[s
     environments = [
         Environment(load_target(t), s) for t, _, s in (n.rpartition("-") for n in names)
     ]
-    told: list[str] = []
+    reported: list[str] = []
     outcomes = run_environments(
         environments,
         folder,
         jobs=jobs,
         again=again,
-        told=lambda each: told.append(each.environment.name),
+        told=lambda each: reported.append(each.environment.name),
     )
-    assert told == [each.environment.name for each in outcomes]
+    assert reported == [each.environment.name for each in outcomes]
     return {e.environment.name: f"{e.verdict}{' kept' if e.kept else ''}" for e in outcomes}
 
 

@@ -229,9 +229,9 @@ def test_no_folder_for_temporary_files_is_one_line(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("tempfile.tempdir", "/proc/none")
     with pytest.raises(
         OutputError, match=r"No such file or directory\); set TMPDIR to one"
-    ) as told:
+    ) as reported:
         Scratch("build")
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(reported.value)
 
 
 @pytest.mark.processes(20, "they meet")

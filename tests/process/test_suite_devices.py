@@ -244,7 +244,7 @@ def test_the_gate_sums_up_each_further_device(monkeypatch: pytest.MonkeyPatch) -
             evidence=ran,
         )
 
-    def told(run: Run, options: ConformOptions, progress: Progress, ranks: Ranks) -> None:
+    def outcome_of(run: Run, options: ConformOptions, progress: Progress, ranks: Ranks) -> None:
         assert (options.backend, options.selection.smoke) == ("many", True)
         assert options.index == [0, 1, 2]
         add_result(run, progress, result(Verdict.ERROR, None, "suite/broken"))
@@ -257,7 +257,7 @@ def test_the_gate_sums_up_each_further_device(monkeypatch: pytest.MonkeyPatch) -
         for verdict, name in ((Verdict.PASS, "rng/a"), (Verdict.FAIL, "rng/b")):
             add_result(run, progress, result(verdict, "cpu:2", name))
 
-    monkeypatch.setattr(numerics, "judge_cases", told)
+    monkeypatch.setattr(numerics, "judge_cases", outcome_of)
     found = [(each.id, each.device, each.verdict) for each in numerics.check(_context(3))]
     assert found == [
         ("suite/broken", None, Verdict.ERROR),

@@ -357,9 +357,9 @@ def test_a_file_that_cannot_be_read_is_reported_before_a_name_that_it_may_hold(
     write_cases(
         tmp_path, '@case("telemetry/y", spec="Passes.")\ndef test_y(gpu): pass', "test_telemetry.py"
     )
-    (told,) = conform("cpu", selection=Selection(only=("rng",)), folder=tmp_path)
-    assert told.verdict is Verdict.ERROR
-    assert told.area == "suite"
+    (reported,) = conform("cpu", selection=Selection(only=("rng",)), folder=tmp_path)
+    assert reported.verdict is Verdict.ERROR
+    assert reported.area == "suite"
     folder = write_cases(tmp_path / "whole", GOOD)
     with pytest.raises(SelectionError):
         conform("cpu", selection=Selection(only=("rnh",)), folder=folder)

@@ -153,12 +153,14 @@ def test_its_boards_are_found_on_the_bus(info: Callable[..., dict[str, Any]], tr
 def test_what_to_do_about_its_boards_is_reported(
     info: Callable[..., dict[str, Any]], tree: Path, text: Path
 ) -> None:
-    told = info("--replay", str(tree), "--replay", str(text))["remarks"]
+    reported = info("--replay", str(tree), "--replay", str(text))["remarks"]
     assert any(
         "0000:81:00.0 is bound to demo_flash" in each
         for each in info("--replay", str(tree))["remarks"]
     )
-    assert any(each.startswith("automatic NUMA balancing slows Demo One") for each in told), told
+    assert any(each.startswith("automatic NUMA balancing slows Demo One") for each in reported), (
+        reported
+    )
 
 
 def test_its_health_and_its_log_are_judged(run: Run, text: Path, tmp_path: Path) -> None:

@@ -201,8 +201,8 @@ def test_a_result_that_is_as_it_was_is_not_an_input() -> None:
     (content,) = model.all_reduce(e, 0)
     buffer = Buffer(content, "int32", torch.device("cpu"), moved=False)
     buffer.tensor.fill_(3)
-    told = "got 3 at element 0 of 1 in the result, not 5, which is the input of rank 1 alone"
-    assert buffer.difference() == told
+    reported = "got 3 at element 0 of 1 in the result, not 5, which is the input of rank 1 alone"
+    assert buffer.difference() == reported
     buffer.tensor = buffer.tensor.reshape(1, 1)
     assert buffer.difference() == "got [1, 1] as the shape of the result"
 

@@ -191,15 +191,15 @@ def test_programs_that_end_their_process_are_named_and_the_search_goes_on(
 
 
 @pytest.mark.parametrize(
-    ("device", "told"), [("DAMAGED", "the sum is another one"), ("DAMAGED_DIES", "SIGSEGV")]
+    ("device", "reported"), [("DAMAGED", "the sum is another one"), ("DAMAGED_DIES", "SIGSEGV")]
 )
 def test_what_an_earlier_program_damaged_is_reported_with_that_program(
-    search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch, device: str, told: str
+    search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch, device: str, reported: str
 ) -> None:
     monkeypatch.setattr(engine, "MAX_LOST", 1)
     monkeypatch.setattr(engine, "LOST_SHRINK_S", 300.0)
     (failure,) = run(search_ranks, device, monkeypatch, seed=2).failures
-    assert told in failure.difference
+    assert reported in failure.difference
     assert failure.seen == failure.runs
     # the call that damages, and any four after it: more than one program has
     assert len(failure.program) == 5, program_line(failure.program)
@@ -259,8 +259,8 @@ def test_programs_of_which_nothing_is_judged_are_not_a_pass(
     report = run(search_ranks, "UNJUDGED", monkeypatch, program=program)
     runs = report.programs
     assert runs > 0
-    told = f"nothing of {runs} programs of adding was judged; no sample: {runs}"
-    assert report.not_here == told
+    reported = f"nothing of {runs} programs of adding was judged; no sample: {runs}"
+    assert report.not_here == reported
 
 
 PROGRAM = 'adding [["add",{"n":77}]]'
@@ -365,12 +365,12 @@ def test_a_busy_machine_excuses_all_but_values_and_what_always_fails(
     monkeypatch.setattr(engine.time, "monotonic", lambda: float(next(clock)))
     fork = Scripted([("right", QUIET), (what, first)], (seen, again))
     report = search(SearchRequest(area="adding", seconds=30.0), fork)
-    told, empty = report.failures, report.unsure
+    reported, empty = report.failures, report.unsure
     if not judged:
-        told, empty = empty, told
-    assert len(told) == 1, report
+        reported, empty = empty, reported
+    assert len(reported) == 1, report
     assert empty == ()
-    assert words in told[0].sentence
+    assert words in reported[0].sentence
     assert report.programs >= 5, "the round before counts"
     assert report.not_here == ""
 
@@ -441,7 +441,7 @@ def test_an_area_knows_the_calls_that_it_draws(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         (
             """generators [["sed", {}]]""",
@@ -465,10 +465,10 @@ def test_an_area_knows_the_calls_that_it_draws(name: str) -> None:
         ),
     ],
 )
-def test_a_program_with_an_unknown_call_is_wrong_usage(text: str, told: str) -> None:
+def test_a_program_with_an_unknown_call_is_wrong_usage(text: str, reported: str) -> None:
     with pytest.raises(ProgramError) as raised:
         conform(ConformOptions(backend="cpu", program=text))
-    assert str(raised.value) == told
+    assert str(raised.value) == reported
 
 
 def test_listed_programs_run_each_once(

@@ -184,12 +184,12 @@ def test_what_makes_no_schedule_is_one_line(tmp_path, options, words):
 @pytest.fixture
 def tool(monkeypatch):
     """A vendor's profiler that started this process; returns what it received."""
-    told = []
+    reported = []
     handle = type(pg.backend())
     monkeypatch.setattr(handle, "attached_profiler", lambda self: "rocprofv3")
-    monkeypatch.setattr(handle, "profiler_start", lambda self: told.append("start"))
-    monkeypatch.setattr(handle, "profiler_stop", lambda self: told.append("stop"))
-    return told
+    monkeypatch.setattr(handle, "profiler_start", lambda self: reported.append("start"))
+    monkeypatch.setattr(handle, "profiler_stop", lambda self: reported.append("stop"))
+    return reported
 
 
 def test_under_a_vendors_profiler_its_regions_follow_the_schedule(tmp_path, tool):

@@ -167,11 +167,11 @@ def test_casts_of_whole_formats_are_those_of_the_model(source: str) -> None:
         rights, is_told = patterns.expected(source, target)
         for index in chosen:
             right = converted(values[index], source, target)
-            told = bool(is_told[index])
-            assert told == (right is not None), (source, target, values[index])
+            reported = bool(is_told[index])
+            assert reported == (right is not None), (source, target, values[index])
             found = [each[index].item() for each in rights]
             wanted = right if isinstance(right, tuple) else (right,)
-            if told:
+            if reported:
                 shown = (source, target, values[index], found, right)
                 assert all(is_right(each, right) for each in found), shown
                 assert all(any(is_right(each, one) for each in found) for one in wanted), shown
@@ -186,7 +186,7 @@ def test_every_pattern_is_the_number_that_torch_reads() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "target", "number", "wrong", "told"),
+    ("source", "target", "number", "wrong", "reported"),
     [
         ("bfloat16", "float8_e4m3fnuz", 1.0625, 1.125, "gave 1.125 for 1.0625, not 1.0"),
         ("float16", "int8", -2.5, -3, "gave -3 for -2.5, not -2"),
@@ -205,7 +205,7 @@ def test_one_wrong_pattern_of_a_format_is_reported(
     target: str,
     number: float,
     wrong: float,
-    told: str,
+    reported: str,
 ) -> None:
     values = [str(float(each)) for each in patterns.every_number(source)]
     index = values.index(str(float(number)))
@@ -220,7 +220,7 @@ def test_one_wrong_pattern_of_a_format_is_reported(
     monkeypatch.setattr(torch.Tensor, "to", faulty)
     (found,) = patterns.differences(gpu, source)
     assert found.startswith(f"{source} to {target} gave"), found
-    assert told in found
+    assert reported in found
 
 
 def test_nothing_is_claimed_where_a_cast_by_way_of_float32_is_another_number() -> None:
@@ -350,7 +350,7 @@ def test_nothing_is_claimed_of_a_sum_whose_product_is_not_a_number() -> None:
 
 
 @pytest.mark.parametrize(
-    ("got", "right", "dtype", "told"),
+    ("got", "right", "dtype", "reported"),
     [
         (0.0, 2.0**-140, "float32", "the denormal became 0"),
         (1.0, math.nan, "float32", "the NaN was lost"),
@@ -361,8 +361,8 @@ def test_nothing_is_claimed_of_a_sum_whose_product_is_not_a_number() -> None:
         (1.0, 1 + 2.0**-7, "bfloat16", "rounded to the wrong side"),
     ],
 )
-def test_a_difference_has_a_nature(got: Any, right: Any, dtype: str, told: str) -> None:
-    assert told in nature(got, right, dtype)
+def test_a_difference_has_a_nature(got: Any, right: Any, dtype: str, reported: str) -> None:
+    assert reported in nature(got, right, dtype)
 
 
 def test_every_operation_is_right_on_a_right_device(gpu: Any) -> None:
@@ -447,13 +447,13 @@ SAMPLES: dict[str, tuple[Callable[..., str], dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_a_fault_is_reported_by_its_nature(gpu: Any, name: str) -> None:
-    difference, given, told = SAMPLES[name]
+    difference, given, reported = SAMPLES[name]
     fault = next(each for each in faults_of("numbers") if each.name == name)
     plain = {key: value for key, value in PLAIN.items() if key != "shape" or "queries" not in given}
     call = {**plain, **given}
     assert difference(gpu, **call) == ""
     with fault.apply():
-        assert told in difference(gpu, **call)
+        assert reported in difference(gpu, **call)
     assert difference(gpu, **call) == ""
 
 
@@ -466,5 +466,5 @@ def test_operations_that_move_elements_are_reported_in_every_dtype_that_they_can
     """Truth values have no sum of whole numbers, and complex numbers no order."""
     have = ["bool", "int32", "bfloat16", "complex64"]
     barred = {"scatter_add": "bool", "index_add": "bool", "sort": "complex64", "topk": "complex64"}
-    told = {op: _moved(op, have) for op in moves.OPS}
-    assert told == {op: [each for each in have if each != barred.get(op)] for op in moves.OPS}
+    reported = {op: _moved(op, have) for op in moves.OPS}
+    assert reported == {op: [each for each in have if each != barred.get(op)] for op in moves.OPS}

@@ -105,7 +105,7 @@ def test_programs_agree_on_a_right_device() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "program", "told"),
+    ("name", "program", "reported"),
     [
         (
             "the check: of all but the first gradient: nothing is seen",
@@ -136,12 +136,12 @@ def test_programs_agree_on_a_right_device() -> None:
         ),
     ],
 )
-def test_a_fault_is_reported(name: str, program: list[Any], told: str) -> None:
+def test_a_fault_is_reported(name: str, program: list[Any], reported: str) -> None:
     fault = next(each for each in faults_of("scaler") if each.name == name)
     assert _difference(*program) == ""
     with fault.apply():
         found = _difference(*program)
-    assert told in found
+    assert reported in found
 
 
 def test_the_catalogue_is_large_and_has_one_name_each() -> None:

@@ -184,8 +184,8 @@ class TestSlices:
         environment = {} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}
         found = visible.resolve(environment, self.MACHINE, "cuda")
         assert tuple(each.uuid for each in found.devices) == shows
-        told = {each.id for each in found.problems}
-        assert (problem in told) if problem else not found.harmful, told
+        reported = {each.id for each in found.problems}
+        assert (problem in reported) if problem else not found.harmful, reported
 
     def test_torch_asks_the_runtime(self) -> None:
         found = visible.resolve({"CUDA_VISIBLE_DEVICES": "MIG-cba6"}, self.MACHINE, "cuda")

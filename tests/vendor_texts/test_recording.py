@@ -181,9 +181,9 @@ def test_two_identities_at_one_address_are_reported(tmp_path: Path) -> None:
         build(tmp_path / name, gfx942_node(1, 0x8300, unique_id=number))
     (gpu,) = Recording(tmp_path / "one", tmp_path / "two").inventory().gpus
     assert gpu.uuid == "GPU-4344e78b718814cd"
-    (told,) = gpu.disagreements
-    assert "UUID" in told
-    assert "gpu-805bce698de95724" in told
+    (reported,) = gpu.disagreements
+    assert "UUID" in reported
+    assert "gpu-805bce698de95724" in reported
 
 
 @pytest.mark.parametrize(

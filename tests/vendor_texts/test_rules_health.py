@@ -485,11 +485,13 @@ HEALTHY: list[tuple[str, str | None, set[str]]] = [
 
 
 @recordings
-@pytest.mark.parametrize(("path", "target", "told"), HEALTHY, ids=[path for path, *_ in HEALTHY])
-def test_recorded_machines_without_a_fault_do_not_fail(path, target, told):
+@pytest.mark.parametrize(
+    ("path", "target", "reported"), HEALTHY, ids=[path for path, *_ in HEALTHY]
+)
+def test_recorded_machines_without_a_fault_do_not_fail(path, target, reported):
     found = list(judge_health(join(recorded(path)), load_target(target) if target else None))
     assert [each for each in found if each.verdict is Verdict.FAIL] == []
-    assert {each.name for each in found if each.verdict is Verdict.UNVERIFIED} == told
+    assert {each.name for each in found if each.verdict is Verdict.UNVERIFIED} == reported
     assert [each for each in found if each.verdict is Verdict.INCONCLUSIVE] == []
     assert of("answers", found)[0].verdict is Verdict.PASS
     assert of("temperature", found)
@@ -531,8 +533,8 @@ def test_a_fault_put_into_a_recording_is_found(line, becomes, name, said):
     )
     assert changed
     found = list(judge_health(join(read_text(worse))))
-    told = {"pcie-replays", "lifetime-errors"}
-    assert {each.name for each in bad(found)} - told == {name}
+    reported = {"pcie-replays", "lifetime-errors"}
+    assert {each.name for each in bad(found)} - reported == {name}
     assert said in of(name, found)[0].reason
 
 

@@ -529,11 +529,11 @@ def test_no_remark_where_the_model_counts_the_network():
     assert found.best.time_us > (1 << 30) / (8 * 1.25 * 1e3)
 
 
-@pytest.mark.parametrize(("ranks", "told"), [(8, False), (16, False), (64, True)])
-def test_many_ranks_on_one_node_are_taken_for_one_machine(ranks, told):
+@pytest.mark.parametrize(("ranks", "reported"), [(8, False), (16, False), (64, True)])
+def test_many_ranks_on_one_node_are_taken_for_one_machine(ranks, reported):
     found = choose(question("nvidia-h100-sxm", MIB, ranks=ranks), NCCL)
     said = [each for each in found.remarks if "give --nodes" in each]
-    assert bool(said) == told
+    assert bool(said) == reported
 
 
 def test_channels_of_an_algorithm_that_the_library_does_not_run_are_refused():

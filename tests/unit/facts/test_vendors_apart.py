@@ -89,12 +89,12 @@ def test_disguise_is_reported() -> None:
     name, value = "HSA_OVERRIDE_GFX_VERSION", "11.0.0"
     seen = visibility({name: value, "HOME": "/root"})
     assert seen == {name: value}, f"of the variables that disguise devices {seen} is seen"
-    told = [
+    reported = [
         text
         for text in machine_diagnostics(read_host(), [], None, seen, Settings())
         if name in text
     ]
-    assert told, f"nothing is said of {name}={value}"
+    assert reported, f"nothing is said of {name}={value}"
     quiet = [
         text for text in machine_diagnostics(read_host(), [], None, {}, Settings()) if name in text
     ]

@@ -150,9 +150,11 @@ def test_devices_that_differ_in_their_values_alone_share_a_row() -> None:
     alike = [each for each in run.results if each.id == name][:-1]
     (whole,) = (row for row in rows if row.count(name) == 1 and "ex:0" in row)
     values = {str(each.device): quantity(float(str(each.value)), "TFLOPS") for each in alike}
-    told = [f"{device}  {value}" for device, value in values.items()]
-    assert len(told) == 7
-    assert [whole.index(each) for each in told] == sorted(whole.index(each) for each in told)
+    reported = [f"{device}  {value}" for device, value in values.items()]
+    assert len(reported) == 7
+    assert [whole.index(each) for each in reported] == sorted(
+        whole.index(each) for each in reported
+    )
     assert "4096 × 4096 × 4096" in whole
     links = [unquote(each) for each in re.findall('<a href="#([^"]*)">ex:', numbers)]
     assert len(links) == 29 * 8 - 1
@@ -160,7 +162,7 @@ def test_devices_that_differ_in_their_values_alone_share_a_row() -> None:
     assert set(links) < set(re.findall(' id="([^"]*)"', checks))
     (row,) = (row for row in re.findall("<tr.*?</tr>", checks) if f"{name}@ex:0" in row)
     shown = Page(row).text
-    for each in told:
+    for each in reported:
         assert f"on {each}" in shown
     assert "expected at least 90 TFLOPS" in shown
     assert "found" not in shown, "each has its own"

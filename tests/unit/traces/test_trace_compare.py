@@ -130,8 +130,8 @@ def test_a_short_range_that_repeats_is_not_a_step() -> None:
 def test_what_differs_around_the_work_is_a_note() -> None:
     here = {"driver": "1", "trace_id": "x", "left out: ac2g": "5"}
     found = compare(run_of(details=here), run_of(details=dict.fromkeys(here, "9")))
-    told = [note for note in found.notes if " in A and " in note]
-    assert told == ["driver is 1 in A and 9 in B"]
+    reported = [note for note in found.notes if " in A and " in note]
+    assert reported == ["driver is 1 in A and 9 in B"]
 
 
 def test_what_the_profiler_said_of_a_side_is_a_note() -> None:

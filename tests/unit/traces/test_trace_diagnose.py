@@ -205,8 +205,8 @@ def test_missing_events_are_a_finding() -> None:
     assert "incomplete" not in found(summary(dropped=0))
     assert "20 of 50 events" in found(summary(dropped=20))["incomplete"].reason
     message = ToolMessage("error", "buffers \x1b[31mfull")
-    told = found(summary(messages=(message,)))["incomplete"].reason
-    assert "the profiler said: buffers [31mfull" in told
+    reported = found(summary(messages=(message,)))["incomplete"].reason
+    assert "the profiler said: buffers [31mfull" in reported
 
 
 def counted(**values: float) -> Capture:
