@@ -3,9 +3,9 @@
     python -m tests.benchmarks.bench_figures [--runs 10] [--rounds 5] [--names gemm memory ...]
 
 Runs of the quick suite follow one another, each in an order of its own. A measure's spread is the
-median absolute deviation of its medians. Then a product is timed beside a call of the same BLAS
-without torch and beside numpy's, and copy and triad beside a STREAM in C, which this program builds
-with ``cc``: in turns in one process each, the order changing each round, with the same number of
+median absolute deviation of its medians. Then a product is timed in turns with a call of the same
+BLAS without torch and with numpy's, and copy and triad with a STREAM in C, which this program
+builds with ``cc``: in one process each, the order changing each round, with the same number of
 threads. The figures belong to the machine and its load: nothing here passes or fails.
 """
 

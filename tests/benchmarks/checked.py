@@ -1,4 +1,4 @@
-"""What a checked all-reduce costs beside torch's own: ``python tests/benchmarks/checked.py``.
+"""What a checked all-reduce costs next to torch's own: ``python tests/benchmarks/checked.py``.
 
 Medians of calls that alternate in one world of ranks on one machine; the store is a file.
 """

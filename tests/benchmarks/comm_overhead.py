@@ -6,7 +6,7 @@ Nothing is communicated: the group is torch's fake one, of four ranks in one pro
 time is that of the calls alone. ``gpu.comm.init`` gives torch's own group, so an unchecked
 collective is torch's function itself: the first rows time it on a group that ``gpu.comm`` describes
 and on one that torch alone made, and differ by noise. The other rows are what ``gpu.comm`` offers
-beside a training step, against torch's call for the same. Medians, in both orders. The figures
+next to a training step, against torch's call for the same. Medians, in both orders. The figures
 belong to the machine and its load; the bound is 5 microseconds a call.
 """
 

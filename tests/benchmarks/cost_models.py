@@ -1,7 +1,7 @@
 """How far the cost models are from published results: ``python -m tests.benchmarks.cost_models``.
 
 Prints every table's errors, with what the model chose. ``python -m tests.support.pages`` writes
-the tables of known errors beside the models' constants, which every answer looks up, and the table
+the tables of known errors next to the models' constants, which every answer looks up, and the table
 of docs/collectives.md. An error is ``max(predicted / measured, measured / predicted)`` of a time.
 """
 
@@ -117,13 +117,13 @@ def rows() -> Iterator[tuple[str, ...]]:
     for vendor in TABLES:
         for (target, operation, nodes), points, _ in groups(vendor):
             cells = {low: summary(inside) for low, _, inside in by_range(points)}
-            told = []
+            reported = []
             for low, _ in RANGES:
                 cell = cells.get(low)
                 text = "" if cell is None else f"{cell['ratio_p50']:.2f}"
-                told.append(f"**{text}**" if cell and cell["factor_p50"] > 2 else text)
+                reported.append(f"**{text}**" if cell and cell["factor_p50"] > 2 else text)
             count = str(nodes) if nodes < 3 else "more"
-            yield (target, operation, count, *told)
+            yield (target, operation, count, *reported)
 
 
 def known_errors(vendor: str) -> str:

@@ -1,9 +1,9 @@
-"""What the doctor finds in dumps and logs beside what they show.
+"""What the doctor finds in dumps and logs next to what they show.
 
 ``python -m tests.benchmarks.doctor_figures [FOLDER ...]`` prints two tables. The first has torch's
 own cases of flight-recorder dumps, ours, and dumps of real ranks over Gloo, with the answers of
 torch's analyser and of the doctor. The second has logs: the lines that are of a library, and the
-findings beside those that a reader found. A FOLDER has recorded logs of
+findings next to those that a reader found. A FOLDER has recorded logs of
 ``tests/vendor_texts/log_readings.toml`` by name; those that no folder has are left out, and said
 to be."""
 
@@ -58,7 +58,7 @@ class DumpFigure:
 
 
 def findings(run: Run) -> tuple[str, ...]:
-    """The findings that are no PASS."""
+    """The findings that are not PASS."""
     return tuple(
         each.id.rpartition("/")[2] for each in run.results if each.verdict is not Verdict.PASS
     )

@@ -5,7 +5,7 @@
 The first table has the share of stores in which anything is found although nothing changed, at a
 stated rate of 5 %. "drift" breaks what the method assumes: each value is half of its neighbour's
 deviation and new noise. The second table has the share of series whose change is found, within one
-run of its place, so many runs after it: one series of 60 runs before the change.
+run of its place, this many runs after it: one series of 60 runs before the change.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 The trees are synthetic: sysfs, KFD and /proc of whole and of partitioned GPUs. "collect" is in one
 process that has imported everything; "first" is the same in a fresh interpreter, with its imports;
 "command" is ``python -m portagpu info`` there, on this machine. A library's probe is a child
-process beside these: it is asked on a live machine that has its vendor's GPUs, all at the same
+process next to these: it is asked on a live machine that has its vendor's GPUs, all at the same
 time. The figures belong to the machine and its load: nothing here passes or fails.
 """
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 _ROUND_S = 0.002
-"""How long one timed loop runs: long beside the clock's resolution, short beside a time slice."""
+"""How long one timed loop runs: far above the clock's resolution, far below a time slice."""
 
 _CPU_OWN = {
     "Event(enable_timing=True)": "CpuEvent(True)",

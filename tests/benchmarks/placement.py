@@ -56,7 +56,7 @@ def row(path: Path) -> str | None:
 
 
 def alike(count: int, groups_of: int) -> PlaceGraph:
-    """Switched domains of so many GPUs, the GPUs of each apart, joined by PCI Express."""
+    """Switched domains of this many GPUs, the GPUs of each apart, joined by PCI Express."""
     domains = count // groups_of
     edges = [
         Edge(a=a, b=b, kind="nvlink", speed=(7, 1.0) if a % domains == b % domains else (2, 0.0))

@@ -43,7 +43,7 @@ TORCHRUN: Final = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-n
 class Script:
     """One script: ``path`` in FOLDER, what stands in for its data, and how it is started.
 
-    ``by_hand`` makes the reference of it. ``files`` are written beside it, and "data.py" is run.
+    ``by_hand`` makes the reference of it. ``files`` are written next to it, and "data.py" is run.
     """
 
     path: str

@@ -2,7 +2,7 @@
 
     python tests/benchmarks/readings.py [--devices N ...] [--rate HZ ...] [--seconds S]
 
-The CPU is read as it is. GPUs are stand-ins: a module that returns so many full readings at once,
+The CPU is read as it is. GPUs are stand-ins: a module that returns this many full readings at once,
 so that the figures are of the stream alone, and none of a vendor's library. "of a core" is the CPU
 time of this process and of its children over the time that went by. The figures belong to the
 machine and its load: nothing here passes or fails.

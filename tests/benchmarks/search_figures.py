@@ -58,10 +58,10 @@ def main() -> None:
             for each in every:
                 if each["verdict"] != "PASS":
                     print(f"{isa} seed {seed}: {each['id']}: {each['reason']}", flush=True)
-                told = RAN.search(str(each.get("extra", "")))
-                if told:
-                    programs[str(each["id"])] += int(told[1])
-                    seconds[str(each["id"])] += float(told[2])
+                reported = RAN.search(str(each.get("extra", "")))
+                if reported:
+                    programs[str(each["id"])] += int(reported[1])
+                    seconds[str(each["id"])] += float(reported[2])
         counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
         print(f"{isa}: {given.seeds} seeds, {len(names)} searches each: {counts}", flush=True)
     for name in programs:

@@ -1,4 +1,4 @@
-"""How long traces take to a summary, beside SQLite's own GROUP BY and json.load on the same files.
+"""How long traces take to a summary, next to SQLite's own GROUP BY and json.load on the same files.
 
     python -m tests.benchmarks.trace_speed [--formats nsys,rocpd,kineto] [--rows 100000,1000000]
 

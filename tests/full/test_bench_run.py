@@ -246,7 +246,7 @@ def test_the_back_end_is_that_of_the_operator(operators: list[str], name: str) -
 def test_peers_are_a_matrix_and_the_value_is_the_slowest(
     ranks: Ranks, device: MeasuredDevice
 ) -> None:
-    """Three handles of one CPU: what is timed is no link."""
+    """Three handles of one CPU: what is timed is not a link."""
     several = replace(device, shared=False, count=3)
     (case,) = plan(["transfer/p2p"], several, Effort.QUICK, 2, None)
     case = replace(case, arguments={**case.arguments, "size": 1 << 16})
@@ -269,8 +269,8 @@ def test_an_all_reduce_without_peers_has_the_backends_environment(
     (here,) = plan([name], device, Effort.QUICK, 2, None)
     assert here.absent is not None
     assert here.absent.verdict is Verdict.SKIP
-    told = replace(device, no_peer_copies={"EXAMPLE_NO_P2P": "1"})
-    result = run_one(ranks, told, name, "reduce_that_tells_its_environment")
+    reported = replace(device, no_peer_copies={"EXAMPLE_NO_P2P": "1"})
+    result = run_one(ranks, reported, name, "reduce_that_tells_its_environment")
     assert_measured(result)
     assert result.id == f"{name}[2]"
     assert result.extra["seen"] == "1"
@@ -619,7 +619,7 @@ def test_a_load_that_others_slow_down_ends_in_time(ranks: Ranks) -> None:
     assert found.throughput
 
 
-def test_ranks_under_load_on_one_device_are_told_apart(ranks: Ranks) -> None:
+def test_ranks_under_load_on_one_device_are_distinguished(ranks: Ranks) -> None:
     found = bench.sustain_load(ranks, 0.1, backend="cpu", indices=[0, 0], size=64, interval_s=0.1)
     assert [each.device for each in found] == ["rank 0", "rank 1"]
     ids = [(result.id, result.device) for each in found for result in each.results]

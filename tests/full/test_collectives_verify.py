@@ -257,7 +257,7 @@ def test_ctrl_c_ends_every_rank(tmp_path: Path) -> None:
         start_new_session=True,
     )
     try:
-        # the command, the server, and ranks beside them
+        # the command, the server, and ranks next to them
         wait_until(lambda: len(running_with(mark)) >= 4, "the ranks do not begin")
         child.send_signal(signal.SIGINT)
         output, _ = child.communicate(timeout=LIMIT_S)

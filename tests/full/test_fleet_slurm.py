@@ -160,7 +160,9 @@ def test_a_job_whose_number_was_not_kept_is_found(fleet: Callable[..., FleetOpti
     assert record.steps[0].verdict == "PASS"
 
 
-def test_a_preempted_step_begins_anew(fleet: Callable[..., FleetOptions], cluster: Cluster) -> None:
+def test_a_preempted_step_begins_again(
+    fleet: Callable[..., FleetOptions], cluster: Cluster
+) -> None:
     options = fleet("m1", "sleep=60")
 
     class Preempt(FleetProgress):
@@ -254,7 +256,7 @@ def fill(path: Path) -> None:
             stream.write(bytes(4096))
 
 
-def test_a_spool_without_space_is_told_with_the_reason(
+def test_a_spool_without_space_is_reported_with_the_reason(
     fleet: Callable[..., FleetOptions], cluster: Cluster
 ) -> None:
     with small_disk(cluster.folder / "spool/m4", 8):
@@ -421,8 +423,8 @@ def test_only_what_the_run_drained_is_resumed(
     assert reason == record.drained["m1"]
     assert reason.startswith(f"portagpu fleet {record.id}: isolate: links/active")
     # m2 and m4 are others' business, also where they are named
-    told = {each.node: each.text for each in resume(options.folder, ["m1", "m2", "m4"])}
-    assert told == {
+    reported = {each.node: each.text for each in resume(options.folder, ["m1", "m2", "m4"])}
+    assert reported == {
         "m1": "resumed",
         "m2": "left alone: this run did not drain it",
         "m4": "left alone: this run did not drain it",
@@ -495,7 +497,7 @@ def test_two_nodes_run_a_collective_together(
 ) -> None:
     """The real ranks, over Gloo: srun starts them, and they meet through Slurm's variables."""
     pytest.importorskip("torch")
-    # both nodes are this machine, and m1 is no name that it knows
+    # both nodes are this machine, and m1 is not a name that it knows
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     options = fleet(
         "m[1-2]", what="collectives", gres="", ranks_per_node=1,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Answers = Callable[[int, str], list[Any]]
 
 ROUNDINGS: Final = 512
-"""More than any number here has behind it, one after the other: 8 layers, 2 products of 8 and 16
+"""More than lead to any number here, one after the other: 8 layers, 2 products of 8 and 16
 terms, forward and backward."""
 RELATIVE: Final = {
     # each at its worst, and all of them in one direction

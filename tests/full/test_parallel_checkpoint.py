@@ -212,7 +212,7 @@ def test_recomputed_layers_keep_their_names(tmp_path: Path) -> None:
     )
 
 
-def test_what_is_no_checkpoint_is_not_found(tmp_path: Path) -> None:
+def test_what_is_not_a_checkpoint_is_not_found(tmp_path: Path) -> None:
     model, stepper = trained()
     assert pg.parallel.latest(tmp_path / "none") is None
     for name in ("step-", "step-x", ".step-9.partial", "step-9.old", "xstep-9"):

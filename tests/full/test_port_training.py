@@ -133,7 +133,7 @@ def test_without_one_rule_a_script_does_not_train(rule: str, name: str, tmp_path
 
 
 def test_a_wrong_rule_gives_other_losses(tmp_path: Path) -> None:
-    """One that seeds anew where the script waits for its device: each later step draws others."""
+    """One that seeds again where the script waits for its device: each later step draws others."""
     wrong = with_wrong_name(load_rules(), "torch.cuda.synchronize", "seed")
     expected = losses(by_hand("single"), tmp_path / "hand", 1, "single")
     found = losses(by_tool("single", wrong), tmp_path / "wrong", 1, "single")

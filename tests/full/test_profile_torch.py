@@ -251,7 +251,7 @@ def test_the_users_own_sitecustomize_runs_too(
     assert run.verdict is Verdict.PASS
 
 
-def test_a_broken_sitecustomize_of_the_user_is_told_as_python_does(
+def test_a_broken_sitecustomize_of_the_user_is_reported_as_python_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     own = tmp_path / "own"
@@ -405,7 +405,7 @@ def test_delay_and_duration_bound_what_is_recorded(tmp_path: Path) -> None:
     assert not {"aten::cumsum", "aten::cumprod"} & names
 
 
-def test_a_program_with_a_profiler_of_its_own_is_told(tmp_path: Path) -> None:
+def test_a_program_with_a_profiler_of_its_own_is_reported(tmp_path: Path) -> None:
     text = """
         import torch
         torch.ones(2).cumsum(0)
@@ -431,7 +431,7 @@ def test_a_folder_with_captures_is_refused(tmp_path: Path) -> None:
     assert files(tmp_path) == before
 
 
-def test_a_command_that_marks_nothing_is_told_so(tmp_path: Path) -> None:
+def test_a_command_that_marks_nothing_is_reported_so(tmp_path: Path) -> None:
     script = write_script(tmp_path, "import torch\ntorch.ones(2) + 1")
     run = profiled(tmp_path, str(script), record=frozenset({"ranges"}))
     assert result(run, "captured").reason.startswith(
@@ -532,7 +532,7 @@ def test_json_alone_is_on_standard_output(
     assert "said" in err.splitlines()
 
 
-def test_markup_of_strangers_stays_text(
+def test_untrusted_markup_stays_text(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("portagpu.traces.analysis.reading.read", read)

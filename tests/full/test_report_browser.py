@@ -99,7 +99,7 @@ def test_a_filter_leaves_the_rows_that_fit(page: Page, one: Path) -> None:
     assert page.run("location.hash") == ""
 
 
-def test_what_is_alike_in_a_row_is_filtered_one_by_one(page: Page, tmp_path: Path) -> None:
+def test_what_is_the_same_in_a_row_is_filtered_one_by_one(page: Page, tmp_path: Path) -> None:
     alike = [
         gate("memory", f"copy[{dtype}]", device=device)
         for dtype in ("fp32", "fp64")

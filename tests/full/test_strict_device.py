@@ -199,8 +199,8 @@ def test_the_strict_device_passes(child: Callable[..., Child], strict: Path) -> 
     silent = {name for name in failing if found[name]["verdict"] == "SKIP"}
     for name in silent:
         reason = found[name]["reason"]
-        told = ("does not claim", "which other cases judge")
-        assert any(each in reason for each in told), f"{name} judges nothing here: {reason}"
+        reported = ("does not claim", "which other cases judge")
+        assert any(each in reason for each in reported), f"{name} judges nothing here: {reason}"
 
 
 @pytest.mark.parametrize("lie", LIES)
@@ -273,7 +273,7 @@ print(json.dumps([bringup.describe(rank), bench.describe(rank)]))
 """
 
 
-def test_bring_up_and_bench_are_told_what_the_device_lacks(
+def test_bring_up_and_bench_know_what_the_device_lacks(
     child: Callable[..., Child], strict: Path
 ) -> None:
     brought, benched = json.loads(child("-c", FACTS, path=[strict]).ok())

@@ -187,7 +187,7 @@ def test_g(gpu): pass
 """
 
 
-def test_what_a_library_does_to_the_process_is_told_and_harms_no_other_case(
+def test_what_a_library_does_to_the_process_is_reported_and_harms_no_other_case(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("torch")

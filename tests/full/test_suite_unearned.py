@@ -47,7 +47,7 @@ def test_fine(gpu): pass
         ("hang", Verdict.UNVERIFIED, Verdict.INCONCLUSIVE, "rank 1 hung"),
     ],
 )
-def test_a_shared_world_that_failed_once_is_told(
+def test_a_shared_world_that_failed_once_is_reported(
     tmp_path: Path, what: str, alone: Verdict, whole: Verdict, said: str
 ) -> None:
     pytest.importorskip("torch")
@@ -58,10 +58,10 @@ def test_a_shared_world_that_failed_once_is_told(
         found = results[f"collectives/once[value{value}]"]
         assert found.verdict is alone, f"{found.id}: {found.verdict} {found.reason}"
         assert alone is Verdict.PASS or said in found.reason
-    told = results["suite/world-of-collectives-once"]
-    assert told.verdict is whole, told.reason
-    assert said in told.reason
-    assert "alone each passed" in told.reason
+    reported = results["suite/world-of-collectives-once"]
+    assert reported.verdict is whole, reported.reason
+    assert said in reported.reason
+    assert "alone each passed" in reported.reason
     assert results["rng/fine"].verdict is Verdict.PASS
     run = new_run()
     run.extend(list(results.values()))

@@ -1,4 +1,4 @@
-"""Worlds of ranks: every way to end is reported, names the rank, and leaves no process behind."""
+"""Worlds of ranks: every way to end is reported, names the rank, and leaves no process."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def test_a_rank_that_raises_is_named(ranks, culprit, kind, reason):
 
 
 @pytest.mark.parametrize("line", ["\xff noise", "[1]", "{}", '{"other": 1}'])
-def test_a_rank_that_sends_what_is_no_message_is_named(ranks, line):
+def test_a_rank_that_sends_what_is_not_a_message_is_named(ranks, line):
     outcome = ranks.run(at("sends"), 2, arguments={"line": line}, group=False, timeout_s=60)
     assert outcome.culprit == 1
     assert outcome.sentence.startswith("rank 1 broke: sent what is not a message: ")
@@ -243,7 +243,7 @@ def test_a_rank_that_sends_what_is_no_message_is_named(ranks, line):
 
 
 @pytest.mark.parametrize("line", ['{"step": 7}', '{"step": "x", "ranks": [], "data": 3}'])
-def test_a_step_of_another_shape_is_no_outcome(ranks, line):
+def test_a_step_of_another_shape_is_not_an_outcome(ranks, line):
     outcome = ranks.run(
         at("sends"), 2, arguments={"line": line}, group=False, timeout_s=2
     )  # allowed: what it limits never ends
@@ -312,7 +312,7 @@ def test_a_stopped_rank_is_the_culprit(ranks):
     assert outcome.sentence.startswith("rank 1 hung")
 
 
-def test_when_all_hang_alike_nobody_is_blamed(ranks):
+def test_when_all_hang_in_the_same_way_nobody_is_blamed(ranks):
     outcome = ranks.run(
         at("all_hang"), 2, group=False, timeout_s=2
     )  # allowed: what it limits never ends
@@ -647,7 +647,7 @@ def test_a_stopped_server_does_not_outlive_its_client(how, busy, tmp_path):
         client.stdout.close()
 
 
-def test_no_folder_is_left_behind(tmp_path):
+def test_no_folder_is_left_over(tmp_path):
     with Ranks(environment={"TMPDIR": str(tmp_path)}) as ranks:
         assert ranks.run(at("value"), 2, timeout_s=60).ok
         ranks.run(at("dies"), 2, arguments={"culprit": 1, "how": "SIGKILL"}, timeout_s=60)

@@ -31,7 +31,7 @@ PICTURES = ("docs/images/flow.svg", "docs/images/layers.svg")
 @pytest.fixture(scope="module")
 def book() -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        # its parts stand beside it
+        # its parts stand next to it
         patch.syspath_prepend(str(BOOK))
         return importlib.import_module("book")
 
@@ -201,5 +201,5 @@ def test_a_link_inside_the_book_that_leads_nowhere_is_named(tmp_path: Path) -> N
     ]
 
 
-def test_an_empty_folder_is_no_book(tmp_path: Path) -> None:
+def test_an_empty_folder_is_not_a_book(tmp_path: Path) -> None:
     assert list(problems(tmp_path)) == [f"{tmp_path} has no pages"]

@@ -1,4 +1,4 @@
-"""Portable kernels beside torch's operators: what is timed, checked and held to, without a GPU.
+"""Portable kernels next to torch's operators: what is timed, checked and held to, without a GPU.
 
 The kernels run in Triton's interpreter, in ranks whose times say nothing.
 """
@@ -52,7 +52,7 @@ def test_arrays_are_of_one_size_in_every_dtype() -> None:
         assert (given["dtype"] == "float32") == (given["kernel"] == "adamw_step")
 
 
-def test_kernels_stand_beside_torchs_operators() -> None:
+def test_kernels_stand_next_to_torchs_operators() -> None:
     """In one table, over the same bytes; a CPU has torch's alone."""
     for device, runs in ((CPU, False), (replace(GPU, triton=True), True)):
         found = {case.id: case for case in plan(["operators"], device, "quick", 1, None)}
@@ -121,7 +121,7 @@ SHARES = {
 
 @pytest.mark.torch
 @pytest.mark.parametrize("kernel", [*SHARES, "matmul"])
-def test_a_kernel_is_timed_beside_torchs(interpreting: Ranks, kernel: str) -> None:
+def test_a_kernel_is_timed_next_to_torchs(interpreting: Ranks, kernel: str) -> None:
     dtype = "float16" if kernel == "matmul" else "float32"
     readings = measured(interpreting, kernel, dtype, **({"rows": 20} if kernel == "matmul" else {}))
     works = [1.0] if kernel == "matmul" else [1.0, SHARES[kernel]]
@@ -136,7 +136,7 @@ def test_a_kernel_is_timed_beside_torchs(interpreting: Ranks, kernel: str) -> No
 
 
 @pytest.mark.torch
-def test_a_step_is_timed_beside_torchs_foreach_where_none_is_fused(interpreting: Ranks) -> None:
+def test_a_step_is_timed_next_to_torchs_foreach_where_none_is_fused(interpreting: Ranks) -> None:
     with_torch, with_copy = measured(interpreting, "adamw_step", "float32", "unfused")
     assert with_torch["notes"]["torch_form"] == "foreach"
     assert with_torch["points"]

@@ -229,7 +229,7 @@ def test_caches_have_the_names_and_sizes_of_the_facts() -> None:
     ]
 
 
-def test_quick_arrays_of_a_cpu_are_small_beside_a_large_cache() -> None:
+def test_quick_arrays_of_a_cpu_are_small_compared_with_a_large_cache() -> None:
     server = replace(CPU, cache_bytes=480 * MIB, free_bytes=24 << 30)
     assert large_array_bytes(server, 3) >= BEYOND_CACHE * 480 * MIB
     quick = large_array_bytes(server, 3, Effort.QUICK)

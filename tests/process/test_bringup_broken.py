@@ -99,7 +99,7 @@ def test_without_torch_every_gate_that_needs_no_device_is_judged(
     assert all(Evidence.EXECUTED not in each.evidence for each in made.results)
 
 
-def test_a_torch_that_cannot_be_imported_is_told_by_its_own_problem(
+def test_a_torch_that_cannot_be_imported_is_reported_by_its_own_problem(
     eight: type[Here], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = TorchBuild(location="", version="2.9", kind="cpu", problem="torch is damaged: x")
@@ -124,7 +124,7 @@ def test_the_kernels_log_is_judged_without_torch(
     assert verdicts(run(), "health")["events"] == {"SKIP"}
 
 
-def test_a_host_that_lost_data_fails_its_cpu_and_a_gpu_beside_it_does_not(
+def test_a_host_that_lost_data_fails_its_cpu_and_a_gpu_next_to_it_does_not(
     eight: type[Here], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (gate,) = [each for each in load_gates() if each.id == "health"]
@@ -286,7 +286,7 @@ def test_a_link_that_leads_out_of_an_archive_is_refused(tmp_path: Path, link: st
     ("load", "said"),
     [("6.93", "load 6.9 on 4 CPUs: numbers are not comparable"), ("4.00", ""), ("", "")],
 )
-def test_a_busy_machine_is_told(tmp_path: Path, load: str, said: str) -> None:
+def test_a_busy_machine_is_reported(tmp_path: Path, load: str, said: str) -> None:
     files = {
         "proc/loadavg": f"{load} 1.0 1.0 2/300 4711" if load else "",
         "proc/self/status": "Cpus_allowed_list:\t0-3",
@@ -296,7 +296,7 @@ def test_a_busy_machine_is_told(tmp_path: Path, load: str, said: str) -> None:
 
 
 @pytest.mark.torch
-def test_bench_tells_once_that_the_machine_is_busy(
+def test_bench_states_once_that_the_machine_is_busy(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("torch")

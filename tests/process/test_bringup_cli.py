@@ -178,7 +178,7 @@ def test_a_folder_in_the_place_of_an_output_is_said_before_anything_runs(tmp_pat
     assert f"cannot write out/{name}: Is a directory" in lines[0]
 
 
-def test_an_older_report_does_not_stay_beside_a_new_run(tmp_path):
+def test_an_older_report_does_not_stay_next_to_a_new_run(tmp_path):
     (tmp_path / "report.html").write_text("PASS")
     (tmp_path / "junit.xml").write_text("<testsuites/>")
     (tmp_path / "notes.txt").write_text("mine")
@@ -186,7 +186,7 @@ def test_an_older_report_does_not_stay_beside_a_new_run(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["notes.txt", "result.json"]
 
 
-def test_a_gates_line_tells_the_worst_first():
+def test_a_gates_line_states_the_worst_first():
     def result(verdict, reason="", device=None):
         return Result(
             id=f"g/{verdict}",

@@ -81,7 +81,7 @@ def test_the_time_of_each_gate_is_part_of_the_run():
     assert 0 <= taken["one"] < taken["two"] <= made.info.duration_s
 
 
-def test_a_check_that_finds_nothing_is_no_pass():
+def test_a_check_that_finds_nothing_is_not_a_pass():
     made = run(gate("one", "empty"))
     assert made.verdict is Verdict.INCONCLUSIVE
     assert made.exit_code == 3
@@ -126,21 +126,21 @@ def test_markup_in_a_reason_is_escaped_in_the_report():
     assert "&lt;b&gt;cracked&lt;/b&gt;" in page
 
 
-def test_progress_is_told_of_every_gate_in_order():
-    told = []
+def test_progress_gets_every_gate_in_order():
+    reported = []
 
     class Recorder(GateProgress):
         def gate_begins(self, gate):
-            told.append(("begins", gate.id))
+            reported.append(("begins", gate.id))
 
         def gate_ends(self, gate, results, duration_s):
-            told.append(("ends", gate.id, len(results)))
+            reported.append(("ends", gate.id, len(results)))
 
         def end(self):
-            told.append("end")
+            reported.append("end")
 
     run(gate("one", "good"), gate("two", "bad"), progress=Recorder())
-    assert told == [
+    assert reported == [
         ("begins", "one"),
         ("ends", "one", 1),
         ("begins", "two"),

@@ -321,7 +321,7 @@ def test_gates_that_came_since_another_code_measured_are_not_missed(
         (b" " * (MAX_BUNDLE_BYTES + 1), "is larger than 16 MiB"),
     ],
 )
-def test_what_is_no_bundle_at_all_is_one_line(content: bytes, what: str) -> None:
+def test_what_is_not_a_bundle_at_all_is_one_line(content: bytes, what: str) -> None:
     assert what in refusal(content)
 
 
@@ -463,7 +463,7 @@ def test_badges_count_what_ran_and_not_what_was_skipped() -> None:
     assert not of_one, "one GPU does not execute collectives"
 
 
-def test_badges_are_no_stronger_than_what_was_asked() -> None:
+def test_badges_are_not_stronger_than_what_was_asked() -> None:
     """Bundles of an earlier code state executed for what touched no device."""
     run = full_run()
     for name in ("identity/plugin-name", "visibility/uuids[cuda]", "kernels/grid-along-y[old]"):
@@ -498,7 +498,7 @@ INVENTED: Final = (
 
 
 @pytest.mark.parametrize(("name", "suite"), INVENTED)
-def test_an_invented_id_earns_no_badge_and_is_told(
+def test_an_invented_id_earns_no_badge_and_is_reported(
     name: str, suite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = earned_badges(bundle())
@@ -611,7 +611,7 @@ def test_a_path_with_a_terminals_commands_is_shown_without_them(
     assert all(line.isprintable() for line in (said.out + said.err).splitlines())
 
 
-def test_what_is_no_regular_file_is_refused_at_once(
+def test_what_is_not_a_regular_file_is_refused_at_once(
     child: Callable[..., Child], tmp_path: Path
 ) -> None:
     """A pipe that nobody writes to, and a device without an end."""

@@ -36,7 +36,7 @@ SOURCE = "https://example.org/table"
 
 
 class Model:
-    """A model that predicts what it is told."""
+    """A model that predicts what the test says."""
 
     library, version, source = "ACL", "3.4.5", SOURCE
 
@@ -58,9 +58,15 @@ def asked(**fields):
 
 
 def known(**fields):
-    told = {"low_bytes": 65536, "high_bytes": 1 << 20, "points": 5, "sources": (SOURCE,), **fields}
+    reported = {
+        "low_bytes": 65536,
+        "high_bytes": 1 << 20,
+        "points": 5,
+        "sources": (SOURCE,),
+        **fields,
+    }
     base = {"target": "acme-1", "operation": "all_reduce", "nodes": 1, "factor_p95": 3.5}
-    return KnownError(**{**base, "ratio_p50": 0.4, "factor_p50": 2.5, **told})
+    return KnownError(**{**base, "ratio_p50": 0.4, "factor_p50": 2.5, **reported})
 
 
 def test_the_fastest_is_chosen_and_the_others_follow_in_order():
@@ -80,7 +86,7 @@ def test_the_fastest_is_chosen_and_the_others_follow_in_order():
         ("4.4.5", BasisKind.OTHER_MODEL, "constants of ACL 3.4.5, library 4.4.5"),
     ],
 )
-def test_a_library_of_another_minor_version_is_told(library, kind, words):
+def test_a_library_of_another_minor_version_is_reported(library, kind, words):
     basis = choose(asked(), Model((1, 10.0)), library_version=library).basis
     assert basis.kind is kind
     assert words in str(basis)
@@ -101,7 +107,7 @@ def test_a_measured_time_says_on_how_many_points():
 
 
 @pytest.mark.parametrize("other", [{"operation": "all_gather"}, {"ranks": 8}])
-def test_times_of_another_collective_are_no_answer(other):
+def test_times_of_another_collective_are_not_an_answer(other):
     fit = fit_line("all_reduce", 4, [(2**at, 10.0 + 2**at) for at in range(8)])
     assert choose(asked(), fit=fit).best.time_us == pytest.approx(10 + 2**20)
     with pytest.raises(ValueError, match="the times are of all_reduce on 4 ranks, not of"):
@@ -136,7 +142,7 @@ def test_without_a_model_and_measurements_nothing_is_invented():
         ({"hardware": Hardware(target="acme-2", arch="acme_1")}, False),
     ],
 )
-def test_a_range_in_which_the_model_is_wrong_is_told(fields, found):
+def test_a_range_in_which_the_model_is_wrong_is_reported(fields, found):
     answer = choose(asked(**fields), Model((1, 10.0), errors=(known(),)))
     (remark,) = answer.remarks
     assert (answer.known_error is not None) == found

@@ -404,8 +404,8 @@ def test_every_verb_says_that_it_was_interrupted(
     code = cli.main([verb, *words])
     said = capfd.readouterr()
     assert code == 130
-    told = [line for line in (said.out + said.err).splitlines() if "interrupted" in line]
-    assert told[-1] in ("portagpu: interrupted", (said.out + said.err).splitlines()[-1])
+    reported = [line for line in (said.out + said.err).splitlines() if "interrupted" in line]
+    assert reported[-1] in ("portagpu: interrupted", (said.out + said.err).splitlines()[-1])
 
 
 @pytest.mark.parametrize(
@@ -520,7 +520,7 @@ def test_what_is_ignored_stays_ignored(child: Callable[..., Child]) -> None:
 
 
 @pytest.mark.parametrize("module", ["click", "json"])
-def test_a_module_that_ends_the_program_is_no_pass(
+def test_a_module_that_ends_the_program_is_not_a_pass(
     child: Callable[..., Child], tmp_path: Path, module: str
 ) -> None:
     (tmp_path / f"{module}.py").write_text("raise SystemExit(0)")

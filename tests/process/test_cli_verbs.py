@@ -70,7 +70,7 @@ def test_files_of_targets_are_checked(tmp_path: Path, capfd: pytest.CaptureFixtu
     assert "wrong.toml" in capfd.readouterr().err
 
 
-def test_reports_are_written_beside_their_documents(tmp_path: Path) -> None:
+def test_reports_are_written_next_to_their_documents(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     runs = [made(tmp_path / "out" / "result.json"), made(tmp_path / "x.json", "FAIL")]
     done = call(report, str(tmp_path / "out"), str(tmp_path / "x.json"))
@@ -79,7 +79,7 @@ def test_reports_are_written_beside_their_documents(tmp_path: Path) -> None:
     assert (tmp_path / "x.html").read_text() == render(runs[1])
 
 
-def test_what_is_no_result_writes_no_report(tmp_path: Path) -> None:
+def test_what_is_not_a_result_writes_no_report(tmp_path: Path) -> None:
     made(tmp_path / "good.json")
     (tmp_path / "bad.json").write_text("{}")
     before = sorted(tmp_path.iterdir())

@@ -301,7 +301,7 @@ def test_unknown_architecture_offers_the_closest() -> None:
         {"matrix": {"HMMA": 0}},
     ],
 )
-def test_counts_that_no_code_has_are_no_machine_code(changes: dict[str, Any]) -> None:
+def test_counts_that_no_code_has_are_not_machine_code(changes: dict[str, Any]) -> None:
     stated = dataclasses.asdict(code())
     assert MachineCode.from_json(stated) is not None
     assert MachineCode.from_json({**stated, **changes}) is None

@@ -335,7 +335,7 @@ def test_a_bad_compiler_is_a_result_of_every_function(only: Path, acts: tuple[st
 
 
 @needs_readers
-def test_an_interruption_leaves_no_compiler_behind(
+def test_an_interruption_leaves_no_compiler_running(
     only: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pids, out = tmp_path / "pids", tmp_path / "result.json"

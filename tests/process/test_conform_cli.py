@@ -261,7 +261,7 @@ def test_listing_needs_no_torch(child: Callable[..., Child], tmp_path: Path) -> 
 
 
 def test_the_suite_runs_without_a_standard_input(tmp_path: Path) -> None:
-    """The pipe to its process would get the number 0, which the process opens anew."""
+    """The pipe to its process would get the number 0, which the process opens again."""
     pytest.importorskip("torch")
     command = 'exec "$0" -m portagpu conform --only identity/handle-is-one <&-'
     done = subprocess.run(
@@ -307,7 +307,7 @@ def test_installed_wheel_has_the_suite(
     assert int(count) == len(suite.list_cases()), "the wheel has other cases than the checkout"
 
 
-def test_exitfirst_is_asked_of_the_suite_and_verbose_tells_every_result(
+def test_exitfirst_is_asked_of_the_suite_and_verbose_states_every_result(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What the suite does with it, tests/full/test_suite_exit_first.py runs."""

@@ -162,7 +162,7 @@ def test_what_bench_says_of_fp8_is_the_same_on_every_cpu(monkeypatch, refused) -
 
 
 @pytest.mark.usefixtures("answers")
-def test_a_product_that_is_wrong_is_no_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_product_that_is_wrong_is_not_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
     good = multiply_as(())
     monkeypatch.setattr(torch, "_scaled_mm", lambda *given, **named: -good(*given, **named))
     assert identity.fp8_support(torch.float8_e5m2) is Support.STORAGE

@@ -45,7 +45,7 @@ def dead_driver(monkeypatch, tmp_path):
     return plugin
 
 
-def test_a_dead_driver_is_told_in_torchs_own_words(dead_driver):
+def test_a_dead_driver_is_reported_in_torchs_own_words(dead_driver):
     assert dead_driver.status().usable, "the premise: the kernel's files show a GPU"
     with pytest.raises(BackendNotFound, match="Found no NVIDIA driver on your system") as caught:
         registry.backend("cuda")

@@ -37,7 +37,7 @@ def portagpu(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def dumps(tmp_path: Path) -> Path:
-    """A folder with the dumps of two ranks, of which rank 1 is behind."""
+    """A folder with the dumps of two ranks, of which rank 1 is late."""
     folder = tmp_path / "dumps"
     folder.mkdir()
     for rank, entries in enumerate(([entry(0), entry(1, **OPEN)], [entry(0)])):

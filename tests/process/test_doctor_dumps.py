@@ -1,4 +1,4 @@
-"""The doctor on dumps of torch's flight recorder, real and written ones, beside torch's own."""
+"""The doctor on dumps of torch's flight recorder, real and written ones, next to torch's own."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def judged(tmp_path: Path, *documents: Mapping[str, Any], as_json: bool = False)
 
 
 def problems(run: Run) -> list[tuple[str, str | None]]:
-    """(finding, who) of all that are no PASS."""
+    """(finding, who) of all that are not PASS."""
     return [(name(r), r.device) for r in run.results if r.verdict is not Verdict.PASS]
 
 
@@ -109,17 +109,17 @@ def evidence(run: Run, finding: str) -> str:
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_the_rank_that_is_behind_is_named_with_what_the_others_wait_for(
+def test_the_rank_that_is_late_is_named_with_what_the_others_wait_for(
     tmp_path: Path, as_json: bool
 ) -> None:
     ahead = [entry(0), entry(1), entry(2, **OPEN)]
     run = judged(tmp_path, document(ahead), document([entry(0), entry(1)]), as_json=as_json)
     assert problems(run) == [("behind", "rank 1")]
-    told = evidence(run, "behind")
-    assert "all_reduce of Float [4, 4], number 3 of group 0 (default_pg)" in told
-    assert "in which rank 0 waits in step (train.py:12)" in told
-    assert "its last call was all_reduce of Float [4, 4], number 2" in told
-    assert "step (train.py:11)" in told
+    reported = evidence(run, "behind")
+    assert "all_reduce of Float [4, 4], number 3 of group 0 (default_pg)" in reported
+    assert "in which rank 0 waits in step (train.py:12)" in reported
+    assert "its last call was all_reduce of Float [4, 4], number 2" in reported
+    assert "step (train.py:11)" in reported
     assert (run.verdict, run.culprit) == (Verdict.FAIL, "rank 1")
 
 
@@ -129,7 +129,7 @@ def test_ranks_in_step_are_a_pass(tmp_path: Path) -> None:
     assert evidence(run, "dumps") == "ranks 0 and 1: 4 calls in 1 group"
 
 
-def test_a_rank_that_is_ahead_of_finished_calls_is_no_problem(tmp_path: Path) -> None:
+def test_a_rank_that_is_ahead_of_finished_calls_is_not_a_problem(tmp_path: Path) -> None:
     """The dumps of a run that goes well are not made at one time."""
     first = document([entry(0, "broadcast"), entry(1, "broadcast")])
     assert judged(tmp_path, first, document([entry(0, "broadcast")])).verdict is Verdict.PASS
@@ -147,7 +147,7 @@ def test_the_rank_that_differs_from_most_is_the_one(tmp_path: Path) -> None:
     assert problems(judged(tmp_path, odd, usual, usual)) == [("shape", "rank 0")]
 
 
-def test_a_call_that_was_left_out_is_told(tmp_path: Path) -> None:
+def test_a_call_that_was_left_out_is_reported(tmp_path: Path) -> None:
     def sized(record: int, size: int, **other: Any) -> dict[str, Any]:
         return entry(record, input_sizes=[[size]], output_sizes=[[size]], **other)
 
@@ -158,7 +158,7 @@ def test_a_call_that_was_left_out_is_told(tmp_path: Path) -> None:
     assert "rank 1 left out a call" in evidence(run, "shape")
 
 
-def test_two_groups_in_different_order_are_told_as_that(tmp_path: Path) -> None:
+def test_two_groups_in_different_order_are_reported_as_that(tmp_path: Path) -> None:
     config = {
         "0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"},
         "7": {"name": "7", "desc": "tensor", "ranks": "[0, 1]"},
@@ -197,7 +197,7 @@ def test_a_rank_that_died_is_named_where_the_others_wait(tmp_path: Path) -> None
     assert run.verdict is Verdict.INCONCLUSIVE
 
 
-def test_a_collective_that_all_called_and_that_timed_out_is_no_fault_of_the_program(
+def test_a_collective_that_all_called_and_that_timed_out_is_not_a_fault_of_the_program(
     tmp_path: Path,
 ) -> None:
     late = document([entry(0), entry(1, state="started", retired=True)])
@@ -206,7 +206,7 @@ def test_a_collective_that_all_called_and_that_timed_out_is_no_fault_of_the_prog
     assert "ran out of time after 600 s on ranks 0 and 1" in evidence(run, "timed-out")
 
 
-def test_a_collective_that_is_running_is_no_failure(tmp_path: Path) -> None:
+def test_a_collective_that_is_running_is_not_a_failure(tmp_path: Path) -> None:
     run = judged(tmp_path, *[document([entry(0, **OPEN)])] * 2)
     assert problems(run) == [("in-flight", None)]
     assert run.verdict is Verdict.PASS
@@ -246,7 +246,7 @@ def test_every_kind_has_its_cause_remedy_and_source(tmp_path: Path) -> None:
     assert behind.extra["remedy"] == known_findings()["behind"].remedy
 
 
-# ---- beside torch's own analyser
+# ---- next to torch's own analyser
 
 BASES = {
     "all_reduce": ([[4, 4]], [[4, 4]]),
@@ -502,7 +502,7 @@ OPCODES = {
 
 
 @pytest.mark.parametrize("opcode", OPCODES)
-def test_an_opcode_that_is_no_data_is_refused(opcode: str) -> None:
+def test_an_opcode_that_is_not_data_is_refused(opcode: str) -> None:
     with pytest.raises(FormatError, match="would run code"):
         load_data(b"\x80\x05" + OPCODES[opcode])
 
@@ -598,7 +598,7 @@ def test_damaged_dumps_are_read_or_refused_with_a_format_error() -> None:
     assert read > 100
 
 
-def test_a_group_that_does_not_have_the_rank_that_calls_in_it_is_no_reason_to_stop(
+def test_a_group_that_does_not_have_the_rank_that_calls_in_it_is_not_a_reason_to_stop(
     tmp_path: Path,
 ) -> None:
     config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[5, 6]"}}
@@ -620,7 +620,7 @@ def test_a_group_that_does_not_have_the_rank_that_calls_in_it_is_no_reason_to_st
         document([entry(0, record_id=[])]),
     ],
 )
-def test_another_document_is_no_dump(odd: Any) -> None:
+def test_another_document_is_not_a_dump(odd: Any) -> None:
     with pytest.raises(FormatError, match="not a dump of torch's flight recorder"):
         read_dump(pickle.dumps(odd, 2), "rank_0")
 
@@ -699,7 +699,7 @@ def test_a_dump_of_a_thousand_ranks_that_wait_in_a_circle_names_them(tmp_path: P
     assert evidence(run, "dumps") == "ranks 0 to 999: 1000 calls in 2 groups"
 
 
-def test_a_dump_beyond_its_limit_is_told_and_a_log_of_that_size_is_read(
+def test_a_dump_beyond_its_limit_is_reported_and_a_log_of_that_size_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "MAX_DOCUMENT_BYTES", 1 << 20)
@@ -772,7 +772,7 @@ def test_a_path_without_a_file_is_one_clear_error(tmp_path: Path) -> None:
         doctor(DoctorOptions(paths=[tmp_path / "nothing"]))
 
 
-def test_a_dump_is_told_from_other_files() -> None:
+def test_a_dump_is_distinguished_from_other_files() -> None:
     stream = io.BytesIO()
     pickle.dump(document([]), stream, 2)
     assert looks_like_dump(stream.getvalue())
@@ -781,7 +781,7 @@ def test_a_dump_is_told_from_other_files() -> None:
     assert not looks_like_dump(b'{"entries": []}')
 
 
-def test_two_dumps_of_one_rank_are_told(tmp_path: Path) -> None:
+def test_two_dumps_of_one_rank_are_reported(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "rank_0").write_bytes(pickle.dumps(document([entry(0)], 1), 2))
@@ -904,11 +904,11 @@ def test_a_planted_fault_of_a_simulated_world_is_blamed_on_its_rank(
         # it was the rank's last call of all: nobody waits, or nobody that is here
         assert all(each["entries"][-1]["state"] == "completed" for each in dumps)
     else:
-        # of two ranks that differ, and of a circle, all are told
+        # of two ranks that differ, and of a circle, all are reported
         assert f"rank {culprit}" in blamed, [r.reason for r in run.results]
 
 
-def test_ranks_that_wait_for_each_other_are_told_as_a_circle(tmp_path: Path) -> None:
+def test_ranks_that_wait_for_each_other_are_reported_as_a_circle(tmp_path: Path) -> None:
     config = {name: {"name": name, "desc": name, "ranks": "[0, 1]"} for name in "ab"}
     here, there = (entry(0, process_group=(name, name), **OPEN) for name in "ab")
     run = judged(tmp_path, *[document([each], pg_config=config) for each in (here, there)])

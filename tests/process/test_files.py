@@ -303,7 +303,7 @@ def test_record_follows_no_link_of_another_user(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root reads the kernel's messages")
-def test_a_file_that_has_nothing_to_say_yet_is_no_file(tmp_path: Path) -> None:
+def test_a_file_that_has_nothing_to_say_yet_is_not_a_file(tmp_path: Path) -> None:
     if not os.access("/proc/kmsg", os.R_OK):
         pytest.skip("there are no messages of the kernel here")
     with contextlib.suppress(OSError):

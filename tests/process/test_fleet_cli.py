@@ -162,7 +162,7 @@ def test_variables_that_would_change_the_question_are_left_out(
 @pytest.mark.parametrize(
     "names", ["", "a b", "$(x)", "-w", "a;b", "a/b", "../x", "a\nb", "a'b", 'a"b', "ä", "[1-2]x"]
 )
-def test_names_that_are_no_nodes(names: str, client: Callable[[str, str], None]) -> None:
+def test_names_that_are_not_nodes(names: str, client: Callable[[str, str], None]) -> None:
     client("scontrol", 'for each; do :; done; echo "$each"')
     with pytest.raises(slurm.UnknownNodes, match=r"is not a list of nodes"):
         slurm.expand(names)
@@ -330,7 +330,7 @@ def test_slurm_that_is_away_is_waited_for(
 
 
 @pytest.mark.processes(9, "each command of Slurm is one")
-def test_nodes_of_several_targets_and_versions_are_told(
+def test_nodes_of_several_targets_and_versions_are_reported(
     client: Callable[[str, str], None], tmp_path: Path
 ) -> None:
     """Slurm says "gpu:8" of both, so that only the results show that the nodes differ."""
@@ -372,7 +372,7 @@ def a_record(folder: Path, *steps: Step) -> None:
     write_record(folder, record)
 
 
-def test_status_tells_the_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_states_the_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a_record(
         tmp_path,
         Step(
@@ -401,10 +401,10 @@ def test_status_tells_the_record(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert json.loads(target.read_text())["steps"][1]["action"] == "isolate"
 
 
-def test_too_few_nodes_to_find_a_slow_one_are_told(
+def test_too_few_nodes_to_find_a_slow_one_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for count, told in ((4, True), (5, False)):
+    for count, reported in ((4, True), (5, False)):
         names = tuple(f"n{number}" for number in range(count))
         record = FleetRecord(
             id="x", what="collectives", started="2026-11-24T02:00:00Z", nodes=names,
@@ -412,7 +412,7 @@ def test_too_few_nodes_to_find_a_slow_one_are_told(
         )  # fmt: skip
         write_record(tmp_path, record)
         _, out, _ = portagpu("fleet", "status", tmp_path, capsys=capsys)
-        assert ("4 nodes: too few to find a slow node or link" in out) is told
+        assert ("4 nodes: too few to find a slow node or link" in out) is reported
 
 
 def test_resume_without_slurm_leaves_the_record(
@@ -478,7 +478,7 @@ def test_in_all_rounds_every_two_nodes_meet_once(count: int) -> None:
     assert all(len(step.nodes) in (2, 4) for step in steps)
 
 
-def test_a_command_that_was_killed_after_its_result_is_no_pass(tmp_path: Path) -> None:
+def test_a_command_that_was_killed_after_its_result_is_not_a_pass(tmp_path: Path) -> None:
     (tmp_path / "n1").mkdir()
     step = Step(id="n1", nodes=("n1",), job="7")
     passing().write_json(tmp_path / "n1" / "result.json")
@@ -489,9 +489,9 @@ def test_a_command_that_was_killed_after_its_result_is_no_pass(tmp_path: Path) -
     assert found.reason == "signal 11 ended the command after it wrote a result without a failure"
 
 
-@pytest.mark.parametrize(("code", "told"), [(1, True), (130, False)])
-def test_a_result_that_was_cut_short_is_told_with_the_end_of_the_log(
-    code: int, told: bool, tmp_path: Path
+@pytest.mark.parametrize(("code", "reported"), [(1, True), (130, False)])
+def test_a_result_that_was_cut_short_is_reported_with_the_end_of_the_log(
+    code: int, reported: bool, tmp_path: Path
 ) -> None:
     """A full disk stops the command in the middle: the result alone does not say so."""
     step = Step(id="n1", nodes=("n1",), job="7")
@@ -501,7 +501,7 @@ def test_a_result_that_was_cut_short_is_told_with_the_end_of_the_log(
     found, _ = collected(tmp_path, step)
     assert found.state is StepState.LOST
     assert found.reason.startswith("the command was stopped before its end: ")
-    assert ("the log ends: cannot write x: No space left on device" in found.reason) is told
+    assert ("the log ends: cannot write x: No space left on device" in found.reason) is reported
 
 
 def test_an_end_of_another_job_is_none(tmp_path: Path) -> None:

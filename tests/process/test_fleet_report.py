@@ -154,7 +154,7 @@ def test_results_without_a_host_are_nodes_by_their_folders_and_files(
     assert "down: gpu001 cuda:5" in out
 
 
-def test_a_second_run_in_a_folder_is_read_and_what_is_no_result_is_named(
+def test_a_second_run_in_a_folder_is_read_and_what_is_not_a_result_is_named(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "n1"
@@ -345,9 +345,9 @@ def test_what_cannot_be_read_is_named_and_the_others_are_used(tmp_path: Path) ->
         assert len(found.nodes) == 40
         assert {each.path.name for each in found.unread} == set(bad)
         assert all(each.reason and "\n" not in each.reason for each in found.unread)
-    told = report([tmp_path])
-    assert told.verdict is Verdict.INCONCLUSIVE
-    assert "cut.json" in section(render(told), "Files not read")
+    reported = report([tmp_path])
+    assert reported.verdict is Verdict.INCONCLUSIVE
+    assert "cut.json" in section(render(reported), "Files not read")
 
 
 def test_nothing_to_read_is_one_clear_line(
@@ -419,7 +419,7 @@ def test_a_record_says_why_a_node_has_no_result(tmp_path: Path) -> None:
     assert {each.path.parent.name for each in found.unread} == {"b", "elsewhere"}
 
 
-def test_a_node_that_was_lost_after_its_results_is_no_pass(tmp_path: Path) -> None:
+def test_a_node_that_was_lost_after_its_results_is_not_a_pass(tmp_path: Path) -> None:
     places = [tmp_path / name for name in ("before", "results/lost", "results/loose")]
     for place in places:
         place.mkdir(parents=True)

@@ -37,7 +37,7 @@ def test_only_a_fault_fails_the_prolog(
 
 
 @pytest.mark.parametrize("name", ["prolog.sh", "epilog.sh"])
-def test_a_program_that_is_gone_is_no_fault_of_the_node(name: str, tmp_path: Path) -> None:
+def test_a_program_that_is_gone_is_not_a_fault_of_the_node(name: str, tmp_path: Path) -> None:
     write_scripts(tmp_path, [sys.executable, "-m", "portagpu_that_is_gone"], [])
     assert subprocess.run([tmp_path / name], env={}, timeout=60, check=False).returncode == 0
 

@@ -202,8 +202,8 @@ def test_a_reading_that_nvml_refuses_or_cannot_be_is_absent_alone(stand_in, tmp_
     ids=["pci", "uuid", "mig"],
 )
 def test_readings_are_of_the_gpu_at_that_place(stand_in, where, name):
-    told = "def nvmlDeviceGetPowerUsage(gpu): return 77670 if gpu == 'h200' else 55000"
-    stand_in("pynvml", nvml_changed(told))
+    reported = "def nvmlDeviceGetPowerUsage(gpu): return 77670 if gpu == 'h200' else 55000"
+    stand_in("pynvml", nvml_changed(reported))
     plugin = CudaPlugin()
     plugin.remember(3, *where)
     expected = 77.67 if name == "NVIDIA H200" else 55.0
@@ -506,7 +506,7 @@ def test_a_library_that_hangs_is_one_problem(stand_in, tmp_path, monkeypatch, ki
 
 
 @both
-def test_what_a_library_prints_is_no_answer(stand_in, tmp_path, kind):
+def test_what_a_library_prints_is_not_an_answer(stand_in, tmp_path, kind):
     source = {"cuda": PYNVML, "rocm": AMDSMI}[kind]
     stand_in(MODULES[kind], "print('noise {')\n" + textwrap.dedent(source))
     found = PLUGINS[kind](here(tmp_path, kind)).probe()

@@ -1,4 +1,4 @@
-"""``portagpu health``: what is judged, what the kernel's log adds, and what schedulers are told."""
+"""``portagpu health``: what is judged, what the kernel's log adds, and what schedulers read."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_the_host_and_the_log_are_judged_before_any_library_is_asked(
     assert action_of(found(first, "health/events")[0]) is Action.ISOLATE
 
 
-def test_the_tools_tell_of_devices_where_no_library_answers(
+def test_the_tools_report_devices_where_no_library_answers(
     node: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def tools(commands: object) -> tuple[Findings, ...]:
@@ -270,7 +270,7 @@ def test_an_unknown_xid_is_watched(node: Callable[..., Run]) -> None:
     ],
     ids=["empty", "binary", "journal", "another-machine"],
 )
-def test_a_file_that_is_no_log_of_this_machine_says_what_it_is(
+def test_a_file_that_is_not_a_log_of_this_machine_says_what_it_is(
     node: Callable[..., Run], tmp_path: Path, data: bytes, said: str
 ) -> None:
     (tmp_path / "log").write_bytes(data)
@@ -468,7 +468,7 @@ def test_a_systems_log_that_begins_with_many_lines_of_programs_is_read(
     )
     (tmp_path / "log").write_text(f"{programs}{iso(1)} {host} kernel: {CRASH}")
     assert not found(node(log=str(tmp_path / "log")), "health/events")[0].failed
-    # anybody may say this, and it is no line of the kernel's
+    # anybody may say this, and it is not a line of the kernel's
     spoken = f"{iso(1)} {host} joe: {LOST}{iso(1)} {host} joe[7]: {LOST}"
     (tmp_path / "log").write_text(f"{programs}{spoken}{iso(1)} {host} kernel: {CRASH}")
     assert not found(node(log=str(tmp_path / "log")), "health/events")[0].failed
@@ -745,7 +745,7 @@ os.dup2(full, 2)
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 @pytest.mark.parametrize("gate", ["prolog", "healthcheck"])
-def test_output_that_nobody_takes_is_no_fault_of_the_node(
+def test_output_that_nobody_takes_is_not_a_fault_of_the_node(
     gate: str, tmp_path: Path, verbs: ForkedVerbs
 ) -> None:
     given = ("--gate", gate, "--log", str(tmp_path / "log"))

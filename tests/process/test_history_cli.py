@@ -244,9 +244,7 @@ def test_no_verb_writes_over_its_store(
     assert place.read_bytes() == before
 
 
-def test_an_import_that_cannot_tell_begins_nothing(
-    tmp_path: Path, say: Callable[..., Said]
-) -> None:
+def test_an_import_that_cannot_say_begins_nothing(tmp_path: Path, say: Callable[..., Said]) -> None:
     place = tmp_path / "store.db"
     (file,) = write(tmp_path, [run(0, [measure("a/b", 1.0)])])
     for wrong, said in ((tmp_path, "cannot write"), (file, "is also an input")):

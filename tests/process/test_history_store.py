@@ -244,7 +244,7 @@ def test_a_store_of_a_newer_version_is_refused(place: str) -> None:
     assert rows(place, "SELECT version_num FROM portagpu_version") == [("0003",)]
 
 
-def test_others_than_its_owner_are_told_to_have_a_store_migrated(
+def test_others_than_its_owner_are_asked_to_have_a_store_migrated(
     postgres_server: Callable[[], str], tmp_path: Path
 ) -> None:
     place = postgres_server()
@@ -266,7 +266,7 @@ def test_others_than_its_owner_are_told_to_have_a_store_migrated(
     assert rows(place, "SELECT version_num FROM portagpu_version") == [("0001",)]
 
 
-def test_a_database_that_is_no_store_is_one_line(postgres_server: Callable[[], str]) -> None:
+def test_a_database_that_is_not_a_store_is_one_line(postgres_server: Callable[[], str]) -> None:
     place = postgres_server()
     with pytest.raises(
         StoreNotFound, match="has no store in it; portagpu matrix history import makes one"
@@ -300,7 +300,7 @@ def test_an_altered_document_is_not_exported(place: str, tmp_path: Path) -> None
         store.series(store.runs())
 
 
-def test_few_and_many_runs_are_found_alike(
+def test_few_and_many_runs_are_found_in_the_same_way(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     days = [run(day, [measure("a/b", float(day))] if day % 2 else []) for day in range(6)]
@@ -323,7 +323,7 @@ def test_few_and_many_runs_are_found_alike(
 # what only a file can be
 
 
-def test_places_that_are_no_store(tmp_path: Path) -> None:
+def test_places_that_are_not_stores(tmp_path: Path) -> None:
     with pytest.raises(
         StoreNotFound, match="the store does not exist; portagpu matrix history import makes one"
     ):
@@ -361,7 +361,7 @@ def test_places_that_are_no_store(tmp_path: Path) -> None:
         ("postgresql+psycopg://h:secret:9x/x", "not the address of a database"),
     ],
 )
-def test_addresses_that_are_no_store(place: str, said: str) -> None:
+def test_addresses_that_are_not_stores(place: str, said: str) -> None:
     with pytest.raises(StoreNotFound, match=said) as caught:
         open_store(place)
     assert "secret" not in str(caught.value)

@@ -286,7 +286,7 @@ def test_places_that_depend_on_the_working_folder_do_not_reach_children(
         assert python_environment().get(name) == kept
 
 
-def test_the_working_folder_is_no_place_of_a_childs_modules(
+def test_the_working_folder_is_not_a_place_of_a_childs_modules(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, link = tmp_path / "here", tmp_path / "link"

@@ -190,7 +190,7 @@ def test_a_healthy_machine_has_no_remark(tmp_path: Path) -> None:
     assert _remarks(build(tmp_path, two_socket_x86())) == []
 
 
-def test_a_cpu_torch_beside_a_gpu_is_remarked(tmp_path: Path) -> None:
+def test_a_cpu_torch_next_to_a_gpu_is_remarked(tmp_path: Path) -> None:
     (found,) = _remarks(build(tmp_path, gfx942_node(1, 0x8300)))
     assert "1 GPU(s) of amd" in found
     assert "has no GPU build" in found

@@ -283,7 +283,7 @@ def test_the_suites_case_passes_over_the_lanes(gpu, n):
     ("function", "said"),
     [("scan_rows", "prefix sums of rows of 33"), ("rank_rows", "ranks of rows of 33")],
 )
-def test_the_suites_case_tells_what_is_wrong(gpu, monkeypatch, function, said):
+def test_the_suites_case_states_what_is_wrong(gpu, monkeypatch, function, said):
     right = getattr(cpp, function)
     monkeypatch.setattr(cpp, function, lambda *given, **options: right(*given, **options) + 1)
     with pytest.raises(AssertionError, match=said):

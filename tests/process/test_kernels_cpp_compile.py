@@ -76,17 +76,19 @@ def test_llvm_reads_the_same_of_a_code_object(arch, tmp_path):
     said = subprocess.run(
         [readelf, "--notes", str(path)], capture_output=True, text=True, timeout=60, check=True
     ).stdout
-    told = {key: int(value) for key, value in re.findall(r"\.(\w+): +(\d+)$", said, re.MULTILINE)}
+    reported = {
+        key: int(value) for key, value in re.findall(r"\.(\w+): +(\d+)$", said, re.MULTILINE)
+    }
     assert (kernel.registers, kernel.accumulators) == (
-        told["vgpr_count"],
-        told.get("agpr_count", 0),
+        reported["vgpr_count"],
+        reported.get("agpr_count", 0),
     )
-    assert kernel.scalar_registers == told["sgpr_count"]
-    assert kernel.spills == told["vgpr_spill_count"]
-    assert kernel.scalar_spills == told["sgpr_spill_count"]
-    assert kernel.stack == told["private_segment_fixed_size"]
-    assert kernel.shared_memory == told["group_segment_fixed_size"]
-    assert kernel.wave_size == told["wavefront_size"]
+    assert kernel.scalar_registers == reported["sgpr_count"]
+    assert kernel.spills == reported["vgpr_spill_count"]
+    assert kernel.scalar_spills == reported["sgpr_spill_count"]
+    assert kernel.stack == reported["private_segment_fixed_size"]
+    assert kernel.shared_memory == reported["group_segment_fixed_size"]
+    assert kernel.wave_size == reported["wavefront_size"]
 
 
 def test_a_wrong_warp_size_in_a_source_does_not_compile():
@@ -217,7 +219,7 @@ def test_what_only_has_the_name_of_a_clang_hides_no_other(only, make):
     assert found.version == "99.1.2"
 
 
-def test_what_a_clang_says_beside_its_answer_is_not_its_linker(only):
+def test_what_a_clang_says_next_to_its_answer_is_not_its_linker(only):
     path = write_clang(only, "true")
     path.write_text(path.read_text().replace("case", "echo warning: odd >&2\ncase", 1))
     assert not isinstance(clang.survey(["gfx942"])["gfx942"], str)

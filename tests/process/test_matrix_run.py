@@ -152,19 +152,19 @@ def without_tox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def run(folder: Path, *names: str, jobs: int = 2, again: bool = False) -> dict[str, str]:
-    """The verdict of each environment, and "kept" behind those of an earlier call."""
+    """The verdict of each environment, and "kept" after those of an earlier call."""
     environments = [
         Environment(load_target(t), s) for t, _, s in (n.rpartition("-") for n in names)
     ]
-    told: list[str] = []
+    reported: list[str] = []
     outcomes = run_environments(
         environments,
         folder,
         jobs=jobs,
         again=again,
-        on_outcome=lambda each: told.append(each.environment.name),
+        on_outcome=lambda each: reported.append(each.environment.name),
     )
-    assert told == [each.environment.name for each in outcomes]
+    assert reported == [each.environment.name for each in outcomes]
     return {e.environment.name: f"{e.verdict}{' kept' if e.kept else ''}" for e in outcomes}
 
 
@@ -328,7 +328,7 @@ def test_what_did_not_end_runs_again(
     assert "kept" not in out
 
 
-def test_an_environment_without_a_result_tells_its_last_line(
+def test_an_environment_without_a_result_states_its_last_line(
     log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("BROKEN", "nvidia-t4 compile")
@@ -396,7 +396,7 @@ portagpu.reports.proofs.run.python_command = lambda *words: [{without_tox!r}, *w
 
 
 @pytest.mark.parametrize("folder", ["/proc/none", "out"])
-def test_a_folder_that_cannot_be_written_is_told_before_anything_runs(
+def test_a_folder_that_cannot_be_written_is_reported_before_anything_runs(
     log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], folder: str
 ) -> None:
     (tmp_path / "out" / "nvidia-t4-compile.json").mkdir(parents=True)
@@ -426,7 +426,7 @@ def test_nothing_to_run_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> No
     assert "this machine can run none of these" in capsys.readouterr().err
 
 
-def test_a_python_that_is_missing_is_told(
+def test_a_python_that_is_missing_is_reported(
     log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PORTAGPU_PYTHON", "no-such-python")

@@ -143,7 +143,7 @@ def test_the_limit_of_a_known_product_is_its_targets() -> None:
     assert _target_limit(Device(vendor="acme", name="Accel 9")) is None
 
 
-def test_a_source_is_told_of_once_when_it_lasts() -> None:
+def test_a_source_is_reported_once_when_it_lasts() -> None:
     tracker = Tracker(grace_s=5)
     slow = [Problem(source="lib", text="lib: has not answered after 1 s")]
     said = [
@@ -156,7 +156,7 @@ def test_a_source_is_told_of_once_when_it_lasts() -> None:
     }
 
 
-def test_what_is_wrong_at_the_start_is_told_at_once() -> None:
+def test_what_is_wrong_at_the_start_is_reported_at_once() -> None:
     wrong = [Problem(source="lib", text="lib: is not installed")]
     assert kinds(Tracker().follow(0, [], wrong)[1]) == ["problem"]
 
@@ -289,7 +289,7 @@ def test_what_takes_too_long_is_left_out_and_not_made_up_for(
     assert numbers[2] - numbers[1] >= 3
 
 
-def test_nobody_is_left_behind(library: Callable[[str], Library]) -> None:
+def test_nobody_is_left_running(library: Callable[[str], Library]) -> None:
     one = library("lib_children")
     before = owned.children()
     watch(MonitorOptions(interval_s=0.1, count=2), one)
@@ -378,7 +378,9 @@ def test_wrong_usage_is_one_line(
     assert len(err.splitlines()) == 1
 
 
-def test_a_folder_is_no_file_for_lines(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_is_not_a_file_for_lines(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(["monitor", "--json", str(tmp_path)]) == 2
     assert str(tmp_path) in capfd.readouterr().err
 

@@ -120,7 +120,7 @@ def test_its_devices_are_shown_with_its_own_targets(verbs: ForkedVerbs, acme: Pa
     ]
 
 
-def test_nobody_is_told_to_install_another_torch_for_it(verbs: ForkedVerbs, acme: Path) -> None:
+def test_nobody_is_asked_to_install_another_torch_for_it(verbs: ForkedVerbs, acme: Path) -> None:
     wrong = [each for each in _info(verbs, acme)["remarks"] if "acme" in each]
     assert not wrong, f"what its torch needs is known to its plugin alone, and info says {wrong}"
 
@@ -237,7 +237,7 @@ def test_a_broken_reader_stops_no_other(
     assert read("raise SystemExit(3)", text).splitlines() == kinds
 
 
-def test_what_a_reader_prints_is_no_part_of_a_document(
+def test_what_a_reader_prints_is_not_a_part_of_a_document(
     verbs: ForkedVerbs, acme: Path, tmp_path: Path
 ) -> None:
     smi = acme / "acme_smi.py"

@@ -175,7 +175,7 @@ def test_notes_alone_do_not_fail(tmp_path: Path) -> None:
     assert main(["port", "lint", str(path)]) == 0
 
 
-def test_what_was_not_read_is_no_pass(tmp_path: Path) -> None:
+def test_what_was_not_read_is_not_a_pass(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
     path.write_text("x.cuda(\n", encoding="utf-8")
     assert main(["port", "lint", str(path)]) == 3
@@ -342,7 +342,7 @@ def test_a_rewrite_names_what_is_not_python(tmp_path: Path) -> None:
     assert rewrite([str(tmp_path)]).exit_code == 3
 
 
-def test_a_folder_that_cannot_be_read_is_no_pass(
+def test_a_folder_that_cannot_be_read_is_not_a_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed = tmp_path / "closed"

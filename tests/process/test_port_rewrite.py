@@ -432,7 +432,7 @@ def test_a_name_cannot_add_lines_to_the_diff(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", [["lint"], ["rewrite"], ["rewrite", "--write"]])
-def test_a_source_is_no_output_and_an_empty_path_no_folder(
+def test_a_source_is_not_an_output_and_an_empty_path_no_folder(
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,

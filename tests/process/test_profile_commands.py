@@ -270,7 +270,7 @@ def refusal(*words: str) -> str:
         (("/etc/passwd",), "is not an executable program"),
     ],
 )
-def test_what_is_no_command_is_refused(words: tuple[str, ...], said: str) -> None:
+def test_what_is_not_a_command_is_refused(words: tuple[str, ...], said: str) -> None:
     assert said in refusal(*words)
 
 
@@ -299,7 +299,7 @@ def test_a_profiler_around_this_process_is_refused(
     assert f"({variable} is set)" in refusal(sys.executable, "train.py")
 
 
-def test_other_preloaded_libraries_are_no_profiler(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_preloaded_libraries_are_not_a_profiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_PRELOAD", "/usr/lib/libjemalloc.so")
     assert read_command((sys.executable,), os.environ, profilers().by_name).words
 

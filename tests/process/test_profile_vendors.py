@@ -140,7 +140,7 @@ def test_missing_rights_are_explained(
     assert message in reason
 
 
-def test_messages_beside_a_capture_are_kept(run_with: Callable[..., Run]) -> None:
+def test_messages_next_to_a_capture_are_kept(run_with: Callable[..., Run]) -> None:
     run = run_with("nsys", what={"messages": [["warning", "a buffer\x1b[31m was lost"]]})
     captured = result(run, "captured")
     assert captured.verdict is Verdict.PASS

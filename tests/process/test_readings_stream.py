@@ -125,7 +125,7 @@ def test_a_library_is_opened_once_and_read_many_times(library):
     assert is_gone(pid), "the child outlives its stream"
 
 
-def test_devices_are_told_apart_by_address_when_their_order_changes(library):
+def test_devices_are_distinguished_by_address_when_their_order_changes(library):
     with opened(library.source) as stream:
         stream.read(WAIT_S)
         library.does(devices=[FAR, NEAR])

@@ -217,7 +217,7 @@ def test_a_wrong_document_is_refused_by_the_path_of_its_key(path: str, value: ob
 
 
 @pytest.mark.parametrize("document", [None, [], "text", 3])
-def test_what_is_no_object_is_no_document(document: object) -> None:
+def test_what_is_not_an_object_is_not_a_document(document: object) -> None:
     with pytest.raises(ResultError, match="document: must be an object"):
         validate(document)
 

@@ -228,14 +228,14 @@ def test_no_folder_for_temporary_files_is_one_line(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("tempfile.tempdir", "/proc/none")
     with pytest.raises(
         OutputError, match=r"No such file or directory\); set TMPDIR to one"
-    ) as told:
+    ) as reported:
         Scratch("build")
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(reported.value)
 
 
 @pytest.mark.processes(20, "they meet")
 def test_many_processes_at_once_lose_nothing(tmp_path: Path) -> None:
-    """Twenty processes make, use and leave folders beside each other; half are killed."""
+    """Twenty processes make, use and leave folders next to each other; half are killed."""
     code = """
         import sys, os, signal
         from portagpu.base import files

@@ -113,7 +113,7 @@ def test_what_became_of_a_child_is_one_line(
     ],
     ids=["text", "bytes", "empty", "list", "null", "digits", "deep"],
 )
-def test_a_child_that_sends_what_is_no_message_is_ended(
+def test_a_child_that_sends_what_is_not_a_message_is_ended(
     child: Callable[..., Subprocess], line: bytes, said: str
 ) -> None:
     with child(f"os.write(channel.writer, {line!r} + b'\\n{{}}\\n'); time.sleep(600)") as process:
@@ -155,7 +155,7 @@ def test_a_child_ends_with_its_channel_and_with_its_parent(
     assert is_gone(pid)
 
 
-def test_where_a_child_stands_is_told(child: Callable[..., Subprocess]) -> None:
+def test_where_a_child_stands_is_reported(child: Callable[..., Subprocess]) -> None:
     act = (
         "faulthandler.register(signal.SIGUSR1, file=2, all_threads=False);"
         "channel.send({}); time.sleep(600)"

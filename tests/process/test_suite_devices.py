@@ -164,7 +164,7 @@ def test_a_device_that_is_one_of_the_others_is_named(
     ],
 )
 @pytest.mark.parametrize("index", ["1", "all"])
-def test_a_count_that_is_none_is_told_in_one_line(
+def test_a_count_that_is_none_is_reported_in_one_line(
     site: Path, tmp_path: Path, counted: str, said: str, index: str
 ) -> None:
     (site / "portagpu_many.py").write_text(MODULE.replace("return 4", counted, 1), "utf-8")
@@ -246,7 +246,7 @@ def test_the_gate_sums_up_each_further_device(monkeypatch: pytest.MonkeyPatch) -
             evidence=ran,
         )
 
-    def told(run: Run, options: ConformOptions, progress: Progress, ranks: Ranks) -> None:
+    def outcome_of(run: Run, options: ConformOptions, progress: Progress, ranks: Ranks) -> None:
         assert (options.backend, options.selection.smoke) == ("many", True)
         assert options.index == [0, 1, 2]
         add_result(run, progress, result(Verdict.ERROR, None, "suite/broken"))
@@ -259,7 +259,7 @@ def test_the_gate_sums_up_each_further_device(monkeypatch: pytest.MonkeyPatch) -
         for verdict, name in ((Verdict.PASS, "rng/a"), (Verdict.FAIL, "rng/b")):
             add_result(run, progress, result(verdict, "cpu:2", name))
 
-    monkeypatch.setattr(numerics, "judge_cases", told)
+    monkeypatch.setattr(numerics, "judge_cases", outcome_of)
     found = [(each.id, each.device, each.verdict) for each in numerics.check(_context(3))]
     assert found == [
         ("suite/broken", None, Verdict.ERROR),
@@ -270,7 +270,9 @@ def test_the_gate_sums_up_each_further_device(monkeypatch: pytest.MonkeyPatch) -
     ]
 
 
-def test_a_device_of_which_nothing_was_judged_is_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_of_which_nothing_was_judged_is_not_a_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def late(run: Run, options: ConformOptions, progress: Progress, ranks: Ranks) -> None:
         result = Result(
             id="suite/device",

@@ -113,7 +113,7 @@ def mine(): return 1
 def test_parameter(gpu, n): pass
 
 @case("rng/beside", spec="Hides torch.", params={"torch": ("a",)})
-def test_beside(torch, backend): pass
+def test_next_to(torch, backend): pass
 
 @case("rng/fixture", spec="Hides the ranks.")
 def test_fixture(ranks): pass
@@ -128,7 +128,7 @@ def test_a_name_that_hides_a_fixture_of_evidence_is_refused(tmp_path: Path) -> N
         conform(ConformOptions(backend="cpu", folder=write_cases(tmp_path, HIDING))).results
     )
     assert found.pop("rng/fine[gpus1]").evidence == (Evidence.EXECUTED,)
-    hidden = {"test_parameter[a-n1]": "gpu", "test_beside[a]": "torch", "test_fixture": "ranks"}
+    hidden = {"test_parameter[a-n1]": "gpu", "test_next_to[a]": "torch", "test_fixture": "ranks"}
     assert set(found) == {f"suite/{name}" for name in hidden}
     for name, fixture in hidden.items():
         refused = found[f"suite/{name}"]

@@ -88,7 +88,7 @@ def test_the_verb_prints_such_a_line(name: str, tmp_path: Path) -> None:
     assert said in line
 
 
-def test_a_device_that_hangs_is_told_with_the_line(
+def test_a_device_that_hangs_is_reported_with_the_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     mark = tmp_path / "hangs"

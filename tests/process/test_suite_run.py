@@ -177,7 +177,7 @@ def test_broken_files_and_declarations_are_errors_of_the_suite(tmp_path: Path) -
     assert by_id(results)["rng/twice"].verdict is Verdict.PASS
 
 
-def test_a_broken_file_does_not_keep_what_is_asked_for_beside_it(tmp_path: Path) -> None:
+def test_a_broken_file_does_not_keep_what_is_asked_for_next_to_it(tmp_path: Path) -> None:
     write_cases(tmp_path, "import no_such_module\n", "test_graphs.py")
     write_cases(tmp_path, '@case("rng/good", spec="Passes.")\ndef test_good(gpu): pass\n')
     selection = Selection(only=("rng/go*", "graphs"))
@@ -329,7 +329,7 @@ def test_ctrl_c_keeps_what_was_judged_and_ends_the_child(tmp_path: Path) -> None
             os.kill(int(mark.read_text()), 0)
 
 
-def test_progress_tells_of_the_device_and_of_every_case(tmp_path: Path) -> None:
+def test_progress_reports_the_device_and_every_case(tmp_path: Path) -> None:
     folder = write_cases(
         tmp_path,
         """
@@ -350,14 +350,16 @@ def test_progress_tells_of_the_device_and_of_every_case(tmp_path: Path) -> None:
     assert "collectives" in device.capabilities
 
 
-def test_a_file_that_cannot_be_read_is_told_before_a_name_that_it_may_hold(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_reported_before_a_name_that_it_may_hold(
+    tmp_path: Path,
+) -> None:
     write_cases(tmp_path, '@case("rng/x", spec="no full stop")\ndef test_x(gpu): pass')
     write_cases(
         tmp_path, '@case("telemetry/y", spec="Passes.")\ndef test_y(gpu): pass', "test_telemetry.py"
     )
-    (told,) = conform("cpu", selection=Selection(only=("rng",)), folder=tmp_path)
-    assert told.verdict is Verdict.ERROR
-    assert told.area == "suite"
+    (reported,) = conform("cpu", selection=Selection(only=("rng",)), folder=tmp_path)
+    assert reported.verdict is Verdict.ERROR
+    assert reported.area == "suite"
     folder = write_cases(tmp_path / "whole", GOOD)
     with pytest.raises(SelectionError):
         conform("cpu", selection=Selection(only=("rnh",)), folder=folder)

@@ -148,7 +148,7 @@ def _result(name: str, verdict: Verdict) -> Result:
     return Result(id=name, suite="conformance", area=area, verdict=verdict, reason="it was so")
 
 
-def test_an_area_of_which_nothing_is_judged_is_told() -> None:
+def test_an_area_of_which_nothing_is_judged_is_reported() -> None:
     results = [
         _result("rng/a", Verdict.UNVERIFIED),
         _result("rng/b", Verdict.SKIP),

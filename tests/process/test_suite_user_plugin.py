@@ -81,7 +81,9 @@ def test_without_the_option_nothing_is_added(project: Path) -> None:
 
 
 @pytest.mark.usefixtures("started")
-def test_cases_run_beside_the_projects_tests_and_are_selected_alike(project: Path) -> None:
+def test_cases_run_next_to_the_projects_tests_and_are_selected_in_the_same_way(
+    project: Path,
+) -> None:
     chosen = "mine or rng/seed-repeats or graphs"
     done = run_pytest(project, "--portagpu-backend", "cpu", "-k", chosen, "-v", "-rs")
     assert done.returncode == 0, done.stdout + done.stderr

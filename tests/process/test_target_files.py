@@ -263,7 +263,7 @@ def test_files_are_checked_from_the_command_line(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder", "sparse"])
-def test_what_is_no_target_file_is_one_line(tmp_path, capsys, kind):
+def test_what_is_not_a_target_file_is_one_line(tmp_path, capsys, kind):
     main = pytest.importorskip("portagpu.cli").main
 
     path = tmp_path / "nvidia-h200-sxm\x1b.toml"

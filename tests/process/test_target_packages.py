@@ -115,7 +115,7 @@ def test_a_package_with_one_wrong_file_brings_nothing(root: Path) -> None:
 @pytest.mark.parametrize(
     "value", ["no_such_module", "no_such_package.targets", "sys", "raising_parent.targets", "1bad!"]
 )
-def test_a_module_that_is_no_folder_is_reported(root: Path, value: str) -> None:
+def test_a_module_that_is_not_a_folder_is_reported(root: Path, value: str) -> None:
     package(root, "raising_parent", "raise SystemExit(0)")
     point = EntryPoint(name="third", value=value, group="portagpu.targets")
     loaded = load(MATRIX, [point])

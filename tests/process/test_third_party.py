@@ -127,10 +127,10 @@ def test_broken_backend_is_reported_and_stops_nothing(
     distribute(tmp_path, "other", "other", code)
     distribute(tmp_path, "zealous", "zealous", GOOD.format(name="zealous"))
     found = statuses()
-    usable, told = found["other"]
+    usable, reported = found["other"]
     assert not usable, "a broken backend must not count as usable"
-    assert reason in told, f"the reason must say what was wrong, not {told!r}"
-    assert "\n" not in told, "a reason is one line"
+    assert reason in reported, f"the reason must say what was wrong, not {reported!r}"
+    assert "\n" not in reported, "a reason is one line"
     assert found["zealous"] == [True, "zealous is well"], "what comes after it must still load"
     assert "cpu" in found, "the CPU must still be a candidate"
 

@@ -1,4 +1,4 @@
-"""The example's vendor, from its own wheel beside ours: nothing here knows its boards."""
+"""The example's vendor, from its own wheel next to ours: nothing here knows its boards."""
 
 from __future__ import annotations
 
@@ -150,15 +150,17 @@ def test_its_boards_are_found_on_the_bus(info: Callable[..., dict[str, Any]], tr
     assert {g["driver_version"] for g in found["gpus"]} == {"3.1"}
 
 
-def test_what_to_do_about_its_boards_is_told(
+def test_what_to_do_about_its_boards_is_reported(
     info: Callable[..., dict[str, Any]], tree: Path, text: Path
 ) -> None:
-    told = info("--replay", str(tree), "--replay", str(text))["remarks"]
+    reported = info("--replay", str(tree), "--replay", str(text))["remarks"]
     assert any(
         "0000:81:00.0 is bound to demo_flash" in each
         for each in info("--replay", str(tree))["remarks"]
     )
-    assert any(each.startswith("automatic NUMA balancing slows Demo One") for each in told), told
+    assert any(each.startswith("automatic NUMA balancing slows Demo One") for each in reported), (
+        reported
+    )
 
 
 def test_its_health_and_its_log_are_judged(run: Run, text: Path, tmp_path: Path) -> None:

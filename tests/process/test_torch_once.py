@@ -335,7 +335,7 @@ def test_a_server_that_is_killed_takes_its_children_along(
         assert server_of(ranks) != first
 
 
-def test_a_stopped_server_goes_on_to_tell_how_a_child_ended(
+def test_a_stopped_server_goes_on_to_report_how_a_child_ended(
     fork: Callable[..., Subprocess], ranks: Ranks
 ) -> None:
     with fork() as child:
@@ -360,7 +360,7 @@ def test_a_server_that_does_not_answer_is_ended_with_its_children(
     assert is_gone(server)
 
 
-def test_a_status_that_somebody_else_took_is_no_error() -> None:
+def test_a_status_that_somebody_else_took_is_not_an_error() -> None:
     words = [sys.executable, "-c", "raise SystemExit(3)"]
     with subprocess.Popen(words) as process:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)

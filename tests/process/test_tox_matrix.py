@@ -63,7 +63,7 @@ def tox(tmp_path: Path, forks: ForkedVerbs) -> Callable[..., Child]:
 
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
-    """A copy of tox's files beside the real targets, which a test may change."""
+    """A copy of tox's files next to the real targets, which a test may change."""
     root = tmp_path / "small"
     for name in ("tox.ini", "toxfile.py", "constraints.txt"):
         (root / name).parent.mkdir(exist_ok=True)
@@ -159,7 +159,7 @@ def test_compile_environment_installs_what_its_target_needs(
     assert settings["commands"] == f"python -P -m portagpu compile --target {target}"
 
 
-def test_compile_environment_installs_nothing_beside_a_named_python(
+def test_compile_environment_installs_nothing_next_to_a_named_python(
     tox: Callable[..., Child], vendor: tuple[str, Path]
 ) -> None:
     keys = ["skip_install", "deps", "extras"]
@@ -185,7 +185,7 @@ def test_python_that_does_not_exist_is_an_error_line(tox: Callable[..., Child]) 
     assert "PORTAGPU_PYTHON=no-such-python is not a program" in ended.out
 
 
-def test_program_that_is_no_python_is_an_error_line(tox: Callable[..., Child]) -> None:
+def test_program_that_is_not_python_is_an_error_line(tox: Callable[..., Child]) -> None:
     ended = tox("run", "-e", "amd-mi300x-bringup", python=shutil.which("false"))
     assert ended.code == 1
     assert "is not a Python of version 3.11 or later" in ended.out
@@ -198,7 +198,7 @@ def test_python_without_torch_is_an_error_line(tox: Callable[..., Child], tmp_pa
     assert "has no torch; set PORTAGPU_PYTHON to the Python that has your vendor's" in ended.out
 
 
-def test_python_without_portagpu_is_told_how_to_get_it(
+def test_python_without_portagpu_says_how_to_get_it(
     tox: Callable[..., Child], tmp_path: Path
 ) -> None:
     venv.create(tmp_path / "bare", symlinks=True)

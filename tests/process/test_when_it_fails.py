@@ -342,11 +342,11 @@ def test_two_faults_of_one_device_are_one_failure_with_both_values() -> None:
         (within(1000, 0.1, "x", "GB/s"), "0.9 to 1.1 TB/s"),
     ],
 )
-def test_expectations_are_told_in_words(expected: dict[str, object], words: str) -> None:
+def test_expectations_are_reported_in_words(expected: dict[str, object], words: str) -> None:
     assert expected_in_words(expected) == words
 
 
-def test_what_a_stranger_wrote_is_no_command_of_the_terminal() -> None:
+def test_what_somebody_else_wrote_is_not_a_command_of_the_terminal() -> None:
     bad = "evil\x1b[31m\x9b2J\x7f"
     result = failing("identity/target", value=bad, expected=exactly(bad, bad), reason=bad)
     text = "\n".join(failures_text([result]))
@@ -363,7 +363,7 @@ def test_a_reason_of_many_lines_is_one_line_of_a_gate() -> None:
     assert headline([said, passed]) == "a PASS b (1 passed)"
 
 
-def test_a_suite_of_another_type_in_a_strangers_result_has_no_check() -> None:
+def test_a_suite_of_another_type_in_an_untrusted_result_has_no_check() -> None:
     said = Result(
         id="links/hive",
         suite="bringup",

@@ -212,7 +212,7 @@ def test_what_cannot_go_directly_is_one_line(monkeypatch, tmp_path: Path) -> Non
     torch = pytest.importorskip("torch")
     path = tmp_path / "bytes"
     path.write_bytes(bytes(256))
-    # this build of torch, on a CPU, has the module and no library behind it
+    # this build of torch, on a CPU, has the module and no library for it
     with pytest.raises(Unsupported, match=r"hipFile does not read .* not supported on this"):
         HIPFILE.open(torch.device("cpu"), path, 256)
     gds = Gds("GPUDirect Storage not supported on current file")

@@ -76,11 +76,11 @@ def test_a_mismatch_names_both_sides_on_every_rank(ranks: Ranks, kind: str, said
     ],
 )
 def test_a_lost_rank_is_named(ranks: Ranks, how: str, said: str) -> None:
-    told = values(
+    reported = values(
         ranks, "lose", 4, how=how, victim=2, timeout_s=2.0, lost=[2]
     )  # allowed: what it limits never ends
-    assert told.pop(2) is None
-    for seen in told:
+    assert reported.pop(2) is None
+    for seen in reported:
         name, message, lost, _ = seen["first"]
         assert (name, lost) == ("RankLost", [2])
         assert message.startswith(said)

@@ -234,7 +234,7 @@ def test_what_needs_or_has_no_wider_dtype_is_refused(
         assert said in message
 
 
-def test_a_device_without_float64_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_without_float64_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """As torch does it for Apple's GPUs, and for memory that is full."""
     errors: list[Exception] = [
         TypeError("Cannot convert a MPS Tensor to float64 dtype"),

@@ -27,24 +27,24 @@ def test_every_way_leaves_what_the_librarys_call_leaves() -> None:
 
 
 def test_rounds_begin_one_after_the_other() -> None:
-    told: list[str] = []
+    reported: list[str] = []
 
     def work(name: str) -> Any:
-        return SimpleNamespace(wait=partial(told.append, f"waits for {name}"))
+        return SimpleNamespace(wait=partial(reported.append, f"waits for {name}"))
 
     def way() -> Any:
-        told.append("begins")
+        reported.append("begins")
         yield [work("a"), work("b")]
-        told.append("goes on")
+        reported.append("goes on")
         yield [work("c")]
-        told.append("ends")
+        reported.append("ends")
 
     pending = Pending(way())
-    assert told == ["begins"]
+    assert reported == ["begins"]
     assert not pending.is_completed()
     assert pending.wait()
     assert pending.is_completed()
-    assert told[1:] == ["waits for a", "waits for b", "goes on", "waits for c", "ends"]
+    assert reported[1:] == ["waits for a", "waits for b", "goes on", "waits for c", "ends"]
 
 
 def test_there_is_a_way_for_each_operation_and_no_other() -> None:

@@ -131,11 +131,11 @@ def test_arguments_need_no_variable(ranks: Ranks, how: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "store"
         method = f"tcp://127.0.0.1:{free_port()}" if how == "tcp" else f"file://{file}"
-        told = values(ranks, "join", 2, numbers=[0, 1], world_size=2, init_method=method)
+        reported = values(ranks, "join", 2, numbers=[0, 1], world_size=2, init_method=method)
         assert not list(Path(folder).iterdir()), "the store's file is left"
-    assert [seen["sum"] for found in told for seen in found["seen"]] == [6.0] * 4
-    assert {seen["launcher"] for found in told for seen in found["seen"]} == {"arguments"}
-    assert all(found["same"] for found in told)
+    assert [seen["sum"] for found in reported for seen in found["seen"]] == [6.0] * 4
+    assert {seen["launcher"] for found in reported for seen in found["seen"]} == {"arguments"}
+    assert all(found["same"] for found in reported)
 
 
 def test_a_rank_goes_on_when_the_stores_file_is_removed(ranks: Ranks, tmp_path: Path) -> None:
@@ -161,8 +161,8 @@ def check_afterwards(found: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("victim", [0, 1, 2])
 def test_a_rank_that_never_comes_is_named(ranks: Ranks, victim: int) -> None:
-    told = values(ranks, "fail", 3, victim=victim, port=free_port(), world_size=[3] * 3)
-    for rank, found in enumerate(told):
+    reported = values(ranks, "fail", 3, victim=victim, port=free_port(), world_size=[3] * 3)
+    for rank, found in enumerate(reported):
         if rank == victim:
             continue
         name, message, lost = found["first"]
@@ -178,7 +178,7 @@ def test_a_rank_that_never_comes_is_named(ranks: Ranks, victim: int) -> None:
 @pytest.mark.parametrize("victim", [0, 2])
 @pytest.mark.parametrize("how", ["killed", "stopped"])
 def test_a_rank_that_is_lost_during_init_is_named(ranks: Ranks, victim: int, how: str) -> None:
-    told = values(
+    reported = values(
         ranks,
         "fail",
         3,
@@ -188,7 +188,7 @@ def test_a_rank_that_is_lost_during_init_is_named(ranks: Ranks, victim: int, how
         port=free_port(),
         world_size=[3] * 3,
     )
-    for rank, found in enumerate(told):
+    for rank, found in enumerate(reported):
         if rank == victim:
             assert found is None
             continue
@@ -276,8 +276,8 @@ def test_two_ranks_on_one_device_are_named(ranks: Ranks) -> None:
 
 @pytest.mark.parametrize(("victim", "how"), [(1, "killed"), (1, "stopped"), (0, "stopped")])
 def test_shutdown_does_not_wait_for_a_lost_rank(ranks: Ranks, victim: int, how: str) -> None:
-    told = values(ranks, "lose", 2, port=free_port(), victim=victim, how=how, lost=[victim])
-    found = told[1 - victim]
+    reported = values(ranks, "lose", 2, port=free_port(), victim=victim, how=how, lost=[victim])
+    found = reported[1 - victim]
     name, _, lost = found.pop("first")
     assert (name, lost) == ("RankLost", [victim])
     assert found == {"threads": ["MainThread"], "alone": 1, "long": False}
@@ -298,8 +298,8 @@ def test_who_is_lost_before_shutdown_is_named_by_all_others(
     ranks: Ranks, victims: list[int], how: str, after: str, world: int
 ) -> None:
     options = {"victims": victims, "how": how, "after": after, "lost": victims}
-    told = values(ranks, "lost_before_shutdown", world, port=free_port(), **options)
-    survivors = [found for rank, found in enumerate(told) if rank not in victims]
+    reported = values(ranks, "lost_before_shutdown", world, port=free_port(), **options)
+    survivors = [found for rank, found in enumerate(reported) if rank not in victims]
     for found in survivors:
         name, message, lost = found["first"]
         assert (name, lost) == ("RankLost", victims)
@@ -317,11 +317,11 @@ def test_ranks_that_hang_are_warned_of_by_all_others(
     ranks: Ranks, slow: list[int], world: int
 ) -> None:
     options = {"victims": slow, "how": "hangs", "after": "groups", "lost": slow}
-    told = values(ranks, "lost_before_shutdown", world, port=free_port(), **options)
+    reported = values(ranks, "lost_before_shutdown", world, port=free_port(), **options)
     words, them = ("ranks 1 and 3", "them") if len(slow) > 1 else ("rank 0", "it")
     said = f"{words} did not shut down within 1 s and may still be at work; going on without {them}"
     rest = {"first": None, "again": None, "alone": 1, "threads": ["MainThread"]}
-    survivors = [found for rank, found in enumerate(told) if rank not in slow]
+    survivors = [found for rank, found in enumerate(reported) if rank not in slow]
     assert survivors == [{**rest, "said": f"{said}\n"}] * (world - len(slow))
 
 
@@ -349,8 +349,8 @@ def test_a_rank_that_comes_when_all_others_have_ended_ends_well(
 @pytest.mark.parametrize("error", ["none", "block", "finally"])
 def test_the_programs_own_error_comes_before_a_lost_rank(ranks: Ranks, error: str) -> None:
     options = {"error": error, "lost": [0]}
-    told = values(ranks, "rank_0_is_lost_and_block_ends", 2, port=free_port(), **options)
-    (name, message, lost), said, group = told[1]
+    reported = values(ranks, "rank_0_is_lost_and_block_ends", 2, port=free_port(), **options)
+    (name, message, lost), said, group = reported[1]
     assert not group
     if error == "none":
         assert (name, lost, said) == ("RankLost", [0], [])
@@ -372,8 +372,8 @@ def test_a_checked_call_names_who_is_lost_also_with_the_store(
     ranks: Ranks, victim: int, how: str, members: list[int]
 ) -> None:
     options = {"victim": victim, "how": how, "lost": [victim], "members": members}
-    told = values(ranks, "checked_is_lost", 4, port=free_port(), **options)
-    for rank, found in enumerate(told):
+    reported = values(ranks, "checked_is_lost", 4, port=free_port(), **options)
+    for rank, found in enumerate(reported):
         if rank != victim:
             assert (found[0], found[2]) == ("RankLost", [victim])
 
@@ -615,8 +615,8 @@ def test_the_groups_store_waits_as_long_as_the_group(ranks: Ranks) -> None:
 
 
 def test_a_rank_that_raises_leaves_at_once(ranks: Ranks) -> None:
-    told = values(ranks, "raises_inside", 2, port=free_port())
-    assert told == [["", False, 1], ["'mine'", False, 1]]
+    reported = values(ranks, "raises_inside", 2, port=free_port())
+    assert reported == [["", False, 1], ["'mine'", False, 1]]
 
 
 def test_a_group_that_lives_on_holds_no_port(training_ranks: Ranks) -> None:

@@ -49,9 +49,9 @@ def check_that_programs_find(ranks: Ranks, area: str) -> None:
         group=False,
         most_s=600.0,
     )
-    told = [sentence for sentence, _ in outcome.values[0]]
-    assert sum(map(bool, told)) >= MIN_FOUND, f"{told} of {names}"
-    assert sum(map(is_named, faults, told)) >= MIN_NAMED, f"{told} of {names}"
+    reported = [sentence for sentence, _ in outcome.values[0]]
+    assert sum(map(bool, reported)) >= MIN_FOUND, f"{reported} of {names}"
+    assert sum(map(is_named, faults, reported)) >= MIN_NAMED, f"{reported} of {names}"
 
 
 @pytest.mark.parametrize("area", ["generators", "ordering", "ranges", "autocast", "scaler"])

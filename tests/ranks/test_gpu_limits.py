@@ -234,7 +234,7 @@ def test_a_worlds_limit_begins_when_its_ranks_have_started(slow_ranks):
     assert hung.duration_s < 40, "the time of the start was waited for after it"
 
 
-def test_ranks_that_do_not_start_are_told_apart_from_those_that_hang(slow_ranks):
+def test_ranks_that_do_not_start_are_distinguished_from_those_that_hang(slow_ranks):
     # allowed: time without a CPU does not count
     outcome = slow_ranks.run(f"{RANKS}:value", 1, backend="late", timeout_s=1)
     assert outcome.first_failure.state is RankState.HUNG

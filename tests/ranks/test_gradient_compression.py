@@ -55,7 +55,7 @@ def test_equal_magnitudes_are_sent_in_the_order_of_memory(training_ranks: Ranks)
         assert kept == words(*[0] * 30, *[1, -1] * 35)
 
 
-def test_a_gradient_of_zeros_and_one_element_are_no_problem(training_ranks: Ranks) -> None:
+def test_a_gradient_of_zeros_and_one_element_are_harmless(training_ranks: Ranks) -> None:
     for ((average, kept),) in values(
         training_ranks, "one_parameter", gradients=[[[0.0] * 5] * 2], density=0.2
     ):
@@ -67,7 +67,7 @@ def test_a_gradient_of_zeros_and_one_element_are_no_problem(training_ranks: Rank
 
 
 def test_what_is_not_finite_is_sent_first_and_not_kept(training_ranks: Ranks) -> None:
-    """With one element of four sent: NaN goes, infinity and numbers beside it stay behind."""
+    """With one element of four sent: NaN goes, infinity and numbers next to it stay."""
     wild = [[9.0, math.nan, math.inf, 1.0], [9.0, 1.0, 1.0, 1.0]]
     tame = [[0.0, 0.0, 0.0, 2.0], [0.0, 0.0, 0.0, 0.0]]
     found = values(training_ranks, "one_parameter", gradients=[wild, tame], density=0.25)
@@ -78,7 +78,7 @@ def test_what_is_not_finite_is_sent_first_and_not_kept(training_ranks: Ranks) ->
 
 
 def test_sixteen_bits_keep_what_rounding_leaves_over(training_ranks: Ranks) -> None:
-    """257 is no bfloat16: 256 is sent, and the 1 stays for the next step."""
+    """257 is not a bfloat16: 256 is sent, and the 1 stays for the next step."""
     gradients = [[[2.0, 1.0], [0.0, 0.0]], [[0.0, 256.0], [0.0, 0.0]]]
     first, second = values(
         training_ranks, "one_parameter", gradients=gradients, density=0.5, dtype="bfloat16"
@@ -225,7 +225,7 @@ def test_a_state_of_another_model_is_refused_and_changes_nothing(
     assert own.state_dict()["kept"]["bias"].tolist() == [7.0, 7.0]
 
 
-def test_another_model_or_density_is_told(training_ranks: Ranks) -> None:
+def test_another_model_or_density_is_reported(training_ranks: Ranks) -> None:
     for model, density in values(training_ranks, "strange_uses"):
         assert "DDP reduces a parameter that is not of the model that TopK was given" in model
         assert "the ranks give TopK different densities: [0.25, 0.5]" in density

@@ -191,7 +191,7 @@ def test_ranks_agree_on_the_bits_of_what_is_rounded() -> None:
     assert digests[0] == digests[2] != digests[1]
 
 
-def test_a_result_that_is_as_it_was_is_no_input() -> None:
+def test_a_result_that_is_as_it_was_is_not_an_input() -> None:
     torch = pytest.importorskip("torch")
     from portagpu.suites.search.collectives.buffers import Buffer
 
@@ -199,8 +199,8 @@ def test_a_result_that_is_as_it_was_is_no_input() -> None:
     (content,) = model.all_reduce(e, 0)
     buffer = Buffer(content, "int32", torch.device("cpu"), moved=False)
     buffer.tensor.fill_(3)
-    told = "got 3 at element 0 of 1 in the result, not 5, which is the input of rank 1 alone"
-    assert buffer.difference() == told
+    reported = "got 3 at element 0 of 1 in the result, not 5, which is the input of rank 1 alone"
+    assert buffer.difference() == reported
     buffer.tensor = buffer.tensor.reshape(1, 1)
     assert buffer.difference() == "got [1, 1] as the shape of the result"
 
@@ -483,7 +483,7 @@ def without_a_call(rank: Rank) -> list[str] | None:
     return found
 
 
-def test_a_rank_that_leaves_out_a_call_is_told(search_ranks: Ranks) -> None:
+def test_a_rank_that_leaves_out_a_call_is_reported(search_ranks: Ranks) -> None:
     first, other, again = run(search_ranks, "without_a_call", 2)
     assert "all_reduce SUM of 12 int32 on ranks 0, 1: rank 1 got" in first
     assert again == first

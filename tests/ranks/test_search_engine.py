@@ -97,7 +97,7 @@ def test_a_short_search_runs_a_program_however_long_drawing_takes_to_load(
 
 
 class SlowStarts:
-    """A fork whose first processes take so many seconds before their first program."""
+    """A fork whose first processes take this many seconds before their first program."""
 
     def __init__(self, *seconds: float) -> None:
         self.seconds = [*seconds]
@@ -114,7 +114,7 @@ class SlowStarts:
         return WorldOutcome(place, (RankOutcome(0, RankState.DONE, value),), 0.1)
 
 
-def test_a_start_that_is_slow_once_is_no_fault_of_the_device() -> None:
+def test_a_start_that_is_slow_once_is_not_a_fault_of_the_device() -> None:
     fork = SlowStarts(30.0, 30.0)
     report = search(SearchRequest(area="adding", seconds=1.0), fork)
     assert (report.programs, report.failures) == (1, ())
@@ -131,7 +131,7 @@ def test_a_device_on_which_no_program_begins_fails() -> None:
 def test_a_short_search_runs_five_programs_of_a_slow_device(
     search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # the clock of the machine is no part of it: five take as long as they take
+    # the clock of the machine is not a part of it: five take as long as they take
     monkeypatch.setattr(engine, "MIN_S", 60.0)
     assert run(search_ranks, "SLOW", monkeypatch, seconds=0.01).programs == 5
 
@@ -163,7 +163,7 @@ def test_a_wrong_device_is_shown_by_the_smallest_program(
     )
 
 
-def test_a_flaky_device_fails_so_many_times_of_ten(
+def test_a_flaky_device_fails_this_many_times_of_ten(
     search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (failure,) = run(search_ranks, "FLAKY", monkeypatch).failures
@@ -190,17 +190,17 @@ def test_programs_that_end_their_process_are_named_and_the_search_goes_on(
 
 
 @pytest.mark.parametrize(
-    ("device", "told"), [("DAMAGED", "the sum is another one"), ("DAMAGED_DIES", "SIGSEGV")]
+    ("device", "reported"), [("DAMAGED", "the sum is another one"), ("DAMAGED_DIES", "SIGSEGV")]
 )
-def test_what_an_earlier_program_damaged_is_told_with_that_program(
-    search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch, device: str, told: str
+def test_what_an_earlier_program_damaged_is_reported_with_that_program(
+    search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch, device: str, reported: str
 ) -> None:
     monkeypatch.setattr(engine, "MAX_LOST", 1)
     monkeypatch.setattr(engine, "LOST_SHRINK_S", 300.0)
     (failure,) = run(search_ranks, device, monkeypatch, seed=2).failures
-    assert told in failure.difference
+    assert reported in failure.difference
     assert failure.seen == failure.runs
-    # the call that damages, and any four behind it: more than one program has
+    # the call that damages, and any four after it: more than one program has
     assert len(failure.program) == 5, program_line(failure.program)
     assert failure.program[0][1].get("n", 0) > 40
 
@@ -230,7 +230,7 @@ def test_repetitions_of_a_slow_program_do_not_share_the_time_of_one(
     assert (failure.difference, failure.seen, failure.runs) == ("the sum is another one", 10, 10)
 
 
-def test_a_death_now_and_then_is_told_as_such(
+def test_a_death_now_and_then_is_reported_as_such(
     search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = [("add", {"n": 77})]
@@ -252,14 +252,14 @@ def test_a_program_that_ends_the_server_of_its_rank_is_named(
 
 
 @pytest.mark.parametrize("program", [None, [("add", {"n": 77})]])
-def test_programs_of_which_nothing_is_judged_are_no_pass(
+def test_programs_of_which_nothing_is_judged_are_not_a_pass(
     search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch, program: Program | None
 ) -> None:
     report = run(search_ranks, "UNJUDGED", monkeypatch, program=program)
     runs = report.programs
     assert runs > 0
-    told = f"nothing of {runs} programs of adding was judged; no sample: {runs}"
-    assert report.not_here == told
+    reported = f"nothing of {runs} programs of adding was judged; no sample: {runs}"
+    assert report.not_here == reported
 
 
 PROGRAM = 'adding [["add",{"n":77}]]'
@@ -364,12 +364,12 @@ def test_a_busy_machine_excuses_all_but_values_and_what_always_fails(
     monkeypatch.setattr(engine.time, "monotonic", lambda: float(next(clock)))
     fork = Scripted([("right", QUIET), (what, first)], (seen, again))
     report = search(SearchRequest(area="adding", seconds=30.0), fork)
-    told, empty = report.failures, report.unsure
+    reported, empty = report.failures, report.unsure
     if not judged:
-        told, empty = empty, told
-    assert len(told) == 1, report
+        reported, empty = empty, reported
+    assert len(reported) == 1, report
     assert empty == ()
-    assert words in told[0].sentence
+    assert words in reported[0].sentence
     assert report.programs >= 5, "the round before counts"
     assert report.not_here == ""
 
@@ -440,7 +440,7 @@ def test_an_area_knows_the_calls_that_it_draws(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         (
             """generators [["sed", {}]]""",
@@ -464,10 +464,10 @@ def test_an_area_knows_the_calls_that_it_draws(name: str) -> None:
         ),
     ],
 )
-def test_a_program_with_an_unknown_call_is_wrong_usage(text: str, told: str) -> None:
+def test_a_program_with_an_unknown_call_is_wrong_usage(text: str, reported: str) -> None:
     with pytest.raises(ProgramError) as raised:
         conform(ConformOptions(backend="cpu", program=text))
-    assert str(raised.value) == told
+    assert str(raised.value) == reported
 
 
 def test_listed_programs_run_each_once(
@@ -489,7 +489,7 @@ def test_listed_programs_go_on_after_a_difference(
     assert {(failure.seen, failure.runs) for failure in report.failures} == {(10, 10)}
 
 
-def test_no_more_listed_programs_than_can_be_read_are_told(
+def test_no_more_listed_programs_than_can_be_read_are_reported(
     search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "MAX_LISTED", 3)
@@ -498,7 +498,7 @@ def test_no_more_listed_programs_than_can_be_read_are_told(
     assert report.programs < 60
 
 
-def test_listed_programs_go_on_behind_one_that_ends_its_process(
+def test_listed_programs_go_on_after_one_that_ends_its_process(
     search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = run(search_ranks, "LISTED_DIES", monkeypatch)
@@ -519,7 +519,9 @@ def test_listed_programs_come_in_the_order_of_the_seed(
     assert len(set(firsts)) > 1
 
 
-def test_what_a_machine_lacks_is_told(search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_machine_lacks_is_reported(
+    search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
     report = run(search_ranks, "LISTED_MISSING", monkeypatch)
     assert report.not_here == "install adding"
     again = run(search_ranks, "LISTED_MISSING", monkeypatch, program=[("add", {"n": 3})])
@@ -564,7 +566,7 @@ def test_a_program_is_one_line_of_text() -> None:
 @pytest.mark.parametrize(
     "text", ["", "adding", "adding []", "adding {", "adding [1]", 'adding [["add",3]]', "adding 7"]
 )
-def test_what_is_no_program_is_refused(text: str) -> None:
+def test_what_is_not_a_program_is_refused(text: str) -> None:
     with pytest.raises(ProgramError, match=r"not a program: .*; copy the text after --program"):
         from_text(text)
 

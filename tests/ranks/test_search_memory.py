@@ -107,7 +107,7 @@ def test_the_cpu_passes(search_ranks):
     assert first_programs(search_ranks, [""], 40) == [["", 40]]
 
 
-def test_pages_of_files_that_come_and_go_are_no_tensors(search_ranks):
+def test_pages_of_files_that_come_and_go_are_not_tensors(search_ranks):
     def make(slot):
         return "make", {"slot": slot, "size": 20 * MIB, "dtype": "float32", "maker": "full"}
 
@@ -137,16 +137,16 @@ CAUGHT = {
 
 
 @pytest.fixture(scope="module")
-def told(rank_server):
+def outcome_of(rank_server):
     """What programs tell of each fault, which the seventh finds at the latest, as measured."""
     every = first_programs(prepare(rank_server), [*CAUGHT], 200)
     return dict(zip(CAUGHT, (sentence for sentence, _ in every), strict=True))
 
 
 @pytest.mark.parametrize("name", CAUGHT)
-def test_a_fault_is_caught(told, name):
-    assert told[name], "no program found it"
-    assert CAUGHT[name] in told[name], told[name]
+def test_a_fault_is_caught(outcome_of, name):
+    assert outcome_of[name], "no program found it"
+    assert CAUGHT[name] in outcome_of[name], outcome_of[name]
 
 
 def test_the_catalogue_is_made_of_different_faults():

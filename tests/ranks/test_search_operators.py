@@ -134,7 +134,7 @@ def test_a_right_device_passes(found: dict[str, Any]) -> None:
     assert {*found["differences"]} == {""}
 
 
-def test_torchs_exceptions_and_random_results_are_told(found: dict[str, Any]) -> None:
+def test_torchs_exceptions_and_random_results_are_reported(found: dict[str, Any]) -> None:
     aside = found["aside"]
     assert "not compared: results are random" in aside["nn.functional.dropout"]
     assert "not compared: results are uninitialised" in aside["empty"]
@@ -143,7 +143,7 @@ def test_torchs_exceptions_and_random_results_are_told(found: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_told(found: dict[str, Any], fault: str) -> None:
+def test_a_fault_is_reported(found: dict[str, Any], fault: str) -> None:
     sentence = found["faults"][fault]
     for word in FAULTS[fault][1]:
         assert word in sentence
@@ -158,7 +158,7 @@ def test_a_fault_is_told(found: dict[str, Any], fault: str) -> None:
         ("no get_decorators", "have no get_decorators: its database is another one"),
     ],
 )
-def test_a_torch_without_the_database_is_told(
+def test_a_torch_without_the_database_is_reported(
     found: dict[str, Any], change: str, words: str
 ) -> None:
     assert words in found["missing"][change]

@@ -104,7 +104,7 @@ def random_programs(
     comm = rank.gpu.comm
     gpu: Any = rank.gpu
     gpu.comm = replace(comm, reduce_ops=comm.reduce_ops - {unclaimed})
-    told: list[tuple[str, int] | None] = []
+    outcome_of: list[tuple[str, int] | None] = []
     good = dict(vars(dist))
     for fault, seed in zip(faults, seeds, strict=True):
         rank.step(fault)
@@ -112,26 +112,26 @@ def random_programs(
         area = load_area("collectives-4")
         if rank.rank:
             area.follow(rank)
-            told.append(None)
+            outcome_of.append(None)
         else:
             with tempfile.TemporaryFile() as journal:
                 # without shrinking, and so without a clock
                 budget = Budget(seconds=math.inf, shrink_s=0.0, max_programs=most)
                 found = Round(area, rank, journal.fileno(), budget).run(seed)
             area.end(rank)
-            told.append((found.difference, found.programs))
+            outcome_of.append((found.difference, found.programs))
         vars(dist).update(good)
         if rank.broke_group:
             break
-    return told
+    return outcome_of
 
 
 def run_random_programs(ranks: Ranks, faults: Sequence[str], **options: Any) -> list[Any]:
-    """Of each fault what was told of it, and how many programs ran."""
-    told: list[Any] = []
-    while left := list(faults[len(told) :]):
+    """Of each fault what was reported, and how many programs ran."""
+    outcome_of: list[Any] = []
+    while left := list(faults[len(outcome_of) :]):
         arguments = {"faults": left, "seeds": [SEEDS[each] for each in left], **options}
-        told += ranks.run(
+        outcome_of += ranks.run(
             f"{Path(__file__)}:random_programs",
             4,
             arguments=arguments,
@@ -140,20 +140,22 @@ def run_random_programs(ranks: Ranks, faults: Sequence[str], **options: Any) -> 
             timeout_s=60.0,
             most_s=600.0,
         ).values[0]
-    return told
+    return outcome_of
 
 
 @pytest.fixture(scope="module")
-def told(rank_server: Ranks) -> dict[str, str]:
+def outcome_of(rank_server: Ranks) -> dict[str, str]:
     """What random programs tell of each fault."""
     every = run_random_programs(prepare(rank_server), SEARCHED)
     return {fault: difference for fault, (difference, _) in zip(SEARCHED, every, strict=True)}
 
 
 @pytest.mark.parametrize("fault", SEARCHED)
-def test_random_programs_find_the_fault_and_name_it(told: dict[str, str], fault: str) -> None:
-    assert told[fault], f"{PROGRAMS} random programs pass on a library that {fault}"
-    assert FAULTS[fault][1] in told[fault], f"the sentence does not tell the fault: {told[fault]}"
+def test_random_programs_find_the_fault_and_name_it(outcome_of: dict[str, str], fault: str) -> None:
+    assert outcome_of[fault], f"{PROGRAMS} random programs pass on a library that {fault}"
+    assert FAULTS[fault][1] in outcome_of[fault], (
+        f"the sentence does not tell the fault: {outcome_of[fault]}"
+    )
 
 
 def test_a_reduce_op_that_is_not_claimed_may_be_refused(search_ranks: Ranks) -> None:

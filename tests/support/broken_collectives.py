@@ -1,7 +1,7 @@
 """A backend whose collectives are broken, as a module that a test installs.
 
 Each fault is in one call of ``torch.distributed``, or in one dtype or op of it, so that the good
-ones beside it still pass. ``FAULTS`` names them with the case that catches each and a part of its
+ones next to it still pass. ``FAULTS`` names them with the case that catches each and a part of its
 sentence. Random programs tell one difference, so their faults are installed one at a time.
 """
 

@@ -14,7 +14,7 @@ from portagpu.base.errors import CollectiveError
 NAP_S = 300.0
 
 
-def told(action):
+def outcome_of(action):
     """What ``action`` raises, as [type, message, lost ranks, seconds], or its value."""
     started = time.monotonic()  # allowed: what is measured comes with the answer
     try:
@@ -37,7 +37,7 @@ def gaps(rank, *, name):
     comm = rank.gpu.comm.checked(timeout_s=60.0)
     call = getattr(comm, name, comm.all_reduce)
     parts = [[torch.ones(3, 2)] * 2] if name == "scatter" and rank.rank == 0 else []
-    found = told(lambda: call(mine, *parts))
+    found = outcome_of(lambda: call(mine, *parts))
     return [found, whole.tolist() == torch.ones(3, 4).tolist(), mine.sum().item()]
 
 
@@ -110,7 +110,7 @@ def differ(rank, kind):
         elif kind == "barrier":
             comm.all_reduce(four) if odd else comm.barrier()
 
-    return {"first": told(act), "then": told(comm.barrier), "tensor": four.tolist()}
+    return {"first": outcome_of(act), "then": outcome_of(comm.barrier), "tensor": four.tolist()}
 
 
 def lose(rank, how, victim, timeout_s):
@@ -125,13 +125,13 @@ def lose(rank, how, victim, timeout_s):
         if rank.rank == victim and how == "raises":
             raise ValueError("this rank gave up")
         if rank.rank == victim and how != "sleeps":
-            # inside: the others have been told of the call, and this rank never runs it
+            # inside: the others know of the call, and this rank never runs it
             signal_ = signal.SIGKILL if how == "killed" else signal.SIGSTOP
             comm._compare_calls = lambda *_: os.kill(os.getpid(), signal_)
             comm._store.set(comm._key(comm._number, "call", rank.rank), _same_call(tensor))
         comm.all_reduce(tensor)
 
-    return {"first": told(act), "then": told(comm.barrier)}
+    return {"first": outcome_of(act), "then": outcome_of(comm.barrier)}
 
 
 def _same_call(tensor):
@@ -146,7 +146,7 @@ def _same_call(tensor):
 def again(rank):
     """A mismatch, and a new group that works."""
     comm = rank.gpu.comm.checked(timeout_s=60.0)
-    first = told(lambda: comm.all_reduce(torch.ones(1 + rank.rank)))
+    first = outcome_of(lambda: comm.all_reduce(torch.ones(1 + rank.rank)))
     group = dist.new_group()
     fresh = rank.gpu.comm.checked(group, timeout_s=60.0)
     tensor = torch.ones(1)
@@ -158,9 +158,11 @@ def members(rank):
     """A checked group of two of three ranks."""
     group = dist.new_group([0, 2])
     if rank.rank == 1:
-        return told(lambda: rank.gpu.comm.checked(group))[1]
+        return outcome_of(lambda: rank.gpu.comm.checked(group))[1]
     comm = rank.gpu.comm.checked(group, timeout_s=60.0)
     tensor = torch.tensor([float(rank.rank)])
     comm.all_reduce(tensor)
-    odd = told(lambda: comm.all_reduce(torch.ones(1, dtype=torch.float64 if rank.rank else None)))
+    odd = outcome_of(
+        lambda: comm.all_reduce(torch.ones(1, dtype=torch.float64 if rank.rank else None))
+    )
     return [tensor.item(), odd[1]]

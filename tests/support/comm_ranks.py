@@ -30,7 +30,7 @@ from tests.support.waits import wait_until
 TIMEOUT_S = 4.0
 
 
-def told(action):
+def outcome_of(action):
     """What ``action`` raises, as [type, message, lost ranks]; else None."""
     try:
         action()
@@ -105,7 +105,7 @@ def fail(rank, port, world_size, numbers=None, victim=None, how="never"):
         init_module.meet = _then(init_module.meet, lambda: os.kill(os.getpid(), end))
     number, size = (numbers or range(rank.world))[me], world_size[me]
     method = f"tcp://127.0.0.1:{port}"
-    first = told(
+    first = outcome_of(
         lambda: rank.gpu.comm.init(
             rank=number, world_size=size, init_method=method, timeout_s=TIMEOUT_S
         )
@@ -139,7 +139,7 @@ def joins_what_ends(rank):
         thread = threading.Thread(target=answer_once)
         thread.start()
         options = {"rank": 1, "world_size": 2, "timeout_s": 0.5}
-        found = told(lambda: rank.gpu.comm.init(init_method=method, **options))
+        found = outcome_of(lambda: rank.gpu.comm.init(init_method=method, **options))
         thread.join()
     return found
 
@@ -150,7 +150,7 @@ def one_device(rank, port, devices):
         uuid=devices[rank.rank], pci=None, listens=lambda: False, labelled_block=None
     )
     comm = replace(rank.gpu.comm, device_ids=[0], _gpu=gpu)
-    return told(lambda: comm.init(timeout_s=60.0, init_method=f"tcp://127.0.0.1:{port}"))
+    return outcome_of(lambda: comm.init(timeout_s=60.0, init_method=f"tcp://127.0.0.1:{port}"))
 
 
 def lose(rank, port, victim, how):
@@ -162,7 +162,7 @@ def lose(rank, port, victim, how):
         os.kill(os.getpid(), {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}[how])
     work = dist.all_reduce(torch.ones(4), async_op=True)
     started = time.monotonic()  # allowed: what is measured comes with the answer
-    first = told(lambda: world.shutdown(timeout_s=1.0))  # allowed: what it limits never ends
+    first = outcome_of(lambda: world.shutdown(timeout_s=1.0))  # allowed: what it limits never ends
     seconds = time.monotonic() - started  # allowed: what is measured comes with the answer
     del work
     with rank.gpu.comm.init(rank=0, world_size=1) as alone:
@@ -195,10 +195,12 @@ def lost_before_shutdown(rank, port, victims, how, after):
             time.sleep(300.0)
         os.kill(os.getpid(), {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}[how])
     with tempfile.TemporaryFile("w+") as file, contextlib.redirect_stderr(file):
-        first = told(lambda: world.shutdown(timeout_s=1.0))  # allowed: what it limits never ends
+        first = outcome_of(
+            lambda: world.shutdown(timeout_s=1.0)
+        )  # allowed: what it limits never ends
         file.seek(0)
         said = file.read()
-    again = told(rank.gpu.comm.shutdown)
+    again = outcome_of(rank.gpu.comm.shutdown)
     with rank.gpu.comm.init(rank=0, world_size=1) as alone:
         return {
             "first": first,
@@ -228,7 +230,7 @@ def waits_for_the_last(rank, port):
     others = [f"left/{each}" for each in range(1, rank.world)]
     if rank.rank == 0:
         wait_until(partial(init_module._run.store.check, others), "the others do not leave")
-    return told(lambda: world.shutdown(timeout_s=60.0))
+    return outcome_of(lambda: world.shutdown(timeout_s=60.0))
 
 
 def comes_late(rank, method, late, note):
@@ -243,7 +245,7 @@ def comes_late(rank, method, late, note):
             wait_until(partial(is_lost, *map(int, path.read_text().split())), f"{each} is there")
     with tempfile.TemporaryFile("w+") as file, contextlib.redirect_stderr(file):
         # the late one never has to wait
-        first = told(lambda: world.shutdown(timeout_s=300.0 if rank.rank == late else 1.0))
+        first = outcome_of(lambda: world.shutdown(timeout_s=300.0 if rank.rank == late else 1.0))
         file.seek(0)
         said = file.read()
     path = Path(f"{note}/{rank.rank}")
@@ -295,7 +297,7 @@ def rank_0_is_lost_and_block_ends(rank, port, error):
                 if error == "finally":
                     world.shutdown()
 
-    return [told(act), said, dist.is_initialized()]
+    return [outcome_of(act), said, dist.is_initialized()]
 
 
 def checked_is_lost(rank, port, victim, how, members):
@@ -309,8 +311,8 @@ def checked_is_lost(rank, port, victim, how, members):
         os.kill(os.getpid(), {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}[how])
     first = None
     while first is None:
-        # a rank that is no member may take a moment to die
-        first = told(lambda: comm.all_reduce(torch.ones(4)))
+        # a rank that is not a member may take a moment to die
+        first = outcome_of(lambda: comm.all_reduce(torch.ones(4)))
     # as the end of a program that does not catch it: the store ends with rank 0
     rank.gpu.comm.shutdown(0.0)
     return first
@@ -334,7 +336,7 @@ def keeps_other_sockets(rank, port, victim):
     if rank.rank == victim:
         os.kill(os.getpid(), signal.SIGSTOP)
     work = dist.all_reduce(torch.ones(4), async_op=True)
-    told(lambda: world.shutdown(timeout_s=0.5))  # allowed: what it limits never ends
+    outcome_of(lambda: world.shutdown(timeout_s=0.5))  # allowed: what it limits never ends
     del work
     alive = 0
     for here, there in pairs:
@@ -371,7 +373,7 @@ def forks(rank, port):
         child = os.fork()
         if child == 0:
             try:
-                again = told(lambda: rank.gpu.comm.init(rank=0, world_size=1))
+                again = outcome_of(lambda: rank.gpu.comm.init(rank=0, world_size=1))
                 world.shutdown(0.0)
                 os.write(writer, again[1].encode())
             finally:
@@ -429,10 +431,10 @@ def checked(rank, port):
     with rank.gpu.comm.init(
         timeout_s=60.0, init_method=f"tcp://127.0.0.1:{port}", checked=True
     ) as world:
-        first = told(lambda: world.checked.all_reduce(torch.ones(3 + rank.rank)))
+        first = outcome_of(lambda: world.checked.all_reduce(torch.ones(3 + rank.rank)))
         plain = None
         if world.checks_plain_calls:
-            plain = told(lambda: dist.all_reduce(torch.ones(2)))
+            plain = outcome_of(lambda: dist.all_reduce(torch.ones(2)))
         return {"first": first, "plain": plain, "covers": world.checks_plain_calls}
 
 
@@ -466,7 +468,7 @@ def plain(rank, kind):
             time.sleep(3.0)  # allowed: it is late for a call of 1 s
             dist.all_reduce(four)
 
-    first = told(act)
+    first = outcome_of(act)
     stop()
     after = torch.ones(1)
     dist.all_reduce(after)

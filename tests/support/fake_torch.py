@@ -54,7 +54,7 @@ class Uuid:
 
 @dataclass
 class FakeDriver:
-    """The state behind one fake build; ``calls`` is what reached it, with the device each time."""
+    """The state after one fake build; ``calls`` is what reached it, with the device each time."""
 
     kind: str
     gpus: Sequence[RecordedGpu]

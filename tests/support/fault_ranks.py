@@ -71,12 +71,12 @@ def first_programs(
 
     ``most`` at most. No clock decides, and nothing is shrunk. The fault "" is none.
     """
-    told = []
+    reported = []
     for fault in faults:
         rank.step(fault)
         with _fault(rank, area, fault) if fault else contextlib.nullcontext():
-            told.append(_first_programs(rank, area, number, most))
-    return told
+            reported.append(_first_programs(rank, area, number, most))
+    return reported
 
 
 def _first_programs(rank: Rank, area: str, number: int, most: int) -> tuple[str, int] | None:
@@ -90,10 +90,10 @@ def _first_programs(rank: Rank, area: str, number: int, most: int) -> tuple[str,
         if listed is None:
             budget = Budget(seconds=math.inf, shrink_s=0.0, max_programs=most)
             drawn = Round(found, rank, journal.fileno(), budget).run(number)
-            told = drawn.difference, drawn.programs
+            reported = drawn.difference, drawn.programs
         else:
             listing = Listing(found, rank, journal.fileno(), 0)
             listing.run(found.ordered(listed, number)[:most], math.inf, 1)
-            told = listing.found[0][1][0] if listing.found else "", listing.programs
+            reported = listing.found[0][1][0] if listing.found else "", listing.programs
     found.end(rank)
-    return told
+    return reported

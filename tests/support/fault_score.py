@@ -193,8 +193,8 @@ def main() -> None:
                 elsewhere = each.fault.area != fault.area
                 if elsewhere or not (given.quiet and each.mark == "caught"):
                     where = f"{each.fault.area}: " if elsewhere else ""
-                    told = f"[{where}{each.programs} programs] {each.sentence[:160]}"
-                    print(f"{each.mark}  {area}: {fault.name}  {told}", flush=True)
+                    reported = f"[{where}{each.programs} programs] {each.sentence[:160]}"
+                    print(f"{each.mark}  {area}: {fault.name}  {reported}", flush=True)
                 if given.print and each.sentence:
                     print(f"FAIL: {failure(server, fault, given.seed, seconds)}", flush=True)
             print(line(area, scores, found_by), flush=True)

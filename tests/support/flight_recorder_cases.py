@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DumpCase:
-    """``documents`` are the dumps of ranks 0, 1 ...; ``shows`` the findings that are no PASS.
+    """``documents`` are the dumps of ranks 0, 1 ...; ``shows`` the findings that are not PASS.
 
     ``torch_says`` is what torch's own test states, empty for a case of ours. ``pair`` compares the
     first calls of two ranks alone, as most of torch's cases do.
@@ -84,7 +84,7 @@ SUM = event("all_reduce", SQUARE, SQUARE)
 GATHER = event("gather", SQUARE, [[4, 4], [4, 4]], "completed")
 DONE = event("all_reduce", SQUARE, SQUARE, "completed")
 RUNNING = ["in-flight"]
-"""A call that all made alike and none has done."""
+"""A call that all made in the same way and none has done."""
 
 
 def _pair(

@@ -60,7 +60,7 @@ _PUBLISHED_BYTES: Final = 1 << 16
 _ANCHOR: Final = re.compile(r' id="([^"]*)"')
 _LINK: Final = re.compile(r' href="#([^"]*)"')
 OUTSIDE: Final = "portagpu-outside-of-the-recording"
-"""What a file beside each tree says: it must be in no document."""
+"""What a file next to each tree says: it must be in no document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def own() -> Iterator[Machine]:
 
 
 def recorded() -> Iterator[Machine]:
-    """The published topologies, where they lie beside this checkout, and their links."""
+    """The published topologies, where they lie next to this checkout, and their links."""
     for folder in sorted((RECORDINGS / "kfd").glob("*/")) + sorted(
         (RECORDINGS / "sysfs-infiniband").glob("*/")
     ):
@@ -145,7 +145,7 @@ def texts() -> Iterator[Machine]:
 
 
 def published() -> Iterator[Machine]:
-    """The published outputs of tools, where they lie beside this checkout: each a recording."""
+    """The published outputs of tools, where they lie next to this checkout: each a recording."""
     for path in sorted(RECORDINGS.rglob("*")):
         small = path.is_file() and path.stat().st_size <= _PUBLISHED_BYTES
         if small and path.name != "MANIFEST.md" and "sys" not in path.parts:

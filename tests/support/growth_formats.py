@@ -23,7 +23,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-# last, as for the tests: of an installed package the checkout beside them is not what is read
+# last, as for the tests: of an installed package the checkout next to them is not what is read
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from portagpu.facts.formats.cleaning import decode_text

@@ -15,11 +15,11 @@ from portagpu.devices.collectives.compression import TopK, top_k_hook
 
 
 def bits(tensor):
-    """The tensor's bytes as integers, so that NaN and -0.0 are told apart."""
+    """The tensor's bytes as integers, so that NaN and -0.0 are distinguished."""
     return tensor.contiguous().reshape(-1).view(torch.uint8).tolist()
 
 
-def told(call):
+def outcome_of(call):
     """What the call raises, as [type, message], or its value."""
     try:
         return call()
@@ -53,7 +53,7 @@ def gathers_what_differs(rank, *, kind):
             "rows": torch.zeros(0, 3),
             "strided": torch.arange(6.0).reshape(3, 2).t(),
         }[kind]
-    found = told(lambda: [each.tolist() for each in helpers.all_gather_uneven(mine)])
+    found = outcome_of(lambda: [each.tolist() for each in helpers.all_gather_uneven(mine)])
     after = torch.ones(1)
     dist.all_reduce(after)
     return [found, after.item()]
@@ -68,8 +68,8 @@ def strange_tensors(rank):
     helpers.all_gather_bytes(whole, mine)
     sent = (torch.tensor([1.0, 2j]) * (rank.rank + 1)).conj()
     helpers.broadcast_bytes(sent)
-    sparse = told(lambda: helpers.all_gather_uneven(torch.ones(2).to_sparse()))
-    wider = told(lambda: helpers.all_reduce_wider(torch.ones(2).to_sparse()))
+    sparse = outcome_of(lambda: helpers.all_gather_uneven(torch.ones(2).to_sparse()))
+    wider = outcome_of(lambda: helpers.all_reduce_wider(torch.ones(2).to_sparse()))
     group = dist.new_group([0])
     other = ""
     if rank.rank:
@@ -92,7 +92,7 @@ def reduces(rank, *, values, dtype, op, name="all_reduce_with_nan", fault=""):
     strided = torch.stack([mine, torch.zeros_like(mine)], 1)[:, 0]
     call = getattr(helpers, name)
     op = getattr(dist.ReduceOp, op)
-    failure = told(lambda: (call(mine, op), call(strided, op))[2:])
+    failure = outcome_of(lambda: (call(mine, op), call(strided, op))[2:])
     return failure or [bits(mine), bits(strided)]
 
 
@@ -121,14 +121,14 @@ def moves_what_does_not_fit(rank):
     del rank
     four, half = torch.zeros(4), torch.zeros(4, dtype=torch.float16)
     return [
-        told(lambda: helpers.all_gather_bytes(four, four)),
-        told(lambda: helpers.all_gather_bytes(torch.zeros(8), half)),
-        told(lambda: helpers.all_gather_bytes(torch.zeros(8, 2)[:, 0], four)),
-        told(lambda: helpers.all_to_all_bytes(torch.zeros(4, 2), torch.zeros(4, 3))),
-        told(lambda: helpers.all_to_all_bytes(torch.tensor(1.0), torch.tensor(1.0))),
-        told(lambda: helpers.all_to_all_bytes(four, four, [1, 2], [2, 2])),
-        told(lambda: helpers.all_to_all_bytes(four, four, [2, 2], [-1, 5])),
-        told(lambda: helpers.all_to_all_bytes(torch.zeros(3), torch.zeros(3))),
+        outcome_of(lambda: helpers.all_gather_bytes(four, four)),
+        outcome_of(lambda: helpers.all_gather_bytes(torch.zeros(8), half)),
+        outcome_of(lambda: helpers.all_gather_bytes(torch.zeros(8, 2)[:, 0], four)),
+        outcome_of(lambda: helpers.all_to_all_bytes(torch.zeros(4, 2), torch.zeros(4, 3))),
+        outcome_of(lambda: helpers.all_to_all_bytes(torch.tensor(1.0), torch.tensor(1.0))),
+        outcome_of(lambda: helpers.all_to_all_bytes(four, four, [1, 2], [2, 2])),
+        outcome_of(lambda: helpers.all_to_all_bytes(four, four, [2, 2], [-1, 5])),
+        outcome_of(lambda: helpers.all_to_all_bytes(torch.zeros(3), torch.zeros(3))),
     ]
 
 

@@ -180,7 +180,7 @@ ENDS = (slice(None, 64), slice(-64, None))
 
 
 def check_adamw_step_as_torch():
-    """Twenty steps beside torch's fused AdamW, and a gradient that is not finite."""
+    """Twenty steps next to torch's fused AdamW, and a gradient that is not finite."""
     generator = torch.Generator().manual_seed(SEED)
     start = values((5000,), torch.float32, generator)
     for decay in (0.0, 0.1):

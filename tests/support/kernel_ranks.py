@@ -33,7 +33,7 @@ def compared(
     columns: int = 20,
     few: bool = True,
 ) -> list[dict[str, Any]]:
-    """What a kernel beside torch's operator and beside a copy gives, with that fault or "none".
+    """What a kernel next to torch's operator and next to a copy gives, with that fault or "none".
 
     With ``few`` samples, or with as many as ``--quick`` takes.
     """

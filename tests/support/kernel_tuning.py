@@ -78,7 +78,7 @@ class Bench:
         return TIMES[self.ran[-1]]
 
     def tune(self, *, anew=False, x=X):
-        """What is tuned, as its place in ``CONFIGS``; ``anew`` is as another process would."""
+        """What is tuned, as its place in ``CONFIGS``; ``again`` is as another process would."""
         if anew:
             tuning._checked.clear()
         self.ran, self.timed = [], []

@@ -1,4 +1,4 @@
-"""Programs that users start, on the CPU, with a time limit and no process left behind."""
+"""Programs that users start, on the CPU, with a time limit and no process left over."""
 
 from __future__ import annotations
 

@@ -32,8 +32,8 @@ def looped(names: str, values: Iterable[Any]) -> Callable[[Callable[..., None]],
                 try:
                     test(**{**given, **own})
                 except BaseException as error:
-                    told = ", ".join(f"{name}={own[name]!r}"[:200] for name in arguments)
-                    error.add_note(f"with {told}")
+                    reported = ", ".join(f"{name}={own[name]!r}"[:200] for name in arguments)
+                    error.add_note(f"with {reported}")
                     raise
 
         signature = inspect.signature(test)

@@ -69,9 +69,9 @@ def _told(rank: Rank, area: Area) -> str:
 
 def _without_expecttest(rank: Rank, area: Area) -> str:
     sys.modules["expecttest"] = None  # type: ignore[assignment]
-    told = _told(rank, area)
+    reported = _told(rank, area)
     del sys.modules["expecttest"]
-    return told
+    return reported
 
 
 def _other_databases(rank: Rank, area: Area) -> dict[str, str]:

@@ -20,7 +20,7 @@ WIDTH, LAYERS, BATCH = 8, 8, 16
 
 
 class Layer(nn.Module):
-    """Two products beside a residual."""
+    """Two products next to a residual."""
 
     def __init__(self):
         super().__init__()
@@ -301,7 +301,7 @@ def local(tensor):
     return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
 
 
-def told(call):
+def outcome_of(call):
     """[type, message] of what the call raises; None without an error."""
     try:
         call()
@@ -375,7 +375,7 @@ def clips(rank, *, values, norm, split="[0-5]", tp=1, pp=1, own=False):
         for each in layer.parameters():
             each.grad = torch.full_like(each, values[int(name)]).detach()
     if own:
-        return told(lambda: nn.utils.clip_grad_norm_(model.parameters(), 1.0, norm))
+        return outcome_of(lambda: nn.utils.clip_grad_norm_(model.parameters(), 1.0, norm))
     found = pg.parallel.clip_grad_norm_(model.parameters(), 1.0, norm, mesh=mesh)
     left = [local(each.grad).abs().max().item() for each in model.parameters()]
     dist.barrier()
@@ -421,7 +421,7 @@ def nested_blocks(rank):
 
 
 class Listed(nn.Module):
-    """Layers in a list, beside one."""
+    """Layers in a list, next to one."""
 
     def __init__(self):
         super().__init__()
@@ -473,10 +473,10 @@ def refusals(rank):
     loss = nn.MSELoss()
 
     def applied(on=mesh, plan=None, **recipe):
-        return told(lambda: parallel.apply(Recipe(**recipe), model, on, tensor_plan=plan))
+        return outcome_of(lambda: parallel.apply(Recipe(**recipe), model, on, tensor_plan=plan))
 
     def scheduled(parts, part=model, **options):
-        return told(lambda: parallel.schedule([part] * parts, pipe, loss, **options))
+        return outcome_of(lambda: parallel.schedule([part] * parts, pipe, loss, **options))
 
     from torch.distributed.tensor.parallel import ColwiseParallel
 
@@ -487,44 +487,44 @@ def refusals(rank):
     again = parallel.recompute(model_of("float32"))
     norms = [model.parameters(), -1.0], [model.parameters(), 1.0, 0]
     return {
-        "size": told(lambda: parallel.mesh(tp=2.0, gpu=rank.gpu)),
-        "layout": told(lambda: parallel.mesh(2, gpu=rank.gpu)),
-        "classes": told(lambda: parallel.shard(model, mesh, "Layer")),
-        "container": told(lambda: parallel.shard(Listed(), mesh, nn.ModuleList)),
-        "dtype": told(lambda: parallel.shard(model, mesh, compute="bf16")),
+        "size": outcome_of(lambda: parallel.mesh(tp=2.0, gpu=rank.gpu)),
+        "layout": outcome_of(lambda: parallel.mesh(2, gpu=rank.gpu)),
+        "classes": outcome_of(lambda: parallel.shard(model, mesh, "Layer")),
+        "container": outcome_of(lambda: parallel.shard(Listed(), mesh, nn.ModuleList)),
+        "dtype": outcome_of(lambda: parallel.shard(model, mesh, compute="bf16")),
         "host": applied(**fsdp2, offload="parameters"),
-        "twice": told(lambda: parallel.shard(sharded, mesh)),
-        "wrapped": told(lambda: parallel.shard(replicas, mesh)),
-        "replicas": told(lambda: parallel.replicate(sharded, mesh, gpu=rank.gpu)),
-        "device": told(lambda: parallel.replicate(Layer().to("meta"), mesh, gpu=rank.gpu)),
-        "tied": told(lambda: parallel.shard(tied(), mesh)),
-        "blocks": told(lambda: parallel.shard(tied(), mesh, Layer) and None),
-        "stages": told(lambda: parallel.split(tied(), pipe)),
-        "repeated": told(lambda: parallel.split(nn.Sequential(layer, Layer(), layer), pipe)),
-        "forward": told(lambda: parallel.split(Doubled(*model), pipe)),
+        "twice": outcome_of(lambda: parallel.shard(sharded, mesh)),
+        "wrapped": outcome_of(lambda: parallel.shard(replicas, mesh)),
+        "replicas": outcome_of(lambda: parallel.replicate(sharded, mesh, gpu=rank.gpu)),
+        "device": outcome_of(lambda: parallel.replicate(Layer().to("meta"), mesh, gpu=rank.gpu)),
+        "tied": outcome_of(lambda: parallel.shard(tied(), mesh)),
+        "blocks": outcome_of(lambda: parallel.shard(tied(), mesh, Layer) and None),
+        "stages": outcome_of(lambda: parallel.split(tied(), pipe)),
+        "repeated": outcome_of(lambda: parallel.split(nn.Sequential(layer, Layer(), layer), pipe)),
+        "forward": outcome_of(lambda: parallel.split(Doubled(*model), pipe)),
         "none": scheduled(0, micro_batches=4),
         "key": applied(tensors, {"*.upp": ColwiseParallel()}, **fsdp2),
-        "untied": told(
+        "untied": outcome_of(
             lambda: parallel.apply(
                 Recipe(**whole), tied(), tensors, tensor_plan={"2": ColwiseParallel()}
             )
         ),
-        "again": told(lambda: parallel.recompute(again)),
-        "negative": told(lambda: parallel.clip_grad_norm_(*norms[0])),
-        "norm": told(lambda: parallel.clip_grad_norm_(*norms[1])),
-        "world": told(lambda: parallel.mesh(tp=3, gpu=rank.gpu)),
-        "product": told(lambda: parallel.mesh(dp=2, tp=2, gpu=rank.gpu)),
-        "zero": told(lambda: parallel.mesh(pp=0, gpu=rank.gpu)),
-        "both": told(lambda: parallel.mesh(Layout(dp=2), tp=2, gpu=rank.gpu)),
-        "context": told(lambda: parallel.mesh(Layout(cp=2), gpu=rank.gpu)),
+        "again": outcome_of(lambda: parallel.recompute(again)),
+        "negative": outcome_of(lambda: parallel.clip_grad_norm_(*norms[0])),
+        "norm": outcome_of(lambda: parallel.clip_grad_norm_(*norms[1])),
+        "world": outcome_of(lambda: parallel.mesh(tp=3, gpu=rank.gpu)),
+        "product": outcome_of(lambda: parallel.mesh(dp=2, tp=2, gpu=rank.gpu)),
+        "zero": outcome_of(lambda: parallel.mesh(pp=0, gpu=rank.gpu)),
+        "both": outcome_of(lambda: parallel.mesh(Layout(dp=2), tp=2, gpu=rank.gpu)),
+        "context": outcome_of(lambda: parallel.mesh(Layout(cp=2), gpu=rank.gpu)),
         "zero1": applied(sharding="zero1"),
         "mixed-fp8": applied(precision="mixed-fp8", sharding="fsdp2"),
         "offload": applied(offload="optimizer", sharding="fsdp2", precision="fp32"),
         "tensors": applied(tensors, sharding="fsdp2", precision="fp32"),
-        "layers": told(lambda: parallel.shard(model, mesh, nn.LSTM)),
-        "recompute": told(lambda: parallel.recompute(model, kind="half")),
-        "cut": told(lambda: parallel.split(model[0], pipe)),
-        "few": told(lambda: parallel.split(model[:1], pipe)),
+        "layers": outcome_of(lambda: parallel.shard(model, mesh, nn.LSTM)),
+        "recompute": outcome_of(lambda: parallel.recompute(model, kind="half")),
+        "cut": outcome_of(lambda: parallel.split(model[0], pipe)),
+        "few": outcome_of(lambda: parallel.split(model[:1], pipe)),
         "kind": scheduled(1, micro_batches=4, kind="zero-bubble"),
         "parts": scheduled(2, micro_batches=4),
         "fill": scheduled(1, micro_batches=1),
@@ -539,19 +539,21 @@ def saves_two_of_one_name(rank, *, folder):
     """Stages whose names both begin at 0."""
     mesh = pg.parallel.mesh(pp=2, gpu=rank.gpu)
     stage = nn.Sequential(Layer())
-    return told(lambda: pg.parallel.save(folder, 1, stage, sgd(stage.parameters()), mesh=mesh))
+    return outcome_of(
+        lambda: pg.parallel.save(folder, 1, stage, sgd(stage.parameters()), mesh=mesh)
+    )
 
 
 def saves_apart(rank, *, folder):
-    """What ranks raise that give other steps, other folders, and what is no JSON."""
+    """What ranks raise that give other steps, other folders, and what is not JSON."""
     model = nn.Sequential(Layer())
     stepper = sgd(model.parameters())
     mine = f"{folder}/{rank.rank}"
     extra = {"bad": object()} if rank.rank == 0 else None
     return [
-        told(lambda: pg.parallel.save(folder, 1 + rank.rank, model, stepper)),
-        told(lambda: pg.parallel.save(mine, 1, model, stepper)),
-        told(lambda: pg.parallel.save(folder, 1, model, stepper, extra=extra)),
+        outcome_of(lambda: pg.parallel.save(folder, 1 + rank.rank, model, stepper)),
+        outcome_of(lambda: pg.parallel.save(mine, 1, model, stepper)),
+        outcome_of(lambda: pg.parallel.save(folder, 1, model, stepper, extra=extra)),
     ]
 
 
@@ -566,7 +568,7 @@ def saves_on_a_full_disk(rank, *, folder):
     if rank.rank == 1:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
     try:
-        found = told(lambda: pg.parallel.save(folder, 1, model, stepper))
+        found = outcome_of(lambda: pg.parallel.save(folder, 1, model, stepper))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     dist.barrier()
@@ -578,4 +580,4 @@ def saves_where_only_the_first_may_not(rank, *, folder):
     model = nn.Sequential(Layer())
     stepper = sgd(model.parameters())
     pg.parallel.save(folder, 1, model, stepper)
-    return told(lambda: pg.parallel.save(folder, 1, model, stepper))
+    return outcome_of(lambda: pg.parallel.save(folder, 1, model, stepper))

@@ -36,7 +36,7 @@ def graph(count: int, speeds: dict[tuple[int, int], float], own: int = 0) -> Pla
 
 
 def alike(count: int, speed: float = 100) -> PlaceGraph:
-    """All GPUs behind one switch."""
+    """All GPUs on one switch."""
     return graph(count, dict.fromkeys(combinations(range(count), 2), speed))
 
 

@@ -32,7 +32,7 @@ def reduce(rank):
 
 
 def remember(name, value):
-    """What the server is told before it forks ranks."""
+    """What the server gets before it forks ranks."""
     os.environ[name] = value
 
 

@@ -3,7 +3,7 @@
 ``python rocm_smi_replay.py TREE`` builds, on file systems in memory over /sys/class and
 /sys/module, what the library looks at: the recorded KFD topology, a DRM card for each of its GPUs
 with the files of PCI that name it, and a driver that is loaded. Files that the recording lacks and
-the library insists on (``gpu_id``, ``name``, the ids of PCI) are made from the properties beside
+the library insists on (``gpu_id``, ``name``, the ids of PCI) are made from the properties next to
 them. It prints one JSON document with what the library answers.
 
 Behaviour of the library: ROCm/rocm_smi_lib, src/rocm_smi_main.cc and rocm_smi_kfd.cc.

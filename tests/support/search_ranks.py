@@ -118,7 +118,7 @@ class LoadsForLong(Adding):
 
 
 class Damaged(Adding):
-    """Programs of four calls at most; what is wrong comes four calls behind one that adds above 40.
+    """Programs of four calls at most; what is wrong comes four calls after one that adds above 40.
 
     So another program damages what the one uses that fails, and all later ones of the process.
     """

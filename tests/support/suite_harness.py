@@ -147,7 +147,7 @@ def _processes() -> Ranks:
 def search_there(area: str, table: str, fault: str) -> None:
     """Random programs on a CPU with that fault, of FAULTS or PATCHES, in a process of their own.
 
-    This process frees and takes memory beside a program.
+    This process frees and takes memory next to a program.
     """
     outcome = _processes().run(
         f"{ROOT / 'tests/support/fault_ranks.py'}:search_as_a_case",

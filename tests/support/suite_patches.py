@@ -1,4 +1,4 @@
-"""Faults beside the device: in torch's operations, in facts, in readers and in vendors' names.
+"""Faults next to the device: in torch's operations, in facts, in readers and in vendors' names.
 
 Each is a function that breaks one thing until the test's end, with the case that catches it and a
 part of its sentence.
@@ -215,7 +215,7 @@ TUNED = Comm(
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """A fault beside the device; ``attributes`` are those of the handle."""
+    """A fault next to the device; ``attributes`` are those of the handle."""
 
     case: str
     sentence: str | re.Pattern[str]

@@ -135,7 +135,7 @@ def timeline(
 ) -> Timeline:
     """``kernels`` kernels, shared equally among ``devices``, in steps of ``per_step`` a device.
 
-    Each step has a copy to the device, 4 collectives on a second stream beside compute, and the
+    Each step has a copy to the device, 4 collectives on a second stream next to compute, and the
     ranges step > forward, backward, optimizer. ``wait_ns`` lengthens the collectives' kernels, as
     a rank that waits for others has them. ``names`` are the compute kernels'.
     """

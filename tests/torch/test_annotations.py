@@ -211,7 +211,7 @@ int roctxProfilerResume(uint64_t thread) { say("resume", thread ? "one" : "all")
 
 @pytest.fixture
 def roctx(monkeypatch, tmp_path):
-    """A stand-in of rocprofiler-sdk's library; returns a function for the lines it was told."""
+    """A stand-in of rocprofiler-sdk's library; returns a function for the lines that it gets."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("a C compiler builds the stand-in of ROCTx")
@@ -306,8 +306,8 @@ def test_a_process_that_no_tool_is_announced_to_is_idle(monkeypatch, roctx):
 class FakeDomain:
     """What ``nvtx.get_domain`` gives where a tool is attached (nvtx 0.2.17, nvtx/_lib/lib.pyx)."""
 
-    def __init__(self, name, told):
-        self.name, self.told = name, told
+    def __init__(self, name, reported):
+        self.name, self.told = name, reported
 
     def get_event_attributes(self, message=None, color=None, category=None, payload=None):
         assert category is None
@@ -325,16 +325,16 @@ class DummyDomain:
 
 
 def test_the_nvtx_package_gets_domain_color_and_payload(monkeypatch):
-    told = []
-    module = SimpleNamespace(get_domain=lambda name: FakeDomain(name, told))
+    reported = []
+    module = SimpleNamespace(get_domain=lambda name: FakeDomain(name, reported))
     monkeypatch.setitem(sys.modules, "nvtx", module)
     _, driver = open_gpu(monkeypatch, "h100")
     with pg.annotate("forward", color="red", step=3), pg.annotate("plain", domain="mine"):
         pass
     with pg.annotate("all", step=3, name_="ü", last=True, loss=0.5, huge=2**70, empty=""):
         pass
-    record = told[4][3]
-    assert told[:4] == [
+    record = reported[4][3]
+    assert reported[:4] == [
         ("portagpu", "forward {'step':3}", 0xFF0000, 3),
         ("mine", "plain", None, None),
         ("mine", "pop"),
@@ -411,7 +411,7 @@ def test_a_region_on_a_cpu_marks_the_block(tmp_path):
     assert ranges_of(profile, tmp_path) == [("epoch", {}, "")]
 
 
-def test_a_region_where_no_profiler_can_be_told_is_a_block(monkeypatch):
+def test_a_region_where_no_profiler_can_be_controlled_is_a_block(monkeypatch):
     from portagpu.devices.optional import OptionalCalls
 
     handle = pg.backend()

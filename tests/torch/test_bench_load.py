@@ -40,7 +40,7 @@ def sustained(monkeypatch: pytest.MonkeyPatch, **given: Any) -> tuple[dict[str, 
     return load_ranks.sustain(rank, **options), steps
 
 
-def test_a_load_tells_its_rate_in_each_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_load_states_its_rate_in_each_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     found, steps = sustained(monkeypatch)
     assert found["wrong"] == ""
     assert found["shape"]["m"] == SIZE
@@ -69,7 +69,7 @@ def test_a_load_that_computes_other_bits_ends_at_once(monkeypatch: pytest.Monkey
     )
 
 
-def test_products_that_are_wrong_from_the_start_are_no_load(
+def test_products_that_are_wrong_from_the_start_are_not_a_load(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(matmul, "multiply", lambda work: None)

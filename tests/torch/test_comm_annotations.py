@@ -142,14 +142,14 @@ class Blocks:
         return self.listening
 
     def labelled_block(self, name, labels, domain):
-        told = self.told
+        reported = self.told
 
         class Block:
             def __enter__(self):
-                told.append((name, labels, domain))
+                reported.append((name, labels, domain))
 
             def __exit__(self, *raised):
-                told.append(f"end of {name}")
+                reported.append(f"end of {name}")
 
         return Block()
 
@@ -183,7 +183,7 @@ def test_hooks_annotate_torchs_own_calls(hooked):
         ("barrier", {**same, "sequence": 43}, COLLECTIVE),
         ("send", {"bytes": 16, "dtype": "float32", **same}, COLLECTIVE),
     ]
-    assert blocks.told[1::2] == [f"end of {told[0]}" for told in blocks.told[::2]]
+    assert blocks.told[1::2] == [f"end of {reported[0]}" for reported in blocks.told[::2]]
 
 
 def test_a_call_that_failed_leaves_no_block_open(hooked):

@@ -163,10 +163,10 @@ def test_without_hooks_plain_calls_are_not_compared() -> None:
 @pytest.mark.skipif(not HOOKS, reason="this torch's groups have no hooks")
 @pytest.mark.parametrize("kind", ["shape", "dtype", "collective", "root", "late"])
 def test_plain_calls_that_differ_name_both_sides(ranks: Ranks, kind: str) -> None:
-    told = ranks.run(
+    reported = ranks.run(
         "tests.support.comm_ranks:plain", 2, arguments={"kind": kind}, backend="cpu", timeout_s=60.0
     ).values
-    for rank, found in enumerate(told):
+    for rank, found in enumerate(reported):
         name, message, _ = found["first"]
         if kind == "late":
             assert name == ("CollectiveError" if rank else "RankLost")

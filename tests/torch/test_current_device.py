@@ -198,9 +198,7 @@ def test_a_cpu_counts_as_often_as_it_has_ranks(monkeypatch, variables, count):
 def test_a_wrong_number_of_shared_devices_is_one_line(monkeypatch, text):
     monkeypatch.setenv("PORTAGPU_SHARED_DEVICES", text)
     monkeypatch.setenv("PORTAGPU_BACKEND", "cpu")
-    with pytest.raises(
-        PortagpuError, match="PORTAGPU_SHARED_DEVICES must be a"
-    ) as e:
+    with pytest.raises(PortagpuError, match="PORTAGPU_SHARED_DEVICES must be a") as e:
         pg.device_count()
     assert "\n" not in str(e.value)
 

@@ -1,4 +1,4 @@
-"""The figures on the doctor: every case of torch's analyser is solved, and a miss is told."""
+"""The figures on the doctor: every case of torch's analyser is solved, and a miss is reported."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_what_torch_finds_wrong_is_a_problem_for_the_doctor(solved: list[DumpFig
             assert set(each.ours) - {"in-flight"}, each.case.name
 
 
-def test_an_unsolved_case_and_a_missed_finding_are_told(
+def test_an_unsolved_case_and_a_missed_finding_are_reported(
     capsys: pytest.CaptureFixture[str], solved: list[DumpFigure]
 ) -> None:
     case = replace(solved[0].case, shows=("shape",))

@@ -357,7 +357,7 @@ def test_rdna_is_wave32_in_the_same_build(monkeypatch):
 
 
 @either
-def test_the_library_behind_nccl_is_named(monkeypatch, gpu):
+def test_the_library_that_nccl_stands_for_is_named(monkeypatch, gpu):
     handle, _ = opened(monkeypatch, gpu)
     expected = {"cuda": ("NCCL", "2.27.7"), "rocm": ("RCCL", "2.22.3")}[gpu.kind]
     assert (handle.comm.library, handle.comm.version) == expected
@@ -560,7 +560,7 @@ def test_opening_one_device_opens_no_other(monkeypatch):
     assert not driver.calls, f"opening a device called {driver.calls}"
 
 
-def test_two_devices_draw_alike_up_to_the_smaller_wave():
+def test_two_devices_draw_in_the_same_way_up_to_the_smaller_wave():
     # the figures of pytorch PR 176584
     h200, mi300x = Sizing(32, 132, 1024, 2048, 32), Sizing(64, 304, 1024, 2048, 16)
     mi308x, w7900 = Sizing(64, 80, 1024, 2048, 16), Sizing(32, 48, 1024, 2048, 16)

@@ -89,7 +89,7 @@ def rank_of(nccl, **more):
     return SimpleNamespace(rank=0, world=2, gpu=nccl, broke_group=False, **more)
 
 
-def test_a_killed_rank_is_told_where_only_a_wait_with_a_limit_raises(monkeypatch, nccl):
+def test_a_killed_rank_is_reported_where_only_a_wait_with_a_limit_raises(monkeypatch, nccl):
     run = function_of("failures/killed-rank-ends-the-collective", "_lose_rank_in_plain_group")
     # rank 1 dies after the ranks have connected
     monkeypatch.setattr(nccl, "synchronize", lambda: setattr(nccl, "answers", False))

@@ -51,7 +51,7 @@ def driver_here(tmp_path):
 
 
 @both
-def test_the_right_build_beside_its_gpus_is_chosen(monkeypatch, driver_here, kind):
+def test_the_right_build_next_to_its_gpus_is_chosen(monkeypatch, driver_here, kind):
     machine(monkeypatch, kind, (VENDORS[kind], VENDORS[kind], "other"))
     found = PLUGINS[kind](driver_here).status()
     assert (found.usable, found.automatic) == (True, True), found.reason
@@ -429,7 +429,7 @@ def test_rocm_without_files_is_unknown_and_not_none(tmp_path):
 
 
 @pytest.mark.processes(1, "the child is what is tested")
-def test_a_child_answers_and_what_it_prints_is_no_answer(stand_in):
+def test_a_child_answers_and_what_it_prints_is_not_an_answer(stand_in):
     stand_in("talks", "def f(a, b):\n    print('noise')\n    return {'sum': a + b}")
     assert call("talks", "f", (1, 2), limit_s=60) == ({"sum": 3}, "")
 

@@ -127,24 +127,26 @@ def test_asking_for_more_never_holds_more(arch):
 @pytest.mark.parametrize("arch", NVIDIA + AMD)
 def test_every_figure_agrees_with_the_others(arch):
     for found in random_kernels(arch, 150):
-        told = f"seed {SEED}: {found.kernel}"
-        assert 0 <= found.fraction <= 1, told
-        assert found.waves <= found.max_waves, told
-        assert found.limited_by, told
-        assert all(limit.blocks >= found.blocks for limit in found.limits), told
-        assert all(found.target.fact(limit.key) is not None for limit in found.limits), told
+        reported = f"seed {SEED}: {found.kernel}"
+        assert 0 <= found.fraction <= 1, reported
+        assert found.waves <= found.max_waves, reported
+        assert found.limited_by, reported
+        assert all(limit.blocks >= found.blocks for limit in found.limits), reported
+        assert all(found.target.fact(limit.key) is not None for limit in found.limits), reported
         if found.per_simd is not None:
-            assert found.per_simd.hardware <= found.per_simd.compiler <= found.per_simd.most, told
+            assert found.per_simd.hardware <= found.per_simd.compiler <= found.per_simd.most, (
+                reported
+            )
             simds = found.max_waves // found.per_simd.most
             if found.blocks:
-                assert found.waves <= simds * found.per_simd.hardware, told
+                assert found.waves <= simds * found.per_simd.hardware, reported
 
 
 @pytest.mark.parametrize("arch", NVIDIA + AMD)
 def test_a_next_step_helps_and_is_the_least_that_does(arch):
     helped = 0
     for found in random_kernels(arch, 60):
-        told = f"seed {SEED}: {found.kernel}"
+        reported = f"seed {SEED}: {found.kernel}"
         for step in found.next_steps():
             changes = {
                 name: value
@@ -152,14 +154,14 @@ def test_a_next_step_helps_and_is_the_least_that_does(arch):
                 if (value := getattr(step, name)) is not None
             }
             better = with_changes(found, **changes)
-            assert better.waves == step.waves > found.waves, f"{told}: {step}"
-            assert better.blocks == step.blocks, f"{told}: {step}"
+            assert better.waves == step.waves > found.waves, f"{reported}: {step}"
+            assert better.blocks == step.blocks, f"{reported}: {step}"
             for name in changes.keys() & {"registers", "shared_memory"}:
                 more = with_changes(found, **{**changes, name: changes[name] + 1})
-                assert more.waves < better.waves, f"{told}: {step} is not the most {name}"
+                assert more.waves < better.waves, f"{reported}: {step} is not the most {name}"
             helped += 1
         if found.waves == found.max_waves:
-            assert not found.next_steps(), told
+            assert not found.next_steps(), reported
     assert helped > 20
 
 

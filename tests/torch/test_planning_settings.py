@@ -85,7 +85,7 @@ def test_torchtitan_s_own_classes_take_the_words() -> None:
         assert read.training.enable_cpu_offload == (each.recipe.offload == "parameters")
 
 
-def test_stages_that_differ_are_told() -> None:
+def test_stages_that_differ_are_reported() -> None:
     """126 layers on 8 stages: 15, six times 16, and 15."""
     found = values(torchtitan_arguments(BIG, planned(UNEVEN, BIG, sharding="fsdp2")))
     assert found["parallelism.pipeline_parallel_layers_per_stage"] == "16"

@@ -119,7 +119,7 @@ def test_what_cannot_run_on_fake_tensors_says_so_in_one_line() -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_no_group_is_left_behind_after_an_error() -> None:
+def test_no_group_is_left_over_after_an_error() -> None:
     def wrong(module: Any, mesh: Any) -> None:
         raise RuntimeError("no")
 

@@ -1,4 +1,4 @@
-"""What a training loop is told on devices that are not here, and errors of exhausted memory."""
+"""What a training loop should use on devices that are not here, and errors of exhausted memory."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_only_mi200_takes_subnormal_halves_for_zero() -> None:
         assert precision_from_facts(load_target(name)).flushes == frozenset()
 
 
-def test_an_unknown_device_is_told_float32() -> None:
+def test_an_unknown_device_gets_float32() -> None:
     precision = precision_from_facts(None, {"SOME_VARIABLE": "1"})
     choice = precision.training()
     assert (choice.autocast, choice.scaler, choice.alignment) == (None, False, None)

@@ -183,13 +183,13 @@ def test_what_makes_no_schedule_is_one_line(tmp_path, options, words):
 
 @pytest.fixture
 def tool(monkeypatch):
-    """A vendor's profiler that started this process; returns what it was told."""
-    told = []
+    """A vendor's profiler that started this process; returns what it received."""
+    reported = []
     handle = type(pg.backend())
     monkeypatch.setattr(handle, "attached_profiler", lambda self: "rocprofv3")
-    monkeypatch.setattr(handle, "profiler_start", lambda self: told.append("start"))
-    monkeypatch.setattr(handle, "profiler_stop", lambda self: told.append("stop"))
-    return told
+    monkeypatch.setattr(handle, "profiler_start", lambda self: reported.append("start"))
+    monkeypatch.setattr(handle, "profiler_stop", lambda self: reported.append("stop"))
+    return reported
 
 
 def test_under_a_vendors_profiler_its_regions_follow_the_schedule(tmp_path, tool):
@@ -213,7 +213,7 @@ def test_its_region_ends_with_the_block(tmp_path, tool):
     assert tool == []
 
 
-def test_torchs_profiler_beside_a_vendors_is_refused(tmp_path, tool):
+def test_torchs_profiler_next_to_a_vendors_is_refused(tmp_path, tool):
     words = (
         "^rocprofv3 records this process, and torch's profiler cannot run at the same time: leave"
     )

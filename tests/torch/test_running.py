@@ -82,18 +82,18 @@ def test_a_rank_that_died_is_a_failure_on_a_busy_machine_too() -> None:
 def test_an_engine_that_is_interrupted_returns_the_run(
     engine: Callable[[Path, Progress], Run], tmp_path: Path
 ) -> None:
-    told: list[str] = []
+    reported: list[str] = []
 
     class Pressed(bringup.GateProgress):
         def begin(self, run: Run) -> None:
-            told.append(f"begin {len(run.results)}")
+            reported.append(f"begin {len(run.results)}")
             raise KeyboardInterrupt
 
         def end(self) -> None:
-            told.append("end")
+            reported.append("end")
 
     run = engine(tmp_path, Pressed())
-    assert told == ["begin 0", "end"]
+    assert reported == ["begin 0", "end"]
     assert (run.info.interrupted, run.exit_code, run.verdict) == (True, 130, Verdict.INCONCLUSIVE)
     assert (run.info.target, run.info.strict) == ("cpu-x86-64", True)
     assert list(run.info.command) == ["portagpu", "x"]
@@ -114,7 +114,7 @@ def test_what_breaks_ends_the_progress_and_is_raised() -> None:
     assert ended == [True]
 
 
-def test_a_result_is_told_of_when_it_is_in_the_run() -> None:
+def test_a_result_is_reported_when_it_is_in_the_run() -> None:
     run = new_run()
     seen = []
 

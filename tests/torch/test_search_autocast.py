@@ -1,4 +1,4 @@
-"""The states of autocast by hand, programs on a right device, and faults that are told."""
+"""The states of autocast by hand, programs on a right device, and faults that are reported."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_programs_agree_on_a_right_device() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "program", "told"),
+    ("name", "program", "reported"),
     [
         (
             "mm: in a block: does not cast its operands",
@@ -132,12 +132,12 @@ def test_programs_agree_on_a_right_device() -> None:
         ),
     ],
 )
-def test_a_fault_is_told(name: str, program: list[Any], told: str) -> None:
+def test_a_fault_is_reported(name: str, program: list[Any], reported: str) -> None:
     fault = next(each for each in faults_of("autocast") if each.name == name)
     assert _difference(*program) == ""
     with fault.apply():
         found = _difference(*program)
-    assert told in found
+    assert reported in found
 
 
 def test_the_catalogue_is_large_and_has_one_name_each() -> None:

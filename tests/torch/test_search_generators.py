@@ -98,7 +98,7 @@ def _refuse(generator: Any, offset: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "put", "program", "told"),
+    ("asked", "put", "program", "reported"),
     [
         *[(_offset, _put, program, "") for program in OFFSETS],
         (lambda g: _offset(g) + 4, _put, OFFSETS[0], "default is 4 after its seed, not 0"),
@@ -113,12 +113,12 @@ def _refuse(generator: Any, offset: int) -> None:
     ],
 )
 def test_a_device_with_offsets_keeps_them(
-    monkeypatch: pytest.MonkeyPatch, asked: Any, put: Any, program: Program, told: str
+    monkeypatch: pytest.MonkeyPatch, asked: Any, put: Any, program: Program, reported: str
 ) -> None:
     monkeypatch.setattr(generators, "offset_of", asked)
     monkeypatch.setattr(generators, "put_offset", put)
     found = difference(program)
-    assert told in found if told else found == "", found
+    assert reported in found if reported else found == "", found
 
 
 def test_programs_ask_for_offsets_where_there_are_some(monkeypatch: pytest.MonkeyPatch) -> None:

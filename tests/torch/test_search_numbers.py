@@ -175,11 +175,11 @@ def test_casts_of_whole_formats_are_those_of_the_model(source: str) -> None:
         rights, is_told = casts.expected(source, target)
         for index in chosen:
             right = converted(values[index], source, target)
-            told = bool(is_told[index])
-            assert told == (right is not None), (source, target, values[index])
+            reported = bool(is_told[index])
+            assert reported == (right is not None), (source, target, values[index])
             found = [each[index].item() for each in rights]
             wanted = right if isinstance(right, tuple) else (right,)
-            if told:
+            if reported:
                 shown = (source, target, values[index], found, right)
                 assert all(is_right(each, right) for each in found), shown
                 assert all(any(is_right(each, one) for each in found) for one in wanted), shown
@@ -194,7 +194,7 @@ def test_every_pattern_is_the_number_that_torch_reads() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "target", "number", "wrong", "told"),
+    ("source", "target", "number", "wrong", "reported"),
     [
         ("bfloat16", "float8_e4m3fnuz", 1.0625, 1.125, "gave 1.125 for 1.0625, not 1.0"),
         ("float16", "int8", -2.5, -3, "gave -3 for -2.5, not -2"),
@@ -206,14 +206,14 @@ def test_every_pattern_is_the_number_that_torch_reads() -> None:
         ("float8_e5m2", "float16", 2.0**-16, 0.0, "the denormal became 0"),
     ],
 )
-def test_one_wrong_pattern_of_a_format_is_told(
+def test_one_wrong_pattern_of_a_format_is_reported(
     gpu: Any,
     monkeypatch: pytest.MonkeyPatch,
     source: str,
     target: str,
     number: float,
     wrong: float,
-    told: str,
+    reported: str,
 ) -> None:
     values = [str(float(each)) for each in casts.every_number(source)]
     index = values.index(str(float(number)))
@@ -228,7 +228,7 @@ def test_one_wrong_pattern_of_a_format_is_told(
     monkeypatch.setattr(torch.Tensor, "to", faulty)
     (found,) = casts.differences(gpu, source)
     assert found.startswith(f"{source} to {target} gave"), found
-    assert told in found
+    assert reported in found
 
 
 def test_nothing_is_claimed_where_a_cast_by_way_of_float32_is_another_number() -> None:
@@ -257,7 +257,7 @@ def test_layouts_place_elements_as_torch_reads_them(gpu: Any) -> None:
     assert positions((2, 3), strides, offset) == (0, 2, 4, 6, 8, 10)
 
 
-def test_a_number_written_beside_the_elements_is_told(gpu: Any) -> None:
+def test_a_number_written_next_to_the_elements_is_reported(gpu: Any) -> None:
     placed = place(gpu, "float32", (3,), "every second", "integers", 1)
     placed.whole[1] = 99
     assert "a number between them became 99" in placed.changed(written=True)
@@ -343,12 +343,12 @@ def test_products_are_exact_where_whole_and_bounded_else() -> None:
 def test_a_product_with_an_infinity_is_certain_only_where_twice_an_operand_is_finite():
     plain = products._product([math.inf, 3.0], [2.0, 0.0], "float32", False)
     assert plain == (math.inf, 0.0, 0, 0.0)
-    # a library may multiply the operand by alpha first, and infinity times 0 is no number
+    # a library may multiply the operand by alpha first, and infinity times 0 is not a number
     largest = float(torch.finfo(torch.float32).max)
     assert products._product([math.inf, largest], [2.0, 0.0], "float32", False) is None
 
 
-def test_nothing_is_claimed_of_a_sum_whose_product_is_no_number() -> None:
+def test_nothing_is_claimed_of_a_sum_whose_product_is_not_a_number() -> None:
     right = pointwise.OPS["addcmul"].right
     # by hand: -1.85 * 3.4e38 is beyond float32, and the sum of both is not; a float64 has both
     assert right(3.4e38, 1.85, -3.4e38, "float32") is None
@@ -359,7 +359,7 @@ def test_nothing_is_claimed_of_a_sum_whose_product_is_no_number() -> None:
 
 
 @pytest.mark.parametrize(
-    ("got", "right", "dtype", "told"),
+    ("got", "right", "dtype", "reported"),
     [
         (0.0, 2.0**-140, "float32", "the denormal became 0"),
         (1.0, math.nan, "float32", "the NaN was lost"),
@@ -370,8 +370,8 @@ def test_nothing_is_claimed_of_a_sum_whose_product_is_no_number() -> None:
         (1.0, 1 + 2.0**-7, "bfloat16", "rounded to the wrong side"),
     ],
 )
-def test_a_difference_has_a_nature(got: Any, right: Any, dtype: str, told: str) -> None:
-    assert told in nature(got, right, dtype)
+def test_a_difference_has_a_nature(got: Any, right: Any, dtype: str, reported: str) -> None:
+    assert reported in nature(got, right, dtype)
 
 
 def test_every_operation_is_right_on_a_right_device(gpu: Any) -> None:
@@ -455,14 +455,14 @@ SAMPLES: dict[str, tuple[Callable[..., str], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_a_fault_is_told_by_its_nature(gpu: Any, name: str) -> None:
-    difference, given, told = SAMPLES[name]
+def test_a_fault_is_reported_by_its_nature(gpu: Any, name: str) -> None:
+    difference, given, reported = SAMPLES[name]
     fault = next(each for each in faults_of("numbers") if each.name == name)
     plain = {key: value for key, value in PLAIN.items() if key != "shape" or "queries" not in given}
     call = {**plain, **given}
     assert difference(gpu, **call) == ""
     with fault.apply():
-        assert told in difference(gpu, **call)
+        assert reported in difference(gpu, **call)
     assert difference(gpu, **call) == ""
 
 
@@ -471,9 +471,9 @@ def test_the_catalogue_is_large_and_has_one_name_each() -> None:
     assert len(names) == len(set(names)) >= 200
 
 
-def test_operations_that_move_elements_are_told_in_every_dtype_that_they_can_be() -> None:
+def test_operations_that_move_elements_are_reported_in_every_dtype_that_they_can_be() -> None:
     """Truth values have no sum of whole numbers, and complex numbers no order."""
     have = ["bool", "int32", "bfloat16", "complex64"]
     barred = {"scatter_add": "bool", "index_add": "bool", "sort": "complex64", "topk": "complex64"}
-    told = {op: _moved(op, have) for op in moves.OPS}
-    assert told == {op: [each for each in have if each != barred.get(op)] for op in moves.OPS}
+    reported = {op: _moved(op, have) for op in moves.OPS}
+    assert reported == {op: [each for each in have if each != barred.get(op)] for op in moves.OPS}

@@ -125,7 +125,7 @@ SOME = LENGTHS[::3]
 
 
 def first_difference(area: Ordering, gpu: pg.Backend, most: int, shrink: bool = False) -> str:
-    """The difference of the first of so many programs that has one, or of its smallest form."""
+    """The difference of the first of this many programs that has one, or of its smallest form."""
     rank = SimpleNamespace(gpu=gpu, rank=0, world=1)
     found = {"": 10**9}
 

@@ -121,12 +121,14 @@ class CountsFromOne(OfAVendor):
         return super().range_push(msg) + 1
 
 
-@pytest.mark.parametrize(("kind", "told"), [(OfAVendor, ""), (CountsFromOne, "range_push() is 1")])
-def test_depths_are_judged_on_a_device_of_a_vendor(monkeypatch, kind, told):
+@pytest.mark.parametrize(
+    ("kind", "reported"), [(OfAVendor, ""), (CountsFromOne, "range_push() is 1")]
+)
+def test_depths_are_judged_on_a_device_of_a_vendor(monkeypatch, kind, reported):
     gpu = open_device(monkeypatch, kind)
     monkeypatch.setattr(type(gpu.plugin), "vendor", "maker", raising=False)
     found = first_difference(200, gpu)
-    assert found.startswith(told) if told else not found, found
+    assert found.startswith(reported) if reported else not found, found
 
 
 CAUGHT = {

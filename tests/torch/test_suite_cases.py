@@ -219,7 +219,7 @@ def test_selection_without_a_smoke_case_says_so() -> None:
         select(_listed("rng/state"), ["rng"], True)
 
 
-def test_refused_tells_three_outcomes_apart() -> None:
+def test_refused_distinguishes_three_outcomes() -> None:
     def raises(error: Exception) -> None:
         raise error
 

@@ -125,9 +125,9 @@ def test_a_wrong_fact_fails_a_case(
         value = value(suite_harness.open_device(monkeypatch))
     gpu = suite_harness.open_device(monkeypatch, **{attribute: value})
     result = suite_harness.run(gpu, case, tmp_path)
-    told = f"{wrong} is {result.verdict} in {case}: {result.reason}"
-    assert result.verdict is Verdict.FAIL, told
-    assert sentence in result.reason, told
+    reported = f"{wrong} is {result.verdict} in {case}: {result.reason}"
+    assert result.verdict is Verdict.FAIL, reported
+    assert sentence in result.reason, reported
 
 
 @pytest.mark.parametrize(

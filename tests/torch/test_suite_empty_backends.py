@@ -1,4 +1,4 @@
-"""Backends without anything behind their claims fail every case of what they claim."""
+"""Backends that claim more than they have fail every case of what they claim."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def test_streams_pass_on_what_a_machine_printed(
 
 
 @pytest.mark.parametrize("gpu", ALL, ids=[gpu.id for gpu in ALL])
-def test_memory_is_told_as_a_machine_printed(
+def test_memory_is_reported_as_a_machine_printed(
     monkeypatch: pytest.MonkeyPatch, gpu: RecordedGpu
 ) -> None:
     handle, _ = opened(monkeypatch, gpu)

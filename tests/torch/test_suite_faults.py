@@ -1094,8 +1094,8 @@ def test_backend_with_a_fault_fails_the_case_for_it(
     *_, name, sentences = FAULTS[fault]
     verdict, reason = _is_caught(monkeypatch, fault, tmp_path)
     assert verdict is Verdict.FAIL, f"a backend that {fault} is {verdict} in {name}: {reason}"
-    told = any(sentence in reason for sentence in sentences.split("|"))
-    assert told, f"the sentence of {name} does not tell the fault: {reason}"
+    reported = any(sentence in reason for sentence in sentences.split("|"))
+    assert reported, f"the sentence of {name} does not tell the fault: {reason}"
 
 
 @pytest.mark.parametrize("name", sorted({name for _, _, name, _ in FAULTS.values()}))

@@ -1,4 +1,4 @@
-"""A result that is off is told with its element, what is right, and what it looks like."""
+"""A result that is off is reported with its element, what is right, and what it looks like."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def test_what_is_off_is_named(found: torch.Tensor, said: str) -> None:
         check_near(found, EXACT, BOUND, "a sum")
 
 
-def test_a_bound_of_nothing_is_no_ratio() -> None:
+def test_a_bound_of_nothing_is_not_a_ratio() -> None:
     with pytest.raises(AssertionError, match="element 1 is 3 instead of 2, which it has to equal"):
         check_near([1.0, 3.0], [1.0, 2.0], [0.0, 0.0], "a copy")
 
 
-def test_the_worst_element_is_told() -> None:
+def test_the_worst_element_is_reported() -> None:
     found = EXACT + torch.tensor([[0, 3.0], [0, 2.0]], dtype=torch.float64) * BOUND
     with pytest.raises(AssertionError, match=r"element \(0, 1\) .* 3 times the bound; 2 of 4"):
         check_near(found, EXACT, BOUND, "a sum")

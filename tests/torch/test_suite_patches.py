@@ -1,4 +1,4 @@
-"""The suite catches what is broken beside the device; see ``tests/support/suite_patches.py``."""
+"""The suite catches what is broken next to the device; see ``tests/support/suite_patches.py``."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def test_fault_fails_the_case_for_it(
     with monkeypatch.context() as broken:
         patch.apply(broken)
         result = suite_harness.run(gpu, patch.case, tmp_path, ("PATCHES", fault))
-    told = f"what {fault} is {result.verdict} in {patch.case}: {result.reason}"
-    assert result.verdict is Verdict.FAIL, told
-    assert re.search(written(patch.sentence), result.reason), told
+    reported = f"what {fault} is {result.verdict} in {patch.case}: {result.reason}"
+    assert result.verdict is Verdict.FAIL, reported
+    assert re.search(written(patch.sentence), result.reason), reported
 
 
 @pytest.mark.parametrize("name", sorted({patch.case for patch in PATCHES.values()}))

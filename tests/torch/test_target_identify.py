@@ -234,7 +234,7 @@ def test_an_unknown_architecture_names_the_known(asked: str) -> None:
     ("asked", "arch"),
     [("mi300x", "gfx942"), ("MI300X", "gfx942"), ("H100", "sm_90"), ("rtx 4090", "sm_89")],
 )
-def test_a_product_in_the_place_of_an_architecture_is_told_its_own(asked: str, arch: str) -> None:
+def test_a_product_in_the_place_of_an_architecture_gets_its_own(asked: str, arch: str) -> None:
     with pytest.raises(TargetNotFound, match=f"the architecture of '{asked}' is {arch};"):
         load_architecture(asked)
 
@@ -353,7 +353,7 @@ def test_a_pci_id_that_one_product_has_names_it(
     assert (found.id if found is not None else None) == expected
 
 
-def test_every_gpu_of_a_pci_id_is_told_by_its_own_name() -> None:
+def test_every_gpu_of_a_pci_id_is_identified_by_its_own_name() -> None:
     for target in load_targets().values():
         name = target.match.name
         assert name is None or normalise(name) in target.match.names, target.id

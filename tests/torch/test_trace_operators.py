@@ -135,7 +135,7 @@ def test_the_order_of_rows_changes_nothing(seed: int) -> None:
 
 
 def test_many_operators_in_one_and_after_another() -> None:
-    # the last open one is far back: 100,000 short ones are in it, and it goes on behind them
+    # the last open one is far back: 100,000 short ones are in it, and it goes on after them
     rows = [{"name": "outer", "start_ns": 0, "end_ns": 500_000, "tid": 1}]
     rows += [
         {"name": "inner", "start_ns": 4 * at, "end_ns": 4 * at + 3, "tid": 1}

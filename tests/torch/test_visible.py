@@ -156,7 +156,7 @@ class TestTorch:
 
 
 class TestSlices:
-    """MIG: one slice a process, and no other GPU beside it (MIG user guide, Device Enumeration)."""
+    """MIG: one slice a process, and no other GPU with it (MIG user guide, Device Enumeration)."""
 
     MACHINE: Final = (
         DeviceId(0, "MIG-c6d4", "GPU-5d5b"),
@@ -184,8 +184,8 @@ class TestSlices:
         environment = {} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}
         found = visible.resolve(environment, self.MACHINE, "cuda")
         assert tuple(each.uuid for each in found.devices) == shows
-        told = {each.id for each in found.problems}
-        assert (problem in told) if problem else not found.harmful, told
+        reported = {each.id for each in found.problems}
+        assert (problem in reported) if problem else not found.harmful, reported
 
     def test_torch_asks_the_runtime(self) -> None:
         found = visible.resolve({"CUDA_VISIBLE_DEVICES": "MIG-cba6"}, self.MACHINE, "cuda")
@@ -221,7 +221,7 @@ def test_a_child_sees_what_it_is_given_and_torch_agrees(runtime: str) -> None:
     for _ in range(300):
         wanted = tuple(rng.sample(DEVICES, rng.randint(0, 8)))
         changes = visible.environment_for(wanted, runtime)
-        # whatever was inherited beside it
+        # whatever was inherited next to it
         found = visible.resolve(applied(masks(rng, runtime), changes), DEVICES, runtime)
         assert found.devices == wanted
         assert found.by_torch.count == len(wanted)
@@ -288,7 +288,9 @@ def test_no_device_is_minus_one_and_not_an_empty_value(runtime: str) -> None:
         ([DeviceId(1, "MIG-a", "GPU-a"), DeviceId(1, "MIG-a", "GPU-a")], "no UUID of its own"),
     ],
 )
-def test_devices_that_cannot_be_told_apart_are_refused(devices: list[DeviceId], words: str) -> None:
+def test_devices_that_cannot_be_distinguished_are_refused(
+    devices: list[DeviceId], words: str
+) -> None:
     with pytest.raises(VisibilityError, match=words):
         visible.environment_for(devices, "cuda")
     with pytest.raises(VisibilityError, match=words):
@@ -358,7 +360,7 @@ def test_no_text_makes_reading_fail(runtime: str) -> None:
             assert not any(unicodedata.category(each)[0] == "C" for each in problem.message)
 
 
-def test_what_is_told_without_devices_is_told_with_them() -> None:
+def test_what_is_reported_without_devices_is_reported_with_them() -> None:
     for row in ROWS:
         found = {problem.id for problem in visible.diagnose(row.environment, row.runtime)}
         # with the devices, a number can turn out to be one that neither reader reaches

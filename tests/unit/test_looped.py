@@ -25,7 +25,7 @@ def test_every_value_is_run_with_a_folder_of_its_own(tmp_path: Path) -> None:
     assert seen == [(1, "a", True), (1, "b", False), (2, "a", True), (2, "b", False)]
 
 
-def test_a_failure_tells_its_values() -> None:
+def test_a_failure_states_its_values() -> None:
     @looped("seed", range(5))
     def each(seed: int) -> None:
         assert seed != 3

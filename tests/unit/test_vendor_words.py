@@ -84,14 +84,14 @@ ALLOWED: Final = (
 def _literals(file: Path) -> Iterator[str]:
     """Texts and vendors' ids in the code of ``file``; a docstring is none."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
-    told = {
+    reported = {
         id(node.value)
         for node in ast.walk(tree)
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     }
     numbers = {number for each in vendors().values() for number in each.pci_ids}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and id(node) not in told:
+        if isinstance(node, ast.Constant) and id(node) not in reported:
             if isinstance(node.value, str) and WORDS.search(node.value):
                 yield node.value
             elif type(node.value) is int and node.value in numbers:

@@ -1,4 +1,4 @@
-"""Bring-up over the published outputs of real machines, where they lie beside this checkout."""
+"""Bring-up over the published outputs of real machines, where they lie next to this checkout."""
 
 from __future__ import annotations
 
@@ -141,7 +141,9 @@ def test_logs_with_errors_fail_in_health_and_name_the_gpu(name: str) -> None:
     assert run.culprit is not None
 
 
-def test_what_runs_below_what_its_target_has_is_told_and_fails_where_that_was_asked_for() -> None:
+def test_what_runs_below_what_its_target_has_is_reported_and_fails_where_that_was_asked_for() -> (
+    None
+):
     """It is a T4 of a cloud's machine, which runs all of them at x8."""
     t4 = "nvidia-smi-xml/tesla-t4.xml"
     assert verdicts(replay(t4), "links/pcie-width") == {None: Verdict.UNVERIFIED}

@@ -213,7 +213,7 @@ def test_a_missing_device_and_another_target_fail(tmp_path: Path) -> None:
     assert one(run, "links/numa").verdict is Verdict.PASS, "no gate waits for another"
 
 
-def test_a_number_that_nobody_expects_is_no_pass(tmp_path: Path) -> None:
+def test_a_number_that_nobody_expects_is_not_a_pass(tmp_path: Path) -> None:
     result = one(replay(mi300x(tmp_path)), "identity/count")
     assert (result.verdict, result.value) == (Verdict.UNVERIFIED, 8)
 
@@ -250,7 +250,7 @@ def test_partitions_are_held_against_equal_shares_of_the_whole(tmp_path: Path) -
     assert one(run, "identity/target").verdict is Verdict.UNVERIFIED
 
 
-def test_slices_of_different_sizes_are_no_odd_ones(tmp_path: Path) -> None:
+def test_slices_of_different_sizes_are_not_odd_ones(tmp_path: Path) -> None:
     path = ROOT / "tests/vendor_texts/formats/nvidia_smi_xml/v11-mig-throttled.xml"
     run = replay(path)
     assert one(run, "identity/parts").verdict is Verdict.UNVERIFIED
@@ -314,7 +314,7 @@ def test_two_recordings_that_contradict_each_other_are_not_judged(tmp_path: Path
     assert named(replay(a), "identity/sources") == []
 
 
-def test_what_cannot_be_read_beside_a_recording_is_stated(tmp_path: Path) -> None:
+def test_what_cannot_be_read_next_to_a_recording_is_stated(tmp_path: Path) -> None:
     written(tmp_path / "query.csv", CSV.format(name="NVIDIA H200", driver="570.1", memory=143771))
     written(tmp_path / "notes.txt", "a machine of ours\n")
     (tmp_path / "photo.jpg").write_bytes(bytes(range(256)) * 64)
@@ -340,7 +340,7 @@ def test_a_truncated_output_is_refused_or_judged_as_far_as_it_goes(
     assert one(run, "environment/recording").verdict is Verdict.INCONCLUSIVE
 
 
-def test_a_log_is_no_list_of_devices(tmp_path: Path) -> None:
+def test_a_log_is_not_a_list_of_devices(tmp_path: Path) -> None:
     run = replay(written(tmp_path / "dmesg", XIDS), expect_devices=8)
     assert one(run, "identity/count").verdict is Verdict.INCONCLUSIVE
 

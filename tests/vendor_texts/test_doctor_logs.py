@@ -60,7 +60,7 @@ def problems(run: Run) -> list[str]:
     return [r.id.rpartition("/")[2] for r in run.results if r.verdict is not Verdict.PASS]
 
 
-def told(run: Run, finding: str) -> str:
+def outcome_of(run: Run, finding: str) -> str:
     return next(r.reason for r in run.results if r.id.endswith(f"/{finding}"))
 
 
@@ -75,7 +75,7 @@ def test_a_log_says_who_is_there_and_over_what_they_talk(tmp_path: Path) -> None
         line("NCCL_MIN_CTAS set by environment to 32."),
     )
     assert problems(run) == []
-    assert told(run, "log") == (
+    assert outcome_of(run, "log") == (
         "lines of 2 of 2 ranks on 2 hosts; NCCL 2.27.7+cuda13.0; network IB; transports NET/IB; "
         "interface eth0; set: NCCL_MIN_CTAS=32"
     )
@@ -126,8 +126,8 @@ def test_a_line_is_the_finding_that_it_means(tmp_path: Path, message: str) -> No
     level = "WARN" if message in WARNINGS else "INFO"
     run = judged(tmp_path, *rank(0, 2), *rank(1, 2), line(message, level=level))
     assert problems(run) == [wanted]
-    assert told(run, wanted).startswith(f'"{message}"')
-    assert "by rank 0 on node1" in told(run, wanted)
+    assert outcome_of(run, wanted).startswith(f'"{message}"')
+    assert "by rank 0 on node1" in outcome_of(run, wanted)
 
 
 @pytest.mark.parametrize("finding", sorted({*EVENTS.values(), *WARNINGS.values()}))
@@ -170,7 +170,7 @@ def test_versions_that_differ_name_the_rank(tmp_path: Path) -> None:
     lines[6] = lines[6].replace("2.27.7", "2.26.2")
     run = judged(tmp_path, *lines)
     assert problems(run) == ["library-version"]
-    assert told(run, "library-version") == (
+    assert outcome_of(run, "library-version") == (
         "rank 2 on node1 has NCCL 2.26.2+cuda13.0, and most have 2.27.7+cuda13.0"
     )
 
@@ -179,8 +179,10 @@ def test_a_communicator_that_is_never_complete_names_who_is_missing(tmp_path: Pa
     lines = [each for number in (0, 1, 3) for each in rank(number, 4, complete=False)]
     run = judged(tmp_path, *lines)
     assert problems(run) == ["creation"]
-    assert "ranks 0, 1 and 3 began to create communicator 0xe5 of 4 ranks" in told(run, "creation")
-    assert told(run, "creation").endswith("rank 2 did not begin it here")
+    assert "ranks 0, 1 and 3 began to create communicator 0xe5 of 4 ranks" in outcome_of(
+        run, "creation"
+    )
+    assert outcome_of(run, "creation").endswith("rank 2 did not begin it here")
     assert run.culprit == "rank 2"
 
 
@@ -209,7 +211,7 @@ def test_the_watchdog_says_which_rank_called_something_else(tmp_path: Path) -> N
     run = judged(tmp_path, timeout(0, 80078), timeout(1, 80078, "BROADCAST"), timeout(2, 80078))
     assert problems(run) == ["operation", "watchdog"]
     assert run.culprit == "rank 1"
-    assert "ranks 0 and 2 in ALLREDUCE of 8 elements" in told(run, "operation")
+    assert "ranks 0 and 2 in ALLREDUCE of 8 elements" in outcome_of(run, "operation")
 
 
 def test_the_watchdog_says_which_rank_had_another_size(tmp_path: Path) -> None:
@@ -223,9 +225,11 @@ def test_the_watchdog_says_which_rank_did_not_come(tmp_path: Path) -> None:
     run = judged(tmp_path, *lines, timeout(0, 11), timeout(2, 11), status(0, 11), status(1, 10))
     assert problems(run) == ["behind", "watchdog"]
     assert run.culprit == "rank 1"
-    assert "rank 1 began number 10 of PG 0 (default_pg) last, and rank 0" in told(run, "behind")
-    assert "rank 1 did not time out: look there first" in told(run, "watchdog")
-    assert "after 600 s" in told(run, "watchdog")
+    assert "rank 1 began number 10 of PG 0 (default_pg) last, and rank 0" in outcome_of(
+        run, "behind"
+    )
+    assert "rank 1 did not time out: look there first" in outcome_of(run, "watchdog")
+    assert "after 600 s" in outcome_of(run, "watchdog")
 
 
 @pytest.mark.parametrize(
@@ -272,7 +276,7 @@ def test_prefixes_of_launchers_do_not_hide_a_line(tmp_path: Path) -> None:
         assert problems(judged(tmp_path, prefix + socket)) == ["sockets"], prefix
 
 
-def test_a_text_that_is_no_log_is_not_judged(tmp_path: Path) -> None:
+def test_a_text_that_is_not_a_log_is_not_judged(tmp_path: Path) -> None:
     run = judged(tmp_path, "root:x:0:0:root:/root:/bin/bash")
     assert problems(run) == ["no-known-line"]
     assert run.verdict is Verdict.INCONCLUSIVE
@@ -333,7 +337,7 @@ def test_a_hostile_line_is_cut_and_refused() -> None:
             read_log(each, Job())
 
 
-def test_binary_junk_and_empty_lines_are_no_log() -> None:
+def test_binary_junk_and_empty_lines_are_not_a_log() -> None:
     chance = random.Random(3)  # noqa: S311 - seeded on purpose
     for each in (chance.randbytes(1 << 20), bytes(1 << 20), b"\n" * (4 << 20), b" \n" * (2 << 20)):
         with pytest.raises(FormatError, match="its format is not known"):
@@ -413,7 +417,7 @@ def test_another_vendors_table_is_read_like_ours(
     assert acme(ACME) == []
     run = judged(tmp_path, "acme n1/7 INFO ACCL 1.2", "acme n1/7 WARN the link melted")
     assert problems(run) == ["acme-melted"]
-    assert "ACCL 1.2" in told(run, "log")
+    assert "ACCL 1.2" in outcome_of(run, "log")
     assert run.results[1].extra["remedy"] == "cool it"
 
 

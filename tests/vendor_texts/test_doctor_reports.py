@@ -135,7 +135,7 @@ def call(number: int, rank: int = 0, **other: Any) -> str:
     )
 
 
-def test_measured_calls_are_counted_and_the_rank_that_is_behind_is_named(tmp_path: Path) -> None:
+def test_measured_calls_are_counted_and_the_rank_that_is_late_is_named(tmp_path: Path) -> None:
     run = judged(
         tmp_path,
         a="\n".join(call(n, 0) for n in (1, 2, 3)),
@@ -153,7 +153,7 @@ def test_a_plugin_is_active_only_where_its_output_has_calls(tmp_path: Path, text
     assert judged(tmp_path, **{"inspector-pid7.log": f"{text}\n{call(4)}"}).verdict is Verdict.PASS
 
 
-def test_dropped_calls_are_told(tmp_path: Path) -> None:
+def test_dropped_calls_are_reported(tmp_path: Path) -> None:
     run = judged(tmp_path, a="\n".join([call(1), call(0, dump_stats={"dropped_total": 5})]))
     assert problems(run) == [("measured-dropped", None)]
 
@@ -187,12 +187,12 @@ def test_reports_that_break_off_or_are_damaged_are_read_or_refused() -> None:
     ],
     ids=range(6),
 )
-def test_another_document_is_no_report(odd: str) -> None:
+def test_another_document_is_not_a_report(odd: str) -> None:
     with pytest.raises(FormatError):
         read_report(odd, "x", Reports())
 
 
-def test_a_report_is_told_from_other_files() -> None:
+def test_a_report_is_distinguished_from_other_files() -> None:
     assert looks_like_report("x", state(rank(0, 1)).encode())
     assert looks_like_report("x", call(1).encode())
     assert looks_like_report("nccl-inspector-7/a.log", b"")

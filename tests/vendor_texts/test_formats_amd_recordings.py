@@ -237,7 +237,7 @@ def same(name: str, field: str) -> set[object]:
 
 @cache
 def cpx_links() -> Counter[tuple[object, ...]]:
-    """Of the complete tree: the folder beside it has the links of five nodes only."""
+    """Of the complete tree: the folder next to it has the links of five nodes only."""
     with (
         TemporaryDirectory() as folder,
         tarfile.open(RECORDINGS / "kfd" / f"{CPX}.full.tar.gz") as archive,

@@ -77,7 +77,7 @@ def test_a_fixture_is_one_part_and_is_read_whole(seed: Seed) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS, ids=[seed.name for seed in SEEDS])
-def test_a_fixture_behind_another_output_is_read_the_same(seed: Seed) -> None:
+def test_a_fixture_after_another_output_is_read_the_same(seed: Seed) -> None:
     first, *found = read_text(PREPENDED + decode_text(seed.data))
     alone = parsed(seed)
     assert first.readings[0].name == "Some GPU"

@@ -47,7 +47,7 @@ def test_mutations_are_the_same_every_time_and_differ_from_one_another() -> None
         ("while True: pass", "slow"),
     ],
 )
-def test_the_harness_tells_faults_apart(
+def test_the_harness_distinguishes_faults(
     tmp_path, monkeypatch: pytest.MonkeyPatch, body: str, outcome: str
 ) -> None:
     source = "from portagpu.facts.readings import Findings, FormatError\ndef parse(text):\n    "
@@ -107,7 +107,9 @@ def test_utf_16_without_its_mark_is_read_where_it_is_ascii() -> None:
 
 
 @pytest.mark.parametrize("word", ["[Unknown Error]", "ERR!", "[GPU is lost]", "Unknown Error"])
-def test_an_error_in_a_values_place_is_no_value_and_is_told_from_not_available(word: str) -> None:
+def test_an_error_in_a_values_place_is_not_a_value_and_is_distinguished_from_not_available(
+    word: str,
+) -> None:
     assert stated(word) is None
     assert integer(word) is None
     assert is_error(word)

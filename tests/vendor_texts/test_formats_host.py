@@ -164,7 +164,7 @@ def test_a_matrix_that_does_not_fit_its_objects_is_a_problem():
     assert "values for 2 objects" in found.problems[0]
 
 
-def test_lspci_tells_slot_and_device():
+def test_lspci_states_slot_and_device():
     found = lspci.parse(LSPCI)
     (gpu,) = found.readings
     assert (gpu.pci, gpu.device_id, gpu.subsystem_id) == ("0000:03:00.0", 0x20B5, 0x1533)
@@ -179,7 +179,7 @@ def test_lspci_tells_slot_and_device():
 
 
 def test_lspci_links_each_device_to_the_bridge_above_it():
-    """A GPU behind a switch, from a root port on: a bridge states the bus that it leads to."""
+    """A GPU below a switch, from a root port on: a bridge states the bus that it leads to."""
     bridge = (
         "{} PCI bridge [0604]: Made up [1000:c010]\n\tBus: primary={}, secondary={}, subordinate=03"
     )
@@ -322,7 +322,7 @@ def test_deep_xml_is_refused_in_one_line():
         nccl_topo.parse(deep)
 
 
-def test_the_root_is_found_behind_comments():
+def test_the_root_is_found_after_comments():
     assert (
         root_tag("\ufeff<?xml version='1.0'?>\n<!-- a -- b --><!DOCTYPE t SYSTEM 'x'><t/>") == "t"
     )

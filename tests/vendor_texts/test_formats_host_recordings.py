@@ -1,4 +1,4 @@
-"""Real outputs of hosts beside the checkout: every fact that their manifest states is read."""
+"""Real outputs of hosts next to the checkout: every fact that their manifest states is read."""
 
 from __future__ import annotations
 

@@ -502,7 +502,7 @@ def test_what_is_not_of_the_format_is_refused_in_one_line(reader, text: str) -> 
 
 
 @pytest.mark.parametrize("above", [0, 1, 37, 38, 39, 40])
-def test_a_list_of_column_names_is_no_answer_wherever_it_is_cut(above: int) -> None:
+def test_a_list_of_column_names_is_not_an_answer_wherever_it_is_cut(above: int) -> None:
     names = [f"inforom.part{n}" for n in range(above)] + [
         "vbios_version",
         "gom.current",

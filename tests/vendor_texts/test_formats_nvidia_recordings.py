@@ -1,6 +1,6 @@
 """NVIDIA's outputs as real machines printed them: what their list of sources states of each.
 
-The recordings are no part of the project; without them these tests are skipped.
+The recordings are not part of the project; without them these tests are skipped.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ def test_every_file_has_facts_and_every_file_is_read() -> None:
         assert _found(file).readings, f"nothing was read of {file}"
 
 
-def test_idle_and_load_of_one_machine_are_told_apart() -> None:
+def test_idle_and_load_of_one_machine_are_distinguished() -> None:
     log = _found("nvidia-smi-capture/linux-x86_64__nvidia-h100-80gb-hbm3__590.48.01.txt")
     for kind in ("nvidia-smi", "nvidia-smi -q", "nvidia-smi --query-gpu"):
         idle, load = (_source(log, f"{kind} ({state})").state for state in ("idle", "load"))

@@ -56,7 +56,7 @@ def test_the_smallest_limit_on_the_way_up_counts(tmp_path: Path) -> None:
     assert (limits.cpu_quota_cpus, limits.memory_max_bytes) == (2.0, 2 * GIB)
 
 
-def test_max_is_no_limit(tmp_path: Path) -> None:
+def test_max_is_not_a_limit(tmp_path: Path) -> None:
     limits = _cgroup(
         tmp_path,
         {
@@ -85,7 +85,7 @@ def test_version_1_limits_of_a_container(tmp_path: Path) -> None:
     assert limits == CgroupLimits(1, 4.0, 8 * GIB, 12345, (2, 3))
 
 
-def test_version_1_unlimited_is_no_limit(tmp_path: Path) -> None:
+def test_version_1_unlimited_is_not_a_limit(tmp_path: Path) -> None:
     limits = _cgroup(
         tmp_path,
         {

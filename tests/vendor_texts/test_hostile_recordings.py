@@ -56,7 +56,7 @@ def everything(recording: Recording) -> str:
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Path:
-    """A machine beside the recording: the reader's own."""
+    """A machine next to the recording: the reader's own."""
     files = gfx942_node(1, 0x8300) | {"proc/sys/kernel/osrelease": OUTSIDE, "list": LIST + OUTSIDE}
     root = build(tmp_path / "outside", files)
     (root / MANIFEST).write_text(
@@ -167,7 +167,7 @@ def test_a_user_may_give_a_recording_as_a_link(tmp_path: Path) -> None:
     assert Recording(tmp_path / "link").origins()[0].sha256 is not None
 
 
-def test_what_is_no_file_is_named_and_not_opened(tmp_path: Path) -> None:
+def test_what_is_not_a_file_is_named_and_not_opened(tmp_path: Path) -> None:
     (tmp_path / "list").write_text(LIST)
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "link").symlink_to("list")

@@ -63,7 +63,7 @@ def test_partitions_are_parts_of_their_gpu(tmp_path: Path) -> None:
     assert inventory.problems == first.disagreements == ()
 
 
-def test_one_partition_that_a_container_was_given_is_no_whole_gpu(tmp_path: Path) -> None:
+def test_one_partition_that_a_container_was_given_is_not_a_whole_gpu(tmp_path: Path) -> None:
     files, links = machine(amd_gpu(0, parts=8))
     kept = {path: text for path, text in files.items() if "/nodes/" not in path}
     node = gfx942_node(1, 0, simd_count=152, memory=24 * GIB, unique_id=0xE3AA140F00000000)

@@ -80,7 +80,7 @@ def test_what_no_rule_knows_is_unknown_and_names_no_rule() -> None:
         ("void <unnamed>::softmax<float>(T2 *)", "void softmax<float>(T2 *)"),
         ("_ZN2at6native4thatIfLi512ELb1EEEvT_", "at::native::that<>"),
         ("_ZN12_GLOBAL__N_17softmaxIfEEvT_", "softmax<>"),
-        # the number of an enumeration is no identifier's length
+        # the number of an enumeration is not an identifier's length
         ("_Z3fooILN2ns4EnumE3E3barEvT_", "foo<ns::Enum,bar>"),
         # cut off within an identifier, and lengths beyond any text
         ("_ZN2at6native13reduce", "at::native::reduce"),
@@ -192,7 +192,7 @@ def test_few_names_are_in_another_category_than_they_belong_to(held_out: bool) -
 
 
 @pytest.mark.parametrize(("used_for", "floor"), [("rules", 0.95), ("measure", 0.88)])
-def test_names_that_tell_little_are_mostly_right(used_for: str, floor: float) -> None:
+def test_names_that_say_little_are_mostly_right(used_for: str, floor: float) -> None:
     rows = [row for row in _corpus(SOURCES) if row["used_for"] == used_for]
     assert len(rows) > 80
     right = [row for row in rows if classify(row["name"]).category == row["category"]]

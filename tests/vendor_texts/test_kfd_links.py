@@ -93,7 +93,7 @@ def test_partitions_of_one_package(tmp_path: Path) -> None:
     assert (inside.extra.get("within"), outside.extra.get("within")) == ("package", None)
 
 
-def test_two_sockets_are_no_package(tmp_path: Path) -> None:
+def test_two_sockets_are_not_a_package(tmp_path: Path) -> None:
     files = kfd_node(0, **CPU) | kfd_node(1, **CPU) | link(0, 0, node_to=1, type=1)
     (found,) = kfd_links(Tree(build(tmp_path, files))).links
     assert (found.kind, found.a.node, found.b.node) == ("cpu", Node.CPU, Node.CPU)
@@ -165,7 +165,7 @@ def test_a_topology_that_changes_while_it_is_read_is_said(tmp_path: Path) -> Non
     )
 
 
-def test_what_a_node_states_beside_its_units(tmp_path: Path) -> None:
+def test_what_a_node_states_next_to_its_units(tmp_path: Path) -> None:
     files = gfx942_node(1, 0x500, wave_front_size=64, num_xcc=8, hive_id=5)
     files |= {f"{KFD}/1/name": "ip discovery"}
     files |= kfd_node(2, simd_count=4, vendor_id=0x1002, location_id=8, local_mem_size=1024)

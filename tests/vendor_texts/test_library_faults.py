@@ -280,12 +280,12 @@ PATCHES: dict[str, tuple[str, str, Callable[[pytest.MonkeyPatch], None]]] = {
         _placeholder_clock,
     ),
     "takes a replaced torch for ROCm's": (
-        "vendors_apart.py::test_build_is_told_from_its_files[replaced]",
+        "vendors_apart.py::test_build_is_distinguished_from_its_files[replaced]",
         "not cuda",
         _trusts_the_name,
     ),
     "says nothing of a disguised architecture": (
-        "vendors_apart.py::test_disguise_is_told",
+        "vendors_apart.py::test_disguise_is_reported",
         "nothing is said",
         _silent,
     ),
@@ -337,7 +337,7 @@ PATCHES: dict[str, tuple[str, str, Callable[[pytest.MonkeyPatch], None]]] = {
         _states(amd_smi_json, lambda state: replace(state, power_w=(state.power_w or 0) / 1000)),
     ),
     "reads not available as zero": (
-        "telemetry_meaning.py::test_not_available_is_no_zero",
+        "telemetry_meaning.py::test_not_available_is_not_a_zero",
         "are {'AMD SMI': 0.0",
         _states(amd_smi_json, lambda state: replace(state, power_w=state.power_w or 0.0)),
     ),
@@ -357,7 +357,7 @@ PATCHES: dict[str, tuple[str, str, Callable[[pytest.MonkeyPatch], None]]] = {
         _states(amd_smi_json, lambda state: replace(state, temperatures_c={"gpu": 51.0})),
     ),
     "reads a clock where there is none": (
-        "telemetry_meaning.py::test_not_available_is_no_zero",
+        "telemetry_meaning.py::test_not_available_is_not_a_zero",
         "its clock",
         _states(nvidia_smi_text, lambda state: replace(state, clock_mhz=state.clock_mhz or 0.0)),
     ),

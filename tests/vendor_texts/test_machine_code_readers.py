@@ -154,7 +154,7 @@ def test_newer_triples_name_the_architecture_too():
         (code_object([KERNEL])[:300], "is damaged"),
     ],
 )
-def test_what_is_no_code_object_is_refused(code, words):
+def test_what_is_not_a_code_object_is_refused(code, words):
     with pytest.raises(ValueError, match=words):
         read(code)
 

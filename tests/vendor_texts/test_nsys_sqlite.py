@@ -262,7 +262,7 @@ def test_what_nsys_says_of_its_own_capture_is_kept(made: Path) -> None:
     ]
 
 
-def test_kernels_inside_of_graphs_are_told_apart_from_none(tmp_path: Path) -> None:
+def test_kernels_inside_of_graphs_are_distinguished_from_none(tmp_path: Path) -> None:
     file = write_nsys(timeline(3), tmp_path / "a.sqlite")
     change(
         file,
@@ -307,7 +307,9 @@ def test_payloads_of_ranges_are_json(tmp_path: Path) -> None:
     assert rows[2]["name"] == first
 
 
-def test_our_labels_are_read_from_the_text_where_a_payload_stands_beside_it(tmp_path: Path) -> None:
+def test_our_labels_are_read_from_the_text_where_a_payload_stands_next_to_it(
+    tmp_path: Path,
+) -> None:
     # the package nvtx takes a single number as a payload of its own, and a domain apart
     file = write_nsys(timeline(10), tmp_path / "a.sqlite", lazy=False)
     change(
@@ -399,7 +401,7 @@ def test_a_type_that_changes_after_the_first_batch_is_noticed(
     assert [place for place, each in enumerate(streams, 1) if each is None] == [900, 901]
 
 
-def test_names_that_are_no_utf8_have_a_sign_in_their_place(made: Path) -> None:
+def test_names_that_are_not_utf8_have_a_sign_in_their_place(made: Path) -> None:
     change(
         made,
         "UPDATE StringIds SET value = CAST(? AS TEXT) WHERE value LIKE 'triton%'",
@@ -517,7 +519,7 @@ def test_a_computed_column_is_not_run(tmp_path: Path) -> None:
     assert capture.tables["kernel"].to_pylist() == [{"start_ns": 1, "end_ns": 2}]
 
 
-def test_a_table_without_times_is_no_reason_to_fail(made: Path) -> None:
+def test_a_table_without_times_is_not_a_reason_to_fail(made: Path) -> None:
     change(
         made,
         "DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL",
@@ -535,7 +537,7 @@ def test_a_table_without_times_is_no_reason_to_fail(made: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"SQLite format 3\0", b"SQLite format 3\0" + b"\0" * 4096]
 )
-def test_what_is_no_database_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
+def test_what_is_not_a_database_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "a.sqlite"
     file.write_bytes(content)
     with pytest.raises(FormatError) as error:
@@ -552,7 +554,7 @@ def test_another_program_s_database_is_refused(tmp_path: Path) -> None:
         reading.read(file)
 
 
-def test_changes_in_a_journal_beside_the_file_are_mentioned(made: Path) -> None:
+def test_changes_in_a_journal_next_to_the_file_are_mentioned(made: Path) -> None:
     made.with_name(made.name + "-wal").write_bytes(b"x")
     assert "has changes that are not read" in nsys_sqlite.read(made).problems[0]
 
@@ -574,7 +576,7 @@ def test_the_file_is_not_changed(made: Path) -> None:
     assert made.read_bytes() == before
 
 
-def test_a_schema_that_is_no_utf8_is_refused_in_one_line(made: Path) -> None:
+def test_a_schema_that_is_not_utf8_is_refused_in_one_line(made: Path) -> None:
     # SQLite's message quotes the statement, and Python cannot decode it
     data = made.read_bytes()
     made.write_bytes(data.replace(b"CREATE TABLE StringIds (", b"CREATE TABLE StringIds \xc9"))

@@ -300,7 +300,7 @@ def test_what_stands_before_each_line_changes_nothing(text: str, kind: str, chan
         LOST,
     ],
 )
-def test_a_fault_in_a_log_is_found_beside_a_table_however_the_log_is_written(
+def test_a_fault_in_a_log_is_found_next_to_a_table_however_the_log_is_written(
     tmp_path: Path, line: str
 ) -> None:
     for text in (f"{line}\n", f"{TABLE}{line}\n", f"{line}\n{TABLE}"):
@@ -309,7 +309,7 @@ def test_a_fault_in_a_log_is_found_beside_a_table_however_the_log_is_written(
         assert event.line.isprintable()
 
 
-def test_ranks_are_told_apart_by_their_labels() -> None:
+def test_ranks_are_distinguished_by_their_labels() -> None:
     text = "".join(
         f"0: {a}\n1: {b}\n" for a, b in zip(TABLE.split("\n"), LOG.split("\n") * 20, strict=False)
     )
@@ -334,7 +334,7 @@ def test_a_terminal_is_read_as_it_looked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mark", ["root@node7:/# ", "$ exit", "\nroot@node7:/# \n"])
-def test_a_prompt_behind_json_ends_it(tmp_path: Path, mark: str) -> None:
+def test_a_prompt_after_json_ends_it(tmp_path: Path, mark: str) -> None:
     inventory = read(tmp_path, AMD_JSON.rstrip() + mark).inventory()
     assert len(inventory.gpus) == 4
     assert not inventory.breaks_off

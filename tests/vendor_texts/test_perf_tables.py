@@ -295,7 +295,7 @@ def test_the_devices_of_a_long_line_are_not_counted() -> None:
         ("srun all_reduce_perf -b 8", None),
     ],
 )
-def test_the_command_line_tells_the_ranks_where_no_device_does(
+def test_the_command_line_states_the_ranks_where_no_device_does(
     command: str, ranks: int | None
 ) -> None:
     table = "size count type redop root time algbw busbw #wrong\n8 2 float sum -1 1.0 0.01 0.01 0\n"
@@ -311,7 +311,7 @@ def test_with_groups_the_ranks_are_those_of_rank_0() -> None:
     "cell",
     ["inf", "-nan", "1e999", "1" * 40, "0x10", "12.3.4", "--"],
 )
-def test_a_row_with_what_is_no_number_is_left_out(cell: str) -> None:
+def test_a_row_with_what_is_not_a_number_is_left_out(cell: str) -> None:
     text = RECORDED.replace("   1916.4 ", f" {cell} ")
     (table,) = read_tables(text)
     assert len(table.rows) == 24

@@ -143,7 +143,7 @@ def test_rings_over_a_mesh_share_no_link(count, expected):
     assert len(found) == expected
 
 
-def test_rings_behind_a_switch_are_one_after_another_on_the_same_links():
+def test_rings_on_a_switch_are_one_after_another_on_the_same_links():
     assert rings(alike(8)) == ()
 
 
@@ -181,7 +181,7 @@ def test_the_bound_of_a_tree_is_the_best_spanning_tree():
         assert tree_order(found).bound.level == next(level for level in levels if reached(level))
 
 
-def test_a_tree_behind_a_switch_is_flat():
+def test_a_tree_on_a_switch_is_flat():
     tree = tree_order(alike(7))
     assert (tree.depth, tree.parents) == (2, (None, 0, 0, 1, 1, 2, 2))
 
@@ -416,8 +416,8 @@ def test_without_bandwidths_and_counts_the_lower_weight_is_faster():
     assert [each.level for each in found.edges.values()] == [0, 0, 1]
 
 
-def test_links_of_a_matrix_are_no_links_of_one_pair():
-    """``nvidia-smi topo -m`` shows NV18 between GPUs behind switches, which all share 18 links."""
+def test_links_of_a_matrix_are_not_links_of_one_pair():
+    """``nvidia-smi topo -m`` shows NV18 between GPUs on switches, which all share 18 links."""
     ends = [End(Node.GPU, f"GPU{n}", f"0000:{n:02x}:00.0", n) for n in range(4)]
     pairs = list(combinations(ends, 2))
     shown = [Link(source="one", a=a, b=b, kind="nvlink", path="NV18", count=18) for a, b in pairs]

@@ -1,4 +1,4 @@
-"""Vendors' libraries that answer with anything at all: what is no value is missing."""
+"""Vendors' libraries that answer with anything at all: what is not a value is missing."""
 
 from __future__ import annotations
 

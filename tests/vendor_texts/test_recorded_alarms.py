@@ -1,4 +1,4 @@
-"""What is as designed is no failure, and where nobody can say who is wrong nobody is blamed."""
+"""What is as designed is not a failure, and where nobody can say who is wrong nobody is blamed."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def one(run: Run, name: str) -> Result:
 
 
 @pytest.mark.parametrize("rows", [(row(LAPTOP, width=8),), (row(RTX4090, width=8),) * 2])
-def test_lanes_of_a_slot_that_nobody_states_are_told(
+def test_lanes_of_a_slot_that_nobody_states_are_reported(
     tmp_path: Path, rows: tuple[tuple[object, ...], ...]
 ) -> None:
     """A laptop's GPU and two cards of a workstation: nvidia-smi states the GPU's own 16 lanes."""
@@ -124,7 +124,7 @@ def test_each_gpu_is_held_against_its_own_product(tmp_path: Path) -> None:
     assert archs == {"0000:01:00.0": Verdict.PASS, "0000:02:00.0": Verdict.PASS}
 
 
-def test_a_card_for_a_display_beside_gpus_is_told(tmp_path: Path) -> None:
+def test_a_card_for_a_display_next_to_gpus_is_reported(tmp_path: Path) -> None:
     """As a DGX Station has one."""
     run = replay(tmp_path, row(A100), row(A100), row(DISPLAY, (1, 3, 3)), row(A100))
     assert failures(run) == []
@@ -141,14 +141,16 @@ def test_another_product_of_the_same_architecture_in_a_majority_is_the_odd_one(
     assert ("identity/alike", "0000:03:00.0") in failures(run)
 
 
-def test_a_power_limit_that_all_share_is_no_fault_and_one_that_is_lower_is(tmp_path: Path) -> None:
+def test_a_power_limit_that_all_share_is_not_a_fault_and_one_that_is_lower_is(
+    tmp_path: Path,
+) -> None:
     shared = replay(tmp_path, *[row(A100, watts=300)] * 4)
     assert failures(shared) == []
     lower = replay(tmp_path, row(A100), row(A100, watts=200), row(A100), row(A100))
     assert {device for _, device in failures(lower)} == {"0000:02:00.0"}
 
 
-def test_a_slice_is_no_unlike_device(tmp_path: Path) -> None:
+def test_a_slice_is_not_an_unlike_device(tmp_path: Path) -> None:
     """One GPU of two is cut, with the memory of its slices stated (form of nvidia-smi's table)."""
     table = (
         "| NVIDIA-SMI 535.129.03      Driver Version: 535.129.03   CUDA Version: 12.2     |\n"

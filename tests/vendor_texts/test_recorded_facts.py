@@ -1,4 +1,4 @@
-"""The facts that a text states are the machine's, in ``info`` and in the verdict alike."""
+"""The facts that a text states are the machine's, the same in ``info`` and in the verdict."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_a_name_of_two_products_names_none_without_the_units(tmp_path: Path) -> 
     assert identify("amd", "gfx90a", shared).id == "gfx90a family"  # type: ignore[union-attr]
 
 
-def test_an_early_sample_is_told_by_its_own_architecture(tmp_path: Path) -> None:
+def test_an_early_sample_is_identified_by_its_own_architecture(tmp_path: Path) -> None:
     """gfx940 has the PCI id of what was sold as gfx942."""
     agent = AGENT.format(gfx="gfx940", name="AMD Instinct MI300A", chip="29856(0x74a0)",
                          units=228, kib="134086656(0x7fe0000)")  # fmt: skip

@@ -120,7 +120,7 @@ def test_what_ends_a_gpu_or_its_host_fails_without_any_xid(
          "0000:41:00.0"),
     ],
 )  # fmt: skip
-def test_what_a_log_says_of_a_driver_or_of_the_host_is_told(
+def test_what_a_log_says_of_a_driver_or_of_the_host_is_reported(
     tmp_path: Path, line: str, device: str | None
 ) -> None:
     (found,) = events(tmp_path, line)
@@ -237,7 +237,7 @@ def test_a_tool_that_cannot_answer_is_a_failure_with_what_to_do(
     assert ": " in found.reason
 
 
-def test_an_answer_beside_a_table_is_not_lost(tmp_path: Path) -> None:
+def test_an_answer_next_to_a_table_is_not_lost(tmp_path: Path) -> None:
     """The words are those of nvidia-smi's warning (docs.nvidia.com/deploy/nvidia-smi)."""
     csv = "index, name, pci.bus_id\n0, NVIDIA A100-SXM4-80GB, 00000000:07:00.0\n"
     run = replay(tmp_path, f"{csv}WARNING: infoROM is corrupted at gpu 0000:07:00.0\n")

@@ -165,7 +165,7 @@ def test_files_of_several_tools_are_read_together(tmp_path: Path) -> None:
     assert not found.software_known
 
 
-def test_recordings_that_contradict_each_other_are_told(tmp_path: Path) -> None:
+def test_recordings_that_contradict_each_other_are_reported(tmp_path: Path) -> None:
     for name, product in (("one", "NVIDIA H200"), ("two", "NVIDIA H100 80GB HBM3")):
         files, links = machine(nvidia_gpu(0, name=product))
         build(tmp_path / name, files, links)
@@ -175,14 +175,14 @@ def test_recordings_that_contradict_each_other_are_told(tmp_path: Path) -> None:
     assert any("NVIDIA H100 80GB HBM3" in each for each in gpu.disagreements)
 
 
-def test_two_identities_at_one_address_are_told(tmp_path: Path) -> None:
+def test_two_identities_at_one_address_are_reported(tmp_path: Path) -> None:
     for name, number in (("one", 0x4344E78B718814CD), ("two", 0x805BCE698DE95724)):
         build(tmp_path / name, gfx942_node(1, 0x8300, unique_id=number))
     (gpu,) = Recording(tmp_path / "one", tmp_path / "two").inventory().gpus
     assert gpu.uuid == "GPU-4344e78b718814cd"
-    (told,) = gpu.disagreements
-    assert "UUID" in told
-    assert "gpu-805bce698de95724" in told
+    (reported,) = gpu.disagreements
+    assert "UUID" in reported
+    assert "gpu-805bce698de95724" in reported
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,9 @@ def test_two_identities_at_one_address_are_told(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_no_recording_is_one_line(tmp_path: Path, files: dict[str, str], said: str) -> None:
+def test_what_is_not_a_recording_is_one_line(
+    tmp_path: Path, files: dict[str, str], said: str
+) -> None:
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     with pytest.raises(RecordingError, match=said) as caught:

@@ -486,7 +486,7 @@ def test_cleaning_twice_is_cleaning_once() -> None:
 
 
 @pytest.mark.parametrize("word", _CGROUP_WORDS)
-def test_a_numbered_group_tells_its_kind_of_container(word: str) -> None:
+def test_a_numbered_group_states_its_kind_of_container(word: str) -> None:
     group = Anonymizer().group(f"x-{word}-acme.slice")
     assert word in group
     assert "acme" not in group

@@ -351,7 +351,7 @@ def test_every_field_has_its_own_place():
     ],
     ids=["empty", "half a header", "cut", "too small", "2.3", "1.9", "an early 1.6"],
 )
-def test_what_is_no_known_table_is_not_read(data):
+def test_what_is_not_a_known_table_is_not_read(data):
     assert read_metrics(data) is None
 
 

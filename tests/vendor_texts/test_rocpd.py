@@ -100,7 +100,7 @@ def test_a_made_timeline_comes_back(tmp_path: Path) -> None:
     assert capture.processes[0].name == "python"
 
 
-def test_the_same_timeline_reads_alike_from_nsys_and_rocpd(tmp_path: Path) -> None:
+def test_the_same_timeline_reads_the_same_from_nsys_and_rocpd(tmp_path: Path) -> None:
     from portagpu_cuda.captures import nsys_sqlite
 
     lines = amd(700, devices=2, shuffled=True, labelled=True)
@@ -251,7 +251,7 @@ def test_counters_of_kernels_are_metrics(made: Path) -> None:
     assert set(metrics.column("unit").to_pylist()) == {"waves"}
 
 
-def test_what_rocprofv3_was_told_decides_between_empty_and_absent(tmp_path: Path) -> None:
+def test_what_rocprofv3_was_asked_decides_between_empty_and_absent(tmp_path: Path) -> None:
     file = write_rocpd(amd(0), tmp_path / "a.db")
     assert rocpd.read(file).count("kernel") == 0
     options = {"kernel_trace": False, "counter_collection": False, "memory_copy_trace": True}
@@ -358,7 +358,7 @@ def test_impossible_times_are_left_out_and_counted(made: Path) -> None:
 @pytest.mark.parametrize(
     "missing", ["event", "string", "info_agent", "info_kernel_symbol", "track", "arg", "sample"]
 )
-def test_a_missing_table_is_no_reason_to_fail(made: Path, missing: str) -> None:
+def test_a_missing_table_is_not_a_reason_to_fail(made: Path, missing: str) -> None:
     change(made, "PRAGMA foreign_keys = OFF", f"DROP TABLE rocpd_{missing}{S}")
     assert rocpd.read(made).count("kernel") == 200
 
@@ -380,7 +380,7 @@ def test_numbers_of_events_far_apart_cost_only_the_correlation(made: Path) -> No
     assert "too far apart" in capture.problems[0]
 
 
-def test_names_and_json_that_are_no_utf8_or_no_json(made: Path) -> None:
+def test_names_and_json_that_are_not_utf8_or_json(made: Path) -> None:
     change(
         made,
         f"UPDATE rocpd_info_kernel_symbol{S} SET display_name = CAST(? AS TEXT) WHERE id = 1",

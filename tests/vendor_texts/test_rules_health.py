@@ -246,7 +246,7 @@ GOOD: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", GOOD)
-def test_what_is_no_fault_passes(case):
+def test_what_is_not_a_fault_passes(case):
     assert bad(judged(gpu(**GOOD[case]), target="nvidia-h100-sxm")) == []
 
 
@@ -281,7 +281,7 @@ def test_a_machine_that_states_no_health_does_not_pass():
     assert judged() == []
 
 
-def test_corrected_errors_are_told_where_they_are_more_than_those_of_the_peers():
+def test_corrected_errors_are_reported_where_they_are_more_than_those_of_the_peers():
     alike = [gpu(n, corrected=n) for n in range(7)]
     assert bad(judged(*alike)) == []
     found = bad(judged(*alike, gpu(7, corrected=4000)))
@@ -358,7 +358,7 @@ def test_of_two_that_differ_nobody_is_blamed():
     assert [each.device for each in of("peers", judged(*split))] == [None]
 
 
-def test_dies_that_share_a_power_limit_and_nearly_equal_memories_are_alike():
+def test_dies_that_share_a_power_limit_and_nearly_equal_memories_are_the_same():
     dies = [gpu(n, power_limit_w=0.0 if n % 2 else 560.0) for n in range(8)]
     assert bad(judged(*dies)) == []
     sizes = [gpu(n, memory_bytes=(81559 << 20) - (500 << 20) * (n == 2)) for n in range(4)]
@@ -370,7 +370,7 @@ def event(code: str, fatal: bool | None, pci: str | None = "0000:03:00.0", **mor
     return Event(source="kernel log", vendor="nvidia", code=code, pci=pci, fatal=fatal, **more)
 
 
-def test_events_are_told_with_their_meaning_and_action_and_fail_where_they_are_fatal():
+def test_events_are_reported_with_their_meaning_and_action_and_fail_where_they_are_fatal():
     lost = {"meaning": "GPU has fallen off the bus", "action": "restart the machine"}
     found = judged(
         gpu(3),
@@ -485,11 +485,13 @@ HEALTHY: list[tuple[str, str | None, set[str]]] = [
 
 
 @recordings
-@pytest.mark.parametrize(("path", "target", "told"), HEALTHY, ids=[path for path, *_ in HEALTHY])
-def test_recorded_machines_without_a_fault_do_not_fail(path, target, told):
+@pytest.mark.parametrize(
+    ("path", "target", "reported"), HEALTHY, ids=[path for path, *_ in HEALTHY]
+)
+def test_recorded_machines_without_a_fault_do_not_fail(path, target, reported):
     found = list(judge_health(join(recorded(path)), load_target(target) if target else None))
     assert [each for each in found if each.verdict is Verdict.FAIL] == []
-    assert {each.name for each in found if each.verdict is Verdict.UNVERIFIED} == told
+    assert {each.name for each in found if each.verdict is Verdict.UNVERIFIED} == reported
     assert [each for each in found if each.verdict is Verdict.INCONCLUSIVE] == []
     assert of("answers", found)[0].verdict is Verdict.PASS
     assert of("temperature", found)
@@ -531,13 +533,13 @@ def test_a_fault_put_into_a_recording_is_found(line, becomes, name, said):
     )
     assert changed
     found = list(judge_health(join(read_text(worse))))
-    told = {"pcie-replays", "lifetime-errors"}
-    assert {each.name for each in bad(found)} - told == {name}
+    reported = {"pcie-replays", "lifetime-errors"}
+    assert {each.name for each in bad(found)} - reported == {name}
     assert said in of(name, found)[0].reason
 
 
 @recordings
-def test_recorded_logs_are_told_with_their_meaning():
+def test_recorded_logs_are_reported_with_their_meaning():
     found = list(judge_health(join(recorded("kernel-logs/dmesg-xid-119.log"))))
     timeout = next(each for each in found if "Xid 119" in each.reason)
     assert (timeout.verdict, timeout.device, timeout.value) == (Verdict.FAIL, "0000:9b:00.0", 5)

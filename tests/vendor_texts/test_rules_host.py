@@ -53,7 +53,7 @@ def test_an_uncorrected_error_names_the_module(tmp_path):
     assert "replace the module" in found.reason
 
 
-def test_corrected_errors_are_told_with_the_place_of_a_module_without_label(tmp_path):
+def test_corrected_errors_are_reported_with_the_place_of_a_module_without_label(tmp_path):
     files = {f"{MC}/mc0/ce_count": "7", f"{MC}/mc0/dimm1/dimm_ce_count": "7"}
     found = judged(tmp_path, **files)["host-memory-errors"]
     assert (found.verdict, found.device) == (Verdict.UNVERIFIED, "channel 1 slot 0")
@@ -72,7 +72,7 @@ def test_a_sensor_at_its_limit_fails(tmp_path):
     assert below["host-temperature"].verdict is Verdict.PASS
 
 
-def test_throttling_since_boot_is_told(tmp_path):
+def test_throttling_since_boot_is_reported(tmp_path):
     path = "sys/devices/system/cpu/cpu0/thermal_throttle/package_throttle_count"
     found = judged(tmp_path, **{path: "3"})["host-throttling"]
     assert (found.verdict, found.value) == (Verdict.UNVERIFIED, 3)

@@ -124,7 +124,7 @@ def test_members_of_a_hive_without_a_link_are_named():
     assert {j.device for j in found} == {"0000:02:00.0"}
 
 
-def test_a_hive_that_is_no_mesh_may_go_through_other_gpus():
+def test_a_hive_that_is_not_a_mesh_may_go_through_other_gpus():
     ring = [links((gpu(n), gpu((n + 1) % 8)), "xgmi", count=1) for n in range(8)]
     assert verdicts(machine(ring, hive="h"))["hive"] is Verdict.PASS
     parted = [link for n, link in enumerate(ring) if n not in (0, 4)]
@@ -160,7 +160,7 @@ def test_an_idle_gpu_may_lower_its_generation():
     assert "1 run lower now, as idle GPUs do to save power" in judged.reason
 
 
-def test_a_slot_of_an_older_generation_is_told_and_may_be_meant():
+def test_a_slot_of_an_older_generation_is_reported_and_may_be_meant():
     slot = Pcie(generation=3, width=16, max_generation=3, max_width=16, device_generation=5)
     judged = next(
         j for j in judge_links(machine([], 2, pcie={1: slot})) if j.name == "pcie-generation"

@@ -52,7 +52,7 @@ def words_of(verb: str, file: Path) -> list[str]:
     ("verb", "code"), [("summary", 1), ("timeline", 1), ("diagnose", 2), ("diff", 2)]
 )
 @pytest.mark.parametrize("name", ["pipe", "other.txt", "empty.json"])
-def test_a_file_that_is_no_trace_is_one_line_of_usage(
+def test_a_file_that_is_not_a_trace_is_one_line_of_usage(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str, code: int, name: str
 ) -> None:
     file = tmp_path / name
@@ -112,7 +112,7 @@ def test_short_lines_of_a_gzip_count_more_than_their_bytes(
 
 
 @pytest.mark.parametrize("unit", ["1,", '"', '"a":1,'])
-def test_values_that_are_no_events_may_not_be_any_number(
+def test_values_that_are_not_events_may_not_be_any_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit: str
 ) -> None:
     monkeypatch.setattr(json_stream, "_MAX_OTHERS", 1000)
@@ -243,7 +243,7 @@ def test_a_range_that_is_not_there_is_an_error_of_usage(
     assert main([*words, "for*"]) == 0
 
 
-def test_a_summary_is_no_capture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_summary_is_not_a_capture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, made = tmp_path / "a.json", tmp_path / "summary.json"
     file.write_text(kineto([kernel(1.0)]), "utf-8")
     assert main(["trace", "summary", str(file), "--json", str(made)]) == 0
@@ -254,7 +254,7 @@ def test_a_summary_is_no_capture(tmp_path: Path, capsys: pytest.CaptureFixture[s
         assert "already a summary, which diff and diagnose read: give captures" in line
 
 
-def test_what_a_reader_could_not_tell_is_in_the_json_of_a_diagnosis(
+def test_what_a_reader_could_not_find_out_is_in_the_json_of_a_diagnosis(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "cut.json"

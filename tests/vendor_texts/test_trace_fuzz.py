@@ -79,7 +79,7 @@ def test_check_notices_what_is_wrong(
 @pytest.mark.parametrize(
     "text", [b'{"traceEvents": [' + b" " * 9_000_000, b"[" + b'"a' * 4_000_000]
 )
-def test_memory_does_not_grow_with_what_is_no_event(tmp_path: Path, text: bytes) -> None:
+def test_memory_does_not_grow_with_what_is_not_an_event(tmp_path: Path, text: bytes) -> None:
     path = tmp_path / "x.json"
     path.write_bytes(text)
     from portagpu.facts.readings import FormatError

@@ -265,7 +265,7 @@ def test_wanted_columns_are_as_in_the_whole(name: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", '"traceEvents"', "{}"])
-def test_what_is_no_trace_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
+def test_what_is_not_a_trace_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
     with pytest.raises(FormatError, match=r"\A.*(?:is not JSON|not a JSON|has no traceEvents).*\Z"):
         kineto.read(write(tmp_path, text))
 

@@ -1,4 +1,4 @@
-"""One made-up timeline, written in three formats, reads alike from all three."""
+"""One made-up timeline, written in three formats, reads in the same way from all three."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def rows(made: Timeline, path: Path, writer: Any, kind: Any) -> list[dict[str, A
 
 @pytest.mark.parametrize("kind", ["kernel", "copy", "api", "range"])
 @pytest.mark.parametrize("count", [1, 64, 700])
-def test_all_three_read_alike(tmp_path: Path, kind: str, count: int) -> None:
+def test_all_three_read_the_same(tmp_path: Path, kind: str, count: int) -> None:
     # collectives are written as each format has them; a timeline without is the same in all
     made = timeline(count, devices=2, shuffled=True, collective_kernel=None)
     assert made.collectives["start"].size == 0

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 WITHOUT_END = frozenset({"amd_smi_text", "lspci", "nvidia_nvlink", "nvidia_smi_text"})
-"""Formats that end anywhere behind a line: of them a cut inside of a line alone can be told."""
+"""Formats that end after any line: of them only a cut inside of a line can be recognised."""
 LARGEST = 200_000
 LONG = 20_000
 
@@ -102,14 +102,14 @@ def test_words_that_say_that_lines_were_left_out_make_the_number_unknown(
     assert problems == ("the text says that parts of it were left out",)
 
 
-def test_a_whole_list_beside_a_cut_one_counts(tmp_path: Path) -> None:
+def test_a_whole_list_next_to_a_cut_one_counts(tmp_path: Path) -> None:
     half = "".join(TABLE.splitlines(keepends=True)[:12])
     assert count_verdict(tmp_path, half, 4) == "INCONCLUSIVE"
     assert count_verdict(tmp_path, f"{half}$ nvidia-smi -L\n{listed(4)}", 4) == "PASS"
     assert count_verdict(tmp_path, f"{half}$ nvidia-smi -L\n{listed(4)}", 8) == "FAIL"
 
 
-def test_half_a_value_and_what_is_behind_it_are_no_fault(tmp_path: Path) -> None:
+def test_half_a_value_and_what_is_after_it_are_not_a_fault(tmp_path: Path) -> None:
     links = "".join(f"\t Link {n}: 26.562 GB/s\n" for n in range(18))
     text = "".join(f"{line}\n{links}" for line in listed(4).splitlines())
     for whole in (text, ROCM):

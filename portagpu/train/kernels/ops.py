@@ -74,7 +74,7 @@ def triad(
 
     place = place_of(b, c)
     check_dtype(b, FLOATS)
-    check_alike(b, c)
+    check_same_shape(b, c)
     check_contiguous(b, c)
     result = torch.empty_like(b)
     launch_flat(place, "streams", "triad_kernel", config, b.numel(), result, b, c, float(scalar))
@@ -379,11 +379,11 @@ def _alternatives(names: tuple[str, ...]) -> str:
     return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
-def check_alike(b: torch.Tensor, c: torch.Tensor) -> None:
+def check_same_shape(b: torch.Tensor, c: torch.Tensor) -> None:
     """Raise ValueError unless both have one shape and one dtype."""
     if b.shape != c.shape or b.dtype is not c.dtype:
-        said = [f"{tuple(t.shape)} of {name_of(t.dtype)}" for t in (b, c)]
-        raise ValueError(f"{said[0]} and {said[1]} must be of one shape and one dtype")
+        shown = [f"{tuple(t.shape)} of {name_of(t.dtype)}" for t in (b, c)]
+        raise ValueError(f"{shown[0]} and {shown[1]} must be of one shape and one dtype")
 
 
 def check_contiguous(*tensors: torch.Tensor) -> None:
@@ -430,9 +430,9 @@ def adamw_step(
 
     place = place_of(parameter, gradient, exp_avg, exp_avg_sq)
     check_dtype(parameter, FLOATS)
-    check_alike(parameter, gradient)
+    check_same_shape(parameter, gradient)
     check_dtype(exp_avg, ("float32",))
-    check_alike(exp_avg, exp_avg_sq)
+    check_same_shape(exp_avg, exp_avg_sq)
     if exp_avg.shape != parameter.shape:
         raise ValueError(
             f"the moments have the shape {tuple(exp_avg.shape)}; it must be that of the parameter, "

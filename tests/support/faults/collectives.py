@@ -227,7 +227,7 @@ def _writes_input(call: Seen, before: list[torch.Tensor]) -> None:
 
 
 def _writes_behind(call: Seen, before: list[torch.Tensor]) -> None:
-    """One element behind the last output."""
+    """One element after the last output."""
     del before
     for each in [*call.outputs, *call.inputs][-1:]:
         end = each.storage_offset() + each.numel()

@@ -104,7 +104,7 @@ def _operands(given: Any, named: Any) -> list[torch.Tensor]:
 
 
 def _numbers(given: Any, named: Any) -> list[torch.Tensor]:
-    """The operands that are no masks and no indices, but where there is nothing else."""
+    """The operands that are neither masks nor indices, but where there is nothing else."""
     every = _operands(given, named)
     floats = [each for each in every if each.is_floating_point() or each.is_complex()]
     whole = [each for each in every if each.dtype != torch.bool]
@@ -241,7 +241,7 @@ def _reversed_result(found: Any, given: Any, named: Any) -> Any:
 
 
 def _block_unwritten(found: Any, given: Any, named: Any) -> Any:
-    """The tail beyond a multiple of 4 is one beside."""
+    """The tail beyond a multiple of 4 is one element off."""
 
     def change(t: torch.Tensor) -> None:
         tail = t.numel() % 4
@@ -371,7 +371,7 @@ def _equivalent(op: str, where: str, wrong: str) -> bool:
     """Whether nothing could tell."""
     if wrong == "the elements are in another order" and where == "of one element":
         return True
-    # a function of a library may flush, and a sum is told within its bound
+    # a function of a library may flush, and a sum is judged within its bound
     return where == "with a denormal" and op in (*PRODUCTS, *REDUCTIONS, "exp", "log", "tanh")
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MAIN = threading.main_thread()
 Annotation = marked_blocks.Annotation
 
-# what the profile is told of a block
+# what the profile gets of a block
 
 NAMES: dict[str, Callable[[str], str]] = {
     "in upper case": str.upper,

@@ -55,8 +55,8 @@ def test_a_device_that_is_what_its_target_states_passes_every_row(target_id, rep
     not_compared = findings.pop("not-compared", None)
     assert {each.verdict for each in findings.values()} == {Verdict.PASS}, findings
     absent = {row.name for row in ROWS} - findings.keys()
-    told = not_compared.reason if not_compared is not None else ""
-    assert all(name in told for name in absent), f"{absent} are compared nowhere: {told}"
+    sentences = not_compared.reason if not_compared is not None else ""
+    assert all(name in sentences for name in absent), f"{absent} are compared nowhere: {sentences}"
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_workgroup_processors_may_be_counted_as_compute_units(count):
         assert findings["unit-count"].verdict is Verdict.FAIL, f"{wrong} units pass"
 
 
-def test_half_of_a_unit_that_is_no_pair_is_a_difference():
+def test_half_of_a_unit_that_is_not_a_pair_is_a_difference():
     findings = found("amd-mi300x", {"shared_memory_per_multiprocessor": 32768})
     assert findings["shared-memory-per-unit"].verdict is Verdict.FAIL
 
@@ -184,8 +184,8 @@ def test_every_target_is_compared_with_every_row_that_it_states(target_id):
     findings = {
         each.name: each for each in compare(Subject(reported, load_target(target_id)), "cuda:0")
     }
-    told = findings.pop("not-compared").reason if "not-compared" in findings else ""
-    assert {*findings, *(name for name in (row.name for row in ROWS) if name in told)} == {
+    sentences = findings.pop("not-compared").reason if "not-compared" in findings else ""
+    assert {*findings, *(name for name in (row.name for row in ROWS) if name in sentences)} == {
         row.name for row in ROWS
     }
     passed = [each.reason for each in findings.values() if each.verdict is Verdict.PASS]

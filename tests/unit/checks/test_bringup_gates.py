@@ -1,4 +1,4 @@
-"""The checklist as data: what the shipped one holds, and what a wrong one is told."""
+"""The checklist as data: what the shipped one holds, and how a wrong one is refused."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def test_a_variable_is_judged(tmp_path: Path, name: str, value: str) -> None:
         ("rocm", "NCCL_DEBUG", False),
     ],
 )
-def test_a_variable_of_the_other_vendor_is_told(
+def test_a_variable_of_the_other_vendor_is_reported(
     tmp_path: Path, kind: str | None, name: str, foreign: bool
 ) -> None:
     found = problems(box(tmp_path, kind=kind, **{name: "1"}))
@@ -187,7 +187,7 @@ def test_only_the_files_of_the_build_are_read(tmp_path: Path) -> None:
     assert set(problems(box(tmp_path, files, "rocm"))) == {"configuration-file", "p2p-turned-off"}
 
 
-def test_a_configuration_file_that_is_missing_is_told_on_this_machine() -> None:
+def test_a_configuration_file_that_is_missing_is_reported_on_this_machine() -> None:
     machine = Live(environment={"NCCL_CONF_FILE": "/nowhere/nccl.conf"})
     assert "NCCL_CONF_FILE=/nowhere/nccl.conf" in problems(machine)["configuration-missing"]
 
@@ -208,7 +208,7 @@ def test_locked_memory_matters_where_there_is_rdma(
     assert ("small-locked-memory" in problems(box(tmp_path, files))) is small
 
 
-def test_small_packets_of_rdma_over_ethernet_are_told(tmp_path: Path) -> None:
+def test_small_packets_of_rdma_over_ethernet_are_reported(tmp_path: Path) -> None:
     card = "sys/class/infiniband/mlx5_0"
     files = {f"{card}/ports/1/link_layer": "Ethernet", f"{card}/device/net/eth0/mtu": "1500"}
     assert "mlx5_0 sends over eth0, whose MTU is 1500" in problems(box(tmp_path, files)).values()
@@ -244,7 +244,7 @@ def test_what_info_says_of_the_machine_is_said_too(tmp_path: Path) -> None:
     assert "has 64 MiB" in found["small-shared-memory"]
 
 
-def test_masks_that_conflict_are_told(tmp_path: Path) -> None:
+def test_masks_that_conflict_are_reported(tmp_path: Path) -> None:
     masks = {"ROCR_VISIBLE_DEVICES": "2,3", "HIP_VISIBLE_DEVICES": "2"}
     found = [
         each for each in judge_machine(box(tmp_path, kind="rocm", **masks)) if each.id == "mask"

@@ -161,7 +161,7 @@ def test_rotation_keeps_one_older_file(tmp_path: Path) -> None:
     assert sorted(each.name for each in tmp_path.iterdir()) == ["out.jsonl", "out.jsonl.1"]
 
 
-def test_a_file_that_logrotate_moved_is_made_anew(tmp_path: Path) -> None:
+def test_a_file_that_logrotate_moved_is_made_again(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     lines = JsonLines(str(path), pytest.fail)
     lines.write(a_round(sample(), number=0))
@@ -416,7 +416,7 @@ def test_names_follow_the_conventions_of_both() -> None:
         assert metric.name.startswith("hw_" if metric.convention else "portagpu_"), metric.name
         assert not metric.unit or metric.name.endswith(f"_{metric.unit}"), metric.name
         if metric.convention:
-            # the convention's name in words, with the unit behind
+            # the convention's name in words, with the unit after
             stem = metric.convention.replace(".", "_")
             assert metric.name in (stem, f"{stem}_{metric.unit}"), metric.name
     assert all(name.startswith("portagpu_") for name in OWN_METRICS)

@@ -68,7 +68,7 @@ def test_a_stall_begins_after_its_time_and_not_before() -> None:
     assert all(said[int(AFTER_S) :])
 
 
-def test_one_working_sample_starts_the_time_anew() -> None:
+def test_one_working_sample_starts_the_time_again() -> None:
     said = watch(*((at, 100, 400 if at == 100 else 80, 700) for at in range(300)))
     assert said.index(True) == 101 + AFTER_S
 

@@ -54,7 +54,7 @@ def test_the_answer_says_how_and_what_it_rests_on(capfd):
     assert any(row[:3] == ["channels", "of", "Ring"] and "estimated" in row for row in rows)
 
 
-def test_a_range_in_which_the_model_is_wrong_is_told(capfd):
+def test_a_range_in_which_the_model_is_wrong_is_reported(capfd):
     asked = ["collectives", "choose", "--ranks", "8", "--target", "nvidia-b200-sxm"]
     assert main([*asked, "--bytes", "256K"]) == 0
     assert "the model is wrong here: its times are 2.8 times too short" in capfd.readouterr().out
@@ -253,7 +253,7 @@ def test_sizes_are_read_with_binary_prefixes(text, expected):
 
 
 @pytest.mark.parametrize("text", ["", "M", "-1", "1.5", "0.1K", "1e3", "8 8", "9" * 30, "½K"])
-def test_what_is_no_size_is_refused(text):
+def test_what_is_not_a_size_is_refused(text):
     with pytest.raises(ValueError, match="is not a number of bytes: write 1048576"):
         parse_size(text)
 

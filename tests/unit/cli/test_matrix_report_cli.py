@@ -1,4 +1,4 @@
-"""``portagpu matrix report``: which files are read, and one clear line for what is no result."""
+"""``portagpu matrix report``: which files are read, and one clear line for what is not a result."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ def test_a_cell_of_the_page_says_what_matrix_show_says(
     page = tmp_path / "page.html"
     assert main(["matrix", "report", str(tmp_path), str(BUNDLES), "--out", str(page)]) == 0
     shown = {key: text for key, text in matrix_cells(page.read_text("utf-8")).items() if text}
-    told = rows(load_targets().values(), read_files([tmp_path, BUNDLES]))
+    reported = rows(load_targets().values(), read_files([tmp_path, BUNDLES]))
     assert shown == {
         (f"{cell.area} {cell.suite}", cell.target): f"{cell.verdict} {cell.detail}"
-        for row in told
+        for row in reported
         for cell in sorted(row.cells, key=lambda each: not each.recorded)
     }
     cases = {area: len(stated_names("conformance", area)) for area in ("identity", "rng")}

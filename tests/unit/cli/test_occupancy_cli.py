@@ -72,7 +72,7 @@ def test_a_kernel_that_cannot_be_launched_is_exit_code_1(capfd):
     assert "this kernel cannot be launched" in capfd.readouterr().out
 
 
-def test_threads_that_are_no_whole_warps_are_told(capfd):
+def test_threads_that_are_not_whole_warps_are_reported(capfd):
     assert main(["occupancy", "--arch", "sm_90", "--threads", "100", "--regs", "32"]) == 0
     assert "28 lanes of the last are idle" in capfd.readouterr().out
 

@@ -188,7 +188,7 @@ TORCH = ROOT / "tests/recordings/torch"
 
 
 @pytest.mark.parametrize(
-    ("name", "code", "told"),
+    ("name", "code", "reported"),
     [
         # eager inference of a small model: the device runs dry after every kernel, on both vendors
         ("h100-bert-small", 1, "FAIL launch-bound: idle for 92.1%"),
@@ -200,9 +200,9 @@ TORCH = ROOT / "tests/recordings/torch"
         ("cpu-only-rank34", 3, "INCONCLUSIVE no-device: cannot answer"),
     ],
 )
-def test_recordings_of_both_vendors_are_diagnosed(name: str, code: int, told: str) -> None:
+def test_recordings_of_both_vendors_are_diagnosed(name: str, code: int, reported: str) -> None:
     found = invoke(diagnose, TORCH / f"{name}.json.gz")
-    assert told in found.output
+    assert reported in found.output
     assert found.return_value == code
 
 

@@ -33,7 +33,7 @@ EVIL = "<script>alert(1)</script>\x1b[31m=cmd|' /C calc'!A0\n"
 
 @pytest.fixture
 def traces(tmp_path: Path) -> Path:
-    """A folder of two ranks in two formats, and of a file that is no trace."""
+    """A folder of two ranks in two formats, and of a file that is not a trace."""
     folder = tmp_path / "run"
     (folder / "rank1").mkdir(parents=True)
     for rank, (name, write) in enumerate(
@@ -135,7 +135,7 @@ def test_a_table_without_rows_says_so(
     assert capfd.readouterr().out.splitlines()[0] == "nothing to show by collective"
 
 
-def test_a_trace_without_events_is_no_summary(
+def test_a_trace_without_events_is_not_a_summary(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     trace = tmp_path / "empty.json"
@@ -197,7 +197,7 @@ def test_every_verb_is_listed(name: str, capfd: pytest.CaptureFixture[str]) -> N
     assert re.search(rf"^  {name} ", capfd.readouterr().out, re.MULTILINE)
 
 
-def test_names_of_strangers_stay_text(
+def test_untrusted_names_stay_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     given = evil()

@@ -78,7 +78,7 @@ def test_too_little_is_refused_in_one_line(points, said):
     assert "\n" not in str(raised.value)
 
 
-def test_a_size_outside_of_the_measured_ones_is_told():
+def test_a_size_outside_of_the_measured_ones_is_reported():
     found = fit_line("all_reduce", 2, [(x, 25.0 + x) for x in SIZES])
     assert found.remarks(1 << 29) == ()
     assert found.remarks(1 << 30) == ("1 GiB is outside of the measured sizes, 8 B to 512 MiB",)

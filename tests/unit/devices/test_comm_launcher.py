@@ -162,7 +162,7 @@ def test_the_first_host_of_a_list_of_slurm(node_list: str, host: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", ",a", "a b", "a[", "a]", "[]", "a[[1]]", "$(x)", "a\nb"])
-def test_what_is_no_list_of_hosts_is_refused(text: str) -> None:
+def test_what_is_not_a_list_of_hosts_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a list of hosts"):
         first_host(text)
 

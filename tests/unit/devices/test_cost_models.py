@@ -259,7 +259,7 @@ def test_kernels_of_symmetric_buffers(target, ranks, size_bytes, kernel, time_us
     assert (found.kernel, round(found.time_us, 3)) == (kernel, time_us)
 
 
-def test_what_a_library_disables_is_no_candidate():
+def test_what_a_library_disables_is_not_a_candidate():
     one_node = {each for each, _ in times(NCCL, question("nvidia-h100-sxm", MIB))}
     assert one_node == {"Ring", "Tree", "NVLS"}
     assert {each for each, _ in times(NCCL, question("nvidia-h100-sxm", MIB, 16, 2))} == {
@@ -503,7 +503,7 @@ def test_constants_say_their_version_and_source():
     assert cost_model_for("nobody") is None
 
 
-# what no network carries, and what is no number
+# what no network carries, and what is not a number
 
 
 @pytest.mark.parametrize("nic_gbs", [1.25, 400.0])
@@ -529,11 +529,11 @@ def test_no_remark_where_the_model_counts_the_network():
     assert found.best.time_us > (1 << 30) / (8 * 1.25 * 1e3)
 
 
-@pytest.mark.parametrize(("ranks", "told"), [(8, False), (16, False), (64, True)])
-def test_many_ranks_on_one_node_are_taken_for_one_machine(ranks, told):
+@pytest.mark.parametrize(("ranks", "reported"), [(8, False), (16, False), (64, True)])
+def test_many_ranks_on_one_node_are_taken_for_one_machine(ranks, reported):
     found = choose(question("nvidia-h100-sxm", MIB, ranks=ranks), NCCL)
     said = [each for each in found.remarks if "give --nodes" in each]
-    assert bool(said) == told
+    assert bool(said) == reported
 
 
 def test_channels_of_an_algorithm_that_the_library_does_not_run_are_refused():

@@ -170,14 +170,14 @@ def test_an_unknown_name_is_answered_with_the_closest(monkeypatch, name, message
 
 
 @pytest.mark.parametrize("name", [0, True, b"cpu", 1.5])
-def test_a_name_that_is_no_string_is_a_type_error(monkeypatch, name):
+def test_a_name_that_is_not_a_string_is_a_type_error(monkeypatch, name):
     use_plugins(monkeypatch, cpu_plugin())
     with pytest.raises(TypeError, match=r"name is a str.*backend\(index=\.\.\.\)"):
         registry.backend(name)
 
 
 @pytest.mark.parametrize("index", [False, True, 0.0, "0", "", [], 1.5])
-def test_an_index_that_is_no_int_is_a_type_error(monkeypatch, index):
+def test_an_index_that_is_not_an_int_is_a_type_error(monkeypatch, index):
     use_plugins(monkeypatch, gpu_plugin())
     with pytest.raises(TypeError, match="a device index is an int"):
         registry.backend("cuda", index=index)

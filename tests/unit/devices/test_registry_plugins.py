@@ -154,7 +154,7 @@ def test_the_words_of_a_third_party_are_one_line_without_commands_to_a_terminal(
     assert found["bad"].reason == "from third-bad raised ValueError: [2Jno luck"
 
 
-def test_what_a_plugin_prints_at_import_is_no_part_of_a_document(site, capsys):
+def test_what_a_plugin_prints_at_import_is_not_a_part_of_a_document(site, capsys):
     source = "print('welcome to third')\n" + textwrap.dedent(GOOD.format(name="chatty"))
     install(site, "third-chatty", {"chatty": "third_chatty:PLUGIN"}, {"third_chatty": source})
     assert registry.statuses()["chatty"].usable
@@ -297,7 +297,7 @@ def test_an_error_of_ours_from_open_passes_as_it_is(monkeypatch):
 
 
 @pytest.mark.parametrize("opened", [None, SimpleNamespace(device="cpu"), 1])
-def test_a_handle_that_is_no_backend_is_refused(monkeypatch, opened):
+def test_a_handle_that_is_not_a_backend_is_refused(monkeypatch, opened):
     plugin = FakePlugin("odd", automatic=True)
     monkeypatch.setattr(plugin, "open", lambda index: opened, raising=False)
     use_plugins(monkeypatch, plugin)

@@ -60,7 +60,7 @@ def test_a_probe_that_fails_is_its_own_problem(monkeypatch, call, words):
     assert found["bad"].problems == (f"the probe of the backend 'bad' {words}",)
 
 
-def test_a_probe_that_hangs_is_left_behind(monkeypatch):
+def test_a_probe_that_hangs_is_left_running(monkeypatch):
     monkeypatch.setattr(
         candidates, "LIMITS", Limits(probe_s=0.2)
     )  # allowed: time without a CPU does not count

@@ -51,15 +51,15 @@ def test_any_launch_covers_n_and_fits_the_device(device):
     cases += [2**31 - 1, 2**31, 2**32 + 1, 10**15]
     for n in cases:
         launch = sizing.launch(n)
-        told = f"seed {seed}: n={n} on {device}: {launch}"
-        assert launch.n == n, told
-        assert launch.threads * launch.work_per_thread >= n, f"{told} leaves elements out"
-        assert launch.threads * (launch.work_per_thread - 1) < n, f"{told} loops once too often"
-        assert launch.block % sizing.warp_size == 0, f"{told} splits a warp"
-        assert sizing.warp_size <= launch.block <= sizing.max_threads_per_block, told
-        assert (launch.grid - 1) * launch.block < n, f"{told} has blocks without work"
+        reported = f"seed {seed}: n={n} on {device}: {launch}"
+        assert launch.n == n, reported
+        assert launch.threads * launch.work_per_thread >= n, f"{reported} leaves elements out"
+        assert launch.threads * (launch.work_per_thread - 1) < n, f"{reported} loops once too often"
+        assert launch.block % sizing.warp_size == 0, f"{reported} splits a warp"
+        assert sizing.warp_size <= launch.block <= sizing.max_threads_per_block, reported
+        assert (launch.grid - 1) * launch.block < n, f"{reported} has blocks without work"
         blocks_per_unit = -(-launch.grid // sizing.unit_count)
-        assert blocks_per_unit <= sizing.max_blocks_per_unit, f"{told} does not fit at once"
+        assert blocks_per_unit <= sizing.max_blocks_per_unit, f"{reported} does not fit at once"
 
 
 def test_a_large_launch_fills_the_device():
@@ -100,7 +100,7 @@ def test_a_negative_number_of_elements_is_refused(n):
         {"n": 7, "shared_memory": 1.5},
     ],
 )
-def test_what_is_no_integer_is_refused_with_and_without_facts(asked):
+def test_what_is_not_an_integer_is_refused_with_and_without_facts(asked):
     for device in DEVICES.values():
         with pytest.raises(TypeError, match="must be an integer, not"):
             device.launch(**asked)

@@ -48,13 +48,15 @@ def test_a_launch_covers_n_in_whole_vectors_and_fits(name):
         plan = device.launch(
             n, item_bytes=item, registers=numbers.randint(16, 64), shared_memory=memory
         )
-        told = f"seed {SEED}: {n} of {item} B on {name}: {plan}"
-        assert plan.threads * plan.work_per_thread >= n, told
-        assert plan.work_per_thread % plan.vector_width == 0, told
-        assert plan.vector_width * item <= max(item, device.target.value("exec.max_access")), told
-        assert plan.num_warps * device.warp_size == plan.block, told
-        assert plan.occupancy is not None, told
-        assert plan.grid <= device.unit_count * plan.occupancy.blocks, told
+        reported = f"seed {SEED}: {n} of {item} B on {name}: {plan}"
+        assert plan.threads * plan.work_per_thread >= n, reported
+        assert plan.work_per_thread % plan.vector_width == 0, reported
+        assert plan.vector_width * item <= max(item, device.target.value("exec.max_access")), (
+            reported
+        )
+        assert plan.num_warps * device.warp_size == plan.block, reported
+        assert plan.occupancy is not None, reported
+        assert plan.grid <= device.unit_count * plan.occupancy.blocks, reported
         device.check(plan.grid, plan.block, shared_memory=memory)
 
 
@@ -184,23 +186,23 @@ def planned(device: Sizing):
 def test_a_product_covers_the_result_in_whole_instructions(name):
     device, count = GPUS[name], 0
     for plan in planned(device):
-        told = f"{name}: {plan}"
+        reported = f"{name}: {plan}"
         high, wide = plan.tile
         tiles, products, _ = plan.grid
-        assert tiles * high * wide >= plan.m * plan.n, told
-        assert products == plan.batch == 1, told
-        assert plan.num_warps <= device.max_num_warps, told
-        assert plan.shared_memory <= device.target.value("shared_memory.per_block_optin"), told
-        assert plan.occupancy.blocks >= 1, told
-        assert plan.stages >= 2, told
+        assert tiles * high * wide >= plan.m * plan.n, reported
+        assert products == plan.batch == 1, reported
+        assert plan.num_warps <= device.max_num_warps, reported
+        assert plan.shared_memory <= device.target.value("shared_memory.per_block_optin"), reported
+        assert plan.occupancy.blocks >= 1, reported
+        assert plan.stages >= 2, reported
         threads = plan.num_warps * plan.warp_size
         words = 2 if plan.dtype == "fp64" else 1
-        assert plan.accumulators * threads >= high * wide * words, told
+        assert plan.accumulators * threads >= high * wide * words, reported
         if plan.instruction is not None:
             m, n, k = plan.instruction
-            assert (high % m, wide % n, plan.step % k) == (0, 0, 0), told
+            assert (high % m, wide % n, plan.step % k) == (0, 0, 0), reported
             stated = device.target.value(f"matrix.tile.{plan.dtype}")
-            assert stated == "x".join(str(side) for side in plan.instruction), told
+            assert stated == "x".join(str(side) for side in plan.instruction), reported
         count += 1
     assert count >= 12, f"{name} has few dtypes"
 

@@ -122,7 +122,7 @@ def test_a_profile_that_is_cut_anywhere_is_refused_in_one_line(tmp_path: Path) -
         ({"made": None}, "profile.made: must be text, not None"),
     ],
 )
-def test_what_is_no_profile_is_refused(tmp_path: Path, change: Any, words: str) -> None:
+def test_what_is_not_a_profile_is_refused(tmp_path: Path, change: Any, words: str) -> None:
     document = json.loads(profile().write(tmp_path / "p.json").read_text())
     (tmp_path / "p.json").write_text(json.dumps({**document, **change}))
     with pytest.raises(FormatError, match=words):
@@ -165,7 +165,7 @@ def test_numbers_and_texts_that_cannot_be_are_refused(
 
 
 @pytest.mark.parametrize("text", ["", "[]", "null", "{", '{"schema": NaN}', "[" * 99999, "\0\xff"])
-def test_other_texts_are_no_profiles(tmp_path: Path, text: str) -> None:
+def test_other_texts_are_not_profiles(tmp_path: Path, text: str) -> None:
     (tmp_path / "p.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(FormatError, match="is not a profile of collectives"):
         read_profile(tmp_path / "p.json")
@@ -269,7 +269,7 @@ def test_the_versions_are_in_words() -> None:
 # choices
 
 
-def test_a_choice_is_measured_and_has_the_plain_call_beside_it() -> None:
+def test_a_choice_is_measured_and_has_the_plain_call_next_to_it() -> None:
     found = tuned_choice(Question(operation="all_reduce", size_bytes=100_000, ranks=8), profile())
     assert found.basis.kind is BasisKind.MEASURED
     assert str(found.basis).startswith(
@@ -532,7 +532,7 @@ def test_of_compositions_no_tuners_file_is_written() -> None:
 
 
 @pytest.mark.parametrize("data", [b"\x1f\x8b log", b"# a table", b"[" * 99999])
-def test_a_file_without_json_is_told_in_plain_words(tmp_path: Path, data: bytes) -> None:
+def test_a_file_without_json_is_reported_in_plain_words(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "p.json").write_bytes(data)
     with pytest.raises(FormatError, match=r"p\.json is not a profile of collectives: not JSON$"):
         read_profile(tmp_path / "p.json")

@@ -47,7 +47,7 @@ def test_expandable_segments_by_release(torch: str, toolkit: str, given: bool) -
 
 
 @pytest.mark.parametrize("arch", ["sm_9x", "90", "sm_", "gfx942", ""])
-def test_what_is_no_architecture_of_nvidia_is_refused(arch: str) -> None:
+def test_what_is_not_an_architecture_of_nvidia_is_refused(arch: str) -> None:
     with pytest.raises(ValueError, match="not an architecture that TORCH_CUDA_ARCH_LIST can name"):
         candidates.plugin("cuda").variables.for_building([arch])
 

@@ -66,7 +66,7 @@ def test_anything_comes_back_and_suits_every_profiler():
      "x {'a':null}", "100%25", "portagpu", "portagpux:y", "x {'a':1}}", "{'a':1}",
      "x {'a':" + "[" * 100_000 + "}"],
 )  # fmt: skip
-def test_a_strangers_name_stays_a_name(text):
+def test_an_untrusted_name_stays_a_name(text):
     assert decode(text) == (text, {}, "")
     assert decode(encode(text)) == (text, {}, "")
 
@@ -80,7 +80,7 @@ def test_numbers_that_json_lacks_are_text():
     }
 
 
-def test_what_is_no_label_or_no_domain_is_refused():
+def test_what_is_not_a_label_or_domain_is_refused():
     with pytest.raises(TypeError, match="the label x is a list: labels are str, int"):
         encode("n", {"x": [1]})
     with pytest.raises(ValueError, match="a domain is a word of up to 64 letters"):

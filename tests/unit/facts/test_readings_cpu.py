@@ -90,7 +90,7 @@ def test_power_is_the_energy_of_all_packages_between_two_readings(tmp_path):
     assert again.state.energy_j == 1060.5
 
 
-def test_a_counter_that_goes_away_is_no_power_of_zero(tmp_path):
+def test_a_counter_that_goes_away_is_not_a_power_of_zero(tmp_path):
     tree = live_like(tmp_path, powercap(("intel-rapl:0", "package-0", "5000000")))
     reader = CpuReader(tree)
     reader.read(1.0)

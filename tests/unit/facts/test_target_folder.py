@@ -284,7 +284,7 @@ def test_a_wrong_source_is_named_with_its_line(folder: Path) -> None:
         assert opened.targets[H100].all_expectations
 
 
-def test_a_file_of_another_name_is_no_target(folder: Path, use: Callable[[Path], None]) -> None:
+def test_a_file_of_another_name_is_not_a_target(folder: Path, use: Callable[[Path], None]) -> None:
     (folder / f"{H100}.toml").rename(folder / "nvidia-h101.toml")
     use(folder)
     with pytest.raises(TargetNotFound):

@@ -252,7 +252,7 @@ def test_a_published_measurement_is_a_hint_with_its_source(
     assert found[0].source
 
 
-def test_a_measurement_is_below_the_peak_that_is_stated_beside_it() -> None:
+def test_a_measurement_is_below_the_peak_that_is_stated_next_to_it() -> None:
     for target in gpus():
         for each in target.all_expectations:
             if each.algorithm != "nvls":

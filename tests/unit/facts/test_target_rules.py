@@ -196,7 +196,7 @@ def test_wrong_sources_are_refused(folder: Path, old: str, new: str, rule: str) 
         read_folder(folder)
 
 
-def test_a_file_that_is_no_text_is_refused(folder: Path) -> None:
+def test_a_file_that_is_not_text_is_refused(folder: Path) -> None:
     (folder / "amd-mi300x.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(TargetError, match=r"amd-mi300x\.toml: .*\(rule readable\)"):
         read_folder(folder)

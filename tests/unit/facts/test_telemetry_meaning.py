@@ -31,13 +31,13 @@ def _nvidia(values):
 
 
 def test_power_is_in_watts() -> None:
-    """441 W are 441 W from either vendor's tool, with the unit beside the number or in it."""
+    """441 W are 441 W from either vendor's tool, with the unit next to the number or in it."""
     amd = _amd(power={"socket_power": {"value": 441, "unit": "W"}}).power_w
     nvidia = _nvidia("0, NVIDIA H100 80GB HBM3, 441.00 W, 1980 MHz, 61").power_w
     assert (amd, nvidia) == (441.0, 441.0), f"441 W are {amd} W from AMD SMI, {nvidia} W from NVML"
 
 
-def test_not_available_is_no_zero() -> None:
+def test_not_available_is_not_a_zero() -> None:
     """A tool's N/A is an absent reading, never 0."""
     amd = _amd(
         power={"socket_power": "N/A"}, temperature={"hotspot": {"value": 61, "unit": "C"}}

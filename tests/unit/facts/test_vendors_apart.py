@@ -32,7 +32,7 @@ def test_what_this_distribution_declares_is_right() -> None:
 
 @pytest.mark.parametrize("numbers", tuple(SAME_NUMBERS))
 def test_same_numbers_other_hardware(numbers: str) -> None:
-    """Architectures of two vendors with the same capability numbers are told apart, and each has
+    """Architectures of two vendors with the same capability numbers are distinguished, and each has
     its own fp8.
     """
     nvidia, amd = SAME_NUMBERS[numbers]
@@ -67,8 +67,8 @@ BUILDS = {
 
 
 @pytest.mark.parametrize("build", tuple(BUILDS))
-def test_build_is_told_from_its_files(tmp_path: Path, build: str) -> None:
-    """For which vendor a torch was built is told by what its files state, where a version is
+def test_build_is_distinguished_from_its_files(tmp_path: Path, build: str) -> None:
+    """For which vendor a torch was built follows from what its files state, where a version is
     None or missing too, not by its name.
     """
     text, expected = BUILDS[build]
@@ -78,7 +78,7 @@ def test_build_is_told_from_its_files(tmp_path: Path, build: str) -> None:
     assert found.kind == expected, f"a torch of {text!r} is a {found.kind} build, not {expected}"
 
 
-def test_disguise_is_told() -> None:
+def test_disguise_is_reported() -> None:
     """A variable that makes a GPU pose as another architecture is remarked on."""
     from portagpu.checks.diagnostics import machine_diagnostics
     from portagpu.facts.host import read_host
@@ -87,12 +87,12 @@ def test_disguise_is_told() -> None:
     name, value = "HSA_OVERRIDE_GFX_VERSION", "11.0.0"
     seen = visibility({name: value, "HOME": "/root"})
     assert seen == {name: value}, f"of the variables that disguise devices {seen} is seen"
-    told = [
+    reported = [
         text
         for text in machine_diagnostics(read_host(), [], None, seen, Settings())
         if name in text
     ]
-    assert told, f"nothing is said of {name}={value}"
+    assert reported, f"nothing is said of {name}={value}"
     quiet = [
         text for text in machine_diagnostics(read_host(), [], None, {}, Settings()) if name in text
     ]

@@ -54,7 +54,7 @@ def test_order_is_the_masks(runtime: str) -> None:
 
 @pytest.mark.parametrize("runtime", ("cuda", "rocm"))
 @pytest.mark.parametrize("end", ("-1", "8", "99"))
-def test_list_ends_at_what_is_no_device(runtime: str, end: str) -> None:
+def test_list_ends_at_what_is_not_a_device(runtime: str, end: str) -> None:
     """A negative number, or one that is not there, ends the list."""
     own = "cuda" if runtime == "cuda" else "hip"
     _expect(runtime, {own: f"0,2,{end},1"}, [0, 2])
@@ -106,8 +106,8 @@ def test_empty_mask_hides_all(runtime: str) -> None:
     own = "cuda" if runtime == "cuda" else "hip"
     _expect(runtime, {own: ""}, [])
     if runtime == "rocm":
-        told = [str(problem.id) for problem in _seen(runtime, hip="").problems]
-        assert "empty-mask" in told, f"an empty mask is reported as {told}"
+        reported = [str(problem.id) for problem in _seen(runtime, hip="").problems]
+        assert "empty-mask" in reported, f"an empty mask is reported as {reported}"
 
 
 @pytest.mark.parametrize("mask", ("rocr-empty", "rocr-negative", "rocr-and-cuda"))
@@ -120,8 +120,8 @@ def test_torch_counts_otherwise(mask: str) -> None:
     }[mask]
     seen = _seen("rocm", **masks)
     assert seen.by_torch.count != len(seen.devices), f"torch agrees on {masks}"
-    told = [str(problem.id) for problem in seen.harmful]
-    assert "torch-disagrees" in told, f"{masks} is reported as {told}"
+    reported = [str(problem.id) for problem in seen.harmful]
+    assert "torch-disagrees" in reported, f"{masks} is reported as {reported}"
 
 
 @pytest.mark.parametrize("runtime", ("cuda", "rocm"))

@@ -132,7 +132,7 @@ def test_agents_of_one_number_are_its_partitions() -> None:
     assert ([part.unit_count for part in gpu.parts], gpu.unit_count) == ([38] * 8, 304)
 
 
-def test_the_whole_memory_said_of_each_partition_is_no_partitions_memory() -> None:
+def test_the_whole_memory_said_of_each_partition_is_not_a_partitions_memory() -> None:
     each = [{"index": n, "unique_id": 9, "memory_bytes": 192 * GIB} for n in range(8)]
     whole = says("drm", {"unique_id": 9, "memory_bytes": 192 * GIB, "compute_partition": "CPX"})
     (gpu,) = join([says("amdsmi", *each), whole]).gpus
@@ -140,13 +140,13 @@ def test_the_whole_memory_said_of_each_partition_is_no_partitions_memory() -> No
     assert gpu.disagreements == ()
 
 
-def test_a_reading_that_is_repeated_is_no_partition() -> None:
+def test_a_reading_that_is_repeated_is_not_a_partition() -> None:
     twice = [{"index": 0, "pci": A, "name": "NVIDIA H200"}, {"index": 0, "pci": A, "driver": "n"}]
     (gpu,) = join([says("nvml", *twice, vendor="nvidia")]).gpus
     assert (gpu.parts, gpu.name, gpu.driver) == ((), "NVIDIA H200", "n")
 
 
-def test_a_reading_without_a_number_is_no_partition_of_the_numbered_gpu() -> None:
+def test_a_reading_without_a_number_is_not_a_partition_of_the_numbered_gpu() -> None:
     processes = {"pci": A, "state": GpuState(processes=2)}
     (gpu,) = join([says("smi", {"index": 0, "pci": A}, processes, vendor="nvidia")]).gpus
     assert (gpu.parts, gpu.state.processes) == ((), 2)
@@ -270,7 +270,7 @@ def test_groups_of_values_are_put_together_key_by_key() -> None:
         "Advanced Micro Devices, Inc. [AMD/ATI]",
     ],
 )
-def test_what_is_no_products_name(text: str) -> None:
+def test_what_is_not_a_products_name(text: str) -> None:
     assert product_name(text) is None
 
 

@@ -326,7 +326,9 @@ def test_the_folders_of_this_machine_are_names_of_it(
     assert found == set(map(str, places.values()))
 
 
-def test_a_folder_that_is_gone_is_no_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_folder_that_is_gone_is_not_a_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)

@@ -103,7 +103,7 @@ def test_the_level_of_many_measures_shows_what_no_single_one_does() -> None:
     assert found.verdict is Verdict.FAIL
 
 
-def test_a_faster_node_is_told_and_not_blamed_and_a_time_is_worse_above() -> None:
+def test_a_faster_node_is_reported_and_not_blamed_and_a_time_is_worse_above() -> None:
     runs = [node_run(n, {"memory/copy": value}) for n, value in enumerate(even())]
     runs[3] = node_run(3, {"memory/copy": 160.0})
     found = report_of(runs)
@@ -184,7 +184,7 @@ def rounds_of(count: int) -> list[list[tuple[str, ...]]]:
     return found
 
 
-def test_rounds_tell_a_slow_link_from_a_slow_node() -> None:
+def test_rounds_distinguish_a_slow_link_from_a_slow_node() -> None:
     rounds = rounds_of(5)
     link = rounds[2][1]
     slow = {pair: 0.6 for own in rounds for pair in own if "n7" in pair} | {link: 0.7}
@@ -197,14 +197,14 @@ def test_rounds_tell_a_slow_link_from_a_slow_node() -> None:
     assert "n7 is slow in 5 of its 5 pairs" in found[0].sentence
 
 
-def test_one_round_cannot_tell_a_link_from_a_node() -> None:
+def test_one_round_cannot_distinguish_a_link_from_a_node() -> None:
     rounds = rounds_of(1)
     found = judge(Fleet(joint=joints(rounds, {rounds[0][2]: 0.5}))).slow
     assert [(each.what, each.nodes) for each in found] == [(pairs.UNKNOWN, rounds[0][2])]
     assert "another round would show" in found[0].sentence
 
 
-def test_a_group_is_told_where_no_pair_in_it_is_slow() -> None:
+def test_a_group_is_reported_where_no_pair_in_it_is_slow() -> None:
     rounds = rounds_of(3)
     link = rounds[1][0]
     others = [name for name in NAMES if name not in link]
@@ -227,7 +227,7 @@ def test_two_slow_nodes_that_met_are_both_named() -> None:
     }
 
 
-def test_a_version_of_some_nodes_is_told_with_what_they_measure() -> None:
+def test_a_version_of_some_nodes_is_reported_with_what_they_measure() -> None:
     runs = []
     for number, value in enumerate(even()):
         bad = number % 5 == 0
@@ -244,7 +244,9 @@ def test_a_version_of_some_nodes_is_told_with_what_they_measure() -> None:
     assert effect.worse
 
 
-def test_a_version_that_measures_alike_has_no_effect_and_halves_have_no_majority() -> None:
+def test_a_version_that_measures_in_the_same_way_has_no_effect_and_halves_have_no_majority() -> (
+    None
+):
     runs = [
         node_run(n, {"memory/copy": value}, versions={"driver": str(n % 2)})
         for n, value in enumerate(even())

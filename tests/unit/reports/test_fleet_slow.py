@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pytest
 
 
-def test_a_slow_node_and_a_slow_link_are_told_from_each_other(
+def test_a_slow_node_and_a_slow_link_are_distinguished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rounds = rounds_of(5)
@@ -27,7 +27,9 @@ def test_a_slow_node_and_a_slow_link_are_told_from_each_other(
     assert found == {(pairs.NODE, ("n7",), 5, 5), (pairs.LINK, tuple(sorted(link)), 1, 5)}
 
 
-def test_pairs_that_are_alike_show_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pairs_that_are_the_same_show_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gathered = Fleet(joint=joints(rounds_of(3), {}))
     monkeypatch.setattr(pairs, "gather", lambda folders: gathered)
     assert slow_of(tmp_path) == []

@@ -160,7 +160,7 @@ def test_nodes_of_one_target_are_compared_by_their_newest_runs() -> None:
     (one,) = found.found
     assert (one.among, one.who, one.value, one.word) == ("nodes", "c", 12.0, "worse")
     assert (one.median, one.relative) == (10.1, pytest.approx(1.9 / 10.1))
-    # one value is nobody's peer; hosts with one or two runs are no series over time
+    # one value is nobody's peer; hosts with one or two runs are not series over time
     assert (found.judged, found.few) == (1, 6)
 
 
@@ -172,7 +172,7 @@ def test_the_newest_run_is_compared_with_earlier_ones() -> None:
     found = outliers([series("a/b", {**steady, 20: 8.0})], kept)
     (one,) = found.found
     assert (one.among, one.who, one.peers) == ("time", "run-29", 20)
-    # an earlier one that was unlike the others is no news
+    # an earlier one that was unlike the others is not news
     assert not outliers([series("a/b", {**steady, 4: 8.0, 20: 10.1})], kept).found
     # a newer run of other measures hides nothing
     (one,) = outliers([series("a/b", {**steady, 19: 8.0})], kept).found

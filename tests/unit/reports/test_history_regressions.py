@@ -101,7 +101,7 @@ def test_short_and_constant_series_have_no_change() -> None:
     assert change_points([np.array([]), np.arange(7.0), np.full(50, 3.0)]) == []
 
 
-def test_an_outlier_is_no_change_of_level() -> None:
+def test_an_outlier_is_not_a_change_of_level() -> None:
     random = np.random.default_rng(21)
     values = 100 + random.normal(size=60)
     values[[20, 21, 40]] = 1e9

@@ -187,7 +187,7 @@ def test_times_of_several_zones_are_compared_as_moments() -> None:
     assert cell.counts == {Verdict.PASS: 1}
 
 
-def test_a_comparison_of_peers_is_no_result_of_the_area_that_was_measured() -> None:
+def test_a_comparison_of_peers_is_not_a_result_of_the_area_that_was_measured() -> None:
     run = new_run(["portagpu", "bench", "--peers"], target="cpu-x86-64")
     run.add(Result(id="memory/copy", suite="performance", area="peers", verdict=Verdict.PASS))
     (cell,) = cells([("a.json", run)])
@@ -285,18 +285,18 @@ def test_results_of_no_target_that_is_shown_are_not_silently_left_out(
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         (["no-such-file.json"], "no-such-file.json: cannot be read: No such file or directory"),
         (["--target", "nvidia-t5"], "nvidia-t5"),
     ],
 )
 def test_wrong_usage_is_one_line(
-    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], reported: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["matrix", "show", *words]) == 2
     said = capsys.readouterr().err.strip()
-    assert told in said
+    assert reported in said
     assert "\n" not in said
 
 
@@ -310,14 +310,14 @@ def test_a_result_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize(
-    ("started", "told"),
+    ("started", "reported"),
     [
         ("2999-01-01T00:00:00Z", "in the future: the clock of that machine or of this one is"),
         ("1970-01-01T00:01:00Z", "the clock of that machine was not set"),
     ],
 )
 def test_a_run_whose_clock_was_wrong_is_never_the_newest(
-    started: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    started: str, reported: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = written(run_of(1, (CASE, Verdict.PASS)), tmp_path / "a.json")
     document = json.loads(file.read_text("utf-8"))
@@ -328,5 +328,5 @@ def test_a_run_whose_clock_was_wrong_is_never_the_newest(
         assert main(["matrix", *words, str(file)]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert f"{file}: run.started: is {started}" in line
-        assert told in line
+        assert reported in line
     assert not page.exists()

@@ -91,7 +91,7 @@ def test_the_page_names_culprit_and_machine(label: str, value: str) -> None:
 
 
 @pytest.mark.parametrize("verdict", list(Verdict))
-def test_a_verdict_is_told_by_word_and_shape_and_not_only_by_colour(verdict: Verdict) -> None:
+def test_a_verdict_is_reported_by_word_and_shape_and_not_only_by_colour(verdict: Verdict) -> None:
     text = render(Run(info(), [gate("a", "b", verdict, reason="so")]))
     badges = re.findall(
         r'<span class="badge (\w+)"><svg aria-hidden="true"><use href="#(.*?)"/></svg>(.*?)<', text
@@ -150,9 +150,11 @@ def test_devices_that_differ_in_their_values_alone_share_a_row() -> None:
     alike = [each for each in run.results if each.id == name][:-1]
     (whole,) = (row for row in rows if row.count(name) == 1 and "ex:0" in row)
     values = {str(each.device): quantity(float(str(each.value)), "TFLOPS") for each in alike}
-    told = [f"{device}  {value}" for device, value in values.items()]
-    assert len(told) == 7
-    assert [whole.index(each) for each in told] == sorted(whole.index(each) for each in told)
+    reported = [f"{device}  {value}" for device, value in values.items()]
+    assert len(reported) == 7
+    assert [whole.index(each) for each in reported] == sorted(
+        whole.index(each) for each in reported
+    )
     assert "4096 × 4096 × 4096" in whole
     links = [unquote(each) for each in re.findall('<a href="#([^"]*)">ex:', numbers)]
     assert len(links) == 29 * 8 - 1
@@ -160,7 +162,7 @@ def test_devices_that_differ_in_their_values_alone_share_a_row() -> None:
     assert set(links) < set(re.findall(' id="([^"]*)"', checks))
     (row,) = (row for row in re.findall("<tr.*?</tr>", checks) if f"{name}@ex:0" in row)
     shown = Page(row).text
-    for each in told:
+    for each in reported:
         assert f"on {each}" in shown
     assert "expected at least 90 TFLOPS" in shown
     assert "found" not in shown, "each has its own"
@@ -300,7 +302,7 @@ def test_the_failures_only_view_hides_whatever_did_not_fail() -> None:
     assert "only-failures" not in str(Page(render(passing())).tags)
 
 
-def test_passing_rows_of_a_long_area_stay_closed_beside_a_failure() -> None:
+def test_passing_rows_of_a_long_area_stay_closed_next_to_a_failure() -> None:
     results = [gate("memory", f"case-{n}") for n in range(40)]
     results.append(gate("memory", "patterns", Verdict.FAIL, reason="so"))
     page = Page(render(Run(info(), results)))
@@ -312,7 +314,7 @@ def test_passing_rows_of_a_long_area_stay_closed_beside_a_failure() -> None:
 
 
 def anchors_of(run: Run) -> list[str]:
-    """The anchors of results: of rows, and of what is alike in a row."""
+    """The anchors of results: of rows, and of what is the same in a row."""
     tags = Page(render(run)).tags
     return [str(a["id"]) for tag, a in tags if "id" in a and tag in ("tr", "a")]
 
@@ -360,12 +362,12 @@ def test_names_that_differ_in_blanks_alone_have_anchors_of_their_own() -> None:
     assert len(ids) == len(set(ids))
 
 
-def test_ids_may_be_broken_behind_their_parts() -> None:
+def test_ids_may_be_broken_after_their_parts() -> None:
     text = render(Run(info(), [gate("collectives", "all_reduce[float32-n8]")]))
     assert "collectives/<wbr>all_<wbr>reduce[<wbr>float32-n8]" in text
 
 
-def test_words_are_values_too_and_counts_are_no_measures() -> None:
+def test_words_are_values_too_and_counts_are_not_measures() -> None:
     wanted = exactly("on", "the product")
     results = [
         gate("health", "ecc", Verdict.FAIL, reason="ECC is off", value="off", expected=wanted),
@@ -386,7 +388,7 @@ def test_units_of_values_and_curves_fit_their_magnitude() -> None:
     assert "TFLOPS" not in text
 
 
-def test_devices_that_look_alike_have_short_anchors_of_their_own() -> None:
+def test_devices_that_look_the_same_have_short_anchors_of_their_own() -> None:
     run = Run(info())
     for number in range(1200):
         # white space of its own each, and no anchor holds white space

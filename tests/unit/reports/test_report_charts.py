@@ -39,7 +39,7 @@ def drawn(*results: Result) -> ET.Element:
 
 
 def ticks(svg: ET.Element, axis: str) -> dict[str, float]:
-    """The labels of one axis and the coordinate of the line beside each, from the drawing."""
+    """The labels of one axis and the coordinate of the line next to each, from the drawing."""
     marks = [e for e in svg.iter("line") if e.get("class") == {"x": "mark", "y": "grid"}[axis]]
     labels = [e for e in svg.iter("text") if e.get("class") == f"tick {axis}"]
     assert len(marks) == len(labels)
@@ -145,7 +145,7 @@ def test_a_long_record_is_a_line_without_markers() -> None:
     assert len(throughput.series[0].points) == 60
 
 
-def test_legend_tooltip_and_table_tell_the_values() -> None:
+def test_legend_tooltip_and_table_state_the_values() -> None:
     (chart,) = charts_of([measured("all-reduce"), measured("all-gather", y=[2.0, 3.0, 4.0])])
     text = figure_of(chart, "c")
     assert "<title>all-gather, 64 KiB: 3 GB/s</title>" in text
@@ -219,7 +219,7 @@ def test_quantities_have_their_unit(value: float, unit: str, text: str) -> None:
         (3600, "1 h 0 min"),
     ],
 )
-def test_durations_are_told_as_people_do(seconds: float, text: str) -> None:
+def test_durations_are_stated_as_people_do(seconds: float, text: str) -> None:
     assert units.duration(seconds) == text
 
 

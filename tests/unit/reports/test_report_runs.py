@@ -75,7 +75,7 @@ def test_the_worst_run_decides(verdicts: str, whole: str) -> None:
     assert f"<title>{whole}: portagpu: 2 runs of 2 targets</title>" in render_runs(runs)
 
 
-def test_runs_are_named_by_as_little_as_tells_them_apart() -> None:
+def test_runs_are_named_by_as_little_as_distinguishes_them() -> None:
     runs = [
         run_of("a", host="one"),
         run_of("b", host="one"),

@@ -308,8 +308,8 @@ def test_programs_of_another_seed_repair_nothing() -> None:
     assert stands(run(0, drawn(Verdict.FAIL, 1)), run(9, drawn(Verdict.PASS, 2))) is Verdict.FAIL
     # computed wrong now and then: the same seed proves nothing either
     assert stands(run(0, drawn(Verdict.FAIL, 1)), run(9, drawn(Verdict.PASS, 1))) is Verdict.FAIL
-    told = {"observed": ["15 programs of 81 calls in 0.4 s, seed 7"]}
-    made = run(0, drawn(Verdict.PASS, 0, **told))
+    reported = {"observed": ["15 programs of 81 calls in 0.4 s, seed 7"]}
+    made = run(0, drawn(Verdict.PASS, 0, **reported))
     assert fact_of(made.results[0], made, ()).seed == "7"
     asked = run(
         0, result("rng/x", suite="conformance"), command=["portagpu", "conform", "--seed", "3"]

@@ -145,7 +145,7 @@ def test_what_is_named_or_looks_like_json_is_read(tmp_path: Path) -> None:
     assert list(find_files([tmp_path, text])) == [(inside, False), (text, True)]
 
 
-def test_two_files_with_one_run_are_told(tmp_path: Path) -> None:
+def test_two_files_with_one_run_are_reported(tmp_path: Path) -> None:
     first, second = written(tmp_path / "a.json", "same"), written(tmp_path / "b.json", "same", "h2")
     with pytest.raises(ResultError) as caught:
         read_files([tmp_path])
@@ -159,14 +159,14 @@ def test_two_files_with_one_run_are_told(tmp_path: Path) -> None:
     assert str(caught.value) == f"{first} and {second} both hold the run same: name one of them"
 
 
-def test_a_folder_without_results_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_results_is_reported(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("{}")
     with pytest.raises(ResultError) as caught:
         read_files([tmp_path])
     assert str(caught.value) == f"{tmp_path}: no file in this folder is a result"
 
 
-def test_a_folder_that_cannot_be_read_is_told(
+def test_a_folder_that_cannot_be_read_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written(tmp_path / "x.json", "one")

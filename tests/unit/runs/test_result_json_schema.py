@@ -223,7 +223,7 @@ def test_a_document_nested_deeper_than_it_can_be_read_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema_of", "told"),
+    ("schema_of", "reported"),
     [
         (
             "portagpu.result/2",
@@ -234,9 +234,9 @@ def test_a_document_nested_deeper_than_it_can_be_read_is_refused() -> None:
         ("portagpu.info/1", "must be one of portagpu.result/1"),
     ],
 )
-def test_another_schema_is_refused(schema_of: str, told: str) -> None:
+def test_another_schema_is_refused(schema_of: str, reported: str) -> None:
     document = {**sample(), "schema": schema_of, "key of later versions": 1}
-    with pytest.raises(ResultError, match=told):
+    with pytest.raises(ResultError, match=reported):
         Run.from_json(document)
 
 

@@ -185,7 +185,7 @@ def files(folder: Path, runs: list[Run]) -> list[str]:
     return [str(run.write_json(folder / f"{i}.json")) for i, run in enumerate(runs)]
 
 
-def test_the_verb_prints_rows_alone_and_what_is_left_out_beside_them(
+def test_the_verb_prints_rows_alone_and_what_is_left_out_next_to_them(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     runs = good_runs()
@@ -355,7 +355,7 @@ def test_sizes_that_differ_are_not_compared() -> None:
         (lambda: [run_of([])], "there is no measure"),
     ],
 )
-def test_runs_that_are_no_peers_are_refused(runs: Any, reason: str) -> None:
+def test_runs_that_are_not_peers_are_refused(runs: Any, reason: str) -> None:
     with pytest.raises(NoPeers, match=reason):
         compare_runs(runs())
 

@@ -170,7 +170,7 @@ def test_the_vendors_figure_and_our_own_have_both_to_be_met(value: float, verdic
     assert judgement.verdict is verdict, judgement.reason
 
 
-def test_a_hint_beside_a_binding_figure_decides_nothing() -> None:
+def test_a_hint_next_to_a_binding_figure_decides_nothing() -> None:
     target = load_target("amd-mi300x")
     hint = own(150.0, authority=Authority.THIRD_PARTY, dated=datetime.date(2027, 1, 1))
     both = replace(target, all_expectations=(hint, own(94.1)))

@@ -78,7 +78,7 @@ def test_an_interval_is_the_same_again_and_needs_a_sample() -> None:
 
 
 @pytest.mark.parametrize("values", [[], [1.0, math.nan], [math.inf]])
-def test_there_is_no_summary_of_what_is_no_number(values: list[float]) -> None:
+def test_there_is_no_summary_of_what_is_not_a_number(values: list[float]) -> None:
     with pytest.raises(ValueError, match="finite samples"):
         summarise(values)
 
@@ -106,7 +106,7 @@ def test_a_spread_as_wide_as_the_difference_has_no_outlier() -> None:
     assert found.outliers == (), f"{found.outliers} are within the spread of their peers"
 
 
-def test_a_small_difference_is_no_outlier_however_well_the_others_agree() -> None:
+def test_a_small_difference_is_not_an_outlier_however_well_the_others_agree() -> None:
     found = compare_peers({"a": 100.0, "b": 100.0, "c": 100.0, "d": 96.0})
     assert found.mad == 0
     assert found.outliers == (), "4 % is below the threshold of 5 %"
@@ -133,7 +133,7 @@ def test_three_values_are_not_judged() -> None:
     assert "too few" in found.sentence
 
 
-def test_a_value_that_is_no_number_is_an_outlier() -> None:
+def test_a_value_that_is_not_a_number_is_an_outlier() -> None:
     found = compare_peers({"a": 1.0, "b": 1.0, "c": 1.0, "d": 1.0, "e": math.nan})
     assert [each.name for each in found.outliers] == ["e"]
     assert found.sentence == "e gave no number"

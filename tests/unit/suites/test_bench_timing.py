@@ -172,12 +172,12 @@ def test_a_lucky_first_call_does_not_make_the_warm_up_long(clock: Clock) -> None
 
 
 def test_each_sample_is_a_sign_of_life(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = []
-    monkeypatch.setattr(timing, "tell_alive", lambda: told.append(clock.now_ns))
+    reported = []
+    monkeypatch.setattr(timing, "tell_alive", lambda: reported.append(clock.now_ns))
     watch = Stopwatch(Gpu(clock), host=True)
-    told.clear()
+    reported.clear()
     watch.time(clock.work(1000), 3)
-    assert len(told) == 1
+    assert len(reported) == 1
 
 
 def test_telemetry_is_read_while_the_samples_are_taken(clock: Clock) -> None:

@@ -175,7 +175,7 @@ def test_json_is_judged_too(tmp_path: Path) -> None:
     assert checks(judged(file))["values"].reason == "1048576 bytes in place: 2 wrong elements"
 
 
-def test_several_files_and_tables_are_told_apart(tmp_path: Path) -> None:
+def test_several_files_and_tables_are_distinguished(tmp_path: Path) -> None:
     both = tmp_path / "both.txt"
     text = RECORDED.read_text("utf-8")
     both.write_text(text + text, encoding="utf-8")

@@ -173,9 +173,9 @@ def test_what_never_ends_or_is_too_large_is_refused(
         with pytest.raises(BundleError, match=said):
             read_record(path)
         assert main([str(path)]) == 1
-        told = capsys.readouterr().err
-        assert said in told
-        assert told.count("\n") == 1
+        reported = capsys.readouterr().err
+        assert said in reported
+        assert reported.count("\n") == 1
 
 
 def test_an_architecture_that_failed_or_was_not_built_is_not_in_the_table(

@@ -98,7 +98,7 @@ def test_verdict_follows_from_outcome_and_claims(
 
 
 @pytest.mark.parametrize("kind", ["hung", "lost", "failed", "raised", "error"])
-def test_time_alone_is_no_reason_to_replace_a_device(kind: str) -> None:
+def test_time_alone_is_not_a_reason_to_replace_a_device(kind: str) -> None:
     run = Run(info(), [_judge(kind, _case("graphs"), _machine(BOTH))])
     assert run.verdict in (Verdict.FAIL, Verdict.ERROR)
     hung = kind == "hung"
@@ -208,7 +208,7 @@ def test_excuse_that_does_not_fit_is_an_error(excuse: ExpectedFailure, said: str
     assert said in found.reason
 
 
-def test_excuse_that_fits_is_no_error() -> None:
+def test_excuse_that_fits_is_not_an_error() -> None:
     judged = {"graphs/x[a]": Verdict.FAIL, "graphs/x[b]": Verdict.PASS}
     assert stale_expected_failures([_excuse("graphs/x")], judged, TODAY) == []
 

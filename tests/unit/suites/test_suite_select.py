@@ -97,7 +97,7 @@ def test_last_failed_of_another_file_is_one_line(tmp_path: Path, text: str) -> N
         ids(Selection(failed_in=tmp_path / "missing.json"))
 
 
-def test_what_failed_and_is_no_case_any_more_is_not_lost(tmp_path: Path) -> None:
+def test_what_failed_and_is_not_a_case_any_more_is_not_lost(tmp_path: Path) -> None:
     left = {"rng/case-a[n0]": "FAIL", "rng/renamed": "FAIL", "suite/override-1": "ERROR"}
     chosen = Selection(failed_in=written(tmp_path / "result.json", left))
     assert ids(chosen) == ["rng/case-a[n0]"]
@@ -108,7 +108,7 @@ def test_what_failed_and_is_no_case_any_more_is_not_lost(tmp_path: Path) -> None
     assert len(chosen.unknown_failed_ids(CASES)) == 2
 
 
-def test_the_failed_gates_of_a_bring_up_are_no_cases(tmp_path: Path) -> None:
+def test_the_failed_gates_of_a_bring_up_are_not_cases(tmp_path: Path) -> None:
     file = written(tmp_path / "result.json", {"identity/target": "FAIL"}, suite="bringup")
     assert Selection(failed_in=file).unknown_failed_ids(CASES) == []
 

@@ -49,7 +49,7 @@ def reasons(found: Comparison) -> set[str]:
     return {each.reason for each in found.refusals}
 
 
-def test_a_run_beside_itself_is_within_noise() -> None:
+def test_a_run_next_to_itself_is_within_noise() -> None:
     found = compare(run_of(), run_of())
     assert found.verdict is Verdict.PASS
     words = {each.name: each.word for each in found.differences}
@@ -85,7 +85,7 @@ def test_only_what_is_above_the_floor_is_a_difference(
     assert word in found.sentence
 
 
-def test_one_slow_step_is_no_difference() -> None:
+def test_one_slow_step_is_not_a_difference() -> None:
     outlier = (*NOISY[:-1], 900)
     assert compare(run_of(), run_of(outlier)).verdict is Verdict.PASS
 
@@ -121,7 +121,7 @@ def test_without_steps_nothing_is_judged() -> None:
     assert "no noise floor" in found.sentence
 
 
-def test_a_short_range_that_repeats_is_no_step() -> None:
+def test_a_short_range_that_repeats_is_not_a_step() -> None:
     found = compare(run_of((0.1, 0.2, 0.1)), run_of((0.1, 0.2, 0.1)))
     assert found.a.steps == 0
     assert found.verdict is Verdict.UNVERIFIED
@@ -130,8 +130,8 @@ def test_a_short_range_that_repeats_is_no_step() -> None:
 def test_what_differs_around_the_work_is_a_note() -> None:
     here = {"driver": "1", "trace_id": "x", "left out: ac2g": "5"}
     found = compare(run_of(details=here), run_of(details=dict.fromkeys(here, "9")))
-    told = [note for note in found.notes if " in A and " in note]
-    assert told == ["driver is 1 in A and 9 in B"]
+    reported = [note for note in found.notes if " in A and " in note]
+    assert reported == ["driver is 1 in A and 9 in B"]
 
 
 def test_what_the_profiler_said_of_a_side_is_a_note() -> None:
@@ -167,7 +167,7 @@ def test_steps_of_a_cpu_are_refused_and_not_an_error() -> None:
     assert found.verdict is Verdict.INCONCLUSIVE
 
 
-def test_two_steps_are_no_floor() -> None:
+def test_two_steps_are_not_a_floor() -> None:
     found = compare(run_of((100, 101)), run_of((200, 201)))
     assert found.verdict is Verdict.UNVERIFIED
     assert difference(found, "step", "host").word == "not judged"

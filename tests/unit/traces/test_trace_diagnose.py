@@ -135,7 +135,7 @@ def test_a_device_that_runs_dry_after_every_short_kernel_is_launch_bound() -> No
     assert bound_by(waiting(devices=(loading,), rows=kernels(1000, 5))) == ["host-bound"]
 
 
-def test_a_copy_is_told_with_its_rate() -> None:
+def test_a_copy_is_reported_with_its_rate() -> None:
     reason = found(BOUND["copy-bound"])["copy-bound"].reason
     assert "only copies ran for 25.0%" in reason
     assert "HtoD: 715.3 MiB at 25 GB/s" in reason
@@ -170,7 +170,7 @@ def test_only_the_devices_that_wait_are_named() -> None:
         ),
     ],
 )
-def test_what_the_capture_lacks_is_no_answer(lacks: dict[str, Any], names: set[str]) -> None:
+def test_what_the_capture_lacks_is_not_an_answer(lacks: dict[str, Any], names: set[str]) -> None:
     results = found(waiting(**lacks))
     open_ = {name for name, each in results.items() if each.verdict is Verdict.INCONCLUSIVE}
     assert open_ - {"memory-bound", "compute-bound"} == names
@@ -205,8 +205,8 @@ def test_missing_events_are_a_finding() -> None:
     assert "incomplete" not in found(summary(dropped=0))
     assert "20 of 50 events" in found(summary(dropped=20))["incomplete"].reason
     message = ToolMessage("error", "buffers \x1b[31mfull")
-    told = found(summary(messages=(message,)))["incomplete"].reason
-    assert "the profiler said: buffers [31mfull" in told
+    reported = found(summary(messages=(message,)))["incomplete"].reason
+    assert "the profiler said: buffers [31mfull" in reported
 
 
 def counted(**values: float) -> Capture:
@@ -235,7 +235,7 @@ MEMORY = "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed"
         ({"MfmaUtil": 75, "VALUBusy": 10, "MemUnitBusy": 40}, "UNVERIFIED", "PASS"),
     ],
 )
-def test_counters_of_both_vendors_tell_the_roof(
+def test_counters_of_both_vendors_state_the_roof(
     counters: dict[str, float], compute: str, memory: str
 ) -> None:
     result = verdicts(summary(), counted(**counters))

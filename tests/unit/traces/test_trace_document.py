@@ -72,7 +72,7 @@ def test_a_wrong_document_is_one_line(tmp_path: Path, change: dict[str, Any], wo
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1}', "[" * 100_000])
-def test_what_is_no_document_is_refused(tmp_path: Path, text: str) -> None:
+def test_what_is_not_a_document_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "summary.json"
     file.write_text(text, encoding="utf-8")
     with pytest.raises(FormatError, match="not a summary"):

@@ -1,4 +1,4 @@
-"""Summaries against an oracle that counts every nanosecond, and of every format alike."""
+"""Summaries against an oracle that counts every nanosecond, and the same for every format."""
 
 from __future__ import annotations
 
@@ -414,7 +414,7 @@ def test_steps_have_what_their_process_started_on_any_thread() -> None:
     assert rows["step */forward"]["calls"] == 6
 
 
-def test_ranges_that_repeat_now_and_then_are_no_steps() -> None:
+def test_ranges_that_repeat_now_and_then_are_not_steps() -> None:
     spans = [(0, 400), (2000, 2400), (4000, 4400)]
     events: dict[Kind, list[Event]] = {
         "range": [

@@ -83,7 +83,7 @@ def test_grids_of_rocprofv3_become_blocks() -> None:
     ]
 
 
-def test_copies_and_collectives_of_rocprofv3_are_named_alike() -> None:
+def test_copies_and_collectives_of_rocprofv3_are_named_in_the_same_way() -> None:
     copies = reading.read(ROCPROFV3 / "docs-memory_copy_trace.csv").tables["copy"].to_pylist()
     assert [e["copy_kind"] for e in copies] == ["HtoD", "HtoD", "DtoH", "DtoH"]
     assert {e["device"] for e in copies} == {4}
@@ -91,7 +91,7 @@ def test_copies_and_collectives_of_rocprofv3_are_named_alike() -> None:
     assert {e["operation"] for e in rccl} == {"all_reduce"}
 
 
-def test_agents_in_the_same_file_or_beside_it_number_the_gpus(tmp_path: Path) -> None:
+def test_agents_in_the_same_file_or_next_to_it_number_the_gpus(tmp_path: Path) -> None:
     both = reading.read(ROCPROFV3 / "hpctrain-agent_info-MI300A.csv")
     assert [each.name for each in both.devices] == ["AMD Instinct MI300A"] * 4
     assert (both.devices[0].architecture, both.devices[0].units) == ("gfx942", 228)

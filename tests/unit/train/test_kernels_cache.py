@@ -141,7 +141,7 @@ def test_a_folder_of_others_is_not_used_with_one_line(
     "change",
     [pytest.param(owned_by_another, marks=needs_root), writable_by_group, writable_by_all],
 )
-def test_an_entry_of_others_is_made_anew(folder: Path, change: Callable[[Path], None]) -> None:
+def test_an_entry_of_others_is_made_again(folder: Path, change: Callable[[Path], None]) -> None:
     change(folder / "a.json")
     cache = Cache(folder)
     assert cache.get("a") is None, "what others may write was believed"
@@ -166,7 +166,7 @@ def test_another_users_link_on_the_way_is_not_followed(folder: Path, tmp_path: P
     assert "another user" in Cache(tmp_path / "link").problem
 
 
-def test_a_place_that_is_no_folder_says_so_once(tmp_path: Path) -> None:
+def test_a_place_that_is_not_a_folder_says_so_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     cache = Cache(tmp_path / "file" / "below")
     cache.put("a", {})

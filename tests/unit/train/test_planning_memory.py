@@ -136,7 +136,7 @@ def test_a_wrong_number_in_a_config_is_named(key: str, value: object) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "{}", "null", '{"hidden_size": "x"}', "[" * 100_000])
-def test_what_is_no_config_is_one_line(text: str) -> None:
+def test_what_is_not_a_config_is_one_line(text: str) -> None:
     with pytest.raises(ValueError, match=r"^c\.json") as caught:
         read_model(text, "c.json")
     assert "\n" not in str(caught.value)

@@ -89,7 +89,7 @@ def test_every_ranked_plan_keeps_every_rule_and_every_other_names_one() -> None:
 
 
 def test_the_first_plan_is_the_fastest_by_brute_force() -> None:
-    """Every layout that was asked for by itself is no faster."""
+    """Asked for by itself, no layout is faster."""
     found = plan(EIGHT, machines(), RECIPE, batch=64)
     best = found.best
     for each in found.ranked[:20]:
