@@ -25,6 +25,9 @@ MARK: Final = re.compile(r"^<!-- book: (\w+)((?: [\w-]+)*) -->$", re.MULTILINE)
 """Stands in a page for a part of ``PARTS``, with its arguments. On GitHub it is not seen."""
 _SUBMODULES: Final = "portagpu"
 """From here the stub of ``portagpu`` imports modules, and not names of a module."""
+_MORE: Final = ("portagpu.kernels", "portagpu.placement", "portagpu.sizing")
+"""Public modules that ``import portagpu`` does not name. ``collectives`` needs torch, and
+``precision`` has a ``Recipe`` as ``planning`` has, which links could not distinguish."""
 _CONTRACT: Final = ("portagpu.devices.contract", "portagpu.devices.optional")
 
 
@@ -59,12 +62,15 @@ def names() -> str:
     for name, home in stub_names(portagpu.__spec__).items():
         if home not in _CONTRACT:
             homes.setdefault(home, []).append(name)
-    submodules = [f"portagpu.{name}" for name in homes.pop(_SUBMODULES)]
+    submodules = [f"portagpu.{name}" for name in homes.pop(_SUBMODULES)] + [*_MORE]
     homes = {home: each for home, each in homes.items() if home not in submodules}
     return "\n".join(
         [
-            *(_module(home, each) for home, each in homes.items()),
-            *(_module(name, _names(name, set().union(*homes.values()))) for name in submodules),
+            *(_module(home, each, "portagpu") for home, each in homes.items()),
+            *(
+                _module(name, _names(name, set().union(*homes.values())), name)
+                for name in submodules
+            ),
         ]
     )
 
@@ -87,18 +93,20 @@ def contract() -> str:
     )
 
 
-def _module(module: str, names: Sequence[str]) -> str:
-    """A module's docstring and those of ``names``, with the members of classes."""
-    lines = [f".. automodule:: {module}", ""]
+def _module(home: str, names: Sequence[str], public: str) -> str:
+    """A module's docstring and those of ``names``, which users import from ``public``."""
+    lines = [f".. automodule:: {home}", ""]
     for name in names:
-        found = getattr(import_module(module), name)
+        found = getattr(import_module(home), name)
         if inspect.isclass(found):
-            lines += [f".. autoclass:: {module}.{name}", "   :members:"]
+            lines += [f".. autoclass:: {public}.{name}", "   :members:"]
+        elif callable(found):
+            lines += [f".. autofunction:: {public}.{name}"]
         else:
-            kind = "autofunction" if callable(found) else "autodata"
-            lines += [f".. {kind}:: {module if callable(found) else _states(name, found)}.{name}"]
+            lines += [f".. autodata:: {_states(name, found)}.{name}"]
         lines.append("")
-    return f"## {module}\n\n{_fence('eval-rst', *lines)}"
+    title = home if home == public else f"{public}: {home.rpartition('.')[2].replace('_', ' ')}"
+    return f"## {title}\n\n{_fence('eval-rst', *lines)}"
 
 
 def _states(name: str, value: object) -> str:
