@@ -1,11 +1,11 @@
 """The public names, each with its module, for type checkers and to load on first use."""
 
-
-
-
-
-
-
+from portagpu import amp as amp
+from portagpu import memory as memory
+from portagpu import nvtx as nvtx
+from portagpu import parallel as parallel
+from portagpu import planning as planning
+from portagpu import profiler as profiler
 from portagpu.amp import custom_bwd as custom_bwd
 from portagpu.amp import custom_fwd as custom_fwd
 from portagpu.facts.arch import Arch as Arch
