@@ -112,12 +112,34 @@ _GONE: Final = """
     patience port profile recordings redact registry rules running scratch search sharing stats
     subprocesses text trust units
 """
-GONE: Final = frozenset(_GONE.split())
-"""Old names that were never public."""
-
-
 COMMANDS: Final = {"bundle": "reports.bundles", "compile": "suites.compile.record"}
 """Internal names below which people ran a module with ``python -m``, and that module now."""
+
+
+_GONE_BELOW: Final = {
+    "bench": "caches ceilings figures fp8 pairs software suite telemetry",
+    "captures": "packed",
+    "collectives": "meeting own_answer perf_json perf_model perf_text processes renamed ways",
+    "formats": "parts",
+    "host": "edac features memory power rooted",
+    "parallel": "recompute",
+    "placement": "algorithms live",
+    "report": "anchors checks_data controls fleet_map fleet_style fleet_tables overview parts runs "
+    "scale trace_tables",
+    "results": "rules",
+    "suite": "batch case_ids expected_failures",
+    "target": "limits schema",
+    "traces": "collective_skew columns compare comparison device_times diagnose differences "
+    "document intervals kernel_names kineto model operators ranges reading roofline summary "
+    "timeline trace_words work",
+    "vendors": "validation",
+    "visible": "child diagnosis tables torchview",
+}
+"""Internal modules of packages that are in :data:`MOVED`, or that have the name of a room."""
+GONE: Final = frozenset(_GONE.split()) | {
+    f"{package}.{name}" for package, names in _GONE_BELOW.items() for name in names.split()
+}
+"""Old names that were never public."""
 
 
 def new_name(name: str) -> str | None:
@@ -129,15 +151,16 @@ def new_name(name: str) -> str | None:
     parts = old.split(".")
     if package != __package__ or not old:
         return None
-    for end in range(len(parts), 0, -1):
+    lost = next((gone for gone in (parts[0], ".".join(parts[:2])) if gone in GONE), None)
+    for end in range(0 if lost else len(parts), 0, -1):
         new = MOVED.get(".".join(parts[:end]))
         if new is not None:
             return ".".join([package, new, *parts[end:]])
-    if parts[0] in GONE:
-        command = COMMANDS.get(parts[0])
+    if lost:
+        command = COMMANDS.get(lost)
         ran = f"; as a command it is python -m {package}.{command}" if command else ""
         raise ModuleNotFoundError(
-            f"{package}.{parts[0]} was internal and is gone: a plugin imports from "
+            f"{package}.{lost} was internal and is gone: a plugin imports from "
             f"{package}.plugin, and training code from {package}{ran}",
             name=name,
         )
