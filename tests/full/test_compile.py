@@ -114,7 +114,7 @@ def test_a_broken_kernel_is_named_and_the_others_are_built(
     else:
         root = Path(portagpu.__file__).parents[1]
         shutil.copytree(root / "matrix", beside, ignore=shutil.ignore_patterns("res*"))
-    source = package / "kernels" / "source" / file
+    source = package / "train" / "kernels" / "source" / file
     text = source.read_text("utf-8")
     assert old in text
     source.write_text(text.replace(old, new, 1), "utf-8")

@@ -343,9 +343,9 @@ def test_two_fleets_at_once(fleet: Callable[..., FleetOptions]) -> None:
         ({"nodes": "m[1-2],x[7-8]"}, "Slurm does not know x7, x8"),
         ({"nodes": "h1"}, "not in the partition amd: h1"),
         ({"nodes": "m1,h1", "partition": "all"}, r"different GPUs \(gpu:mi300x:8: m1; gpu:h100:8"),
-        ({"nodes": "m1;reboot"}, "no list of nodes"),
-        ({"nodes": "--help"}, "no list of nodes"),
-        ({"nodes": "m[1-"}, "Slurm does not know|no list of nodes"),
+        ({"nodes": "m1;reboot"}, "not a list of nodes"),
+        ({"nodes": "--help"}, "not a list of nodes"),
+        ({"nodes": "m[1-"}, "Slurm does not know|not a list of nodes"),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_anything_is_written(

@@ -36,8 +36,8 @@ from portagpu.base.subprocesses import Subprocess
 from portagpu.runs.world import Ranks
 ranks = Ranks()
 child = Subprocess("evaluates", folder=None, forker=ranks)
-ranks = "__import__('portagpu.runs.world').runs.world.Ranks()"
-start = f"(r := {ranks}, r._wait_until_ready(), r._child.pid)[2]"
+made = "__import__('portagpu.runs.world').runs.world.Ranks()"
+start = f"(r := {made}, r._wait_until_ready(), r._child.pid)[2]"
 server = child.ask({"do": start}, 60)[0]["value"]
 assert child.ask({"do": "os.getppid()"}, 60)[0]["value"] == ranks._child.pid
 pids = {"server": ranks._child.pid, "child": child.pid, "its server": server}
