@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from portagpu.base.errors import TargetNotFound
 from portagpu.base.paths import matrix_dir
 from portagpu.facts.targets.folder import read_folder
 from portagpu.facts.targets.load import _with_packages as load
+from portagpu.facts.targets.load import load_target
 
 MATRIX = read_folder(matrix_dir() / "targets")
 
@@ -110,6 +112,20 @@ def test_a_package_with_one_wrong_file_brings_nothing(root: Path) -> None:
     loaded = load(MATRIX, [point])
     assert loaded.problems and "intel-example" not in loaded.targets
     assert "xe2" not in loaded.catalogue.families, "half a package is not kept"
+
+
+def test_a_target_of_a_package_that_was_left_out_says_so(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    point = whole(root, "half_wrong")
+    (root / "half_wrong" / "zz.toml").write_text("id = 1", encoding="utf-8")
+    loaded = load(MATRIX, [point])
+    monkeypatch.setattr("portagpu.facts.targets.load._all_targets", lambda: loaded)
+    with pytest.raises(
+        TargetNotFound, match=r"the targets of .* are left out: zz\.toml: "
+    ) as raised:
+        load_target("intel-example")
+    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,8 @@ def wrong_files() -> tuple[str, ...]:
 def load_target(target_id: str) -> Target:
     """The target of that id, from its own file.
 
-    Raises TargetNotFound, which offers the closest ids, and TargetError when its file is wrong.
+    Raises TargetNotFound, which offers the closest ids and names the packages that were left out,
+    and TargetError when its file is wrong.
     """
     # no package can replace one of the matrix
     if target_id in _matrix().targets:
@@ -149,7 +150,10 @@ def load_target(target_id: str) -> Target:
     if target_id in targets:
         return targets[target_id]
     offer = did_you_mean(target_id, targets, f"there is {', '.join(targets)}", 3)
-    raise TargetNotFound(f"there is no target {target_id!r}; {offer}")
+    missing = [
+        f"the targets of {e.entry_point} are left out: {e.reason}" for e in target_problems()
+    ]
+    raise TargetNotFound("; ".join([f"there is no target {target_id!r}", offer, *missing]))
 
 
 def load_architecture(name: str) -> Target:
