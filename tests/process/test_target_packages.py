@@ -121,9 +121,7 @@ def test_a_target_of_a_package_that_was_left_out_says_so(
     (root / "half_wrong" / "zz.toml").write_text("id = 1", encoding="utf-8")
     loaded = load(MATRIX, [point])
     monkeypatch.setattr("portagpu.facts.targets.load._all_targets", lambda: loaded)
-    with pytest.raises(
-        TargetNotFound, match=r"the targets of .* are left out: zz\.toml: "
-    ) as raised:
+    with pytest.raises(TargetNotFound, match=r"targets of .* are left out: zz\.toml: ") as raised:
         load_target("intel-example")
     assert "\n" not in str(raised.value)
 
