@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -98,3 +99,18 @@ def test_nothing_imports_a_backend_by_name() -> None:
         if names[0] in BACKENDS
     ]
     assert not named
+
+
+@looped("room", ROOMS)
+def test_the_readme_of_a_room_names_what_is_there_and_what_it_imports(room: str) -> None:
+    page = (PRODUCT / room / "README.md").read_text("utf-8")
+    for path in re.findall(r"`([\w/*]+(?:/|\.(?:py|toml|json)))`", page):
+        assert [*(PRODUCT / room).glob(path), *ROOT.glob(path)], f"there is no {path}"
+    (line,) = re.findall(r"^- Imports: (.*)", page, re.MULTILINE)
+    stated = {name for name in re.findall(r"`(\w+)`", line) if name in ROOMS}
+    rooms = {box(names)[0] for path in (PRODUCT / room).rglob("*.py") for names in imported(path)}
+    used = rooms & {*ROOMS} - {room}
+    if line.startswith("everything"):
+        assert not used & stated, "it imports what it says that it does not"
+    else:
+        assert used == stated
