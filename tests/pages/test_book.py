@@ -19,7 +19,7 @@ from tests.conftest import ROOT
 from tests.support.built_book import problems
 from tests.support.cli_page import cell, cli_page, escaped
 from tests.support.health_page import read_data
-from tests.support.layers_picture import bands
+from tests.support.layers_picture import bands, layers_picture
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -171,6 +171,13 @@ def luminance(colour: str) -> float:
 def test_the_picture_of_the_layers_has_every_band() -> None:
     page = "\n## Layers\n\n```\ntop         a b\n            c\nbase        d\n```\n"
     assert bands(page) == [("top", [["a", "b"], ["c"]]), ("base", [["d"]])]
+
+
+def test_a_room_without_rows_is_drawn_apart_from_the_next() -> None:
+    (first, second) = re.findall(
+        r'class="band" x="\d+" y="(\d+)">(?:cli|reports)<', layers_picture()
+    )
+    assert int(second) - int(first) > 20
 
 
 def test_a_built_page_that_loads_from_elsewhere_is_named(tmp_path: Path) -> None:

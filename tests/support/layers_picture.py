@@ -34,7 +34,7 @@ def layers_picture() -> str:
     for number, (band, rows) in enumerate(bands(PAGE.read_text("utf-8"))):
         top, y = y, y + 4
         boxes: list[str] = []
-        for names in rows:
+        for names in rows or [[]]:  # a room without rows is a band too
             row, y = _row(names, y)
             boxes += row
         kind = "even" if number % 2 else "odd"
@@ -45,7 +45,7 @@ def layers_picture() -> str:
     size = f'viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}"'
     labels = 'role="img" aria-labelledby="title about"'
     note = "Each package imports only from rows below its own."
-    about = f"Bands of packages, the programs above and the base below. {note}"
+    about = f"Rooms with their packages, the command line above and the base below. {note}"
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" {size} {labels}>',

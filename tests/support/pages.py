@@ -168,7 +168,7 @@ def faults() -> dict[str, dict[str, str]]:
 
     return {
         "A backend that": {name: row[2] for name, row in test_suite_faults.FAULTS.items()},
-        "Software beside the device that": {
+        "Software next to the device that": {
             name: patch.case for name, patch in suite_patches.PATCHES.items()
         },
         "A communication library that": {

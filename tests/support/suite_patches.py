@@ -419,7 +419,7 @@ PATCHES: dict[str, Patch] = {
     "reduces the lower lanes only": Patch(
         "kernels/one-among-many[n64]", "said to be another", _lower_lanes_only
     ),
-    "reads behind the end of a row": Patch(
+    "reads after the end of a row": Patch(
         "kernels/lane-past-the-block[n33]", "sum to inf", _whole_blocks
     ),
     "takes a CPU for one that multiplies fp8": Patch(

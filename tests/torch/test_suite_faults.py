@@ -732,7 +732,7 @@ FAULTS: dict[str, tuple[type[CpuBackend], dict[str, Any], str, str]] = {
         "memory/peak-resets[method]",
         "must raise Unsupported",
     ),
-    "claims what is no capability": (
+    "claims what is not a capability": (
         CpuBackend,
         {"capabilities": frozenset({"teleport"})},
         "identity/capabilities-are-known",
@@ -943,7 +943,7 @@ FAULTS: dict[str, tuple[type[CpuBackend], dict[str, Any], str, str]] = {
         "precision/storage-holds[float32]",
         "was not refused",
     ),
-    "claims what is no level": (
+    "claims what is not a level": (
         CpuBackend,
         {"precision": _precision(float32="maybe")},
         "precision/support-is-a-level[float32]",
