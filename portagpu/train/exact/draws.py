@@ -1,0 +1,74 @@
+"""Random integers by a counter: the same on every device, host and version of torch.
+
+torch's own generators are not: they depend on vector instructions and on the number of units. The
+n-th draw is splitmix64's finaliser of ``key + n * GOLDEN`` (Steele, Lea and Flood, Fast Splittable
+Pseudorandom Number Generators, OOPSLA 2014), in 64-bit integers that wrap.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+_MASK: Final = (1 << 64) - 1
+_GOLDEN: Final = 0x9E3779B97F4A7C15
+_ROUNDS: Final = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+_LAST: Final = 31
+
+
+def mix(value: int) -> int:
+    """splitmix64's finaliser of one integer; the result has 64 bits."""
+    value &= _MASK
+    for shift, factor in _ROUNDS:
+        value = ((value ^ (value >> shift)) * factor) & _MASK
+    return value ^ (value >> _LAST)
+
+
+def _signed(value: int) -> int:
+    """The same 64 bits as a signed integer, which is what torch takes."""
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _shifted(bits: torch.Tensor, shift: int) -> torch.Tensor:
+    """A logical shift to the right: torch's own copies the sign."""
+    return (bits >> shift) & ((1 << (64 - shift)) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """Random integers of one seed on one device; each name is a stream of its own.
+
+    :param seed: Any integer.
+    :param device: Where tensors are made.
+    """
+
+    seed: int
+    device: torch.device | str = "cpu"
+
+    def bits(self, stream: str, shape: Sequence[int]) -> torch.Tensor:
+        """64 random bits an element, int64."""
+        import torch
+
+        key = mix(self.seed)
+        for each in stream.encode():
+            key = mix(key + each + 1)
+        count = math.prod(shape)
+        found = torch.arange(count, dtype=torch.int64, device=self.device) * _signed(_GOLDEN)
+        found = found + _signed(key)
+        for shift, factor in _ROUNDS:
+            found = (found ^ _shifted(found, shift)) * _signed(factor)
+        return (found ^ _shifted(found, _LAST)).reshape(tuple(shape))
+
+    def integers(self, stream: str, shape: Sequence[int], low: int, high: int) -> torch.Tensor:
+        """Integers from ``low`` to ``high``, both included, int64; at most 2**31 values."""
+        return low + ((_shifted(self.bits(stream, shape), 32) * (high - low + 1)) >> 32)
+
+    def odd(self, stream: str, shape: Sequence[int]) -> torch.Tensor:
+        """Odd integers of 64 bits, int64."""
+        return self.bits(stream, shape) | 1

@@ -1,0 +1,138 @@
+"""Judges every element of a result, without a threshold; needs torch where it is called."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import torch
+
+    from portagpu.train.exact.draws import Draws
+
+_INTEGER_OF: Final = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
+MAX_LOCATED_ROWS: Final = 256
+"""Rows that are computed again on the host, to name the wrong elements."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """The wrong elements of one result, on the host.
+
+    :param count: How many are wrong; at least this many where not all rows were computed again.
+    :param shape: The shape of the result.
+    :param places: Their indices in the flattened result, int64, in order; shape (located,).
+    :param found: Their bits, as integers of the result's size; shape (located,).
+    :param expected: The bits that they should have; shape (located,).
+    """
+
+    count: int
+    shape: tuple[int, ...]
+    places: torch.Tensor
+    found: torch.Tensor
+    expected: torch.Tensor
+    dtype: str
+
+    def digest(self) -> str:
+        """The first 16 hexadecimal digits of the SHA-256 of places and bits.
+
+        Two devices with the same digest are wrong in the same bits.
+        """
+        parts = (self.places, self.found)
+        return hashlib.sha256(b"".join(each.numpy().tobytes() for each in parts)).hexdigest()[:16]
+
+
+def bit_patterns(values: torch.Tensor) -> torch.Tensor:
+    """The bits of each element as an integer of its size; both zeros of a format count as +0."""
+    import torch
+
+    if values.dtype is torch.bool:
+        return values.to(torch.int8)
+    if not (values.is_floating_point() or values.is_complex()):
+        return values
+    if values.is_complex():
+        values = torch.view_as_real(values)
+    kind = getattr(torch, _INTEGER_OF[values.element_size()])
+    bits = values.contiguous().view(kind)
+    lowest = torch.iinfo(kind).min
+    # formats without a negative zero have NaN there
+    zero_is_nan = str(values.dtype).endswith("fnuz")
+    return bits if zero_is_nan else bits.masked_fill(bits == lowest, 0)
+
+
+def digest(values: torch.Tensor) -> str:
+    """The SHA-256 of a result's bits, row by row and little-endian, in hexadecimal digits."""
+    return hashlib.sha256(bit_patterns(values).cpu().contiguous().numpy().tobytes()).hexdigest()
+
+
+def differences(found: torch.Tensor, expected: torch.Tensor) -> Wrong | None:
+    """The elements whose bits differ from those of ``expected``; None where all are the same.
+
+    :param found: A result on a device.
+    :param expected: What it should be: the same shape and dtype, on the same device.
+    """
+    ours, theirs = bit_patterns(found), bit_patterns(expected)
+    wrong = ours != theirs
+    if not bool(wrong.any()):
+        return None
+    places = wrong.flatten().nonzero().flatten()
+    return Wrong(
+        int(places.numel()),
+        tuple(found.shape),
+        places.cpu(),
+        ours.flatten()[places].cpu(),
+        theirs.flatten()[places].cpu(),
+        str(found.dtype).removeprefix("torch."),
+    )
+
+
+def multiply_modulo(matrix: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
+    """A matrix of int64, shape (m, n), times a vector, shape (n,), modulo 2**64; shape (m,).
+
+    Elementwise, because torch's matrix products take int64 on no GPU.
+    """
+    return (matrix * vector).sum(1)
+
+
+def integers_of(
+    found: torch.Tensor, row_scale: torch.Tensor, column_scale: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A result in units of its row's and column's power of two, and which elements are no integers.
+
+    :param found: Floating-point results, shape (m, n).
+    :param row_scale: The powers of two of the rows, of the same dtype; shape (m, 1).
+    :param column_scale: Those of the columns; shape (1, n).
+    :returns: int64 of shape (m, n), with 0 where an element is not an integer in units of its
+        powers of two; bool of shape (m, n).
+    """
+    import torch
+
+    # each power by itself: together they may leave the range
+    scaled = found / row_scale / column_scale
+    limit = 2.0**62
+    bad = ~(scaled.abs() <= limit)
+    scaled = scaled.masked_fill(bad, 0)
+    whole = scaled.to(torch.int64)
+    bad |= whole.to(scaled.dtype) != scaled
+    return whole.masked_fill(bad, 0), bad
+
+
+def wrong_rows(
+    result: torch.Tensor, a: torch.Tensor, b: torch.Tensor, draws: Draws
+) -> torch.Tensor:
+    """The rows of C = A B that are wrong: those where C r and A (B r) differ, modulo 2**64.
+
+    ``r`` is a vector of random odd integers, so that a row with one wrong element always differs;
+    several wrong ones, whose errors have no common factor above 2**40, cancel with a probability of
+    at most 2**-23.
+
+    :param result: C, int64 of shape (m, n).
+    :param a: int64 of shape (m, k).
+    :param b: int64 of shape (k, n).
+    :param draws: Random integers on the device of the result.
+    :returns: The indices of the wrong rows, int64.
+    """
+    vector = draws.odd("row check", (b.shape[1],))
+    wanted = multiply_modulo(a, multiply_modulo(b, vector))
+    return (multiply_modulo(result, vector) != wanted).nonzero().flatten()

@@ -1,0 +1,12 @@
+"""Every probe, in the order in which a screen runs them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from portagpu.train.exact import vectors
+
+if TYPE_CHECKING:
+    from portagpu.train.exact.probe import Probe
+
+PROBES: Final[tuple[Probe, ...]] = (*vectors.PROBES,)

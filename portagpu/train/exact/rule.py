@@ -1,0 +1,94 @@
+"""When a result has the same bits in any order of its sums.
+
+Each operand is an integer times a power of two, one power for each row of A and each column of B.
+An output is then an integer sum times a power of two. Its **subset** is the larger of the sum of
+its positive products and minus the sum of its negative ones, in units of that power. Every partial
+sum, in any order, tree or split, lies between minus and plus subset. So the result is exact if
+subset <= 2**W, every operand fits its format, and nothing leaves the normal range. W is the number
+of bits that the narrowest accumulator keeps.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import torch
+
+SIGNIFICANT_BITS: Final = {
+    "float64": 53,
+    "float32": 24,
+    "tf32": 11,
+    "bfloat16": 8,
+    "float16": 11,
+    "float8_e4m3fn": 4,
+    "float8_e4m3fnuz": 4,
+    "float8_e5m2": 3,
+    "float8_e5m2fnuz": 3,
+    "int8": 8,
+    "int16": 16,
+    "int32": 32,
+    "int64": 64,
+}
+"""The bits of the largest n of which a format holds every integer of n bits and a sign (IEEE 754;
+OCP 8-bit floating point specification 1.0)."""
+EXPONENTS: Final = {
+    "float64": (-1022, 1023),
+    "float32": (-126, 127),
+    "tf32": (-126, 127),
+    "bfloat16": (-126, 127),
+    "float16": (-14, 15),
+    "float8_e4m3fn": (-6, 8),
+    "float8_e5m2": (-14, 15),
+}
+"""The exponents of the smallest and largest normal numbers of a format. Subnormal ones may be
+flushed to zero (16 bits on CDNA 2)."""
+ACCUMULATOR_BITS: Final = {
+    "float64": 53,
+    "float32": 24,
+    "tf32": 24,
+    "bfloat16": 24,
+    "float16": 24,
+    "int8": 31,
+    **dict.fromkeys(("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"), 14),
+}
+"""W of products by the format of their operands, where partial sums are not rounded to 16 bits: 14
+in fp8 on Ada and Hopper (DeepSeek-V3 technical report, arXiv 2412.19437, section 3.3.2), else that
+of binary32, binary64 and int32 (matrix units from Volta to Blackwell and of CDNA 1 to 3: MMA-Sim,
+arXiv 2511.10909)."""
+
+
+class NotExactError(ValueError):
+    """The operands do not keep the rule, so that a result may depend on the order of its sums."""
+
+
+def subset_bound(a: torch.Tensor, b: torch.Tensor) -> float:
+    """An upper bound of the subset of every output of A B.
+
+    By Cauchy and Schwarz no sum of ``|a b|`` is above the product of a row's and a column's norms,
+    and a subset is not above that sum.
+
+    :param a: Integers of shape (m, k).
+    :param b: Integers of shape (k, n).
+    """
+    if not a.numel() or not b.numel():
+        return 0.0
+    rows, columns = (a * a).sum(1).max(), (b * b).sum(0).max()
+    return math.sqrt(int(rows) * int(columns))
+
+
+def check_subset(bound: float, bits: int, what: str) -> None:
+    """Raise NotExactError where a subset may be above 2**bits."""
+    if bound > 2.0**bits:
+        raise NotExactError(
+            f"{what} would not be exact: partial sums reach {bound:.4g}, and {bits} bits hold "
+            f"{2**bits}"
+        )
+
+
+def check_operands(integers: torch.Tensor, bits: int, what: str) -> None:
+    """Raise NotExactError where an integer may not fit ``bits`` significant bits."""
+    largest = int(integers.abs().max()) if integers.numel() else 0
+    if largest > 1 << bits:
+        raise NotExactError(f"{what} would not be exact: {largest} has more than {bits} bits")
