@@ -106,3 +106,14 @@ class RankLost(CollectiveError):
     def __init__(self, message: str, ranks: tuple[int, ...]) -> None:
         self.ranks = ranks
         super().__init__(message)
+
+
+class SilentCorruption(PortagpuError, RuntimeError):
+    """A device computed a wrong result, or ranks that should hold the same bits do not.
+
+    ``ranks`` are those that the message names.
+    """
+
+    def __init__(self, message: str, ranks: tuple[int, ...]) -> None:
+        self.ranks = ranks
+        super().__init__(message)
