@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from portagpu.base.plugins import PACKAGES, PARTS
 from portagpu.runs.results.run import Evidence, Result, Verdict, exit_code, new_run
 from tests.conftest import ROOT
 
@@ -39,11 +40,7 @@ INTERNAL: Final = ("CHANGELOG.md", "CONTRIBUTING.md", "design.md")
 """Pages for those who change the code: they may name modules that are not public."""
 
 NOT_MODULES: Final = frozenset(
-    {
-        *(f"portagpu.{group}" for group in ("backends", "captures", "formats", "profilers")),
-        *("portagpu.targets", "portagpu.vendors", "portagpu_example.targets"),
-        "portagpu.collective",
-    }
+    {*PARTS, PACKAGES, "portagpu_example.targets", "portagpu.collective"}
 )
 """Groups of entry points, an example's module, and the domain of annotated collectives."""
 

@@ -98,7 +98,7 @@ import sys
 sys.modules["torch"] = None
 from portagpu.devices.discovery import statuses
 statuses()
-import portagpu_cpu
-print(portagpu_cpu.PLUGIN.name)
+from portagpu_cpu.plugin import PLUGIN
+print(PLUGIN.name)
 """
     assert child("-c", code).ok().strip() == "cpu"

@@ -40,7 +40,7 @@ WRONG, CLOSED = 2, 3
 GATE = next(gate for gate in load_gates() if gate.id == "numerics")
 MODULE = f"""
 import torch
-from portagpu_cpu import CpuPlugin
+from portagpu_cpu.plugin import CpuPlugin
 
 class Many(CpuPlugin):
     '''Four CPUs beside each other, of which one multiplies wrong and one does not open.'''

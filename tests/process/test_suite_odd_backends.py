@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("forked")]
 
 MODULE = """
 import os
-from portagpu_cpu import CpuPlugin
+from portagpu_cpu.plugin import CpuPlugin
 
 class Odd(CpuPlugin):
     name = "odd"

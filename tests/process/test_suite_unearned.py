@@ -68,7 +68,7 @@ def test_dies(world, value): assert world(2, dies_for_two, value=value) == [valu
 SEGFAULTS_ONCE = """
 import os, signal
 from pathlib import Path
-from portagpu_cpu import CpuPlugin
+from portagpu_cpu.plugin import CpuPlugin
 
 class Once(CpuPlugin):
     name = "once"
@@ -162,7 +162,7 @@ def test_an_area_of_which_nothing_is_judged_is_reported() -> None:
 
 OVERRIDES_ALL = """
 from portagpu.devices.contract import Override
-from portagpu_cpu import CpuPlugin
+from portagpu_cpu.plugin import CpuPlugin
 from portagpu_cpu.backend import CpuBackend
 
 class Broken(CpuBackend):

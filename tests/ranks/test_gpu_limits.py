@@ -260,7 +260,7 @@ def test_a_case_on_ranks_has_the_time_of_two_starts_and_no_other_has():
 
 
 def test_what_gpus_need_to_start_is_stated_and_a_cpu_needs_none():
-    from portagpu_cpu import CpuPlugin
+    from portagpu_cpu.plugin import CpuPlugin
     from portagpu_cuda.plugin import CudaPlugin
     from portagpu_rocm.plugin import RocmPlugin
 

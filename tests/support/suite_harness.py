@@ -32,8 +32,8 @@ from portagpu.suites.conformance.messages import DeviceUnderTest, ListedCase
 from portagpu.suites.conformance.session import outcome_of_error
 from portagpu.suites.search import worker as rounds
 from portagpu.suites.search.area import load_area
-from portagpu_cpu import CpuPlugin
 from portagpu_cpu.backend import CpuBackend
+from portagpu_cpu.plugin import CpuPlugin
 from portagpu_cuda.plugin import PLUGIN as CUDA
 from portagpu_rocm.plugin import PLUGIN as ROCM
 from tests.conftest import ROOT

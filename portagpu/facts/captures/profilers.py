@@ -1,8 +1,8 @@
 """What a vendor says of its profiler: how to launch it, and what its absence of data can mean.
 
-A vendor's package names an object with :class:`Profiler`'s attributes under the entry-point group
-``portagpu.profilers``. It builds command lines and starts nothing: ``portagpu.traces.profile``
-finds it, asks for the version, runs the command, and reads what was written."""
+The part ``profiler`` of a vendor's package is an object with :class:`Profiler`'s attributes. It
+builds command lines and starts nothing: ``portagpu.traces.profile`` finds it, asks for the version,
+runs the command, and reads what was written."""
 
 from __future__ import annotations
 
