@@ -134,6 +134,9 @@ class Backend(Training, ABC):
 
     Where memory is exhausted torch raises ``torch.OutOfMemoryError``, or a RuntimeError whose text
     :func:`portagpu.is_oom` knows, and the device works on.
+
+    :param plugin: the plugin that opens the device.
+    :param description: what the plugin knows of it.
     """
 
     # the compiler guards them one by one, and backends set some
@@ -245,8 +248,13 @@ class Backend(Training, ABC):
     ) -> EventType:
         """A new event, as :class:`portagpu.devices.objects.Event` says.
 
-        Its times are measured on the device's own clock. Where only ``interprocess`` is not
-        possible, that raises Unsupported. So does all of it where EVENTS is not claimed.
+        Its times are measured on the device's own clock.
+
+        :param enable_timing: whether ``elapsed_time`` can be asked of it.
+        :param blocking: whether a host thread that waits for it sleeps instead of polling.
+        :param interprocess: whether another process can open it.
+        :raises Unsupported: where EVENTS is not claimed, and for ``interprocess`` where only that
+            is not possible.
         """
 
     @abstractmethod
@@ -270,7 +278,14 @@ class Backend(Training, ABC):
         """What :meth:`annotate` gives, with labels, and in that domain and color where there are.
 
         Here they are in the name (:func:`portagpu.facts.captures.labels.encode`). Since contract
-        1.4."""
+        1.4.
+
+        :param name: what profilers show.
+        :param labels: shown with the name.
+        :param domain: the profiler's domain.
+        :param color: 0xRRGGBB, "#rrggbb" or a common name; None leaves it to the profiler.
+        :returns: a context manager that marks its block.
+        """
         del color
         shown = "" if domain == DOMAIN else domain
         return self.annotate(encode(name, labels, shown, ascii_only=True))

@@ -71,9 +71,13 @@ class OpenedDevice:
     versions: Mapping[str, str | None] = field(default_factory=dict)
 
     def describe_in(self, run: Run, target: str | None, *keys: str) -> None:
-        """Add the device to ``run.info``, with its name, what identifies it, and ``keys``.
+        """Add the device to ``run.info``, with its name and what identifies it.
 
-        The first device also sets the run's backend, versions and ``target``.
+        The first device also sets the run's backend and versions.
+
+        :param run: its ``info`` is replaced.
+        :param target: the target of the run, where it has none yet.
+        :param keys: further attributes of the device to add.
         """
         identity = {"index": self.index, "uuid": self.uuid, "pci": self.pci}
         entry = {

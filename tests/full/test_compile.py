@@ -108,12 +108,12 @@ def test_a_broken_kernel_is_named_and_the_others_are_built(
     package = tmp_path / "copy" / "portagpu"
     shutil.copytree(Path(portagpu.__file__).parent, package)
     # as in a checkout: an installed wheel has a record, by which this one would be damaged
-    beside = tmp_path / "copy" / "matrix"
+    matrix = tmp_path / "copy" / "matrix"
     if (package / "_matrix").exists():
-        (package / "_matrix").rename(beside)
+        (package / "_matrix").rename(matrix)
     else:
         root = Path(portagpu.__file__).parents[1]
-        shutil.copytree(root / "matrix", beside, ignore=shutil.ignore_patterns("res*"))
+        shutil.copytree(root / "matrix", matrix, ignore=shutil.ignore_patterns("res*"))
     source = package / "train" / "kernels" / "source" / file
     text = source.read_text("utf-8")
     assert old in text

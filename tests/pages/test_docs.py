@@ -374,8 +374,8 @@ def test_the_rules_are_those_that_can_fail(page: str, area: str) -> None:
     known = set(re.findall(rf"`{area}/([a-z-]+)`", text("docs/when-it-fails.md")))
     rules = {row[0].strip("`") for row in table(page, "name", "## Rules")}
     assert rules <= known
-    beside = {"host-memory-errors", "host-temperature", "host-throttling", "devices", "numa"}
-    assert known - rules <= beside, f"{page} has no row for {known - rules - beside}"
+    elsewhere = {"host-memory-errors", "host-temperature", "host-throttling", "devices", "numa"}
+    assert known - rules <= elsewhere, f"{page} has no row for {known - rules - elsewhere}"
 
 
 def test_the_areas_of_bench_are_the_files() -> None:

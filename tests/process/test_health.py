@@ -813,7 +813,7 @@ def test_it_ends_in_time_whatever_hangs(kind: str, tmp_path: Path) -> None:
         return
     assert done.returncode == 0, done.stderr
     assert "not judged within 4 s: nothing was judged" in done.stderr
-    wait_until(lambda: has_ended(tmp_path), "the child was left behind")
+    wait_until(lambda: has_ended(tmp_path), "the child was left")
 
 
 def test_a_signal_ends_what_hangs_as_well(tmp_path: Path) -> None:
@@ -830,7 +830,7 @@ def test_a_signal_ends_what_hangs_as_well(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.communicate()
-    wait_until(lambda: has_ended(tmp_path), "the child was left behind")
+    wait_until(lambda: has_ended(tmp_path), "the child was left")
 
 
 def test_a_child_that_dies_is_inconclusive(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ import torch
 from portagpu_cpu.plugin import CpuPlugin
 
 class Many(CpuPlugin):
-    '''Four CPUs beside each other, of which one multiplies wrong and one does not open.'''
+    '''Four CPUs, of which one multiplies wrong and one does not open.'''
     name = "many"
     shared = False
     def count(self):

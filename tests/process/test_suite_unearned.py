@@ -62,7 +62,7 @@ def test_dies(world, value): assert world(2, dies_for_two, value=value) == [valu
     assert "suite/world-of-collectives-dies" not in results
     only = Selection(only=("collectives/dies[value1]",))
     (alone,) = conform("cpu", folder=tmp_path, selection=only)
-    assert alone.verdict is Verdict.PASS, "a form that is not asked for was run beside it"
+    assert alone.verdict is Verdict.PASS, "a form that is not asked for was run too"
 
 
 SEGFAULTS_ONCE = """

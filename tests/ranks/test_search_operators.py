@@ -1,4 +1,4 @@
-"""Torch's operators against float64: bounds worked by hand, a right device, and faults told."""
+"""Torch's operators against float64: bounds worked by hand, a right device, and reported faults."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def peers_of_which_one_is_wrong(rank: Any, **arguments: Any) -> Any:
     return load_area("transfer").between_devices(rank, **arguments)
 
 
-def reduce_that_tells_its_environment(rank: Any, **arguments: Any) -> Any:
+def reduce_that_reports_its_environment(rank: Any, **arguments: Any) -> Any:
     found = load_area("collectives").collective(rank, **arguments)
     found["notes"]["seen"] = os.environ.get("EXAMPLE_NO_P2P")
     return found
@@ -483,7 +483,7 @@ def sustain_with_a_flipped_bit(rank: Any, **arguments: Any) -> Any:
         nonlocal calls
         calls += 1
         right(work)
-        # the first is the reference, the second only tells how long one takes
+        # the first is the reference, the second only shows how long one takes
         if calls > 2:
             work.result[5, 5] = -work.result[5, 5]
 
@@ -520,7 +520,7 @@ def sustain_by_a_clock_of_steps(rank: Any, **arguments: Any) -> Any:
     return load_ranks.sustain(rank, **arguments)
 
 
-def sustain_beside_work_that_slows_it_down(rank: Any, **arguments: Any) -> Any:
+def sustain_during_work_that_slows_it_down(rank: Any, **arguments: Any) -> Any:
     """Products that take 20 ms each from the third on."""
     right, calls = matmul.multiply, 0
 

@@ -152,8 +152,8 @@ def _whole_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         if not dims:
             return good(values)
         rows, n = values.shape
-        behind = values.as_strided((rows, -(-n // 64) * 64), values.stride())
-        return good(behind, *dims)
+        padded = values.as_strided((rows, -(-n // 64) * 64), values.stride())
+        return good(padded, *dims)
 
     monkeypatch.setattr(torch.Tensor, "sum", summed)
 

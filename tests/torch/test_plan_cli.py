@@ -183,7 +183,7 @@ def broken():
     raise RuntimeError("no module")
 
 def prints():
-    from beside import WORD
+    from neighbour import WORD
     print(WORD)
     return planned()
 
@@ -248,11 +248,11 @@ def test_what_the_tracked_file_prints_is_not_in_the_document(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("torch")
-    (tmp_path / "beside.py").write_text("WORD = 'printed'\n")
+    (tmp_path / "neighbour.py").write_text("WORD = 'printed'\n")
     before = [*sys.path]
     assert track(tmp_path, "train.py:prints", "--json", "-") == 0
     out, err = capfd.readouterr()
     assert json.loads(out)["tracked"]["peak"] > 0
     assert "printed" in err
     assert sys.path == before
-    sys.modules.pop("beside")
+    sys.modules.pop("neighbour")

@@ -24,11 +24,13 @@ if TYPE_CHECKING:
 
 
 def render(run: Run, *, title: str | None = None) -> str:
-    """``run`` as an HTML document: verdict and why, contents, failures, gates, the run, roofline,
-    curves, numbers, checks.
+    """A run as an HTML document.
 
-    The default ``title`` has the verb, the target, and the host or the recording. All text from
-    the run is escaped.
+    It has the verdict and why, contents, failures, gates, the run, roofline, curves, numbers and
+    checks. All text from the run is escaped.
+
+    :param run: the run, finished or not.
+    :param title: by default the verb, the target, and the host or the recording.
     """
     title = title or _title(run)
     names = names_of(run, _gate_titles(run))

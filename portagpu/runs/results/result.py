@@ -89,14 +89,24 @@ class Result:
 
     @classmethod
     def from_json(cls, document: object, path: str = "result") -> Result:
-        """The result that an object of the schema describes; raises ResultError naming the key."""
+        """The result that an object of the schema describes.
+
+        :param document: the values of its JSON.
+        :param path: where it is in the document, for errors: "results[3]".
+        :raises ResultError: with the key that is missing, unknown or wrong.
+        """
         return cls.of_checked(check_result(document, path), path)
 
     @classmethod
     def of_checked(cls, document: Mapping[str, Any], path: str, *, fresh: bool = False) -> Result:
-        """The result of an object that ``check_result`` has accepted; ``fresh`` as ``Fresh`` says.
+        """The result of an object that ``check_result`` has accepted.
 
         It is checked again only where its text had to be changed.
+
+        :param document: the values of its JSON.
+        :param path: where it is in the document, for errors: "results[3]".
+        :param fresh: whether the document may be kept and not copied, as ``Fresh`` says.
+        :raises ResultError: with the key that is wrong after the change.
         """
         if fresh:
             own = _printable(dict(document))

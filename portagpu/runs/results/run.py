@@ -135,13 +135,21 @@ class Run:
             self.add(result)
 
     def finish(self, *, interrupted: bool = False, duration_s: float | None = None) -> Run:
-        """Set the duration (by default since the run was made) and whether it was interrupted."""
+        """End the run, and return it.
+
+        :param interrupted: whether something stopped it before its end.
+        :param duration_s: seconds that it took; by default since it was made.
+        """
         elapsed_s = time.monotonic() - self._clock_s if duration_s is None else duration_s
         self.info = replace(self.info, duration_s=round(elapsed_s, 6), interrupted=interrupted)
         return self
 
     def end_with(self, error_code: int, message: str) -> Run:
-        """Finish the run as one that an error ended: with the command's exit code and its line."""
+        """Finish the run as one that an error ended.
+
+        :param error_code: the command's exit code.
+        :param message: the error in one line.
+        """
         self.finish(interrupted=error_code == INTERRUPTED_EXIT_CODE)
         if not self.info.interrupted:
             self.info = replace(self.info, error={"exit_code": error_code, "message": message})
@@ -253,10 +261,12 @@ class Run:
 
     @classmethod
     def from_json(cls, document: object, *, fresh: bool = False) -> Run:
-        """The run that ``document`` describes, which is kept and not copied if it is ``fresh``.
+        """The run that a document describes.
 
-        Raises ResultError with the path of a key that is missing, unknown, of another type, or
-        contradicts the results.
+        :param document: the values of its JSON.
+        :param fresh: whether the document may be kept and not copied.
+        :raises ResultError: with the path of a key that is missing, unknown, of another type, or
+            contradicts the results.
         """
         whole = check_form(document)
         run = cls(RunInfo(**whole["run"]))

@@ -75,9 +75,15 @@ def conform(options: ConformOptions, progress: Progress | None = None) -> Run:
     INCONCLUSIVE with that reason. On Ctrl-C the child is ended and the returned run is marked as
     interrupted.
 
-    Raises BackendNotFound, TargetNotFound, UnknownDevice, ProgramError, SelectionError for a
-    selection without cases, SuiteError if the child cannot run, and ValueError if ``index`` is
-    empty.
+    :param options: the backend, its devices and the cases.
+    :param progress: reports results as they come.
+    :raises BackendNotFound: where the backend cannot be opened.
+    :raises TargetNotFound: where no target has the wanted id.
+    :raises UnknownDevice: for a device that the backend does not have.
+    :raises ProgramError: for a program that cannot be run.
+    :raises SelectionError: for a selection without cases.
+    :raises SuiteError: if the child cannot run.
+    :raises ValueError: if ``index`` is empty.
     """
     from portagpu.suites.conformance.runner import judge_cases
 
@@ -97,7 +103,10 @@ def list_cases(
 ) -> list[ListedCase]:
     """Every selected case with its parameters, in order. Needs no torch.
 
-    Raises SelectionError and SuiteError, as :func:`conform` does.
+    :param selection: which cases; by default all.
+    :param folder: the folder of the cases; by default the matrix's.
+    :raises SelectionError: for a selection without cases.
+    :raises SuiteError: if the cases cannot be read.
     """
     from portagpu.suites.conformance.runner import listing
 

@@ -164,8 +164,10 @@ def no_sync(model: nn.Module, enabled: bool = True) -> Iterator[None]:
 
     The result is the same as with a reduction for each, but for the order of additions. Under DDP
     ``.grad`` is the rank's own until then. Under FSDP2 it is None, and each rank holds gradients of
-    the whole model meanwhile. A pipeline's schedule does all this itself. Nested blocks are
-    as one.
+    the whole model meanwhile. A pipeline's schedule does all this itself. Nested blocks are as one.
+
+    :param model: the module, with all DDP and FSDP2 modules inside of it.
+    :param enabled: False is a block that changes nothing.
     """
     if not enabled:
         yield

@@ -147,9 +147,9 @@ def test_devices_that_differ_in_their_values_alone_share_a_row() -> None:
     for row in rows:
         assert row.count("https://example.org/blog/") == 1
     name = odd.id
-    alike = [each for each in run.results if each.id == name][:-1]
+    same = [each for each in run.results if each.id == name][:-1]
     (whole,) = (row for row in rows if row.count(name) == 1 and "ex:0" in row)
-    values = {str(each.device): quantity(float(str(each.value)), "TFLOPS") for each in alike}
+    values = {str(each.device): quantity(float(str(each.value)), "TFLOPS") for each in same}
     reported = [f"{device}  {value}" for device, value in values.items()]
     assert len(reported) == 7
     assert [whole.index(each) for each in reported] == sorted(

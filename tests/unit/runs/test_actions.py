@@ -98,7 +98,9 @@ def test_every_action_of_the_tables_is_one() -> None:
         assert severity.action in set(Action), severity.id
     for check in advice.checks():
         assert {check.action, check.unverified} <= set(Action), check.ids
-        assert Action(check.unverified) <= Action(check.action), f"{check.ids}: unusual is no fault"
+        assert Action(check.unverified) <= Action(check.action), (
+            f"{check.ids}: unusual is not a fault"
+        )
 
 
 def of_time(suite: str, name: str) -> Result:
