@@ -113,7 +113,8 @@ class RankLost(CollectiveError):
 class SilentCorruption(PortagpuError, RuntimeError):
     """A device computed a wrong result, or ranks that should hold the same bits do not.
 
-    ``ranks`` are those that the message names.
+    :param message: One line that says what is wrong and what to do.
+    :param ranks: The ranks that it names.
     """
 
     def __init__(self, message: str, ranks: tuple[int, ...]) -> None:
