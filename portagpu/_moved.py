@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import importlib.abc
 import importlib.util
+import sys
 from functools import partial
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from types import ModuleType
+    from collections.abc import Iterator
+    from types import FrameType, ModuleType
 
 MOVED: Final = {
     "arch": "facts.arch",
@@ -145,7 +147,8 @@ GONE: Final = frozenset(_GONE.split()) | {
 def new_name(name: str) -> str | None:
     """Where the module ``name`` is now; None for a name that is not an old one.
 
-    Raises ModuleNotFoundError with what to import, for a name that was internal.
+    Raises ModuleNotFoundError with what to import, for a name that was internal. ``from portagpu
+    import NAME`` passes over that error, and gets an ImportError.
     """
     package, _, old = name.partition(".")
     parts = old.split(".")
@@ -159,7 +162,8 @@ def new_name(name: str) -> str | None:
     if lost:
         command = COMMANDS.get(lost)
         ran = f"; as a command it is python -m {package}.{command}" if command else ""
-        raise ModuleNotFoundError(
+        from_list = any(each.f_code.co_name == "_handle_fromlist" for each in _import_frames())
+        raise (ImportError if from_list else ModuleNotFoundError)(
             f"{package}.{lost} was internal and is gone: a plugin imports from "
             f"{package}.plugin, and training code from {package}{ran}",
             name=name,
@@ -179,6 +183,23 @@ def find_spec(name: str) -> ModuleSpec | None:
     return None if found is None else ModuleSpec(name, Loader(new), is_package=True)
 
 
+def _is_for_submodule(name: str) -> bool:
+    """Whether the module of that name is loaded for an import of a module below it, which warns."""
+    asked = (str(frame.f_locals.get("name")) for frame in _import_frames())
+    return any(each.startswith(f"{name}.") for each in asked)
+
+
+def _import_frames() -> Iterator[FrameType]:
+    """The frames of the import that runs this module, up to the statement that imports."""
+    frame: FrameType | None = sys._getframe()
+    ours = {__file__, sys.modules[str(__package__)].__file__}
+    while frame is not None and frame.f_code.co_filename in ours:
+        frame = frame.f_back
+    while frame is not None and frame.f_code.co_filename.startswith("<frozen importlib"):
+        yield frame
+        frame = frame.f_back
+
+
 class Loader(importlib.abc.Loader):
     """Loads a module under its old name: a module that looks up every name in the new one."""
 
@@ -193,11 +214,12 @@ class Loader(importlib.abc.Loader):
         import warnings
 
         found = import_module(self.new)
-        warnings.warn(
-            f"{module.__name__} is {self.new} now: a plugin imports from {__package__}.plugin",
-            DeprecationWarning,
-            stacklevel=2,
-        )
+        if not _is_for_submodule(module.__name__):
+            warnings.warn(
+                f"{module.__name__} is {self.new} now: a plugin imports from {__package__}.plugin",
+                DeprecationWarning,
+                stacklevel=2,
+            )
         names = getattr(found, "__all__", None)  # for "from ... import *"
         if names is None:
             names = [name for name in vars(found) if not name.startswith("_")]
