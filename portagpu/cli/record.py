@@ -18,12 +18,12 @@ from portagpu.cli._common import (
 
 
 @click.command()
-@click.argument("folder", metavar="DIR")
+@click.argument("folder", metavar="FOLDER")
 @json_option
 def record(folder: str, json_to: str | None) -> None:
-    """Record this machine's devices in the new folder DIR.
+    """Record this machine's devices in the new folder FOLDER.
 
-    A name that ends in .tar.gz gives one archive instead. DIR must not exist yet. Names of hosts
+    A name that ends in .tar.gz gives one archive instead. FOLDER must not exist yet. Names of hosts
     and users, processes, paths, secrets and serial numbers are removed. UUIDs and PCI addresses of
     GPUs stay. Check the files before you share them.
     """

@@ -210,7 +210,9 @@ def test_an_internal_name_that_is_imported_from_its_package_says_so_too(name: st
     package, _, last = f"portagpu.{name}".rpartition(".")
     with (
         warnings.catch_warnings(action="ignore", category=DeprecationWarning),
-        pytest.raises(ImportError, match=rf"^portagpu\.{name} was internal and is gone: ") as raised,
+        pytest.raises(
+            ImportError, match=rf"^portagpu\.{name} was internal and is gone: "
+        ) as raised,
     ):
         exec(f"from {package} import {last}")
     assert "\n" not in str(raised.value)
@@ -220,7 +222,10 @@ def test_an_internal_name_that_is_imported_from_its_package_says_so_too(name: st
 
 
 def test_a_deep_module_warns_once_and_names_it() -> None:
-    for statement in ("from portagpu.sizing.launch import Sizing", "import portagpu.readings.model"):
+    for statement in (
+        "from portagpu.sizing.launch import Sizing",
+        "import portagpu.readings.model",
+    ):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             exec(statement)

@@ -271,6 +271,9 @@ def test_where_the_projects_results_are_not_installed_a_line_says_where_they_are
     assert "not in an installed wheel" in line
     assert "matrix show" in line and "checkout" in line
     assert out
+    place = written(run_of(9, (CASE, Verdict.PASS), target="nvidia-t4"), tmp_path / "mine.json")
+    assert main(["matrix", "show", str(place), *words]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_results_of_no_target_that_is_shown_are_not_silently_left_out(
