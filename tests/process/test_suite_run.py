@@ -18,7 +18,7 @@ pytest.importorskip("torch")
 from portagpu.base.errors import TargetNotFound, UnknownBackend
 from portagpu.base.patience import Patience
 from portagpu.runs.results.run import Evidence, Result, Verdict
-from portagpu.suites.conformance import ConformOptions, Selection, list_cases
+from portagpu.suites.conformance import ConformOptions, Selection, list_cases, runner
 from portagpu.suites.conformance import child as suite_child
 from portagpu.suites.conformance import conform as run_suite
 from portagpu.suites.conformance.child import SuiteError
@@ -223,6 +223,22 @@ def test_names_that_do_not_exist_are_refused_before_anything_runs() -> None:
         conform("cpu", "amd-mi300")
     with pytest.raises(SelectionError, match="did you mean 'rng'"):
         conform("cpu", selection=Selection(only=("rgn",)))
+
+
+def test_an_unknown_case_is_refused_before_torch_is_imported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun: list[str] = []
+    monkeypatch.setattr(runner, "judge_cases", lambda *given, **more: begun.append("judge"))
+    for name in ("rgn", "rng/seed-repeat", "rgn/*"):
+        with pytest.raises(SelectionError, match="no case is called"):
+            run_suite(ConformOptions(selection=Selection(only=("rng", name))))
+    assert not begun
+    # a name that the suite writes needs no list of the cases
+    monkeypatch.setattr(runner, "Child", lambda *given: begun.append("list"))
+    names = ("rng", "rng/seed-*", "rng/seed-repeats", "rng/seed-repeats[x]")
+    run_suite(ConformOptions(selection=Selection(only=names)))
+    assert begun == ["judge"]
 
 
 CALLER = """

@@ -79,12 +79,13 @@ def conform(options: ConformOptions, progress: Progress | None = None) -> Run:
     selection without cases, SuiteError if the child cannot run, and ValueError if ``index`` is
     empty.
     """
-    from portagpu.suites.conformance.runner import judge_cases
+    from portagpu.suites.conformance.runner import check_names, judge_cases
 
     options.load_target()
     if options.program:
         area, program = from_text(options.program)
         check_calls(area, program, load_area(area).calls())
+    check_names(options.selection, options.folder)
     options, progress = replace(options, index=options.indices()), progress or Progress()
     work = partial(judge_cases, options=options, progress=progress)
     return complete(options.new_run(), progress, work)
