@@ -22,7 +22,7 @@ from portagpu.suites.conformance import ConformOptions, Selection, list_cases, r
 from portagpu.suites.conformance import child as suite_child
 from portagpu.suites.conformance import conform as run_suite
 from portagpu.suites.conformance.child import SuiteError
-from portagpu.suites.conformance.select import SelectionError
+from portagpu.suites.conformance.engine import SelectionError
 from tests.support.case_files import Recorder, by_id, conform, write_cases
 from tests.support.waits import wait_until
 

@@ -27,10 +27,9 @@ from portagpu.reports.html.fleet_charts import (
     gate_titles,
     map_section,
 )
-from portagpu.reports.html.markup import Child, Markup, json_block, page, shown_text, tag
+from portagpu.reports.html.markup import FLEET_CSS, Child, Markup, json_block, page, shown_text, tag
 from portagpu.reports.html.matrix_page import fragment
 from portagpu.reports.html.sections import contents
-from portagpu.reports.html.style import FLEET_CSS
 from portagpu.runs.results.advice import Action
 from portagpu.runs.results.verdicts import FAILING, Verdict
 

@@ -22,6 +22,7 @@ from portagpu.runs.results.run import Verdict
 from portagpu.runs.world import Ranks
 from portagpu.suites.conformance.cases import AREAS, base_id, matches
 from portagpu.suites.conformance.child import LEFT_OUT, Child, SuiteError
+from portagpu.suites.conformance.engine import Selection, SelectionError, select
 from portagpu.suites.conformance.judge import (
     FAILED_KINDS,
     LOST_KINDS,
@@ -47,7 +48,6 @@ from portagpu.suites.conformance.messages import (
     Searches,
     TargetClaims,
 )
-from portagpu.suites.conformance.select import Selection, SelectionError, select
 from portagpu.suites.search.area import from_text
 from portagpu.suites.search.engine import MAX_REPEATS_S
 

@@ -14,8 +14,8 @@ from portagpu.reports.fleet.measures import LEVEL, MEASURE, NOISE
 from portagpu.reports.fleet.nodes import Measured, MeasureId, NodeRun, condensed
 from portagpu.reports.fleet.record import FleetRecord, Step, StepState, to_drain
 from portagpu.reports.fleet.report import FleetReport, judge, natural
+from portagpu.reports.fleet.request import collected
 from portagpu.reports.fleet.result_files import Fleet, Joint
-from portagpu.reports.fleet.steps import collected
 from portagpu.runs.judges.peers import FALSE_ALARMS, compare_peers, deviations_for
 from portagpu.runs.ledger import Owner, owner_of
 from portagpu.runs.results.expectations import exactly

@@ -12,8 +12,8 @@ import pytest
 from portagpu.base.paths import matrix_dir
 from portagpu.cli import main
 from portagpu.facts.targets import load_target, load_targets
+from portagpu.reports.bundles.check import stated_names
 from portagpu.reports.bundles.files import read_files
-from portagpu.reports.bundles.result_ids import stated_names
 from portagpu.reports.proofs import cells, rows
 from portagpu.reports.proofs.table import read_committed
 from portagpu.runs.results.run import Evidence, Result, Run, Verdict, new_run
