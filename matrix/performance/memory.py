@@ -142,8 +142,7 @@ def stream(
     """Time ``operation`` over arrays of each of ``sizes`` bytes, and check the result."""
     import torch
 
-    from portagpu.suites.performance.samples import RankSamples
-    from portagpu.suites.performance.timing import PACES, Stopwatch, measure
+    from portagpu.suites.performance.timing import PACES, RankSamples, Stopwatch, measure
 
     stopwatch = Stopwatch(rank.gpu)
     reading = RankSamples.start(stopwatch)

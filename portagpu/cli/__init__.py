@@ -17,7 +17,7 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
         "Show the hardware, torch, libraries, the matching target and every backend's status.",
     ),
     "record": (
-        "portagpu.cli.record:record",
+        "portagpu.cli.info:record",
         "Save this machine's description to replay it elsewhere.",
     ),
     "monitor": (

@@ -19,10 +19,10 @@ from portagpu.base.errors import TargetNotFound, UnknownBackend
 from portagpu.base.patience import Patience
 from portagpu.runs.results.run import Evidence, Result, Verdict
 from portagpu.suites.conformance import ConformOptions, Selection, list_cases, runner
-from portagpu.suites.conformance import child as suite_child
 from portagpu.suites.conformance import conform as run_suite
-from portagpu.suites.conformance.child import SuiteError
+from portagpu.suites.conformance import messages
 from portagpu.suites.conformance.engine import SelectionError
+from portagpu.suites.conformance.messages import SuiteError
 from tests.support.case_files import Recorder, by_id, conform, write_cases
 from tests.support.waits import wait_until
 
@@ -393,7 +393,7 @@ def test_compiled_code_is_kept_in_a_folder_that_nobody_else_can_make(
     # torch's own default is a name in the temporary folder that every user can guess
     # (torch/_inductor/runtime/cache_dir_utils.py, default_cache_dir)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with suite_child.Child(tmp_path) as child:
+    with messages.Child(tmp_path) as child:
         # the kernel has not laid it out at once
         said = wait_until(Path(f"/proc/{child.pid}/environ").read_bytes, "it has no environment")
         environment = said.split(b"\0")
@@ -412,7 +412,7 @@ def test_a_process_that_cannot_be_started_leaves_nothing(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(sys, "executable", "/proc/none")
     with pytest.raises(OSError, match="/proc/none"):
-        suite_child.Child(tmp_path)
+        messages.Child(tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -489,6 +489,6 @@ def test_a_suite_that_is_killed_before_it_starts_is_one_sentence(
     code = f"import os, sys; print({said!r}, file=sys.stderr, flush=True); os.kill(os.getpid(), 9)"
     (tmp_path / "dies.py").write_text(code, "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(suite_child, "_PYTEST", "dies")
+    monkeypatch.setattr(messages, "_PYTEST", "dies")
     with pytest.raises(SuiteError, match=f"the suite cannot run: its process died of {end}$"):
         list_cases(folder=tmp_path)

@@ -9,11 +9,12 @@ from portagpu.base import units
 from portagpu.base.files import write_atomic
 from portagpu.base.text import shortened
 from portagpu.reports.fleet.measures import by_node
-from portagpu.reports.html.checks import filter_controls, fleet_script
 from portagpu.reports.html.components import (
     MEANING,
     badge,
     code_marked,
+    filter_controls,
+    fleet_script,
     icon,
     meanings,
     section,

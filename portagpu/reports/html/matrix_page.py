@@ -9,13 +9,14 @@ from urllib.parse import urlencode
 
 from portagpu.base import units
 from portagpu.reports.html import compare, roofline
-from portagpu.reports.html.checks import filter_controls, script
 from portagpu.reports.html.components import (
     badge,
     code_marked,
     fact_list,
+    filter_controls,
     icon,
     result_link,
+    script,
     section,
     shapes,
     table_box,

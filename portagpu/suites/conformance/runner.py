@@ -21,7 +21,6 @@ from portagpu.runs.engine import add_result
 from portagpu.runs.results.run import Verdict
 from portagpu.runs.world import Ranks
 from portagpu.suites.conformance.cases import AREAS, base_id, matches
-from portagpu.suites.conformance.child import LEFT_OUT, Child, SuiteError
 from portagpu.suites.conformance.engine import Selection, SelectionError, select
 from portagpu.suites.conformance.judge import (
     FAILED_KINDS,
@@ -41,11 +40,14 @@ from portagpu.suites.conformance.judge import (
     unused_overrides,
 )
 from portagpu.suites.conformance.messages import (
+    LEFT_OUT,
     CaseOutcome,
+    Child,
     Collection,
     DeviceUnderTest,
     ListedCase,
     Searches,
+    SuiteError,
     TargetClaims,
 )
 from portagpu.suites.search.area import from_text

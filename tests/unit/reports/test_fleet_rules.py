@@ -18,9 +18,9 @@ from portagpu.reports.fleet.request import collected
 from portagpu.reports.fleet.result_files import Fleet, Joint
 from portagpu.runs.judges.peers import FALSE_ALARMS, compare_peers, deviations_for
 from portagpu.runs.ledger import Owner, owner_of
-from portagpu.runs.results.expectations import exactly
 from portagpu.runs.results.run import Result, Run, new_run
 from portagpu.runs.results.verdicts import Verdict
+from portagpu.runs.results.wording import exactly
 from tests.support.fleet_simulation import document_of, scores, simulate, template
 from tests.support.history_samples import measure, run
 
