@@ -56,7 +56,7 @@ def loaded(words):
 
 json.dump([loaded(words) for words in json.load(sys.stdin)], sys.stdout)
 """
-HELP: Final = 30
+HELP: Final = 22
 """For the help of any verb: the command line itself, and the words of its options."""
 ROOMS: Final = {
     f"portagpu.{path.parent.name}" for path in (ROOT / "portagpu").glob("*/__init__.py")

@@ -18,9 +18,8 @@ pytest.importorskip("torch")
 from portagpu.base.errors import TargetNotFound, UnknownBackend
 from portagpu.base.patience import Patience
 from portagpu.runs.results.run import Evidence, Result, Verdict
-from portagpu.suites.conformance import ConformOptions, Selection, list_cases, runner
+from portagpu.suites.conformance import ConformOptions, Selection, list_cases, messages, runner
 from portagpu.suites.conformance import conform as run_suite
-from portagpu.suites.conformance import messages
 from portagpu.suites.conformance.engine import SelectionError
 from portagpu.suites.conformance.messages import SuiteError
 from tests.support.case_files import Recorder, by_id, conform, write_cases
