@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from portagpu.base.errors import PortagpuError
-from portagpu.runs.results.expectations import exactly
 from portagpu.runs.results.run import Run, Verdict, new_run
+from portagpu.runs.results.wording import exactly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

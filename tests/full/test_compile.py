@@ -13,7 +13,7 @@ import pytest
 import portagpu
 from portagpu.runs.results import run as results
 from portagpu.runs.results.run import Verdict, read_json
-from portagpu.train.kernels.catalogue import VARIANTS, variants_by_id
+from portagpu.train.kernels.plan import VARIANTS, variants_by_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +61,7 @@ def test_real_code_that_is_bad_fails(child: Callable[..., Child]) -> None:
 from portagpu.suites.compile.judge import judge_code
 from portagpu.devices.discovery import toolchain_for
 from portagpu.suites.compile.worker import build
-from portagpu.train.kernels.catalogue import variants_by_id
+from portagpu.train.kernels.plan import variants_by_id
 from portagpu.train.kernels.plan import Config
 from portagpu.facts.targets import identify, load_target
 def verdict(arch, variant, *blocks):

@@ -18,8 +18,8 @@ from portagpu.checks.bringup.checks import (
     links,
     versions,
 )
-from portagpu.checks.bringup.context import Context, MachineUnderTest
 from portagpu.checks.bringup.device import CheckedDevice, check_memory
+from portagpu.checks.bringup.run import Context, MachineUnderTest
 from portagpu.devices.contract import CONTRACT
 from portagpu.facts.host.gpus import PciGpu
 from portagpu.facts.readings import Event, Findings, Memory, Reading

@@ -11,9 +11,9 @@ import pytest
 
 from portagpu import cli
 from portagpu.checks.bringup.checks import numerics
-from portagpu.checks.bringup.context import Context, MachineUnderTest
 from portagpu.checks.bringup.device import CheckedDevice
 from portagpu.checks.bringup.gates import load_gates
+from portagpu.checks.bringup.run import Context, MachineUnderTest
 from portagpu.runs.engine import add_result
 from portagpu.runs.results.run import Evidence, Result, Verdict, new_run
 from portagpu.runs.world import Ranks

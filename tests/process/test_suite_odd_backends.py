@@ -13,7 +13,7 @@ from portagpu.base.errors import PortagpuError
 from portagpu.base.patience import Limits
 from portagpu.runs.world import Ranks
 from portagpu.suites.conformance import runner
-from portagpu.suites.conformance.child import Child, SuiteError
+from portagpu.suites.conformance.messages import Child, SuiteError
 from portagpu.suites.conformance.session import Session
 from tests.support import registry_state
 from tests.support.case_files import conform, write_cases

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 from portagpu.base.documents import decode
-from portagpu.checks.bringup import context as contexts
+from portagpu.checks.bringup import run as contexts
 from portagpu.checks.bringup.checks import (
     collectives,
     identity,
@@ -21,9 +21,9 @@ from portagpu.checks.bringup.checks import (
     sustained,
     transfers,
 )
-from portagpu.checks.bringup.context import Context, MachineUnderTest
 from portagpu.checks.bringup.device import CheckedDevice
 from portagpu.checks.bringup.gates import load_gates
+from portagpu.checks.bringup.run import Context, MachineUnderTest
 from portagpu.devices import registry
 from portagpu.runs.results.run import Verdict
 from portagpu.runs.world import RankOutcome, Ranks, RankState, WorldOutcome

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("expecttest")
 
-from portagpu.suites.search.operators.classes import FACTOR, growth, unit_roundoff
+from portagpu.suites.search.operators.calls import FACTOR, growth, unit_roundoff
 from portagpu.suites.search.operators.samples import shown
 from tests.conftest import ROOT
 

@@ -13,7 +13,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from portagpu.suites.performance import load_ranks, matmul, samples, timing
+from portagpu.suites.performance import load_ranks, matmul, timing
 from portagpu.suites.performance.cases import load_area
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def both_ways_that_flip_a_bit(rank: Any, **arguments: Any) -> Any:
 
 
 def peers_of_which_one_is_wrong(rank: Any, **arguments: Any) -> Any:
-    right, calls = samples.first_wrong_byte, 0
+    right, calls = timing.first_wrong_byte, 0
 
     def first_wrong(found: Any, expected: Any) -> str:
         nonlocal calls
@@ -134,7 +134,7 @@ def peers_of_which_one_is_wrong(rank: Any, **arguments: Any) -> Any:
         answer: str = right(found, expected)
         return answer
 
-    samples.first_wrong_byte = first_wrong
+    timing.first_wrong_byte = first_wrong
     return load_area("transfer").between_devices(rank, **arguments)
 
 

@@ -142,7 +142,7 @@ def test_a_model_is_also_the_folder_of_its_config(
     (tmp_path / "config.json").write_text(json.dumps(SMALL))
     assert main(["plan", "--model", str(tmp_path), "--batch", "8", *H100]) == 0
     assert main(["plan", "--model", str(tmp_path / "none"), "--batch", "8", *H100]) == 2
-    assert "nor a config.json" in capfd.readouterr().err
+    assert "give a config.json, the folder that has it, or a name" in capfd.readouterr().err
 
 
 def test_a_recording_without_links_says_that_facts_decide(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from portagpu.checks.bringup.context import Context
+    from portagpu.checks.bringup.run import Context
     from portagpu.runs.results.run import Result
 
 SCHEMA: Final = "portagpu.gates/1"

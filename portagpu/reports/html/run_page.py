@@ -9,10 +9,8 @@ from portagpu.base.files import write_atomic
 from portagpu.base.text import shortened
 from portagpu.checks.bringup.gates import load_gates
 from portagpu.reports.html import sections
-from portagpu.reports.html.checks import checks_section, script
-from portagpu.reports.html.components import names_of, shapes
-from portagpu.reports.html.markup import page, tag
-from portagpu.reports.html.style import CSS
+from portagpu.reports.html.components import checks_section, names_of, script, shapes
+from portagpu.reports.html.markup import CSS, page, tag
 from portagpu.runs.results.run import Run
 
 if TYPE_CHECKING:

@@ -20,7 +20,6 @@ from portagpu.base.files import read_bounded, write_atomic
 from portagpu.base.text import one_line
 from portagpu.facts.vendors import vendors
 from portagpu.runs.results.advice import check_of, gravest_first
-from portagpu.runs.results.expectations import bounds
 from portagpu.runs.results.plain import json_text, plain
 from portagpu.runs.results.result import Result
 from portagpu.runs.results.schema import RUN_RULES, SCHEMA, check_form, check_run
@@ -33,7 +32,7 @@ from portagpu.runs.results.verdicts import (
     fold,
     fold_area,
 )
-from portagpu.runs.results.wording import without_device
+from portagpu.runs.results.wording import bounds, without_device
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.base.errors import PortagpuError
 from portagpu.runs.judges.peers import Peers, compare_peers, majority, peer_expectation
 from portagpu.runs.ledger import host_of
-from portagpu.runs.results.expectations import exactly
 from portagpu.runs.results.run import Result, new_run
 from portagpu.runs.results.verdicts import FAILING, Verdict
+from portagpu.runs.results.wording import exactly
 from portagpu.suites.performance.cases import SUITE, metrics
 
 if TYPE_CHECKING:

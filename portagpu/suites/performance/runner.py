@@ -20,9 +20,9 @@ from portagpu.base.patience import LIMITS
 from portagpu.facts.host import read_host
 from portagpu.facts.targets import load_targets
 from portagpu.runs.engine import Progress, RunOptions, add_result, check_device, complete
-from portagpu.runs.results.expectations import exactly
 from portagpu.runs.results.run import Result
 from portagpu.runs.results.verdicts import FAILING, Verdict
+from portagpu.runs.results.wording import exactly
 from portagpu.runs.world import Ranks, RankState
 from portagpu.suites.performance import cases
 from portagpu.suites.performance.case_runner import BenchContext, not_run

@@ -229,11 +229,15 @@ MODELS: Final[Mapping[str, Model]] = {
 
 
 def find_model(name: str) -> Model:
-    """The model of ``MODELS`` with that name; raises ValueError, which offers the closest."""
+    """The model of ``MODELS`` with that name; raises ValueError, which says what to give."""
     if name in MODELS:
         return MODELS[name]
-    offer = did_you_mean(name, MODELS, f"there is {', '.join(MODELS)}", 3)
-    raise ValueError(f"{name!r} is neither a known model nor a config.json; {offer}")
+    named = did_you_mean(name, MODELS, "", 3)
+    hint = f"; {named}" if named else ""
+    raise ValueError(
+        f"unknown model {name!r}: give a config.json, the folder that has it, or a name: "
+        f"{', '.join(MODELS)}{hint}"
+    )
 
 
 def read_model(text: str, name: str) -> Model:

@@ -13,10 +13,9 @@ import pytest
 
 from portagpu.base.units import quantity
 from portagpu.reports.html import render, render_runs, write_report
-from portagpu.runs.results.expectations import at_least, exactly
 from portagpu.runs.results.run import Result, Run
 from portagpu.runs.results.verdicts import Evidence, Verdict
-from portagpu.runs.results.wording import failures_text, headline
+from portagpu.runs.results.wording import at_least, exactly, failures_text, headline
 from tests.support.html_page import Page, section
 from tests.support.result_samples import eight_devices, failing, gate, info, passing, stopped
 

@@ -18,7 +18,7 @@ from portagpu.runs.engine import broken_world
 from portagpu.runs.judges.health import judge_health
 from portagpu.runs.results import advice
 from portagpu.runs.results.advice import Action, action_of, action_source, worst_action
-from portagpu.runs.results.judgement import Judgement, combine
+from portagpu.runs.results.result import Judgement, combine
 from portagpu.runs.results.run import Result
 from portagpu.runs.results.verdicts import Verdict
 from portagpu.runs.world import RankOutcome, RankState, WorldOutcome

@@ -8,7 +8,7 @@ import pytest
 
 from portagpu.facts.targets import load_target
 from portagpu.train.kernels import plan
-from portagpu.train.kernels.catalogue import VARIANTS
+from portagpu.train.kernels.plan import VARIANTS
 
 # B a block can have: CUDA C++ Programming Guide, table of compute capabilities (227 and 99 KiB);
 # LLVM, AMDGPUUsage, and AMD's CDNA 4 ISA guide for gfx950 (64 and 160 KiB)
