@@ -317,11 +317,11 @@ def main() -> int:
         for trial in range(given.trials):
             drawn = models(random.Random(given.seed + trial))  # noqa: S311 - the same
             for name, (strike, first) in drawn.items():
-                began = time.process_time()
+                began = time.process_time()  # allowed: it is printed
                 found, corrupted = _tried(
                     Fault(name, unit, strike, first), probes, gpu, Draws, trial, given.batches
                 )
-                spent[name] += time.process_time() - began
+                spent[name] += time.process_time() - began  # allowed: the same
                 if corrupted:
                     caught[name].append(found)
         for name in spent:
