@@ -68,7 +68,9 @@ def test_draws_keep_their_range_and_streams_differ() -> None:
 
 @looped("probe", HERE)
 def test_a_sound_device_passes_with_every_seed(probe, gpu) -> None:
-    assert probe.refuses(gpu) == ""
+    if refused := probe.refuses(gpu):
+        assert "by itself" in refused
+        assert probe.dtype.startswith("float8")
     for seed in (0, 1, 2**63):
         work = probe.make(gpu, Draws(seed), 1)
         for _ in range(2):
