@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -210,3 +211,76 @@ def test_a_device_without_a_dtype_refuses_its_probes(gpu) -> None:
     poor = SimpleNamespace(name="poor", precision=replace(gpu.precision, table=table))
     refused = {probe.name for probe in HERE if probe.dtype == "float64" and probe.refuses(poor)}
     assert refused == {probe.name for probe in HERE if probe.dtype == "float64"}
+
+
+def test_every_exact_probe_gives_its_published_digest() -> None:
+    from portagpu.train.exact.published import published_digests
+    from tests.support.exact_digests import SEED, digest_of, published
+
+    stated = published_digests()
+    assert stated.seed == SEED
+    assert {probe.name: digest_of(probe) for probe in published()} == stated.sha256
+
+
+def test_published_digests_are_those_of_products_in_integers() -> None:
+    """numpy multiplies int64 by itself, and its draws are Python's integers."""
+    import hashlib
+
+    import numpy as np
+
+    from portagpu.train.exact.published import published_digests
+
+    stated = published_digests()
+
+    def drawn(stream: str, rows: int, columns: int, largest: int) -> Any:
+        key = mix(stated.seed)
+        for byte in stream.encode():
+            key = mix(key + byte + 1)
+        bits = [mix(key), *splitmix64(key, rows * columns - 1)]
+        width = 2 * largest + 1
+        values = [-largest + ((value >> 32) * width >> 32) for value in bits]
+        return np.array(values, dtype=np.int64).reshape(rows, columns)
+
+    for name, (m, n, k), largest, kind in (
+        ("products/float32[square]", (256, 256, 256), 255, np.float32),
+        ("products/tf32[odd]", (257, 131, 255), 255, np.float32),
+        ("products/float64[thin]", (1024, 16, 512), 1 << 21, np.float64),
+        ("products/int8[square]", (256, 256, 256), 64, np.int32),
+    ):
+        exact = drawn("a", m, k, largest) @ drawn("b", k, n, largest)
+        found = hashlib.sha256(exact.astype(kind).tobytes()).hexdigest()
+        assert found == stated.sha256[name], name
+
+
+def test_products_beyond_the_accumulator_are_refused() -> None:
+    from portagpu.train.exact import products
+
+    draws = Draws(1)
+    a = draws.integers("a", (4, 4096), -255, 255)
+    b = draws.integers("b", (4096, 4), -255, 255)
+    for dtype, bits in (("bfloat16", 24), ("float8_e4m3fn", 14)):
+        assert rule.ACCUMULATOR_BITS[dtype] == bits
+        with pytest.raises(rule.NotExactError, match=f"and {bits} bits hold {2**bits}"):
+            rule.check_subset(rule.subset_bound(a, b), bits, "a product")
+        # its own operands have fewer bits there
+        found = products._random_operands(dtype, draws, 4, 4, 4096, scaled=False)
+        assert rule.subset_bound(found.a, found.b) <= 2**bits
+
+
+def test_a_wrong_tile_is_found_whole(gpu) -> None:
+    (probe,) = [each for each in HERE if each.name == "products/float32[square]"]
+    work = probe.make(gpu, Draws(2), 1)
+    result = work.run()
+    result[64:80, 32:48] += 1
+    wrong = work.judge(result)
+    assert wrong is not None
+    rows, columns = wrong.places // 256, wrong.places % 256
+    assert wrong.count == 256
+    assert (int(rows.min()), int(rows.max())) == (64, 79)
+    assert (int(columns.min()), int(columns.max())) == (32, 47)
+
+
+def test_a_check_that_goes_wrong_itself_is_reported(gpu) -> None:
+    result = torch.ones(3, 4)
+    wrong = judge.differences_of_rows(result, torch.tensor([1]), torch.ones(1, 4))
+    assert (wrong.count, wrong.places.tolist(), wrong.shape) == (1, [], (3, 4))

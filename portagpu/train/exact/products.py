@@ -186,8 +186,8 @@ def _random_operands(dtype: str, draws: Draws, m: int, n: int, k: int, scaled: b
     """Integers of the whole range that the rule allows, and powers of two where they are scaled."""
     largest = _VALUES[dtype]
     bits = ACCUMULATOR_BITS[dtype]
-    # both operands of the same size: K v**2 / 3 is the bound of uniform ones
-    while largest > 1 and k * largest * largest / 3 > 2**bits / 1.1:
+    # the mean square of uniform integers from -v to v is v (v + 1) / 3
+    while largest > 1 and k * largest * (largest + 1) / 3 > 2**bits / 1.1:
         largest //= 2
     a = draws.integers("a", (m, k), -largest, largest)
     b = draws.integers("b", (k, n), -largest, largest)
