@@ -18,8 +18,12 @@ from portagpu.train.exact.draws import Draws, mix
 from portagpu.train.exact.memory import PATTERNS, HeldMemory
 from portagpu.train.exact.probes import PROBES
 
-HERE = [probe for probe in PROBES if probe.area != "collectives" and "peer" not in probe.name]
-"""The probes that one process on one device runs."""
+HERE = [
+    probe
+    for probe in PROBES
+    if probe.area not in ("collectives", "memory") and "peer" not in probe.name
+]
+"""The probes that one process on one device runs; memory has tests of its own."""
 MASK = (1 << 64) - 1
 
 
@@ -201,6 +205,25 @@ def test_a_bit_that_memory_loses_after_the_write_is_found(pattern) -> None:
     assert wrong is not None
     assert (wrong.count, wrong.places.tolist(), wrong.shape) == (2, [5], (words.numel(),))
     assert int(wrong.found[0] ^ wrong.expected[0]) == 1
+
+
+def test_memory_that_changes_under_load_is_found(gpu) -> None:
+    probes = [each for each in PROBES if each.area == "memory"]
+    assert [each.name for each in probes] == [f"memory/int64[{name}]" for name in PATTERNS]
+    work = probes[-1].make(gpu, Draws(3), 1)
+    words = work.run()
+    assert (words.nbytes, work.results) == (1 << 20, 1 << 17)
+    assert work.judge(words) is None
+    words[1000] ^= 1 << 62
+    assert work.judge(words).places.tolist() == [1000]
+    words[1000] ^= 1 << 62
+    for probe in probes[:-1]:
+        other = probe.make(gpu, Draws(3), 1)
+        other.held.fill(other.pattern)
+        assert other.judge(other.held.words) is None
+        # no pattern is another's
+        assert work.held.words.copy_(other.held.words) is words
+        assert work.judge(words) is not None
 
 
 def test_a_device_without_a_dtype_refuses_its_probes(gpu) -> None:

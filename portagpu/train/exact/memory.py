@@ -7,18 +7,22 @@ memory that loses what it holds.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from portagpu.train.exact.draws import Draws
 from portagpu.train.exact.judge import differences
+from portagpu.train.exact.probe import Probe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import torch
 
+    from portagpu.devices.contract import Backend
     from portagpu.train.exact.judge import Wrong
+    from portagpu.train.exact.probe import Work
 
 WORD_BYTES: Final = 8
 _CHUNK: Final = 1 << 20
@@ -77,3 +81,58 @@ class HeldMemory:
         if name == "walking":
             return torch.ones_like(numbers) << (numbers & 63)
         return numbers if name == "address" else ~numbers
+
+
+_WORDS: Final = 1 << 17
+"""1 MiB, times ``scale``."""
+_LOAD_EDGE: Final = 512
+_LOAD_PRODUCTS: Final = 4
+"""Products of matrices of that edge, between the write and the read."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Dwell:
+    """A pattern that is written, left while products run, and read."""
+
+    held: HeldMemory
+    pattern: str
+    load: torch.Tensor
+
+    @property
+    def results(self) -> int:
+        """The number of words."""
+        return self.held.words.numel()
+
+    @property
+    def inputs(self) -> int:
+        """The same: each word is written."""
+        return self.results
+
+    def run(self) -> torch.Tensor:
+        """Write the pattern and let products run; the memory itself is the result."""
+        self.held.fill(self.pattern)
+        for _ in range(_LOAD_PRODUCTS):
+            self.load @ self.load
+        return self.held.words
+
+    def judge(self, result: torch.Tensor) -> Wrong | None:
+        """The words that do not hold the pattern."""
+        return self.held.wrong(self.pattern)
+
+
+def _make(pattern: str, gpu: Backend, draws: Draws, scale: int) -> Work:
+    import torch
+
+    words = torch.empty(_WORDS * scale, dtype=torch.int64, device=gpu.device)
+    load = torch.ones((_LOAD_EDGE, _LOAD_EDGE), device=gpu.device)
+    return _Dwell(HeldMemory(words, gpu.synchronize, draws.seed), pattern, load)
+
+
+def _refuses(gpu: Backend) -> str:
+    return ""
+
+
+PROBES: Final = tuple(
+    Probe(f"memory/int64[{pattern}]", "int64", partial(_make, pattern), _refuses)
+    for pattern in PATTERNS
+)

@@ -10,6 +10,7 @@ from portagpu.train.exact import (
     convolution,
     copies,
     integers,
+    memory,
     products,
     reductions,
     repeated,
@@ -27,6 +28,7 @@ PROBES: Final[tuple[Probe, ...]] = (
     *integers.PROBES,
     *reductions.PROBES,
     *copies.PROBES,
+    *memory.PROBES,
     *collectives.PROBES,
     *repeated.PROBES,
 )
