@@ -22,6 +22,7 @@ from portagpu.runs.results.verdicts import Verdict
 from portagpu.runs.results.wording import failures_text, headline
 from portagpu.suites.conformance import list_cases
 from portagpu.suites.performance.cases import FURTHER_IDS, metrics
+from portagpu.train.exact.probes import PROBES
 from portagpu.traces.analysis import diagnose
 from tests.support.result_samples import info
 
@@ -104,6 +105,7 @@ MODULES = {
     "transfers": ("checks/bringup/checks/transfers.py",),
     "collectives": ("checks/bringup/checks/collectives.py",),
     "sustained": ("checks/bringup/checks/sustained.py", "checks/bringup/checks/transfers.py"),
+    "screen": ("checks/bringup/checks/screen.py",),
 }
 MADE = {
     "<name>": ("identity", ["arch", "warp-size"]),
@@ -147,6 +149,8 @@ def ids() -> Iterator[tuple[str, str]]:
     )
     yield "health", "health/time"
     yield "compile", "kernels/softmax"
+    yield from (("screen", f"screen/{each.name}") for each in PROBES)
+    yield from (("screen", f"screen/{name}") for name in ("device", "digests", "memory-errors"))
     yield from (("collectives", f"collectives/doctor/{name}") for name in known_findings())
     yield from (("trace", f"trace/diagnose/{name}") for name in diagnose.known_findings())
 

@@ -22,6 +22,8 @@ from portagpu.suites.performance import cases as measures
 from portagpu.suites.performance.cases import SUITE as MEASURES
 from portagpu.suites.performance.device import MeasuredDevice
 from portagpu.suites.performance.timing import Effort
+from portagpu.suites.screen import SUITE as SCREEN
+from portagpu.train.exact.probes import PROBES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,6 +78,8 @@ def most_earned(result: Result) -> Evidence | None:
         return Evidence.EXECUTED if _is_measure(result.id) else None
     if suite == BUILDS:
         return Evidence.COMPILED
+    if suite == SCREEN:
+        return Evidence.EXECUTED if result.id in _screened() else None
     return _gates().get(area_of(result))
 
 
@@ -110,6 +114,8 @@ def _is_known(result: Result, gates: set[str]) -> bool:
         return known or (area == OWN_AREA and name != "")
     if suite == MEASURES:
         return base in measures.metrics() or _is_measure(result.id)
+    if suite == SCREEN:
+        return result.area == area and find_check(SCREEN, result.id) is not None
     measure = result.id.partition("/peers/")[2]
     named = _is_measure(measure) if measure else base == result.id
     own = suite == _BRINGUP and area == result.area
@@ -124,6 +130,13 @@ def _gates() -> Mapping[str, Evidence | None]:
 @cache
 def _cases() -> Mapping[str, Evidence | None]:
     return {case.id: case.evidence for case in list_cases()}
+
+
+@cache
+def _screened() -> frozenset[str]:
+    """Every id of a screen that work on a device earns."""
+    names = (each.name for each in PROBES)
+    return frozenset(f"{SCREEN}/{name}" for name in ("device", "digests", *names))
 
 
 @cache

@@ -6,6 +6,7 @@ never proves one: other faults leave the same pattern.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -39,8 +40,8 @@ _CONCENTRATED: Final = 4
 class Where:
     """What the places and bits of wrong elements have in common.
 
-    :param form: "one element", "one row", "one column", "a rectangle", "all elements", or
-        "scattered".
+    :param form: "one element", "one row", "one column", "a rectangle", "all elements",
+        "neighbours" of a result with one dimension, or "scattered".
     :param rows: The first and last row with a wrong element.
     :param columns: The first and last column.
     :param distinct_rows: How many rows have one.
@@ -84,8 +85,7 @@ class Where:
     @property
     def sentence(self) -> str:
         """All of it in one line."""
-        place = f"{self.form}: {_span('row', self.rows)}, {_span('column', self.columns)}"
-        parts = [place]
+        parts = [f"{self.form}: {_span('row', self.rows)}, {_span('column', self.columns)}"]
         for axis, period in (("rows", self.row_period), ("columns", self.column_period)):
             if period:
                 parts.append(f"{axis} repeat every {period}")
@@ -128,7 +128,7 @@ def locate(
     mask = (1 << bits) - 1
     flips = [(one ^ other) & mask for one, other in zip(found, expected, strict=True)]
     return Where(
-        form=_form(len(set(places)), distinct_rows, distinct_columns, _number_of(shape)),
+        form=_form(len(set(places)), distinct_rows, distinct_columns, shape),
         rows=(distinct_rows[0], distinct_rows[-1]),
         columns=(distinct_columns[0], distinct_columns[-1]),
         distinct_rows=len(distinct_rows),
@@ -180,11 +180,13 @@ def few_residues(places: Sequence[int], size: int) -> tuple[int, ...]:
     return tuple(found) if len(found) * _CONCENTRATED <= size else ()
 
 
-def _form(number: int, rows: Sequence[int], columns: Sequence[int], elements: int) -> str:
+def _form(number: int, rows: Sequence[int], columns: Sequence[int], shape: Sequence[int]) -> str:
     if number == 1:
         return "one element"
-    if number == elements:
+    if number == math.prod(shape):
         return "all elements"
+    if len(shape) < 2:
+        return "neighbours" if number == columns[-1] - columns[0] + 1 else "scattered"
     if len(rows) == 1 and len(columns) > 1:
         return "one row"
     if len(columns) == 1:
@@ -211,13 +213,6 @@ def _kind(found: int, dtype: str) -> str:
 
 def _set_bits(value: int) -> Iterable[int]:
     return (bit for bit in range(value.bit_length()) if value >> bit & 1)
-
-
-def _number_of(shape: Sequence[int]) -> int:
-    number = 1
-    for each in shape:
-        number *= each
-    return number
 
 
 def _span(what: str, ends: tuple[int, int]) -> str:

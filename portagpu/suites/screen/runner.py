@@ -26,7 +26,7 @@ from portagpu.suites.screen.seeds import campaign_of
 from portagpu.suites.screen.tally import Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from portagpu.runs.results.run import Result, Run
     from portagpu.runs.world import RankOutcome, WorldOutcome
@@ -81,7 +81,7 @@ def add_results(run: Run, options: ScreenOptions, ranks: Ranks, progress: Progre
         screen.finish(run, before)
 
 
-class _SilentRank(Exception):
+class SilentRank(Exception):
     """A rank was silent for too long while others were heard."""
 
     def __init__(self, rank: int, step: str) -> None:
@@ -90,27 +90,27 @@ class _SilentRank(Exception):
 
 
 @dataclass(slots=True)
-class _Heard:
+class Heard:
     """When each rank of a world was last heard, and in which step.
 
     The rank server ends a world in which no rank is heard any more. One silent rank among others
     is found here.
     """
 
-    ranks: int
     limit_s: float
+    clock: Callable[[], float] = time.monotonic
     last: dict[int, tuple[float, str]] = field(default_factory=dict)
     ended: set[int] = field(default_factory=set)
 
     def hear(self, rank: int, step: str, *, ended: bool) -> None:
-        """Note a step; raises _SilentRank for another rank whose last one is too long ago."""
-        now_s = time.monotonic()
+        """Note a step; raises SilentRank for another rank whose last one is too long ago."""
+        now_s = self.clock()
         self.last[rank] = now_s, step
         if ended:
             self.ended.add(rank)
         for other, (heard_s, doing) in self.last.items():
             if other not in self.ended and now_s - heard_s > self.limit_s:
-                raise _SilentRank(other, doing)
+                raise SilentRank(other, doing)
 
     def step_of(self, rank: int) -> str:
         """The last step of a rank; empty before it had one."""
@@ -247,7 +247,7 @@ class _Screen:
         """
         limit_s = self.options.silence_s
         began_s = time.monotonic()
-        heard = _Heard(len(devices), 2 * limit_s)
+        heard = Heard(2 * limit_s)
 
         def hear(rank: int, step: str, data: Mapping[str, Any]) -> None:
             heard.hear(rank, step, ended="ended" in data)
@@ -265,7 +265,7 @@ class _Screen:
                 most_s=(budget_s or _NO_LIMIT_S) + 2 * limit_s,
                 on_step=hear,
             )
-        except _SilentRank as silent:
+        except SilentRank as silent:
             devices[silent.rank].hang(limit_s, silent.step, time.monotonic() - began_s)
             return None
         if not outcome.ok:
