@@ -22,8 +22,8 @@ from portagpu.runs.results.verdicts import Verdict
 from portagpu.runs.results.wording import failures_text, headline
 from portagpu.suites.conformance import list_cases
 from portagpu.suites.performance.cases import FURTHER_IDS, metrics
-from portagpu.train.exact.probes import PROBES
 from portagpu.traces.analysis import diagnose
+from portagpu.train.exact.probes import PROBES
 from tests.support.result_samples import info
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The engine of ``portagpu screen`` on ranks: what is judged, wrong results, and ranks that fail."""
+"""The engine of ``portagpu screen`` on ranks: counts, wrong results, and ranks that fail."""
 
 from __future__ import annotations
 
