@@ -24,7 +24,7 @@ from portagpu.reports.fleet.record import (
     to_drain,
     write_record,
 )
-from portagpu.reports.fleet.request import begun_record, chosen_nodes, gres_of
+from portagpu.reports.fleet.request import arguments_of, begun_record, chosen_nodes, gres_of
 from portagpu.reports.fleet.steps import came_to_its_end, collected, last_line, lost
 
 if TYPE_CHECKING:
@@ -346,7 +346,7 @@ class _Runner:
     def _command(self, step: Step, folder: Path) -> list[str]:
         options, end = self.options, ["--out", str(folder)]
         if options.what != "collectives":
-            return [*options.program, options.what, *options.arguments, *end]
+            return [*options.program, options.what, *arguments_of(self.record), *end]
         ranks = self._ranks_per_node()
         return [
             "srun",
