@@ -264,3 +264,23 @@ def test_another_target_is_not_screened(ranks: Ranks) -> None:
     run = screened(ranks, "GOOD", target="amd-mi300x")
     assert {each.verdict for each in run.results} == {Verdict.INCONCLUSIVE}
     assert "not amd-mi300x" in of(run, "device").reason
+
+
+def test_collectives_run_at_the_same_time_on_all_ranks(ranks: Ranks) -> None:
+    run = screened(ranks, "TOGETHER", devices=2)
+    for device in ("rank 0", "rank 1"):
+        assert of(run, "collectives/sum", device).verdict is Verdict.PASS
+        assert of(run, "collectives/sum", device).extra["batches"] == 2
+    # wrong on one rank alone: the other's share ends with it, and both repeat together
+    wrong = of(run, "collectives/wrong", "rank 1")
+    assert wrong.verdict is Verdict.FAIL
+    assert wrong.extra["wrong"]["repeated_wrong"] == wrong.extra["wrong"]["repeated"] == 100
+    # a link and every other rank may have sent what is wrong
+    assert wrong.extra["cause"] == "device or software not separated"
+    other = of(run, "collectives/wrong", "rank 0")
+    assert other.verdict is Verdict.PASS
+    assert "another rank had a wrong result" in other.reason
+
+
+def test_one_device_has_no_collectives(ranks: Ranks) -> None:
+    assert of(screened(ranks, "TOGETHER"), "collectives/sum").verdict is Verdict.SKIP

@@ -131,11 +131,42 @@ def _not_exact(gpu: Backend, draws: Draws, scale: int) -> Sums:
     raise NotExactError("it would not be exact: partial sums reach 3e8, and 24 bits hold 16777216")
 
 
+@dataclass
+class AllReduce(Sums):
+    """The sum over all ranks of the same operands."""
+
+    def run(self) -> torch.Tensor:
+        import torch.distributed as dist
+
+        world = dist.get_world_size()
+        part = self.expected // world
+        # every rank gives a part, and the first the rest
+        result = part.clone() if rank() else self.expected - (world - 1) * part
+        dist.all_reduce(result)
+        self.fault(result, self.runs)
+        return result
+
+
+def _alone(gpu: Backend) -> str:
+    import torch.distributed as dist
+
+    return "" if dist.is_initialized() else "collectives need several ranks"
+
+
+def together(name: str, fault: Callable[[torch.Tensor, int], None]) -> Probe:
+    return Probe(name, "int64", lambda gpu, draws, scale: AllReduce(draws, scale, fault), _alone)
+
+
 GOOD: Final = (probe("vectors/good"), probe("products/good"))
 REFUSED: Final = probe("products/refused", refuses="the cpu backend does not compute in fp8")
 NO_MEMORY: Final = Probe("memory/large", "int64", _no_memory, lambda gpu: "")
 NOT_EXACT: Final = Probe("products/inexact", "int64", _not_exact, lambda gpu: "")
 
+TOGETHER: Final = (
+    *GOOD,
+    together("collectives/sum", lambda result, run: None),
+    together("collectives/wrong", column_of_rank_1),
+)
 SOUND: Final = (*GOOD, REFUSED)
 ON_RANK_1: Final = (*GOOD, probe("products/column", column_of_rank_1))
 EVERYWHERE: Final = (*GOOD, probe("products/column", column))

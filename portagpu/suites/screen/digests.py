@@ -27,7 +27,7 @@ class Published:
 
 @cache
 def published() -> Published:
-    """The digests of ``matrix/screen/digests.toml``; none where there is no such file.
+    """The digests of the hardware matrix; none where it has no file of them.
 
     Raises DocumentError for a file that has another form.
     """

@@ -228,7 +228,7 @@ def _digest_result(device: Screened, screened: Sequence[Screened]) -> Result:
             reason=f"{len(wrong)} of {count(len(found), 'digest')} differ: {listed}{more}",
             value=float(len(wrong)),
             unit="1",
-            expected=exactly(0, "digests of matrix/screen/digests.toml, or of most peers"),
+            expected=exactly(0, "the published digests, or those of most peers"),
         )
     said = (
         f"{len(found) - len(unpublished)} of {count(len(found), 'digest')} are the published ones"
