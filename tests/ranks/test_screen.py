@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from portagpu.checks.bringup import load_gates
+from portagpu.checks.bringup.checks import screen as gate
+from portagpu.checks.bringup.context import Context, MachineUnderTest
+from portagpu.checks.bringup.device import CheckedDevice
 from portagpu.facts.actions import Action
 from portagpu.runs.results.advice import action_of, severity_of
 from portagpu.runs.results.verdicts import Verdict
@@ -284,3 +289,49 @@ def test_collectives_run_at_the_same_time_on_all_ranks(ranks: Ranks) -> None:
 
 def test_one_device_has_no_collectives(ranks: Ranks) -> None:
     assert of(screened(ranks, "TOGETHER"), "collectives/sum").verdict is Verdict.SKIP
+
+
+# ---- the gate of bring-up
+
+
+def gate_results(
+    ranks: Ranks, monkeypatch: pytest.MonkeyPatch, *, shared: bool, **fields: Any
+) -> tuple[list[Result], list[ScreenOptions]]:
+    """What the gate gives, with two batches of the tests' own probes, and what it asked for."""
+    asked: list[ScreenOptions] = []
+
+    def few(run: Run, options: ScreenOptions, *given: Any) -> None:
+        asked.append(options)
+        own = replace(options, batches=2, place=f"{SAMPLES}:EVERYWHERE", seed=DAY)
+        add_results(run, own, *given)
+
+    monkeypatch.setattr(gate.screen, "add_results", few)
+    (found,) = [each for each in load_gates() if each.id == "screen"]
+    tested = MachineUnderTest("cpu", ranks, devices=[CheckedDevice(0, "cpu", {})], shared=shared)
+    context = Context(tested, found, "quick", **fields)
+    return list(gate.check(context)), asked
+
+
+def test_the_gate_takes_over_what_was_judged(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+    results, (options,) = gate_results(ranks, monkeypatch, shared=True)
+    assert {(each.suite, each.area) for each in results} == {("bringup", "screen")}
+    by_id = {each.id: each for each in results}
+    assert by_id["screen/vectors/good"].value == 3 * RUNS * ONE_RUN
+    wrong = by_id["screen/products/column"]
+    assert wrong.origin == ("screen", "screen")
+    assert (severity_of(wrong).id, action_of(wrong)) == ("wrong", Action.ISOLATE)
+    assert (options.seconds, options.indices) == (10, [0])
+    assert not options.count_errors, "a later gate reads them"
+
+
+def test_a_gpu_is_screened_for_a_minute(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, (options,) = gate_results(ranks, monkeypatch, shared=False)
+    assert options.seconds == 60
+
+
+def test_a_gate_without_time_says_so(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+    results, asked = gate_results(ranks, monkeypatch, shared=True, started_s=-1e9)
+    assert not asked
+    assert [(each.id, each.verdict) for each in results] == [
+        ("screen/screen", Verdict.INCONCLUSIVE)
+    ]
