@@ -330,7 +330,7 @@ def test_the_gate_takes_over_what_was_judged(ranks: Ranks, monkeypatch: pytest.M
     wrong = by_id["screen/products/column"]
     assert wrong.origin == ("screen", "screen")
     assert (severity_of(wrong).id, action_of(wrong)) == ("wrong", Action.ISOLATE)
-    assert (options.seconds, options.indices) == (10, [0])
+    assert (options.seconds, options.indices) == (6, [0])
     assert not options.count_errors, "a later gate reads them"
 
 
