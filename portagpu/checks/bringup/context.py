@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.machine.inventory.sources import Live, Machine
 from portagpu.runs.engine import broken_world
 from portagpu.runs.results.run import Evidence, Result, Verdict
+from portagpu.runs.results.wrong import cause_of, separated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from portagpu.checks.bringup.device import CheckedDevice
     from portagpu.checks.bringup.gates import Gate
@@ -144,6 +145,24 @@ class Context:
         extra = {"output": blamed.output} if blamed is not None and blamed.output else {}
         return self.result(name, device=device, extra=extra, **broken_world(outcome, blamed))
 
+    def compared(self, by_device: Iterable[Iterable[Result]]) -> Iterator[Result]:
+        """The results of one device after the other, those with a wrong value at the end.
+
+        Only then is it known whether their peers are wrong too, and in the same bits.
+        """
+        seen: list[Result] = []
+        try:
+            for results in by_device:
+                for result in results:
+                    seen.append(result)
+                    if cause_of(result) is None:
+                        yield result
+        except (Exception, KeyboardInterrupt):
+            # what was found before the gate broke or was stopped stays in the run
+            yield from _wrong_values(seen)
+            raise
+        yield from _wrong_values(seen)
+
     def adopt(self, result: Result) -> Result:
         """A result of another suite as one of this gate: its id stays, ``extra`` has its suite."""
         return replace(
@@ -152,3 +171,7 @@ class Context:
             area=self.gate.id,
             extra={**result.extra, "suite": result.suite, "area": result.area},
         )
+
+
+def _wrong_values(results: Iterable[Result]) -> Iterator[Result]:
+    return (each for each in separated(results) if cause_of(each) is not None)

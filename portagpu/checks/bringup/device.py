@@ -7,6 +7,7 @@ a host and no GPU.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NotRequired, TypedDict
 
@@ -15,6 +16,7 @@ from portagpu.checks.bringup.device_properties import FIELDS
 from portagpu.facts.host import read_host
 from portagpu.facts.targets import identify
 from portagpu.machine.inventory.gpu import product_target
+from portagpu.train.exact.judge import differences
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -146,8 +148,9 @@ def pattern_test(rank: Rank, nbytes: int, seed: int) -> dict[str, Any]:
     """Write patterns over ``nbytes`` of the device's memory and read each back whole.
 
     The patterns: all zeros, all ones, 0x55, 0xAA, each word its own address and the complement of
-    it (a stuck or shorted address line), and seeded random words. Returns the bytes tested and for
-    each pattern the number of wrong 8-byte words and the byte offset of the first.
+    it (a stuck or shorted address line), and seeded random words. Returns the bytes tested, for
+    each pattern the number of wrong 8-byte words and the byte offset of the first, and the digest
+    of all wrong words; it is empty where none is wrong.
     """
     import torch
 
@@ -163,7 +166,8 @@ def check_memory(
     step: Callable[[str], None] = lambda name: None,
 ) -> dict[str, Any]:
     """The pattern test over a contiguous int64 ``buffer`` of shape (words,)."""
-    report: dict[str, Any] = {"bytes": buffer.numel() * 8, "patterns": {}}
+    report: dict[str, Any] = {"bytes": buffer.numel() * 8, "patterns": {}, "digest": ""}
+    wrong_bits = hashlib.sha256()
     for name, pattern in _patterns(buffer, seed):
         step(name)
         for start, part in _parts(buffer):
@@ -171,11 +175,14 @@ def check_memory(
         synchronize()
         wrong, first = 0, None
         for start, part in _parts(buffer):
-            differs = part.ne(pattern(start, part.numel()))
-            count = int(differs.sum())
-            if count and first is None:
-                first = (start + int(differs.nonzero()[0])) * 8
-            wrong += count
+            found = differences(part, pattern(start, part.numel()))
+            if found is None:
+                continue
+            if first is None:
+                first = (start + int(found.places[0])) * 8
+            wrong += found.count
+            wrong_bits.update(f"{name} {start} {found.digest()}\n".encode())
+            report["digest"] = wrong_bits.hexdigest()[:16]
         report["patterns"][name] = {"wrong_words": wrong, "first_offset": first}
     return report
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.facts.actions import Action as Action
 from portagpu.facts.vendors import tables
 from portagpu.runs.results.verdicts import FAILING, Verdict
+from portagpu.runs.results.wrong import Cause, cause_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -90,11 +91,22 @@ def checks() -> tuple[Check, ...]:
 
 
 @cache
+def _check_of_any(key: str) -> Check:
+    """The check of a kind of failure, whatever its id."""
+    each = _table()[key]
+    severity = severities()[each["severity"]]
+    action = each.get("action", severity.action)
+    return Check("", ("*",), severity, each["means"], each["do"], action, "none")
+
+
 def time_check() -> Check:
     """The check of every failure of time alone, whatever its id."""
-    each = _table()["time"]
-    severity = severities()[each["severity"]]
-    return Check("", ("*",), severity, each["means"], each["do"], severity.action, "none")
+    return _check_of_any("time")
+
+
+def wrong_check(cause: Cause) -> Check:
+    """The check of every value that was wrong, whatever its id."""
+    return _check_of_any("software" if cause is Cause.SOFTWARE else "wrong")
 
 
 def same_gates() -> Mapping[str, str]:
@@ -124,10 +136,18 @@ def check_of(result: Result) -> Check | None:
     """The check of ``result``, also if a gate adopted it from another suite.
 
     What only met a limit of time says so by its value, and is never a reason to replace a device.
+    A wrong value has the same advice wherever it is found, unless its check has graver advice.
     """
     if result.failed and result.value == HUNG:
         return time_check()
-    return find_check(str(result.extra.get("suite", result.suite)), result.id)
+    own = find_check(str(result.extra.get("suite", result.suite)), result.id)
+    cause = cause_of(result)
+    if cause is None:
+        return own
+    of_wrong = wrong_check(cause)
+    if cause is Cause.SOFTWARE or own is None or own.severity.rank > of_wrong.severity.rank:
+        return of_wrong
+    return own
 
 
 def severity_of(result: Result) -> Severity:

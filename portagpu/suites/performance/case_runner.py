@@ -10,6 +10,7 @@ from portagpu.runs.engine import broken_world
 from portagpu.runs.results.expectations import exactly
 from portagpu.runs.results.run import Result
 from portagpu.runs.results.verdicts import Evidence, Verdict
+from portagpu.runs.results.wrong import separated, wrong_value
 from portagpu.runs.world import Ranks
 from portagpu.suites.performance.cases import SCALES, SUITE, TIME_SCALES, function_spec
 from portagpu.suites.performance.device import CacheLevel, best_by_level
@@ -89,17 +90,8 @@ class BenchContext:
     def _judge_samples(
         self, case: BenchCase, readings: list[RankSamples], duration_s: float
     ) -> Result:
-        for rank, reading in enumerate(readings):
-            if reading.wrong:
-                return _case_result(
-                    case,
-                    Verdict.FAIL,
-                    f"{reading.wrong}; no time was kept",
-                    device=self._culprit_name(case, rank),
-                    expected=exactly("right", f"values are checked: {case.checks}"),
-                    duration_s=duration_s,
-                    evidence=(Evidence.EXECUTED,),
-                )
+        if any(reading.wrong for reading in readings):
+            return self._wrong_result(case, readings, duration_s)
         if skip := next((reading.skip for reading in readings if reading.skip), ""):
             return not_run(case, skip, verdict=Verdict.SKIP)
         try:
@@ -137,6 +129,30 @@ class BenchContext:
                 **({} if wrong else self._figures(case, last, size, versions)),
             },
         )
+
+    def _wrong_result(
+        self, case: BenchCase, readings: Sequence[RankSamples], duration_s: float
+    ) -> Result:
+        """The result of a case of which a rank rejected a value, or ran something else.
+
+        What ranks exchange may come from any of them: where several are wrong, none is named.
+        """
+        wrong = [rank for rank, reading in enumerate(readings) if reading.wrong]
+        first = readings[wrong[0]]
+        several = f" on ranks {', '.join(map(str, wrong))}" if len(wrong) > 1 else ""
+        found = _case_result(
+            case,
+            Verdict.FAIL,
+            f"{first.wrong}{several}; no time was kept",
+            device=None if several else self._culprit_name(case, wrong[0]),
+            expected=exactly("right", f"values are checked: {case.checks}"),
+            duration_s=duration_s,
+            evidence=(Evidence.EXECUTED,),
+            extra={} if first.other_work else wrong_value("" if several else first.digest),
+        )
+        exchanged = "ranks exchange values, and one may give others wrong ones"
+        (result,) = separated([found], exchanged if case.world > 1 else "")
+        return result
 
     def _figures(
         self,
