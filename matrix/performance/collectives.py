@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from portagpu.facts.targets import Target
     from portagpu.runs.world import Rank
     from portagpu.suites.performance.device import MeasuredDevice
-    from portagpu.suites.performance.samples import WrongValue
+    from portagpu.suites.performance.timing import WrongValue
 
 OPERATIONS: Final = (
     "all_reduce",
@@ -192,7 +192,7 @@ class Exchange:
 
     def first_wrong(self) -> WrongValue | None:
         """The first wrong element; None if all are right."""
-        from portagpu.suites.performance.samples import WrongValue
+        from portagpu.suites.performance.timing import WrongValue
         from portagpu.train.exact.judge import differences
 
         if self.operation == "reduce" and self.rank != _ROOT:
@@ -250,8 +250,7 @@ def rank_values(rank: int, start: int, count: int, device: torch.device) -> torc
 
 def collective(rank: Rank, *, effort: str, operation: str, sizes: list[int]) -> dict[str, Any]:
     """Check and time ``operation`` at each of ``sizes`` bytes; all ranks make the same calls."""
-    from portagpu.suites.performance.samples import RankSamples
-    from portagpu.suites.performance.timing import Stopwatch, measure
+    from portagpu.suites.performance.timing import RankSamples, Stopwatch, measure
 
     stopwatch = Stopwatch(rank.gpu)
     reading = RankSamples.start(stopwatch)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.errors import PortagpuError
 from portagpu.base.files import write_atomic
-from portagpu.base.installation import SCHEMA, WRITE_ANEW
+from portagpu.base.installation import SCHEMA, WRITE_PAGES
 from portagpu.checks.bringup import load_gates
 from portagpu.checks.collectives_doctor import known_findings
 from portagpu.checks.monitor.metrics import METRICS, OWN_METRICS
@@ -30,9 +30,8 @@ from portagpu.reports import bundles as bundle
 from portagpu.reports import proofs as matrix
 from portagpu.reports.proofs.table import read_committed
 from portagpu.runs.results import advice
-from portagpu.runs.results.advice import Action
+from portagpu.runs.results.advice import Action, Cause
 from portagpu.runs.results.schema import json_schema
-from portagpu.runs.results.wrong import KEY, Cause
 from portagpu.suites.compile.record import read_record
 from portagpu.suites.compile.record import table as compiled_table
 from portagpu.suites.conformance import list_cases
@@ -57,7 +56,7 @@ TABLE: Final = re.compile(r"(<!-- table ([\w-]+): [^\n]* -->\n)[^<]*(?=<!-- end 
 _CASES: Final = f"""\
 # The cases
 
-Written by `{WRITE_ANEW}`.
+Written by `{WRITE_PAGES}`.
 [conformance.md](conformance.md) says what a verdict means and how a case is added.
 
 """
@@ -72,14 +71,14 @@ the same on every machine, a test of this package looks for the trap.
 _FAULTS: Final = f"""\
 # What the suite catches
 
-Written by `{WRITE_ANEW}`. Each fault is seeded into a good backend or beside it, and the named
+Written by `{WRITE_PAGES}`. Each fault is seeded into a good backend or next to it, and the named
 case fails with a sentence that fits; without the fault it passes.
 
 """
 _ADVICE: Final = f"""\
 # When it fails
 
-Written by `{WRITE_ANEW}`.
+Written by `{WRITE_PAGES}`.
 
 Every id that a result can have, how grave its failure is, what it means and what to do. A run's
 headline is its gravest failure, and its failures stand at its end in this order:
@@ -205,7 +204,7 @@ def advice_page() -> str:
         f"\n**Time alone.** {time.means} So a failure whose value is `{advice.HUNG}` is\n",
         f'"{time.severity.title}", with the action `{time.action}`, whatever its check:\n',
         f"{time.do}.\n",
-        f"\n**Wrong values.** {wrong.means} So a failure with `extra.{KEY}` is\n",
+        f"\n**Wrong values.** {wrong.means} So a failure with `extra.{advice.WRONG_VALUE}` is\n",
         f'"{wrong.severity.title}", with the action `{wrong.action}`, whatever its check:\n',
         f"{wrong.do}.\n",
         f"{software.means} Then its `cause` is `{Cause.SOFTWARE}`, with the action\n",
@@ -230,7 +229,7 @@ def contents() -> str:
     counted = Counter(case.area for case in list_cases())
     cases = "".join(f"{area} = {count}\n" for area, count in counted.items())
     head = "# What a whole installation holds: the gates of a bring-up, and the cases of each area."
-    again = f"# Written by {WRITE_ANEW}"
+    again = f"# Written by {WRITE_PAGES}"
     return f'{head}\n{again}\nschema = "{SCHEMA}"\ngates = [\n{gates}]\n\n[conformance]\n{cases}'
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.suites.performance.samples import WrongValue
+from portagpu.suites.performance.timing import WrongValue
 from portagpu.train.exact.judge import digest
 
 if TYPE_CHECKING:

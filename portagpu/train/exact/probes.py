@@ -4,9 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from portagpu.train.exact import vectors
+from portagpu.train.exact import (
+    attention,
+    collectives,
+    convolution,
+    copies,
+    integers,
+    products,
+    reductions,
+    repeated,
+    vectors,
+)
 
 if TYPE_CHECKING:
     from portagpu.train.exact.probe import Probe
 
-PROBES: Final[tuple[Probe, ...]] = (*vectors.PROBES,)
+PROBES: Final[tuple[Probe, ...]] = (
+    *products.PROBES,
+    *convolution.PROBES,
+    *attention.PROBES,
+    *vectors.PROBES,
+    *integers.PROBES,
+    *reductions.PROBES,
+    *copies.PROBES,
+    *collectives.PROBES,
+    *repeated.PROBES,
+)

@@ -92,3 +92,16 @@ def check_operands(integers: torch.Tensor, bits: int, what: str) -> None:
     largest = int(integers.abs().max()) if integers.numel() else 0
     if largest > 1 << bits:
         raise NotExactError(f"{what} would not be exact: {largest} has more than {bits} bits")
+
+
+def powers_of_two(exponents: torch.Tensor, dtype: str) -> torch.Tensor:
+    """2**e of each exponent, exactly, made of bits: a device's ``exp2`` may round.
+
+    :param exponents: int64, within the normal range of ``dtype``.
+    :param dtype: "float64", or any other format, whose powers are given in float32.
+    """
+    import torch
+
+    if dtype == "float64":
+        return ((exponents + 1023) << 52).view(torch.float64)
+    return ((exponents + 127) << 23).to(torch.int32).view(torch.float32)

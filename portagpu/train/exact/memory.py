@@ -1,0 +1,79 @@
+"""Memory that is written, left while other work runs, and read again: every word is compared.
+
+Patterns: all bits clear and set, alternating bits, the word's own address and its inverse (a stuck
+address line), one bit that walks, random bits. What is wrong after the dwell and right at once is
+memory that loses what it holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from portagpu.train.exact.draws import Draws
+from portagpu.train.exact.judge import differences
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import torch
+
+    from portagpu.train.exact.judge import Wrong
+
+WORD_BYTES: Final = 8
+_CHUNK: Final = 1 << 20
+"""Words that are written or compared at once: bounds the memory that this needs besides."""
+_CONSTANTS: Final = {
+    "zeros": 0,
+    "ones": -1,
+    "0x55": 0x5555555555555555,
+    "0xaa": ~0x5555555555555555,
+}
+PATTERNS: Final = (*_CONSTANTS, "address", "inverse-address", "walking", "random")
+
+
+class HeldMemory:
+    """Memory of a device that holds one pattern after another.
+
+    :param words: The memory: contiguous, int64, of shape (words,).
+    :param synchronize: Waits until all work on the device is done.
+    :param seed: Of the random pattern.
+    """
+
+    def __init__(self, words: torch.Tensor, synchronize: Callable[[], None], seed: int) -> None:
+        self.words = words
+        self._synchronize = synchronize
+        self._draws = Draws(seed, words.device)
+
+    def fill(self, pattern: str) -> None:
+        """Write a pattern of ``PATTERNS`` to every word."""
+        for start, chunk in self._chunks():
+            chunk.copy_(self._expected(pattern, start, chunk.numel()))
+        self._synchronize()
+
+    def wrong(self, pattern: str) -> Wrong | None:
+        """What does not hold the pattern: how many words, and which ones of the first part."""
+        first, count = None, 0
+        for start, chunk in self._chunks():
+            found = differences(chunk, self._expected(pattern, start, chunk.numel()))
+            if found is not None:
+                count += found.count
+                first = first or replace(found, places=found.places + start)
+        return first and replace(first, count=count, shape=tuple(self.words.shape))
+
+    def _chunks(self) -> Iterator[tuple[int, torch.Tensor]]:
+        for start in range(0, self.words.numel(), _CHUNK):
+            yield start, self.words[start : start + _CHUNK]
+
+    def _expected(self, name: str, start: int, count: int) -> torch.Tensor:
+        import torch
+
+        device = self.words.device
+        if name in _CONSTANTS:
+            return torch.tensor(_CONSTANTS[name], device=device).expand(count)
+        if name == "random":
+            return self._draws.bits(f"memory {start}", (count,))
+        numbers = torch.arange(start, start + count, device=device)
+        if name == "walking":
+            return torch.ones_like(numbers) << (numbers & 63)
+        return numbers if name == "address" else ~numbers

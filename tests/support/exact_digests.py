@@ -1,0 +1,57 @@
+"""Writes ``matrix/screen/digests.toml``: ``python -m tests.support.exact_digests``.
+
+Every result is judged first. Where this machine has no product in fp8, the digest is that of the
+judged float32 product, rounded to the result's dtype.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+import portagpu
+from portagpu.train.exact.draws import Draws
+from portagpu.train.exact.judge import digest
+from portagpu.train.exact.probes import PROBES
+from portagpu.train.exact.published import AREAS, SCHEMA
+from tests.conftest import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from portagpu.train.exact.probe import Probe
+
+SEED: Final = 20260101
+FILE: Final = ROOT / "matrix" / "screen" / "digests.toml"
+HEAD: Final = f"""\
+# What any device of any vendor has to give: the SHA-256 of the first result of each exact probe.
+# Written by python -m tests.support.exact_digests
+schema = "{SCHEMA}"
+seed = {SEED}
+
+[sha256]
+"""
+
+
+def published() -> Iterable[Probe]:
+    """The probes that have a digest."""
+    return (each for each in PROBES if each.area in AREAS)
+
+
+def digest_of(probe: Probe, seed: int = SEED) -> str:
+    """The digest of a judged result."""
+    gpu = portagpu.backend("cpu")
+    work = probe.make(gpu, Draws(seed), 1)
+    if probe.refuses(gpu):
+        wide = work.wide.run()
+        assert work.wide.judge(wide) is None, probe.name
+        return digest(wide.to(torch.bfloat16))
+    result = work.run()
+    assert work.judge(result) is None, probe.name
+    return digest(result)
+
+
+if __name__ == "__main__":
+    lines = [f'"{each.name}" = "{digest_of(each)}"' for each in published()]
+    FILE.write_text(HEAD + "\n".join(lines) + "\n", "utf-8")
