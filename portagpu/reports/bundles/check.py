@@ -47,7 +47,6 @@ from portagpu.suites.performance.cases import SUITE as MEASURES
 from portagpu.suites.performance.device import MeasuredDevice
 from portagpu.suites.performance.timing import Effort
 from portagpu.suites.screen import SUITE as SCREEN
-from portagpu.train.exact.probes import PROBES
 
 if TYPE_CHECKING:
     import os
@@ -162,6 +161,9 @@ def _cases() -> Mapping[str, Evidence | None]:
 @cache
 def _screened() -> frozenset[str]:
     """Every id of a screen that work on a device earns."""
+    # many modules, and few results are of a screen
+    from portagpu.train.exact.probes import PROBES
+
     names = (each.name for each in PROBES)
     return frozenset(f"{SCREEN}/{name}" for name in ("device", "digests", *names))
 

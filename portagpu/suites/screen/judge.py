@@ -14,6 +14,7 @@ from portagpu.runs.world import RankState
 from portagpu.suites.performance.load import telemetry_curves
 from portagpu.suites.performance.timing import summary
 from portagpu.suites.screen.causes import DEVICE, SOFTWARE, Cause, cause_of
+from portagpu.suites.screen.options import SUITE
 from portagpu.suites.screen.statistics import (
     excluded_rate,
     judged_in_words,
@@ -21,12 +22,11 @@ from portagpu.suites.screen.statistics import (
     recurrence_in_words,
 )
 from portagpu.suites.screen.tally import AGAIN, Tally
-from portagpu.train.exact.published import published_digests
+from portagpu.train.exact.published import AREAS, published_digests
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-SUITE: Final = "screen"
 UNIT: Final = "results"
 """The unit of a value, which is how many results were judged."""
 _LIMITS: Final = (
@@ -208,7 +208,7 @@ def _digest_result(device: Screened, screened: Sequence[Screened]) -> Result:
             if each is not device and each.tallies[name].digest
         ]
         expected = published.get(name) or _usual([own, *peers])
-        if name not in published:
+        if name not in published and name.partition("/")[0] in AREAS:
             unpublished.append(name)
         if expected is not None and own != expected:
             seen = [["" if each == expected else each] for each in peers]
@@ -231,9 +231,8 @@ def _digest_result(device: Screened, screened: Sequence[Screened]) -> Result:
             unit="1",
             expected=exactly(0, "the published digests, or those of most peers"),
         )
-    said = (
-        f"{len(found) - len(unpublished)} of {count(len(found), 'digest')} are the published ones"
-    )
+    own_ones = sum(name in published for name in found)
+    said = f"{own_ones} of {count(own_ones + len(unpublished), 'digest')} are the published ones"
     if unpublished:
         return Result(
             **judged,

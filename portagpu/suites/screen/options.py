@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from portagpu.train.exact.probe import Probe
 
+SUITE: Final = "screen"
 DEFAULT_S: Final = 60.0
 PROBES: Final = "portagpu.train.exact.probes:PROBES"
 """Where the probes are."""
