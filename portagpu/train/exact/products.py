@@ -1,0 +1,528 @@
+"""Matrix products whose results are exact, or rounded once, in each format that a device has.
+
+Operands are integers times a power of two for each row of A and each column of B. Results in
+float32, float64 and int32 are judged by the row check alone. Those in 16 bits are the exact sums,
+rounded once: they are compared with the float32 product of the same integers on the same device,
+which the row check judges.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from portagpu.devices.precision import Arithmetic
+from portagpu.train.exact.probe import Expected, Probe
+from portagpu.train.exact.rule import (
+    ACCUMULATOR_BITS,
+    SIGNIFICANT_BITS,
+    check_operands,
+    check_range,
+    check_subset,
+    subset_bound,
+)
+from portagpu.train.exact.vectors import lacks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import torch
+    from numpy import int64
+    from numpy.typing import NDArray
+
+    from portagpu.devices.contract import Backend
+    from portagpu.train.exact.draws import Draws
+    from portagpu.train.exact.judge import RowCheck, Wrong
+    from portagpu.train.exact.probe import Work
+
+_FLOAT_BIAS: Final = {"float32": (127, 23, "int32"), "float64": (1023, 52, "int64")}
+_TRIED: Final = 32
+"""Sides of the product that shows whether torch has it on a device: multiples of 16, as fp8
+needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The operands of a product, A of shape (m, k) and B of shape (k, n).
+
+    :param left: The largest magnitude of an integer of A.
+    :param right: That of B.
+    :param layout: The index along which A and the one along which B is contiguous.
+    :param terms: How many elements of each column of B are not zero; 0 for all.
+    """
+
+    m: int
+    n: int
+    k: int
+    left: int
+    right: int
+    layout: str = "kn"
+    terms: int = 0
+
+    def times(self, scale: int) -> Form:
+        """One with ``scale`` times as many results, as square as that allows."""
+        rows = max(each for each in range(1, math.isqrt(scale) + 1) if scale % each == 0)
+        return replace(self, m=self.m * rows, n=self.n * (scale // rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A format of operands, and what its products are written in.
+
+    :param name: As probes have it: "tf32" is an arithmetic of float32, and "float8_e4m3" is either
+        flavour.
+    :param left: torch's name of A's format.
+    :param right: torch's name of B's format.
+    :param result: torch's name of the format of the results.
+    :param exponents: From which to which power of two rows and columns are scaled.
+    """
+
+    name: str
+    left: str
+    right: str
+    result: str
+    exponents: tuple[int, int] = (0, 0)
+
+    @property
+    def bits(self) -> tuple[int, int]:
+        """The significant bits that products keep of A's and of B's elements."""
+        by_name = SIGNIFICANT_BITS.get(self.name)
+        return by_name or SIGNIFICANT_BITS[self.left], by_name or SIGNIFICANT_BITS[self.right]
+
+
+@dataclass(frozen=True, slots=True)
+class Integers:
+    """The integers of A and B, their powers of two, and their check; on the device.
+
+    :param a: int64 of shape (m, k).
+    :param b: int64 of shape (k, n).
+    :param rows: The exponents of A's rows, int64 of shape (m, 1).
+    :param columns: Those of B's columns, int64 of shape (1, n).
+    """
+
+    a: torch.Tensor
+    b: torch.Tensor
+    rows: torch.Tensor
+    columns: torch.Tensor
+    check: RowCheck
+
+    @property
+    def inputs(self) -> int:
+        """How many elements the operands have."""
+        return self.a.numel() + self.b.numel()
+
+    def exact(self, rows: torch.Tensor) -> NDArray[int64]:
+        """Rows of A B, computed on the host; ``rows`` are their indices."""
+        # not by torch: its products may be what is broken, where the host is the device
+        found: NDArray[int64] = self.a[rows].cpu().numpy() @ self.b.cpu().numpy()
+        return found
+
+    def scaled(self, exact: NDArray[int64], rows: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Those rows times their powers of two, as a result has them, on the host."""
+        import numpy
+        import torch
+
+        found = torch.from_numpy(exact).to(dtype)
+        if not dtype.is_floating_point:
+            return found
+        exponents = self.rows[rows].cpu().numpy() + self.columns.cpu().numpy()
+        return torch.from_numpy(numpy.ldexp(found.numpy(), exponents))
+
+
+@dataclass(frozen=True, slots=True)
+class Summed:
+    """A product whose every result is an exact integer times a power of two."""
+
+    compute: Callable[[], torch.Tensor]
+    of: Integers
+
+    @property
+    def results(self) -> int:
+        """The number of elements of A B."""
+        return self.of.a.shape[0] * self.of.b.shape[1]
+
+    @property
+    def inputs(self) -> int:
+        """The number of elements of A and B."""
+        return self.of.inputs
+
+    def run(self) -> torch.Tensor:
+        """Multiply once."""
+        return self.compute()
+
+    def judge(self, result: torch.Tensor) -> Wrong | None:
+        """The wrong elements; those of at most ``MAX_LOCATED_ROWS`` rows have their places.
+
+        Where the rows are right and the device's check of them is wrong, that is the wrong result:
+        one element for each row.
+        """
+        from portagpu.train.exact.judge import MAX_LOCATED_ROWS, integers_of
+
+        of = self.of
+        if result.is_floating_point():
+            dtype = str(result.dtype).removeprefix("torch.")
+            scales = power_of_two(of.rows, dtype), power_of_two(of.columns, dtype)
+            whole, bad = integers_of(result, *scales)
+            wrong = of.check.wrong(whole).logical_or_(bad.any(1))
+        else:
+            wrong = of.check.wrong(result)
+        if not bool(wrong.any()):
+            return None
+        rows = wrong.nonzero().flatten()
+        return _located(result, of, rows[:MAX_LOCATED_ROWS], int(rows.numel()))
+
+
+@dataclass(frozen=True, slots=True)
+class Rounded:
+    """A product whose results are exact sums, rounded once.
+
+    :param reference: What is wrong with the float32 product that gave the expected results; the
+        first judgement returns it.
+    """
+
+    compute: Callable[[], torch.Tensor]
+    expected: torch.Tensor
+    inputs: int
+    reference: list[Wrong]
+
+    @property
+    def results(self) -> int:
+        """The number of elements of the result."""
+        return self.expected.numel()
+
+    def run(self) -> torch.Tensor:
+        """Multiply once."""
+        return self.compute()
+
+    def judge(self, result: torch.Tensor) -> Wrong | None:
+        """The elements whose bits are not the expected ones."""
+        from portagpu.train.exact.judge import differences
+
+        if self.reference:
+            return self.reference.pop()
+        return differences(result, self.expected)
+
+
+def _located(result: torch.Tensor, of: Integers, rows: torch.Tensor, wrong_rows: int) -> Wrong:
+    """The wrong elements of these rows, which are computed again on the host."""
+    import torch
+
+    from portagpu.train.exact.judge import Wrong, differences
+
+    whole = of.exact(rows)
+    rows_here = rows.cpu()
+    wrong = differences(result[rows].cpu(), of.scaled(whole, rows, result.dtype))
+    if wrong is None:
+        # the rows are right: the device's own check is what went wrong
+        return Wrong(
+            int(rows.numel()),
+            tuple(of.check.wanted.shape),
+            rows_here,
+            of.check.wanted[rows].cpu(),
+            torch.from_numpy((whole * of.check.vector.cpu().numpy()).sum(1)),
+            "int64",
+        )
+    width = result.shape[1]
+    places = rows_here[wrong.places // width] * width + wrong.places % width
+    # each further row has one wrong element or more
+    count = wrong.count + wrong_rows - int(rows.numel())
+    return replace(wrong, count=count, shape=tuple(result.shape), places=places)
+
+
+def power_of_two(exponents: torch.Tensor, dtype: str) -> torch.Tensor:
+    """2 to the power of each exponent, int64, in "float32" or "float64"; both normal."""
+    import torch
+
+    bias, shift, bits = _FLOAT_BIAS[dtype]
+    return ((exponents + bias) << shift).to(getattr(torch, bits)).view(getattr(torch, dtype))
+
+
+def integers(draws: Draws, form: Form, exponents: tuple[int, int]) -> Integers:
+    """Draw the operands of a product."""
+    from portagpu.train.exact.judge import RowCheck
+
+    a = _drawn(draws, "a", (form.m, form.k), form.left)
+    if form.terms:
+        import torch
+
+        block = form.k // form.terms
+        values = _drawn(draws, "b", (form.terms, 1, form.n), form.right)
+        places = draws.integers("places", (form.terms, 1, form.n), 0, block - 1)
+        empty = torch.zeros((form.terms, block, form.n), dtype=torch.int64, device=a.device)
+        b = empty.scatter_(1, places, values).flatten(0, 1)
+        a = a[:, : b.shape[0]]
+    else:
+        b = _drawn(draws, "b", (form.k, form.n), form.right)
+    rows = draws.integers("rows", (form.m, 1), *exponents)
+    columns = draws.integers("columns", (1, form.n), *exponents)
+    return Integers(a, b, rows, columns, RowCheck.of(a, b, draws))
+
+
+def _drawn(draws: Draws, stream: str, shape: tuple[int, ...], largest: int) -> torch.Tensor:
+    """Integers of up to that magnitude, and one of exactly it less."""
+    if largest < 1 << 30:
+        return draws.integers(stream, shape, -largest, largest)
+    # the upper bits of a draw, with its sign
+    return draws.bits(stream, shape) >> (63 - largest.bit_length())
+
+
+def check(kind: Kind, of: Integers, what: str) -> None:
+    """Raise NotExactError unless the sums of the product of these integers are exact."""
+    operands = (of.a, kind.left, kind.bits[0]), (of.b, kind.right, kind.bits[1])
+    bound = subset_bound(of.a, of.b)
+    for each, _, bits in operands:
+        check_operands(each, bits, what)
+    by_name = ACCUMULATOR_BITS.get(kind.name)
+    check_subset(bound, by_name or ACCUMULATOR_BITS[kind.left], what)
+    if kind.result == "int32":
+        return
+    for each, dtype, _ in operands:
+        check_range(float(each.abs().max()), kind.exponents, dtype, what)
+    low, high = kind.exponents
+    check_range(bound, (2 * low, 2 * high), kind.result, what)
+
+
+def operand(values: torch.Tensor, exponents: torch.Tensor, dtype: str) -> torch.Tensor:
+    """Integers times powers of two in a format that holds them exactly."""
+    import torch
+
+    kind = getattr(torch, dtype)
+    if not kind.is_floating_point:
+        return values.to(kind)
+    base = "float64" if dtype == "float64" else "float32"
+    return values.to(getattr(torch, base)).mul_(power_of_two(exponents, base)).to(kind)
+
+
+def laid_out(matrix: torch.Tensor, along_rows: bool) -> torch.Tensor:
+    """The same matrix, contiguous along its rows or along its columns."""
+    return matrix.contiguous() if along_rows else matrix.t().contiguous().t()
+
+
+@contextmanager
+def exact_sums(gpu: Backend, mode: str = "ieee") -> Iterator[None]:
+    """Inside the block no partial sum is rounded to 16 bits; float32 products are in ``mode``."""
+    import torch
+
+    switches = torch.backends.cuda.matmul
+    names = (
+        "allow_bf16_reduced_precision_reduction",
+        "allow_fp16_reduced_precision_reduction",
+        "allow_fp16_accumulation",
+    )
+    before = {each: getattr(switches, each) for each in names}
+    with gpu.set_float32_precision(mode):
+        try:
+            for each in names:
+                setattr(switches, each, False)
+            yield
+        finally:
+            for each, value in before.items():
+                setattr(switches, each, value)
+
+
+def reference(gpu: Backend, of: Integers, bits: int) -> tuple[torch.Tensor, list[Wrong]]:
+    """A B in float32, without its powers of two, and what was wrong with it and is corrected.
+
+    :param bits: The significant bits of the operands: with few, the matrix unit's own float32
+        format is exact too.
+    """
+    import torch
+
+    fast = gpu.precision.tf32 is Arithmetic.TF32 and bits <= SIGNIFICANT_BITS["tf32"]
+    left, right = of.a.float(), of.b.float()
+    with exact_sums(gpu, "tf32" if fast else "ieee"):
+        found = left @ right
+    plain = replace(of, rows=of.rows * 0, columns=of.columns * 0)
+    wrong = Summed(lambda: found, plain).judge(found)
+    if wrong is None:
+        return found, []
+    if wrong.shape == tuple(found.shape):
+        right_bits = wrong.expected.view(torch.float32).to(found.device)
+        found.view(-1)[wrong.places.to(found.device)] = right_bits
+    return found, [wrong]
+
+
+def rounded(gpu: Backend, of: Integers, kind: Kind, compute: Callable[[], torch.Tensor]) -> Rounded:
+    """Work whose results are the exact sums, rounded once to the format of the results."""
+    import torch
+
+    found, wrong = reference(gpu, of, max(kind.bits))
+    found = found * power_of_two(of.rows, "float32") * power_of_two(of.columns, "float32")
+    return Rounded(compute, found.to(getattr(torch, kind.result)), of.inputs, wrong)
+
+
+def multiply(
+    gpu: Backend, kind: Kind, left: torch.Tensor, right: torch.Tensor, result: str = ""
+) -> torch.Tensor:
+    """A B of operands in these formats, with exact sums."""
+    import torch
+
+    with exact_sums(gpu, "tf32" if kind.name == "tf32" else "ieee"):
+        if kind.left == "int8":
+            return torch._int_mm(left, right)
+        if kind.left.startswith("float8"):
+            one = torch.ones((), device=left.device)
+            out = getattr(torch, kind.result)
+            return torch._scaled_mm(left, right, one, one, out_dtype=out)
+        if kind.left != kind.result:
+            return torch.mm(left, right, out_dtype=getattr(torch, kind.result))
+        return left @ right
+
+
+def here(kind: Kind, gpu: Backend) -> Kind:
+    """The same kind in the flavour of fp8 that the device has."""
+    pair = gpu.precision.fp8
+    if pair is None or not kind.left.startswith("float8"):
+        return kind
+    names = {
+        each[:11]: str(dtype).removeprefix("torch.")
+        for each, dtype in (("float8_e4m3", pair.e4m3), ("float8_e5m2", pair.e5m2))
+    }
+    return replace(kind, left=names[kind.left[:11]], right=names[kind.right[:11]])
+
+
+def make(kind: Kind, form: Form, gpu: Backend, draws: Draws, scale: int) -> Work:
+    """A product of that kind; raises NotExactError where its sums may not be exact."""
+    kind, form = here(kind, gpu), form.times(scale)
+    of = integers(draws, form, kind.exponents)
+    left = laid_out(operand(of.a, of.rows, kind.left), form.layout[0] == "k")
+    right = laid_out(operand(of.b, of.columns, kind.right), form.layout[1] == "n")
+    compute = partial(multiply, gpu, kind, left, right)
+    check(kind, of, f"a product in {kind.name}")
+    if kind.result in ("float32", "float64", "int32"):
+        return Summed(compute, of)
+    return rounded(gpu, of, kind, compute)
+
+
+def make_single(kind: Kind, form: Form, gpu: Backend, draws: Draws, scale: int) -> Work:
+    """A product with one term in each sum: two numbers of all bits, multiplied and rounded once."""
+    form = form.times(scale)
+    a = _drawn(draws, "a", (form.m, form.k), form.left)
+    values = _drawn(draws, "b", (1, form.n), form.right)
+    what = f"a product of one term in {kind.name}"
+    for each, bits in zip((a, values), kind.bits, strict=True):
+        check_operands(each, bits, what)
+        check_range(float(1 << bits), kind.exponents, kind.left, what)
+    low, high = kind.exponents
+    check_range(2.0 ** sum(kind.bits), (2 * low, 2 * high), kind.result, what)
+    places = draws.integers("places", (1, form.n), 0, form.k - 1)
+    rows = draws.integers("rows", (form.m, 1), low, high)
+    columns = draws.integers("columns", (1, form.n), low, high)
+    left, terms = operand(a, rows, kind.left), operand(values, columns, kind.right)
+    right = terms.new_zeros((form.k, form.n)).scatter_(0, places, terms)
+    expected = left[:, places[0]] * terms
+    left, right = laid_out(left, form.layout[0] == "k"), laid_out(right, form.layout[1] == "n")
+    return Expected(partial(multiply, gpu, kind, left, right), expected, a.numel() + right.numel())
+
+
+def refusal(kind: Kind, gpu: Backend) -> str:
+    """Why a device has no product of that kind, in one line; empty where it has."""
+    import torch
+
+    if kind.name == "tf32" and gpu.precision.tf32 is not Arithmetic.TF32:
+        return f"the {gpu.name} backend multiplies float32 in {gpu.precision.tf32}, not in tf32"
+    kind = here(kind, gpu)
+    for dtype in dict.fromkeys((kind.left, kind.right, kind.result)):
+        if reason := lacks(dtype, gpu):
+            return reason
+    if kind.left == kind.right == kind.result:
+        return ""
+    # no list says which of these products torch has for a device
+    ones = [
+        torch.ones((_TRIED, _TRIED), device=gpu.device).to(getattr(torch, each))
+        for each in (kind.left, kind.right)
+    ]
+    try:
+        multiply(gpu, kind, ones[0], ones[1].t())
+    except (torch.OutOfMemoryError, torch.AcceleratorError):
+        raise
+    except (RuntimeError, TypeError, ValueError) as error:
+        first = str(error).partition("\n")[0].partition(". ")[0]
+        return f"torch has no product of {kind.left} with results in {kind.result} here: {first}"
+    return ""
+
+
+_SCALED: Final = (-30, 30)
+_HALF: Final = (-7, -5)
+"""Rows and columns of float16: results of 1 and of 24 bits are normal numbers."""
+_FP8: Final = (-6, 3)
+KINDS: Final = (
+    Kind("float64", "float64", "float64", "float64", (-100, 100)),
+    Kind("float32", "float32", "float32", "float32", _SCALED),
+    Kind("tf32", "float32", "float32", "float32", _SCALED),
+    Kind("bfloat16", "bfloat16", "bfloat16", "bfloat16", _SCALED),
+    Kind("float16", "float16", "float16", "float16", _HALF),
+    Kind("float8_e4m3", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", _FP8),
+    Kind("float8_e5m2", "float8_e5m2", "float8_e4m3fn", "bfloat16", _FP8),
+    Kind("int8", "int8", "int8", "int32"),
+)
+_ELEVEN_BITS: Final = {"kn": (255, 255), "kk": (2047, 31), "mn": (31, 2047), "deep": (63, 63)}
+_EIGHT_BITS: Final = {"kn": (255, 255), "kk": (255, 255), "mn": (255, 255), "deep": (63, 63)}
+_FOUR_BITS: Final = {"kk": (7, 7), "deep": (3, 1)}
+_INTEGERS: Final = {
+    "float64": {
+        "kn": (1 << 22, 1 << 22),
+        "kk": (1 << 26, 1 << 18),
+        "mn": (1 << 18, 1 << 26),
+        "deep": (1 << 20, 1 << 20),
+    },
+    "float32": _ELEVEN_BITS,
+    "tf32": _ELEVEN_BITS,
+    "bfloat16": _EIGHT_BITS,
+    "float16": _ELEVEN_BITS,
+    "float8_e4m3": _FOUR_BITS,
+    "float8_e5m2": _FOUR_BITS,
+    # CPUs without VNNI add two products in 16 bits that saturate: right ones are within 64 (oneDNN
+    # developer guide, Nuances of int8 computations)
+    "int8": {"kk": (127, 64), "deep": (127, 64)},
+}
+"""The largest integers of A and B by layout: sums over 512 products reach two thirds of what the
+accumulators keep. "deep" sums are long enough to be split."""
+_FULL: Final = {
+    "float64": Form(256, 256, 64, (1 << 53) - 1, (1 << 53) - 1, terms=1),
+    "float32": Form(256, 256, 64, (1 << 24) - 1, (1 << 24) - 1, terms=1),
+    "tf32": Form(256, 256, 64, 2047, 2047, terms=4),
+    "float16": Form(256, 256, 64, 2047, 2047, terms=4),
+    "float8_e4m3": Form(256, 256, 128, 15, 15, "kk"),
+}
+"""Every significant bit of both operands is random. Integers of bfloat16 and int8 have them all."""
+
+
+def _forms(kind: Kind) -> Iterator[tuple[str, Form]]:
+    """The operands of the probes of a kind, each with its variant's name."""
+    largest = _INTEGERS[kind.name]
+    usual = next(iter(largest))
+    # libraries take int8 and fp8 in this layout and in multiples of 16 alone
+    aligned = usual == "kk"
+    shapes = {
+        **{layout: (256, 256, 512) for layout in largest if layout != "deep"},
+        "thin": (32 if aligned else 8, 1024, 512),
+        "odd": (144, 272, 400) if aligned else (131, 257, 383),
+        "deep": (64, 64, 4096 if aligned else 8192),
+    }
+    for variant, shape in shapes.items():
+        layout = variant if variant in largest and variant != "deep" else usual
+        yield variant, Form(*shape, *largest.get(variant, largest[usual]), layout)
+    if kind.name in _FULL:
+        yield "full", _FULL[kind.name]
+
+
+def _probes() -> Iterator[Probe]:
+    for kind in KINDS:
+        forms = dict(_forms(kind))
+        for variant, form in forms.items():
+            by = make_single if form.terms == 1 else make
+            yield _probe(kind, variant, partial(by, kind, form))
+        if kind.result in ("bfloat16", "float16"):
+            wide = replace(kind, result="float32")
+            yield _probe(wide, "float32", partial(make, wide, next(iter(forms.values()))))
+
+
+def _probe(kind: Kind, variant: str, by: Callable[[Backend, Draws, int], Work]) -> Probe:
+    return Probe(f"products/{kind.name}[{variant}]", kind.left, by, partial(refusal, kind))
+
+
+PROBES: Final = tuple(_probes())
