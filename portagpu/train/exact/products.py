@@ -269,7 +269,7 @@ def _drawn(draws: Draws, stream: str, shape: tuple[int, ...], largest: int) -> t
     return draws.bits(stream, shape) >> (63 - largest.bit_length())
 
 
-def check(kind: Kind, of: Integers, what: str) -> None:
+def check_sums(kind: Kind, of: Integers, what: str) -> None:
     """Raise NotExactError unless the sums of the product of these integers are exact."""
     operands = (of.a, kind.left, kind.bits[0]), (of.b, kind.right, kind.bits[1])
     bound = subset_bound(of.a, of.b)
@@ -391,7 +391,7 @@ def make(kind: Kind, form: Form, gpu: Backend, draws: Draws, scale: int) -> Work
     left = laid_out(operand(of.a, of.rows, kind.left), form.layout[0] == "k")
     right = laid_out(operand(of.b, of.columns, kind.right), form.layout[1] == "n")
     compute = partial(multiply, gpu, kind, left, right)
-    check(kind, of, f"a product in {kind.name}")
+    check_sums(kind, of, f"a product in {kind.name}")
     if kind.result in ("float32", "float64", "int32"):
         return Summed(compute, of)
     return rounded(gpu, of, kind, compute)
