@@ -6,6 +6,7 @@ from portagpu import nvtx as nvtx
 from portagpu import parallel as parallel
 from portagpu import planning as planning
 from portagpu import profiler as profiler
+from portagpu import screen as screen
 from portagpu.amp import custom_bwd as custom_bwd
 from portagpu.amp import custom_fwd as custom_fwd
 from portagpu.facts.arch import Arch as Arch
@@ -23,6 +24,7 @@ from portagpu.base.errors import EmptyCapture as EmptyCapture
 from portagpu.base.errors import MissingDependency as MissingDependency
 from portagpu.base.errors import PortagpuError as PortagpuError
 from portagpu.base.errors import RankLost as RankLost
+from portagpu.base.errors import SilentCorruption as SilentCorruption
 from portagpu.base.errors import TargetNotFound as TargetNotFound
 from portagpu.base.errors import Unsupported as Unsupported
 from portagpu.devices.functions import CUDAGraph as CUDAGraph

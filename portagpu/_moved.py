@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import importlib.abc
 import importlib.util
+import sys
 from functools import partial
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from types import ModuleType
+    from collections.abc import Iterator
+    from types import FrameType, ModuleType
 
 MOVED: Final = {
     "arch": "facts.arch",
     "availability": "devices.availability",
     "bench": "suites.performance",
+    "bench.samples": "suites.performance.timing",
     "capability": "facts.capability",
     "captures": "facts.captures",
     "captures.annotations": "facts.captures.columns",
@@ -43,6 +46,7 @@ MOVED: Final = {
     "host.cgroup": "facts.host.limits",
     "host.kfd": "facts.host.gpus",
     "kernels": "train.kernels",
+    "kernels.catalogue": "train.kernels.plan",
     "kernels.dtypes": "train.kernels.plan",
     "kernels.optimiser": "train.kernels.ops",
     "machine_code": "devices.machine_code",
@@ -54,9 +58,11 @@ MOVED: Final = {
     "oom": "devices.oom",
     "optional": "devices.optional",
     "parallel": "train.parallel",
-    "parallel.clipping": "train.parallel.gradients",
+    "parallel.clipping": "train.parallel.data",
+    "parallel.gradients": "train.parallel.data",
+    "parallel.pipeline": "train.parallel.layout",
     "parallel.planned": "train.parallel.data",
-    "parallel.scaling": "train.parallel.gradients",
+    "parallel.scaling": "train.parallel.data",
     "pcie": "facts.pcie",
     "placement": "machine.placement",
     "planning": "train.planning",
@@ -78,10 +84,14 @@ MOVED: Final = {
     "readings.probe": "facts.readings.stream",
     "readings.source": "facts.readings.model",
     "report": "reports.html",
+    "report.checks": "reports.html.components",
     "report.junit": "reports.junit",
+    "report.style": "reports.html.markup",
     "results": "runs.results",
     "results.actions": "runs.results.advice",
-    "results.findings": "runs.results.judgement",
+    "results.expectations": "runs.results.wording",
+    "results.findings": "runs.results.result",
+    "results.judgement": "runs.results.result",
     "rng": "devices.rng",
     "sizing": "devices.sizing",
     "sizing.explain": "devices.sizing.calculator",
@@ -90,8 +100,10 @@ MOVED: Final = {
     "sizing.steps": "devices.sizing.calculator",
     "storage": "devices.plugin_parts",
     "suite": "suites.conformance",
+    "suite.child": "suites.conformance.messages",
     "suite.dtypes": "suites.conformance.closeness",
     "suite.near": "suites.conformance.closeness",
+    "suite.select": "suites.conformance.engine",
     "switches": "base.environment",
     "target": "facts.targets",
     "torchbuild": "facts.torchbuild",
@@ -145,7 +157,8 @@ GONE: Final = frozenset(_GONE.split()) | {
 def new_name(name: str) -> str | None:
     """Where the module ``name`` is now; None for a name that is not an old one.
 
-    Raises ModuleNotFoundError with what to import, for a name that was internal.
+    Raises ModuleNotFoundError with what to import, for a name that was internal. ``from portagpu
+    import NAME`` passes over that error, and gets an ImportError.
     """
     package, _, old = name.partition(".")
     parts = old.split(".")
@@ -159,7 +172,8 @@ def new_name(name: str) -> str | None:
     if lost:
         command = COMMANDS.get(lost)
         ran = f"; as a command it is python -m {package}.{command}" if command else ""
-        raise ModuleNotFoundError(
+        from_list = any(each.f_code.co_name == "_handle_fromlist" for each in _import_frames())
+        raise (ImportError if from_list else ModuleNotFoundError)(
             f"{package}.{lost} was internal and is gone: a plugin imports from "
             f"{package}.plugin, and training code from {package}{ran}",
             name=name,
@@ -179,6 +193,23 @@ def find_spec(name: str) -> ModuleSpec | None:
     return None if found is None else ModuleSpec(name, Loader(new), is_package=True)
 
 
+def _is_for_submodule(name: str) -> bool:
+    """Whether the module of that name is loaded for an import of a module below it, which warns."""
+    asked = (str(frame.f_locals.get("name")) for frame in _import_frames())
+    return any(each.startswith(f"{name}.") for each in asked)
+
+
+def _import_frames() -> Iterator[FrameType]:
+    """The frames of the import that runs this module, up to the statement that imports."""
+    frame: FrameType | None = sys._getframe()
+    ours = {__file__, sys.modules[str(__package__)].__file__}
+    while frame is not None and frame.f_code.co_filename in ours:
+        frame = frame.f_back
+    while frame is not None and frame.f_code.co_filename.startswith("<frozen importlib"):
+        yield frame
+        frame = frame.f_back
+
+
 class Loader(importlib.abc.Loader):
     """Loads a module under its old name: a module that looks up every name in the new one."""
 
@@ -193,11 +224,12 @@ class Loader(importlib.abc.Loader):
         import warnings
 
         found = import_module(self.new)
-        warnings.warn(
-            f"{module.__name__} is {self.new} now: a plugin imports from {__package__}.plugin",
-            DeprecationWarning,
-            stacklevel=2,
-        )
+        if not _is_for_submodule(module.__name__):
+            warnings.warn(
+                f"{module.__name__} is {self.new} now: a plugin imports from {__package__}.plugin",
+                DeprecationWarning,
+                stacklevel=2,
+            )
         names = getattr(found, "__all__", None)  # for "from ... import *"
         if names is None:
             names = [name for name in vars(found) if not name.startswith("_")]

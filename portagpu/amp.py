@@ -25,8 +25,14 @@ def autocast(
 ) -> torch.autocast | NoAutocast:
     """``torch.autocast`` for the current device, with the arguments of ``torch.cuda.amp``'s.
 
-    Without a dtype it computes in torch's default for the device: float16 on a GPU, bfloat16 on a
-    CPU.
+    :param enabled: whether anything is cast; False is a block that changes nothing.
+    :param dtype: float16 or bfloat16; by default torch's for the device: float16 on a GPU, bfloat16
+        on a CPU.
+    :param cache_enabled: whether casts of weights are kept inside the block; None is torch's
+        setting.
+    :returns: a context manager.
+    :raises ValueError: for another dtype.
+    :raises Unsupported: where the device has no autocast, unless ``enabled`` is False.
     """
     return backend().autocast(dtype, enabled, cache_enabled)
 
@@ -56,7 +62,13 @@ def custom_fwd(
     fwd: None = None, *, cast_inputs: torch.dtype | None = None
 ) -> Callable[[_F], _F]: ...
 def custom_fwd(fwd: _F | None = None, *, cast_inputs: torch.dtype | None = None) -> Any:
-    """``torch.amp.custom_fwd`` for the current device, which decorating does not open."""
+    """``torch.amp.custom_fwd`` for the current device, which decorating does not open.
+
+    :param fwd: the ``forward`` of a ``torch.autograd.Function``; None where arguments are given.
+    :param cast_inputs: the dtype to which floating-point inputs on the device are cast inside
+        autocast; None casts nothing.
+    :returns: the decorated function, or a decorator where ``fwd`` is None.
+    """
     if fwd is None:
         return partial(custom_fwd, cast_inputs=cast_inputs)
     return _decorate_when_called("custom_fwd", fwd, cast_inputs=cast_inputs)

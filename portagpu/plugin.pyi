@@ -5,6 +5,7 @@ from portagpu.base.errors import CollectiveError as CollectiveError
 from portagpu.base.errors import MissingDependency as MissingDependency
 from portagpu.base.errors import PortagpuError as PortagpuError
 from portagpu.base.errors import Unsupported as Unsupported
+from portagpu.base.plugins import VendorPackage as VendorPackage
 from portagpu.base.subprocesses import run_program as run_program
 from portagpu.base.text import error_line as error_line
 from portagpu.base.text import excerpt as excerpt

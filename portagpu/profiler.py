@@ -85,7 +85,14 @@ class Schedule:
 
 
 class Profiling:
-    """What :func:`profiling` returns; call :meth:`step` at the end of each step of training."""
+    """What :func:`profiling` returns; call :meth:`step` at the end of each step of training.
+
+    :param output: the file to write, as in :func:`profiling`.
+    :param schedule: the steps to record.
+    :param recorder: "auto" or "torch".
+    :param options: arguments of ``torch.profiler.profile``, by name.
+    :raises ValueError: for "torch" in a process that a vendor's profiler started.
+    """
 
     def __init__(
         self, output: str | os.PathLike[str], schedule: Schedule, recorder: Recorder, options: Any

@@ -77,8 +77,7 @@ def attention(
     """Check one call, read which back end ran, time many, and check again."""
     import torch
 
-    from portagpu.suites.performance.samples import RankSamples
-    from portagpu.suites.performance.timing import PACES, Stopwatch, measure
+    from portagpu.suites.performance.timing import PACES, RankSamples, Stopwatch, measure
 
     stopwatch = Stopwatch(rank.gpu)
     reading = RankSamples.start(stopwatch)

@@ -243,8 +243,7 @@ def rank_values(rank: int, start: int, count: int, device: torch.device) -> torc
 
 def collective(rank: Rank, *, effort: str, operation: str, sizes: list[int]) -> dict[str, Any]:
     """Check and time ``operation`` at each of ``sizes`` bytes; all ranks make the same calls."""
-    from portagpu.suites.performance.samples import RankSamples
-    from portagpu.suites.performance.timing import Stopwatch, measure
+    from portagpu.suites.performance.timing import RankSamples, Stopwatch, measure
 
     stopwatch = Stopwatch(rank.gpu)
     reading = RankSamples.start(stopwatch)

@@ -216,8 +216,7 @@ def gemm(
     its own in memory and not in a cache.
     """
     from portagpu.suites.performance import matmul
-    from portagpu.suites.performance.samples import RankSamples
-    from portagpu.suites.performance.timing import Stopwatch
+    from portagpu.suites.performance.timing import RankSamples, Stopwatch
 
     stopwatch = Stopwatch(rank.gpu)
     reading = RankSamples.start(stopwatch)
@@ -238,8 +237,7 @@ def search(rank: Rank, *, effort: str, dtype: str, edges: list[int]) -> dict[str
     faster by luck too, and the second time it is not chosen."""
     from portagpu.base.stats import summarise
     from portagpu.suites.performance import matmul
-    from portagpu.suites.performance.samples import RankSamples
-    from portagpu.suites.performance.timing import Stopwatch
+    from portagpu.suites.performance.timing import RankSamples, Stopwatch
 
     stopwatch = Stopwatch(rank.gpu)
     reading = RankSamples.start(stopwatch)

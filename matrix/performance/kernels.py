@@ -134,8 +134,7 @@ def compare(
     """Check the kernel's result, then time it and its reference in turns."""
     from importlib.util import find_spec
 
-    from portagpu.suites.performance.samples import RankSamples, time_in_turns
-    from portagpu.suites.performance.timing import PACES, Stopwatch
+    from portagpu.suites.performance.timing import PACES, RankSamples, Stopwatch, time_in_turns
 
     stopwatch = Stopwatch(rank.gpu)
     reading = RankSamples.start(stopwatch)

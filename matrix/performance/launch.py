@@ -69,8 +69,7 @@ def launch(rank: Rank, *, effort: str, wait: bool) -> dict[str, Any]:
     """Time adding 1 to one element, on the host's monotonic clock, and check the sum."""
     import torch
 
-    from portagpu.suites.performance.samples import RankSamples
-    from portagpu.suites.performance.timing import PACES, Effort, Stopwatch, measure
+    from portagpu.suites.performance.timing import PACES, Effort, RankSamples, Stopwatch, measure
 
     gpu = rank.gpu
     stopwatch = Stopwatch(gpu, host=True, wait=wait)
@@ -99,8 +98,7 @@ def burst(rank: Rank, *, effort: str) -> dict[str, Any]:
     """Time bursts of adds, waiting for the end of each, and check the sum."""
     import torch
 
-    from portagpu.suites.performance.samples import RankSamples
-    from portagpu.suites.performance.timing import PACES, Effort, Stopwatch, measure
+    from portagpu.suites.performance.timing import PACES, Effort, RankSamples, Stopwatch, measure
 
     stopwatch = Stopwatch(rank.gpu, host=True)
     reading = RankSamples.start(stopwatch)
@@ -122,8 +120,13 @@ def replay(rank: Rank, *, effort: str) -> dict[str, Any]:
     """Time adds issued one by one and the same adds as a graph, in turns, and check the sum."""
     import torch
 
-    from portagpu.suites.performance.samples import RankSamples, time_in_turns
-    from portagpu.suites.performance.timing import PACES, Effort, Stopwatch
+    from portagpu.suites.performance.timing import (
+        PACES,
+        Effort,
+        RankSamples,
+        Stopwatch,
+        time_in_turns,
+    )
 
     gpu = rank.gpu
     stopwatch = Stopwatch(gpu, host=True)

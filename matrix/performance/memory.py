@@ -56,7 +56,7 @@ order while they stay below 2**24, and no element is zero."""
 _ELEMENT_BYTES: Final = {"fp32": 4, "fp64": 8}
 _MIN_BYTES: Final = 4 << 10
 _CALL_SENTENCE: Final = (
-    "a cache at sizes of which a call takes few us: there the call is most of it"
+    "a cache where a call takes only a few microseconds: there the call itself is most of the time"
 )
 
 
@@ -142,8 +142,7 @@ def stream(
     """Time ``operation`` over arrays of each of ``sizes`` bytes, and check the result."""
     import torch
 
-    from portagpu.suites.performance.samples import RankSamples
-    from portagpu.suites.performance.timing import PACES, Stopwatch, measure
+    from portagpu.suites.performance.timing import PACES, RankSamples, Stopwatch, measure
 
     stopwatch = Stopwatch(rank.gpu)
     reading = RankSamples.start(stopwatch)

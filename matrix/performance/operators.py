@@ -134,8 +134,7 @@ def norm(
     """Time a normalisation of ``rows`` x ``columns``, and check it before and after."""
     import torch
 
-    from portagpu.suites.performance.samples import RankSamples
-    from portagpu.suites.performance.timing import PACES, Stopwatch, measure
+    from portagpu.suites.performance.timing import PACES, RankSamples, Stopwatch, measure
 
     stopwatch = Stopwatch(rank.gpu)
     reading = RankSamples.start(stopwatch)
@@ -194,8 +193,7 @@ def step(rank: Rank, *, effort: str, name: str, form: str, elements: int) -> dic
     the first step of a new one afterwards."""
     import torch
 
-    from portagpu.suites.performance.samples import RankSamples
-    from portagpu.suites.performance.timing import PACES, Stopwatch, measure
+    from portagpu.suites.performance.timing import PACES, RankSamples, Stopwatch, measure
 
     stopwatch = Stopwatch(rank.gpu)
     reading = RankSamples.start(stopwatch)

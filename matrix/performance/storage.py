@@ -125,8 +125,15 @@ def direct(rank: Rank, *, effort: str, way: str, size: int) -> dict[str, Any]:
 
     from portagpu.base.errors import Unsupported
     from portagpu.base.files import Scratch
-    from portagpu.suites.performance.samples import RankSamples, take_turns
-    from portagpu.suites.performance.timing import PACES, STABLE, Sampler, Stopwatch, Timing
+    from portagpu.suites.performance.timing import (
+        PACES,
+        STABLE,
+        RankSamples,
+        Sampler,
+        Stopwatch,
+        Timing,
+        take_turns,
+    )
 
     stopwatch = Stopwatch(rank.gpu, host=True)
     reading = RankSamples.start(stopwatch)
@@ -192,7 +199,7 @@ def first_wrong(
 
     A write is read back the ordinary way, after the kernel has dropped what it keeps.
     """
-    from portagpu.suites.performance.samples import first_wrong_byte
+    from portagpu.suites.performance.timing import first_wrong_byte
 
     ordinary.memory.copy_(~content)
     if way == "write":

@@ -258,8 +258,7 @@ def step(rank: Rank, *, effort: str, dtype: str, sizes: dict[str, int]) -> dict[
     from portagpu.base.stats import summarise
     from portagpu.devices.contract import Capability
     from portagpu.suites.performance.matmul import refusal
-    from portagpu.suites.performance.samples import RankSamples
-    from portagpu.suites.performance.timing import PACES, Stopwatch, measure
+    from portagpu.suites.performance.timing import PACES, RankSamples, Stopwatch, measure
 
     stopwatch = Stopwatch(rank.gpu)
     reading = RankSamples.start(stopwatch)
@@ -306,8 +305,7 @@ def compiled(rank: Rank, *, effort: str, dtype: str, sizes: dict[str, int]) -> d
 
     import torch
 
-    from portagpu.suites.performance.samples import RankSamples, time_in_turns
-    from portagpu.suites.performance.timing import PACES, Stopwatch
+    from portagpu.suites.performance.timing import PACES, RankSamples, Stopwatch, time_in_turns
 
     stopwatch = Stopwatch(rank.gpu)
     reading = RankSamples.start(stopwatch)
@@ -348,8 +346,7 @@ def loading(rank: Rank, *, effort: str, workers: int) -> dict[str, Any]:
     import torch
     from torch.utils.data import DataLoader, TensorDataset
 
-    from portagpu.suites.performance.samples import RankSamples
-    from portagpu.suites.performance.timing import PACES, Stopwatch, measure
+    from portagpu.suites.performance.timing import PACES, RankSamples, Stopwatch, measure
 
     stopwatch = Stopwatch(rank.gpu, host=True)
     reading = RankSamples.start(stopwatch)

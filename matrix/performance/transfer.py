@@ -109,8 +109,13 @@ def transfer(
     """Time copies of each of ``sizes`` bytes, and check what arrived."""
     import torch
 
-    from portagpu.suites.performance.samples import RankSamples, first_wrong_byte
-    from portagpu.suites.performance.timing import PACES, Stopwatch, measure
+    from portagpu.suites.performance.timing import (
+        PACES,
+        RankSamples,
+        Stopwatch,
+        first_wrong_byte,
+        measure,
+    )
 
     stopwatch = Stopwatch(rank.gpu)
     reading = RankSamples.start(stopwatch)
@@ -141,8 +146,13 @@ def both_ways(rank: Rank, *, effort: str, pinned: bool, sizes: list[int]) -> dic
     """Time a copy to the device and one from it at the same time, from a thread each."""
     import torch
 
-    from portagpu.suites.performance.samples import RankSamples, first_wrong_byte
-    from portagpu.suites.performance.timing import PACES, Stopwatch, measure
+    from portagpu.suites.performance.timing import (
+        PACES,
+        RankSamples,
+        Stopwatch,
+        first_wrong_byte,
+        measure,
+    )
 
     gpu = rank.gpu
     stopwatch = Stopwatch(gpu, host=True)
@@ -195,8 +205,13 @@ def between_devices(rank: Rank, *, effort: str, size: int, devices: int) -> dict
     import torch
 
     from portagpu.base.stats import summarise
-    from portagpu.suites.performance.samples import RankSamples, first_wrong_byte
-    from portagpu.suites.performance.timing import PACES, Stopwatch, measure
+    from portagpu.suites.performance.timing import (
+        PACES,
+        RankSamples,
+        Stopwatch,
+        first_wrong_byte,
+        measure,
+    )
 
     handles = [rank.gpu.plugin.open(index) for index in range(devices)]
     stopwatch = Stopwatch(rank.gpu, host=True)

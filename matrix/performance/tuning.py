@@ -83,8 +83,7 @@ def _case(name: str, variant: str, function: str, counts: str, checks: str) -> d
 
 def library(rank: Rank, *, effort: str, name: str) -> dict[str, Any]:
     """Time the work of the vendor's tuner of that name with it and without, in turns."""
-    from portagpu.suites.performance.samples import RankSamples, time_in_turns
-    from portagpu.suites.performance.timing import PACES, Stopwatch
+    from portagpu.suites.performance.timing import PACES, RankSamples, Stopwatch, time_in_turns
 
     tuner = next(each for each in rank.gpu.plugin.tuners() if each.name == name)
     stopwatch = Stopwatch(rank.gpu)
@@ -153,8 +152,7 @@ def inductor(rank: Rank, *, effort: str, edge: int) -> dict[str, Any]:
     import torch
 
     from portagpu.suites.performance import matmul
-    from portagpu.suites.performance.samples import RankSamples, time_in_turns
-    from portagpu.suites.performance.timing import PACES, Stopwatch
+    from portagpu.suites.performance.timing import PACES, RankSamples, Stopwatch, time_in_turns
 
     stopwatch = Stopwatch(rank.gpu)
     reading = RankSamples.start(stopwatch)
@@ -213,8 +211,7 @@ def triton_cache(rank: Rank, *, effort: str) -> dict[str, Any]:
     """
     from portagpu.base.files import Scratch
     from portagpu.devices.plugin_parts import files_below
-    from portagpu.suites.performance.samples import RankSamples
-    from portagpu.suites.performance.timing import Stopwatch
+    from portagpu.suites.performance.timing import RankSamples, Stopwatch
 
     reading = RankSamples.start(Stopwatch(rank.gpu, host=True))
     reading.notes = {"state": asdict(triton_state())}

@@ -22,7 +22,8 @@ class Unsupported(PortagpuError, NotImplementedError):
 class BackendNotFound(PortagpuError, RuntimeError):
     """No backend can be opened.
 
-    ``reasons`` maps the name of every candidate to why it was not chosen.
+    :param message: what could not be done, without the reasons.
+    :param reasons: the name of every candidate, and why it was not chosen.
     """
 
     def __init__(self, message: str, reasons: Mapping[str, str] | None = None) -> None:
@@ -100,7 +101,20 @@ class CollectiveMismatch(CollectiveError):
 class RankLost(CollectiveError):
     """A rank did not join, call a collective or come back from it, or ended before shutdown.
 
-    ``ranks`` are the lost ones; the message names them, and the collective.
+    :param message: one line that names the ranks, and the collective.
+    :param ranks: the numbers of the lost ranks.
+    """
+
+    def __init__(self, message: str, ranks: tuple[int, ...]) -> None:
+        self.ranks = ranks
+        super().__init__(message)
+
+
+class SilentCorruption(PortagpuError, RuntimeError):
+    """A device computed a wrong result, or ranks that should hold the same bits do not.
+
+    :param message: One line that says what is wrong and what to do.
+    :param ranks: The ranks that it names.
     """
 
     def __init__(self, message: str, ranks: tuple[int, ...]) -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = "portagpu.contents/1"
 _CONTENTS: Final = object_of({"gates": each(text), "conformance": values_of(count)}, others=True)
-WRITE_ANEW: Final = "python -m tests.support.pages"
+WRITE_PAGES: Final = "python -m tests.support.pages"
 
 
 class DamagedInstallation(PortagpuError, RuntimeError):
@@ -91,7 +91,7 @@ def missing_cases(found: Mapping[str, int]) -> str:
     if not wrong:
         return ""
     found_of = ", ".join(wrong)
-    return f"there are {found_of}: reinstall portagpu, or, after a change of cases, {WRITE_ANEW}"
+    return f"there are {found_of}: reinstall portagpu, or, after a change of cases, {WRITE_PAGES}"
 
 
 def _contents() -> dict[str, Any]:

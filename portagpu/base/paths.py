@@ -19,9 +19,20 @@ def matrix_dir() -> Path:
     for candidate in (_PACKAGE / "_matrix", _PACKAGE.parent / "matrix"):
         if (candidate / "targets").is_dir():
             return candidate
+    check_unpacked()
     raise PortagpuError(
         "the hardware matrix is missing from this installation: reinstall portagpu from its wheel"
     )
+
+
+def check_unpacked() -> None:
+    """Raise PortagpuError where Python imports this package from a zip file, such as a wheel."""
+    if not _PACKAGE.is_dir():
+        archive = _PACKAGE.parent
+        raise PortagpuError(
+            f"portagpu is imported from the zip file {archive} and cannot run from it: "
+            f"install it with 'pip install {archive}'"
+        )
 
 
 def working_folder() -> str:

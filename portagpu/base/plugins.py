@@ -1,7 +1,9 @@
 """Entry points of installed distributions, and calls of their code with a time limit.
 
-A distribution with damaged metadata hides no other one. Code of another distribution runs in a
-thread of its own; what it raises becomes one line of text for the caller.
+An entry point of the group ``portagpu.packages`` names a :class:`VendorPackage`, whose parts are
+served as entry points of one group for each kind of part. A distribution with damaged metadata
+hides no other one. Code of another distribution runs in a thread of its own; what it raises becomes
+one line of text for the caller.
 """
 
 from __future__ import annotations
@@ -9,13 +11,16 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import re
 import sys
 import threading
+from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from portagpu.base.patience import PATIENCE, BusyMachine, Patience
-from portagpu.base.text import error_line
+from portagpu.base.errors import PortagpuError
+from portagpu.base.patience import LIMITS, PATIENCE, BusyMachine, Patience
+from portagpu.base.text import error_line, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,25 +31,161 @@ _log = logging.getLogger("portagpu")
 _reported: set[str] = set()
 
 
-def entry_points(group: str) -> list[EntryPoint]:
-    """The entry points of ``group``. Nothing is loaded.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VendorPackage:
+    """The parts of a vendor's package, named by one entry point of ``portagpu.packages``.
 
-    A distribution whose metadata cannot be read is reported once, as a warning, and left out.
+    Each part is a reference, "module:attribute" or "module", and is imported at its first use,
+    without the others. A part that the package does not have is empty. The entry point has the name
+    of the backend. The module of this declaration imports none of the parts. Since contract 1.5.
     """
+
+    backend: str = ""
+    """Its devices: a ``Plugin``."""
+    vendor: str = ""
+    """Facts of the vendor: a ``Vendor``."""
+    formats: str = ""
+    """What its tools print: a package whose public modules are readers, or one such module."""
+    captures: str = ""
+    """What its profiler writes: a package whose public modules are readers."""
+    profiler: str = ""
+    """Command lines of its profiler: a ``Profiler``."""
+    targets: str = ""
+    """Facts of its products: a module whose folder has the form of ``matrix/targets``."""
+
+
+PACKAGES: Final = "portagpu.packages"
+PARTS: Final = {
+    "portagpu.backends": "backend",
+    "portagpu.vendors": "vendor",
+    "portagpu.formats": "formats",
+    "portagpu.captures": "captures",
+    "portagpu.profilers": "profiler",
+    "portagpu.targets": "targets",
+}
+"""The entry-point group of each part of a :class:`VendorPackage`. A distribution may declare its
+parts in these groups instead."""
+_REFERENCE: Final = re.compile(r"\w+(\.\w+)*(:\w+(\.\w+)*)?")
+_packages: dict[str, VendorPackage | str] = {}
+"""What each reference in the group ``portagpu.packages`` names, or what is wrong with it. One that
+is broken or hangs is waited for once."""
+
+
+def entry_points(group: str) -> list[EntryPoint]:
+    """The entry points of ``group``, and the parts of vendor packages that belong there.
+
+    Of one distribution, a part replaces the entry points with its name or its reference. No part is
+    loaded. One that is wrong raises its reason when it is loaded. A distribution whose metadata
+    cannot be read is reported once, as a warning, and left out.
+    """
+    if group not in PARTS:
+        return _installed(group)
+    found = _installed(group, PACKAGES)
+    listed = [point for point in found if point.group == group]
+    points = listed.copy()
+    for package in found:
+        part = _part(package, group) if package.group == PACKAGES else None
+        if part is None:
+            continue
+        if isinstance(part, _BrokenPart) and any(each.dist is part.dist for each in listed):
+            _warn_once(f"{part.problem}: its entry points of the group {group} are used instead")
+            continue
+        points = [
+            each
+            for each in points
+            if each.dist is not part.dist or (each.name != part.name and each.value != part.value)
+        ]
+        points.append(part)
+    return points
+
+
+def _installed(*groups: str) -> list[EntryPoint]:
+    """The entry points of these groups as distributions list them."""
     # imports the email package too, and most calls of the command line need neither
     from importlib import metadata
 
     try:
-        return list(metadata.entry_points(group=group))
+        every = metadata.entry_points()
+        return [point for group in groups for point in every.select(group=group)]
     except Exception as error:  # noqa: BLE001 - one damaged distribution makes the whole call raise
         _log.debug("reading distributions one by one: %s", error)
     found: list[EntryPoint] = []
     for distribution in metadata.distributions():
         try:
-            found.extend(distribution.entry_points.select(group=group))
+            found.extend(point for point in distribution.entry_points if point.group in groups)
         except Exception as error:  # noqa: BLE001 - as above
-            _report(str(getattr(distribution, "_path", "it")), error)
+            place = getattr(distribution, "_path", "it")
+            _warn_once(
+                "the metadata of an installed distribution cannot be read "
+                f"({type(error).__name__}: {error}) and is ignored: reinstall {place}"
+            )
     return found
+
+
+class _BrokenPart:
+    """Takes the place of an entry point of which only the problem is known."""
+
+    def __init__(self, package: EntryPoint, group: str, problem: str) -> None:
+        self.name, self.value, self.dist = package.name, package.value, package.dist
+        self.group, self.problem, self._package = group, problem, package
+
+    def load(self) -> Any:
+        """Raise the problem; after one of a busy machine, try again first."""
+        if not isinstance(self.problem, BusyMachine):
+            raise PortagpuError(self.problem)
+        # whoever loads a part of another distribution does so with a time limit
+        part = _part_of(_checked(self._package.load()), self._package, self.group)
+        if part is None:
+            raise PortagpuError(f"the vendor package {self.value} has no {PARTS[self.group]}")
+        return part.load()
+
+    @property
+    def module(self) -> str:
+        """Raise the problem: for a caller that looks for the module's folder."""
+        raise PortagpuError(self.problem)
+
+
+def _part(package: EntryPoint, group: str) -> EntryPoint | None:
+    """The entry point of ``group`` that ``package`` amounts to; None where it has no such part."""
+    declared = _packages.get(package.value)
+    if declared is None:
+        what = f"the vendor package {package.name!r} to load"
+        value, failure = call_quietly(package.load, LIMITS.load_s, what)
+        declared = failure or _checked(value)
+        if not isinstance(declared, BusyMachine):
+            _packages[package.value] = declared
+    return _part_of(declared, package, group)
+
+
+def _checked(value: object) -> VendorPackage | str:
+    """``value`` as it is, or what is wrong with it."""
+    if not isinstance(value, VendorPackage):
+        return f"is a {type(value).__name__} instead of a portagpu VendorPackage"
+    if all(getattr(value, part) == "" for part in PARTS.values()):
+        return f"has no part: state one of {', '.join(PARTS.values())}"
+    return value
+
+
+def _part_of(declared: VendorPackage | str, package: EntryPoint, group: str) -> EntryPoint | None:
+    from importlib.metadata import EntryPoint
+
+    title = f"the vendor package {package.value}"
+    if isinstance(declared, str):
+        # nobody knows which parts it has
+        problem = type(declared)(f"{title} {declared}")
+        return cast("EntryPoint", _BrokenPart(package, group, problem))
+    reference = getattr(declared, PARTS[group])
+    if reference == "":
+        return None
+    if not (isinstance(reference, str) and _REFERENCE.fullmatch(reference)):
+        stated = one_line(repr(reference))
+        form = "a reference such as 'acme.plugin:PLUGIN'"
+        problem = f"{title} states its {PARTS[group]} as {stated} instead of {form}"
+        return cast("EntryPoint", _BrokenPart(package, group, problem))
+    part = EntryPoint(package.name, reference, group)
+    # entry points refuse assignments; importlib.metadata sets their distribution in this way too
+    vars(part)["dist"] = package.dist
+    return part
 
 
 def install(extra: str) -> str:
@@ -84,16 +225,10 @@ def _origin() -> dict[str, Any] | None:
     return found if isinstance(found, dict) else {}
 
 
-def _report(place: str, error: Exception) -> None:
-    if place not in _reported:
-        _reported.add(place)
-        _log.warning(
-            "the metadata of an installed distribution cannot be read (%s: %s) and is ignored: "
-            "reinstall %s",
-            type(error).__name__,
-            error,
-            place,
-        )
+def _warn_once(text: str) -> None:
+    if text not in _reported:
+        _reported.add(text)
+        _log.warning("%s", text)
 
 
 OWN_DISTRIBUTION: Final = "portagpu"

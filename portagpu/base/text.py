@@ -62,7 +62,12 @@ def one_line(text: str) -> str:
 
 
 def excerpt(text: str, most: int = 200) -> str:
-    """The first ``most`` characters of ``text``, printable, for a sentence that quotes it."""
+    """The beginning of ``text``, printable, for a sentence that quotes it.
+
+    :param text: any string; a character that does not print becomes a blank.
+    :param most: how many characters the result has at most.
+    :returns: text without blanks at its end.
+    """
     return printable(text[: 2 * most])[:most].rstrip()
 
 

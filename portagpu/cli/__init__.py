@@ -17,7 +17,7 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
         "Show the hardware, torch, libraries, the matching target and every backend's status.",
     ),
     "record": (
-        "portagpu.cli.record:record",
+        "portagpu.cli.info:record",
         "Save this machine's description to replay it elsewhere.",
     ),
     "monitor": (
@@ -98,10 +98,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             # before click is imported, which takes longer than everything else here
             print(f"portagpu {__version__}", flush=True)
             return 0
-        from portagpu.base.paths import working_folder
+        from portagpu.base.paths import check_unpacked, working_folder
         from portagpu.cli._call import begin_call, run
 
         begin_call(words)
+        check_unpacked()
         # raises if the working folder is gone: paths mean nothing, and torch's libraries abort
         working_folder()
         with signals_as_interrupts():

@@ -19,8 +19,7 @@ from portagpu.cli._common import (
 )
 from portagpu.cli._process import NOT_JUDGED
 from portagpu.cli._tables import VERDICT, first_few, print_table, reason_lines
-from portagpu.runs.results.expectations import expected_in_words, value_in_words
-from portagpu.runs.results.wording import further_figures
+from portagpu.runs.results.wording import expected_in_words, further_figures, value_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

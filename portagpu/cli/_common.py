@@ -65,12 +65,12 @@ def json_option(function: _F) -> _F:
 
 
 def folder_option(function: _F) -> _F:
-    """Add ``--out DIR`` to a verb, which receives it as ``out``."""
+    """Add ``--out FOLDER`` to a verb, which receives it as ``out``."""
     return click.option(
         "-o",
         "--out",
         type=click.Path(file_okay=False, path_type=Path),
-        metavar="DIR",
+        metavar="FOLDER",
         help="Write result.json, junit.xml and report.html to this folder.",
     )(function)
 

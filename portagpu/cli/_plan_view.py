@@ -112,11 +112,9 @@ def _show_terms(best: Plan, stream: TextIO) -> None:
     ]
     peak = f"peak, {memory.phase}"
     rows.append((peak, size(memory.least), size(memory.expected), size(memory.most), "", ""))
-    head = ("memory of the first plan", "least", "expected", "most", "formula", "source")
+    head = ("memory of the first plan", "min", "expected", "max", "formula", "source")
     click.echo("", file=stream)
-    print_table(
-        stream, terminal(stream), head, rows, {"least", "expected", "most"}, {len(rows) - 1}
-    )
+    print_table(stream, terminal(stream), head, rows, {"min", "expected", "max"}, {len(rows) - 1})
 
 
 def plans_document(plans: Plans) -> dict[str, Any]:

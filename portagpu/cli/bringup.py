@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     "-o",
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
+    metavar="FOLDER",
     help="Write result.json, junit.xml and report.html to this folder; with --full also a bundle, "
     "unless a recording is judged.",
 )

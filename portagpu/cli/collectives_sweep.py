@@ -273,8 +273,9 @@ _TUNE_RIGHT: Final = {"ranks", "size", "time", "default", "ratio"}
 @click.option("--profile", metavar="FILE", help="Write the profile to FILE.")
 @click.option(
     "--emit-dir",
-    metavar="DIR",
-    help="Write what the stack reads into DIR: a tuner's configuration, variables, bucket sizes.",
+    metavar="FOLDER",
+    help="Write what the stack reads to this folder: a tuner's configuration, variables, bucket "
+    "sizes.",
 )
 @click.option(
     "--params",

@@ -25,7 +25,7 @@ from portagpu.cli._common import (
 )
 
 if TYPE_CHECKING:
-    from portagpu.suites.conformance.select import Selection
+    from portagpu.suites.conformance.engine import Selection
 
 DEEP_S: Final = 1800.0
 """How long ``--deep`` searches without ``--time``."""
@@ -206,7 +206,7 @@ def conform(
     from portagpu.runs.engine import UnknownDevice
     from portagpu.suites.conformance import ConformOptions
     from portagpu.suites.conformance import conform as run_suite
-    from portagpu.suites.conformance.select import Selection, SelectionError
+    from portagpu.suites.conformance.engine import Selection, SelectionError
     from portagpu.suites.search.area import ProgramError
 
     asked.check()

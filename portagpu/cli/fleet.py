@@ -67,7 +67,7 @@ def program_words(given: str | None) -> list[str]:
     "--out",
     required=True,
     type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
+    metavar="FOLDER",
     help="Rank 0 writes result.json to this folder.",
 )
 @click.option("--backend", metavar="NAME", help="Use this backend. Default: this machine's.")
@@ -96,7 +96,7 @@ def rank(out: Path, backend: str | None) -> int:
     "--out",
     required=True,
     type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
+    metavar="FOLDER",
     help="Write the scripts and their instructions to this folder.",
 )
 @program_option
@@ -215,7 +215,11 @@ _MAX_CHARS: Final = 60
     "places", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path)
 )
 @click.option(
-    "-o", "--out", type=click.Path(path_type=Path), metavar="FILE", help="Write the page here."
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the page to this file.",
 )
 @json_option
 def report(places: tuple[Path, ...], out: Path | None, json_to: str | None) -> int:

@@ -49,7 +49,7 @@ def _seconds(
     "--out",
     required=True,
     type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
+    metavar="FOLDER",
     help="The folder of the record and all results; it must be shared with the nodes.",
 )
 @click.option("--partition", metavar="NAME", help="Slurm's partition. Default: the cluster's.")

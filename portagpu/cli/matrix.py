@@ -78,7 +78,7 @@ def show(
         committed = read_committed(matrix_dir())
     matrix = rows(chosen, documents, committed, clearances)
     of_none = bool(documents) and not any(row.cells for row in rows(chosen, documents, NOTHING))
-    if committed == NOTHING:
+    if committed == NOTHING and not documents:
         print_lines([NOT_IN_WHEEL], sys.stderr)
     write_json(document(matrix), json_to)
     if of_none:
@@ -152,9 +152,9 @@ _SUITES = ("compile", "conformance", "performance", "bringup")
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("matrix-run"),
     show_default=True,
-    metavar="DIR",
-    help="Where each environment's result and log go. A result of the same cases, devices and "
-    "software is kept.",
+    metavar="FOLDER",
+    help="The folder for each environment's result and log. A result of the same cases, devices "
+    "and software is kept.",
 )
 @click.option(
     "--jobs",
@@ -234,7 +234,7 @@ def _outcome_line(outcome: Outcome) -> str:
     type=click.Path(path_type=Path),
     metavar="FILE",
     required=True,
-    help="The file of the page.",
+    help="Write the page to this file.",
 )
 def report(results: tuple[Path, ...], out: Path) -> None:
     """Write one HTML page that compares the results of several runs.

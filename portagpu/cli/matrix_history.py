@@ -194,7 +194,7 @@ def import_runs(paths: tuple[Path, ...], place: str, json_to: str | None) -> int
     "--out",
     required=True,
     type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
+    metavar="FOLDER",
     help="The folder for the files; made if it does not exist.",
 )
 def export(place: str, which: str | None, out: Path) -> int:

@@ -200,7 +200,7 @@ def _end_with_reader() -> Callable[[Round], None]:
 
     The command line puts /dev/null in place of a pipe that its reader has closed.
     """
-    from portagpu.checks.monitor.lines import ReaderGone
+    from portagpu.checks.monitor.run import ReaderGone
 
     before = os.fstat(1)
 

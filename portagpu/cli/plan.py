@@ -10,6 +10,7 @@ import click
 
 from portagpu.base.errors import PortagpuError
 from portagpu.base.files import read_bounded
+from portagpu.base.units import count
 from portagpu.cli._common import (
     SizeType,
     check_outputs,
@@ -311,7 +312,8 @@ def _recorded(
     ranks = asked["ranks"] or nodes * len(graph)
     if ranks != nodes * len(graph):
         raise ValueError(
-            f"{nodes} machines of {len(graph)} GPUs, as recorded, have {nodes * len(graph)} ranks, "
+            f"{count(nodes, 'machine')} of {count(len(graph), 'GPU')}, as recorded, have "
+            f"{count(nodes * len(graph), 'rank')}, "
             f"not {ranks}"
         )
     has_links = any(each.speed[0] for each in graph.edges.values())

@@ -53,7 +53,7 @@ class _RecordType(click.ParamType):  # type: ignore[type-arg]
     "--out",
     "--output",
     "folder",
-    metavar="DIR",
+    metavar="FOLDER",
     default="profile",
     show_default=True,
     type=click.Path(file_okay=False, path_type=Path),

@@ -18,7 +18,7 @@ from portagpu.cli._common import check_kept, check_outputs
     "--out",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write the report to FILE instead. Only with a single result.",
+    help="Write the report to this file instead. Only with a single result.",
 )
 def report(results: tuple[Path, ...], out: Path | None) -> None:
     """Write an HTML report next to each RESULT.

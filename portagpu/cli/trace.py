@@ -193,8 +193,8 @@ def _safe_cell(cell: Any) -> Any:
     "--output",
     "output",
     required=True,
-    metavar="OUT.pftrace",
-    help="Write the timeline to this file. ui.perfetto.dev opens it.",
+    metavar="FILE",
+    help="Write the timeline to this file, such as run.pftrace. ui.perfetto.dev opens it.",
 )
 def timeline(paths: tuple[str, ...], output: str) -> int:
     """Write what profilers captured as one timeline for Perfetto.

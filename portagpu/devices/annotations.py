@@ -28,12 +28,17 @@ LAUNCHED: Final = "portagpu_launched"
 class annotate:  # noqa: N801 - a function in every other respect
     """Mark the block, or the decorated function, as ``name`` for the profilers that listen.
 
-    Torch's profiler shows it on every device. The vendor's profiler shows it in ``domain`` and in
-    ``color`` (0xRRGGBB, "#rrggbb" or a common name), where it has such things. ``labels`` are str,
-    int, float or bool, and are shown with the name: ``annotate("forward", step=3)``. Where a
-    profiler listens, another value becomes its text. The device is asked when the block is entered,
+    Torch's profiler shows it on every device. The vendor's profiler shows domain and color where it
+    has such things: ``annotate("forward", step=3)``. The device is asked when the block is entered,
     so that decorating a function opens none; where nothing listens, nothing else happens. Inside
     ``torch.compile`` nothing is marked: the compiler fuses across the block.
+
+    :param name: what profilers show.
+    :param domain: a word of up to 64 letters, digits, ".", "-" and "_".
+    :param color: 0xRRGGBB, "#rrggbb" or a common name; None leaves it to the profiler.
+    :param labels: str, int, float or bool, shown with the name. Where a profiler listens, another
+        value becomes its text.
+    :raises ValueError: for another domain or color.
     """
 
     __slots__ = ("_color", "_domain", "_labels", "_open", "name")
@@ -51,6 +56,11 @@ class annotate:  # noqa: N801 - a function in every other respect
             check(domain, color, {})
 
     def __call__(self, function: _F) -> _F:
+        """The function, which marks each of its calls.
+
+        :raises TypeError: for a function that returns before its body runs: a coroutine or a
+            generator.
+        """
         if callable(self.name):
             raise TypeError("annotate needs a name: @annotate('forward')")
         import inspect

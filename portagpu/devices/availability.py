@@ -41,10 +41,13 @@ class Need:
 
 
 def availability(need: Need, root: Tree, driver_problem: Callable[[int], str]) -> Status:
-    """The status of a backend with that need on the machine below ``root``.
+    """The status of a backend with that need on a machine.
 
-    ``driver_problem(count)`` returns why this process cannot reach the driver of that many GPUs;
-    empty where it can.
+    :param need: the build of torch and the vendor of GPUs that the backend needs.
+    :param root: the machine's files.
+    :param driver_problem: called with the number of the vendor's GPUs; returns why this process
+        cannot reach their driver, and an empty text where it can.
+    :returns: whether the backend can be used, and why.
     """
     from portagpu.facts.host import gpus_on_machine
     from portagpu.facts.torchbuild import torch_build

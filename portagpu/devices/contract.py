@@ -1,6 +1,6 @@
 """The contract between portable code and a vendor: two small abstract classes.
 
-An entry point of the group ``portagpu.backends`` names a :class:`Plugin`. Without importing torch
+The part ``backend`` of a vendor's package is a :class:`Plugin`. Without importing torch
 it says whether its hardware and its build of torch are here, and it opens devices. A
 :class:`Backend` is one opened device: its data, the primitives on which
 :mod:`portagpu.devices.training` builds the whole training surface, and the calls of
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from portagpu.facts.readings.model import Source
     from portagpu.facts.targets import Target
 
-CONTRACT: Final = (1, 4)
+CONTRACT: Final = (1, 5)
 """(major, minor): a new minor adds optional members; a new major changes what is required."""
 
 
@@ -134,6 +134,9 @@ class Backend(Training, ABC):
 
     Where memory is exhausted torch raises ``torch.OutOfMemoryError``, or a RuntimeError whose text
     :func:`portagpu.is_oom` knows, and the device works on.
+
+    :param plugin: the plugin that opens the device.
+    :param description: what the plugin knows of it.
     """
 
     # the compiler guards them one by one, and backends set some
@@ -245,8 +248,13 @@ class Backend(Training, ABC):
     ) -> EventType:
         """A new event, as :class:`portagpu.devices.objects.Event` says.
 
-        Its times are measured on the device's own clock. Where only ``interprocess`` is not
-        possible, that raises Unsupported. So does all of it where EVENTS is not claimed.
+        Its times are measured on the device's own clock.
+
+        :param enable_timing: whether ``elapsed_time`` can be asked of it.
+        :param blocking: whether a host thread that waits for it sleeps instead of polling.
+        :param interprocess: whether another process can open it.
+        :raises Unsupported: where EVENTS is not claimed, and for ``interprocess`` where only that
+            is not possible.
         """
 
     @abstractmethod
@@ -270,7 +278,14 @@ class Backend(Training, ABC):
         """What :meth:`annotate` gives, with labels, and in that domain and color where there are.
 
         Here they are in the name (:func:`portagpu.facts.captures.labels.encode`). Since contract
-        1.4."""
+        1.4.
+
+        :param name: what profilers show.
+        :param labels: shown with the name.
+        :param domain: the profiler's domain.
+        :param color: 0xRRGGBB, "#rrggbb" or a common name; None leaves it to the profiler.
+        :returns: a context manager that marks its block.
+        """
         del color
         shown = "" if domain == DOMAIN else domain
         return self.annotate(encode(name, labels, shown, ascii_only=True))
@@ -314,7 +329,7 @@ class Override:
 
 
 class Plugin(ABC):
-    """What an entry point of the group ``portagpu.backends`` names: an instance of a subclass.
+    """What the part ``backend`` of a ``VendorPackage`` names: an instance of a subclass.
 
     Nothing here may import torch or a vendor's package at import. :meth:`status` and :meth:`count`
     must answer within seconds and open no device, so that a process may still fork afterwards.
@@ -326,8 +341,8 @@ class Plugin(ABC):
     """The version of the contract that the plugin was written for: state it as literal numbers."""
     commands: ClassVar[tuple[tuple[str, ...], ...]] = ()
     """Command lines whose output says what this vendor's devices are and how they are linked, in
-    formats of ``portagpu.formats`` or of a distribution's reader (the entry point group
-    ``portagpu.formats``). Since contract 1.1; run where a device of ``vendor`` is shown."""
+    formats of ``portagpu.facts.formats`` or of a reader of the package (its part ``formats``).
+    Since contract 1.1; run where a device of ``vendor`` is shown."""
     toolchain_module: ClassVar[str] = ""
     """The module with ``TOOLCHAIN``, which :meth:`toolchain` imports. Since contract 1.1."""
     cost_model_module: ClassVar[str] = ""
@@ -339,8 +354,8 @@ class Plugin(ABC):
     vendor: ClassVar[str] = ""
     """Whose devices these are, in lower case, as their readings, architectures and targets have it;
     empty for a CPU. It is the name of the :class:`portagpu.facts.vendors.Vendor` that the
-    distribution declares (the entry point group ``portagpu.vendors``, since contract 1.2). Without
-    one, or without PCI ids in it, the vendor's devices are shown by :meth:`probe` alone."""
+    distribution declares (the part ``vendor`` of its package, since contract 1.2). Without one, or
+    without PCI ids in it, the vendor's devices are shown by :meth:`probe` alone."""
     shared: ClassVar[bool] = False
     """True where all ranks of a machine share one device, so that any index opens it (a CPU). It
     counts as several devices where a launcher has several ranks

@@ -1,7 +1,9 @@
 """The training surface as functions, over the current device.
 
 Each takes what torch's function of that name takes and hands it to the backend; ``device`` is an
-index, a ``torch.device`` or its string, and None means the current device.
+index, a ``torch.device`` or its string, and None means the current device. An index that no device
+has raises IndexError, and a device of another type than the backend's ValueError. A call of a
+capability that the device does not claim raises Unsupported.
 """
 
 from __future__ import annotations
@@ -108,7 +110,12 @@ def get_rng_state(device: DeviceLike = None) -> torch.Tensor:
 
 
 def set_rng_state(new_state: torch.Tensor, device: DeviceLike = None) -> None:
-    """Put the device's default generator into that state."""
+    """Put the device's default generator into that state.
+
+    :param new_state: what :func:`get_rng_state` gave on the same backend: a uint8 CPU tensor of
+        shape (n,).
+    :param device: the device; by default the current one.
+    """
     (backend() if device is None else handle_for(device)).set_rng_state(new_state)
 
 
@@ -211,7 +218,17 @@ def stream(stream: Any) -> AbstractContextManager[Any]:
 def graph(
     cuda_graph: Any, pool: Any = None, stream: Any = None, capture_error_mode: str = "global"
 ) -> AbstractContextManager[Any]:
-    """Capture the block's work into a graph; raises Unsupported where the device has none."""
+    """Capture the block's work into a graph.
+
+    :param cuda_graph: a :class:`portagpu.Graph`, which holds the captured work after the block.
+    :param pool: memory to share: what ``graph_pool_handle()`` or another graph's ``pool()`` gave;
+        None is a pool of its own.
+    :param stream: the stream that captures; by default a side stream of the device.
+    :param capture_error_mode: "global", "thread_local" or "relaxed": which threads' unsafe calls
+        end the capture with an error, as in ``torch.cuda.graph``.
+    :returns: a context manager.
+    :raises Unsupported: where the device has no graphs.
+    """
     return backend().graph(cuda_graph, pool, stream, capture_error_mode)
 
 
@@ -222,6 +239,16 @@ def autocast(
 
     The order is ``torch.autocast``'s after the device type; ``torch.cuda.amp.autocast`` has
     ``enabled`` first, so write it as a keyword.
+
+    :param dtype: float16 or bfloat16; by default torch's for the device: float16 on a GPU, bfloat16
+        on a CPU.
+    :param enabled: whether anything is cast; False is a block that changes nothing.
+    :param cache_enabled: whether casts of weights are kept inside the block; None is torch's
+        setting.
+    :returns: a context manager.
+    :raises TypeError: for a bool as ``dtype``.
+    :raises ValueError: for another dtype.
+    :raises Unsupported: where the device has no autocast, unless ``enabled`` is False.
     """
     return backend().autocast(dtype, enabled, cache_enabled)
 
@@ -233,7 +260,17 @@ def GradScaler(  # noqa: N802 - torch's name
     growth_interval: int = 2000,
     enabled: bool = True,
 ) -> torch.amp.GradScaler:
-    """``torch.amp.GradScaler`` for the current device, with torch's options and defaults."""
+    """``torch.amp.GradScaler`` for the current device, with torch's options and defaults.
+
+    :param init_scale: the factor of the loss at first.
+    :param growth_factor: by what the factor is multiplied after ``growth_interval`` steps in a row
+        without infinities and NaN.
+    :param backoff_factor: by what it is multiplied after a step with one.
+    :param growth_interval: the number of these steps.
+    :param enabled: False scales nothing, on every device.
+    :raises TypeError: for a device as the first argument, which ``torch.amp.GradScaler`` takes.
+    :raises Unsupported: where the device has no autocast, unless ``enabled`` is False.
+    """
     return backend().GradScaler(init_scale, growth_factor, backoff_factor, growth_interval, enabled)
 
 
@@ -319,7 +356,13 @@ def is_current_stream_capturing() -> bool:
 
 
 def memory_summary(device: DeviceLike = None, abbreviated: bool = False) -> str:
-    """The memory of this process on the device, as a text for people."""
+    """The memory of this process on the device, as a text for people.
+
+    :param device: the device; by default the current one.
+    :param abbreviated: whether torch's table is abbreviated; a device with a table of its own
+        ignores it.
+    :returns: a table of several lines.
+    """
     return (backend() if device is None else handle_for(device)).memory_summary(abbreviated)
 
 
@@ -329,7 +372,12 @@ def memory_snapshot(mempool_id: Any = None) -> Any:
 
 
 def record_memory_history(*arguments: Any, **options: Any) -> None:
-    """``torch.cuda.memory._record_memory_history``; raises Unsupported where there is none."""
+    """``torch.cuda.memory._record_memory_history``: begin or end to record allocations.
+
+    :param arguments: as torch's: first ``enabled``, where None ends the recording.
+    :param options: as torch's, such as ``max_entries``.
+    :raises Unsupported: where the device has no such history.
+    """
     backend().record_memory_history(*arguments, **options)
 
 
@@ -344,12 +392,23 @@ def _mem_pool(*arguments: Any, **options: Any) -> Any:
 
 
 def use_mem_pool(pool: Any, device: DeviceLike = None) -> AbstractContextManager[Any]:
-    """Allocate from ``pool`` inside the block; raises Unsupported where there are no pools."""
+    """Allocate from a pool inside the block.
+
+    :param pool: a :class:`portagpu.MemPool`.
+    :param device: the device; by default the current one.
+    :returns: a context manager.
+    :raises Unsupported: where the device has no pools.
+    """
     return (backend() if device is None else handle_for(device)).use_mem_pool(pool)
 
 
 def set_per_process_memory_fraction(fraction: float, device: DeviceLike = None) -> None:
-    """Limit this process to a part of the device's memory; raises Unsupported where none can be."""
+    """Limit this process to a part of the device's memory.
+
+    :param fraction: the part, from 0 to 1; torch raises its out-of-memory error above it.
+    :param device: the device; by default the current one.
+    :raises Unsupported: where the device cannot limit it.
+    """
     (backend() if device is None else handle_for(device)).set_per_process_memory_fraction(fraction)
 
 
@@ -368,7 +427,12 @@ def get_device_capability(device: DeviceLike = None) -> tuple[int, int]:
 
 
 def can_device_access_peer(device: DeviceLike, peer_device: DeviceLike) -> bool:
-    """Whether ``device`` reads the memory of ``peer_device`` without going through the host."""
+    """Whether ``device`` reads the memory of ``peer_device`` without going through the host.
+
+    :param device: the device that reads; None is the current one.
+    :param peer_device: the device whose memory is read.
+    :raises Unsupported: where the backend does not say it.
+    """
     return handle_for(device).can_device_access_peer(handle_for(peer_device).index)
 
 

@@ -119,7 +119,15 @@ class CompiledKernel:
     code: bytes = field(repr=False, compare=False)
 
     def occupancy(self, threads: int, *, dynamic_shared_memory: int = 0) -> Occupancy:
-        """The occupancy with blocks of that many threads; raises as ``sizing.occupancy`` does."""
+        """The occupancy with blocks of that many threads.
+
+        :param threads: threads a block.
+        :param dynamic_shared_memory: bytes a block that the launch adds to the kernel's own.
+        :returns: blocks and waves a unit, and what limits them.
+        :raises TargetNotFound: for an architecture without facts.
+        :raises Unsupported: for an architecture that has no occupancy.
+        :raises LimitExceeded: for more than a block or thread can have there.
+        """
         from portagpu.devices.sizing import occupancy_of_code
 
         return occupancy_of_code(
@@ -209,10 +217,14 @@ class Toolchain(ABC):
     def inspect(
         self, code: Mapping[str, str | bytes], threads: int, warps: int, *, matrix: bool
     ) -> MachineCode:
-        """The figures of the stages in ``code`` (``asm`` of Triton's compiled kernel).
+        """The figures of the stages in ``code``.
 
-        The launch was compiled for ``threads`` a block in ``warps``. Without ``matrix`` the
-        instructions need not be read. Raises CodeError where the code cannot be read.
+        :param code: stage -> its text or bytes, as in ``asm`` of Triton's compiled kernel.
+        :param threads: threads a block of the launch that it was compiled for.
+        :param warps: warps a block of that launch.
+        :param matrix: whether the caller needs matrix instructions; without it none need be read.
+        :returns: registers, spills, memory and instructions.
+        :raises CodeError: where the code cannot be read.
         """
 
     def cpp_compilers(self, archs: Sequence[str]) -> Mapping[str, Compiler | str]:
@@ -227,9 +239,14 @@ class Toolchain(ABC):
         """Every ``extern "C" __global__`` function of a CUDA or HIP C++ source, for ``arch``.
 
         The compiler may hang, print or end this process: callers are child processes with a limit.
-        Raises MissingDependency, which says what to install, CompileError with the compiler's words
-        where it refuses the source, CompilerEnded where it died, and Unsupported where the vendor
-        has no C++.
+
+        :param source: the text of the source.
+        :param arch: the architecture's name, such as "sm_90".
+        :returns: one kernel for each function.
+        :raises MissingDependency: with what to install.
+        :raises CompileError: with the compiler's words, where it refuses the source.
+        :raises CompilerEnded: where the compiler died.
+        :raises Unsupported: where the vendor has no C++.
         """
         raise Unsupported(f"the backend for {self.vendor} builds no C++")
 

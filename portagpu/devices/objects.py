@@ -63,6 +63,11 @@ class Event(metaclass=_OfDevice):
 
     It may be recorded again, and then stands for the last time; by one thread, and waited for by
     another.
+
+    :param enable_timing: whether ``elapsed_time`` can be asked of it.
+    :param blocking: whether a host thread that waits for it sleeps instead of polling.
+    :param interprocess: whether another process can open it.
+    :raises Unsupported: where the device has no events, or none that other processes can open.
     """
 
     __slots__ = ()
@@ -143,7 +148,11 @@ class Graph(metaclass=_OfDevice):
     __slots__ = ()
 
     def capture_begin(self, *arguments: Any, **options: Any) -> None:
-        """Begin to capture the work of the current stream; ``portagpu.graph`` does it."""
+        """Begin to capture the work of the current stream; ``portagpu.graph`` does it.
+
+        :param arguments: as in ``torch.cuda.CUDAGraph.capture_begin``: first ``pool``.
+        :param options: as there, such as ``capture_error_mode``.
+        """
         raise NotImplementedError
 
     def capture_end(self) -> None:

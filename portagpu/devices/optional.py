@@ -46,9 +46,16 @@ class OptionalCalls:
         stream: Any = None,
         capture_error_mode: str = "global",
     ) -> AbstractContextManager[Any]:
-        """Capture the block's work into ``cuda_graph``, with the options of ``torch.cuda.graph``.
+        """Capture the block's work into a graph, with the options of ``torch.cuda.graph``.
 
-        Raises Unsupported where GRAPHS is not claimed.
+        :param cuda_graph: an object of :meth:`Graph`, which holds the captured work after the
+            block.
+        :param pool: memory to share with another graph; None is a pool of its own.
+        :param stream: the stream that captures; by default a side stream of the device.
+        :param capture_error_mode: "global", "thread_local" or "relaxed": which threads' unsafe
+            calls end the capture with an error.
+        :returns: a context manager.
+        :raises Unsupported: where GRAPHS is not claimed.
         """
         del cuda_graph, pool, stream, capture_error_mode
         self._raise_unsupported("does not capture graphs; run the work eagerly")
@@ -103,7 +110,9 @@ class OptionalCalls:
     def record_memory_history(self, *arguments: Any, **options: Any) -> None:
         """``torch.cuda.memory._record_memory_history`` with its arguments; ALLOCATOR.
 
-        None ends the recording.
+        :param arguments: as torch's: first ``enabled``, where None ends the recording.
+        :param options: as torch's, such as ``max_entries``.
+        :raises Unsupported: where ALLOCATOR is not claimed.
         """
         del arguments, options
         self._raise_unsupported("records no history of its memory; see pg.max_memory_allocated()")
@@ -114,7 +123,12 @@ class OptionalCalls:
         self._raise_unsupported("records no history of its memory; see pg.max_memory_allocated()")
 
     def MemPool(self, *arguments: Any, **options: Any) -> Any:  # noqa: N802 - torch's name
-        """A pool of the allocator, with ``torch.cuda.MemPool``'s arguments; ALLOCATOR."""
+        """A pool of the allocator: ``torch.cuda.MemPool``; ALLOCATOR.
+
+        :param arguments: as torch's: first ``allocator``.
+        :param options: as torch's.
+        :raises Unsupported: where ALLOCATOR is not claimed.
+        """
         del arguments, options
         self._raise_unsupported("has no pools of memory; allocate as usual")
 

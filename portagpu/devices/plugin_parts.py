@@ -71,11 +71,15 @@ class Variables:
         return {name: str(root / place) for name, place in self.caches.items()} | dict(self.faults)
 
     def for_allocator(self, settings: str, *, torch: str, toolkit: str | None) -> dict[str, str]:
-        """The caching allocator's ``settings`` ("max_split_size_mb:512") under every name it reads.
+        """The caching allocator's ``settings`` under every name that it reads.
 
-        ``torch`` and ``toolkit`` are the versions that will run (``torch.__version__``, and
-        ``torch.version.hip`` or ``cuda``). Raises Unsupported where there is no such allocator, and
-        for expandable segments that those versions do not have: torch ignores them with a warning.
+        :param settings: as torch reads them: "max_split_size_mb:512".
+        :param torch: the version of torch that will run: ``torch.__version__``.
+        :param toolkit: the version of the vendor's toolkit: ``torch.version.hip`` or ``cuda``; None
+            where it is not known.
+        :returns: names and values of variables.
+        :raises Unsupported: where there is no such allocator, and for expandable segments that
+            those versions do not have: torch ignores them with a warning.
         """
         if not self.allocator:
             raise Unsupported("this device has no caching allocator: leave its settings out")

@@ -162,15 +162,20 @@ def _why_cpu() -> str:
 def backend(name: str | None = None, index: int | None = None) -> Backend:
     """The device to use: by default the current one, else that of the backend and index.
 
-    ``name`` is a backend's name ("cpu", "cuda", "rocm"); ``index`` counts the visible devices and
-    is an int. The first call without arguments chooses the default backend. In a rank that a
-    launcher started, and where torch has opened no device, it activates the one of the rank's
-    number on its machine. Which device is current is torch's answer, in this thread, so that
-    ``torch.cuda.set_device`` of a framework counts too; on a CPU it is the one of the last
-    ``set_device``. Handles are made once for each device.
+    The first call without arguments chooses the default backend. In a rank that a launcher started,
+    and where torch has opened no device, it activates the one of the rank's number on its machine.
+    Which device is current is torch's answer, in this thread, so that ``torch.cuda.set_device`` of
+    a framework counts too; on a CPU it is the one of the last ``set_device``. Handles are made once
+    for each device.
 
-    Raises BackendNotFound (with every candidate's reason), IndexError, or MissingDependency when
-    torch is not installed.
+    :param name: a backend's name ("cpu", "cuda", "rocm"); None is the default backend.
+    :param index: the number of the device among the visible ones; None is the current device, and
+        with ``name`` device 0.
+    :returns: the opened device.
+    :raises BackendNotFound: with every candidate's reason.
+    :raises IndexError: for an index that no device has.
+    :raises TypeError: for an index that is not an int.
+    :raises MissingDependency: where torch is not installed.
     """
     if name is None:
         if index is None:

@@ -156,11 +156,16 @@ class Training(OptionalCalls):
         enabled: bool = True,
         cache_enabled: bool | None = None,
     ) -> torch.autocast | NoAutocast:
-        """``torch.autocast`` for this device; ``dtype=None`` is torch's default for its type.
+        """``torch.autocast`` for this device.
 
-        With ``enabled=False`` it is a block that changes nothing on every device. Else it raises
-        Unsupported where AUTOCAST is not claimed, and ValueError for a dtype with which torch would
-        only warn and compute as before.
+        :param dtype: float16 or bfloat16; None is torch's default for the device's type.
+        :param enabled: False is a block that changes nothing, on every device.
+        :param cache_enabled: whether casts of weights are kept inside the block; None is torch's
+            setting.
+        :returns: a context manager.
+        :raises TypeError: for a bool as ``dtype``.
+        :raises ValueError: for a dtype with which torch would only warn and compute as before.
+        :raises Unsupported: where AUTOCAST is not claimed, unless ``enabled`` is False.
         """
         import torch
 
@@ -186,8 +191,14 @@ class Training(OptionalCalls):
     ) -> torch.amp.GradScaler:
         """``torch.amp.GradScaler`` for this device, with torch's options and defaults.
 
-        With ``enabled=False`` it scales nothing on every device. Else it raises Unsupported where
-        AUTOCAST is not claimed.
+        :param init_scale: the factor of the loss at first.
+        :param growth_factor: by what the factor is multiplied after ``growth_interval`` steps in a
+            row without infinities and NaN.
+        :param backoff_factor: by what it is multiplied after a step with one.
+        :param growth_interval: the number of these steps.
+        :param enabled: False scales nothing, on every device.
+        :raises TypeError: for a device as the first argument, which ``torch.amp.GradScaler`` takes.
+        :raises Unsupported: where AUTOCAST is not claimed, unless ``enabled`` is False.
         """
         import torch
 
@@ -210,9 +221,11 @@ class Training(OptionalCalls):
         return native or (including_emulation and support is Support.EMULATED)
 
     def dtype_support(self, dtype: torch.dtype, *, probe: bool = False) -> DtypeSupport:
-        """The stated support of ``dtype``; with ``probe`` also the result of running it.
+        """The stated support of a dtype, and on request what the device does with it.
 
-        ``disagreement`` of the result says where the device differs from its facts.
+        :param dtype: any ``torch.dtype``.
+        :param probe: whether to run it on the device too, and wait for the result.
+        :returns: both; its ``disagreement`` says where the device differs from its facts.
         """
         return dtype_support(self.precision, dtype, self.device, probe=probe)
 
@@ -245,6 +258,15 @@ class Training(OptionalCalls):
 
         With the device's fp8 instructions where ``precision.recipes`` has the recipe, else in
         bfloat16: see :func:`portagpu.devices.precision.products.scaled_matmul`.
+
+        :param left: shape (M, K).
+        :param right: shape (K, N).
+        :param out_dtype: bfloat16, float16 or float32; None is bfloat16.
+        :param native_only: whether to raise Unsupported where the device has no instruction for it.
+        :returns: shape (M, N), in ``out_dtype``.
+        :raises ValueError: for another dtype, for shapes that do not fit and for a mixture of
+            flavours.
+        :raises Unsupported: with ``native_only``, and the reason.
         """
         return scaled_matmul(self.precision, left, right, out_dtype, native_only=native_only)
 

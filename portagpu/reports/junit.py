@@ -55,7 +55,13 @@ def render(run: Run) -> str:
 
 
 def write_junit(run: Run, path: str | os.PathLike[str]) -> Path:
-    """Write ``render(run)`` to ``path``, whole or not at all; raises OutputError."""
+    """Write ``render(run)`` to a file, whole or not at all.
+
+    :param run: the run.
+    :param path: the file, which is replaced where it exists.
+    :returns: the path.
+    :raises OutputError: where it cannot be written.
+    """
     return write_atomic(path, render(run))
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from portagpu.base.errors import PortagpuError
-from portagpu.runs.results.expectations import exactly
 from portagpu.runs.results.run import Run, Verdict, new_run
+from portagpu.runs.results.wording import exactly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -71,9 +71,13 @@ class OpenedDevice:
     versions: Mapping[str, str | None] = field(default_factory=dict)
 
     def describe_in(self, run: Run, target: str | None, *keys: str) -> None:
-        """Add the device to ``run.info``, with its name, what identifies it, and ``keys``.
+        """Add the device to ``run.info``, with its name and what identifies it.
 
-        The first device also sets the run's backend, versions and ``target``.
+        The first device also sets the run's backend and versions.
+
+        :param run: its ``info`` is replaced.
+        :param target: the target of the run, where it has none yet.
+        :param keys: further attributes of the device to add.
         """
         identity = {"index": self.index, "uuid": self.uuid, "pci": self.pci}
         entry = {

@@ -175,13 +175,13 @@ def compare(rounds: int) -> None:
             for pairs, *pair in zip(rows.values(), here, first or theirs(array_bytes), strict=True):
                 pairs.append((pair[0], pair[1]))
     print(f"\n{rounds} rounds, {threads} threads, both orders\n")
-    print("| measure | beside | ours | theirs | ours / theirs | spread of the ratios |")
+    print("| measure | compared with | ours | theirs | ours / theirs | spread of the ratios |")
     print("|---|---|---|---|---|---|")
-    for (name, beside), pairs in rows.items():
+    for (name, reference), pairs in rows.items():
         ratios = [one / other for one, other in pairs]
         one, other = (statistics.median(each) for each in zip(*pairs, strict=True))
         print(
-            f"| `{name}` | {beside} | {one:.4g} | {other:.4g} | {statistics.median(ratios):.3f} "
+            f"| `{name}` | {reference} | {one:.4g} | {other:.4g} | {statistics.median(ratios):.3f} "
             f"| {mad(ratios):.3f} |"
         )
 

@@ -13,7 +13,7 @@ import torch
 
 import portagpu
 from portagpu.suites.search.operators.area import KINDS, judged
-from portagpu.suites.search.operators.classes import class_of
+from portagpu.suites.search.operators.calls import class_of
 from portagpu.suites.search.operators.database import claimed_dtypes, dtype_name, operators
 
 DTYPES = (

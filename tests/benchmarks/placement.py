@@ -55,7 +55,7 @@ def row(path: Path) -> str | None:
     return " | ".join(map(str, [path.name, *cells, *inner, f"{milliseconds:.0f}"]))
 
 
-def alike(count: int, groups_of: int) -> PlaceGraph:
+def uniform(count: int, groups_of: int) -> PlaceGraph:
     """Switched domains of this many GPUs, the GPUs of each apart, joined by PCI Express."""
     domains = count // groups_of
     edges = [
@@ -68,7 +68,7 @@ def alike(count: int, groups_of: int) -> PlaceGraph:
 def times() -> None:
     print("GPUs of a machine | domains of | machines | ranks | tp | seconds")
     for count, size, nodes in ((8, 8, 1), (16, 8, 1), (72, 72, 1), (72, 36, 1), (8, 8, 128)):
-        graph = alike(count, size)
+        graph = uniform(count, size)
         started = time.perf_counter()
         place(graph, tp=8, nodes=nodes)
         seconds = time.perf_counter() - started

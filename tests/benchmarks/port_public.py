@@ -218,12 +218,12 @@ def losses(script: Script, folder: Path, text: str, ranks: int, *more: str) -> l
             (place / each.name).symlink_to(each)
         path = place / Path(script.path).name
         path.unlink()
-        for beside in script.files:
-            (place / beside).unlink(missing_ok=True)
+        for file in script.files:
+            (place / file).unlink(missing_ok=True)
         if (place / "data").is_symlink():
             (place / "data").unlink()
-        for beside, content in {path.name: text, **script.files}.items():
-            (place / beside).write_text(content, encoding="utf-8")
+        for file, content in {path.name: text, **script.files}.items():
+            (place / file).write_text(content, encoding="utf-8")
         if "data.py" in script.files:
             subprocess.run([sys.executable, "data.py"], cwd=place, check=True)
         (place / "sitecustomize.py").write_text(script.seed, encoding="utf-8")

@@ -47,12 +47,12 @@ def uses(line: list[tokenize.TokenInfo]) -> Iterator[tuple[str, tokenize.TokenIn
     """What a logical line has of CUDA: the kind, and the token."""
     words = ["", "", *(each.string for each in line), "", "", ""]
     for place, token in enumerate(line, 2):
-        before, behind = words[place - 2 : place], words[place + 1 : place + 3]
+        before, after = words[place - 2 : place], words[place + 1 : place + 3]
         if token.type == tokenize.NAME and token.string == "cuda" and before[1] == ".":
             if before[0] == "torch":
-                if behind != [".", "is_available"]:
+                if after != [".", "is_available"]:
                     yield "torch.cuda", token
-            elif behind[0] == "(":
+            elif after[0] == "(":
                 yield ".cuda()", token
         elif token.type == tokenize.NAME and token.string in ("is_cuda", "pynvml"):
             yield token.string, token

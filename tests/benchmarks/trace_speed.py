@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 FORMATS: Final = ("nsys", "rocpd", "kineto")
-MOST_JSON: Final = 1_000_000
+MAX_JSON_ROWS: Final = 1_000_000
 UUID: Final = "0198c3a1_5f00_7abc_8def_0123456789ab"
 """As tests/support/trace_samples.py has it, without numpy, which is not measured."""
 _TABLES: Final = {
@@ -154,7 +154,7 @@ def _run(*arguments: object) -> str:
 def _compare(path: Path, kind: str, rows: int, repeats: int) -> None:
     names = ["json.load", "read", "summary"] if kind == "kineto" else [*SUBJECTS]
     names = [each for each in names if each != "json.load" or kind == "kineto"]
-    names = [each for each in names if each != "json.load" or rows <= MOST_JSON]
+    names = [each for each in names if each != "json.load" or rows <= MAX_JSON_ROWS]
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for turn in range(repeats):
         for name in names[:: 1 if turn % 2 == 0 else -1]:

@@ -270,7 +270,7 @@ def test_an_all_reduce_without_peers_has_the_backends_environment(
     assert here.absent is not None
     assert here.absent.verdict is Verdict.SKIP
     reported = replace(device, no_peer_copies={"EXAMPLE_NO_P2P": "1"})
-    result = run_one(ranks, reported, name, "reduce_that_tells_its_environment")
+    result = run_one(ranks, reported, name, "reduce_that_reports_its_environment")
     assert_measured(result)
     assert result.id == f"{name}[2]"
     assert result.extra["seen"] == "1"
@@ -613,7 +613,7 @@ def test_the_load_goes_on_while_its_device_is_asked(ranks: Ranks) -> None:
 
 def test_a_load_that_others_slow_down_ends_in_time(ranks: Ranks) -> None:
     """A batch sized by one fast product would hold thousands, and last for minutes."""
-    slowed = broken(ranks, "sustain", "sustain_beside_work_that_slows_it_down")
+    slowed = broken(ranks, "sustain", "sustain_during_work_that_slows_it_down")
     (found,) = bench.sustain_load(slowed, 0.5, backend="cpu", size=64, interval_s=0.1)
     assert found.wrong == ""
     assert found.throughput

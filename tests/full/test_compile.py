@@ -13,7 +13,7 @@ import pytest
 import portagpu
 from portagpu.runs.results import run as results
 from portagpu.runs.results.run import Verdict, read_json
-from portagpu.train.kernels.catalogue import VARIANTS, variants_by_id
+from portagpu.train.kernels.plan import VARIANTS, variants_by_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +61,7 @@ def test_real_code_that_is_bad_fails(child: Callable[..., Child]) -> None:
 from portagpu.suites.compile.judge import judge_code
 from portagpu.devices.discovery import toolchain_for
 from portagpu.suites.compile.worker import build
-from portagpu.train.kernels.catalogue import variants_by_id
+from portagpu.train.kernels.plan import variants_by_id
 from portagpu.train.kernels.plan import Config
 from portagpu.facts.targets import identify, load_target
 def verdict(arch, variant, *blocks):
@@ -108,12 +108,12 @@ def test_a_broken_kernel_is_named_and_the_others_are_built(
     package = tmp_path / "copy" / "portagpu"
     shutil.copytree(Path(portagpu.__file__).parent, package)
     # as in a checkout: an installed wheel has a record, by which this one would be damaged
-    beside = tmp_path / "copy" / "matrix"
+    matrix = tmp_path / "copy" / "matrix"
     if (package / "_matrix").exists():
-        (package / "_matrix").rename(beside)
+        (package / "_matrix").rename(matrix)
     else:
         root = Path(portagpu.__file__).parents[1]
-        shutil.copytree(root / "matrix", beside, ignore=shutil.ignore_patterns("res*"))
+        shutil.copytree(root / "matrix", matrix, ignore=shutil.ignore_patterns("res*"))
     source = package / "train" / "kernels" / "source" / file
     text = source.read_text("utf-8")
     assert old in text

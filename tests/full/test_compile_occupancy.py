@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from portagpu.suites.compile.run import CompileOptions
-from portagpu.train.kernels.catalogue import VARIANTS
+from portagpu.train.kernels.plan import VARIANTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from portagpu.devices.discovery import toolchain_for
 from portagpu.suites.compile.worker import build
-from portagpu.train.kernels.catalogue import VARIANTS
+from portagpu.train.kernels.plan import VARIANTS
 from portagpu.train.kernels.plan import Limits, candidates
 from portagpu.devices.sizing import occupancy_of_code
 from portagpu.facts.targets import load_architecture

@@ -70,7 +70,7 @@ def test_transformer_learns_the_same_alone_and_on_two_ranks(tmp_path: Path) -> N
         assert cost is not None, f"the last line states no rate and no peak: {line}"
         assert int(cost[1]) > 0
         assert int(cost[2]) > 0
-    assert list(tmp_path.iterdir()) == [], "the example leaves files behind"
+    assert list(tmp_path.iterdir()) == [], "the example leaves files"
 
 
 @pytest.mark.parametrize("options", [("--steps", "0"), ("--batch", "0"), ("--precision", "fp8")])
@@ -109,7 +109,7 @@ def test_every_way_of_splitting_trains_the_same(tmp_path: Path) -> None:
     split = _losses(tmp_path, 4, "--tp", "2", "--pp", "2", "--recompute", "operators")
     for step, pair in alone.items():
         assert split[step] == pytest.approx(pair, rel=ONE_TASK), f"step {step}"
-    assert list(tmp_path.iterdir()) == [], "the example leaves files behind"
+    assert list(tmp_path.iterdir()) == [], "the example leaves files"
 
 
 def test_a_run_goes_on_on_other_ranks(tmp_path: Path) -> None:

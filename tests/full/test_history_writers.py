@@ -39,9 +39,9 @@ def test_a_writer_that_is_killed_100_times_loses_and_doubles_nothing(
     # what a killed writer said it had added is there, and whatever is there is whole
     with open_store(place, create=True) as store:
         there = {f"{each.machine.host}-{each.id}.json" for each in store.runs()}
-    assert set(done["told"]) <= there
+    assert set(done["reported"]) <= there
     check_whole(place, len(there)) if there else None
-    twice = [name for name, times in Counter(done["told"]).items() if times > 1]
+    twice = [name for name, times in Counter(done["reported"]).items() if times > 1]
     assert not twice, "they were added, and then were not there"
     outcomes(place, folder)
     check_whole(place, 400)

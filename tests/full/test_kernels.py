@@ -78,7 +78,7 @@ from types import SimpleNamespace
 from portagpu.devices.machine_code import MachineCode
 from portagpu.devices.discovery import toolchain_for
 from portagpu.suites.compile.worker import build
-from portagpu.train.kernels.catalogue import variants_by_id
+from portagpu.train.kernels.plan import variants_by_id
 from portagpu.train.kernels.plan import OPTIN, Limits, candidates, shared_estimate
 from portagpu.facts.targets import architecture_names, load_architecture
 product = variants_by_id()["matmul[float16]"]

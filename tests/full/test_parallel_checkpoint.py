@@ -76,7 +76,7 @@ def test_training_goes_on_on_other_ranks_after_a_rank_is_killed(
         f"step-{step}" for step in (2, 4, 6, 8)
     ]
     left = [pid for pid in descendants(os.getpid()) if pid not in {*others, ranks._child.pid}]
-    assert not left, "ranks are left behind"
+    assert not left, "ranks are left"
 
 
 def test_a_pipeline_goes_on_as_replicas_and_back(ranks: Ranks, tmp_path: Path) -> None:

@@ -100,24 +100,24 @@ def test_a_filter_leaves_the_rows_that_fit(page: Page, one: Path) -> None:
 
 
 def test_what_is_the_same_in_a_row_is_filtered_one_by_one(page: Page, tmp_path: Path) -> None:
-    alike = [
+    results = [
         gate("memory", f"copy[{dtype}]", device=device)
         for dtype in ("fp32", "fp64")
         for device in ("ex:0", "ex:1")
     ]
-    page.open(write_report(Run(info(), alike), tmp_path / "alike.html"))
+    page.open(write_report(Run(info(), results), tmp_path / "same.html"))
     shown = "[...document.querySelectorAll('#checks th > [id]')].filter(v => v.checkVisibility())"
     assert page.run(STATUS) == "4 results"
     choose(page, "device", "ex:1")
     assert page.run(STATUS) == "2 of 4 results"
     assert page.run(f"{shown}.map(v => v.textContent)") == ["[fp32] on ex:1", "[fp64] on ex:1"]
-    page.open(tmp_path / "alike.html", "#?q=memory/copy[fp64]+ex:0")
+    page.open(tmp_path / "same.html", "#?q=memory/copy[fp64]+ex:0")
     assert page.run(f"{shown}.map(v => v.textContent)") == ["[fp64] on ex:0"]
     page.run(f"{shown}[0].click()")
     page.settle()
     assert page.run("document.querySelector(':target').textContent") == "[fp64] on ex:0"
     assert page.run(STATUS) == "4 results"
-    page.open(tmp_path / "alike.html", "#?q=nothing")
+    page.open(tmp_path / "same.html", "#?q=nothing")
     assert page.run(f"{SHOWN}.length") == 0
 
 

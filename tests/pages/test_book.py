@@ -187,7 +187,7 @@ def test_a_built_page_that_loads_from_elsewhere_is_named(tmp_path: Path) -> None
         '<link rel="stylesheet" href="//cdn.example/x.css"><script src="http://cdn.example/x.js">'
         '</script><img srcset="a.png 1x, https://cdn.example/b.png 2x"><iframe src="x.html">'
         '</iframe><style>@import "https://cdn.example/y.css"</style>'
-        '<a href="https://elsewhere.example/">a link is no load</a>'
+        '<a href="https://elsewhere.example/">a link is not a load</a>'
     )
     found = "\n".join(problems(tmp_path))
     for name in ("fonts.", "count.", "/x.css", "/x.js", "/b.png", "/y.css"):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from portagpu.base.plugins import PACKAGES, PARTS
 from portagpu.runs.results.run import Evidence, Result, Verdict, exit_code, new_run
 from tests.conftest import ROOT
 
@@ -39,11 +40,7 @@ INTERNAL: Final = ("CHANGELOG.md", "CONTRIBUTING.md", "design.md")
 """Pages for those who change the code: they may name modules that are not public."""
 
 NOT_MODULES: Final = frozenset(
-    {
-        *(f"portagpu.{group}" for group in ("backends", "captures", "formats", "profilers")),
-        *("portagpu.targets", "portagpu.vendors", "portagpu_example.targets"),
-        "portagpu.collective",
-    }
+    {*PARTS, PACKAGES, "portagpu_example.targets", "portagpu.collective"}
 )
 """Groups of entry points, an example's module, and the domain of annotated collectives."""
 
@@ -377,8 +374,8 @@ def test_the_rules_are_those_that_can_fail(page: str, area: str) -> None:
     known = set(re.findall(rf"`{area}/([a-z-]+)`", text("docs/when-it-fails.md")))
     rules = {row[0].strip("`") for row in table(page, "name", "## Rules")}
     assert rules <= known
-    beside = {"host-memory-errors", "host-temperature", "host-throttling", "devices", "numa"}
-    assert known - rules <= beside, f"{page} has no row for {known - rules - beside}"
+    elsewhere = {"host-memory-errors", "host-temperature", "host-throttling", "devices", "numa"}
+    assert known - rules <= elsewhere, f"{page} has no row for {known - rules - elsewhere}"
 
 
 def test_the_areas_of_bench_are_the_files() -> None:

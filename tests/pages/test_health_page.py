@@ -86,7 +86,7 @@ def test_a_row_that_is_not_covered_or_falls_short_says_of_what() -> None:
     assert len(open_) > 10, "the page claims to cover everything"
 
 
-@pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no recordings beside this checkout")
+@pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no recordings next to this checkout")
 def test_what_is_recorded_is_what_the_recordings_judge() -> None:
     """The vendor is that of the target or of the devices, and of a log that of its driver."""
     found: dict[str, set[str]] = {vendor: set() for vendor in VENDORS}

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from tests.support.forked_verbs import ForkedVerbs
 
-MOST_BYTES: Final = 150 * 1024
+MAX_BYTES: Final = 150 * 1024
 """Of one picture: README is read over slow lines too."""
 
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -172,7 +172,7 @@ def test_pictures_are_small(path: str) -> None:
     data = (ROOT / path).read_bytes()
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
     width, height = struct.unpack(">II", data[16:24])
-    assert len(data) < MOST_BYTES
+    assert len(data) < MAX_BYTES
     assert width <= 1000
     assert height <= 1200
 

@@ -11,7 +11,7 @@ import pytest
 from portagpu.base.errors import BackendNotFound, OutputError, RecordingError, UnknownBackend
 from portagpu.checks.bringup import BringupOptions, bringup, load_gates
 from portagpu.checks.bringup.checks import health
-from portagpu.checks.bringup.context import Context, MachineUnderTest
+from portagpu.checks.bringup.run import Context, MachineUnderTest
 from portagpu.checks.recordings.record import record
 from portagpu.checks.recordings.replay import Recording
 from portagpu.cli import main

@@ -27,8 +27,8 @@ from portagpu.runs.results.run import Result, Verdict, read_json
 from portagpu.suites.compile import cpp_jobs, triton_jobs
 from portagpu.suites.compile.run import CompileOptions, compile_kernels
 from portagpu.train.kernels.cache import Cache
-from portagpu.train.kernels.catalogue import VARIANTS
 from portagpu.train.kernels.cpp import KERNELS
+from portagpu.train.kernels.plan import VARIANTS
 from tests.conftest import CHILD_LIMIT_S
 from tests.support.fake_clang import write_clang
 from tests.support.waits import wait_until

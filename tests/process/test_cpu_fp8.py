@@ -232,7 +232,7 @@ def test_a_process_that_asked_can_fork(child: Callable[..., Child]) -> None:
         asked = [identity.fp8_support(dtype) for dtype in identity.FP8]
         end = time.monotonic() + 20
         while os.listdir("/proc/self/task") != before:
-            assert time.monotonic() < end, "the question left threads behind"
+            assert time.monotonic() < end, "the question left threads"
             time.sleep(0.01)
         process = os.fork()
         if not process:

@@ -15,8 +15,8 @@ torch = pytest.importorskip("torch")
 
 from portagpu.base.errors import BackendNotFound
 from portagpu.checks.bringup.checks import identity
-from portagpu.checks.bringup.context import Context, MachineUnderTest
 from portagpu.checks.bringup.gates import load_gates
+from portagpu.checks.bringup.run import Context, MachineUnderTest
 from portagpu.devices import registry
 from portagpu.facts.host import Tree, gpus_on_machine
 from portagpu.runs.results.run import Verdict

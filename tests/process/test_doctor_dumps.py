@@ -667,7 +667,7 @@ def test_calls_of_one_number_are_collected_without_copies_of_all_before() -> Non
 
 @looped("seed", range(200))
 def test_victims_are_those_that_reach_a_rank_that_waits_for_nobody(seed: int) -> None:
-    """Beside a search of every path."""
+    """Compared with a search of every path."""
     chance = random.Random(seed)  # noqa: S311 - seeded on purpose
     waits = stalls._Waits()
     for rank in range(6):

@@ -29,7 +29,7 @@ def test_text_arrives_as_utf8_and_the_path_comes_back(tmp_path):
     assert target.read_bytes() == "müß\n".encode(), "not UTF-8, or line ends were changed"
     assert write_atomic(str(target), "new") == target, "a str is a path too"
     assert target.read_text() == "new", "the old content was not replaced"
-    assert names(target.parent) == ["result.json"], "something else was left behind"
+    assert names(target.parent) == ["result.json"], "something else was left"
 
 
 def test_an_empty_text_is_an_empty_file(tmp_path):
@@ -105,7 +105,7 @@ def test_a_path_that_cannot_be_written_is_one_clear_line(tmp_path, path, reason)
         write_atomic(f"{tmp_path}/{path}", "new")
     assert "\n" not in str(caught.value), "more than one line"
     assert isinstance(caught.value, OSError), "generic code catches the builtin"
-    assert names(tmp_path) == ["file", "folder"], "something was left behind"
+    assert names(tmp_path) == ["file", "folder"], "something was left"
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
@@ -149,7 +149,7 @@ def test_a_link_stays_a_link_and_its_file_is_replaced(tmp_path):
     link.symlink_to(real)
     assert write_atomic(link, "new") == link
     assert link.is_symlink(), "the link was replaced by a file"
-    assert real.read_text() == "new", "the file behind the link was not written"
+    assert real.read_text() == "new", "the target of the link was not written"
     assert names(tmp_path / "real") == ["result.json"]
 
 

@@ -17,15 +17,15 @@ from portagpu.base.patience import Limits
 from portagpu.reports.fleet import run as fleet_run
 from portagpu.reports.fleet import slurm
 from portagpu.reports.fleet.record import FleetRecord, Step, StepState, read_record, write_record
-from portagpu.reports.fleet.request import FleetOptions
-from portagpu.reports.fleet.run import FleetProgress
-from portagpu.reports.fleet.steps import (
+from portagpu.reports.fleet.request import (
+    FleetOptions,
     came_to_its_end,
     collected,
     joint_steps,
     last_line,
     pair_rounds,
 )
+from portagpu.reports.fleet.run import FleetProgress
 from tests.support.result_samples import passing
 
 if TYPE_CHECKING:

@@ -64,9 +64,9 @@ def test_nodes_that_fail_are_grouped_by_what_they_say(tmp_path: Path) -> None:
         )
         node(tmp_path, f"node-{number}", 100.0, *more)
     found = report([tmp_path])
-    (alike,) = found.reasons
-    assert alike.nodes == ("node-0", "node-1", "node-2", "node-3")
-    assert (alike.gate, alike.check, alike.verdict) == ("links", "links/width", Verdict.FAIL)
+    (reason,) = found.reasons
+    assert reason.nodes == ("node-0", "node-1", "node-2", "node-3")
+    assert (reason.gate, reason.check, reason.verdict) == ("links", "links/width", Verdict.FAIL)
     assert found.counts == {"FAIL": 4, "PASS": 2}
     assert found.verdict is Verdict.FAIL
 

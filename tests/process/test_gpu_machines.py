@@ -79,7 +79,7 @@ def reason_of(ended, backend):
     entries = {each["name"]: each for each in json.loads(ended.out)["backends"]}
     reason = entries[backend]["reason"]
     assert reason.isprintable(), f"more than one line: {reason!r}"
-    assert len(reason) < 500, f"{len(reason)} characters are no clear line: {reason}"
+    assert len(reason) < 500, f"{len(reason)} characters are not a clear line: {reason}"
     return entries[backend]["usable"], reason
 
 
@@ -173,7 +173,7 @@ def test_a_machine_whose_gpus_are_hidden_does_not_fall_back(machine, name, body)
     (line,) = ended.err.splitlines() if body == OPEN else ended.out.splitlines()[-1:]
     assert body == OPEN or line.startswith("FAIL: environment/"), line
     assert "hides every GPU: " in line, line
-    assert len(line) < 1000, f"{len(line)} characters are no clear line"
+    assert len(line) < 1000, f"{len(line)} characters are not a clear line"
 
 
 @pytest.mark.parametrize(

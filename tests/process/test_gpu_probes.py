@@ -142,7 +142,7 @@ def test_nvml_says_all_that_it_knows_of_a_gpu(stand_in, tmp_path):
     assert state.temperatures_c == {"gpu": 28, "memory": 38}
     assert state.limits_c == {"shutdown": 92, "slowdown": 89}
     assert (state.power_w, state.power_limit_w, state.max_clock_mhz) == (77.67, 700.0, 1980)
-    assert state.throttling == ("hw_thermal_slowdown",), "idle is no reason that slows"
+    assert state.throttling == ("hw_thermal_slowdown",), "idle is not a reason that slows"
     assert mig.mig_enabled
     assert mig.parts == (
         GpuPart(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
@@ -419,6 +420,44 @@ def test_a_driver_that_repeats_itself_all_day_does_not_use_up_the_time() -> None
     assert logs._parsed(quiet).cut == ""
 
 
+DENIED = "dmesg ended with status 1: dmesg: read kernel buffer failed: Operation not permitted"
+
+
+@pytest.mark.parametrize(
+    ("user", "output", "hint"),
+    [
+        (
+            1000,
+            {"problem": DENIED},
+            "run this as root, or as a member of the group systemd-journal",
+        ),
+        (1000, {"text": NO_LINES["no-permission"]}, "run this as root, or as a member of"),
+        (0, {"problem": DENIED}, "run the container with the capability SYSLOG"),
+        (1000, {"problem": "dmesg ended with status 1: nothing"}, ""),
+    ],
+)
+def test_a_log_that_may_not_be_read_says_who_may(
+    monkeypatch: pytest.MonkeyPatch, user: int, output: dict[str, str], hint: str
+) -> None:
+    said = [sources.CommandOutput(("dmesg",), **output)]
+    monkeypatch.setattr(sources, "run_commands", lambda commands, limit_s: iter(said))
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    problem = logs.journal(1.0).problem
+    assert problem.partition("; ")[2].startswith(hint)
+    assert bool(hint) == ("; " in problem)
+
+
+def test_a_log_file_of_root_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*given: object, **more: object) -> bytes:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(logs, "read_bounded", refuse)
+    for user, hint in ((1000, "; run this as root"), (0, "")):
+        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
+        found = log_file("kern.log", of_this_machine=True)
+        assert found.problem == f"kern.log: cannot be read: Permission denied{hint}"
+
+
 def test_a_driver_that_repeats_itself_does_not_hide_the_fault_before() -> None:
     noise = ("pcieport 0000:00:01.0: AER: Corrected error received: 0000:01:00.0\n",)
     read = logs._parsed(dmesg(CRASH, LOST, *noise * (logs.MAX_LINES + 5)))
@@ -813,7 +852,7 @@ def test_it_ends_in_time_whatever_hangs(kind: str, tmp_path: Path) -> None:
         return
     assert done.returncode == 0, done.stderr
     assert "not judged within 4 s: nothing was judged" in done.stderr
-    wait_until(lambda: has_ended(tmp_path), "the child was left behind")
+    wait_until(lambda: has_ended(tmp_path), "the child was left")
 
 
 def test_a_signal_ends_what_hangs_as_well(tmp_path: Path) -> None:
@@ -830,7 +869,7 @@ def test_a_signal_ends_what_hangs_as_well(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.communicate()
-    wait_until(lambda: has_ended(tmp_path), "the child was left behind")
+    wait_until(lambda: has_ended(tmp_path), "the child was left")
 
 
 def test_a_child_that_dies_is_inconclusive(tmp_path: Path) -> None:

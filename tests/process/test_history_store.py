@@ -18,8 +18,13 @@ pytest.importorskip("alembic")
 from portagpu.base.errors import StoreError, StoreNotFound
 from portagpu.reports.bundles.document import canonical
 from portagpu.reports.history.database import METADATA, VERSION_TABLE, VERSIONS
-from portagpu.reports.history.documents import read_document
-from portagpu.reports.history.store import Outcome, export_files, import_files, open_store
+from portagpu.reports.history.store import (
+    Outcome,
+    export_files,
+    import_files,
+    open_store,
+    read_document,
+)
 from portagpu.runs.results.run import Result, Verdict, read_json
 from tests.support import bundle_samples
 from tests.support.history_samples import measure, run, write

@@ -72,8 +72,8 @@ def test_writers_at_once_add_each_document_once(
     folder = tmp_path / "documents"
     documents(folder, 60)
     done = json.loads(child(str(WRITERS), "together", place, str(folder), "3").ok())
-    assert done["codes"] == [0, 0, 0], done["told"]
-    counts = Counter(line.rpartition(" node-1")[0] for line in done["told"])
+    assert done["codes"] == [0, 0, 0], done["reported"]
+    counts = Counter(line.rpartition(" node-1")[0] for line in done["reported"])
     assert counts == {"added": 60, "there already": 120}
     check_whole(place, 60)
 

@@ -216,8 +216,8 @@ def test_another_program_keeps_its_path(tmp_path: Path) -> None:
     """A user's own package, started with -m, that imports this one before its own modules."""
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "__init__.py").write_text("import portagpu\n")
-    (tmp_path / "mine" / "__main__.py").write_text("import beside\n")
-    (tmp_path / "beside.py").write_text("print('found')\n")
+    (tmp_path / "mine" / "__main__.py").write_text("import neighbour\n")
+    (tmp_path / "neighbour.py").write_text("print('found')\n")
     assert run(tmp_path, "-m", "mine").ok() == "found\n"
 
 

@@ -233,8 +233,8 @@ def test_a_clang_that_writes_nothing_is_reported(only):
 
 def test_options_of_the_environment_do_not_reach_clang(only, monkeypatch):
     monkeypatch.setenv("CCC_OVERRIDE_OPTIONS", "# +-O0")
-    write_clang(only, 'echo "told: $CCC_OVERRIDE_OPTIONS." >&2; exit 1')
-    with pytest.raises(CompileError, match=r"told: \."):
+    write_clang(only, 'echo "received: $CCC_OVERRIDE_OPTIONS." >&2; exit 1')
+    with pytest.raises(CompileError, match=r"received: \."):
         compile_source("", "gfx942")
 
 

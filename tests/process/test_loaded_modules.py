@@ -56,37 +56,37 @@ def loaded(words):
 
 json.dump([loaded(words) for words in json.load(sys.stdin)], sys.stdout)
 """
-HELP: Final = 30
+HELP: Final = 22
 """For the help of any verb: the command line itself, and the words of its options."""
 ROOMS: Final = {
     f"portagpu.{path.parent.name}" for path in (ROOT / "portagpu").glob("*/__init__.py")
 }
 """Folders of packages: modules without code, which do not count."""
 WORK: Final = {
-    "info --replay gpus.json": (0, 176),
-    "record recorded": (0, 168),
-    "monitor --dashboard -": (0, 25),
-    "bringup --list": (0, 45),
-    "health --gate healthcheck --replay gpus.json": (0, 49),
-    "conform --list": (0, 105),
-    "bench --list": (0, 92),
-    "profile --print --with nsys --tool-version 2025.1 -- true": (0, 64),
-    "collectives choose --target nvidia-h100-sxm --ranks 16 --bytes 1M": (0, 95),
-    "collectives verify --replay all_reduce.txt": (0, 142),
-    "collectives doctor log": (3, 85),
-    "trace summary a.sqlite": (0, 84),
-    "trace diff a.sqlite a.sqlite": (3, 86),
-    "port lint program.py": (1, 50),
-    "occupancy --arch sm_90 --threads 256 --regs 64 --plot plot.svg": (0, 51),
-    "plan --model llama-3.1-8b --target nvidia-h100-sxm --ranks 8 --batch 64": (0, 108),
-    "targets": (0, 37),
-    "matrix show x.json": (0, 182),
-    "matrix report x.json y.json -o matrix.html": (0, 186),
-    "matrix history import --store store.db x.json": (0, 78),
-    "fleet scripts -o scripts": (0, 45),
-    "fleet report x.json": (0, 133),
-    "report x.json": (0, 152),
-    "compile --arch nonsense": (2, 110),
+    "info --replay gpus.json": (0, 133),
+    "record recorded": (0, 125),
+    "monitor --dashboard -": (0, 21),
+    "bringup --list": (0, 37),
+    "health --gate healthcheck --replay gpus.json": (0, 39),
+    "conform --list": (0, 77),
+    "bench --list": (0, 73),
+    "profile --print --with nsys --tool-version 2025.1 -- true": (0, 52),
+    "collectives choose --target nvidia-h100-sxm --ranks 16 --bytes 1M": (0, 70),
+    "collectives verify --replay all_reduce.txt": (0, 108),
+    "collectives doctor log": (3, 64),
+    "trace summary a.sqlite": (0, 71),
+    "trace diff a.sqlite a.sqlite": (3, 73),
+    "port lint program.py": (1, 35),
+    "occupancy --arch sm_90 --threads 256 --regs 64 --plot plot.svg": (0, 41),
+    "plan --model llama-3.1-8b --target nvidia-h100-sxm --ranks 8 --batch 64": (0, 76),
+    "targets": (0, 33),
+    "matrix show x.json": (0, 136),
+    "matrix report x.json y.json -o matrix.html": (0, 137),
+    "matrix history import --store store.db x.json": (0, 59),
+    "fleet scripts -o scripts": (0, 37),
+    "fleet report x.json": (0, 108),
+    "report x.json": (0, 113),
+    "compile --arch nonsense": (2, 80),
 }
 """Words of a call -> its exit code, and the most modules that it may load in this process.
 

@@ -29,7 +29,7 @@ LIMIT_S = 120
 
 def _missing() -> str:
     if not RECORDINGS.is_dir():
-        return "no recordings beside this checkout"
+        return "no recordings next to this checkout"
     try:
         ctypes.CDLL(rocm_smi_replay.LIBRARY)
     except OSError:

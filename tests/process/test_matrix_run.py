@@ -18,7 +18,7 @@ from portagpu.base.installation import stated_gates
 from portagpu.base.paths import matrix_dir
 from portagpu.cli import main
 from portagpu.facts.targets import load_target
-from portagpu.reports.bundles.result_ids import stated_areas, stated_names
+from portagpu.reports.bundles.check import stated_areas, stated_names
 from portagpu.reports.proofs import run as matrix_run
 from portagpu.reports.proofs.run import (
     CannotRun,

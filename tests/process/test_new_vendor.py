@@ -17,12 +17,15 @@ if TYPE_CHECKING:
 FILES = {
     "acme-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n",
     "acme-1.0.dist-info/entry_points.txt": """
-        [portagpu.backends]
-        acme = acme_backend:PLUGIN
-        [portagpu.targets]
-        acme = acme_targets
-        [portagpu.formats]
-        acme-smi = acme_smi
+        [portagpu.packages]
+        acme = acme:PACKAGE
+    """,
+    "acme.py": """
+        from portagpu.plugin import VendorPackage
+
+        PACKAGE = VendorPackage(
+            backend="acme_backend:PLUGIN", formats="acme_smi", targets="acme_targets"
+        )
     """,
     "acme_backend.py": """
         from portagpu import Plugin, Status

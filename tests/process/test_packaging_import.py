@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import zipfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import portagpu
@@ -26,6 +28,29 @@ print(*sorted(new - set(sys.stdlib_module_names)))
 """
     loaded = child("-c", code).ok().split()
     assert loaded == ["portagpu"], f"importing portagpu also loads {loaded}"
+
+
+def test_a_zip_file_says_in_one_line_to_install_it(
+    child: Callable[..., Child], tmp_path: Path
+) -> None:
+    package = Path(portagpu.__file__).parent
+    with zipfile.ZipFile(tmp_path / "x.whl", "w") as archive:
+        for path in [
+            *package.glob("*.py*"),
+            *package.glob("cli/*.py"),
+            *package.glob("base/**/*.py"),
+        ]:
+            archive.write(path, str(path.relative_to(package.parent)))
+    code = f"""
+import sys
+sys.path.insert(0, {str(tmp_path / "x.whl")!r})
+from portagpu.cli import main
+raise SystemExit(main(["health"]))
+"""
+    ended = child("-c", code)
+    assert ended.code == 1
+    (line,) = ended.err.splitlines()
+    assert line.endswith(f"cannot run from it: install it with 'pip install {tmp_path}/x.whl'")
 
 
 def test_import_opens_no_device_reads_no_environment_and_starts_nothing(
@@ -98,7 +123,7 @@ import sys
 sys.modules["torch"] = None
 from portagpu.devices.discovery import statuses
 statuses()
-import portagpu_cpu
-print(portagpu_cpu.PLUGIN.name)
+from portagpu_cpu.plugin import PLUGIN
+print(PLUGIN.name)
 """
     assert child("-c", code).ok().strip() == "cpu"

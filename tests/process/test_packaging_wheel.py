@@ -122,10 +122,10 @@ def test_entry_points_are_the_command_and_the_backends(portagpu_wheel: Path) -> 
         parser = configparser.ConfigParser()
         parser.read_string(archive.read(path).decode("utf-8"))
     assert dict(parser["console_scripts"]) == {"portagpu": "portagpu.cli:main"}
-    assert dict(parser["portagpu.backends"]) == {
-        "cpu": "portagpu_cpu:PLUGIN",
-        "cuda": "portagpu_cuda.plugin:PLUGIN",
-        "rocm": "portagpu_rocm.plugin:PLUGIN",
+    assert dict(parser["portagpu.packages"]) == {
+        "cpu": "portagpu_cpu:PACKAGE",
+        "cuda": "portagpu_cuda:PACKAGE",
+        "rocm": "portagpu_rocm:PACKAGE",
     }
 
 

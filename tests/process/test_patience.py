@@ -275,7 +275,7 @@ def _begin(code: str) -> subprocess.Popen[bytes]:
     )
 
 
-def _is_told() -> bool:
+def _waits_are_counted() -> bool:
     file = Path("/proc/thread-self/schedstat")
     return file.exists() and file.read_text().split()[0] != "0"
 
@@ -288,7 +288,7 @@ def test_a_real_process_that_is_stopped_uses_up_its_limit() -> None:
             child.send_signal(signal.SIGSTOP)
             os.waitid(os.P_PID, child.pid, os.WSTOPPED)
             watch = PATIENCE.watch(0.2, child.pid)
-            wait_until(lambda: watch.over or not _is_told(), "the limit is not used up")
+            wait_until(lambda: watch.over or not _waits_are_counted(), "the limit is not used up")
             assert watch.starved.wall_s >= 0.1
         finally:
             child.kill()
@@ -315,7 +315,7 @@ def test_a_real_process_is_charged_what_it_ran() -> None:
         child.kill()
     # the rest of the wall time is what it waited, which does not count
     assert 60.0 - wall_s <= left_s
-    assert left_s <= 60.0 - 0.19 or not _is_told()
+    assert left_s <= 60.0 - 0.19 or not _waits_are_counted()
 
 
 def test_a_problem_says_whether_the_machine_was_busy(machine: Machine) -> None:

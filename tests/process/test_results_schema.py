@@ -277,7 +277,7 @@ def test_a_value_may_be_words_that_words_were_expected_of() -> None:
     result = measure(value="off", unit=None, spread=None, expected=ON)
     assert Result.from_json(result.to_json()) == result
     nothing = measure(value=None, unit=None, spread=None, expected=ON)
-    assert nothing.expected == ON, "what is expected can be told without a value"
+    assert nothing.expected == ON, "what is expected can be stated without a value"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -191,6 +192,34 @@ def test_a_child_that_cannot_be_started_leaves_no_descriptor(
     monkeypatch.setattr(sys, "executable", "")
     with pytest.raises(PortagpuError, match="which program it is"):
         Subprocess("acts")
+    assert open_files() == before
+
+
+@pytest.mark.parametrize("begun", ["program", "Python"])
+def test_a_signal_that_comes_while_a_child_begins_leaves_none(
+    begun: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The interpreter of the child hangs, so that it never sees that its channel is closed."""
+    (tmp_path / "sitecustomize.py").write_text(
+        f"import os, pathlib, time\npathlib.Path({str(tmp_path / 'pid')!r}).write_text("
+        "str(os.getpid()))\ntime.sleep(600)  # allowed: it hangs\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    execute, pids = subprocess.Popen._execute_child, []  # type: ignore[attr-defined]
+
+    def interrupted(self: Any, *given: Any) -> None:
+        execute(self, *given)
+        pids.append(self.pid)
+        if begun == "Python":
+            wait_until((tmp_path / "pid").exists, "no child began")
+        raise KeyboardInterrupt
+
+    before = open_files()
+    with monkeypatch.context() as patched:
+        patched.setattr(subprocess.Popen, "_execute_child", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            Subprocess("acts")
+    assert is_gone(pids[0])
     assert open_files() == before
 
 

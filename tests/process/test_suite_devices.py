@@ -11,9 +11,9 @@ import pytest
 
 from portagpu import cli
 from portagpu.checks.bringup.checks import numerics
-from portagpu.checks.bringup.context import Context, MachineUnderTest
 from portagpu.checks.bringup.device import CheckedDevice
 from portagpu.checks.bringup.gates import load_gates
+from portagpu.checks.bringup.run import Context, MachineUnderTest
 from portagpu.runs.engine import add_result
 from portagpu.runs.results.run import Evidence, Result, Verdict, new_run
 from portagpu.runs.world import Ranks
@@ -40,10 +40,10 @@ WRONG, CLOSED = 2, 3
 GATE = next(gate for gate in load_gates() if gate.id == "numerics")
 MODULE = f"""
 import torch
-from portagpu_cpu import CpuPlugin
+from portagpu_cpu.plugin import CpuPlugin
 
 class Many(CpuPlugin):
-    '''Four CPUs beside each other, of which one multiplies wrong and one does not open.'''
+    '''Four CPUs, of which one multiplies wrong and one does not open.'''
     name = "many"
     shared = False
     def count(self):

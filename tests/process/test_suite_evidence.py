@@ -112,7 +112,7 @@ def mine(): return 1
 @case("rng/parameter", spec="Hides the device.", params={"gpu": ("a",), "n": (1,)})
 def test_parameter(gpu, n): pass
 
-@case("rng/beside", spec="Hides torch.", params={"torch": ("a",)})
+@case("rng/second-parameter", spec="Hides torch.", params={"torch": ("a",)})
 def test_next_to(torch, backend): pass
 
 @case("rng/fixture", spec="Hides the ranks.")

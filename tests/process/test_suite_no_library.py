@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("forked")]
 
 MODULE = """
 from portagpu.devices.contract import Capability
-from portagpu_cpu import CpuPlugin
+from portagpu_cpu.plugin import CpuPlugin
 from tests.process.test_suite_no_library import NoLibrary
 
 class Alone(CpuPlugin):

@@ -13,7 +13,7 @@ from portagpu.base.errors import PortagpuError
 from portagpu.base.patience import Limits
 from portagpu.runs.world import Ranks
 from portagpu.suites.conformance import runner
-from portagpu.suites.conformance.child import Child, SuiteError
+from portagpu.suites.conformance.messages import Child, SuiteError
 from portagpu.suites.conformance.session import Session
 from tests.support import registry_state
 from tests.support.case_files import conform, write_cases
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("forked")]
 
 MODULE = """
 import os
-from portagpu_cpu import CpuPlugin
+from portagpu_cpu.plugin import CpuPlugin
 
 class Odd(CpuPlugin):
     name = "odd"
@@ -44,9 +44,12 @@ CHANGES = {
     "lists no capabilities": ("handle.capabilities = None", "'NoneType' object is not iterable"),
     "has no library for ranks": ("handle.comm = None", "no attribute 'version'"),
     "has no versions": ("handle.versions = None", "'NoneType' object is not a mapping"),
-    "has a version that is no text": ("handle.versions = {'driver': 5}", "its driver is 5 instead"),
-    "has a product that is no text": ("handle.product = b'GPU'", "its product is b'GPU' instead"),
-    "raises what is no exception": ("raise BaseException('odd')", "BaseException: odd"),
+    "has a version that is not text": (
+        "handle.versions = {'driver': 5}",
+        "its driver is 5 instead",
+    ),
+    "has a product that is not text": ("handle.product = b'GPU'", "its product is b'GPU' instead"),
+    "raises what is not an exception": ("raise BaseException('odd')", "BaseException: odd"),
     "aborts": ("os.write(2, b'no such queue\\n'); os.abort()", "SIGABRT: no such queue"),
     "aborts silently": ("os.abort()", "SIGABRT: Fatal Python error: Aborted"),
 }

@@ -158,7 +158,7 @@ def test_a_plugin_that_states_something_else_is_refused_in_one_line(
     tmp_path: Path, stated: str, said: str
 ) -> None:
     module = (
-        "from portagpu_cpu import CpuPlugin\n"
+        "from portagpu_cpu.plugin import CpuPlugin\n"
         f'class Odd(CpuPlugin):\n    name = "quirky"\n    {stated}\n'
         "PLUGIN = Odd()\n"
     )
@@ -173,7 +173,7 @@ def test_a_plugin_that_states_something_else_is_refused_in_one_line(
 
 QUIRKY = """
 from portagpu.devices.contract import Override
-from portagpu_cpu import CpuPlugin
+from portagpu_cpu.plugin import CpuPlugin
 
 URL = "https://example.org"
 

@@ -18,11 +18,10 @@ pytest.importorskip("torch")
 from portagpu.base.errors import TargetNotFound, UnknownBackend
 from portagpu.base.patience import Patience
 from portagpu.runs.results.run import Evidence, Result, Verdict
-from portagpu.suites.conformance import ConformOptions, Selection, list_cases
-from portagpu.suites.conformance import child as suite_child
+from portagpu.suites.conformance import ConformOptions, Selection, list_cases, messages, runner
 from portagpu.suites.conformance import conform as run_suite
-from portagpu.suites.conformance.child import SuiteError
-from portagpu.suites.conformance.select import SelectionError
+from portagpu.suites.conformance.engine import SelectionError
+from portagpu.suites.conformance.messages import SuiteError
 from tests.support.case_files import Recorder, by_id, conform, write_cases
 from tests.support.waits import wait_until
 
@@ -225,6 +224,22 @@ def test_names_that_do_not_exist_are_refused_before_anything_runs() -> None:
         conform("cpu", selection=Selection(only=("rgn",)))
 
 
+def test_an_unknown_case_is_refused_before_torch_is_imported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun: list[str] = []
+    monkeypatch.setattr(runner, "judge_cases", lambda *given, **more: begun.append("judge"))
+    for name in ("rgn", "rng/seed-repeat", "rgn/*"):
+        with pytest.raises(SelectionError, match="no case is called"):
+            run_suite(ConformOptions(selection=Selection(only=("rng", name))))
+    assert not begun
+    # a name that the suite writes needs no list of the cases
+    monkeypatch.setattr(runner, "Child", lambda *given: begun.append("list"))
+    names = ("rng", "rng/seed-*", "rng/seed-repeats", "rng/seed-repeats[x]")
+    run_suite(ConformOptions(selection=Selection(only=names)))
+    assert begun == ["judge"]
+
+
 CALLER = """
 import json, sys
 from pathlib import Path
@@ -377,7 +392,7 @@ def test_compiled_code_is_kept_in_a_folder_that_nobody_else_can_make(
     # torch's own default is a name in the temporary folder that every user can guess
     # (torch/_inductor/runtime/cache_dir_utils.py, default_cache_dir)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with suite_child.Child(tmp_path) as child:
+    with messages.Child(tmp_path) as child:
         # the kernel has not laid it out at once
         said = wait_until(Path(f"/proc/{child.pid}/environ").read_bytes, "it has no environment")
         environment = said.split(b"\0")
@@ -396,7 +411,7 @@ def test_a_process_that_cannot_be_started_leaves_nothing(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(sys, "executable", "/proc/none")
     with pytest.raises(OSError, match="/proc/none"):
-        suite_child.Child(tmp_path)
+        messages.Child(tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -473,6 +488,6 @@ def test_a_suite_that_is_killed_before_it_starts_is_one_sentence(
     code = f"import os, sys; print({said!r}, file=sys.stderr, flush=True); os.kill(os.getpid(), 9)"
     (tmp_path / "dies.py").write_text(code, "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(suite_child, "_PYTEST", "dies")
+    monkeypatch.setattr(messages, "_PYTEST", "dies")
     with pytest.raises(SuiteError, match=f"the suite cannot run: its process died of {end}$"):
         list_cases(folder=tmp_path)

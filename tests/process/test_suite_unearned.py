@@ -62,13 +62,13 @@ def test_dies(world, value): assert world(2, dies_for_two, value=value) == [valu
     assert "suite/world-of-collectives-dies" not in results
     only = Selection(only=("collectives/dies[value1]",))
     (alone,) = conform("cpu", folder=tmp_path, selection=only)
-    assert alone.verdict is Verdict.PASS, "a form that is not asked for was run beside it"
+    assert alone.verdict is Verdict.PASS, "a form that is not asked for was run too"
 
 
 SEGFAULTS_ONCE = """
 import os, signal
 from pathlib import Path
-from portagpu_cpu import CpuPlugin
+from portagpu_cpu.plugin import CpuPlugin
 
 class Once(CpuPlugin):
     name = "once"
@@ -162,7 +162,7 @@ def test_an_area_of_which_nothing_is_judged_is_reported() -> None:
 
 OVERRIDES_ALL = """
 from portagpu.devices.contract import Override
-from portagpu_cpu import CpuPlugin
+from portagpu_cpu.plugin import CpuPlugin
 from portagpu_cpu.backend import CpuBackend
 
 class Broken(CpuBackend):

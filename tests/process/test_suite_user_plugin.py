@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("forked")]
 
 BROKEN = """
-from portagpu_cpu import CpuPlugin
+from portagpu_cpu.plugin import CpuPlugin
 from portagpu_cpu.backend import CpuBackend
 
 class Faulty(CpuBackend):
@@ -134,7 +134,7 @@ def test_strict_fails_what_was_not_judged(project: Path, tmp_path: Path) -> None
 
 QUIRKY = """
 from portagpu.devices.contract import Override
-from portagpu_cpu import CpuPlugin
+from portagpu_cpu.plugin import CpuPlugin
 
 class Quirky(CpuPlugin):
     name = "quirky"

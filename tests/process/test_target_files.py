@@ -246,7 +246,7 @@ def test_the_example_of_the_guide_is_a_valid_target() -> None:
     assert target.expected_failures[0].case_id_pattern == "memory/*[float64]"
     assert target.claims == ("collectives", "streams")
     taken = {each for one in each_target() for each in one.match.pci_ids}
-    assert not taken & set(target.match.pci_ids), "beside the others the example is refused"
+    assert not taken & set(target.match.pci_ids), "together with the others the example is refused"
 
 
 def test_files_are_checked_from_the_command_line(tmp_path, capsys):

@@ -171,7 +171,7 @@ def test_its_health_and_its_log_are_judged(run: Run, text: Path, tmp_path: Path)
     failed = {each["id"]: each for each in results if each["verdict"] == "FAIL"}
     said = " ".join(each["reason"] for each in failed.values())
     assert "0000:41:00.0: slowed by fan_stopped: check air flow" in said
-    assert "quiet_mode" not in said, "what somebody has set is no fault"
+    assert "quiet_mode" not in said, "what somebody has set is not a fault"
     assert "0000:41:00.0: 12 pages are retired (all 12), and 10 are the limit" in said
     assert "0000:81:00.0" not in said
     (event,) = (each for each in results if "board stopped" in (each["reason"] or ""))

@@ -58,7 +58,7 @@ def _child(program: str, *path: Path) -> str:
         ),
         (("'12.8'", "None\nxpu = '20250101'\nunused = None"), "cpu"),
     ],
-    ids=["cuda", "cpu", "cpu-plain", "rocm-beside-cuda", "rocm", "last-assignment-counts"],
+    ids=["cuda", "cpu", "cpu-plain", "rocm-and-cuda", "rocm", "last-assignment-counts"],
 )
 def test_kind_is_decided_by_the_toolkits(tmp_path: Path, edit: tuple[str, str], kind: str) -> None:
     build = read_build(_package(tmp_path, CUDA.replace(*edit)))

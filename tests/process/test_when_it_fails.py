@@ -15,11 +15,18 @@ from portagpu.checks.bringup.device_properties import ROWS
 from portagpu.checks.collectives_doctor import known_findings
 from portagpu.checks.recordings.replay import Recording
 from portagpu.runs.results import advice
-from portagpu.runs.results.expectations import at_least, at_most, exactly, expected_in_words, within
-from portagpu.runs.results.judgement import Judgement, combine
+from portagpu.runs.results.result import Judgement, combine
 from portagpu.runs.results.run import Result, Run
 from portagpu.runs.results.verdicts import Verdict
-from portagpu.runs.results.wording import failures_text, headline
+from portagpu.runs.results.wording import (
+    at_least,
+    at_most,
+    exactly,
+    expected_in_words,
+    failures_text,
+    headline,
+    within,
+)
 from portagpu.suites.conformance import list_cases
 from portagpu.suites.performance.cases import FURTHER_IDS, metrics
 from portagpu.traces.analysis import diagnose
@@ -151,7 +158,7 @@ def ids() -> Iterator[tuple[str, str]]:
     yield from (("trace", f"trace/diagnose/{name}") for name in diagnose.known_findings())
 
 
-RUN = set(first_words("checks/bringup/run.py", "result"))
+RUN = set(first_words("checks/bringup/run.py", "result")) - OF_NO_CHECK
 SUITE = {"contents", "expected-failure-1", "override-2", "world-of-collectives-x", "unjudged-rng"}
 
 

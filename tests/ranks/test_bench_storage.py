@@ -13,8 +13,7 @@ import pytest
 from portagpu.base.errors import Unsupported
 from portagpu.runs.results.run import Result, Verdict
 from portagpu.suites.performance.cases import plan
-from portagpu.suites.performance.samples import take_turns
-from portagpu.suites.performance.timing import Effort
+from portagpu.suites.performance.timing import Effort, take_turns
 from portagpu_cuda.libraries import STORAGE as CUFILE
 from portagpu_cuda.libraries import counts_of
 from portagpu_rocm.libraries import STORAGE as HIPFILE

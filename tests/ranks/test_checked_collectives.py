@@ -151,7 +151,9 @@ def test_an_op_is_stated_by_its_name_in_every_form() -> None:
 
     forms = (dist.ReduceOp.MAX, dist.ReduceOp(dist.ReduceOp.MAX))
     calls = [call_of_tensor("all_reduce", torch.ones(2), op=op) for op in forms]
-    assert [call.reduce_op for call in calls] == ["MAX", "MAX"], "an address is no name of an op"
+    assert [call.reduce_op for call in calls] == ["MAX", "MAX"], (
+        "an address is not the name of an op"
+    )
 
 
 def test_without_a_group_it_says_what_to_call() -> None:

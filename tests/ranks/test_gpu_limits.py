@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 from portagpu.base.documents import decode
-from portagpu.checks.bringup import context as contexts
+from portagpu.checks.bringup import run as contexts
 from portagpu.checks.bringup.checks import (
     collectives,
     identity,
@@ -21,9 +21,9 @@ from portagpu.checks.bringup.checks import (
     sustained,
     transfers,
 )
-from portagpu.checks.bringup.context import Context, MachineUnderTest
 from portagpu.checks.bringup.device import CheckedDevice
 from portagpu.checks.bringup.gates import load_gates
+from portagpu.checks.bringup.run import Context, MachineUnderTest
 from portagpu.devices import registry
 from portagpu.runs.results.run import Verdict
 from portagpu.runs.world import RankOutcome, Ranks, RankState, WorldOutcome
@@ -260,7 +260,7 @@ def test_a_case_on_ranks_has_the_time_of_two_starts_and_no_other_has():
 
 
 def test_what_gpus_need_to_start_is_stated_and_a_cpu_needs_none():
-    from portagpu_cpu import CpuPlugin
+    from portagpu_cpu.plugin import CpuPlugin
     from portagpu_cuda.plugin import CudaPlugin
     from portagpu_rocm.plugin import RocmPlugin
 

@@ -436,7 +436,7 @@ CAUGHT = [
      ("at element 11 of 12", "(1 of 12 elements are wrong)")),
     ("scatter: everywhere: changes its input", [call("scatter", root=2)],
      ("rank 2", "what the call only reads was changed")),
-    ("all_to_all_single: everywhere: writes behind the end", [call("all_to_all_single")],
+    ("all_to_all_single: everywhere: writes after the end", [call("all_to_all_single")],
      ("wrote 0 after",)),
     ("all_to_all_single: of parts of different sizes: raises",
      [call("all_to_all_single", uneven=True, dtype="int64", shape="flat")],

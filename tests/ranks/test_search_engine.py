@@ -42,7 +42,7 @@ BUSY = Starvation(wall_s=40.0, waited_s=24.4, load=31.2, cpus=2)
 
 
 def undisturbed(outcome: WorldOutcome) -> WorldOutcome:
-    """The outcome as it is on a quiet machine: what else runs here is no part of a test."""
+    """The outcome as it is on a quiet machine: what else runs here is not part of a test."""
 
     def quiet(each: RankOutcome) -> RankOutcome:
         value, starved = each.value, each.starved and QUIET

@@ -1,4 +1,4 @@
-"""Torch's operators against float64: bounds worked by hand, a right device, and faults told."""
+"""Torch's operators against float64: bounds worked by hand, a right device, and reported faults."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("expecttest")
 
-from portagpu.suites.search.operators.classes import FACTOR, growth, unit_roundoff
+from portagpu.suites.search.operators.calls import FACTOR, growth, unit_roundoff
 from portagpu.suites.search.operators.samples import shown
 from tests.conftest import ROOT
 

@@ -89,7 +89,7 @@ SEEDS: Final = dict.fromkeys(SEARCHED, 1) | {
 }
 """Of which an early program finds each fault, as measured: the 19th at the latest."""
 PROGRAMS: Final = 400
-"""So many run where a fault is not found. ``tests/deep/test_fault_score.py`` draws new seeds."""
+"""This many run where a fault is not found. ``tests/deep/test_fault_score.py`` draws new seeds."""
 
 
 def random_programs(

@@ -13,7 +13,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from portagpu.suites.performance import load_ranks, matmul, samples, timing
+from portagpu.suites.performance import load_ranks, matmul, timing
 from portagpu.suites.performance.cases import load_area
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def both_ways_that_flip_a_bit(rank: Any, **arguments: Any) -> Any:
 
 
 def peers_of_which_one_is_wrong(rank: Any, **arguments: Any) -> Any:
-    right, calls = samples.first_wrong_byte, 0
+    right, calls = timing.first_wrong_byte, 0
 
     def first_wrong(found: Any, expected: Any) -> str:
         nonlocal calls
@@ -134,11 +134,11 @@ def peers_of_which_one_is_wrong(rank: Any, **arguments: Any) -> Any:
         answer: str = right(found, expected)
         return answer
 
-    samples.first_wrong_byte = first_wrong
+    timing.first_wrong_byte = first_wrong
     return load_area("transfer").between_devices(rank, **arguments)
 
 
-def reduce_that_tells_its_environment(rank: Any, **arguments: Any) -> Any:
+def reduce_that_reports_its_environment(rank: Any, **arguments: Any) -> Any:
     found = load_area("collectives").collective(rank, **arguments)
     found["notes"]["seen"] = os.environ.get("EXAMPLE_NO_P2P")
     return found
@@ -483,7 +483,7 @@ def sustain_with_a_flipped_bit(rank: Any, **arguments: Any) -> Any:
         nonlocal calls
         calls += 1
         right(work)
-        # the first is the reference, the second only tells how long one takes
+        # the first is the reference, the second only shows how long one takes
         if calls > 2:
             work.result[5, 5] = -work.result[5, 5]
 
@@ -520,7 +520,7 @@ def sustain_by_a_clock_of_steps(rank: Any, **arguments: Any) -> Any:
     return load_ranks.sustain(rank, **arguments)
 
 
-def sustain_beside_work_that_slows_it_down(rank: Any, **arguments: Any) -> Any:
+def sustain_during_work_that_slows_it_down(rank: Any, **arguments: Any) -> Any:
     """Products that take 20 ms each from the third on."""
     right, calls = matmul.multiply, 0
 

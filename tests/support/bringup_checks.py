@@ -7,13 +7,13 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from portagpu.runs.results.expectations import exactly
 from portagpu.runs.results.run import Verdict
+from portagpu.runs.results.wording import exactly
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from portagpu.checks.bringup.context import Context
+    from portagpu.checks.bringup.run import Context
     from portagpu.runs.results.run import Result
     from portagpu.runs.world import Rank
 

@@ -1,6 +1,6 @@
 """Checks the pages of the built book: ``python tests/support/built_book.py build/book``.
 
-A page may load nothing from elsewhere, so that the book opens without a network and tells nobody
+A page may load nothing from elsewhere, so that the book opens without a network and informs nobody
 who reads it. Each link inside the book leads to a file, and to an element with that id.
 """
 

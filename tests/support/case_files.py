@@ -53,7 +53,7 @@ def by_id(results: list[Result]) -> dict[str, Result]:
 
 @dataclass
 class Recorder(Progress):
-    """What an engine told; ``ended`` says why nothing more is to begin."""
+    """What an engine reported; ``ended`` says why nothing more is to begin."""
 
     ended: Callable[[], str] = str
     devices: list[OpenedDevice] = field(default_factory=list)

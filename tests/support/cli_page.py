@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from portagpu.base.installation import WRITE_ANEW
+from portagpu.base.installation import WRITE_PAGES
 from portagpu.cli import VERBS
 from portagpu.cli._call import app
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _HEAD: Final = f"""\
 # The command line
 
-Written by `{WRITE_ANEW}` from the commands themselves: what `--help` says of every verb. Each verb
+Written by `{WRITE_PAGES}` from the commands themselves: what `--help` says of every verb. Each verb
 also has `-h` and `--help`.
 
 | verb | what it does |

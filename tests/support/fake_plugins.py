@@ -79,8 +79,9 @@ def install(
     *,
     vendors: dict[str, str] | None = None,
     metadata: bool = True,
+    **groups: dict[str, str],
 ) -> None:
-    """Put modules and a distribution that declares backends and vendors into ``folder``."""
+    """Put modules and a distribution into ``folder``; ``groups`` are further entry points."""
     for name, source in (modules or {}).items():
         (folder / f"{name}.py").write_text(textwrap.dedent(source), encoding="utf-8")
     info = folder / f"{distribution.replace('-', '_')}-1.0.dist-info"
@@ -88,8 +89,7 @@ def install(
     if metadata:
         text = f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n"
         (info / "METADATA").write_text(text, encoding="utf-8")
-    groups = {"portagpu.backends": entry_points, "portagpu.vendors": vendors or {}}
     text = ""
-    for group, points in groups.items():
-        text += f"[{group}]\n" + "".join(f"{name} = {at}\n" for name, at in points.items())
+    for group, points in {"backends": entry_points, "vendors": vendors or {}, **groups}.items():
+        text += f"[portagpu.{group}]\n" + "".join(f"{name} = {at}\n" for name, at in points.items())
     (info / "entry_points.txt").write_text(text, encoding="utf-8")

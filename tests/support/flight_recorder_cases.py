@@ -108,7 +108,7 @@ def _operations() -> list[DumpCase]:
         if operation == "all_to_all":
             says = "UNDECIDED"
         call = event(operation, SQUARE, taken)
-        found.append(_pair(f"two alike: {operation}", call, call, says, *RUNNING))
+        found.append(_pair(f"two of the same: {operation}", call, call, says, *RUNNING))
     return found
 
 
@@ -149,7 +149,7 @@ def torch_cases() -> list[DumpCase]:
     broken = event("all_reduce", SQUARE, [[5, 4]], number=2)
     size, kind = "SIZE_OR_SYNTAX_MISMATCH", "COLLECTIVE_TYPE_MISMATCH"
     found = [
-        _pair("alike", SUM, SUM, "FULLY_MATCHED", *RUNNING),
+        _pair("the same", SUM, SUM, "FULLY_MATCHED", *RUNNING),
         _pair("another operation", SUM, event("all_gather", SQUARE, SQUARE), kind, "operation"),
         _pair("all_to_all", exchange, exchange, "UNDECIDED", *RUNNING),
         _pair("input size", SUM, event("all_reduce", [[5, 4]], SQUARE), size, "shape"),

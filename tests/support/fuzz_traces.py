@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from portagpu.facts.captures.model import Capture
 
 RECORDINGS = ROOT / "tests/recordings"
-LONGEST_S = 20.0
+MAX_S = 20.0
 """Of a processor for one input, which takes milliseconds; the machine may be busy."""
-MOST_BYTES = 1 << 30
+MAX_BYTES = 1 << 30
 """Of address space beyond what is in use before the first input."""
 _NUMBERS = (
     b"-1",
@@ -220,7 +220,7 @@ def check(path: Path) -> str | None:
         wrong = traceback.format_exc()
     # allowed: of CPU time, and nothing comes near the limit
     took = time.process_time() - began
-    return wrong or (f"took {took:.0f} s" if took > LONGEST_S else None)
+    return wrong or (f"took {took:.0f} s" if took > MAX_S else None)
 
 
 def _wrong(capture: Capture) -> str | None:
@@ -260,7 +260,7 @@ def main() -> int:
         files = seeds(Path(folder))
         path = Path(folder) / "input"
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + 4 * MOST_BYTES, resource.RLIM_INFINITY))
+        resource.setrlimit(resource.RLIMIT_AS, (used + 4 * MAX_BYTES, resource.RLIM_INFINITY))
         for number, (kind, name, data) in enumerate(
             inputs(files, options.count, options.seed, options.only)
         ):

@@ -34,7 +34,7 @@ from tests.support.fuzz_formats import TooSlow, fixtures, format_modules, stop
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MOST_GROWTH: Final = 9.0
+MAX_GROWTH: Final = 9.0
 """CPU time at n bytes over that at a quarter of them."""
 NOISE_S: Final = 0.5
 """CPU time that a text may take without a closer look."""
@@ -66,7 +66,7 @@ class Growth(NamedTuple):
 
     @property
     def is_fault(self) -> bool:
-        grown = self.quarter is not None and self.seconds > MOST_GROWTH * max(self.quarter, 0.02)
+        grown = self.quarter is not None and self.seconds > MAX_GROWTH * max(self.quarter, 0.02)
         return grown or self.outcome not in ("findings", "refused")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from typing import Any, Final
 
-from portagpu.base.installation import WRITE_ANEW
+from portagpu.base.installation import WRITE_PAGES
 from tests.conftest import ROOT
 
 DATA: Final = ROOT / "tests/support/health_expectations.toml"
@@ -13,7 +13,7 @@ VENDORS: Final = ("nvidia", "amd")
 _HEAD: Final = f"""\
 # What others expect of a healthy node
 
-Written by `{WRITE_ANEW}` from `tests/support/health_expectations.toml`.
+Written by `{WRITE_PAGES}` from `tests/support/health_expectations.toml`.
 
 Four lists say what a GPU node should pass: ClusterMAX's health checks, NVIDIA's DCGM diagnostics,
 AMD's RVS, and AMD's system acceptance. This page maps each of their items to the checks here, for
@@ -28,7 +28,7 @@ tool tests its hardware more deeply. Run it as well.
 | not covered | there is no such check |
 
 Ids are those of [when-it-fails.md](when-it-fails.md) and [performance.md](performance.md). A check
-may ask for less than the item that it stands beside; the last column says what is missing. Which
+may ask for less than the item next to it; the last column says what is missing. Which
 figures judge is in [targets.md](targets.md#what-a-figure-judges).
 """
 

@@ -25,7 +25,7 @@ from portagpu.reports.history.store import Outcome, import_files, open_store
 
 
 def child(place: str, folder: str, first: int = 0) -> tuple[int, int]:
-    """A process that imports; the other end of its pipe tells what it has finished.
+    """A process that imports; the other end of its pipe says what it has finished.
 
     It begins with file number ``first``: a killed one has no time to look at all files again.
     """
@@ -64,7 +64,7 @@ def wait_for(pipe: int, count: int) -> bytes:
 
 def kill(place: str, folder: str, count: int) -> dict[str, object]:
     random_ = random.Random(16)  # noqa: S311 - moments
-    told: list[str] = []
+    reported: list[str] = []
     killed = at_work = 0
     for number in range(count):
         pid, pipe = child(place, folder, random_.randrange(300))
@@ -75,15 +75,15 @@ def kill(place: str, folder: str, count: int) -> dict[str, object]:
         killed += os.WIFSIGNALED(os.waitpid(pid, 0)[1])
         said = [line for line in lines(pipe, early) if line.startswith(Outcome.ADDED)]
         at_work += bool(said)
-        told += [line.split()[1] for line in said]
-    return {"killed": killed, "at_work": at_work, "told": told}
+        reported += [line.split()[1] for line in said]
+    return {"killed": killed, "at_work": at_work, "reported": reported}
 
 
 def together(place: str, folder: str, count: int) -> dict[str, object]:
     children = [child(place, folder) for _ in range(count)]
-    told = [line for _, pipe in children for line in lines(pipe)]
+    reported = [line for _, pipe in children for line in lines(pipe)]
     codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid, _ in children]
-    return {"codes": codes, "told": [line for line in told if line != "open"]}
+    return {"codes": codes, "reported": [line for line in reported if line != "open"]}
 
 
 if __name__ == "__main__":

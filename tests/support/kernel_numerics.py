@@ -172,7 +172,7 @@ def check_adamw_step():
                 if not torch.equal(inner[1], gradient):
                     problems.append("the gradient was changed")
                 if any((each[part] != 7).any() for each in buffers for part in ENDS):
-                    problems.append("something behind an end was written")
+                    problems.append("something outside the ends was written")
                 yield f"{dtype},{shape},{settings['step']}", "; ".join(filter(None, problems))
 
 

@@ -77,9 +77,9 @@ class Bench:
         self.timed.append(self.ran[-1])
         return TIMES[self.ran[-1]]
 
-    def tune(self, *, anew=False, x=X):
+    def tune(self, *, again=False, x=X):
         """What is tuned, as its place in ``CONFIGS``; ``again`` is as another process would."""
-        if anew:
+        if again:
             tuning._checked.clear()
         self.ran, self.timed = [], []
         entry = dataclasses.replace(tuning.TUNABLE["softmax"], run=self.run)
@@ -173,7 +173,7 @@ def check_kept():
         assert b.kept() == [FASTEST_THREE[0]]
         assert b.tune() == FASTEST_THREE[0]
         assert b.ran == [], "this process has checked it"
-        assert b.tune(anew=True) == FASTEST_THREE[0]
+        assert b.tune(again=True) == FASTEST_THREE[0]
         assert {*b.ran} == {FASTEST_THREE[0]}, "what the cache names is checked once"
         assert not b.timed
         b.tune(x=X[:, :16].contiguous())
@@ -186,7 +186,7 @@ def check_kept_and_wrong():
         with bench() as b:
             b.tune()
             setattr(b, fault, {FASTEST_THREE[0]})
-            assert b.tune(anew=True) == FASTEST_THREE[1]
+            assert b.tune(again=True) == FASTEST_THREE[1]
             assert FASTEST_THREE[0] not in b.timed
             assert b.kept() == [FASTEST_THREE[1]], "the cache still names the wrong one"
 
@@ -196,10 +196,10 @@ def check_kept_nonsense():
         b.tune()
         (file,) = b.cache.folder.glob("*.json")
         file.write_text("")
-        assert b.tune(anew=True) == FASTEST_THREE[0]
+        assert b.tune(again=True) == FASTEST_THREE[0]
         for nonsense in ({}, {"config": 5}, {"config": -1}, {"config": True}):
             b.cache.put(file.stem, nonsense)
-            assert b.tune(anew=True) == FASTEST_THREE[0]
+            assert b.tune(again=True) == FASTEST_THREE[0]
             assert b.timed
             assert b.kept() == [FASTEST_THREE[0]]
 

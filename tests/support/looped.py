@@ -14,7 +14,7 @@ def looped(names: str, values: Iterable[Any]) -> Callable[[Callable[..., None]],
     """Call a test once for each value, as ``parametrize`` does, but as one test.
 
     ``names`` has the arguments, with commas between them; a value is a tuple where they are
-    several. A failure tells the values with which it came, and ends the test. Each call has a
+    several. A failure names the values with which it came, and ends the test. Each call has a
     ``tmp_path`` of its own.
     """
     arguments = [name.strip() for name in names.split(",")]

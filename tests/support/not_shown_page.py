@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from portagpu.base.installation import WRITE_ANEW
+from portagpu.base.installation import WRITE_PAGES
 from portagpu.reports.bundles.files import read_files
 from portagpu.runs.results.verdicts import Evidence
 from tests.support.cli_page import cell
@@ -26,13 +26,13 @@ _SECTION: Final = re.compile(r"^## (What (?:it|the \w+) (?:does|do) not \w+.*)$"
 _HEAD: Final = f"""\
 # What a pass does not show
 
-Written by `{WRITE_ANEW}`.
+Written by `{WRITE_PAGES}`.
 
 A PASS says: each check that counts ran, on the devices that the report names, and found what its
 expectation says. It is a statement about that hour and those versions. It does not say that the
 machine is good for everything. This page gathers what stays open.
 
-- **A PASS with "unverified" beside it** measured things that nothing judges. `--strict` lowers
+- **A PASS with "unverified" next to it** measured things that nothing judges. `--strict` lowers
   such a PASS to UNVERIFIED.
 - **SKIP** counts for nothing: the hardware has no such feature.
 - **A figure inside its range** is what the named source expects. If the source is somebody's

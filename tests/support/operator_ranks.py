@@ -58,7 +58,7 @@ def _with_fault(rank: Rank, area: str, name: str, pair: list[str]) -> str:
         return judged(rank.gpu, *pair).difference
 
 
-def _told(rank: Rank, area: Area) -> str:
+def _reason(rank: Rank, area: Area) -> str:
     database.operators.cache_clear()
     try:
         area.listed(rank.gpu)
@@ -69,7 +69,7 @@ def _told(rank: Rank, area: Area) -> str:
 
 def _without_expecttest(rank: Rank, area: Area) -> str:
     sys.modules["expecttest"] = None  # type: ignore[assignment]
-    reported = _told(rank, area)
+    reported = _reason(rank, area)
     del sys.modules["expecttest"]
     return reported
 
@@ -80,9 +80,9 @@ def _other_databases(rank: Rank, area: Area) -> dict[str, str]:
     other = type("OpInfo", (), dict.fromkeys(database._NEEDED))()
     del type(other).get_decorators
     invocations.op_db = [other]
-    lacking = _told(rank, area)
+    lacking = _reason(rank, area)
     del invocations.op_db
-    return {"no get_decorators": lacking, "no op_db": _told(rank, area)}
+    return {"no get_decorators": lacking, "no op_db": _reason(rank, area)}
 
 
 def _order(rank: Rank, area: Area, seed: int) -> dict[str, Any]:

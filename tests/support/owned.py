@@ -31,7 +31,7 @@ BUDGETS: Final = {
 }
 """Folder -> the processes that one of its tests may start, not those that these start."""
 MARKERS: Final = (
-    "processes(count, reason): may start so many processes, instead of its folder's budget",
+    "processes(count, reason): may start this many processes, instead of its folder's budget",
     "heavy: takes above 1 GiB of memory: one such test runs at a time, on all workers",
 )
 _GRACE_S: Final = 10.0

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.errors import PortagpuError
 from portagpu.base.files import write_atomic
-from portagpu.base.installation import SCHEMA, WRITE_ANEW
+from portagpu.base.installation import SCHEMA, WRITE_PAGES
 from portagpu.checks.bringup import load_gates
 from portagpu.checks.collectives_doctor import known_findings
 from portagpu.checks.monitor.metrics import METRICS, OWN_METRICS
@@ -56,7 +56,7 @@ TABLE: Final = re.compile(r"(<!-- table ([\w-]+): [^\n]* -->\n)[^<]*(?=<!-- end 
 _CASES: Final = f"""\
 # The cases
 
-Written by `{WRITE_ANEW}`.
+Written by `{WRITE_PAGES}`.
 [conformance.md](conformance.md) says what a verdict means and how a case is added.
 
 """
@@ -71,14 +71,14 @@ the same on every machine, a test of this package looks for the trap.
 _FAULTS: Final = f"""\
 # What the suite catches
 
-Written by `{WRITE_ANEW}`. Each fault is seeded into a good backend or beside it, and the named
+Written by `{WRITE_PAGES}`. Each fault is seeded into a good backend or next to it, and the named
 case fails with a sentence that fits; without the fault it passes.
 
 """
 _ADVICE: Final = f"""\
 # When it fails
 
-Written by `{WRITE_ANEW}`.
+Written by `{WRITE_PAGES}`.
 
 Every id that a result can have, how grave its failure is, what it means and what to do. A run's
 headline is its gravest failure, and its failures stand at its end in this order:
@@ -223,7 +223,7 @@ def contents() -> str:
     counted = Counter(case.area for case in list_cases())
     cases = "".join(f"{area} = {count}\n" for area, count in counted.items())
     head = "# What a whole installation holds: the gates of a bring-up, and the cases of each area."
-    again = f"# Written by {WRITE_ANEW}"
+    again = f"# Written by {WRITE_PAGES}"
     return f'{head}\n{again}\nschema = "{SCHEMA}"\ngates = [\n{gates}]\n\n[conformance]\n{cases}'
 
 

@@ -35,7 +35,7 @@ def graph(count: int, speeds: dict[tuple[int, int], float], own: int = 0) -> Pla
     return with_levels(places, edges)
 
 
-def alike(count: int, speed: float = 100) -> PlaceGraph:
+def uniform(count: int, speed: float = 100) -> PlaceGraph:
     """All GPUs on one switch."""
     return graph(count, dict.fromkeys(combinations(range(count), 2), speed))
 
@@ -52,7 +52,7 @@ def steps(order: Any) -> list[tuple[int, int]]:
     return list(pairwise([*order, order[0]]))
 
 
-def ways(graph: PlaceGraph, order: Any) -> list[int]:
+def edge_levels(graph: PlaceGraph, order: Any) -> list[int]:
     """The levels of a ring's edges, the slowest first: what two rings are compared by."""
     return sorted(graph.edge(a, b).level for a, b in steps(order))
 

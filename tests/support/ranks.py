@@ -147,7 +147,7 @@ def hangs(rank, culprit):
     return reduce(rank)
 
 
-def stays_behind(rank, culprit):
+def takes_fewer_steps(rank, culprit):
     for number in range(3):
         if number == 2 and rank.rank == culprit:
             time.sleep(NAP_S)
@@ -196,7 +196,7 @@ def children(rank, folder, how):
     Path(folder, f"pids-{rank.rank}").write_text(" ".join(map(str, [*pids, forked])))
     rank.step("started children")
     if how == "raise":
-        raise ValueError("left children behind")
+        raise ValueError("left children")
     if how == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     if how == "hang":

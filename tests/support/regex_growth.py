@@ -44,7 +44,7 @@ _PUMPS: Final = (
     *("{", '{"', '\\"', "\\", "0:0:", "| ", "|=", "PID NAME\n", "Processes:", ",", "é", "\u2028"),
 )
 _ENDS: Final = ("", "!", "g]")
-_LONGEST_WORD: Final = 12
+_MAX_WORD: Final = 12
 
 
 def patterns(module: Any) -> Iterator[tuple[str, re.Pattern[str]]]:
@@ -81,7 +81,7 @@ def hidden(module: Any) -> Iterator[str]:
 
 def texts(source: str, length: int) -> Iterator[str]:
     """Texts of about ``length`` characters, of the pattern's own words and of ``_PUMPS``."""
-    words = [w for w in re.findall(r"[A-Za-z0-9_]+", source) if 1 < len(w) <= _LONGEST_WORD]
+    words = [w for w in re.findall(r"[A-Za-z0-9_]+", source) if 1 < len(w) <= _MAX_WORD]
     own = list(dict.fromkeys(words))[:16]
     joints = ("", "-", " ", "=")
     pumps = dict.fromkeys((*_PUMPS, *(w + j for w, j in itertools.product(own, joints))))
@@ -138,7 +138,7 @@ def grows(
     lengths = zip(*(texts(source, times * length) for times in (1, 4, 16)), strict=True)
     some = itertools.islice(lengths, 0, None, step)
     for tried, (short, long, longer) in enumerate(some, 1):  # noqa: B007 - counted
-        # one measurement tells most; what looks slow in it is measured again, and the best counts
+        # one measurement says most; what looks slow in it is measured again, and the best counts
         for one, other, times in ((short, long, 1), (short, long, 3), (long, longer, 1)):
             taken = seconds(work, other, times)
             growth = taken / max(seconds(work, one, times), 1e-6)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import portagpu.facts.host
 import portagpu.facts.torchbuild
+from portagpu.base import plugins
 from portagpu.devices import discovery as candidates
 from portagpu.devices import registry
 from portagpu.facts.host import PciGpu
@@ -24,6 +25,7 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_current", registry._NO_DEVICE)
     monkeypatch.setattr(registry, "_default_handles", {})
     monkeypatch.setattr(registry, "_default_name", None)
+    monkeypatch.setattr(plugins, "_packages", {})
     monkeypatch.setattr(candidates, "_candidates", None)
     monkeypatch.setattr(candidates, "_plugins", {})
     monkeypatch.setattr(candidates, "_load_failures", {})

@@ -125,7 +125,7 @@ class Damaged(Adding):
 
     def __init__(self, wrong: Callable[[], str]) -> None:
         super().__init__(wrong)
-        self.behind = -1
+        self.calls_since = -1
 
     def programs(self, gpu: Backend) -> SearchStrategy[Program]:
 
@@ -135,11 +135,11 @@ class Damaged(Adding):
 
     def difference(self, rank: Rank, program: Program) -> str:
         for _, given in program:
-            if self.behind >= 0:
-                self.behind += 1
+            if self.calls_since >= 0:
+                self.calls_since += 1
             elif given.get("n", 0) > 40:
-                self.behind = 0
-        return self.wrong() if self.behind >= 4 else ""
+                self.calls_since = 0
+        return self.wrong() if self.calls_since >= 4 else ""
 
 
 class SlowToLoad(Adding):

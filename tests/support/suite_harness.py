@@ -32,8 +32,8 @@ from portagpu.suites.conformance.messages import DeviceUnderTest, ListedCase
 from portagpu.suites.conformance.session import outcome_of_error
 from portagpu.suites.search import worker as rounds
 from portagpu.suites.search.area import load_area
-from portagpu_cpu import CpuPlugin
 from portagpu_cpu.backend import CpuBackend
+from portagpu_cpu.plugin import CpuPlugin
 from portagpu_cuda.plugin import PLUGIN as CUDA
 from portagpu_rocm.plugin import PLUGIN as ROCM
 from tests.conftest import ROOT
@@ -179,7 +179,7 @@ def search_here(gpu: Backend, area: str, programs: int = 800, shrinks: int = SHR
     looks, here = itertools.count(), threading.current_thread()
 
     def now() -> float:
-        # the thread that tells of life looks at any time
+        # the thread that reports life looks at any time
         return float(next(looks)) if threading.current_thread() is here else 0.0
 
     clock = SimpleNamespace(monotonic=now)
@@ -217,10 +217,10 @@ def run(
     try:
         if "search" in wanted:
             area = case.listed.search
-            beside = area == "memory" and (fault[0] or type(gpu) is CpuBackend)
+            in_child_alone = area == "memory" and (fault[0] or type(gpu) is CpuBackend)
             given["search"] = (
                 partial(search_there, area, *fault)
-                if beside
+                if in_child_alone
                 else partial(search_here, gpu, area, programs, shrinks)
             )
         if "comm" in wanted:

@@ -21,9 +21,10 @@ from portagpu.devices import functions
 from portagpu.devices.collectives.comm import Comm
 from portagpu.devices.collectives.cost import Fit
 from portagpu.devices.collectives.tuning import Profile
-from portagpu_cpu import CpuPlugin, identity
+from portagpu_cpu import identity
 from portagpu_cpu.backend import CpuBackend
 from portagpu_cpu.identity import CpuProperties
+from portagpu_cpu.plugin import CpuPlugin
 from portagpu_cuda import cost_model
 from tests.support import suite_patches_torch as broken
 
@@ -151,8 +152,8 @@ def _whole_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         if not dims:
             return good(values)
         rows, n = values.shape
-        behind = values.as_strided((rows, -(-n // 64) * 64), values.stride())
-        return good(behind, *dims)
+        padded = values.as_strided((rows, -(-n // 64) * 64), values.stride())
+        return good(padded, *dims)
 
     monkeypatch.setattr(torch.Tensor, "sum", summed)
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from portagpu.facts.capability import Capability
 from portagpu.suites.search.ordering.model import BUFFERS, FACTOR, Kernel
-from portagpu_cpu import PLUGIN
 from portagpu_cpu.backend import CpuBackend
+from portagpu_cpu.plugin import PLUGIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 MIN_S: Final = 60.0
 """A limit for what should never happen."""
 _PAUSE_S: Final = 0.01
-_LONGEST_PAUSE_S: Final = 0.1
+_MAX_PAUSE_S: Final = 0.1
 
 Found = TypeVar("Found")
 
@@ -29,5 +29,5 @@ def wait_until(
     while not (found := condition()):
         assert time.monotonic() < until, what if isinstance(what, str) else what()
         time.sleep(pause_s)
-        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        pause_s = min(2 * pause_s, _MAX_PAUSE_S)
     return found

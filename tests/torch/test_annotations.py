@@ -307,17 +307,17 @@ class FakeDomain:
     """What ``nvtx.get_domain`` gives where a tool is attached (nvtx 0.2.17, nvtx/_lib/lib.pyx)."""
 
     def __init__(self, name, reported):
-        self.name, self.told = name, reported
+        self.name, self.reported = name, reported
 
     def get_event_attributes(self, message=None, color=None, category=None, payload=None):
         assert category is None
         return message, color, payload
 
     def push_range(self, attributes):
-        self.told.append((self.name, *attributes))
+        self.reported.append((self.name, *attributes))
 
     def pop_range(self):
-        self.told.append((self.name, "pop"))
+        self.reported.append((self.name, "pop"))
 
 
 class DummyDomain:

@@ -1,4 +1,4 @@
-"""The matrix products of the performance suite, and the bound that tells wrong from rounded."""
+"""The matrix products of the performance suite, and the bound that separates wrong from rounded."""
 
 from __future__ import annotations
 

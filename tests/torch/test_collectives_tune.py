@@ -29,7 +29,7 @@ pytestmark = pytest.mark.torch
         {"sizes": (0,)},
     ],
 )
-def test_options_that_there_are_no_are_refused(wrong: dict[str, Any]) -> None:
+def test_unknown_options_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(WrongOptions):
         TuneOptions(**wrong)
 

@@ -113,7 +113,7 @@ def test_points_are_those_of_the_options() -> None:
     "wrong",
     [{"operations": ("barrier",)}, {"dtypes": ("fp32",)}, {"worlds": (0,)}, {"sizes": (-1,)}],
 )
-def test_options_that_there_are_no_are_refused(wrong: dict[str, Any]) -> None:
+def test_unknown_options_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(WrongOptions):
         VerifyOptions(**wrong)
 

@@ -136,13 +136,13 @@ class Blocks:
 
     def __init__(self) -> None:
         self.listening = True
-        self.told: list[Any] = []
+        self.reported: list[Any] = []
 
     def listens(self) -> bool:
         return self.listening
 
     def labelled_block(self, name, labels, domain):
-        reported = self.told
+        reported = self.reported
 
         class Block:
             def __enter__(self):
@@ -172,7 +172,7 @@ def test_hooks_annotate_torchs_own_calls(hooked):
     group.call(PreHookArgs(HookOpName.BARRIER), 4)
     group.call(PreHookArgs(HookOpName.SEND, [ONE], root=1), 5)
     same = {"group": "7", "group_size": 2}
-    assert blocks.told[::2] == [
+    assert blocks.reported[::2] == [
         ("all_reduce", {"bytes": 16, "dtype": "float32", **same, "sequence": 40}, COLLECTIVE),
         ("scatter", {"bytes": 32, "dtype": "float64", **same, "sequence": 41}, COLLECTIVE),
         (
@@ -183,14 +183,14 @@ def test_hooks_annotate_torchs_own_calls(hooked):
         ("barrier", {**same, "sequence": 43}, COLLECTIVE),
         ("send", {"bytes": 16, "dtype": "float32", **same}, COLLECTIVE),
     ]
-    assert blocks.told[1::2] == [f"end of {reported[0]}" for reported in blocks.told[::2]]
+    assert blocks.reported[1::2] == [f"end of {reported[0]}" for reported in blocks.reported[::2]]
 
 
 def test_a_call_that_failed_leaves_no_block_open(hooked):
     group, blocks = hooked
     group.call(PreHookArgs(HookOpName.ALLREDUCE, [ONE]), 1, fails=True)
     group.call(PreHookArgs(HookOpName.BARRIER), 2)
-    names = [each if isinstance(each, str) else each[0] for each in blocks.told]
+    names = [each if isinstance(each, str) else each[0] for each in blocks.reported]
     assert names == ["all_reduce", "end of all_reduce", "barrier", "end of barrier"]
 
 
@@ -198,12 +198,12 @@ def test_hooks_are_silent_where_nothing_listens_and_inside_our_own_calls(hooked)
     group, blocks = hooked
     blocks.listening = False
     group.call(PreHookArgs(HookOpName.ALLREDUCE, [ONE]), 1)
-    assert blocks.told == []
+    assert blocks.reported == []
     blocks.listening = True
     marks = CollectiveMarks(group, blocks.listens, blocks.labelled_block)
     with marks.around("all_reduce", [ONE], reduce_op="SUM"):
         group.call(PreHookArgs(HookOpName.ALLREDUCE, [ONE]), 2)
-    assert [each for each in blocks.told if isinstance(each, str)] == ["end of all_reduce"]
+    assert [each for each in blocks.reported if isinstance(each, str)] == ["end of all_reduce"]
     assert annotated._open.own == 0
 
 

@@ -20,10 +20,10 @@ torch = pytest.importorskip("torch")
 import portagpu
 from portagpu.base.errors import BackendNotFound
 from portagpu.checks.bringup.checks import identity
-from portagpu.checks.bringup.context import Context, MachineUnderTest
 from portagpu.checks.bringup.device import CheckedDevice, describe
 from portagpu.checks.bringup.device_properties import FIELDS
 from portagpu.checks.bringup.gates import load_gates
+from portagpu.checks.bringup.run import Context, MachineUnderTest
 from portagpu.devices import registry
 from portagpu.devices.contract import Capability, Part
 from portagpu.devices.precision import Support, quantize

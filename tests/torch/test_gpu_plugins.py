@@ -268,7 +268,7 @@ class Nvml:
 @pytest.mark.parametrize(
     ("modes", "counted"),
     [((None, None), 4), ((0, 0), 4), ((0, 1), None), ((1, 1), None), ((None, 1), None)],
-    ids=["no MIG", "off", "one cut", "all cut", "an older one beside"],
+    ids=["no MIG", "off", "one cut", "all cut", "an older one too"],
 )
 def test_cuda_counts_through_torch_where_nvml_counts_what_cuda_shows(monkeypatch, modes, counted):
     loaded_torch(monkeypatch, initialized=False, count=4)

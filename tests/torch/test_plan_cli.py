@@ -142,7 +142,7 @@ def test_a_model_is_also_the_folder_of_its_config(
     (tmp_path / "config.json").write_text(json.dumps(SMALL))
     assert main(["plan", "--model", str(tmp_path), "--batch", "8", *H100]) == 0
     assert main(["plan", "--model", str(tmp_path / "none"), "--batch", "8", *H100]) == 2
-    assert "nor a config.json" in capfd.readouterr().err
+    assert "give a config.json, the folder that has it, or a name" in capfd.readouterr().err
 
 
 def test_a_recording_without_links_says_that_facts_decide(
@@ -183,7 +183,7 @@ def broken():
     raise RuntimeError("no module")
 
 def prints():
-    from beside import WORD
+    from neighbour import WORD
     print(WORD)
     return planned()
 
@@ -248,11 +248,11 @@ def test_what_the_tracked_file_prints_is_not_in_the_document(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("torch")
-    (tmp_path / "beside.py").write_text("WORD = 'printed'\n")
+    (tmp_path / "neighbour.py").write_text("WORD = 'printed'\n")
     before = [*sys.path]
     assert track(tmp_path, "train.py:prints", "--json", "-") == 0
     out, err = capfd.readouterr()
     assert json.loads(out)["tracked"]["peak"] > 0
     assert "printed" in err
     assert sys.path == before
-    sys.modules.pop("beside")
+    sys.modules.pop("neighbour")

@@ -151,7 +151,7 @@ def test_a_product_that_is_refused_with_a_value_error_is_storage(monkeypatch) ->
     report = dtype_support(
         Precision({dtype: Support.NATIVE}), dtype, torch.device("cpu"), probe=True
     )
-    assert report.found is Support.STORAGE, "what raises is no arithmetic"
+    assert report.found is Support.STORAGE, "what raises is not arithmetic"
     assert "two Float8_e5m2 matrices" in report.disagreement
 
 

@@ -154,7 +154,7 @@ def test_which_states_have_to_differ() -> None:
     assert differ((0, ()), (1, ()))
     assert not differ((1, ()), (2**32 + 1, ())), "ATen's CPU generator takes 32 bits"
     assert differ((0, ()), (0, (one,)))
-    assert not differ((0, (one,)), (0, (two,))), "Philox advances alike for many draws"
+    assert not differ((0, (one,)), (0, (two,))), "Philox advances in the same way for many draws"
     assert not differ((0, ()), (0, (("randperm", 1, "float32"),)))
     assert not differ((5, (one,)), (5, (one,)))
 
@@ -176,7 +176,7 @@ def test_the_bound_of_a_mean_is_hoeffdings() -> None:
 def test_programs_that_pass(program: Program) -> None:
     before = torch.get_rng_state()
     assert difference(program) == ""
-    assert torch.equal(torch.get_rng_state(), before), "the program left its numbers behind"
+    assert torch.equal(torch.get_rng_state(), before), "the program left its numbers"
 
 
 def test_a_right_device_passes() -> None:

@@ -172,10 +172,10 @@ def test_casts_of_whole_formats_are_those_of_the_model(source: str) -> None:
     for target in ALL:
         if target == source or target in COMPLEX:
             continue
-        rights, is_told = casts.expected(source, target)
+        rights, has_answer = casts.expected(source, target)
         for index in chosen:
             right = converted(values[index], source, target)
-            reported = bool(is_told[index])
+            reported = bool(has_answer[index])
             assert reported == (right is not None), (source, target, values[index])
             found = [each[index].item() for each in rights]
             wanted = right if isinstance(right, tuple) else (right,)

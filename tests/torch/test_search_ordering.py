@@ -41,7 +41,7 @@ def started() -> Model:
 def test_what_nobody_waits_for_may_be_old_or_new():
     model = started()
     model.launch(1, WRITE_5)
-    assert model.read("a") == {1, 5}, "a read beside a write finds both values"
+    assert model.read("a") == {1, 5}, "a read during a write finds both values"
     model.synchronize("stream", 1)
     assert model.read("a") == {5}, "after the wait one value is left"
 

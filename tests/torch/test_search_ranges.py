@@ -31,8 +31,8 @@ MARK = Node(("", "x mark", ()), 0, may_lack=True)
 def test_a_block_is_where_it_was_marked():
     events = [Event("outer", 0, 10), Event("mine:inner {'step':3}", 2, 5)]
     assert compared(events, [OUTER, INNER], thread=False) == ""
-    beside = [events[0], Event(events[1].name, 11, 15)]
-    found = compared(beside, [OUTER, INNER], thread=False)
+    apart = [events[0], Event(events[1].name, 11, 15)]
+    found = compared(apart, [OUTER, INNER], thread=False)
     assert "is inside no block, and was inside 'outer'" in found, found
 
 

@@ -490,7 +490,7 @@ class SwallowsErrors(CpuBackend):
         return _SwallowsErrors(name)
 
 
-class TellsNoLabels(CpuBackend):
+class HidesLabels(CpuBackend):
     def labelled_block(self, name, labels, domain="", color=None):
         del labels, domain, color
         return self.annotate(name)
@@ -982,8 +982,8 @@ FAULTS: dict[str, tuple[type[CpuBackend], dict[str, Any], str, str]] = {
     ),
     "marks nothing": (MarksNothing, {}, "profiling/annotate-marks", "marks nothing"),
     "swallows errors": (SwallowsErrors, {}, "profiling/random-programs", "swallowed the error"),
-    "tells no labels": (
-        TellsNoLabels,
+    "hides labels": (
+        HidesLabels,
         {},
         "profiling/annotate-tells-labels[function]",
         "in the trace",

@@ -152,7 +152,7 @@ class TestTorch:
             found = ask(environment, runtime)
             assert (view.entries, view.count, view.error) == found, environment
             seen["raised" if view.error is not None else "lists"] += 1
-        assert min(seen.values()) >= 20, f"the masks are too alike: {seen}"
+        assert min(seen.values()) >= 20, f"the masks are too similar: {seen}"
 
 
 class TestSlices:

@@ -1,4 +1,4 @@
-"""A test that runs once for each value: it runs all, and tells the one that fails."""
+"""A test that runs once for each value: it runs all, and names the one that fails."""
 
 from __future__ import annotations
 

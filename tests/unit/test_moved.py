@@ -205,6 +205,35 @@ def test_an_internal_name_says_in_one_line_what_to_import(name: str) -> None:
         assert raised.value.name == f"portagpu.{name}"
 
 
+@pytest.mark.parametrize("name", ["codec", "bundle", "formats.parts"])
+def test_an_internal_name_that_is_imported_from_its_package_says_so_too(name: str) -> None:
+    package, _, last = f"portagpu.{name}".rpartition(".")
+    with (
+        warnings.catch_warnings(action="ignore", category=DeprecationWarning),
+        pytest.raises(
+            ImportError, match=rf"^portagpu\.{name} was internal and is gone: "
+        ) as raised,
+    ):
+        exec(f"from {package} import {last}")
+    assert "\n" not in str(raised.value)
+    assert not hasattr(portagpu, "codec")
+    with pytest.raises(ImportError, match="cannot import name 'no_such_name'"):
+        exec("from portagpu import no_such_name")
+
+
+def test_a_deep_module_warns_once_and_names_it() -> None:
+    for statement in (
+        "from portagpu.sizing.launch import Sizing",
+        "import portagpu.readings.model",
+    ):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            exec(statement)
+        (warned,) = caught
+        name = statement.split()[1]
+        assert str(warned.message).startswith(f"{name} is {_moved.new_name(name)} now: ")
+
+
 @pytest.mark.parametrize("name", ["bundle", "compile.record"])
 def test_a_command_that_moved_is_named(name: str) -> None:
     with pytest.raises(ModuleNotFoundError) as raised:

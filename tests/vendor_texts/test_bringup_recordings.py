@@ -43,7 +43,7 @@ H200, H100, L40S, MIG = (
 )
 
 pytestmark = pytest.mark.skipif(
-    not RECORDINGS.is_dir(), reason="no recordings beside this checkout"
+    not RECORDINGS.is_dir(), reason="no recordings next to this checkout"
 )
 
 

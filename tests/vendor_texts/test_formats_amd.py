@@ -299,7 +299,7 @@ def test_rocm_smi_json_of_an_old_generation() -> None:
     assert (gpu.state.clock_mhz, gpu.pcie.generation, gpu.pcie.width) == (300, 3, 16)
     assert gpu.state.power_w is None, "a secondary die measures no power"
     assert gpu.unique_id == 0x2150E7D042A1124
-    assert gpu.numa_node is None, "4294967295 is no node"
+    assert gpu.numa_node is None, "4294967295 is not a node"
     assert between(findings, 1, 0).kind == "pcie"
     assert between(findings, 0, 1).weight == 40
     assert findings.versions == {"amdgpu": "6.2.4"}

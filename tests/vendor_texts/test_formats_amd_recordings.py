@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 RECORDINGS = Path(__file__).resolve().parents[3] / "shared" / "recordings"
 
 pytestmark = pytest.mark.skipif(
-    not RECORDINGS.is_dir(), reason="no recordings beside this checkout"
+    not RECORDINGS.is_dir(), reason="no recordings next to this checkout"
 )
 
 
@@ -151,7 +151,7 @@ FACTS: list[tuple[str, str, Callable[[Findings], Any], Any]] = [
     (f"{ROCM}/json-rx6700xt_rocm430.json", "one card, driver's version",
      lambda f: (len(f.readings), f.versions), (1, {"amdgpu": "6.3.6"})),
     (f"{ROCM}/json-rx6700xt_rocm430.json", "device id", lambda f: f.readings[0].device_id, 0x73DF),
-    (f"{ROCM}/json-rx6700xt_rocm430.json", "the vendor's id is no name",
+    (f"{ROCM}/json-rx6700xt_rocm430.json", "the vendor's id is not a name",
      lambda f: f.readings[0].name, None),
     (f"{ROCM}/json-rx6700xt_rocm430.json", "unique id N/A is none",
      lambda f: f.readings[0].unique_id, None),

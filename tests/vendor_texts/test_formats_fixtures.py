@@ -88,7 +88,7 @@ def test_a_fixture_after_another_output_is_read_the_same(seed: Seed) -> None:
     assert len(links) == len(alone.links)
 
 
-@pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no recordings beside this checkout")
+@pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no recordings next to this checkout")
 def test_nothing_of_a_recording_is_unread() -> None:
     wanted = ("amd-smi", "amdgpu-top", "hwloc-xml", "kernel-logs", "lspci", "nccl-topo-xml",
               "nvidia-smi-text", "nvidia-smi-xml", "rocm-smi", "rocminfo")  # fmt: skip

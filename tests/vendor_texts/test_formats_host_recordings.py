@@ -23,7 +23,7 @@ FOLDERS = {
     "nccl-topo-xml": nccl_topo,
 }
 pytestmark = pytest.mark.skipif(
-    not (RECORDINGS / "nccl-topo-xml").is_dir(), reason="no recordings beside this checkout"
+    not (RECORDINGS / "nccl-topo-xml").is_dir(), reason="no recordings next to this checkout"
 )
 
 

@@ -109,7 +109,7 @@ def test_the_newest_xml_and_gpus_that_no_longer_answer() -> None:
     assert first.index is None, "with one GPU missing the order is not the index"
     assert first.hive == "c0ffee00-0000-4000-8000-000000000000.3"
     assert (first.state.power_w, first.state.power_limit_w) == (140.5, 1000.0)
-    assert first.state.limits_c == {}, "a margin below the limit is no limit"
+    assert first.state.limits_c == {}, "a margin below the limit is not a limit"
     assert first.state.margin_c == 54.0
     assert (first.state.recovery, first.state.error) == ("Reset", None)
     assert first.memory.by_block == {"DRAM": (0, 4), "SRAM": (0, 3)}, "parity and SEC-DED"
@@ -183,7 +183,7 @@ def test_the_table_of_driver_450_with_a_gpu_that_fails() -> None:
     table = found("nvidia_smi_text/table-450-lost.txt")
     healthy, lost = table.readings
     assert table.versions == {"driver": "450.51.06", "cuda": "11.0"}
-    assert healthy.name is None, "a name that is cut off is no name"
+    assert healthy.name is None, "a name that is cut off is not a name"
     assert healthy.extra == {"name begins with": "Tesla V100-SXM2"}
     assert (healthy.state.power_w, healthy.state.processes) == (55.0, 2)
     assert healthy.memory.uncorrected == 3
@@ -202,7 +202,7 @@ def test_the_table_of_driver_590_with_mig() -> None:
         GpuPart(index=1, memory_bytes=17856 * MIB, unit_count=16),
     )
     assert (gpu.state.utilization_percent, gpu.state.processes) == (None, 0)
-    assert gpu.memory.uncorrected is None, "'On' is no number of errors"
+    assert gpu.memory.uncorrected is None, "'On' is not a number of errors"
 
 
 def test_the_outline_of_driver_319() -> None:
@@ -377,7 +377,7 @@ def test_a_matrix_with_a_legend_of_nics() -> None:
     assert ways["GPU0", "GPU2"] == ("pcie", "PHB", None)
     assert ways["mlx5_bond_0", "GPU2"] == ("pcie", "PIX", None)
     assert {link.a.node for link in matrix.links if link.a.name == "mlx5_0"} == {Node.NIC}
-    assert [gpu.numa_node for gpu in matrix.readings] == [0, None, 1], "0-1 is no one node"
+    assert [gpu.numa_node for gpu in matrix.readings] == [0, None, 1], "0-1 is not one node"
     assert matrix.readings[1].extra == {
         "cpu affinity": "0-31,64-95",
         "numa affinity": "0-1",

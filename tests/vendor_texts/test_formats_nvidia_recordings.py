@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 KINDS = ("nvidia-smi-capture", "nvidia-smi-text", "nvidia-smi-xml")
 MIB = 1 << 20
 
-pytestmark = pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no recordings beside the project")
+pytestmark = pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no recordings next to the project")
 
 
 @dataclass(frozen=True)

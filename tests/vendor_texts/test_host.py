@@ -109,8 +109,8 @@ def test_unknown_is_none_and_never_zero(tmp_path: Path) -> None:
 )
 def test_damaged_files_do_not_raise(tmp_path: Path, damage: str) -> None:
     host = read_host(build(tmp_path, dict.fromkeys(two_socket_x86(), damage)))
-    assert host.memory.total_bytes is None, f"{damage!r} is no amount of memory"
-    assert host.sensors.load_average is None, f"{damage!r} is no load average"
+    assert host.memory.total_bytes is None, f"{damage!r} is not an amount of memory"
+    assert host.sensors.load_average is None, f"{damage!r} is not a load average"
 
 
 def test_a_file_that_is_a_folder_is_unknown(tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ def test_gfx_name(version: int | None, name: str | None) -> None:
     assert gfx_name(version) == name
 
 
-@pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no recordings beside this checkout")
+@pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no recordings next to this checkout")
 @pytest.mark.parametrize(
     ("recording", "gpus", "arch", "units", "partitions"),
     # from the files: 416 and 8 x 152 SIMDs, 4 a unit; one of 64 partitions is absent

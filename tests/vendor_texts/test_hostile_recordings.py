@@ -215,7 +215,7 @@ def test_a_file_that_grows_while_it_is_hashed_ends(tmp_path: Path, monkeypatch: 
     def endless(*_: Any, **__: Any) -> Iterator[bytes]:
         for _ in range(1000):
             yield b"x" * 101
-        pytest.fail("read on behind the bound")
+        pytest.fail("read on after the bound")
 
     monkeypatch.setattr(RootedFolder, "pieces", lambda self, name, most, **_: (next(endless()),))
     assert sources.origin_of(tmp_path).sha256 is None

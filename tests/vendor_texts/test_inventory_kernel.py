@@ -158,7 +158,7 @@ def test_a_damaged_list_names_nothing(tmp_path: Path, text: str) -> None:
     assert gpu.name is None
 
 
-@pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no recordings beside this checkout")
+@pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no recordings next to this checkout")
 @pytest.mark.parametrize(
     ("recording", "name", "parts"),
     # one of 64 partitions is absent

@@ -15,7 +15,7 @@ from portagpu.devices import discovery as candidates
 from portagpu.devices.sizing import Sizing
 from portagpu.facts import visible
 from portagpu.facts.torchbuild import read_build
-from portagpu.train.kernels import catalogue, plan
+from portagpu.train.kernels import plan
 from portagpu_cuda.formats import nvidia_smi_text
 from portagpu_rocm.formats import amd_smi_json
 from tests.conftest import ROOT
@@ -107,7 +107,7 @@ def _shared_memory_of_h100(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _every_fp8(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogue.Variant, "why_not", lambda variant, target: "")
+    monkeypatch.setattr(plan.Variant, "why_not", lambda variant, target: "")
 
 
 def _options_of_amd(monkeypatch: pytest.MonkeyPatch) -> None:

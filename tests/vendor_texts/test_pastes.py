@@ -173,7 +173,7 @@ def test_an_error_that_one_of_two_outputs_shows_is_kept(tmp_path: Path) -> None:
         assert gpu.memory.uncorrected == 5
 
 
-def test_a_driver_that_an_output_does_not_state_is_no_other_version(tmp_path: Path) -> None:
+def test_a_driver_that_an_output_does_not_state_is_not_another_version(tmp_path: Path) -> None:
     from portagpu.checks.bringup import BringupOptions, bringup
 
     def drivers(text: str) -> list[tuple[str, str]]:

@@ -350,7 +350,7 @@ def test_a_text_without_a_row_is_one_clear_error(text: str) -> None:
         ("   1916.4 ", " 0e+400 "),
     ],
 )
-def test_what_no_program_prints_is_no_other_error(old: str, new: str) -> None:
+def test_what_no_program_prints_is_not_another_error(old: str, new: str) -> None:
     assert old in RECORDED
     try:
         tables = read_tables(RECORDED.replace(old, new))

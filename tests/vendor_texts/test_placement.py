@@ -14,7 +14,15 @@ from portagpu.machine.placement.graph import gpu_graph, numa_graph
 from portagpu.machine.placement.orders import _exchange, best_cycle, ring_edges
 from portagpu.machine.placement.parallel_groups import arrange, fastest_domains, mesh_of, sizes
 from tests.support.looped import looped
-from tests.support.placement_graphs import RCCL, alike, at_random, graph, steps, topology, ways
+from tests.support.placement_graphs import (
+    RCCL,
+    at_random,
+    edge_levels,
+    graph,
+    steps,
+    topology,
+    uniform,
+)
 
 # networkx comes with torch
 pytestmark = pytest.mark.torch
@@ -30,10 +38,10 @@ def every_ring(count):
 def test_a_ring_is_the_best_of_all(count):
     for seed in range(25):
         found = at_random(count, seed)
-        best = max(ways(found, order) for order in every_ring(count))
+        best = max(edge_levels(found, order) for order in every_ring(count))
         ring = ring_order(found)
         assert sorted(ring.order) == list(range(count))
-        assert ways(found, ring.order) == best, seed
+        assert edge_levels(found, ring.order) == best, seed
         assert ring.basis == "every ring was compared"
         assert ring.slowest is not None
         assert ring.slowest.level == best[0]
@@ -42,15 +50,15 @@ def test_a_ring_is_the_best_of_all(count):
 @looped("seed", range(40))
 def test_the_heuristic_for_many_places_is_hardly_worse_than_all_rings(monkeypatch, seed):
     found = at_random(7, seed)
-    best = max(ways(found, order) for order in every_ring(7))
+    best = max(edge_levels(found, order) for order in every_ring(7))
     monkeypatch.setattr("portagpu.machine.placement.orders.EXACT", 0)
     ring = ring_order(found)
-    assert ways(found, ring.order)[0] == best[0]
+    assert edge_levels(found, ring.order)[0] == best[0]
     if ring.basis == "no ring can be better":
-        assert ways(found, ring.order) == best
+        assert edge_levels(found, ring.order) == best
     else:
         # one more of the slowest edges at most
-        slow = [ways(found, ring.order).count(best[0]), best.count(best[0])]
+        slow = [edge_levels(found, ring.order).count(best[0]), best.count(best[0])]
         assert slow[0] <= slow[1] + 1, (ring, best)
 
 
@@ -77,12 +85,12 @@ def test_what_is_said_of_a_ring_that_was_not_proven_is_true(monkeypatch):
     said = set()
     for seed in range(60):
         found = at_random(6, seed)
-        ring, best = ring_order(found), max(ways(found, order) for order in every_ring(6))
+        ring, best = ring_order(found), max(edge_levels(found, order) for order in every_ring(6))
         said.add(ring.basis)
         if ring.basis == "no ring can be better":
-            assert ways(found, ring.order) == best
+            assert edge_levels(found, ring.order) == best
         elif ring.basis == "no ring can have a faster slowest edge":
-            assert ways(found, ring.order)[0] == best[0]
+            assert edge_levels(found, ring.order)[0] == best[0]
     assert len(said) > 1
 
 
@@ -91,14 +99,14 @@ def test_one_bridge_between_domains_makes_no_fast_ring():
     speeds |= {pair: 3.0 for pair in speeds if (pair[0] < 5) == (pair[1] < 5)}
     found = graph(10, speeds | {(4, 5): 3.0})
     ring = ring_order(found)
-    assert (ring.slowest.bandwidth_bytes_s, ways(found, ring.order).count(0)) == (1e9, 1)
+    assert (ring.slowest.bandwidth_bytes_s, edge_levels(found, ring.order).count(0)) == (1e9, 1)
     assert ring.basis == "no ring can have a faster slowest edge"
 
 
 def test_of_equal_rings_the_identity_is_kept():
-    assert ring_order(alike(8)).order == tuple(range(8))
-    assert ring_order(alike(72)).order == tuple(range(72))
-    assert ring_order(alike(72)).basis == "no ring can be better"
+    assert ring_order(uniform(8)).order == tuple(range(8))
+    assert ring_order(uniform(72)).order == tuple(range(72))
+    assert ring_order(uniform(72)).basis == "no ring can be better"
 
 
 def test_a_ring_by_hand():
@@ -121,7 +129,7 @@ def test_no_ring_of_rccl_is_better(name):
     ring = ring_order(found)
     for words in RCCL[name]["rings"]:
         theirs = list(map(int, words.split()))
-        assert ways(found, ring.order) >= ways(found, theirs), words
+        assert edge_levels(found, ring.order) >= edge_levels(found, theirs), words
 
 
 @pytest.mark.parametrize(
@@ -129,8 +137,8 @@ def test_no_ring_of_rccl_is_better(name):
 )
 def test_rccl_has_a_ring_as_good(name):
     found = topology(RCCL[name]["numa"], RCCL[name]["links"])
-    theirs = [ways(found, list(map(int, words.split()))) for words in RCCL[name]["rings"]]
-    assert ways(found, ring_order(found).order) == max(theirs)
+    theirs = [edge_levels(found, list(map(int, words.split()))) for words in RCCL[name]["rings"]]
+    assert edge_levels(found, ring_order(found).order) == max(theirs)
 
 
 @pytest.mark.parametrize(("count", "expected"), [(4, 1), (6, 2), (8, 3)])
@@ -144,7 +152,7 @@ def test_rings_over_a_mesh_share_no_link(count, expected):
 
 
 def test_rings_on_a_switch_are_one_after_another_on_the_same_links():
-    assert rings(alike(8)) == ()
+    assert rings(uniform(8)) == ()
 
 
 @looped("seed", range(30))
@@ -160,7 +168,7 @@ def test_a_tree_reaches_everything_with_two_children(seed):
             way.append(above)
             assert len(way) <= tree.depth + 1
         assert way[-1] == tree.root
-    assert ways(found, ring_order(found).order)[0] <= tree.slowest.level <= tree.bound.level
+    assert edge_levels(found, ring_order(found).order)[0] <= tree.slowest.level <= tree.bound.level
 
 
 def test_the_bound_of_a_tree_is_the_best_spanning_tree():
@@ -182,7 +190,7 @@ def test_the_bound_of_a_tree_is_the_best_spanning_tree():
 
 
 def test_a_tree_on_a_switch_is_flat():
-    tree = tree_order(alike(7))
+    tree = tree_order(uniform(7))
     assert (tree.depth, tree.parents) == (2, (None, 0, 0, 1, 1, 2, 2))
 
 
@@ -217,7 +225,7 @@ def best_division(found, size):
     def rate(division):
         slowest = []
         for group in division:
-            orders = [ways(found, order)[0] for order in permutations(group)]
+            orders = [edge_levels(found, order)[0] for order in permutations(group)]
             slowest.append(max(orders))
         pairs = sorted(
             found.edge(a, b).level for group in division for a, b in combinations(group, 2)
@@ -234,7 +242,7 @@ def test_groups_are_the_best_of_all_divisions(size):
         order = arrange(found, size)
         blocks = [order[at : at + size] for at in range(0, len(order), size)]
         assert sorted(order) == list(range(len(found.places)))
-        slowest = min(ways(found, block)[0] for block in blocks)
+        slowest = min(edge_levels(found, block)[0] for block in blocks)
         pairs = sorted(found.edge(a, b).level for each in blocks for a, b in combinations(each, 2))
         assert (slowest, pairs) == best_division(found, size), seed
 
@@ -254,7 +262,7 @@ def test_exchanged_groups_of_nine_places_are_the_best_of_all(seed):
     order = arrange(found, 3)
     blocks = [order[at : at + 3] for at in range(0, 9, 3)]
     pairs = sorted(found.edge(a, b).level for each in blocks for a, b in combinations(each, 2))
-    assert (min(ways(found, each)[0] for each in blocks), pairs) == best_division(found, 3)
+    assert (min(edge_levels(found, each)[0] for each in blocks), pairs) == best_division(found, 3)
 
 
 def test_tensor_parallel_groups_stay_in_a_domain():
@@ -339,7 +347,7 @@ def test_ranks_are_where_torch_puts_them(tp, pp, dp, nodes):
 
 
 def test_ranks_of_a_tensor_group_share_a_machine_and_the_pipeline_crosses_first():
-    done = groups(alike(8), tp=4, pp=2, nodes=2)
+    done = groups(uniform(8), tp=4, pp=2, nodes=2)
     assert (done.tp, done.pp, done.dp, done.world) == (4, 2, 2, 16)
     assert all(len({rank // 8 for rank in each}) == 1 for each in done.tensor)
     assert all(len({rank // 8 for rank in each}) == 1 for each in done.data)
@@ -372,7 +380,7 @@ def test_what_is_not_given_follows():
 
 
 def test_one_gpu_and_gpus_without_a_known_link():
-    alone = place(alike(1), tp=1)
+    alone = place(uniform(1), tp=1)
     assert (alone.order, alone.ring.slowest, alone.tree.parents) == ((0,), None, (None,))
     readings = tuple(Reading(source="one", vendor="amd", index=n) for n in range(3))
     found = gpu_graph(build_topology([Findings(kind="one", readings=readings)]))
@@ -381,7 +389,7 @@ def test_one_gpu_and_gpus_without_a_known_link():
     assert (domains(found), fastest_domains(found)) == ((), ((0,), (1,), (2,)))
     assert "no source states the way between GPUs" in found.remarks[0]
     assert groups(found, tp=3).findings == ()
-    two = place(alike(2), tp=2)
+    two = place(uniform(2), tp=2)
     assert (two.order, two.ring.slowest.level) == ((0, 1), 0)
 
 

@@ -27,7 +27,7 @@ KINDS = {
 WITHOUT_A_FORMAT = re.compile(r".*\.tar\.gz|rx7900xtx-node-properties\.txt")
 
 
-@pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no recordings beside this checkout")
+@pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no recordings next to this checkout")
 def test_the_table_of_recorded_targets_is_current() -> None:
     found: dict[str, set[str]] = {}
     for folder, words in KINDS.items():

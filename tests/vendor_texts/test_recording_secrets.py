@@ -59,7 +59,7 @@ def hexadecimal(length: int) -> str:
 
 
 def _by_form() -> Iterator[tuple[str, str, str]]:
-    """(kind, text, what must not be found of it): told by its form, wherever it stands."""
+    """(kind, text, what must not be found of it): known by its form, wherever it stands."""
     prefixes = (
         *("sk-", "sk-ant-api03-", "sk-proj-", "hf_", "ghp_", "gho_", "github_pat_", "glpat-"),
         *("xoxb-", "xoxp-", "xapp-", "AKIA", "ASIA", "AIza", "nvapi-", "pypi-", "npm_", "r8_"),
@@ -331,7 +331,7 @@ def planted_tree() -> tuple[Mapping[str, str], Mapping[str, str]]:
         "run/systemd/container": KNOWN[0][1],
     }
     for at, (kind, text, _) in enumerate(ANYWHERE):
-        # four numbers under "fw_ver" are a version, and nothing tells them from an address
+        # four numbers under "fw_ver" are a version, and nothing distinguishes them from an address
         nic = f"sys/class/infiniband/mlx5_{at}"
         files |= {
             f"sys/class/hwmon/hwmon{at}/name": text,
@@ -434,7 +434,7 @@ FIXTURES: Final = ROOT / "tests" / "vendor_texts" / "formats"
 ALL_OF_PROCESSES: Final = frozenset({"compute-apps.csv", "mi300x-process-csv.txt"})
 """Outputs of which nothing is left."""
 PROMPTS: Final = frozenset({"prompts.txt", "MANIFEST.md"})
-"""What no tool prints: the prompt, with a user and a host in it, tells where a section begins."""
+"""What no tool prints: the prompt, with a user and a host in it, says where a section begins."""
 SAVED: Final = sorted(
     path
     for folder in (FIXTURES, RECORDINGS)

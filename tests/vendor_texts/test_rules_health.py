@@ -23,7 +23,7 @@ from portagpu.runs.results.verdicts import Verdict, fold
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from portagpu.runs.results.judgement import Judgement
+    from portagpu.runs.results.result import Judgement
 
 RECORDINGS = Path(__file__).resolve().parents[3] / "shared" / "recordings"
 
@@ -263,7 +263,7 @@ def test_what_the_target_claims_and_nobody_states_is_inconclusive():
     found = bad(judged(silent, target="nvidia-h100-sxm"))
     assert {each.name for each in found} == {"ecc", "uncorrected-errors", "power-limit"}
     assert {each.verdict for each in found} == {Verdict.INCONCLUSIVE}
-    assert bad(judged(silent)) == [], "without a claim it is no judgement at all"
+    assert bad(judged(silent)) == [], "without a claim it is not a judgement at all"
     assert of("ecc", judged(silent)) == []
 
 
@@ -282,9 +282,9 @@ def test_a_machine_that_states_no_health_does_not_pass():
 
 
 def test_corrected_errors_are_reported_where_they_are_more_than_those_of_the_peers():
-    alike = [gpu(n, corrected=n) for n in range(7)]
-    assert bad(judged(*alike)) == []
-    found = bad(judged(*alike, gpu(7, corrected=4000)))
+    seven = [gpu(n, corrected=n) for n in range(7)]
+    assert bad(judged(*seven)) == []
+    found = bad(judged(*seven, gpu(7, corrected=4000)))
     assert [(each.device, each.verdict, each.value) for each in found] == [
         ("0000:07:00.0", Verdict.UNVERIFIED, 4000)
     ]
@@ -457,7 +457,7 @@ def recorded(path: str) -> tuple[Findings, ...]:
     return read_text(decode_text((RECORDINGS / path).read_bytes()))
 
 
-recordings = pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no recordings beside the project")
+recordings = pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no recordings next to the project")
 H100 = "nvidia-smi-capture/linux-x86_64__nvidia-h100-80gb-hbm3__590.48.01.txt"
 H100_MIG = "nvidia-smi-capture/linux-x86_64__nvidia-h100-mig__590.48.01.txt"
 H200 = "nvidia-smi-capture/linux-x86_64__nvidia-h200__590.48.01.txt"

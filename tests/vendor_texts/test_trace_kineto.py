@@ -180,7 +180,7 @@ def test_the_form_of_the_json_does_not_matter(tmp_path: Path) -> None:
         "mark": "\ufeff" + json.dumps({"traceEvents": events}),
         "quoted": json.dumps({"k": '"traceEvents": [{}, {}]', "traceEvents": events}),
         "trailing": json.dumps({"traceEvents": events})[:-2] + ", ] }",
-        "behind": json.dumps({"traceEvents": events, "deviceProperties": [{"id": 1}, {"id": 2}]}),
+        "after": json.dumps({"traceEvents": events, "deviceProperties": [{"id": 1}, {"id": 2}]}),
     }.items():
         for chunk in (1 << 20, 100):
             assert rows(write(tmp_path, text), chunk=chunk) == plain, (name, chunk)

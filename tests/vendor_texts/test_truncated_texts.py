@@ -118,5 +118,5 @@ def test_half_a_value_and_what_is_after_it_are_not_a_fault(tmp_path: Path) -> No
             run = bringup(BringupOptions(replay=Recording(tmp_path / "text")))
             failed = [each for each in run.results if str(each.verdict) == "FAIL"]
             # between two lines this output looks whole
-            behind_a_line = "\n" in (whole[end - 1], whole[end])
-            assert behind_a_line or not failed, (whole[:end][-30:], failed[0].reason)
+            after_a_line = "\n" in (whole[end - 1], whole[end])
+            assert after_a_line or not failed, (whole[:end][-30:], failed[0].reason)

@@ -173,16 +173,24 @@ class _Started(subprocess.Popen[bytes]):
 
     def __init__(self, program: Program) -> None:
         channel = f"{OPTION}={program.reader},{program.writer}"
-        super().__init__(
-            [*python_command(program.module, *program.words), channel],
-            stdin=subprocess.DEVNULL,
-            stdout=program.output if program.prints else subprocess.DEVNULL,
-            stderr=program.output,
-            env={**program.variables, **program.further},
-            cwd=program.folder,
-            pass_fds=(program.reader, program.writer),
-            start_new_session=True,
-        )
+        try:
+            super().__init__(
+                [*python_command(program.module, *program.words), channel],
+                stdin=subprocess.DEVNULL,
+                stdout=program.output if program.prints else subprocess.DEVNULL,
+                stderr=program.output,
+                env={**program.variables, **program.further},
+                cwd=program.folder,
+                pass_fds=(program.reader, program.writer),
+                start_new_session=True,
+            )
+        except BaseException:
+            # a signal came when the process had begun: nobody else knows it
+            if pid := getattr(self, "pid", None):
+                signal_process(pid, signal.SIGKILL)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self.wait(LIMITS.exit_s)
+            raise
 
     def has_ended(self) -> bool:
         return has_ended(self.pid)
@@ -237,6 +245,7 @@ class Subprocess:
             forked = None if forker is None else forker.fork(program)
             self._process: Process = forked or _Started(program)
         except BaseException:
+            end_marked(self._mark)
             self._close_files()
             raise
         finally:

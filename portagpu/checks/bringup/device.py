@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 from portagpu.base.text import printable
 from portagpu.checks.bringup.device_properties import FIELDS
 from portagpu.facts.host import read_host
 from portagpu.facts.targets import identify
 from portagpu.machine.inventory.gpu import product_target
+from portagpu.train.exact.memory import PATTERNS, WORD_BYTES, HeldMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     from portagpu.machine.inventory.gpu import Gpu, Inventory
     from portagpu.machine.inventory.sources import Machine
     from portagpu.runs.world import Rank
-
-_CHUNK: Final = 1 << 22
-"""Elements that are written or compared at once; bounds the memory needed besides the buffer."""
 
 
 class PartFacts(TypedDict):
@@ -145,76 +143,33 @@ def _reported_fields(properties: Any) -> dict[str, float]:
 def pattern_test(rank: Rank, nbytes: int, seed: int) -> dict[str, Any]:
     """Write patterns over ``nbytes`` of the device's memory and read each back whole.
 
-    The patterns: all zeros, all ones, 0x55, 0xAA, each word its own address and the complement of
-    it (a stuck or shorted address line), and seeded random words. Returns the bytes tested and for
-    each pattern the number of wrong 8-byte words and the byte offset of the first.
+    Returns the bytes tested and for each of ``PATTERNS`` the number of wrong 8-byte words and the
+    byte offset of the first.
     """
     import torch
 
-    words = nbytes // 8
-    buffer = torch.empty(words, dtype=torch.int64, device=rank.gpu.device)
-    return check_memory(buffer, rank.gpu.synchronize, seed, rank.step)
+    words = torch.empty(nbytes // WORD_BYTES, dtype=torch.int64, device=rank.gpu.device)
+    return check_memory(words, rank.gpu.synchronize, seed, rank.step)
 
 
 def check_memory(
-    buffer: torch.Tensor,
+    words: torch.Tensor,
     synchronize: Callable[[], None],
     seed: int,
     step: Callable[[str], None] = lambda name: None,
 ) -> dict[str, Any]:
-    """The pattern test over a contiguous int64 ``buffer`` of shape (words,)."""
-    report: dict[str, Any] = {"bytes": buffer.numel() * 8, "patterns": {}}
-    for name, pattern in _patterns(buffer, seed):
+    """The pattern test over contiguous int64 ``words`` of shape (words,)."""
+    held = HeldMemory(words, synchronize, seed)
+    report: dict[str, Any] = {"bytes": words.nbytes, "patterns": {}}
+    for name in PATTERNS:
         step(name)
-        for start, part in _parts(buffer):
-            part.copy_(pattern(start, part.numel()))
-        synchronize()
-        wrong, first = 0, None
-        for start, part in _parts(buffer):
-            differs = part.ne(pattern(start, part.numel()))
-            count = int(differs.sum())
-            if count and first is None:
-                first = (start + int(differs.nonzero()[0])) * 8
-            wrong += count
-        report["patterns"][name] = {"wrong_words": wrong, "first_offset": first}
+        held.fill(name)
+        wrong = held.wrong(name)
+        report["patterns"][name] = {
+            "wrong_words": wrong.count if wrong else 0,
+            "first_offset": int(wrong.places[0]) * WORD_BYTES if wrong else None,
+        }
     return report
-
-
-def _parts(buffer: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
-    for start in range(0, buffer.numel(), _CHUNK):
-        yield start, buffer[start : start + _CHUNK]
-
-
-def _patterns(
-    buffer: torch.Tensor, seed: int
-) -> Iterator[tuple[str, Callable[[int, int], torch.Tensor]]]:
-    """(name, words at (start, count)) for each pattern, made on the buffer's device."""
-    import torch
-
-    device = buffer.device
-
-    def constant(value: int) -> Callable[[int, int], torch.Tensor]:
-        return lambda start, count: torch.full(
-            (1,), value, dtype=torch.int64, device=device
-        ).expand(count)
-
-    def address(start: int, count: int) -> torch.Tensor:
-        return torch.arange(start, start + count, dtype=torch.int64, device=device)
-
-    def random(start: int, count: int) -> torch.Tensor:
-        generator = torch.Generator(device=device).manual_seed(seed + start)
-        span = torch.iinfo(torch.int64)
-        return torch.randint(
-            span.min, span.max, (count,), dtype=torch.int64, device=device, generator=generator
-        )
-
-    yield "zeros", constant(0)
-    yield "ones", constant(-1)
-    yield "0x55", constant(0x5555555555555555)
-    yield "0xaa", constant(~0x5555555555555555)
-    yield "address", address
-    yield "inverse-address", lambda start, count: address(start, count).bitwise_not_()
-    yield "random", random
 
 
 def recorded_devices(machine: Machine, inventory: Inventory) -> list[CheckedDevice]:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from portagpu.facts.targets import Confidence
 from portagpu.facts.targets.rules import fits_sold
-from portagpu.runs.results.expectations import at_least, exactly, within
-from portagpu.runs.results.judgement import Judgement
+from portagpu.runs.results.result import Judgement
 from portagpu.runs.results.verdicts import Verdict
+from portagpu.runs.results.wording import at_least, exactly, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -44,7 +44,7 @@ class FieldComparison(NamedTuple):
     """A device's value compared with a fact: whether they agree, and the comparison in words.
 
     ``value`` and ``unit`` are the device's; ``expected(source)`` is the expectation made of the
-    fact (``portagpu.runs.results.expectations``).
+    fact (``portagpu.runs.results.wording``).
     """
 
     agrees: bool

@@ -19,7 +19,7 @@ from portagpu.base.documents import (
     wrong,
 )
 from portagpu.base.errors import PortagpuError
-from portagpu.base.installation import WRITE_ANEW, DamagedInstallation, stated_gates
+from portagpu.base.installation import WRITE_PAGES, DamagedInstallation, stated_gates
 from portagpu.base.paths import matrix_dir
 from portagpu.base.text import did_you_mean
 from portagpu.runs.results.verdicts import Evidence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from portagpu.checks.bringup.context import Context
+    from portagpu.checks.bringup.run import Context
     from portagpu.runs.results.run import Result
 
 SCHEMA: Final = "portagpu.gates/1"
@@ -108,7 +108,7 @@ def load_gates(path: Path | None = None) -> tuple[Gate, ...]:
     if own and (missing := [name for name in stated_gates() if name not in {g.id for g in gates}]):
         raise DamagedInstallation(
             f"{path}: the gate {missing[0]} is missing: reinstall portagpu, or, after a change of "
-            f"gates, {WRITE_ANEW}"
+            f"gates, {WRITE_PAGES}"
         )
     return tuple(gates)
 

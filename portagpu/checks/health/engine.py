@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Final
 from portagpu.base.text import error_line
 from portagpu.checks.bringup.checks import environment
 from portagpu.checks.bringup.checks.health import check_host
-from portagpu.checks.bringup.context import Context, MachineUnderTest
 from portagpu.checks.bringup.gates import load_gates
-from portagpu.checks.bringup.run import describe
+from portagpu.checks.bringup.run import Context, MachineUnderTest, describe
 from portagpu.checks.health.machine import Snapshot
 from portagpu.runs.results.advice import with_action
 from portagpu.runs.results.run import Run, Verdict

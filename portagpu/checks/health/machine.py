@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import platform
 import re
 import time
@@ -89,7 +91,8 @@ def log_file(path: Path | str, *, of_this_machine: bool, of_this_boot: bool = Fa
     try:
         data = read_bounded(path, MAX_BYTES + 1, last=True)
     except OSError as error:
-        return KernelLog(problem=f"{path}: cannot be read: {error.strerror or error}")
+        hint = "; run this as root" if error.errno == errno.EACCES and os.geteuid() else ""
+        return KernelLog(problem=f"{path}: cannot be read: {error.strerror or error}{hint}")
     cut = ""
     if len(data) > MAX_BYTES:
         data = data.partition(b"\n")[2]

@@ -243,11 +243,20 @@ class Comm:
     def checked(
         self, group: dist.ProcessGroup | None = None, timeout_s: float = 60.0
     ) -> CheckedGroup:
-        """The collectives of ``group`` (default: all ranks), compared between the ranks first.
+        """The collectives of a process group, compared between the ranks first.
 
         Call it on every rank of the group; see
-        :class:`portagpu.devices.collectives.checked.CheckedGroup`. Raises Unsupported for a device
-        without a library."""
+        :class:`portagpu.devices.collectives.checked.CheckedGroup`.
+
+        :param group: the process group; by default all ranks.
+        :param timeout_s: seconds that a rank waits for the others to call, and for a collective to
+            end.
+        :returns: an object with the collectives under torch's names.
+        :raises Unsupported: for a device without a communication library.
+        :raises ValueError: for a time limit that is not above 0.
+        :raises CollectiveError: where there is no process group, or this rank is not a member of
+            it.
+        """
         self._need_library()
         from portagpu.devices.collectives.checked import CheckedGroup
 

@@ -25,14 +25,15 @@ _INDEX: Final = torch.int32
 class TopK:
     """The state of :func:`top_k_hook` on one rank, for one model.
 
-    ``model`` is the model or its DistributedDataParallel. ``density`` is the share of each
-    parameter's elements that is sent, above 0 and at most 1, and the same on every rank; of each
-    parameter at least one element is. ``group`` is that of DDP (default: all ranks).
-
     What is kept belongs to a parameter and not to a bucket, because DDP makes other buckets after
     the first step. It needs the memory of one more gradient, in float32 for 16-bit gradients. It
-    differs between the ranks: each saves and loads its own :meth:`state_dict`. Raises ValueError
-    for another density.
+    differs between the ranks: each saves and loads its own :meth:`state_dict`.
+
+    :param model: the model, or its DistributedDataParallel.
+    :param density: the share of each parameter's elements that is sent, above 0 and at most 1, and
+        the same on every rank. At least one element of each parameter is sent.
+    :param group: the process group of DDP; by default all ranks.
+    :raises ValueError: for another density.
     """
 
     def __init__(
@@ -138,15 +139,18 @@ def top_k_hook(state: TopK, bucket: GradBucket) -> torch.futures.Future[torch.Te
     away.
 
     Each rank receives n - 1 times the elements that one sends, with 4 bytes for the place of each.
-    That is less than ``all_reduce`` moves below a density of 1 / n for float32 and 2 / (3 n) for
-    16 bits. The first step compares the densities, for which the host waits.
+    That is less than ``all_reduce`` moves below a density of 1 / n for float32 and 2 / (3 n) for 16
+    bits. The first step compares the densities, for which the host waits.
 
     NaN and infinities are the first to be sent, and are never kept: so a GradScaler sees them on
     every rank, and the step after is clean. With a GradScaler what is kept was multiplied by the
     scale of its step: call ``state.clear()`` where the scale changes.
 
-    Raises Unsupported for sparse gradients and buckets of 2^31 elements and more, and
-    CollectiveMismatch where the ranks' densities differ.
+    :param state: what this rank keeps between steps.
+    :param bucket: the gradients that DDP hands over: dense, below 2^31 elements.
+    :returns: a future of the averaged bucket, in its shape and dtype.
+    :raises Unsupported: for sparse gradients and larger buckets.
+    :raises CollectiveMismatch: where the ranks' densities differ.
     """
     whole = bucket.buffer()
     if whole.is_sparse:

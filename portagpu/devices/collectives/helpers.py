@@ -42,15 +42,17 @@ def all_gather_uneven(
 ) -> list[torch.Tensor]:
     """The tensors of all ranks, in their order, which may have different numbers of rows.
 
-    ``tensor`` is [rows, ...]; ``rows`` may differ between the ranks and be 0. The results share
-    one buffer. Any dtype is moved. ``torch.distributed.all_gather`` takes such tensors with NCCL
-    and RCCL, and raises with Gloo (pytorch/pytorch#156627).
+    ``torch.distributed.all_gather`` takes such tensors with NCCL and RCCL, and raises with Gloo
+    (pytorch/pytorch#156627). Each rank sends 512 bytes that say what it has, and then n - 1 times
+    the bytes of the tensor with the most rows: shorter ones are padded. The host waits for the 512
+    bytes.
 
-    Each rank sends 512 bytes that say what it has, and then n - 1 times the bytes of the tensor
-    with the most rows: shorter ones are padded. The host waits for the 512 bytes.
-
-    Raises CollectiveMismatch on every rank, before any row is sent, where a tensor has no first
-    dimension, or dtypes or the other dimensions differ.
+    :param tensor: shape (rows, ...), any dtype; ``rows`` may differ between the ranks and be 0.
+    :param group: the process group; by default all ranks.
+    :returns: one tensor for each rank, with its rows, in the dtype of ``tensor``. They share one
+        buffer.
+    :raises CollectiveMismatch: on every rank, before any row is sent, where a tensor has no first
+        dimension, or dtypes or the other dimensions differ.
     """
     n = _size("all_gather_uneven", group, tensor)
     stated = torch.tensor(_header(tensor), dtype=torch.int64, device=tensor.device)

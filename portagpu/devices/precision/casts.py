@@ -323,14 +323,21 @@ class OnLoss(StrEnum):
 
 
 def convert(scaled: Scaled, flavour: str, *, lossy: OnLoss | str = OnLoss.RAISE) -> Scaled:
-    """``scaled`` with data of ``flavour`` ("ocp" or "fnuz"), of the same values.
+    """A scaled matrix with data of another flavour of fp8, of the same values.
 
     Exact: from OCP to FNUZ the scale doubles, back it halves; a scale of dtype float8_e8m0fnu
     becomes float32, which such scales have to be multiplied in. NaN stays NaN; minus zero becomes
-    zero in FNUZ. ``lossy`` decides about values without a counterpart: infinities in FNUZ, and in
-    OCP the largest numbers of FNUZ (240 in e4m3, above 28672 in e5m2). Raises ValueError for a
-    matrix that is of ``flavour`` already: it was converted before, or its dtype is wrong. Raises
-    OverflowError, which waits for the device, where float32 does not have the new scale.
+    zero in FNUZ.
+
+    :param scaled: the matrix, of the other flavour.
+    :param flavour: "ocp" or "fnuz".
+    :param lossy: what happens to values without a counterpart, "raise" or "saturate": infinities in
+        FNUZ, and in OCP the largest numbers of FNUZ (240 in e4m3, above 28672 in e5m2).
+    :returns: the matrix in the dtype of the same name in ``flavour``.
+    :raises ValueError: for a matrix that is of ``flavour`` already: it was converted before, or its
+        dtype is wrong.
+    :raises OverflowError: where a value has no counterpart and ``lossy`` is "raise", or float32
+        does not have the new scale. The check waits for the device.
     """
     import torch
 

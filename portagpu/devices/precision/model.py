@@ -206,6 +206,10 @@ def precision_from_facts(
 
     Without a fact a 16-bit format is emulated, and fp8 is storage: torch computes in and stores
     them everywhere. Imports torch.
+
+    :param target: the facts; None where there are none.
+    :param deterministic_env: variables that results need to be the same in each run, with their
+        values.
     """
     import torch
 

@@ -49,6 +49,11 @@ class Float32Switch:
 
     It acts when it is created, like ``torch.set_grad_enabled``. As a context manager it restores
     all of torch's switches at the end.
+
+    :param precision: what the device has.
+    :param requested: "ieee" or "tf32"; a device without tf32 computes in "ieee", and ``reason``
+        says so.
+    :raises ValueError: for another arithmetic.
     """
 
     __slots__ = ("_before", "arithmetic", "reason", "requested")

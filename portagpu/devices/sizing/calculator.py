@@ -146,8 +146,17 @@ def occupancy_of_code(
 ) -> Occupancy:
     """:func:`occupancy` of numbers as compilers state them.
 
-    ``registers`` are all that a thread is given: accumulation registers are among them where one
-    file holds both. ``scalar_registers`` are None where a vendor has none.
+    :param target: the target or architecture that the code is for.
+    :param threads: threads a block.
+    :param registers: 32-bit registers that a thread is given: with accumulation registers where one
+        file holds both.
+    :param accumulators: accumulation registers a thread.
+    :param scalar_registers: scalar registers a wave; None where a vendor has none.
+    :param shared_memory: bytes a block, static and dynamic.
+    :param wave_size: threads a wave.
+    :returns: blocks and waves a unit, and what limits them.
+    :raises LimitExceeded: for more than a block or thread can have there.
+    :raises Unsupported: for an architecture that has no occupancy.
     """
     if target.value("register.accumulator_file") == "unified":
         registers -= accumulators

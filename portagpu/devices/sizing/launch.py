@@ -134,7 +134,13 @@ class Sizing:
         return Launch(n, chosen, grid, each, self.warp_size, width, shared_memory, found)
 
     def reduce(self, n: int, *, item_bytes: int = 4) -> Reduction:
-        """Two launches that reduce ``n`` elements: to one result a block, then to one result."""
+        """Two launches that reduce ``n`` elements: to one result a block, then to one result.
+
+        :param n: how many elements.
+        :param item_bytes: bytes of an element.
+        :returns: both launches; the second is None where the first has one block.
+        :raises LimitExceeded: where a block would need more shared memory than there is.
+        """
         return plan_reduction(self, n, item_bytes)
 
     def matmul(self, m: int, n: int, k: int, dtype: object, *, batch: int = 1) -> Matmul:
@@ -162,8 +168,12 @@ class Sizing:
     ) -> None:
         """Raise LimitExceeded, with the limit's name and source, for what cannot be launched.
 
-        ``grid`` in blocks and ``block`` in threads, of up to three dimensions; ``shared_memory`` in
-        bytes a block. Beyond the threads of a block, only limits that are facts are checked.
+        Beyond the threads of a block, only limits that are facts are checked.
+
+        :param grid: blocks, in up to three dimensions.
+        :param block: threads a block, in up to three dimensions.
+        :param shared_memory: bytes a block.
+        :raises LimitExceeded: for more than the device has.
         """
         blocks, threads = _dimensions("grid", grid), _dimensions("block", block)
         size = math.prod(threads)
@@ -257,10 +267,14 @@ def _nothing_fits(found: Occupancy) -> LimitExceeded:
 
 
 def sizing_of_device(properties: Any, target: Target | None, warp_size: int) -> Sizing:
-    """The limits of a GPU: from torch's ``properties``, else from the facts.
+    """The limits of a GPU: from torch's properties, else from the facts.
 
     Without a stated largest block, it is four warps, which every device runs. Without a fact for
     the blocks of a unit, they are as many of the largest as its threads allow.
+
+    :param properties: what ``torch.cuda.get_device_properties`` returned.
+    :param target: the facts of the product or architecture; None where there are none.
+    :param warp_size: threads a warp.
     """
     per_unit = _reported_or_stated(
         properties, "max_threads_per_multi_processor", target, "max_threads_per_unit"

@@ -8,7 +8,7 @@
 - ``marked_blocks``: blocks of a program, for whichever profiler listens; it imports torch.
 - ``profilers``: what a vendor's package says of its profiler, to launch it and to read its output.
 
-Readers are modules of the packages that the entry points ``portagpu.captures`` name: each has
+Readers are modules of the packages that are the part ``captures`` of a vendor's package: each has
 ``KIND`` (the format's name), ``matches(head, path)`` (whether a file is of it, from its first 64
 KiB, unpacked) and ``read(path)``, which returns a :class:`portagpu.facts.captures.model.Capture` or
 raises :class:`portagpu.facts.readings.FormatError`. One that can leave columns out has

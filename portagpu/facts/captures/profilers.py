@@ -1,8 +1,8 @@
 """What a vendor says of its profiler: how to launch it, and what its absence of data can mean.
 
-A vendor's package names an object with :class:`Profiler`'s attributes under the entry-point group
-``portagpu.profilers``. It builds command lines and starts nothing: ``portagpu.traces.profile``
-finds it, asks for the version, runs the command, and reads what was written."""
+The part ``profiler`` of a vendor's package is an object with :class:`Profiler`'s attributes. It
+builds command lines and starts nothing: ``portagpu.traces.profile`` finds it, asks for the version,
+runs the command, and reads what was written."""
 
 from __future__ import annotations
 
@@ -108,7 +108,11 @@ class Step:
     argv: tuple[str, ...]
 
     def command(self, file: str, output: str) -> list[str]:
-        """``argv`` for one file."""
+        """``argv`` for one file.
+
+        :param file: the path that replaces "{input}".
+        :param output: the path that replaces "{output}".
+        """
         return [word.replace("{input}", file).replace("{output}", output) for word in self.argv]
 
 
@@ -165,7 +169,13 @@ class Profiler(Protocol):
         """The variable that says that it, or a relative, records this process; else empty."""
 
     def launch(self, request: Request, tool: Tool) -> Launch:
-        """How ``tool`` runs the request. Raises Refused."""
+        """How the profiler runs a request.
+
+        :param request: the command and what to record of it.
+        :param tool: the installed profiler.
+        :returns: the command line, and what must be there before and run after.
+        :raises Refused: where it cannot be profiled as asked.
+        """
 
 
 def plain_folder(request: Request, special: str, tool: str) -> None:

@@ -56,9 +56,13 @@ def bus_factor(operation: str, ranks: int) -> float | None:
     """``busbw / algbw``; None, which is "not applicable", for a single rank.
 
     ``2 * (n - 1) / n`` for ``all_reduce``; ``(n - 1) / n`` for ``all_gather``, ``reduce_scatter``,
-    ``all_to_all``, ``gather`` and ``scatter``; 1 for ``broadcast``, ``reduce`` and ``sendrecv``.
-    One rank moves nothing between ranks, so there its bus bandwidth is not applicable, and not 0.
-    Raises ValueError for an operation without a factor.
+    ``all_to_all``, ``gather`` and ``scatter``; 1 for ``broadcast``, ``reduce`` and ``sendrecv``, as
+    in PERFORMANCE.md of nccl-tests. One rank moves nothing between ranks, so there its bus
+    bandwidth is not applicable, and not 0.
+
+    :param operation: the name of a collective.
+    :param ranks: how many ranks there are, at least 1.
+    :raises ValueError: for an operation without a factor, or no rank.
     """
     _check_ranks(operation, ranks)
     if ranks == 1:

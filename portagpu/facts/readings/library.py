@@ -27,37 +27,76 @@ class Library:
         self.module = module
 
     def __call__(self, name: str, *arguments: Any) -> Any:
+        """What the function returns; None where the module lacks it or the call fails.
+
+        :param name: the name of the function.
+        :param arguments: its arguments.
+        """
         try:
             return getattr(self.module, name)(*arguments)
         except Exception:  # noqa: BLE001 - one value that fails stops no other
             return None
 
     def number(self, name: str, *arguments: Any) -> Any:
+        """The number that a call returns; None for anything else.
+
+        :param name: the name of the function.
+        :param arguments: its arguments.
+        """
         return number(self(name, *arguments))
 
     def integer(self, name: str, *arguments: Any) -> int | None:
+        """The whole number that a call returns; None for anything else.
+
+        :param name: the name of the function.
+        :param arguments: its arguments.
+        """
         return integer(self(name, *arguments))
 
     def count(self, name: str, *arguments: Any) -> int:
-        """How many things a call states, to ask for each: 0 where it states no such number."""
+        """How many things a call states, to ask for each: 0 where it states no such number.
+
+        :param name: the name of the function.
+        :param arguments: its arguments.
+        :returns: a number up to 1024: a library that states more is not believed.
+        """
         found = self.integer(name, *arguments)
         return found if found is not None and 0 <= found <= MAX_PARTS else 0
 
     def text(self, name: str, *arguments: Any) -> str | None:
+        """The text that a call returns; None for anything else.
+
+        :param name: the name of the function.
+        :param arguments: its arguments.
+        """
         return text(self(name, *arguments))
 
     def mapping(self, name: str, *arguments: Any) -> dict[str, Any]:
+        """The mapping that a call returns; empty for anything else.
+
+        :param name: the name of the function.
+        :param arguments: its arguments.
+        """
         return table(self(name, *arguments))
 
     def integers(self, name: str, count: int, *arguments: Any) -> tuple[int, ...] | None:
-        """``count`` integers that a call returns side by side; None for anything else."""
+        """The integers that a call returns in one list or tuple; None for anything else.
+
+        :param name: the name of the function.
+        :param count: how many integers there must be.
+        :param arguments: its arguments.
+        """
         found = self(name, *arguments)
         numbers = [integer(each) for each in found] if isinstance(found, list | tuple) else []
         known = tuple(each for each in numbers if each is not None)
         return known if len(known) == len(numbers) == count else None
 
     def member(self, kind: str, name: str) -> Any:
-        """A member of one of the module's enumerations, None where this version lacks it."""
+        """A member of one of the module's enumerations, None where this version lacks it.
+
+        :param kind: the name of the enumeration.
+        :param name: the name of its member.
+        """
         return getattr(getattr(self.module, kind, None), name, None)
 
 
@@ -69,7 +108,11 @@ class Rarely:
         self._kept: dict[Hashable, tuple[float, Any]] = {}
 
     def __call__(self, key: Hashable, read: Callable[[], _T]) -> _T:
-        """What ``read`` returned for that key, called again where it is too old."""
+        """What ``read`` returned for that key, called again where it is too old.
+
+        :param key: what is read, such as a device's index.
+        :param read: reads it.
+        """
         now = time.monotonic()
         if key not in self._kept or now - self._kept[key][0] >= self._after_s:
             self._kept[key] = (now, read())

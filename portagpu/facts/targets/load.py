@@ -200,10 +200,12 @@ def architecture_names() -> tuple[str, ...]:
 
 
 def parse_target(source: str | Path, *, file: str = "<text>") -> Target:
-    """The target in a file (a Path) or in TOML text, checked against the matrix's families.
+    """The target in a file or in TOML text, checked against the matrix's families.
 
-    ``file`` names the text in messages. A file's name has to be the target's id, and no device may
-    be of another target too. Raises TargetError with file, key and rule.
+    :param source: a Path, or the text itself. A file's name has to be the target's id, and no
+        device may be of another target too.
+    :param file: what messages call the text.
+    :raises TargetError: with file, key and rule.
     """
     catalogue = _all_targets().catalogue
     if not isinstance(source, Path):
@@ -266,8 +268,10 @@ def _matches_of(vendor: str, family: str | None = None) -> dict[str, Match]:
 def arch_of_generation(vendor: str, generation: str, product: str | None = None) -> str | None:
     """The architecture of a generation that a vendor's tool names ("Hopper").
 
-    Where a generation has several architectures ("Ampere"), the product decides. None where the
-    product is not a target.
+    :param vendor: the vendor, as in ``Arch.vendor``.
+    :param generation: the generation as the tool prints it; upper and lower case do not matter.
+    :param product: decides where a generation has several architectures ("Ampere").
+    :returns: its name ("sm_90"), or None where it is not known, or the product is not a target.
     """
     word = normalise(generation)
     families = []
@@ -288,7 +292,10 @@ def arch_of_generation(vendor: str, generation: str, product: str | None = None)
 def named_product(vendor: str, arch: str | None, product: str | None) -> Target | None:
     """The product of this name, with any memory and units.
 
-    None for a name that several products have, or that a part of a product also prints.
+    :param vendor: the vendor, as in ``Arch.vendor``.
+    :param arch: the architecture that it must have; None for any.
+    :param product: the product's name as a tool prints it.
+    :returns: None for a name that several products have, or that a part of a product also prints.
     """
     own = None if arch is None else base_name(arch)
     family_of = _all_targets().catalogue.family_of
@@ -306,7 +313,9 @@ def _targets_named(vendor: str, product: str | None) -> list[str]:
 def product_with_pci_id(vendor: str, device_id: int, revision: int | None = None) -> Target | None:
     """The product that has this PCI id, or None. An id that several products share names none.
 
-    ``revision`` is the PCI revision. It distinguishes some products of one device id.
+    :param vendor: the vendor, as in ``Arch.vendor``.
+    :param device_id: the PCI device id.
+    :param revision: the PCI revision, which distinguishes some products of one device id.
     """
     ids = [f"{device_id:04x}"]
     if revision is not None:

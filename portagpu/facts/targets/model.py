@@ -298,11 +298,14 @@ class Target:
     def peak(
         self, dtype: object, sparse: bool = False, *, matrix: bool | None = None
     ) -> Peak | None:
-        """The theoretical rate in ``dtype``, or None when it is not known.
+        """The theoretical rate in a dtype, or None when it is not known.
 
-        ``dtype`` is a ``torch.dtype`` or a name. ``matrix`` chooses the matrix or the vector unit;
-        None takes the faster. A torch fp8 dtype of the flavour that this hardware does not run is
-        not known here: its peak is None.
+        A torch fp8 dtype of the flavour that this hardware does not run is not known here.
+
+        :param dtype: a ``torch.dtype`` or a name ("bf16").
+        :param sparse: whether the rate is that with structured sparsity.
+        :param matrix: the matrix unit or the vector unit; None takes the faster.
+        :returns: the rate with its unit and source.
         """
         name = dtype_name(dtype)
         flavour = fp8_flavour(dtype)
@@ -323,5 +326,10 @@ class Target:
 
 @cache
 def peak_key(dtype: str, *, sparse: bool, matrix: bool) -> str:
-    """The key of a peak: ``peak.dense.matrix.bf16``."""
+    """The key of a peak: ``peak.dense.matrix.bf16``.
+
+    :param dtype: a name that :func:`dtype_name` returns.
+    :param sparse: whether the rate is that with structured sparsity.
+    :param matrix: whether it is the matrix unit's, or the vector unit's.
+    """
     return f"peak.{'sparse' if sparse else 'dense'}.{'matrix' if matrix else 'vector'}.{dtype}"

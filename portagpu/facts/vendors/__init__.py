@@ -1,6 +1,6 @@
 """The vendors that installed distributions declare: the one place where the core learns of them.
 
-An entry point of the group ``portagpu.vendors`` names a :class:`Vendor`, which is data. Modules
+The part ``vendor`` of a vendor's package is a :class:`Vendor`, which is data. Modules
 above this package read it, and name no vendor themselves. All entry points are loaded once, at the
 first use, each with a time limit. A broken, slow or wrong one is left out with its reason
 (:func:`problems`) and does not affect the others.

@@ -53,9 +53,14 @@ class _Named:
 
 
 def parse(text: str | None, rules: MaskRules, variable: str | None = None) -> Mask:
-    """The mask as a layer with these rules reads it; ``variable`` is its name for messages.
+    """The mask as a layer with these rules reads it.
 
     Takes any string, in time linear in its length. Each kind of problem is reported once.
+
+    :param text: the value of the variable; None where it is not set.
+    :param rules: how the layer reads it.
+    :param variable: its name in messages; by default the first of the rules.
+    :returns: the entries, and the problems that were found.
     """
     name = variable or rules.variables[0]
     if text is None:

@@ -136,7 +136,11 @@ def runtime_named(name: str) -> Runtime:
 
 
 def relevant_runtimes(build: str | None, vendors: Iterable[str]) -> tuple[str, ...]:
-    """The runtimes of a torch build of that kind and of GPUs of those vendors."""
+    """The runtimes of a torch build of that kind and of GPUs of those vendors.
+
+    :param build: the kind of the build of torch ("cuda"); None without torch.
+    :param vendors: the vendors of the machine's GPUs.
+    """
     present = set(vendors)
     return tuple(
         name for name, runtime in RUNTIMES.items() if name == build or runtime.vendor in present

@@ -61,10 +61,13 @@ def _layer(environment: Mapping[str, str], rules: MaskRules) -> Layer:
 
 
 def diagnose(environment: Mapping[str, str], runtime: str) -> tuple[Problem, ...]:
-    """All problems of an environment's masks for a runtime ("cuda", "rocm").
+    """All problems of an environment's masks. Needs no device.
 
-    Needs no device. Numbers beyond the last device and unknown UUIDs are for ``resolve``. Raises
-    VisibilityError for an unknown runtime.
+    Numbers beyond the last device and unknown UUIDs are for :func:`resolve`.
+
+    :param environment: the variables of the process.
+    :param runtime: the name of its torch build ("cuda", "rocm").
+    :raises VisibilityError: for an unknown runtime.
     """
     table = runtime_named(runtime)
     return (*mask_problems(environment, table), *_torch_problems(environment, table))
@@ -239,9 +242,13 @@ class Visible:
 def resolve(environment: Mapping[str, str], devices: Iterable[DeviceId], runtime: str) -> Visible:
     """The devices that a process with this environment sees, in the order it numbers them.
 
-    ``devices`` are all devices of the machine, with slices in place of their GPU. ``runtime`` is
-    the name of its torch build ("cuda", "rocm"). Reads and opens nothing. Raises VisibilityError
-    for an unknown runtime and for devices that contradict each other.
+    Reads and opens nothing.
+
+    :param environment: the variables of the process.
+    :param devices: all devices of the machine, with slices in place of their GPU.
+    :param runtime: the name of its torch build ("cuda", "rocm").
+    :returns: the devices, what torch makes of them, and the problems that were found.
+    :raises VisibilityError: for an unknown runtime and for devices that contradict each other.
     """
     table = runtime_named(runtime)
     everything = check_devices(devices)
@@ -392,20 +399,23 @@ def environment_for(
 ) -> dict[str, str | None]:
     """What to change in a child's environment so that it sees these devices, in this order.
 
-    The values of the variables to set, and None for those to unset; everything else is the
-    caller's. One variable is set and the others of the runtime are unset, so that neither torch nor
-    the runtime can read another. Devices are named as on the whole machine, and so replace a mask
-    of ``base_environment`` instead of counting among what it leaves; one that it hides is refused.
-    With no device all are hidden.
-
-    Raises VisibilityError for devices that cannot be visible together, that the base hides, or a
-    runtime that is not known.
+    One variable is set and the others of the runtime are unset, so that neither torch nor the
+    runtime can read another. Devices are named as on the whole machine, and so replace a mask of
+    ``base_environment`` instead of counting among what it leaves; one that it hides is refused.
 
     Example::
 
         mine = resolve(os.environ, machine, "rocm").devices[rank]
         changes = environment_for([mine], "rocm", os.environ)
         child = {k: v for k, v in {**os.environ, **changes}.items() if v is not None}
+
+    :param devices: what the child sees; with none, all are hidden.
+    :param runtime: the name of the child's torch build ("cuda", "rocm").
+    :param base_environment: the variables that the child would have without the changes.
+    :returns: the values of the variables to set, and None for those to unset; everything else is
+        the caller's.
+    :raises VisibilityError: for devices that cannot be visible together, that the base hides, or a
+        runtime that is not known.
     """
     table = runtime_named(runtime)
     wanted = check_devices(devices)

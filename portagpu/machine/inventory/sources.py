@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 import platform
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from itertools import islice
@@ -230,6 +231,8 @@ _LOG_COMMANDS: Final = (
     ("dmesg",),
 )
 """journalctl(1) of systemd; it keeps what the kernel's own ring has overwritten."""
+_REFUSED: Final = re.compile("permission|not permitted|not seeing messages", re.IGNORECASE)
+"""What journalctl and dmesg(1) say to a user who may not read the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +276,15 @@ def kernel_log_output(limit_s: float = LIMITS.program_s) -> CommandOutput:
     read = (e for e in printed if not e.problem and kernel_log.has_kernel_lines(e.text))
     said = [each.problem for each in printed if each.problem]
     why = said[-1] if said else "neither journalctl nor dmesg shows it"
+    if any(_REFUSED.search(each.problem or each.text) for each in printed):
+        why += f"; {_how_to_read_log()}"
     return next(read, CommandOutput(("dmesg",), problem=f"the kernel's log is not read: {why}"))
+
+
+def _how_to_read_log() -> str:
+    if os.geteuid() == 0:  # of a container
+        return "run the container with the capability SYSLOG"
+    return "run this as root, or as a member of the group systemd-journal or adm"
 
 
 def _run_command(command: tuple[str, ...], limit_s: float) -> CommandOutput | None:

@@ -94,7 +94,12 @@ class PlaceGraph:
         return len(self.places)
 
     def edge(self, a: int, b: int) -> Edge:
-        """What joins two different places."""
+        """What joins two different places.
+
+        :param a: the position of one.
+        :param b: the position of the other; the order does not matter.
+        :raises KeyError: for positions that are equal or do not exist.
+        """
         return self.edges[(a, b) if a < b else (b, a)]
 
     def between(self, places: Iterable[int]) -> tuple[Edge, ...]:
@@ -136,6 +141,10 @@ def with_levels(
     """The graph with every pair; the levels are the ranks of the edges' speeds.
 
     Beyond 64 different speeds, neighbouring ones share a level.
+
+    :param places: where ranks run; an edge names them by their positions.
+    :param edges: what is known; a pair without an edge gets one of unknown speed.
+    :param remarks: sentences about the graph; each is kept once.
     """
     given = {(each.a, each.b): each for each in edges}
     pairs = combinations(range(len(places)), 2)
@@ -157,9 +166,12 @@ def gpu_graph(
 ) -> PlaceGraph:
     """The graph of a machine's GPUs, in the order of ``topology.gpus``.
 
-    ``targets`` are the GPUs' products by key: they state what one link carries where the source
-    only counts links. ``numa_nodes`` have the CPUs near a GPU. ``assumed`` is a product whose links
-    are assumed to join all GPUs where no source states a link; without it, a remark says so.
+    :param topology: the links between the GPUs.
+    :param targets: the GPUs' products by key: they state what one link carries where the source
+        only counts links.
+    :param numa_nodes: the NUMA nodes, with their CPUs.
+    :param assumed: a product whose links are assumed to join all GPUs where no source states a
+        link; without it, a remark says so.
     """
     keys = [gpu.key for gpu in topology.gpus]
     position = {key: number for number, key in enumerate(keys)}
@@ -188,7 +200,9 @@ def gpu_graph(
 def numa_graph(nodes: Sequence[NumaNode], distances: Mapping[int, Sequence[int]]) -> PlaceGraph:
     """The graph of a machine without GPUs: NUMA nodes with CPUs, by the firmware's distances.
 
-    ``distances`` has a row for each node, in the order of all nodes (``nodeN/distance`` of sysfs).
+    :param nodes: all NUMA nodes of the machine.
+    :param distances: index of a node -> its distance to each node, in the order of ``nodes``
+        (``nodeN/distance`` of sysfs).
     """
     with_cpus = [each for each in nodes if each.cpus]
     column = {each.index: number for number, each in enumerate(nodes)}

@@ -62,7 +62,9 @@ class Placement:
 def graph_of_machine(machine: Machine, assumed: Target | None = None) -> PlaceGraph:
     """The graph of a machine's GPUs, or of its NUMA nodes where it has none.
 
-    Raises ValueError, in one line, where neither is known.
+    :param machine: this machine, or a recording of one.
+    :param assumed: a product whose facts are assumed for GPUs that cannot be identified.
+    :raises ValueError: in one line, where neither is known, or there are too many GPUs.
     """
     cpu = read_cpu(machine.tree)
     topology = machine.topology()

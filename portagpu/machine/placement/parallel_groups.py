@@ -146,7 +146,16 @@ def groups(
     dp: int | None = None,
     nodes: int = 1,
 ) -> Groups:
-    """The groups over ``nodes`` machines like this one. Raises ValueError as :func:`sizes`."""
+    """The groups over several machines like this one.
+
+    :param graph: the places of one machine.
+    :param tp: ranks of a group of tensor parallelism; None is 1, or what ``pp`` and ``dp`` leave.
+    :param pp: stages of a pipeline; None is 1, or what ``tp`` and ``dp`` leave.
+    :param dp: ranks of a group of data parallelism; None is what ``tp`` and ``pp`` leave.
+    :param nodes: how many machines there are.
+    :raises ValueError: in one line, where the product is not the number of ranks, or ``tp`` does
+        not fit the machines.
+    """
     local = len(graph)
     tp, pp, dp = sizes(local, tp, pp, dp, nodes)
     order = arrange(graph, min(tp, local))

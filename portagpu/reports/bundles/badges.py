@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.base.errors import BundleError, PortagpuError
 from portagpu.base.text import one_line
 from portagpu.devices.registry import plugin
-from portagpu.reports.bundles.check import read_bundle
-from portagpu.reports.bundles.result_ids import area_of, most_earned, suite_of
+from portagpu.reports.bundles.check import area_of, most_earned, read_bundle, suite_of
 from portagpu.runs.ledger import OF_SEVERAL, instant
 from portagpu.runs.results.run import Run
 from portagpu.runs.results.verdicts import FAILING, Evidence, Verdict

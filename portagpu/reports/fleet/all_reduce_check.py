@@ -15,9 +15,9 @@ import torch.distributed as dist
 
 from portagpu.base.stats import mad
 from portagpu.facts.nccl_tests.model import algbw_gbs, bus_factor
-from portagpu.runs.results.expectations import exactly
 from portagpu.runs.results.run import Result
 from portagpu.runs.results.verdicts import Evidence, Verdict
+from portagpu.runs.results.wording import exactly
 from portagpu.suites.collectives import ranks as library
 from portagpu.suites.collectives.ranks import Exchange, compare, expected, inputs_of
 from portagpu.suites.performance.cases import SUITE

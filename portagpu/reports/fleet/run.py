@@ -24,8 +24,15 @@ from portagpu.reports.fleet.record import (
     to_drain,
     write_record,
 )
-from portagpu.reports.fleet.request import begun_record, chosen_nodes, gres_of
-from portagpu.reports.fleet.steps import came_to_its_end, collected, last_line, lost
+from portagpu.reports.fleet.request import (
+    begun_record,
+    came_to_its_end,
+    chosen_nodes,
+    collected,
+    gres_of,
+    last_line,
+    lost,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

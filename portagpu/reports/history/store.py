@@ -9,6 +9,7 @@ import contextlib
 import json
 import zlib
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,13 +19,17 @@ import sqlalchemy as sa
 
 from portagpu.base.errors import ResultError, StoreError
 from portagpu.base.files import write_parts
-from portagpu.base.text import one_line
+from portagpu.base.text import excerpt, one_line
+from portagpu.reports.bundles.document import SCHEMA as BUNDLE_SCHEMA
+from portagpu.reports.bundles.document import check_times, file_name, sha256
 from portagpu.reports.bundles.files import (
     WHOLE,
     Aside,
+    Document,
     OtherDocument,
     claimed_run,
     find_files,
+    read_file,
     same_run,
 )
 from portagpu.reports.history.database import (
@@ -37,15 +42,104 @@ from portagpu.reports.history.database import (
     open_database,
     store_errors,
 )
-from portagpu.reports.history.documents import OtherRun, read_document
 from portagpu.reports.history.model import Machine, MeasureId, Series, StoredRun
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from types import TracebackType
 
-    from portagpu.reports.bundles.files import Document
     from portagpu.reports.history.database import Database
+    from portagpu.runs.results.run import Result, Run
+
+
+_MAX_BYTES: Final = 2000
+"""An index of PostgreSQL takes 2704 bytes: BTMaxItemSize of its nbtree.h."""
+_MAX_SAMPLES: Final = 2**31 - 1
+
+
+class OtherRun(ResultError):
+    """The id of a run is that of another run in the store."""
+
+
+def measures_of(run: Run) -> dict[MeasureId, Result]:
+    """Every result with a number, by what was measured; none of a recording.
+
+    What a recording says is of another machine than the one that judged it.
+    """
+    if run.info.replay:
+        return {}
+    return {measured(each): each for each in run.results if is_measure(each)}
+
+
+def is_measure(result: Result) -> bool:
+    """Whether a result has a number."""
+    return isinstance(result.value, int | float)
+
+
+def measured(result: Result) -> MeasureId:
+    """What a result with a number measured."""
+    return MeasureId(result.suite, result.id, result.device, str(result.unit), result.statistic)
+
+
+def read_document(path: Path, now: datetime | None = None) -> Document:
+    """The result or the bundle in a file; raises ResultError that begins with the path.
+
+    It is refused where ``portagpu.reports.bundles.files`` refuses it (a unit is missing, a number
+    is not finite, a digest does not fit), and where its times contradict each other or ``now``,
+    which is this moment by default."""
+    document = read_file(path)
+    try:
+        check_times(document.run, now or datetime.now(UTC))
+        check_sizes(document.run)
+    except ResultError as error:
+        raise ResultError(f"{one_line(str(path))}: {one_line(str(error))}") from error
+    return document
+
+
+def check_sizes(run: Run) -> None:
+    """Raise ResultError for what a database cannot hold, and no program writes."""
+    info = run.info
+    if "\0" in info.host:
+        raise ResultError("run.host: holds a null character")
+    for key, text in (("run.id", info.id), ("run.host", info.host), ("run.target", info.target)):
+        if len((text or "").encode()) > _MAX_BYTES:
+            raise ResultError(f"{key}: is longer than {_MAX_BYTES} bytes")
+    for what, result in measures_of(run).items():
+        if sum(len((part or "").encode()) for part in what) > _MAX_BYTES:
+            raise ResultError(f"{excerpt(what.id)}: its names are longer than {_MAX_BYTES} bytes")
+        if (result.n or 0) > _MAX_SAMPLES:
+            raise ResultError(f"{what.id}: n is more than {_MAX_SAMPLES}")
+
+
+def same_measurement(one: Document, other: Document) -> bool:
+    """Whether one of them is the bundle of the other: only names of machines were removed."""
+    if one.is_bundle == other.is_bundle:
+        return False
+    facts = [
+        (each.run.info.started, each.run.info.target, str(each.run.verdict), each.run.counts)
+        for each in (one, other)
+    ]
+    values = [_values(each) for each in (one, other)]
+    return facts[0] == facts[1] and values[0] == values[1]
+
+
+def file_name_of(data: bytes, digest: str) -> str:
+    """The name of a document's file outside a store: from its day and its digest.
+
+    Raises ValueError where ``data`` is not such a document, or does not match its digest.
+    """
+    raw: dict[str, Any] = json.loads(data)
+    if sha256(raw) != digest:
+        raise ValueError("does not match its digest")
+    if raw["schema"] == BUNDLE_SCHEMA:
+        return file_name(raw)
+    return f"{datetime.fromisoformat(raw['run']['started']):%Y%m%d}-{digest[:16]}.json"
+
+
+def _values(document: Document) -> list[tuple[str, str, float | str | None]]:
+    # a device may have been renamed, and the results keep their order
+    numbers = (each for each in document.run.results if is_measure(each))
+    return [(each.suite, each.id, each.value) for each in numbers]
 
 
 _YEAR_10000_S: Final = 253_402_300_800
@@ -86,7 +180,6 @@ class Store:
         Raises OtherRun where its id belongs to another run, and stores nothing then.
         """
         from portagpu.reports.bundles.document import started
-        from portagpu.reports.history.documents import measures_of
 
         info = document.run.info
         measures = measures_of(document.run)
@@ -190,7 +283,6 @@ class Store:
     def _file(self, connection: sa.Connection, run: Any) -> tuple[bytes, str]:
         """The file of a row of RUNS, or of a StoredRun, and its name."""
         # questions need no documents, and what checks them is slow to import
-        from portagpu.reports.history.documents import file_name_of
 
         query = sa.select(DOCUMENTS.c.data).where(DOCUMENTS.c.run == run.key)
         packed = connection.execute(query).scalar_one_or_none()
@@ -236,7 +328,6 @@ def open_store(place: str, *, create: bool = False) -> Store:
 def _check_same(document: Document, data: bytes, name: str) -> None:
     """Raise OtherRun unless one of two documents with one id is the bundle of the other."""
     from portagpu.reports.bundles.files import parse
-    from portagpu.reports.history.documents import OtherRun, same_measurement
 
     stored = parse(data, Path(name))
     if same_measurement(document, stored):

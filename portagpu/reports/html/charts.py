@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.base import units
 from portagpu.base.units import number
-from portagpu.reports.html.markup import Markup, tag
-from portagpu.reports.html.style import CHART_CSS
+from portagpu.reports.html.markup import CHART_CSS, Markup, tag
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -9,11 +9,12 @@ from portagpu.base import units
 from portagpu.base.files import write_atomic
 from portagpu.base.text import shortened
 from portagpu.reports.fleet.measures import by_node
-from portagpu.reports.html.checks import filter_controls, fleet_script
 from portagpu.reports.html.components import (
     MEANING,
     badge,
     code_marked,
+    filter_controls,
+    fleet_script,
     icon,
     meanings,
     section,
@@ -27,10 +28,9 @@ from portagpu.reports.html.fleet_charts import (
     gate_titles,
     map_section,
 )
-from portagpu.reports.html.markup import Child, Markup, json_block, page, shown_text, tag
+from portagpu.reports.html.markup import FLEET_CSS, Child, Markup, json_block, page, shown_text, tag
 from portagpu.reports.html.matrix_page import fragment
 from portagpu.reports.html.sections import contents
-from portagpu.reports.html.style import FLEET_CSS
 from portagpu.runs.results.advice import Action
 from portagpu.runs.results.verdicts import FAILING, Verdict
 

@@ -9,21 +9,21 @@ from urllib.parse import urlencode
 
 from portagpu.base import units
 from portagpu.reports.html import compare, roofline
-from portagpu.reports.html.checks import filter_controls, script
 from portagpu.reports.html.components import (
     badge,
     code_marked,
     fact_list,
+    filter_controls,
     icon,
     result_link,
+    script,
     section,
     shapes,
     table_box,
     wrapped_id,
 )
-from portagpu.reports.html.markup import Child, Markup, join, json_block, page, shown_text, tag
+from portagpu.reports.html.markup import CSS, Child, Markup, join, json_block, page, shown_text, tag
 from portagpu.reports.html.sections import contents, failure_cards, footer, hardware_of, named
-from portagpu.reports.html.style import CSS
 from portagpu.reports.proofs.evidence import cells
 from portagpu.reports.proofs.table import SUITES
 from portagpu.runs.results.advice import gravest_first, severity_of

@@ -9,10 +9,8 @@ from portagpu.base.files import write_atomic
 from portagpu.base.text import shortened
 from portagpu.checks.bringup.gates import load_gates
 from portagpu.reports.html import sections
-from portagpu.reports.html.checks import checks_section, script
-from portagpu.reports.html.components import names_of, shapes
-from portagpu.reports.html.markup import page, tag
-from portagpu.reports.html.style import CSS
+from portagpu.reports.html.components import checks_section, names_of, script, shapes
+from portagpu.reports.html.markup import CSS, page, tag
 from portagpu.runs.results.run import Run
 
 if TYPE_CHECKING:
@@ -24,11 +22,13 @@ if TYPE_CHECKING:
 
 
 def render(run: Run, *, title: str | None = None) -> str:
-    """``run`` as an HTML document: verdict and why, contents, failures, gates, the run, roofline,
-    curves, numbers, checks.
+    """A run as an HTML document.
 
-    The default ``title`` has the verb, the target, and the host or the recording. All text from
-    the run is escaped.
+    It has the verdict and why, contents, failures, gates, the run, roofline, curves, numbers and
+    checks. All text from the run is escaped.
+
+    :param run: the run, finished or not.
+    :param title: by default the verb, the target, and the host or the recording.
     """
     title = title or _title(run)
     names = names_of(run, _gate_titles(run))

@@ -39,10 +39,9 @@ from portagpu.reports.html.components import (
 from portagpu.reports.html.markup import Child, Markup, join, tag
 from portagpu.reports.proofs.evidence import target_of
 from portagpu.runs.results.advice import severity_of
-from portagpu.runs.results.expectations import value_in_words
 from portagpu.runs.results.run import verdict_of
 from portagpu.runs.results.verdicts import Evidence, Verdict
-from portagpu.runs.results.wording import failures, headline, tally, without_device
+from portagpu.runs.results.wording import failures, headline, tally, value_in_words, without_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

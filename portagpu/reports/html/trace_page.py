@@ -6,8 +6,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from portagpu.base.units import quantity
-from portagpu.reports.html.markup import page, tag
-from portagpu.reports.html.style import CSS
+from portagpu.reports.html.markup import CSS, page, tag
 from portagpu.traces.analysis.model import (
     TEXTS,
     UNKNOWN,

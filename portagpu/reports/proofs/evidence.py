@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from portagpu.reports.bundles.badges import earned_in
-from portagpu.reports.bundles.result_ids import stated_name, stated_names
+from portagpu.reports.bundles.check import stated_name, stated_names
 from portagpu.runs.ledger import IDENTITY, account_of, balance, fact_of, lines, owner_of
 from portagpu.runs.results.verdicts import FAILING, Evidence, Verdict, fold_area
 

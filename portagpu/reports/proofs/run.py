@@ -25,7 +25,7 @@ from portagpu.base.patience import LIMITS
 from portagpu.base.subprocesses import run_program
 from portagpu.base.subprocesses.start import children_of, kill_group, python_command
 from portagpu.checks.info import collect
-from portagpu.reports.bundles.result_ids import stated_areas, stated_name, stated_names
+from portagpu.reports.bundles.check import stated_areas, stated_name, stated_names
 from portagpu.reports.proofs.evidence import target_of
 from portagpu.runs.ledger import Device, account_of, devices_of
 from portagpu.runs.results.run import new_run, read_json

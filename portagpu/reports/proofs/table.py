@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.documents import DocumentError, read_toml, rule_of, values_of
 from portagpu.base.errors import BundleError
+from portagpu.reports.bundles.check import stated_areas, stated_names
 from portagpu.reports.bundles.files import read_files
-from portagpu.reports.bundles.result_ids import stated_areas, stated_names
 from portagpu.reports.proofs.evidence import Shown, cells
 from portagpu.runs.results.verdicts import Evidence, Verdict, fold_area
 from portagpu.suites.compile.record import built, read_record

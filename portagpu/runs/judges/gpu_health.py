@@ -31,9 +31,9 @@ from portagpu.runs.judges.peers import (
     product_key,
 )
 from portagpu.runs.results.advice import Action
-from portagpu.runs.results.expectations import at_least, at_most, exactly
-from portagpu.runs.results.judgement import Judgement
+from portagpu.runs.results.result import Judgement
 from portagpu.runs.results.verdicts import Verdict
+from portagpu.runs.results.wording import at_least, at_most, exactly
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -10,9 +10,9 @@ from statistics import NormalDist, median
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from portagpu.base.stats import mad
-from portagpu.runs.results.expectations import exactly, within
-from portagpu.runs.results.judgement import Judgement
+from portagpu.runs.results.result import Judgement
 from portagpu.runs.results.verdicts import Verdict
+from portagpu.runs.results.wording import exactly, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence

@@ -20,7 +20,6 @@ from portagpu.base.files import read_bounded, write_atomic
 from portagpu.base.text import one_line
 from portagpu.facts.vendors import vendors
 from portagpu.runs.results.advice import check_of, gravest_first
-from portagpu.runs.results.expectations import bounds
 from portagpu.runs.results.plain import json_text, plain
 from portagpu.runs.results.result import Result
 from portagpu.runs.results.schema import RUN_RULES, SCHEMA, check_form, check_run
@@ -33,7 +32,7 @@ from portagpu.runs.results.verdicts import (
     fold,
     fold_area,
 )
-from portagpu.runs.results.wording import without_device
+from portagpu.runs.results.wording import bounds, without_device
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -135,13 +134,21 @@ class Run:
             self.add(result)
 
     def finish(self, *, interrupted: bool = False, duration_s: float | None = None) -> Run:
-        """Set the duration (by default since the run was made) and whether it was interrupted."""
+        """End the run, and return it.
+
+        :param interrupted: whether something stopped it before its end.
+        :param duration_s: seconds that it took; by default since it was made.
+        """
         elapsed_s = time.monotonic() - self._clock_s if duration_s is None else duration_s
         self.info = replace(self.info, duration_s=round(elapsed_s, 6), interrupted=interrupted)
         return self
 
     def end_with(self, error_code: int, message: str) -> Run:
-        """Finish the run as one that an error ended: with the command's exit code and its line."""
+        """Finish the run as one that an error ended.
+
+        :param error_code: the command's exit code.
+        :param message: the error in one line.
+        """
         self.finish(interrupted=error_code == INTERRUPTED_EXIT_CODE)
         if not self.info.interrupted:
             self.info = replace(self.info, error={"exit_code": error_code, "message": message})
@@ -253,10 +260,12 @@ class Run:
 
     @classmethod
     def from_json(cls, document: object, *, fresh: bool = False) -> Run:
-        """The run that ``document`` describes, which is kept and not copied if it is ``fresh``.
+        """The run that a document describes.
 
-        Raises ResultError with the path of a key that is missing, unknown, of another type, or
-        contradicts the results.
+        :param document: the values of its JSON.
+        :param fresh: whether the document may be kept and not copied.
+        :raises ResultError: with the path of a key that is missing, unknown, of another type, or
+            contradicts the results.
         """
         whole = check_form(document)
         run = cls(RunInfo(**whole["run"]))

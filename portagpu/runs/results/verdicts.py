@@ -66,8 +66,10 @@ def fold(verdicts: Iterable[Verdict], *, strict: bool = False) -> Verdict:
     """The worst of ERROR, FAIL, INCONCLUSIVE and PASS; INCONCLUSIVE if there is none of them.
 
     SKIP and UNVERIFIED do not count: they neither lower a PASS nor make one. A run with nothing
-    else is INCONCLUSIVE, with ``strict`` or without. ``strict`` lowers a PASS to UNVERIFIED if any
-    result is UNVERIFIED; a worse verdict stays.
+    else is INCONCLUSIVE, with ``strict`` or without.
+
+    :param verdicts: those of the results, in any order.
+    :param strict: whether one UNVERIFIED lowers a PASS to UNVERIFIED; a worse verdict stays.
     """
     present = set(verdicts)
     worst = next((v for v in _WORST_FIRST if v in present), Verdict.INCONCLUSIVE)

@@ -149,7 +149,10 @@ class Ranks:
         self.close()
 
     def start(self) -> None:
-        """Start the helper process. Do not wait until it has imported torch."""
+        """Start the helper process. Do not wait until it has imported torch.
+
+        :raises MissingDependency: without torch.
+        """
         if self._child is not None:
             if self._child.running:
                 return
@@ -215,12 +218,16 @@ class Ranks:
             raise
 
     def prepare(self, function: str, *, backend: str | None, **arguments: Any) -> None:
-        """Have the helper process call ``function(**arguments)`` before the next world.
+        """Have the helper process call a function before the next world.
 
         It imports what ranks then need not import each, where ranks share the device: a GPU's do it
         themselves, for a process that is forked from one with an open GPU cannot use it. Do not
         wait for it. Where it raises, ends the process or takes too long, ranks go without, and
         report what is wrong.
+
+        :param function: "package.module:name" or "/path/file.py:name".
+        :param backend: the backend of the ranks; None is the default one.
+        :param arguments: those of the function: values that JSON holds.
         """
         self.start()
         if self._child is not None:

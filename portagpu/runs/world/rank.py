@@ -40,7 +40,13 @@ _ALIVE_S: Final = 1.0
 
 
 class Rank:
-    """The argument of a rank's function: its number, its device, and a way to report."""
+    """The argument of a rank's function: its number, its device, and a way to report.
+
+    :param rank: its number, from 0.
+    :param world: how many ranks there are.
+    :param gpu: its opened device.
+    :param channel: to the process that started it.
+    """
 
     def __init__(self, rank: int, world: int, gpu: Backend, channel: Channel) -> None:
         self.rank = rank
@@ -52,7 +58,11 @@ class Rank:
         self._reported_s = time.monotonic()
 
     def step(self, name: str, **data: Any) -> None:
-        """Announce that a step begins. Of hung ranks, the one with the fewest steps is blamed."""
+        """Announce that a step begins. Of hung ranks, the one with the fewest steps is blamed.
+
+        :param name: what the step does, for messages.
+        :param data: values that JSON holds, which the caller of the world gets with it.
+        """
         self._channel.send({"step": name, "data": data})
 
     def tell_alive(self) -> None:
@@ -109,7 +119,12 @@ class RankOutputs:
 
 
 def load_function(spec: str) -> Callable[..., Any]:
-    """The function that "package.module:name" or "/path/file.py:name" names."""
+    """The function that "package.module:name" or "/path/file.py:name" names.
+
+    :raises ValueError: for another text.
+    :raises ImportError: where the module cannot be imported.
+    :raises AttributeError: where it has no such name.
+    """
     place, _, name = spec.rpartition(":")
     if not place or not name:
         raise ValueError(f"{spec!r} names no function: write package.module:name or file.py:name")

@@ -28,10 +28,10 @@ from portagpu.facts.nccl_tests.tables import (
 )
 from portagpu.facts.readings.model import FormatError
 from portagpu.runs.engine import Progress, RunOptions, add_result, complete
-from portagpu.runs.results.expectations import exactly, within
-from portagpu.runs.results.judgement import Judgement
+from portagpu.runs.results.result import Judgement
 from portagpu.runs.results.run import Result
 from portagpu.runs.results.verdicts import Verdict
+from portagpu.runs.results.wording import exactly, within
 
 if TYPE_CHECKING:
     import os

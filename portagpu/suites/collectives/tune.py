@@ -30,9 +30,9 @@ from portagpu.devices.registry import plugin
 from portagpu.facts.nccl_tests.model import SHARED_OUT, TUNED
 from portagpu.facts.nccl_tests.tables import item_bytes
 from portagpu.runs.engine import Progress, check_device, complete
-from portagpu.runs.results.expectations import exactly
 from portagpu.runs.results.run import Result
 from portagpu.runs.results.verdicts import Evidence, Verdict
+from portagpu.runs.results.wording import exactly
 from portagpu.runs.world import Ranks
 from portagpu.suites.collectives.verify import (
     SUITE,

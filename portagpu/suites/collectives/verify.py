@@ -26,9 +26,9 @@ from portagpu.runs.engine import (
     check_device,
     complete,
 )
-from portagpu.runs.results.expectations import exactly
 from portagpu.runs.results.run import Result
 from portagpu.runs.results.verdicts import Evidence, Verdict
+from portagpu.runs.results.wording import exactly
 from portagpu.runs.world import Ranks, RankState
 from portagpu.suites.performance import Effort, MeasuredDevice, open_device
 from portagpu.suites.performance.cases import no_ranks

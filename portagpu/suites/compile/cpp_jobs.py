@@ -10,8 +10,7 @@ from portagpu.base.patience import LIMITS
 from portagpu.base.subprocesses import call
 from portagpu.devices.machine_code import Compiler, check_readers
 from portagpu.runs.results.verdicts import Verdict
-from portagpu.suites.compile.job import Job, module_source, reader_sources
-from portagpu.suites.compile.judge import unjudged_result
+from portagpu.suites.compile.judge import Job, module_source, reader_sources, unjudged_result
 from portagpu.train.kernels.cache import cache_key
 from portagpu.train.kernels.cpp.sources import KERNELS, read_source
 

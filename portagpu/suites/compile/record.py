@@ -30,8 +30,8 @@ from portagpu.runs.results.verdicts import Verdict, fold
 from portagpu.suites.compile import cpp_jobs, triton_jobs
 from portagpu.suites.compile.judge import judge_code
 from portagpu.suites.compile.run import CompileOptions
-from portagpu.train.kernels.catalogue import VARIANTS, variants_by_id
 from portagpu.train.kernels.cpp.sources import KERNELS
+from portagpu.train.kernels.plan import VARIANTS, variants_by_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

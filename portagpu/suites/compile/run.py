@@ -20,8 +20,7 @@ from portagpu.facts.targets import architecture_names, load_architecture
 from portagpu.runs.engine import Progress, RunOptions, add_result, complete
 from portagpu.runs.results.verdicts import Verdict
 from portagpu.suites.compile import cpp_jobs, triton_jobs
-from portagpu.suites.compile.job import Job
-from portagpu.suites.compile.judge import unjudged_result
+from portagpu.suites.compile.judge import Job, unjudged_result
 from portagpu.train.kernels.cache import Cache
 
 if TYPE_CHECKING:

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Final
 from portagpu.base.errors import MissingDependency
 from portagpu.devices.machine_code import Compiler, find_compiler
 from portagpu.runs.results.verdicts import Verdict
-from portagpu.suites.compile.job import Job, module_source, reader_sources
-from portagpu.suites.compile.judge import unjudged_result
+from portagpu.suites.compile.judge import Job, module_source, reader_sources, unjudged_result
 from portagpu.train.kernels.cache import cache_key
-from portagpu.train.kernels.catalogue import VARIANTS, Variant
-from portagpu.train.kernels.plan import Config, Limits, candidates
+from portagpu.train.kernels.plan import VARIANTS, Config, Limits, Variant, candidates
 
 if TYPE_CHECKING:
     from portagpu.devices.machine_code import Toolchain

@@ -12,9 +12,8 @@ from portagpu.base.errors import MissingDependency
 from portagpu.base.subprocesses import parent_channel
 from portagpu.devices.machine_code import CodeError, CompileError, CompilerEnded, MachineCode
 from portagpu.suites.compile import cpp_jobs, triton_jobs
-from portagpu.train.kernels.catalogue import Variant, variants_by_id
 from portagpu.train.kernels.cpp.sources import read_source
-from portagpu.train.kernels.plan import Config, constants
+from portagpu.train.kernels.plan import Config, Variant, constants, variants_by_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

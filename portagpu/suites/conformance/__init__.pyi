@@ -10,4 +10,4 @@ from portagpu.suites.conformance.cases import refused as refused
 from portagpu.suites.conformance.engine import ConformOptions as ConformOptions
 from portagpu.suites.conformance.engine import conform as conform
 from portagpu.suites.conformance.engine import list_cases as list_cases
-from portagpu.suites.conformance.select import Selection as Selection
+from portagpu.suites.conformance.engine import Selection as Selection

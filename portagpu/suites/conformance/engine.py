@@ -1,22 +1,139 @@
-"""The engine of the conformance suite: its options, a run, and a list of its cases."""
+"""The engine of the conformance suite: its options, the selection of cases, a run."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import random
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from portagpu.base.errors import PortagpuError, ResultError
 from portagpu.base.patience import LIMITS
+from portagpu.base.text import did_you_mean
 from portagpu.runs.engine import Progress, RunOptions, check_device, complete
-from portagpu.suites.conformance.select import EVERYTHING, Selection
+from portagpu.runs.results.run import read_json
+from portagpu.suites.conformance.cases import AREAS, SUITE, base_id, matches
 from portagpu.suites.search.area import check_calls, from_text, load_area
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from portagpu.runs.results.run import Run
+    from portagpu.runs.results.run import Result, Run
     from portagpu.suites.conformance.messages import ListedCase
+
+
+class SelectionError(PortagpuError, LookupError):
+    """No case has that area or id; the message suggests the closest ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which cases to run; all conditions apply together.
+
+    :param only: Areas, ids and id patterns, one of which has to fit.
+    :param smoke: The short selection.
+    :param failed_in: Select the cases that are FAIL or ERROR in that result document. It is read at
+        once into ``failed``, so that a run may write to the same file.
+    :param shard: (i, n), the i-th of n parts; the parameters of a case stay in one part.
+    :param shuffle: The seed of a random order.
+    :param per_device: Leave out the cases of torch alone and on ranks, whose results are the same
+        for further devices.
+    :raises SelectionError: ``failed_in`` is not a result document.
+    """
+
+    only: tuple[str, ...] = ()
+    smoke: bool = False
+    failed_in: Path | None = None
+    shard: tuple[int, int] | None = None
+    shuffle: int | None = None
+    per_device: bool = False
+    failed: frozenset[str] | None = field(default=None, repr=False)
+    failed_on: frozenset[str] = field(default=frozenset(), repr=False)
+    """The devices that those results name."""
+
+    def __post_init__(self) -> None:
+        if self.failed_in is not None and self.failed is None:
+            found = _failed_results(self.failed_in)
+            object.__setattr__(self, "failed", frozenset(each.id for each in found))
+            devices = frozenset(each.device for each in found if each.device)
+            object.__setattr__(self, "failed_on", devices)
+
+    @property
+    def partial(self) -> bool:
+        """Whether cases are left out, so that the suite as a whole cannot be judged."""
+        return bool(self.only or self.smoke or self.failed_in or self.shard or self.per_device)
+
+    def choose(self, cases: Sequence[ListedCase]) -> list[ListedCase]:
+        """The selected cases in the order to run; raises SelectionError if there are none."""
+        chosen = select(cases, self.only, self.smoke)
+        if self.failed_in is not None:
+            chosen = [each for each in chosen if each.id in (self.failed or ())]
+            if not chosen and not self.unknown_failed_ids(cases):
+                raise SelectionError(f"no case that is asked for failed in {self.failed_in}")
+        if self.shard is not None:
+            chosen = _shard(chosen, *self.shard)
+        if self.per_device:
+            chosen = [each for each in chosen if each.per_device]
+        if self.shuffle is not None:
+            random.Random(self.shuffle).shuffle(chosen)  # noqa: S311 - an order, no secret
+        return chosen
+
+    def unknown_failed_ids(self, cases: Sequence[ListedCase]) -> list[str]:
+        """The ids in ``failed`` that none of ``cases`` (all there are) has."""
+        return sorted((self.failed or frozenset()) - {each.id for each in cases})
+
+
+EVERYTHING: Final = Selection()
+
+
+def select(cases: Sequence[ListedCase], only: Sequence[str], smoke: bool) -> list[ListedCase]:
+    """The selected cases in their order; raises SelectionError for a name that fits none."""
+    chosen = list(cases)
+    if only:
+        for pattern in only:
+            if not any(matches(pattern, each.id) for each in cases):
+                raise SelectionError(_unknown_pattern(pattern, cases))
+        chosen = [each for each in chosen if any(matches(one, each.id) for one in only)]
+    if smoke:
+        chosen = [each for each in chosen if each.smoke]
+    if not chosen:
+        within = f" in {', '.join(only)}" if only else ""
+        raise SelectionError(f"there is no {'smoke ' if smoke else ''}case{within}")
+    return chosen
+
+
+def _shard(cases: list[ListedCase], i: int, n: int) -> list[ListedCase]:
+    if not 1 <= i <= n:
+        raise SelectionError(f"there is no part {i} of {n}: parts are 1/{n} to {n}/{n}")
+    functions = list(dict.fromkeys(base_id(each.id) for each in cases))
+    mine = set(functions[i - 1 :: n])
+    if not mine:
+        raise SelectionError(f"part {i} of {n} is empty: there are {len(functions)} functions")
+    return [each for each in cases if base_id(each.id) in mine]
+
+
+def _failed_results(path: Path) -> list[Result]:
+    """The failed conformance results in a document of ``conform``, or in a bring-up's folder.
+
+    Other results of a bring-up do not belong to this suite.
+    """
+    file = path / "result.json" if path.is_dir() else path
+    try:
+        results = read_json(file).results
+    except ResultError as error:
+        raise SelectionError(f"{error}; give a result document, as --json writes it") from None
+    return [
+        each for each in results if each.failed and SUITE in (each.suite, each.extra.get("suite"))
+    ]
+
+
+def _unknown_pattern(pattern: str, cases: Sequence[ListedCase]) -> str:
+    areas = [area for area in AREAS if any(each.area == area for each in cases)]
+    names = [*areas, *dict.fromkeys(base_id(each.id) for each in cases)]
+    full = [each.id for each in cases] if "[" in pattern else []
+    hint = did_you_mean(pattern, names + full, f"areas are {', '.join(areas)}")
+    return f"no case is called {pattern!r}: {hint}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,16 +192,23 @@ def conform(options: ConformOptions, progress: Progress | None = None) -> Run:
     INCONCLUSIVE with that reason. On Ctrl-C the child is ended and the returned run is marked as
     interrupted.
 
-    Raises BackendNotFound, TargetNotFound, UnknownDevice, ProgramError, SelectionError for a
-    selection without cases, SuiteError if the child cannot run, and ValueError if ``index`` is
-    empty.
+    :param options: the backend, its devices and the cases.
+    :param progress: reports results as they come.
+    :raises BackendNotFound: where the backend cannot be opened.
+    :raises TargetNotFound: where no target has the wanted id.
+    :raises UnknownDevice: for a device that the backend does not have.
+    :raises ProgramError: for a program that cannot be run.
+    :raises SelectionError: for a selection without cases.
+    :raises SuiteError: if the child cannot run.
+    :raises ValueError: if ``index`` is empty.
     """
-    from portagpu.suites.conformance.runner import judge_cases
+    from portagpu.suites.conformance.runner import check_names, judge_cases
 
     options.load_target()
     if options.program:
         area, program = from_text(options.program)
         check_calls(area, program, load_area(area).calls())
+    check_names(options.selection, options.folder)
     options, progress = replace(options, index=options.indices()), progress or Progress()
     work = partial(judge_cases, options=options, progress=progress)
     return complete(options.new_run(), progress, work)
@@ -97,7 +221,10 @@ def list_cases(
 ) -> list[ListedCase]:
     """Every selected case with its parameters, in order. Needs no torch.
 
-    Raises SelectionError and SuiteError, as :func:`conform` does.
+    :param selection: which cases; by default all.
+    :param folder: the folder of the cases; by default the matrix's.
+    :raises SelectionError: for a selection without cases.
+    :raises SuiteError: if the cases cannot be read.
     """
     from portagpu.suites.conformance.runner import listing
 

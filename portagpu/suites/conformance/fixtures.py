@@ -187,7 +187,7 @@ def search(request: pytest.FixtureRequest, gpu: Backend) -> Callable[[], None]:
     def run() -> None:
         from portagpu.suites.search import SearchRequest, from_text, load_area
         from portagpu.suites.search import search as run_programs
-        from portagpu.suites.search.difference import Kind, kind_of
+        from portagpu.suites.search.area import Kind, kind_of
 
         declared = case.search
         if declared is None:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.runs.results.advice import HUNG
-from portagpu.runs.results.expectations import exactly
 from portagpu.runs.results.run import Evidence, Result, Verdict
+from portagpu.runs.results.wording import exactly
 from portagpu.runs.world import RankState
 from portagpu.suites.conformance.cases import SUITE, base_id, matches
 

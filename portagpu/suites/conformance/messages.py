@@ -1,11 +1,18 @@
-"""What the child sends: the cases that it found, the device that it opened, and outcomes."""
+"""The child process that runs pytest, free of the user's configuration, and what it sends.
+
+It sends the cases that it found, the device that it opened, and outcomes.
+"""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.base.errors import PortagpuError
+from portagpu.base.files import Scratch
+from portagpu.base.subprocesses import Subprocess
 from portagpu.devices.contract import Override  # noqa: TC001 - documents read the types of fields
 from portagpu.facts.targets import ExpectedFailure, Target  # noqa: TC001 - as above
 from portagpu.runs.engine import OpenedDevice
@@ -15,6 +22,8 @@ from portagpu.suites.conformance.cases import matches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from portagpu.base.subprocesses.fork import Forker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,3 +174,61 @@ class DeviceUnderTest(OpenedDevice):
         if self.target is not None:
             return self.target.id
         return f"{self.product or 'an unknown product'} ({self.arch})"
+
+
+_INI: Final = Path(__file__).with_name("suite.ini")
+_PYTEST: Final = "pytest"
+LEFT_OUT: Final = (
+    "PYTEST_ADDOPTS",
+    "PYTEST_PLUGINS",
+    "PYTHONOPTIMIZE",
+    "PYTHONWARNINGS",
+    "TRITON_INTERPRET",
+)
+"""Variables that change which tests run, what an assertion means, or where a kernel runs."""
+
+
+class SuiteError(PortagpuError, RuntimeError):
+    """The suite itself could not run; the message says why."""
+
+
+class Child(Subprocess):
+    """One pytest process over the files of a folder; a context manager that cleans up.
+
+    A ``forker`` has imported what cases need; without one the process does when they need it.
+    """
+
+    def __init__(self, folder: Path, forker: Forker | None = None) -> None:
+        self._scratch = Scratch("suite")
+        scratch = self._scratch.path
+        options = (
+            "-p",
+            "portagpu.suites.conformance.child_plugin",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:junitxml",
+        )
+        try:
+            super().__init__(
+                *(_PYTEST, str(folder), "-c", str(_INI), "--rootdir", str(folder), "--noconftest"),
+                *("--import-mode=importlib", "--capture=no", "-qq", *options),
+                *("--continue-on-collection-errors", f"--basetemp={scratch / 'pytest'}"),
+                leave_out=LEFT_OUT,
+                environment={
+                    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+                    # the default is a name in /tmp that any user can guess and create first
+                    "TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor"),
+                },
+                folder=None,
+                prints=False,
+                forker=forker,
+            )
+        except BaseException:
+            self._scratch.remove()
+            raise
+
+    def close(self, limit_s: float = 0.0) -> None:
+        """End the process and remove its folder."""
+        super().close(limit_s)
+        self._scratch.remove()

@@ -20,7 +20,7 @@ from portagpu.base.documents import decode
 from portagpu.base.patience import Starvation
 from portagpu.runs.world import load_function
 from portagpu.suites.conformance.cases import NotHere, RankFailed
-from portagpu.suites.search.difference import excuse, watch_world
+from portagpu.suites.search.area import excuse, watch_world
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

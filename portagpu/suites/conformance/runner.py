@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,8 +20,8 @@ from portagpu.facts.capability import Capability
 from portagpu.runs.engine import add_result
 from portagpu.runs.results.run import Verdict
 from portagpu.runs.world import Ranks
-from portagpu.suites.conformance.cases import base_id, matches
-from portagpu.suites.conformance.child import LEFT_OUT, Child, SuiteError
+from portagpu.suites.conformance.cases import AREAS, base_id, matches
+from portagpu.suites.conformance.engine import Selection, SelectionError, select
 from portagpu.suites.conformance.judge import (
     FAILED_KINDS,
     LOST_KINDS,
@@ -39,14 +40,16 @@ from portagpu.suites.conformance.judge import (
     unused_overrides,
 )
 from portagpu.suites.conformance.messages import (
+    LEFT_OUT,
     CaseOutcome,
+    Child,
     Collection,
     DeviceUnderTest,
     ListedCase,
     Searches,
+    SuiteError,
     TargetClaims,
 )
-from portagpu.suites.conformance.select import Selection, SelectionError
 from portagpu.suites.search.area import from_text
 from portagpu.suites.search.engine import MAX_REPEATS_S
 
@@ -59,6 +62,7 @@ if TYPE_CHECKING:
     from portagpu.runs.results.run import Result, Run
     from portagpu.suites.conformance import ConformOptions
 
+_WRITTEN_ID: Final = re.compile(rf'"((?:{"|".join(AREAS)})/[a-z0-9-]+)"')
 SMOKE_SHARE: Final = 0.1
 """The part of their default time that random programs have in the smoke selection."""
 
@@ -76,6 +80,23 @@ def listing(selection: Selection, folder: Path | None) -> list[ListedCase]:
     if collected.problems:
         raise SuiteError(collected.problems[0].reason)
     return selection.choose(collected.cases)
+
+
+def check_names(selection: Selection, folder: Path | None) -> None:
+    """Raise SelectionError for a name of ``only`` that fits no case, without the import of torch.
+
+    The cases are listed only where the text of the suite does not show that the name fits.
+    """
+    if not selection.only:
+        return
+    texts = [path.read_bytes().decode(errors="replace") for path in _folder(folder).glob("*.py")]
+    ids = set(_WRITTEN_ID.findall("".join(texts)))
+    if all(any(matches(base_id(one), each) for each in ids) for one in selection.only):
+        return
+    with Child(_folder(folder)) as child:
+        collected = _collect(child)
+    if not collected.problems:  # a broken file may hide the case
+        select(collected.cases, selection.only, smoke=False)
 
 
 def judge_cases(

@@ -58,7 +58,13 @@ class Proposal:
 
 
 def propose(runs: Sequence[Run], target: Target) -> Proposal:
-    """Rows for ``target`` from ``runs`` of it. Raises CannotCalibrate (see ``check_runs``)."""
+    """Rows of expectations for a target, from runs of it.
+
+    :param runs: at least five finished runs, each given once, with the same versions of everything.
+    :param target: what they have to be of.
+    :returns: the rows as TOML, and the measures that were left out, each with the reason.
+    :raises CannotCalibrate: in one line, for other runs.
+    """
     check_runs(runs, target.id)
     software, origin = _software(runs[0].info.versions), _origin(runs)
     measures: dict[str, list[Result]] = {}

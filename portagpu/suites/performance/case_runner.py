@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.stats import INTERVAL_LEVEL, Summary, median_interval, summarise
 from portagpu.runs.engine import broken_world
-from portagpu.runs.results.expectations import exactly
 from portagpu.runs.results.run import Result
 from portagpu.runs.results.verdicts import Evidence, Verdict
+from portagpu.runs.results.wording import exactly
 from portagpu.runs.world import Ranks
 from portagpu.suites.performance.cases import SCALES, SUITE, TIME_SCALES, function_spec
 from portagpu.suites.performance.device import CacheLevel, best_by_level
 from portagpu.suites.performance.judge import figures_of, figures_to_show, judge, share_of_limit
-from portagpu.suites.performance.samples import RankSamples
-from portagpu.suites.performance.timing import PACES, Effort
+from portagpu.suites.performance.timing import PACES, Effort, RankSamples
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

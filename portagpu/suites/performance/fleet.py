@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.base.errors import PortagpuError
 from portagpu.runs.judges.peers import Peers, compare_peers, majority, peer_expectation
 from portagpu.runs.ledger import host_of
-from portagpu.runs.results.expectations import exactly
 from portagpu.runs.results.run import Result, new_run
 from portagpu.runs.results.verdicts import FAILING, Verdict
+from portagpu.runs.results.wording import exactly
 from portagpu.suites.performance.cases import SUITE, metrics
 
 if TYPE_CHECKING:
@@ -42,7 +42,11 @@ def compare_runs(runs: Sequence[Run], command: Sequence[str] = ()) -> Run:
     PASS is like its peers, FAIL is unlike them, UNVERIFIED has fewer than four to compare with.
     Several runs of one host count by their median. A measure that failed on a peer has no number
     there, which is unlike the others; one that a run did not judge is INCONCLUSIVE. Versions that
-    differ from those of most hosts are UNVERIFIED. Raises NoPeers.
+    differ from those of most hosts are UNVERIFIED.
+
+    :param runs: runs of one target, each given once.
+    :param command: the words of the command line that compares them.
+    :raises NoPeers: in one line, for other runs, and for runs without a measure.
     """
     targets = {run.info.target for run in runs}
     if len(targets) > 1:

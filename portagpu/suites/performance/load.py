@@ -10,12 +10,11 @@ from portagpu.base.patience import LIMITS
 from portagpu.base.stats import Summary, mad, summarise
 from portagpu.runs.engine import broken_world
 from portagpu.runs.judges.peers import RELATIVE, Peers, compare_peers, peer_expectation
-from portagpu.runs.results.expectations import exactly
 from portagpu.runs.results.run import Result
 from portagpu.runs.results.verdicts import Evidence, Verdict
+from portagpu.runs.results.wording import exactly
 from portagpu.suites.performance.cases import SCALES, SUITE
-from portagpu.suites.performance.samples import RankSamples
-from portagpu.suites.performance.timing import PACES, Effort
+from portagpu.suites.performance.timing import PACES, Effort, RankSamples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

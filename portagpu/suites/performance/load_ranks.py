@@ -6,8 +6,14 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.suites.performance import matmul
-from portagpu.suites.performance.samples import RankSamples
-from portagpu.suites.performance.timing import PACES, Effort, Sampler, Stopwatch, measure
+from portagpu.suites.performance.timing import (
+    PACES,
+    Effort,
+    RankSamples,
+    Sampler,
+    Stopwatch,
+    measure,
+)
 
 if TYPE_CHECKING:
     from portagpu.devices.contract import Backend

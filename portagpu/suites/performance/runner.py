@@ -20,9 +20,9 @@ from portagpu.base.patience import LIMITS
 from portagpu.facts.host import read_host
 from portagpu.facts.targets import load_targets
 from portagpu.runs.engine import Progress, RunOptions, add_result, check_device, complete
-from portagpu.runs.results.expectations import exactly
 from portagpu.runs.results.run import Result
 from portagpu.runs.results.verdicts import FAILING, Verdict
+from portagpu.runs.results.wording import exactly
 from portagpu.runs.world import Ranks, RankState
 from portagpu.suites.performance import cases
 from portagpu.suites.performance.case_runner import BenchContext, not_run
@@ -113,7 +113,13 @@ def open_device(
     index: int = 0,
     timeout_s: float = LIMITS.device_s,
 ) -> MeasuredDevice | Result:
-    """The device's description, read in a rank, or a failed result if it cannot be opened."""
+    """The device's description, read in a rank, or a failed result if it cannot be opened.
+
+    :param ranks: starts the rank.
+    :param backend: a backend's name; None is the default one.
+    :param index: the number of the device among the visible ones.
+    :param timeout_s: seconds until it must be open.
+    """
     outcome = ranks.run(
         "portagpu.suites.performance.device:describe",
         backend=backend,
@@ -169,8 +175,14 @@ class BenchOptions(RunOptions):
 def run(options: BenchOptions, progress: Progress | None = None) -> Run:
     """Run the selected measures, judge them, and return the finished run.
 
-    On Ctrl-C the returned run is marked as interrupted. Raises UnknownMeasure, TargetNotFound,
-    UnknownDevice, and MissingDependency without torch.
+    On Ctrl-C the returned run is marked as interrupted.
+
+    :param options: the device and the measures.
+    :param progress: reports results as they come.
+    :raises UnknownMeasure: for a name that no measure has.
+    :raises TargetNotFound: where no target has the wanted id.
+    :raises UnknownDevice: for a device that the backend does not have.
+    :raises MissingDependency: without torch.
     """
     progress = progress or Progress()
     options.load_target()
@@ -185,10 +197,18 @@ def run(options: BenchOptions, progress: Progress | None = None) -> Run:
 
 
 def measure(run: Run, options: BenchOptions, ranks: Ranks, progress: Progress) -> None:
-    """Add one result for each case to ``run``, in order.
+    """Add one result for each case to a run, in order.
 
     Once ``progress.stop_reason()`` gives a reason, no further case begins; those left are
     INCONCLUSIVE with that reason.
+
+    :param run: gets the results, and the description of the device.
+    :param options: the device and the measures.
+    :param ranks: runs the measures.
+    :param progress: reports results as they come.
+    :raises UnknownMeasure: for a name that no measure has.
+    :raises TargetNotFound: where no target has the wanted id.
+    :raises MissingDependency: without torch.
     """
     check_installation()
     names, effort = options.names, options.effort

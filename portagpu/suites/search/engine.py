@@ -27,8 +27,15 @@ from portagpu.base.errors import PortagpuError
 from portagpu.base.files import Scratch
 from portagpu.base.patience import LIMITS, Starvation
 from portagpu.runs.world import RankState
-from portagpu.suites.search.area import from_text, program_line, to_text
-from portagpu.suites.search.difference import Difference, Kind, excuse, kind_of
+from portagpu.suites.search.area import (
+    Difference,
+    Kind,
+    excuse,
+    from_text,
+    kind_of,
+    program_line,
+    to_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -16,8 +16,15 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis.errors import HypothesisException
 
 from portagpu.runs.world.rank import tell_alive
-from portagpu.suites.search.area import NotSearchable, load_area, to_text
-from portagpu.suites.search.difference import kind_of, raised, to_json, watch_world
+from portagpu.suites.search.area import (
+    NotSearchable,
+    kind_of,
+    load_area,
+    raised,
+    to_json,
+    to_text,
+    watch_world,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

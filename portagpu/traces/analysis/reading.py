@@ -189,12 +189,14 @@ def all_readers() -> Readers:
 
 
 def read(path: str | os.PathLike[str], columns: Collection[str] = ()) -> Capture:
-    """What a profiler wrote to ``path``. Raises FormatError where no reader knows it.
+    """What a profiler wrote to a file, as events.
 
-    ``columns`` of the events are enough: a reader that has ``read_columns(path, columns)`` leaves
-    out other ones, which saves time and memory with millions of events, and the correlation where
-    the file has no calls. Without "short_name" a kernel's name is its short one where it has no
-    other.
+    :param path: the file.
+    :param columns: the columns of the events that are enough; empty is all. A reader that has
+        ``read_columns(path, columns)`` leaves out other ones, which saves time and memory with
+        millions of events, and the correlation where the file has no calls. Without "short_name" a
+        kernel's name is its short one where it has no other.
+    :raises FormatError: where no reader knows it.
     """
     file = Path(path)
     head = _head(file)

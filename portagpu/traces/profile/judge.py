@@ -12,8 +12,8 @@ from portagpu.base.subprocesses.start import signal_name
 from portagpu.base.text import excerpt
 from portagpu.facts.captures.model import ON_DEVICE, Kind
 from portagpu.facts.captures.profilers import RECORDED
-from portagpu.runs.results.expectations import at_least
 from portagpu.runs.results.run import Result, Verdict
+from portagpu.runs.results.wording import at_least
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from portagpu.train.exact.probe import Expected, Probe
-from portagpu.train.exact.products import exact_sums, operand
+from portagpu.train.exact.products import exact_arithmetic, operand
 from portagpu.train.exact.rule import SIGNIFICANT_BITS, check_operands, check_range, check_subset
 from portagpu.train.exact.vectors import lacks
 
@@ -67,7 +67,7 @@ def _attend(
 ) -> torch.Tensor:
     import torch
 
-    with exact_sums(gpu):
+    with exact_arithmetic(gpu):
         return torch.nn.functional.scaled_dot_product_attention(query, key, value, scale=_SCALE)
 
 

@@ -17,7 +17,7 @@ from portagpu.train.exact.products import (
     Kind,
     Summed,
     check_sums,
-    exact_sums,
+    exact_arithmetic,
     operand,
     rounded,
 )
@@ -64,7 +64,7 @@ def _convolve(gpu: Backend, images: torch.Tensor, weights: torch.Tensor) -> torc
     """The results as a matrix: a row for each place, a column for each output channel."""
     import torch
 
-    with exact_sums(gpu):
+    with exact_arithmetic(gpu):
         found = torch.nn.functional.conv2d(images, weights, stride=_STRIDE)
     return found.movedim(1, -1).flatten(0, 2)
 
@@ -95,7 +95,7 @@ def _make(kind: Kind, gpu: Backend, draws: Draws, scale: int) -> Work:
 _WHOLE: Final = ("float64", "float32")
 PROBES: Final = tuple(
     Probe(
-        f"convolution/{kind.name}[stride]",
+        f"convolution/{kind.name}[3x3]",
         kind.left,
         partial(_make, kind),
         partial(lacks, kind.left),

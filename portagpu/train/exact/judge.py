@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -85,6 +85,25 @@ def differences(found: torch.Tensor, expected: torch.Tensor) -> Wrong | None:
         theirs.flatten()[places].cpu(),
         str(found.dtype).removeprefix("torch."),
     )
+
+
+def differences_of_rows(result: torch.Tensor, rows: torch.Tensor, expected: torch.Tensor) -> Wrong:
+    """The wrong elements of rows of which some element is wrong.
+
+    :param result: A result on a device, shape (m, n).
+    :param rows: The indices of the wrong rows, int64, on the host.
+    :param expected: What these rows should be, of the same dtype, on the host.
+    :returns: What is wrong; no places where the rows are right after all, so that the arithmetic of
+        the check itself went wrong: then ``count`` is the number of rows.
+    """
+    columns = result.shape[1]
+    found = differences(result[rows.to(result.device)].cpu(), expected)
+    if found is None:
+        none = rows[:0]
+        kind = str(result.dtype).removeprefix("torch.")
+        return Wrong(int(rows.numel()), tuple(result.shape), none, none, none, kind)
+    places = rows[found.places // columns] * columns + found.places % columns
+    return replace(found, shape=tuple(result.shape), places=places)
 
 
 def multiply_modulo(matrix: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:

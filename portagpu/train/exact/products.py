@@ -22,6 +22,7 @@ from portagpu.train.exact.rule import (
     check_operands,
     check_range,
     check_subset,
+    powers_of_two,
     subset_bound,
 )
 from portagpu.train.exact.vectors import lacks
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from portagpu.train.exact.judge import RowCheck, Wrong
     from portagpu.train.exact.probe import Work
 
-_FLOAT_BIAS: Final = {"float32": (127, 23, "int32"), "float64": (1023, 52, "int64")}
 _TRIED: Final = 32
 """Sides of the product that shows whether torch has it on a device: multiples of 16, as fp8
 needs."""
@@ -72,8 +72,7 @@ class Form:
 class Kind:
     """A format of operands, and what its products are written in.
 
-    :param name: As probes have it: "tf32" is an arithmetic of float32, and "float8_e4m3" is either
-        flavour.
+    :param name: As probes have it: "tf32" is an arithmetic of float32.
     :param left: torch's name of A's format.
     :param right: torch's name of B's format.
     :param result: torch's name of the format of the results.
@@ -154,25 +153,20 @@ class Summed:
         return self.compute()
 
     def judge(self, result: torch.Tensor) -> Wrong | None:
-        """The wrong elements; those of at most ``MAX_LOCATED_ROWS`` rows have their places.
-
-        Where the rows are right and the device's check of them is wrong, that is the wrong result:
-        one element for each row.
-        """
-        from portagpu.train.exact.judge import MAX_LOCATED_ROWS, integers_of
+        """The wrong elements; those of at most ``MAX_LOCATED_ROWS`` rows have their places."""
+        from portagpu.train.exact.judge import integers_of
 
         of = self.of
         if result.is_floating_point():
             dtype = str(result.dtype).removeprefix("torch.")
-            scales = power_of_two(of.rows, dtype), power_of_two(of.columns, dtype)
+            scales = powers_of_two(of.rows, dtype), powers_of_two(of.columns, dtype)
             whole, bad = integers_of(result, *scales)
             wrong = of.check.wrong(whole).logical_or_(bad.any(1))
         else:
             wrong = of.check.wrong(result)
         if not bool(wrong.any()):
             return None
-        rows = wrong.nonzero().flatten()
-        return _located(result, of, rows[:MAX_LOCATED_ROWS], int(rows.numel()))
+        return _located(result, of, wrong.nonzero().flatten())
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,38 +200,15 @@ class Rounded:
         return differences(result, self.expected)
 
 
-def _located(result: torch.Tensor, of: Integers, rows: torch.Tensor, wrong_rows: int) -> Wrong:
-    """The wrong elements of these rows, which are computed again on the host."""
-    import torch
+def _located(result: torch.Tensor, of: Integers, rows: torch.Tensor) -> Wrong:
+    """The wrong elements of wrong rows, the first of which are computed again on the host."""
+    from portagpu.train.exact.judge import MAX_LOCATED_ROWS, differences_of_rows
 
-    from portagpu.train.exact.judge import Wrong, differences
-
-    whole = of.exact(rows)
-    rows_here = rows.cpu()
-    wrong = differences(result[rows].cpu(), of.scaled(whole, rows, result.dtype))
-    if wrong is None:
-        # the rows are right: the device's own check is what went wrong
-        return Wrong(
-            int(rows.numel()),
-            tuple(of.check.wanted.shape),
-            rows_here,
-            of.check.wanted[rows].cpu(),
-            torch.from_numpy((whole * of.check.vector.cpu().numpy()).sum(1)),
-            "int64",
-        )
-    width = result.shape[1]
-    places = rows_here[wrong.places // width] * width + wrong.places % width
+    chosen = rows[:MAX_LOCATED_ROWS]
+    exact = of.scaled(of.exact(chosen), chosen, result.dtype)
+    wrong = differences_of_rows(result, chosen.cpu(), exact)
     # each further row has one wrong element or more
-    count = wrong.count + wrong_rows - int(rows.numel())
-    return replace(wrong, count=count, shape=tuple(result.shape), places=places)
-
-
-def power_of_two(exponents: torch.Tensor, dtype: str) -> torch.Tensor:
-    """2 to the power of each exponent, int64, in "float32" or "float64"; both normal."""
-    import torch
-
-    bias, shift, bits = _FLOAT_BIAS[dtype]
-    return ((exponents + bias) << shift).to(getattr(torch, bits)).view(getattr(torch, dtype))
+    return replace(wrong, count=wrong.count + int(rows.numel() - chosen.numel()))
 
 
 def integers(draws: Draws, form: Form, exponents: tuple[int, int]) -> Integers:
@@ -293,7 +264,7 @@ def operand(values: torch.Tensor, exponents: torch.Tensor, dtype: str) -> torch.
     if not kind.is_floating_point:
         return values.to(kind)
     base = "float64" if dtype == "float64" else "float32"
-    return values.to(getattr(torch, base)).mul_(power_of_two(exponents, base)).to(kind)
+    return values.to(getattr(torch, base)).mul_(powers_of_two(exponents, base)).to(kind)
 
 
 def laid_out(matrix: torch.Tensor, along_rows: bool) -> torch.Tensor:
@@ -302,7 +273,7 @@ def laid_out(matrix: torch.Tensor, along_rows: bool) -> torch.Tensor:
 
 
 @contextmanager
-def exact_sums(gpu: Backend, mode: str = "ieee") -> Iterator[None]:
+def exact_arithmetic(gpu: Backend, mode: str = "ieee") -> Iterator[None]:
     """Inside the block no partial sum is rounded to 16 bits; float32 products are in ``mode``."""
     import torch
 
@@ -333,15 +304,14 @@ def reference(gpu: Backend, of: Integers, bits: int) -> tuple[torch.Tensor, list
 
     fast = gpu.precision.tf32 is Arithmetic.TF32 and bits <= SIGNIFICANT_BITS["tf32"]
     left, right = of.a.float(), of.b.float()
-    with exact_sums(gpu, "tf32" if fast else "ieee"):
+    with exact_arithmetic(gpu, "tf32" if fast else "ieee"):
         found = left @ right
     plain = replace(of, rows=of.rows * 0, columns=of.columns * 0)
     wrong = Summed(lambda: found, plain).judge(found)
     if wrong is None:
         return found, []
-    if wrong.shape == tuple(found.shape):
-        right_bits = wrong.expected.view(torch.float32).to(found.device)
-        found.view(-1)[wrong.places.to(found.device)] = right_bits
+    right_bits = wrong.expected.to(torch.int32).view(torch.float32).to(found.device)
+    found.view(-1)[wrong.places.to(found.device)] = right_bits
     return found, [wrong]
 
 
@@ -350,7 +320,7 @@ def rounded(gpu: Backend, of: Integers, kind: Kind, compute: Callable[[], torch.
     import torch
 
     found, wrong = reference(gpu, of, max(kind.bits))
-    found = found * power_of_two(of.rows, "float32") * power_of_two(of.columns, "float32")
+    found = found * powers_of_two(of.rows, "float32") * powers_of_two(of.columns, "float32")
     return Rounded(compute, found.to(getattr(torch, kind.result)), of.inputs, wrong)
 
 
@@ -360,7 +330,7 @@ def multiply(
     """A B of operands in these formats, with exact sums."""
     import torch
 
-    with exact_sums(gpu, "tf32" if kind.name == "tf32" else "ieee"):
+    with exact_arithmetic(gpu, "tf32" if kind.name == "tf32" else "ieee"):
         if kind.left == "int8":
             return torch._int_mm(left, right)
         if kind.left.startswith("float8"):
@@ -372,21 +342,9 @@ def multiply(
         return left @ right
 
 
-def here(kind: Kind, gpu: Backend) -> Kind:
-    """The same kind in the flavour of fp8 that the device has."""
-    pair = gpu.precision.fp8
-    if pair is None or not kind.left.startswith("float8"):
-        return kind
-    names = {
-        each[:11]: str(dtype).removeprefix("torch.")
-        for each, dtype in (("float8_e4m3", pair.e4m3), ("float8_e5m2", pair.e5m2))
-    }
-    return replace(kind, left=names[kind.left[:11]], right=names[kind.right[:11]])
-
-
 def make(kind: Kind, form: Form, gpu: Backend, draws: Draws, scale: int) -> Work:
     """A product of that kind; raises NotExactError where its sums may not be exact."""
-    kind, form = here(kind, gpu), form.times(scale)
+    form = form.times(scale)
     of = integers(draws, form, kind.exponents)
     left = laid_out(operand(of.a, of.rows, kind.left), form.layout[0] == "k")
     right = laid_out(operand(of.b, of.columns, kind.right), form.layout[1] == "n")
@@ -424,7 +382,6 @@ def refusal(kind: Kind, gpu: Backend) -> str:
 
     if kind.name == "tf32" and gpu.precision.tf32 is not Arithmetic.TF32:
         return f"the {gpu.name} backend multiplies float32 in {gpu.precision.tf32}, not in tf32"
-    kind = here(kind, gpu)
     for dtype in dict.fromkeys((kind.left, kind.right, kind.result)):
         if reason := lacks(dtype, gpu):
             return reason
@@ -449,44 +406,57 @@ _SCALED: Final = (-30, 30)
 _HALF: Final = (-7, -5)
 """Rows and columns of float16: results of 1 and of 24 bits are normal numbers."""
 _FP8: Final = (-6, 3)
+_FP8_NAMES: Final = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
 KINDS: Final = (
     Kind("float64", "float64", "float64", "float64", (-100, 100)),
     Kind("float32", "float32", "float32", "float32", _SCALED),
     Kind("tf32", "float32", "float32", "float32", _SCALED),
     Kind("bfloat16", "bfloat16", "bfloat16", "bfloat16", _SCALED),
     Kind("float16", "float16", "float16", "float16", _HALF),
-    Kind("float8_e4m3", "float8_e4m3fn", "float8_e4m3fn", "bfloat16", _FP8),
-    Kind("float8_e5m2", "float8_e5m2", "float8_e4m3fn", "bfloat16", _FP8),
+    # products of two matrices of e5m2 exist nowhere
+    *(
+        Kind(left, left, right, "bfloat16", _FP8)
+        for left, right in (
+            ("float8_e4m3fn", "float8_e4m3fn"),
+            ("float8_e5m2", "float8_e4m3fn"),
+            ("float8_e4m3fnuz", "float8_e4m3fnuz"),
+            ("float8_e5m2fnuz", "float8_e4m3fnuz"),
+        )
+    ),
     Kind("int8", "int8", "int8", "int32"),
 )
-_ELEVEN_BITS: Final = {"kn": (255, 255), "kk": (2047, 31), "mn": (31, 2047), "deep": (63, 63)}
-_EIGHT_BITS: Final = {"kn": (255, 255), "kk": (255, 255), "mn": (255, 255), "deep": (63, 63)}
-_FOUR_BITS: Final = {"kk": (7, 7), "deep": (3, 1)}
+_ELEVEN_BITS: Final = {
+    "square": (255, 255),
+    "square,kk": (2047, 31),
+    "square,mn": (31, 2047),
+    "deep": (63, 63),
+}
+_EIGHT_BITS: Final = {"square": (255, 255), "deep": (63, 63)}
+_FOUR_BITS: Final = {"square": (7, 7), "deep": (3, 1)}
 _INTEGERS: Final = {
     "float64": {
-        "kn": (1 << 22, 1 << 22),
-        "kk": (1 << 26, 1 << 18),
-        "mn": (1 << 18, 1 << 26),
+        "square": (1 << 22, 1 << 22),
+        "square,kk": (1 << 26, 1 << 18),
+        "square,mn": (1 << 18, 1 << 26),
         "deep": (1 << 20, 1 << 20),
     },
     "float32": _ELEVEN_BITS,
     "tf32": _ELEVEN_BITS,
     "bfloat16": _EIGHT_BITS,
     "float16": _ELEVEN_BITS,
-    "float8_e4m3": _FOUR_BITS,
-    "float8_e5m2": _FOUR_BITS,
+    **dict.fromkeys(_FP8_NAMES, _FOUR_BITS),
     # CPUs without VNNI add two products in 16 bits that saturate: right ones are within 64 (oneDNN
     # developer guide, Nuances of int8 computations)
-    "int8": {"kk": (127, 64), "deep": (127, 64)},
+    "int8": {"square": (127, 64)},
 }
-"""The largest integers of A and B by layout: sums over 512 products reach two thirds of what the
-accumulators keep. "deep" sums are long enough to be split."""
+"""The largest integers of A and B by variant, that of "square" where none is stated: sums reach two
+thirds of what the accumulators keep."""
 _FULL: Final = {
     "float64": Form(256, 256, 64, (1 << 53) - 1, (1 << 53) - 1, terms=1),
     "float32": Form(256, 256, 64, (1 << 24) - 1, (1 << 24) - 1, terms=1),
     "tf32": Form(256, 256, 64, 2047, 2047, terms=4),
     "float16": Form(256, 256, 64, 2047, 2047, terms=4),
-    "float8_e4m3": Form(256, 256, 128, 15, 15, "kk"),
+    **dict.fromkeys(("float8_e4m3fn", "float8_e4m3fnuz"), Form(256, 256, 128, 15, 15, "kk")),
 }
 """Every significant bit of both operands is random. Integers of bfloat16 and int8 have them all."""
 
@@ -494,18 +464,19 @@ _FULL: Final = {
 def _forms(kind: Kind) -> Iterator[tuple[str, Form]]:
     """The operands of the probes of a kind, each with its variant's name."""
     largest = _INTEGERS[kind.name]
-    usual = next(iter(largest))
     # libraries take int8 and fp8 in this layout and in multiples of 16 alone
-    aligned = usual == "kk"
+    aligned = kind.left.startswith(("int8", "float8"))
+    square, usual = (256, 256, 512), "kk" if aligned else "kn"
     shapes = {
-        **{layout: (256, 256, 512) for layout in largest if layout != "deep"},
-        "thin": (32 if aligned else 8, 1024, 512),
-        "odd": (144, 272, 400) if aligned else (131, 257, 383),
-        "deep": (64, 64, 4096 if aligned else 8192),
+        "square": (*square, usual),
+        **({} if aligned else {f"square,{layout}": (*square, layout) for layout in ("kk", "mn")}),
+        "thin": (32 if aligned else 8, 1024, 512, usual),
+        "odd": (*((144, 272, 400) if aligned else (131, 257, 383)), usual),
+        # sums that libraries split
+        "deep": (64, 64, 4096 if aligned else 8192, usual),
     }
-    for variant, shape in shapes.items():
-        layout = variant if variant in largest and variant != "deep" else usual
-        yield variant, Form(*shape, *largest.get(variant, largest[usual]), layout)
+    for variant, (m, n, k, layout) in shapes.items():
+        yield variant, Form(m, n, k, *largest.get(variant, largest["square"]), layout)
     if kind.name in _FULL:
         yield "full", _FULL[kind.name]
 
@@ -517,8 +488,9 @@ def _probes() -> Iterator[Probe]:
             by = make_single if form.terms == 1 else make
             yield _probe(kind, variant, partial(by, kind, form))
         if kind.result in ("bfloat16", "float16"):
+            # all bits of the sums
             wide = replace(kind, result="float32")
-            yield _probe(wide, "float32", partial(make, wide, next(iter(forms.values()))))
+            yield _probe(wide, "square,float32", partial(make, wide, forms["square"]))
 
 
 def _probe(kind: Kind, variant: str, by: Callable[[Backend, Draws, int], Work]) -> Probe:

@@ -115,3 +115,16 @@ def check_range(largest: float, exponents: tuple[int, int], dtype: str, what: st
             f"{what} would not be exact: from 2^{smallest} to {largest:.4g} * 2^{greatest} is not "
             f"in the normal range of {dtype}, 2^{low} to 2^{high}"
         )
+
+
+def powers_of_two(exponents: torch.Tensor, dtype: str) -> torch.Tensor:
+    """2**e of each exponent, exactly, made of bits: a device's ``exp2`` may round.
+
+    :param exponents: int64, within the normal range of ``dtype``.
+    :param dtype: "float64", or any other format, whose powers are given in float32.
+    """
+    import torch
+
+    if dtype == "float64":
+        return ((exponents + 1023) << 52).view(torch.float64)
+    return ((exponents + 127) << 23).to(torch.int32).view(torch.float32)

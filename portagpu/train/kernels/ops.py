@@ -41,9 +41,13 @@ _INTERPRETED: Final = Limits(warp_size=1, max_threads=1024, shared_bytes=1 << 20
 
 
 def copy(x: torch.Tensor, *, config: Config | None = None) -> torch.Tensor:
-    """A contiguous copy of ``x``: any shape, any dtype, contiguous.
+    """A contiguous copy of a tensor, bit by bit.
 
-    Raises ValueError for a tensor that is not contiguous, and Unsupported where Triton cannot run.
+    :param x: any shape, any dtype; contiguous
+    :param config: how to run it; by default the first that fits the device
+    :returns: the shape and dtype of ``x``
+    :raises ValueError: for a tensor that is not contiguous
+    :raises Unsupported: where Triton cannot run
     """
     import torch
 
@@ -82,11 +86,14 @@ def triad(
 
 
 def sum(x: torch.Tensor, *, config: Config | None = None) -> torch.Tensor:  # noqa: A001 - torch's
-    """The sum of all elements, shape (): the same bits for the same input on the same device.
+    """The sum of all elements: the same bits for the same input on the same device.
 
-    ``x`` is contiguous, of fp16, bf16, fp32 (summed in fp32, which is returned), fp64, or int8,
-    int32, int64 (int64). No element at all is 0. Raises ValueError for others, and Unsupported
-    where Triton cannot run.
+    :param x: any shape; fp16, bf16, fp32, fp64, int8, int32 or int64; contiguous
+    :param config: how to run it; by default the first that fits the device
+    :returns: shape (); fp32 for fp16, bf16 and fp32, which are summed in fp32; fp64 for fp64; int64
+        for integers; 0 for no element
+    :raises ValueError: for other tensors
+    :raises Unsupported: where Triton cannot run
     """
     import torch
 
@@ -109,11 +116,15 @@ def sum(x: torch.Tensor, *, config: Config | None = None) -> torch.Tensor:  # no
 
 
 def softmax(x: torch.Tensor, *, config: Config | None = None) -> torch.Tensor:
-    """Softmax over the last dimension, computed in fp32, in the dtype of ``x``.
+    """Softmax over the last dimension, computed in fp32.
 
-    ``x`` is contiguous, of fp16, bf16 or fp32 and at least one dimension. A row with a NaN, with
-    +inf, or of nothing but -inf gives NaN, as in torch. Raises ValueError for others, and
-    Unsupported where Triton cannot run.
+    A row with a NaN, with +inf, or of nothing but -inf gives NaN, as in torch.
+
+    :param x: shape (..., n); fp16, bf16 or fp32; contiguous
+    :param config: how to run it; by default the first that fits the device
+    :returns: the shape and dtype of ``x``
+    :raises ValueError: for other tensors
+    :raises Unsupported: where Triton cannot run
     """
     import torch
 

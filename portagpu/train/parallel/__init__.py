@@ -8,10 +8,15 @@ differ, or where the plain call is easily made wrong. Each is a collective call:
 from __future__ import annotations
 
 from portagpu.train.parallel.checkpoint import Loaded, latest, load, save
-from portagpu.train.parallel.data import apply, no_sync, replicate, shard
-from portagpu.train.parallel.gradients import clip_grad_norm_, grad_scaler
-from portagpu.train.parallel.layout import mesh, recompute
-from portagpu.train.parallel.pipeline import schedule, split
+from portagpu.train.parallel.data import (
+    apply,
+    clip_grad_norm_,
+    grad_scaler,
+    no_sync,
+    replicate,
+    shard,
+)
+from portagpu.train.parallel.layout import mesh, recompute, schedule, split
 
 __all__ = [
     "Loaded",

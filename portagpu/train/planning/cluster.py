@@ -21,6 +21,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from portagpu.base.errors import Unsupported
+from portagpu.base.units import count
 from portagpu.devices.collectives.choice import choose
 from portagpu.devices.collectives.cost import MAX_GBS, MIN_GBS, Hardware, Question
 from portagpu.devices.discovery import cost_model_for
@@ -113,11 +114,11 @@ def cluster_of(
     if nodes is None:
         nodes = -(-world // _BOARD)
         if nodes > 1:
-            remarks.append(f"machines of {world // nodes} GPUs are assumed")
+            remarks.append(f"machines of {count(world // nodes, 'GPU')} are assumed")
     if nodes < 1 or world % nodes:
         raise ValueError(
-            f"{world} ranks cannot be spread evenly over {nodes} machines: give a number of "
-            "machines (--nodes) that divides the ranks"
+            f"{count(world, 'rank')} cannot be spread evenly over {count(nodes, 'machine')}: "
+            "give a number of machines (--nodes) that divides the ranks"
         )
     if memory is None:
         memory = target.value("memory.reported")

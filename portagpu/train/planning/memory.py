@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from portagpu.base.units import count
 from portagpu.train.planning.recipe import Layout, stages
 from portagpu.train.planning.states import (
     Estimate,
@@ -197,7 +198,7 @@ def _of_stage(model: Model, recipe: Recipe, layout: Layout, stage: Stage, on_gpu
     if layout.pp > 1:
         remarks.append(
             f"memory of stage {stage.index + 1} of {layout.pp}, which needs most: "
-            f"{stage.layers} of {model.layers} layers"
+            f"{stage.layers} of {count(model.layers, 'layer')}"
         )
     return Estimate(terms=tuple(terms), host=tuple(host), remarks=tuple(remarks))
 
@@ -216,8 +217,8 @@ def kv_cache(model: Model, recipe: Recipe, layout: Layout) -> Term:
     heads = max(model.kv_heads / layout.tp, 1)
     token = 2 * model.layers / layout.pp * heads * model.head_size * recipe.kv_bytes
     formula = (
-        f"2 x {model.layers} layers x {model.kv_heads} kv heads x {model.head_size} x "
-        f"{recipe.kv_bytes:g} B x {recipe.kv_tokens:,} tokens / tp / pp"
+        f"2 x {count(model.layers, 'layer')} x {count(model.kv_heads, 'kv head')} x "
+        f"{model.head_size} x {recipe.kv_bytes:g} B x {recipe.kv_tokens:,} tokens / tp / pp"
     )
     return exact("KV cache", token * recipe.kv_tokens, formula, "arXiv:2309.06180, section 3")
 
@@ -234,10 +235,11 @@ def activation_terms(
     kept = kept_per_layer(one, recipe)
     # the inputs of fp8 products may be kept in 8 bits
     low = 0.5 if recipe.numbers.matrix == "fp8" else 1.0
+    layers = f"{stage.in_flight:g} layer{'' if stage.in_flight == 1 else 's'} in flight"
     yield ranged(
         "activations",
         (kept * stage.in_flight, kept * stage.in_flight * low, kept * stage.in_flight),
-        f"{stage.in_flight:g} layers in flight x {kept:,.0f} B, recompute {recipe.recompute}",
+        f"{layers} x {kept:,.0f} B, recompute {recipe.recompute}",
         f"{_PAPER}; {layout.schedule}" if layout.pp > 1 else _PAPER,
         _FORWARD,
     )
@@ -304,7 +306,7 @@ def _device_terms(
         yield ranged(
             "collective library",
             (2 * groups * _CHANNEL, 2 * groups * _CHANNEL, 2 * groups * _CHANNEL * _CHANNELS),
-            f"{groups} groups x 2 directions x 4 MiB x 1 to {_CHANNELS} channels",
+            f"{count(groups, 'group')} x 2 directions x 4 MiB x 1 to {_CHANNELS} channels",
             "the library's documentation of its buffer size",
         )
     reduced = next((each for each in terms if each.name == "gradients"), None)

@@ -116,8 +116,11 @@ class Model:
     def from_config(cls, config: Mapping[str, Any], name: str = "model") -> Model:
         """The model of a Hugging Face ``config.json``.
 
-        Biases of attention's inputs and norms inside of it, which some have, are left out. Raises
-        ValueError for what the file lacks, and for another kind of model.
+        Biases of attention's inputs and norms inside of it, which some have, are left out.
+
+        :param config: the names and values of the file.
+        :param name: what the model is called in results.
+        :raises ValueError: for what the file lacks, and for another kind of model.
         """
         kind = config.get("model_type", "llama")
         if kind == "gpt2" or "n_embd" in config:
@@ -226,15 +229,24 @@ MODELS: Final[Mapping[str, Model]] = {
 
 
 def find_model(name: str) -> Model:
-    """The model of ``MODELS`` with that name; raises ValueError, which offers the closest."""
+    """The model of ``MODELS`` with that name; raises ValueError, which says what to give."""
     if name in MODELS:
         return MODELS[name]
-    offer = did_you_mean(name, MODELS, f"there is {', '.join(MODELS)}", 3)
-    raise ValueError(f"{name!r} is neither a known model nor a config.json; {offer}")
+    named = did_you_mean(name, MODELS, "", 3)
+    hint = f"; {named}" if named else ""
+    raise ValueError(
+        f"unknown model {name!r}: give a config.json, the folder that has it, or a name: "
+        f"{', '.join(MODELS)}{hint}"
+    )
 
 
 def read_model(text: str, name: str) -> Model:
-    """The model of the text of a ``config.json``; raises ValueError for anything else."""
+    """The model of the text of a Hugging Face ``config.json``.
+
+    :param text: the text of the file.
+    :param name: what the model is called in results and errors.
+    :raises ValueError: for anything else, in one line with ``name``.
+    """
     try:
         config = json.loads(text)
     except (ValueError, RecursionError) as error:

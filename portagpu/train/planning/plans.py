@@ -7,7 +7,7 @@ from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Final
 
-from portagpu.base.units import number, size
+from portagpu.base.units import count, number, size
 from portagpu.train.planning.cluster import Network, step_time
 from portagpu.train.planning.memory import estimate
 from portagpu.train.planning.recipe import MAX_COUNT, Layout
@@ -37,7 +37,11 @@ def broken_rule(
 
 def _world(m: Model, r: Recipe, at: Layout, on: Cluster, batch: int) -> str | None:
     product = f"tp {at.tp} x pp {at.pp} x dp {at.dp} x cp {at.cp} = {at.world:,}"
-    return None if at.world == on.world else f"{product}, not {on.world:,} ranks"
+    return (
+        None
+        if at.world == on.world
+        else f"{product}, not {on.world:,} {'rank' if on.world == 1 else 'ranks'}"
+    )
 
 
 def _heads(m: Model, r: Recipe, at: Layout, on: Cluster, batch: int) -> str | None:
@@ -62,7 +66,7 @@ def _domain(m: Model, r: Recipe, at: Layout, on: Cluster, batch: int) -> str | N
 def _layers(m: Model, r: Recipe, at: Layout, on: Cluster, batch: int) -> str | None:
     chunks = f" x {at.chunks} chunks" if at.chunks > 1 else ""
     short = at.pp * at.chunks > m.layers
-    return f"pp {at.pp}{chunks} is more than {m.layers} layers" if short else None
+    return f"pp {at.pp}{chunks} is more than {count(m.layers, 'layer')}" if short else None
 
 
 def _batch(m: Model, r: Recipe, at: Layout, on: Cluster, batch: int) -> str | None:
@@ -76,13 +80,14 @@ def _micro_batches(m: Model, r: Recipe, at: Layout, on: Cluster, batch: int) -> 
     product = at.micro_batches * r.micro_batch * at.dp
     if product == batch:
         return None
-    return f"{at.micro_batches} micro-batches x {r.micro_batch} x dp {at.dp} are not {batch}"
+    parts = count(at.micro_batches, "micro-batch", "micro-batches")
+    return f"{parts} x {r.micro_batch} x dp {at.dp} are not {batch}"
 
 
 def _filled(m: Model, r: Recipe, at: Layout, on: Cluster, batch: int) -> str | None:
     if at.micro_batches >= at.pp:
         return None
-    return f"{at.micro_batches} micro-batches do not fill a pipeline of {at.pp} stages"
+    return f"a pipeline of {at.pp} stages needs as many micro-batches, not {at.micro_batches}"
 
 
 def _interleaved(m: Model, r: Recipe, at: Layout, on: Cluster, batch: int) -> str | None:
@@ -215,7 +220,9 @@ class Plans:
                 f"{size(self.cluster.memory)} a GPU; take more GPUs, more sharding or offload"
             )
         if not self.rejected:
-            return f"no layout of these degrees makes a world of {self.cluster.world} ranks"
+            return (
+                f"no layout of these degrees makes a world of {count(self.cluster.world, 'rank')}"
+            )
         order = [*RULES]
         last = max(self.rejected, key=lambda each: order.index(each.rule))
         return f"no layout keeps every rule: the closest breaks {last.rule}: {last.why}"

@@ -25,7 +25,12 @@ def torchtitan_arguments(model: Model, plan: Plan) -> list[str]:
     """The words for torchtitan's command line, after ``--module`` and ``--config``.
 
     Recomputation, precision of products and the optimiser are of the configuration that
-    ``--config`` names. Raises ValueError for a sharding that is not FSDP2 or DDP.
+    ``--config`` names.
+
+    :param model: the model that was planned.
+    :param plan: one of its plans.
+    :raises ValueError: for a sharding that is not FSDP2 or DDP, for an offload of the optimiser
+        alone, and for parts that torchtitan does not cut the layers into.
     """
     at, recipe = plan.layout, plan.recipe
     if recipe.sharding not in ("fsdp2", "ddp"):
@@ -67,7 +72,11 @@ def torchtitan_arguments(model: Model, plan: Plan) -> list[str]:
 def deepspeed_config(model: Model, plan: Plan) -> dict[str, Any]:
     """The configuration that ``deepspeed.initialize`` takes.
 
-    Raises ValueError for what DeepSpeed leaves to the model: tensor, context and pipeline splits.
+    :param model: the model that was planned.
+    :param plan: one of its plans.
+    :returns: values that JSON holds; batches are in samples.
+    :raises ValueError: for a sharding that DeepSpeed lacks, and for what it leaves to the model:
+        tensor, context, pipeline and expert splits.
     """
     at, recipe = plan.layout, plan.recipe
     if recipe.sharding not in _STAGES:
@@ -95,8 +104,10 @@ def deepspeed_config(model: Model, plan: Plan) -> dict[str, Any]:
 def megatron_arguments(model: Model, plan: Plan) -> list[str]:
     """The words for Megatron-LM's command line: the model's sizes, the layout and the batch.
 
-    Raises ValueError for a sharding other than DDP and its distributed optimiser (zero1), and for
-    more tokens than learned positions.
+    :param model: the model that was planned.
+    :param plan: one of its plans.
+    :raises ValueError: for a sharding other than DDP and its distributed optimiser (zero1), for
+        more tokens than learned positions, and for stages that Megatron cannot make.
     """
     at, recipe = plan.layout, plan.recipe
     if recipe.sharding not in ("ddp", "zero1"):

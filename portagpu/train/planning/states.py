@@ -99,7 +99,11 @@ class Estimate:
     others: tuple[Estimate, ...] = ()
 
     def at(self, phase: Phase, kind: str = "expected") -> float:
-        """Bytes in that phase; ``kind`` is "expected", "least" or "most"."""
+        """Bytes of all terms in a phase.
+
+        :param phase: the moment of a step.
+        :param kind: "expected", or a bound: "least" or "most".
+        """
         return float(sum(getattr(each, kind) for each in self.terms if phase in each.phases))
 
     @property

@@ -226,7 +226,7 @@ def _writes_input(call: Seen, before: list[torch.Tensor]) -> None:
             _flat(each)[0] = 0
 
 
-def _writes_behind(call: Seen, before: list[torch.Tensor]) -> None:
+def _writes_after(call: Seen, before: list[torch.Tensor]) -> None:
     """One element after the last output."""
     del before
     for each in [*call.outputs, *call.inputs][-1:]:
@@ -266,7 +266,7 @@ AFTER = {
     "loses four bits": _rounded,
     "drops NaN and infinities": _no_nan,
     "changes its input": _writes_input,
-    "writes behind the end": _writes_behind,
+    "writes after the end": _writes_after,
     "writes before the start": _writes_before,
 }
 
@@ -518,7 +518,7 @@ def _last_zeroed(flat: torch.Tensor) -> None:
     flat[-1] = 0
 
 
-BESIDE: dict[str, dict[str, Any]] = {
+FUNCTIONS: dict[str, dict[str, Any]] = {
     "barrier": {"holds nobody": _holds_nobody, "does not hold the first rank": _lets_first_through},
     "all_gather_object": {
         "reverses them": _reversed_objects,
@@ -546,7 +546,7 @@ BESIDE: dict[str, dict[str, Any]] = {
         "receives nothing": _spoilt_batch(lambda flat: flat.fill_(77)),
     },
 }
-BESIDE_REGIONS: dict[str, Callable[[list[int], dict[str, Any]], bool]] = {
+FUNCTION_REGIONS: dict[str, Callable[[list[int], dict[str, Any]], bool]] = {
     "everywhere": lambda ranks, call: True,
     "in a group of two": lambda ranks, call: len(ranks) == 2,
     "in a group of some ranks": lambda ranks, call: 1 < len(ranks) < 4,
@@ -559,7 +559,7 @@ BESIDE_REGIONS: dict[str, Callable[[list[int], dict[str, Any]], bool]] = {
 
 
 @contextlib.contextmanager
-def beside(name: str, region: Callable[..., bool], change: Any) -> Iterator[None]:
+def faulty_function(name: str, region: Callable[..., bool], change: Any) -> Iterator[None]:
     """``torch.distributed``'s function of that name has the fault inside the block."""
     good = getattr(dist, name)
     ranks_of = dist.get_process_group_ranks
@@ -582,10 +582,10 @@ def beside(name: str, region: Callable[..., bool], change: Any) -> Iterator[None
         setattr(dist, name, good)
 
 
-def _beside_faults() -> list[Fault]:
+def _faults_in_functions() -> list[Fault]:
     found = []
-    for name, wrongs in BESIDE.items():
-        for (where, region), (wrong, change) in product(BESIDE_REGIONS.items(), wrongs.items()):
+    for name, wrongs in FUNCTIONS.items():
+        for (where, region), (wrong, change) in product(FUNCTION_REGIONS.items(), wrongs.items()):
             rooted = name in ("gather_object", "broadcast_object_list", "scatter_object_list")
             none = (where.startswith("with another") and not rooted) or (
                 where == "asynchronous" and name != "barrier"
@@ -597,7 +597,7 @@ def _beside_faults() -> list[Fault]:
                 continue
 
             def apply(name: str = name, region: Any = region, change: Any = change) -> Any:
-                return beside(name, region, change)
+                return faulty_function(name, region, change)
 
             found.append(Fault("collectives-4", f"{name}: {where}: {wrong}", apply))
     return found
@@ -628,4 +628,4 @@ def faults() -> list[Fault]:
             return installed(call, region, wrong)
 
         found.append(Fault("collectives-4", f"{call}: {where}: {wrong}", apply))
-    return found + _beside_faults()
+    return found + _faults_in_functions()

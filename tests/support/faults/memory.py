@@ -163,20 +163,20 @@ SIZES: dict[str, Callable[[torch.Tensor], bool]] = {
 }
 
 
-MOST_HELD = 32
+MAX_HELD = 32
 """So that a leak does not take the machine's memory."""
 
 
 def _kept(held: list[Any], found: torch.Tensor) -> torch.Tensor:
     """The result stays alive, up to some of them."""
-    if len(held) < MOST_HELD:
+    if len(held) < MAX_HELD:
         held.append(found)
     return found
 
 
 def _copied(held: list[Any], found: torch.Tensor) -> torch.Tensor:
     """Memory of the same size is taken and kept."""
-    if len(held) < MOST_HELD:
+    if len(held) < MAX_HELD:
         held.append(torch.empty_strided((found.numel(),), (1,), dtype=found.dtype))
         held[-1].zero_()
     return found

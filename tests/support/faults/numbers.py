@@ -386,7 +386,7 @@ def _of_operations() -> list[Fault]:
         found.append(_fault(op, where, wrong, region, change))
     for wrong, (change, ops) in FLOAT_WRONGS.items():
         for op, (where, (of, region)) in product(ops, REGIONS.items()):
-            if "f" not in of or not _is_told(op, where, wrong):
+            if "f" not in of or not _has_one_answer(op, where, wrong):
                 continue
             found.append(_fault(op, where, wrong, _float_result(region), change))
     return found
@@ -401,7 +401,7 @@ def _float_result(region: Callable[..., bool]) -> Callable[..., bool]:
     return both
 
 
-def _is_told(op: str, where: str, wrong: str) -> bool:
+def _has_one_answer(op: str, where: str, wrong: str) -> bool:
     """Whether the result can have such numbers there, and the dtype's rules say what is right."""
     if wrong == "denormals become 0":
         return where != "with a NaN"

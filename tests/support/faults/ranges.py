@@ -100,8 +100,8 @@ WHERE: dict[str, Callable[[Any], bool]] = {
 
 
 @contextlib.contextmanager
-def _told(part: str, region: Any, change: Any) -> Iterator[None]:
-    """What a block tells of itself is changed when it is entered."""
+def _changed(part: str, region: Any, change: Any) -> Iterator[None]:
+    """What a block says of itself is changed when it is entered."""
 
     def enter(good: Any, one: Any) -> Any:
         kept = getattr(one, part)
@@ -354,7 +354,7 @@ def faults() -> list[Fault]:
         ("domain", "_domain", DOMAINS),
     )
     found = [
-        Fault("ranges", f"{shown}: {where}: {wrong}", partial(_told, part, region, change))
+        Fault("ranges", f"{shown}: {where}: {wrong}", partial(_changed, part, region, change))
         for shown, part, changes in tables
         for (where, region), (wrong, change) in product(WHERE.items(), changes.items())
         if not _equivalent(shown, where, wrong)

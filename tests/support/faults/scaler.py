@@ -385,7 +385,7 @@ WHOLE: dict[str, tuple[str, Callable[..., Any]]] = {
     "update: with a new scale: ignores it": ("update", _ignores_new),
     "update: with a new scale of a tensor: ignores it": ("update", _ignores_tensor),
     "update: everywhere: keeps what was stepped": ("update", _keeps_stages),
-    "update: with a new scale: begins to count anew": ("update", _tracker_reset),
+    "update: with a new scale: begins to count again": ("update", _tracker_reset),
     "update: of two optimizers: takes the first alone": ("update", _first_only),
     "update: of two optimizers: takes the last alone": ("update", _last_only),
     "scale: everywhere: does not scale": ("scale", _unscaled_loss),

@@ -187,7 +187,7 @@ template <class... T>
 const char* launch(void (*kernel)(T...), long long grid, int size, int backward, void** values) {
     static_assert(((sizeof(T) == 8) && ...), "parameters are pointers or 64-bit integers");
     static std::string said;
-    if (size % warp_size) return "the block is no whole warps";
+    if (size % warp_size) return "the block is not a multiple of warps";
     Call<T...> call{kernel, values};
     stacks.resize(size * stack_bytes);
     block.failure.clear();

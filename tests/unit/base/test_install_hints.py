@@ -1,4 +1,4 @@
-"""What an install hint tells to run, by where pip took this package from."""
+"""What an install hint says to run, by where pip took this package from."""
 
 from __future__ import annotations
 

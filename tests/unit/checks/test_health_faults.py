@@ -179,7 +179,7 @@ def test_a_missing_gpu_is_found_by_the_count_alone(judge: Callable[..., Run]) ->
     assert count.reason == "7 device(s) shown by files, 8 expected"
 
 
-@pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no recordings beside the project")
+@pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no recordings next to the project")
 def test_64_recorded_partitions_are_judged() -> None:
     run = health(HealthOptions(replay=[str(RECORDINGS / "kfd" / "mi300x-cpx-64part")]))
     assert asking(run) == {("identity/parts", "0000:e5:00.0"): Action.RESET}

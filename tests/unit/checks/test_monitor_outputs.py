@@ -26,8 +26,8 @@ from portagpu.checks.monitor import (
     JsonLines,
     parse_address,
 )
-from portagpu.checks.monitor.lines import ReaderGone
 from portagpu.checks.monitor.metrics import METRICS, OWN_METRICS, dashboard, names
+from portagpu.checks.monitor.run import ReaderGone
 from portagpu.checks.monitor.sample import described
 from tests.conftest import ROOT
 from tests.support.monitor_samples import a_round, full, sample

@@ -34,3 +34,21 @@ def test_a_verb_of_a_group_is_found_by_its_own_name(capsys: pytest.CaptureFixtur
         said = capsys.readouterr().err
         places = [" ".join(each) for each in paths if each[-1] == name]
         assert any(f"did you mean 'portagpu {place}'?" in said for place in places), (name, said)
+
+
+def test_every_out_says_whether_it_is_a_file_or_a_folder() -> None:
+    found = {}
+    for path in below(app):
+        name = " ".join(path)
+        verb: click.Command | None = app
+        for word in path:
+            assert isinstance(verb, click.Group)
+            verb = verb.get_command(click.Context(verb), word)
+        assert verb is not None
+        for option in verb.params:
+            if isinstance(option, click.Option) and "--out" in option.opts:
+                found[name] = (option.metavar, option.help or "")
+    assert len(found) > 10
+    for name, (metavar, said) in found.items():
+        assert metavar in ("FILE", "FOLDER"), name
+        assert str(metavar).lower() in said, (name, said)

@@ -217,7 +217,7 @@ def test_set_device_changes_the_next_backend_and_no_handle(monkeypatch):
     after = registry.backend()
     assert (before.index, after.index) == (0, 1), "set_device changed the wrong one"
     assert functions.current_device() == 1, "current_device did not follow"
-    assert FakeBackend.activated == activated + 1, "the driver was not told"
+    assert FakeBackend.activated == activated + 1, "the driver was not informed"
     functions.set_device(0)
     assert registry.backend() is before, "going back made another handle"
 

@@ -95,15 +95,15 @@ BROKEN = {
     "misnamed": (GOOD.format(name="else"), "calls itself 'else'"),
     "major": (
         VERSIONED.format(name="major", contract=(2, 0)),
-        "was written for contract 2.0, this portagpu has 1.4: upgrade portagpu",
+        "was written for contract 2.0, this portagpu has 1.5: upgrade portagpu",
     ),
     "minor": (
         VERSIONED.format(name="minor", contract=(1, 99)),
-        "was written for contract 1.99, this portagpu has 1.4: upgrade portagpu",
+        "was written for contract 1.99, this portagpu has 1.5: upgrade portagpu",
     ),
     "old": (
         VERSIONED.format(name="old", contract=(0, 9)),
-        "was written for contract 0.9, this portagpu has 1.4: upgrade third-old",
+        "was written for contract 0.9, this portagpu has 1.5: upgrade third-old",
     ),
     "text": (
         VERSIONED.format(name="text", contract="1.0"),
@@ -202,7 +202,7 @@ def test_ours_is_kept_when_another_claims_its_name(site, monkeypatch, caplog):
     )
     with caplog.at_level(logging.WARNING, logger="portagpu"):
         plugin = registry.plugin("cpu")
-    assert type(plugin).__module__ == "portagpu_cpu", "another distribution replaced the CPU"
+    assert type(plugin).__module__ == "portagpu_cpu.plugin", "another distribution replaced the CPU"
     assert "third-thief" in caplog.text, "the one that is ignored is not named"
 
 

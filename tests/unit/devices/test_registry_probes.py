@@ -87,4 +87,4 @@ def test_a_live_machine_has_what_probes_find(monkeypatch):
     use_plugins(monkeypatch, Probed("good", lambda: FOUND), FakePlugin("old"))
     kinds = [each.kind for each in Live().findings()]
     assert kinds[0] == "good"
-    assert "old" not in kinds, "a source that says nothing is no source"
+    assert "old" not in kinds, "a source that says nothing is not a source"

@@ -308,7 +308,7 @@ def test_a_file_alone_is_checked_against_all_others(
     folder: Path, use: Callable[[Path], None]
 ) -> None:
     use(folder)
-    assert load.parse_target(folder / f"{H100}.toml").id == H100, "it is no rival of itself"
+    assert load.parse_target(folder / f"{H100}.toml").id == H100, "it is not a rival of itself"
     rival = folder / "nvidia-h101.toml"
     rival.write_text(TEXT.replace(H100, "nvidia-h101"), encoding="utf-8")
     with pytest.raises(TargetError, match=r"^nvidia-h101\.toml: match\.names: .*ambiguous-match"):

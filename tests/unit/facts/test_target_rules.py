@@ -176,7 +176,7 @@ def test_one_device_cannot_be_two_products(folder: Path) -> None:
     with pytest.raises(TargetError, match=r"match\.pci_ids: 74a1 is of .*ambiguous-match"):
         read_folder(folder)
     path.write_text(apart.replace('"74a1", "74b5"', '"ffff"'), encoding="utf-8")
-    assert "amd-mi300y" in read_folder(folder).targets, "the number of units tells them apart"
+    assert "amd-mi300y" in read_folder(folder).targets, "the number of units distinguishes them"
 
 
 @pytest.mark.parametrize(

@@ -77,4 +77,4 @@ def test_host_settings(tmp_path: Path, mode: str) -> None:
     seen = (found.numa_balancing, found.iommu)
     assert seen == expected, f"NUMA balancing and IOMMU are {seen}, not {expected}"
     stated = {"slow": ("amd_iommu=on",), "fast": ("iommu=pt",), "unknown": ()}[mode]
-    assert found.parameters == stated, f"of the kernel's parameters {found.parameters} are told"
+    assert found.parameters == stated, f"of the kernel's parameters {found.parameters} are stated"

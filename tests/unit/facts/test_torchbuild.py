@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import pytest
 
 
-def test_what_the_import_system_cannot_find_is_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_import_system_cannot_find_is_not_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """A finder of another package may raise, and a module without a spec is a ValueError."""
     monkeypatch.setitem(sys.modules, "torch", None)
     for error in (ImportError("a finder is broken"), ValueError("torch.__spec__ is None")):

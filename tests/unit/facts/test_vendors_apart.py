@@ -1,4 +1,4 @@
-"""What tells two vendors apart where they use the same names and numbers."""
+"""What distinguishes two vendors where they use the same names and numbers."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def test_child_sees_what_it_is_given(runtime: str) -> None:
         child = {key: value for key, value in {**here, **changes}.items() if value is not None}
         seen = visible.resolve(child, DEVICES, runtime)
         assert list(seen.devices) == chosen, f"over {here} the child sees {seen.devices}"
-        assert not seen.harmful, f"over {here} the child is told {seen.harmful[0].message}"
+        assert not seen.harmful, f"over {here} the child gets the message {seen.harmful[0].message}"
         masks = [name for name in child if name in READ[runtime]]
         assert masks == [MASK_OF[runtime]], f"over {here} the child has {masks}"
 
@@ -186,5 +186,5 @@ def test_long_and_odd_masks(runtime: str) -> None:
             seen = _seen(runtime, **{name: mask})
             assert len(seen.devices) <= len(DEVICES), f"{mask[:20]!r} shows {len(seen.devices)}"
             for problem in seen.problems:
-                assert "\n" not in problem.message, f"{problem.id} is told in several lines"
-                assert len(problem.message) < 400, f"{problem.id} is told in {problem.message}"
+                assert "\n" not in problem.message, f"{problem.id} is reported in several lines"
+                assert len(problem.message) < 400, f"{problem.id} is reported in {problem.message}"

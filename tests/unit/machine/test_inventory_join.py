@@ -86,7 +86,7 @@ def test_two_vendors_share_no_number() -> None:
     assert [gpu.vendor for gpu in found.gpus] == ["amd", "nvidia"]
 
 
-def test_device_files_of_known_gpus_are_no_more_gpus() -> None:
+def test_device_files_of_known_gpus_add_no_gpus() -> None:
     files = says("dev", *({"device_file": f"/dev/nvidia{n}"} for n in range(3)), vendor="nvidia")
     known = says("proc", {"pci": A, "device_file": "/dev/nvidia2"}, vendor="nvidia")
     bus = says(PCI, {"pci": A}, {"pci": B}, vendor="nvidia")

@@ -14,13 +14,13 @@ from portagpu.reports.fleet.measures import LEVEL, MEASURE, NOISE
 from portagpu.reports.fleet.nodes import Measured, MeasureId, NodeRun, condensed
 from portagpu.reports.fleet.record import FleetRecord, Step, StepState, to_drain
 from portagpu.reports.fleet.report import FleetReport, judge, natural
+from portagpu.reports.fleet.request import collected
 from portagpu.reports.fleet.result_files import Fleet, Joint
-from portagpu.reports.fleet.steps import collected
 from portagpu.runs.judges.peers import FALSE_ALARMS, compare_peers, deviations_for
 from portagpu.runs.ledger import Owner, owner_of
-from portagpu.runs.results.expectations import exactly
 from portagpu.runs.results.run import Result, Run, new_run
 from portagpu.runs.results.verdicts import Verdict
+from portagpu.runs.results.wording import exactly
 from tests.support.fleet_simulation import document_of, scores, simulate, template
 from tests.support.history_samples import measure, run
 

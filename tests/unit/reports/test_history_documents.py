@@ -11,7 +11,7 @@ import pytest
 
 from portagpu.base.errors import ResultError
 from portagpu.reports.bundles.document import started
-from portagpu.reports.history.documents import measures_of, read_document
+from portagpu.reports.history.store import measures_of, read_document
 from tests.support.history_samples import FIRST_DAY, measure, run
 
 if TYPE_CHECKING:

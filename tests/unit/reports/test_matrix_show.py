@@ -12,8 +12,8 @@ import pytest
 from portagpu.base.paths import matrix_dir
 from portagpu.cli import main
 from portagpu.facts.targets import load_target, load_targets
+from portagpu.reports.bundles.check import stated_names
 from portagpu.reports.bundles.files import read_files
-from portagpu.reports.bundles.result_ids import stated_names
 from portagpu.reports.proofs import cells, rows
 from portagpu.reports.proofs.table import read_committed
 from portagpu.runs.results.run import Evidence, Result, Run, Verdict, new_run
@@ -271,6 +271,9 @@ def test_where_the_projects_results_are_not_installed_a_line_says_where_they_are
     assert "not in an installed wheel" in line
     assert "matrix show" in line and "checkout" in line
     assert out
+    place = written(run_of(9, (CASE, Verdict.PASS), target="nvidia-t4"), tmp_path / "mine.json")
+    assert main(["matrix", "show", str(place), *words]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_results_of_no_target_that_is_shown_are_not_silently_left_out(

@@ -13,10 +13,9 @@ import pytest
 
 from portagpu.base.units import quantity
 from portagpu.reports.html import render, render_runs, write_report
-from portagpu.runs.results.expectations import at_least, exactly
 from portagpu.runs.results.run import Result, Run
 from portagpu.runs.results.verdicts import Evidence, Verdict
-from portagpu.runs.results.wording import failures_text, headline
+from portagpu.runs.results.wording import at_least, exactly, failures_text, headline
 from tests.support.html_page import Page, section
 from tests.support.result_samples import eight_devices, failing, gate, info, passing, stopped
 
@@ -147,9 +146,9 @@ def test_devices_that_differ_in_their_values_alone_share_a_row() -> None:
     for row in rows:
         assert row.count("https://example.org/blog/") == 1
     name = odd.id
-    alike = [each for each in run.results if each.id == name][:-1]
+    same = [each for each in run.results if each.id == name][:-1]
     (whole,) = (row for row in rows if row.count(name) == 1 and "ex:0" in row)
-    values = {str(each.device): quantity(float(str(each.value)), "TFLOPS") for each in alike}
+    values = {str(each.device): quantity(float(str(each.value)), "TFLOPS") for each in same}
     reported = [f"{device}  {value}" for device, value in values.items()]
     assert len(reported) == 7
     assert [whole.index(each) for each in reported] == sorted(

@@ -54,7 +54,7 @@ def results(draw: st.DrawFn) -> Result:
 def checked(text: str) -> None:
     Page(text)
     drawn = "".join(re.findall("<svg.*?</svg>", text))
-    assert not re.search(r'(?<=[" ,ML(])-?(nan|inf)\b', drawn), "a place that is no number"
+    assert not re.search(r'(?<=[" ,ML(])-?(nan|inf)\b', drawn), "a place that is not a number"
 
 
 @settings(max_examples=150, deadline=None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.reports.bundles.result_ids import stated_names
+from portagpu.reports.bundles.check import stated_names
 from portagpu.reports.html import render, render_runs, write_report
 from portagpu.reports.html.matrix_page import data_of
 from portagpu.reports.html.sections import named

@@ -18,7 +18,7 @@ from portagpu.runs.engine import broken_world
 from portagpu.runs.judges.health import judge_health
 from portagpu.runs.results import advice
 from portagpu.runs.results.advice import Action, action_of, action_source, worst_action
-from portagpu.runs.results.judgement import Judgement, combine
+from portagpu.runs.results.result import Judgement, combine
 from portagpu.runs.results.run import Result
 from portagpu.runs.results.verdicts import Verdict
 from portagpu.runs.world import RankOutcome, RankState, WorldOutcome
@@ -98,7 +98,9 @@ def test_every_action_of_the_tables_is_one() -> None:
         assert severity.action in set(Action), severity.id
     for check in advice.checks():
         assert {check.action, check.unverified} <= set(Action), check.ids
-        assert Action(check.unverified) <= Action(check.action), f"{check.ids}: unusual is no fault"
+        assert Action(check.unverified) <= Action(check.action), (
+            f"{check.ids}: unusual is not a fault"
+        )
 
 
 def of_time(suite: str, name: str) -> Result:

@@ -454,7 +454,7 @@ def test_a_pass_of_all_repairs_what_blamed_one_of_them() -> None:
         )
     blamed = run(0, result("links/numa", Verdict.FAIL, "node 1"), **here)
     (fact,) = account_of(blamed).statements
-    assert fact.device == "node 1", "it is no GPU"
+    assert fact.device == "node 1", "it is not a GPU"
     # one device's case says nothing of another
     other = result("memory/alloc", Verdict.FAIL, "cuda:1", suite="conformance")
     passed = result("memory/alloc", suite="conformance")

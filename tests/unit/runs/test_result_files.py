@@ -40,7 +40,7 @@ def test_results_bundles_and_folders_of_them_are_read_in_the_order_of_their_name
     tmp_path: Path,
 ) -> None:
     single = written(tmp_path / "x.json", "one")
-    beside = written(tmp_path / "many" / "run.json", "two")
+    second = written(tmp_path / "many" / "run.json", "two")
     below = written(tmp_path / "many" / "b" / "deep" / "run.json", "three")
     before = written(tmp_path / "many" / "a" / "z.json", "four")
     (tmp_path / "many" / "other.json").write_text('{"schema": "of-something-else/1"}')
@@ -48,7 +48,7 @@ def test_results_bundles_and_folders_of_them_are_read_in_the_order_of_their_name
     (tmp_path / "many" / "notes.txt").write_text("no result")
     bundles = sorted(BUNDLES.glob("*.json"))
     found = read_files([single, tmp_path / "many", BUNDLES])
-    assert [each.path for each in found] == [single, beside, before, below, *bundles]
+    assert [each.path for each in found] == [single, second, before, below, *bundles]
     assert [each.is_bundle for each in found] == [False] * 4 + [True] * len(bundles)
     for each in found:
         assert each.data == each.path.read_bytes()

@@ -100,7 +100,7 @@ def test_the_first_failure_and_the_first_named_device_are_found() -> None:
         result("e", F, "rank 3"),
     )
     assert run.first_failed == "c", "the first FAIL or ERROR, whichever is worse"
-    assert run.culprit == "rank 2", "a device that passed or was not judged is no culprit"
+    assert run.culprit == "rank 2", "a device that passed or was not judged is not a culprit"
     assert run.counts == {P: 1, F: 2, E: 1, U: 0, N: 1, S: 0}
 
 

@@ -184,8 +184,8 @@ def test_a_hint_next_to_a_binding_figure_decides_nothing() -> None:
 def test_of_one_day_the_stricter_figure_judges_and_an_undated_one_is_the_oldest() -> None:
     target = load_target("amd-mi300x")
     case = cases("amd-mi300x")["gemm/fp32[4000,mn]"]
-    alike = (own(80.0, dated=DAY), own(90.0, dated=DAY), own(99.0, dated=None))
-    stricter = replace(target, all_expectations=alike)
+    rows = (own(80.0, dated=DAY), own(90.0, dated=DAY), own(99.0, dated=None))
+    stricter = replace(target, all_expectations=rows)
     assert judged(case, 85.0, stricter).verdict is Verdict.FAIL
     assert judged(case, 95.0, stricter).verdict is Verdict.PASS
 

@@ -252,7 +252,7 @@ def test_issuing_is_timed_without_the_work(clock: Clock) -> None:
 
     watch = Stopwatch(gpu, host=True, wait=False)
     assert watch.time(launch, 10) == pytest.approx(10.1e-6)
-    assert gpu.pending_ns == 0, "the next sample would start behind work of this one"
+    assert gpu.pending_ns == 0, "the next sample would start after work of this one"
 
 
 @pytest.mark.parametrize(

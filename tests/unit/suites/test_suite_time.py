@@ -18,15 +18,15 @@ AT_ONCE = asdict(Starvation(wall_s=0.02, waited_s=0.01, load=2.7, cpus=2))
 
 @pytest.mark.parametrize("spent", [[QUIET], [], [QUIET, AT_ONCE]])
 def test_what_does_not_hold_on_a_quiet_machine_fails(spent) -> None:
-    with pytest.raises(AssertionError, match=r"^rank 1 is told that"), time_limited(spent):
-        raise AssertionError("rank 1 is told that [1, 2] are lost")
+    with pytest.raises(AssertionError, match=r"^rank 1 reports that"), time_limited(spent):
+        raise AssertionError("rank 1 reports that [1, 2] are lost")
 
 
 def test_what_does_not_hold_on_a_busy_machine_is_not_judged() -> None:
     with pytest.raises(NotHere) as raised, time_limited([QUIET, BUSY]):
-        raise AssertionError("rank 1 is told that [1, 2] are lost")
+        raise AssertionError("rank 1 reports that [1, 2] are lost")
     assert str(raised.value) == (
-        "rank 1 is told that [1, 2] are lost on a busy machine (load 31.2 on 2 CPUs; waited 56 % "
+        "rank 1 reports that [1, 2] are lost on a busy machine (load 31.2 on 2 CPUs; waited 56 % "
         "of the last 8 s for a CPU): run it again on a quiet machine"
     )
 

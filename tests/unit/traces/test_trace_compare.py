@@ -228,7 +228,7 @@ def test_kinds_that_one_side_did_not_record_are_left_out_alone() -> None:
     )
     names = {each.name for each in found.differences}
     assert names & {"gemm", "wall"} == {"gemm", "wall"}
-    assert not names & {"Memcpy", "exposed copy", "step"}, "a kind that is missing is no 0"
+    assert not names & {"Memcpy", "exposed copy", "step"}, "a kind that is missing is not 0"
     assert {each.whole for each in found.refusals} == {False}
     assert found.verdict is Verdict.PASS
 

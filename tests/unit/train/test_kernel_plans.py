@@ -8,7 +8,7 @@ import pytest
 
 from portagpu.facts.targets import load_target
 from portagpu.train.kernels import plan
-from portagpu.train.kernels.catalogue import VARIANTS
+from portagpu.train.kernels.plan import VARIANTS
 
 # B a block can have: CUDA C++ Programming Guide, table of compute capabilities (227 and 99 KiB);
 # LLVM, AMDGPUUsage, and AMD's CDNA 4 ISA guide for gfx950 (64 and 160 KiB)
@@ -110,7 +110,7 @@ def test_no_options_of_one_vendor(kind: str) -> None:
             assert not foreign, f"{file.name} has {', '.join(foreign)}"
 
 
-LEAST_SIDE = 16
+MIN_SIDE = 16
 """Below, NVIDIA's backend refuses tl.dot, and AMD's computes it without the matrix unit."""
 
 
@@ -123,7 +123,7 @@ def test_tiles_fill_the_matrix_unit(product: str) -> None:
             blocks = plan.constants(config, element_bytes)
             tile = tuple(blocks[f"BLOCK_{side}"] for side in "MNK")
             named = "x".join(map(str, tile))
-            assert min(tile) >= LEAST_SIDE, f"{product}: a tile of {named} has a side below 16"
+            assert min(tile) >= MIN_SIDE, f"{product}: a tile of {named} has a side below 16"
             sides = [int(side) for side in target.value(f"matrix.tile.{dtype}").split("x")]
             rest = [whole % part for whole, part in zip(tile, sides, strict=True)]
             assert not any(rest), f"{product}: {named} is not whole instructions of {dtype}"

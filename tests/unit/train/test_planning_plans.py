@@ -309,3 +309,11 @@ def test_a_model_of_one_layer_has_no_pipeline() -> None:
     tiny = Model(layers=1, hidden=64, heads=1, kv_heads=1, head_size=64, inner=128, vocabulary=100)
     found = plan(tiny, machines(), replace(RECIPE, sequence=64), batch=8)
     assert {each.layout.pp for each in found.ranked} == {1}
+
+
+@pytest.mark.parametrize("name", ["x", "llama-9", "meta-llama/Llama-3.1-8B"])
+def test_an_unknown_model_says_what_to_give(name: str) -> None:
+    with pytest.raises(ValueError, match=r"^unknown model '.+': give a config\.json, ") as raised:
+        find_model(name)
+    assert "llama-3.1-8b" in str(raised.value)
+    assert "\n" not in str(raised.value)

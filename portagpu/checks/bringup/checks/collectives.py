@@ -12,7 +12,7 @@ from portagpu.suites import performance as bench
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from portagpu.checks.bringup.context import Context
+    from portagpu.checks.bringup.run import Context
     from portagpu.runs.results.run import Result
 
 _COMPARISONS: Final = 3

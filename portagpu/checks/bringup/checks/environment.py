@@ -10,13 +10,13 @@ from portagpu.facts.host import gpus_on_machine, read_host, unreadable_files, vi
 from portagpu.facts.host.settings import read_settings
 from portagpu.facts.visible import diagnose, quoted, relevant_runtimes
 from portagpu.runs.judges.declarations import declaration_problems
-from portagpu.runs.results.expectations import at_least, exactly
 from portagpu.runs.results.run import Verdict
+from portagpu.runs.results.wording import at_least, exactly
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from portagpu.checks.bringup.context import Context
+    from portagpu.checks.bringup.run import Context
     from portagpu.facts.host import Host
     from portagpu.runs.results.run import Result
 

@@ -20,14 +20,14 @@ from portagpu.facts.host.gpus import NODES, PCI_DEVICES
 from portagpu.facts.targets import Scope, identify, load_targets, named_product
 from portagpu.machine.inventory.gpu import falls_short, product_target
 from portagpu.runs.judges.peers import majority
-from portagpu.runs.results.expectations import exactly
 from portagpu.runs.results.run import Verdict
+from portagpu.runs.results.wording import exactly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from portagpu.checks.bringup.context import Context
     from portagpu.checks.bringup.device import DeviceFacts
+    from portagpu.checks.bringup.run import Context
     from portagpu.facts.targets import Target
     from portagpu.machine.inventory.gpu import Gpu, Inventory
     from portagpu.runs.results.run import Result

@@ -8,14 +8,14 @@ from portagpu.facts.formats import pci_address
 from portagpu.facts.host import read_host
 from portagpu.machine.inventory.topology import only_gpus
 from portagpu.runs.judges.links import judge_links
-from portagpu.runs.results.expectations import exactly
-from portagpu.runs.results.judgement import combine
+from portagpu.runs.results.result import combine
 from portagpu.runs.results.run import Verdict
+from portagpu.runs.results.wording import exactly
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from portagpu.checks.bringup.context import Context
+    from portagpu.checks.bringup.run import Context
     from portagpu.machine.inventory.topology import Topology
     from portagpu.runs.results.run import Result
 

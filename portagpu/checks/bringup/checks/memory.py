@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from portagpu.runs.results.expectations import exactly
 from portagpu.runs.results.run import Verdict
+from portagpu.runs.results.wording import exactly
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from portagpu.checks.bringup.context import Context
     from portagpu.checks.bringup.device import CheckedDevice
+    from portagpu.checks.bringup.run import Context
     from portagpu.runs.results.run import Result
 
 _SEED: Final = 20_260_101

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from portagpu.runs.engine import OpenedDevice, Progress
-from portagpu.runs.results.expectations import exactly
 from portagpu.runs.results.run import Verdict, fold
+from portagpu.runs.results.wording import exactly
 from portagpu.suites.conformance import ConformOptions, Selection
 from portagpu.suites.conformance.judge import OWN_AREA, UNOPENED_DEVICE
 from portagpu.suites.conformance.runner import judge_cases
@@ -16,7 +16,7 @@ from portagpu.suites.conformance.runner import judge_cases
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from portagpu.checks.bringup.context import Context
+    from portagpu.checks.bringup.run import Context
     from portagpu.runs.results.run import Result
 
 _LISTED: Final = frozenset({Verdict.FAIL, Verdict.ERROR, Verdict.INCONCLUSIVE, Verdict.UNVERIFIED})

@@ -11,7 +11,7 @@ from portagpu.suites import performance as bench
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from portagpu.checks.bringup.context import Context
+    from portagpu.checks.bringup.run import Context
     from portagpu.runs.results.run import Result
 
 

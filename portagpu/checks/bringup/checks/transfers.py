@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 from portagpu.runs.engine import Progress
 from portagpu.runs.judges.peers import MIN_PEERS, peer_expectation
-from portagpu.runs.results.expectations import exactly
 from portagpu.runs.results.run import Verdict
+from portagpu.runs.results.wording import exactly
 from portagpu.suites import performance as bench
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from portagpu.checks.bringup.context import Context
     from portagpu.checks.bringup.device import CheckedDevice
+    from portagpu.checks.bringup.run import Context
     from portagpu.runs.results.run import Result
 
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final
 from portagpu._version import __version__
 from portagpu.devices.contract import CONTRACT
 from portagpu.facts.torchbuild import torch_build
-from portagpu.runs.results.expectations import exactly
 from portagpu.runs.results.run import Verdict
+from portagpu.runs.results.wording import exactly
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from portagpu.checks.bringup.context import Context
+    from portagpu.checks.bringup.run import Context
     from portagpu.runs.results.run import Result
 
 _ONE_DRIVER: Final = exactly(1, "versions of the driver")

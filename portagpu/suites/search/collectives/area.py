@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.patience import LIMITS
 from portagpu.base.text import ranks_in_words
-from portagpu.suites.search.area import Area
-from portagpu.suites.search.difference import Difference, Kind, raised, watch_world
+from portagpu.suites.search.area import Area, Difference, Kind, raised, watch_world
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hypothesis import strategies as st
 
 from portagpu.devices.precision.model import Support
+from portagpu.suites.search.collectives.buffers import REFUSED
 from portagpu.suites.search.collectives.calls import (
     CALLS,
     CHECKED,
@@ -24,7 +25,6 @@ from portagpu.suites.search.collectives.calls import (
 )
 from portagpu.suites.search.collectives.model import BITWISE, OPS
 from portagpu.suites.search.collectives.values import INTEGER_BITS
-from portagpu.suites.search.collectives.without_buffers import REFUSED
 from portagpu.suites.search.strategies import call, hands
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from portagpu.base.errors import RankLost
 from portagpu.base.text import error_line
 from portagpu.suites.search.area import ProgramError
-from portagpu.suites.search.collectives import model, without_buffers
+from portagpu.suites.search.collectives import buffers, model
 from portagpu.suites.search.collectives.buffers import Buffer
 from portagpu.suites.search.collectives.calls import (
     CALLS,
@@ -115,7 +115,7 @@ class Runner:
             self._wait(**given)
         elif name in CALLS:
             self._collectives(index, name, **given)
-        elif name in without_buffers.CALLS:
+        elif name in buffers.CALLS:
             self._call_without_buffers(index, name, **given)
         else:
             raise ProgramError(f"there is no call {name!r} in programs of collectives")
@@ -212,18 +212,16 @@ class Runner:
                 self._finish(step)
 
     def _call_without_buffers(self, index: int, name: str, group: str, **given: Any) -> None:
-        """A call without buffers: a function of ``without_buffers``."""
+        """A call without buffers: a function of ``buffers``."""
         of = self.groups[group]
         if self.rank.rank not in of.ranks:
             return
         self.report.members.append(index)
         self.report.labels[index] = f"{given.get('kind', name)} {of.words}"
         if name == "barrier":
-            self.report.barriers[index] = without_buffers.barrier(
-                self.rank, of.handle, of.ranks, **given
-            )
+            self.report.barriers[index] = buffers.barrier(self.rank, of.handle, of.ranks, **given)
             return
-        found = without_buffers.CALLS[name](self.rank, of.handle, of.ranks, **given)
+        found = buffers.CALLS[name](self.rank, of.handle, of.ranks, **given)
         self._see(index, found)
 
     def _see(self, index: int, found: str) -> None:
@@ -325,6 +323,6 @@ Runner._collectives.__signature__ = signature(Runner._collective).replace(  # ty
 RUNNERS: Final[Runners] = {
     "wait": Runner._wait,
     **dict.fromkeys(CALLS, Runner._collectives),
-    **without_buffers.CALLS,
+    **buffers.CALLS,
 }
 """What runs each call of programs."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.suites.search.difference import Difference, Kind
+from portagpu.suites.search.area import Difference, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

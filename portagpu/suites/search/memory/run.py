@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.facts.capability import Capability
-from portagpu.suites.search.difference import Difference, Kind
+from portagpu.suites.search.area import Difference, Kind
 from portagpu.suites.search.memory.model import (
     KEYS,
     MIB,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.devices.precision import Support
 from portagpu.suites.search.area import Area, NotSearchable
-from portagpu.suites.search.operators.classes import CLASSES, class_of
+from portagpu.suites.search.operators.calls import CLASSES, class_of
 from portagpu.suites.search.operators.database import claimed_dtypes, operators
 from portagpu.suites.search.operators.pair import Judged, judge
 

@@ -1,7 +1,7 @@
 """How far a result may be from its float64 reference, and the first element that is further.
 
 ``|y^ - y| <= g (S + |y|) + t``: g the growth of the class's roundings
-(:func:`portagpu.suites.search.operators.classes.growth`), S what a relative change of the inputs by
+(:func:`portagpu.suites.search.operators.calls.growth`), S what a relative change of the inputs by
 one unit roundoff changes, divided by it, and t the underflow of each. S is the sum over the leaves
 of the largest change among some random signs (backward error analysis: Higham, section 1.5), and
 what such changes of the results of all inner operators change: where terms cancel, as in the
@@ -16,8 +16,15 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.suites.search.operators.calls import backward, drawing, forward
-from portagpu.suites.search.operators.classes import CANCELLING, growth, smallest, unit_roundoff
+from portagpu.suites.search.operators.calls import (
+    CANCELLING,
+    backward,
+    drawing,
+    forward,
+    growth,
+    smallest,
+    unit_roundoff,
+)
 from portagpu.suites.search.operators.database import dtype_name
 from portagpu.suites.search.operators.samples import leaf_count, nudged
 

@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from portagpu.base.text import error_line
 from portagpu.suites.search.operators import database
-from portagpu.suites.search.operators.calls import backward, cpu_seeds, dtypes, forward, unseeded
-from portagpu.suites.search.operators.classes import CLASSES, class_of, unit_roundoff
+from portagpu.suites.search.operators.calls import (
+    CLASSES,
+    backward,
+    class_of,
+    cpu_seeds,
+    dtypes,
+    forward,
+    unit_roundoff,
+    unseeded,
+)
 from portagpu.suites.search.operators.compare import (
     Reference,
     equal_results,

@@ -1,0 +1,40 @@
+"""Published digests are the same with other instructions and numbers of threads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+from tests.conftest import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.conftest import Child
+
+SOURCE = """
+from portagpu.train.exact.published import published_digests
+from tests.support.exact_digests import digest_of, published
+stated = published_digests().sha256
+print([each.name for each in published() if digest_of(each) != stated[each.name]])
+"""
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"ONEDNN_MAX_CPU_ISA": "SSE41", "ATEN_CPU_CAPABILITY": "default", "OMP_NUM_THREADS": "1"},
+        {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2", "OMP_NUM_THREADS": "2"},
+        {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE", "OMP_NUM_THREADS": "3"},
+        {"OMP_NUM_THREADS": "4"},
+    ],
+    ids=["SSE41", "AVX2", "AVX512", "the machine's own"],
+)
+def test_digests_do_not_depend_on_instructions_or_threads(
+    variables: dict[str, str], child: Callable[..., Child]
+) -> None:
+    assert child("-c", SOURCE, path=[ROOT], environment=variables).ok().splitlines() == ["[]"]

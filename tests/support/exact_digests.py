@@ -1,0 +1,58 @@
+"""Writes ``matrix/screen/digests.toml``: ``python -m tests.support.exact_digests``.
+
+Every result is judged first. What this machine's CPU does not compute is computed in integers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+import portagpu
+from portagpu.train.exact.draws import Draws
+from portagpu.train.exact.judge import digest
+from portagpu.train.exact.probes import PROBES
+from portagpu.train.exact.products import Summed
+from portagpu.train.exact.published import AREAS, SCHEMA
+from tests.conftest import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from portagpu.train.exact.probe import Probe
+
+SEED: Final = 20260101
+FILE: Final = ROOT / "matrix" / "screen" / "digests.toml"
+HEAD: Final = f"""\
+# What any device of any vendor has to give: the SHA-256 of the first result of each exact probe.
+# Written by python -m tests.support.exact_digests
+schema = "{SCHEMA}"
+seed = {SEED}
+
+[sha256]
+"""
+
+
+def published() -> Iterable[Probe]:
+    """The probes that have a digest."""
+    return (each for each in PROBES if each.area in AREAS)
+
+
+def digest_of(probe: Probe, seed: int = SEED) -> str:
+    """The digest of a judged result; of the expected one where this machine refuses the probe."""
+    gpu = portagpu.backend("cpu")
+    work = probe.make(gpu, Draws(seed), 1)
+    if not probe.refuses(gpu):
+        result = work.run()
+        assert work.judge(result) is None, probe.name
+        return digest(result)
+    if isinstance(work, Summed):
+        rows = torch.arange(work.of.a.shape[0])
+        return digest(work.of.scaled(work.of.exact(rows), rows, torch.float32))
+    return digest(work.expected)
+
+
+if __name__ == "__main__":
+    lines = [f'"{each.name}" = "{digest_of(each)}"' for each in published()]
+    FILE.write_text(HEAD + "\n".join(lines) + "\n", "utf-8")
