@@ -37,7 +37,7 @@ def cases(
     """Each direction and both from pageable and from page-locked memory, over several sizes, and
     every device to every other."""
     del world, target
-    largest = min(large_array_bytes(device, arrays=2), _MAX_BYTES)
+    largest = min(large_array_bytes(device, arrays=2, effort=effort), _MAX_BYTES)
     steps = (64, 8, 1) if effort is Effort.QUICK else (1024, 256, 64, 16, 4, 2, 1)
     sizes = sorted({max(largest // step, 64 << 10) for step in steps})
     found = [

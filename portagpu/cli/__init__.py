@@ -40,6 +40,10 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
         "portagpu.cli.bench:bench",
         "Measure how fast a device is, from matrix products to a training step and collectives.",
     ),
+    "screen": (
+        "portagpu.cli.screen:screen",
+        "Look for silent corruption: exact work for a while, every result judged.",
+    ),
     "profile": (
         "portagpu.cli.profile:profile",
         "Run a command under the vendor's profiler or torch's, and check what was captured.",

@@ -6,11 +6,12 @@ import contextlib
 import functools
 import math
 import os
+import re
 import shutil
 import sys
 import textwrap
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
 import click
 
@@ -94,6 +95,22 @@ def chosen_effort(quick: bool, full: bool) -> str:
     if quick and full:
         raise click.UsageError("give either --quick or --full, not both")
     return "full" if full else "quick"
+
+
+MAX_LIMIT_S: Final = 86_400.0
+"""One day: the longest time limit that every clock can add."""
+_TIME_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def seconds_of(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
+    """Seconds of "90s", "30m" and "2h"."""
+    if value is None:
+        return None
+    found = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)([smh])", value)
+    seconds = float(found[1]) * _TIME_UNITS[found[2]] if found else 0.0
+    if not 1.0 <= seconds <= MAX_LIMIT_S:
+        raise click.BadParameter(f"{value!r} is not a time of 1s to 24h, such as 90s, 30m or 2h")
+    return seconds
 
 
 def check_finite(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Take about 40 s on an idle machine (default).")
+@click.option("--quick", is_flag=True, help="Take a minute on an idle CPU, two on GPUs (default).")
 @click.option("--full", is_flag=True, help="Run all cases, test more memory, load for longer.")
 @click.option("--backend", metavar="NAME", help="Test this backend. Default: this machine's.")
 @click.option(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import click
 
 from portagpu.base.patience import LIMITS
 from portagpu.cli._common import (
+    MAX_LIMIT_S,
     STDOUT,
     complete_area,
     complete_target,
@@ -19,6 +19,7 @@ from portagpu.cli._common import (
     print_lines,
     require_torch,
     run_json_option,
+    seconds_of,
     usage_errors,
     with_options,
     write_json,
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 DEEP_S: Final = 1800.0
 """How long ``--deep`` searches without ``--time``."""
-MAX_LIMIT_S: Final = 86_400.0
-"""One day: the longest time limit of a case that every clock can add."""
 
 
 def _limit(context: click.Context, option: click.Parameter, value: float) -> float:
@@ -59,20 +58,6 @@ def _shard(
     if not slash or not numbers:
         raise click.BadParameter(f"{value!r} is not a shard such as 1/4")
     return int(part[:9]), int(parts[:9])
-
-
-_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
-
-
-def _time(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
-    """Seconds of "90s", "30m" and "2h"."""
-    if value is None:
-        return None
-    found = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)([smh])", value)
-    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
-    if not 1.0 <= seconds <= MAX_LIMIT_S:
-        raise click.BadParameter(f"{value!r} is not a time of 1s to 24h, such as 90s, 30m or 2h")
-    return seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +131,7 @@ class _Options:
 @click.option(
     "--time",
     "search_s",
-    callback=_time,
+    callback=seconds_of,
     metavar="TIME",
     help="How long all random programs of --deep take: 90s, 30m, 2h.  [default: 30m]",
 )

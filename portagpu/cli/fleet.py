@@ -320,7 +320,7 @@ def _name(text: str) -> str:
 _VERBS: Final[dict[str, tuple[str, str]]] = {
     "run": (
         "portagpu.cli.fleet_run:run",
-        "Run bring-up, conformance, benchmarks or collectives on many nodes through Slurm.",
+        "Run bring-up, conformance, benchmarks, screens or collectives on many nodes.",
     ),
     "status": (
         "portagpu.cli.fleet_run:status",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from portagpu.reports.fleet.record import FleetRecord, Step
 
 
-_WHATS: Final = ("bringup", "conform", "bench", "collectives")
+_WHATS: Final = ("bringup", "conform", "bench", "screen", "collectives")
 
 
 def _seconds(
@@ -150,7 +150,8 @@ def run(
     """Run WHAT on every node through Slurm, one job each, and collect the results in one folder.
 
     collectives runs an all_reduce on pairs of nodes in rounds, which separate a slow node from a
-    slow link; the others run the command of that name on each node.
+    slow link; the others run the command of that name on each node. screen has the same operands on
+    all of them: those of the day on which the fleet run began.
 
     ARGUMENTs after -- go to the command on each node, such as -- --quick. Repeat the same
     command with the same folder to continue after Ctrl-C, a lost node or a lost connection. Exit

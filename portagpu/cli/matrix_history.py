@@ -313,6 +313,80 @@ def _print_points(stream: TextIO, found: Sequence[Trend], last: int) -> None:
         click.echo(f"and {len(one.runs) - last} older runs: --last and --json", file=stream)
 
 
+@click.command()
+@store_option
+@which_option
+@click.option(
+    "--probe",
+    "probes",
+    multiple=True,
+    metavar="NAME",
+    help="A row for each of these probes, or patterns such as 'products/*'. Default: all together.",
+)
+@click.option(
+    "--days",
+    type=click.IntRange(min=1, max=36_500),
+    default=30,
+    show_default=True,
+    metavar="N",
+    help="Only runs of the last N days: devices fail more often as they age.",
+)
+@json_option
+def screens(
+    place: str, which: str | None, probes: tuple[str, ...], days: int, json_to: str | None
+) -> int:
+    """Show how many results screens judged on each device, and which rate that excludes.
+
+    Screens are those of portagpu screen and of bring-up. Where none of n results was wrong, rates
+    above 3/n are excluded at 95 %. Exit codes: 1 if a result was wrong, 3 without a screen, else 0.
+    """
+    store = open_for(place, json_to)
+    from datetime import UTC, datetime
+    from fnmatch import fnmatchcase
+
+    from portagpu.base.units import number
+    from portagpu.reports.history.screens import ALL, device_counts
+
+    with store:
+        found = store.judged(chosen(store, which))
+    counts = device_counts(found, datetime.now(UTC).timestamp(), days)
+    patterns = [each.replace("[", "[[]") for each in probes]
+    shown = [
+        each
+        for each in counts
+        if (any(fnmatchcase(each.probe, one) for one in patterns) if probes else each.probe == ALL)
+    ]
+    write_json({"days": days, "devices": [each.to_json() for each in counts]}, json_to)
+    stream = text_stream(json_to)
+    if not shown:
+        click.echo("no screen of these runs in this time", file=stream)
+        return NOT_JUDGED
+
+    def rate(value: float | None, wrong: bool) -> str:
+        if value is None:
+            return "wrong" if wrong else "-"
+        return f"{value:.2g}"
+
+    rows = [
+        (
+            cell(each.machine),
+            cell(each.device),
+            *([cell(each.probe)] if probes else []),
+            number(each.newest, 12),
+            rate(each.newest_rate, each.newest_was_wrong),
+            str(each.runs),
+            number(each.recent, 12),
+            rate(each.recent_rate, each.wrong > 0),
+        )
+        for each in shown
+    ]
+    right = ("newest run", "excludes", "runs", f"in {days} days", "exclude")
+    if json_to != STDOUT:
+        head = ("machine", "device", *(["probe"] if probes else []), *right)
+        print_table(stream, terminal(), head, rows, right)
+    return FAILED if any(each.wrong for each in shown) else 0
+
+
 _VERBS: Final[dict[str, tuple[str, str]]] = {
     "import": (
         "portagpu.cli.matrix_history:import_runs",
@@ -330,6 +404,10 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
     "trend": (
         "portagpu.cli.matrix_history:trend",
         "Show one measure over time, for each target and host.",
+    ),
+    "screens": (
+        "portagpu.cli.matrix_history:screens",
+        "Show how many results screens judged on each device, and the rate that this excludes.",
     ),
     "regressions": (
         "portagpu.cli.matrix_history_changes:regressions",

@@ -229,12 +229,19 @@ def test_caches_have_the_names_and_sizes_of_the_facts() -> None:
     ]
 
 
-def test_quick_arrays_of_a_cpu_are_small_compared_with_a_large_cache() -> None:
+def test_quick_arrays_of_a_cpu_are_small_where_large_ones_would_prove_nothing() -> None:
     server = replace(CPU, cache_bytes=480 * MIB, free_bytes=24 << 30)
     assert large_array_bytes(server, 3) >= BEYOND_CACHE * 480 * MIB
     quick = large_array_bytes(server, 3, Effort.QUICK)
-    assert quick == 512 * MIB
+    assert quick == 64 * MIB
     assert "not 4 times" in cache_sentence(server, quick)
+    # four times a cache of 128 MiB is what a quick run may take
+    beyond = replace(server, cache_bytes=128 * MIB)
+    assert large_array_bytes(beyond, 3, Effort.QUICK) == 512 * MIB
+    assert cache_sentence(beyond, 512 * MIB) == ""
+    for case in plan(["transfer"], server, Effort.QUICK, 2, None):
+        if case.absent is None:
+            assert case.arguments["sizes"][-1] == 64 * MIB, case.id
     gpu = replace(server, shared=False)
     assert large_array_bytes(gpu, 3, Effort.QUICK) >= BEYOND_CACHE * 480 * MIB
 

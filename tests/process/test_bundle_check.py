@@ -272,8 +272,8 @@ def as_gpu(document: dict[str, Any]) -> None:
         (put("result", "results", -1, "value", value=10**19 * 2), "more than 64 bits"),
         (put("result", "results", -1, "reason", value="x" * 5000), "a text of 5000 characters"),
         (
-            lambda document: without(document, "sustained"),
-            "result.results: has no result of the gate sustained",
+            lambda document: without(document, "numerics"),
+            "result.results: has no result of the gate numerics",
         ),
     ],
 )
@@ -291,13 +291,15 @@ def test_what_cannot_be_is_refused_with_digests_that_fit(
 def test_gates_that_came_since_another_code_measured_are_not_missed(
     valid: dict[str, Any],
 ) -> None:
-    def older(document: dict[str, Any], gate: str) -> None:
-        document["provenance"]["code_sha256"] = "ab" * 32
+    def older(document: dict[str, Any], gate: str, code: str | None = "ab" * 32) -> None:
+        document["provenance"]["code_sha256"] = code
         before = len(document["result"]["results"])
         without(document, gate)
         document["result"]["counts"]["PASS"] -= before - len(document["result"]["results"])
 
     assert parse(altered(lambda document: older(document, "sustained"), valid))
+    # an editable install does not say which code it was
+    assert parse(altered(lambda document: older(document, "sustained", None), valid))
     # one that it timed has to have results
     missing = refusal(altered(lambda document: older(document, "numerics"), valid))
     assert "has no result of the gate numerics" in missing
@@ -419,7 +421,7 @@ def test_the_command_line_says_one_line_for_each_file(
     good = tmp_path / file_name(valid)
     good.write_bytes(data(valid))
     assert main([str(good)]) == 0
-    assert capsys.readouterr().out == f"{good}: valid, cpu-x86-64, PASS, 14 results\n"
+    assert capsys.readouterr().out == f"{good}: valid, cpu-x86-64, PASS, 15 results\n"
     wrong = tmp_path / "cpu.json"
     wrong.write_bytes(data(valid))
     broken = tmp_path / "broken.json"
@@ -480,7 +482,7 @@ def test_badges_are_not_stronger_than_what_was_asked() -> None:
     assert badges.pop((LOADED, "bringup", "identity")) == {Verdict.PASS: 2}
     assert badges.pop((LOADED, "bringup", "versions")) == once
     areas = {(suite, area) for _, suite, area in badges}
-    gates = {"memory", "numerics", "transfers", "collectives", "sustained"}
+    gates = {"memory", "numerics", "transfers", "collectives", "sustained", "screen"}
     expected = {("conformance", "rng"), ("performance", "memory")}
     assert areas == expected | {("bringup", gate) for gate in gates}
     assert {evidence for evidence, *_ in badges} == {Evidence.EXECUTED}
@@ -494,6 +496,7 @@ INVENTED: Final = (
     ("memory/copy[wonder]", "performance"),
     ("gemm/fp32", "performance"),
     ("gemm/fp32[4096]x", "performance"),
+    ("screen/wonder/float32[add]", "screen"),
 )
 
 
@@ -503,14 +506,15 @@ def test_an_invented_id_earns_no_badge_and_is_reported(
 ) -> None:
     before = earned_badges(bundle())
     run = full_run()
-    run.add(adopted(name, "numerics", suite, evidence=EXECUTED))
+    gate = "screen" if suite == "screen" else "numerics"
+    run.add(adopted(name, gate, suite, evidence=EXECUTED))
     made = bundle(run)
     assert earned_badges(parse(data(made))) == before
     path = tmp_path / file_name(made)
     path.write_bytes(data(made))
     assert main([str(path)]) == 0
     (said,) = capsys.readouterr().out.splitlines()
-    assert said.endswith(f"15 results; evidence is stated that earns no badge: {name}")
+    assert said.endswith(f"16 results; evidence is stated that earns no badge: {name}")
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ pytest.importorskip("sqlalchemy")
 pytest.importorskip("alembic")
 
 from portagpu.cli import main
+from portagpu.runs.results.run import Result, Verdict
 from tests.conftest import ROOT
 from tests.support.history_samples import measure, run, write
 from tests.support.history_stores import place, postgres_server
@@ -375,6 +376,7 @@ def test_what_is_not_installed_is_named(
 import sys
 sys.modules[{missing!r}] = None
 from portagpu.cli import main
+from portagpu.runs.results.run import Result, Verdict
 sys.exit(main(["matrix", "history", "import", "--store", {place!r}, {str(tmp_path)!r}]))
 """
     done = child("-c", code)
@@ -391,6 +393,7 @@ def test_help_and_the_group_need_no_library(child: Callable[..., Child]) -> None
 import sys
 sys.modules["sqlalchemy"] = sys.modules["numpy"] = sys.modules["alembic"] = None
 from portagpu.cli import main
+from portagpu.runs.results.run import Result, Verdict
 sys.exit(main(["matrix", "history", "regressions", "--help"]))
 """
     assert "--rate" in child("-c", code).ok()
@@ -420,3 +423,41 @@ def test_the_page_has_every_verb_and_table() -> None:
         r"^\| `(\w+)", (ROOT / "docs" / "history.md").read_text("utf-8"), re.MULTILINE
     )
     assert set(rows) == {*_VERBS, *METADATA.tables, VERSION_TABLE}
+
+
+def test_screens_of_devices(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def judged(device: str, results: float, verdict: Verdict = Verdict.PASS) -> Result:
+        return Result(
+            id="screen/vectors/float32[add]",
+            suite="screen",
+            area="screen",
+            verdict=verdict,
+            reason="1 of 256 results is wrong" if verdict is Verdict.FAIL else "",
+            device=device,
+            value=results,
+            unit="results",
+        )
+
+    write(
+        tmp_path / "runs",
+        [
+            run(0, [judged("cuda:0", 1e9), judged("cuda:1", 2e9)]),
+            run(1, [judged("cuda:0", 3e9), judged("cuda:1", 256, Verdict.FAIL)]),
+        ],
+    )
+    place = str(tmp_path / "store.db")
+    history = ("matrix", "history")
+    assert main([*history, "import", str(tmp_path / "runs"), "--store", place]) == 0
+    capfd.readouterr()
+    # the runs are of 2025
+    code = main([*history, "screens", "--days", "36500", "--store", place])
+    lines = capfd.readouterr().out.splitlines()
+    assert code == 1, "a result was wrong"
+    assert [line.split()[3:] for line in lines[1:]] == [
+        ["cuda:0", "3,000,000,000", "1e-09", "2", "4,000,000,000", "7.5e-10"],
+        ["cuda:1", "256", "wrong", "2", "2,000,000,256", "wrong"],
+    ]
+    assert main([*history, "screens", "--days", "1", "--store", place]) == 3
+    assert "no screen of these runs" in capfd.readouterr().out
+    # as many as a time allows: no measure that is compared
+    assert main([*history, "outliers", "--store", place]) == 3

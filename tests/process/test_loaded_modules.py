@@ -70,6 +70,7 @@ WORK: Final = {
     "health --gate healthcheck --replay gpus.json": (0, 39),
     "conform --list": (0, 77),
     "bench --list": (0, 73),
+    "screen --list": (0, 61),
     "profile --print --with nsys --tool-version 2025.1 -- true": (0, 52),
     "collectives choose --target nvidia-h100-sxm --ranks 16 --bytes 1M": (0, 70),
     "collectives verify --replay all_reduce.txt": (0, 108),

@@ -30,6 +30,7 @@ from portagpu.runs.results.wording import (
 from portagpu.suites.conformance import list_cases
 from portagpu.suites.performance.cases import FURTHER_IDS, metrics
 from portagpu.traces.analysis import diagnose
+from portagpu.train.exact.probes import PROBES
 from tests.support.result_samples import info
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ MODULES = {
     "transfers": ("checks/bringup/checks/transfers.py",),
     "collectives": ("checks/bringup/checks/collectives.py",),
     "sustained": ("checks/bringup/checks/sustained.py", "checks/bringup/checks/transfers.py"),
+    "screen": ("checks/bringup/checks/screen.py",),
 }
 MADE = {
     "<name>": ("identity", ["arch", "warp-size"]),
@@ -154,6 +156,8 @@ def ids() -> Iterator[tuple[str, str]]:
     )
     yield "health", "health/time"
     yield "compile", "kernels/softmax"
+    yield from (("screen", f"screen/{each.name}") for each in PROBES)
+    yield from (("screen", f"screen/{name}") for name in ("device", "digests", "memory-errors"))
     yield from (("collectives", f"collectives/doctor/{name}") for name in known_findings())
     yield from (("trace", f"trace/diagnose/{name}") for name in diagnose.known_findings())
 

@@ -26,6 +26,7 @@ OF_GATES = {
     "transfers": "values",
     "collectives": "values",
     "sustained": "values",
+    "screen": "screen",
     "health-after": "answers",
 }
 """The name of one result of each gate."""

@@ -31,7 +31,15 @@ if TYPE_CHECKING:
     from tests.support.forked_verbs import ForkedVerbs
 
 ROOT = Path(__file__).resolve().parents[2]
-NOT_REPLAYED = ["memory", "numerics", "transfers", "collectives", "sustained", "health-after"]
+NOT_REPLAYED = [
+    "memory",
+    "numerics",
+    "transfers",
+    "collectives",
+    "sustained",
+    "screen",
+    "health-after",
+]
 XIDS = """\
 [  100.5] NVRM: Xid (PCI:0000:07:00): 79, pid=1, GPU has fallen off the bus.
 [  101.5] NVRM: Xid (PCI:0000:07:00): 154, GPU recovery action changed from 0x0 to 0x2

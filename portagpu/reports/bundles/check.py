@@ -46,6 +46,8 @@ from portagpu.suites.performance import cases as measures
 from portagpu.suites.performance.cases import SUITE as MEASURES
 from portagpu.suites.performance.device import MeasuredDevice
 from portagpu.suites.performance.timing import Effort
+from portagpu.suites.screen import SUITE as SCREEN
+from portagpu.train.exact.probes import PROBES
 
 if TYPE_CHECKING:
     import os
@@ -103,6 +105,8 @@ def most_earned(result: Result) -> Evidence | None:
         return Evidence.EXECUTED if _is_measure(result.id) else None
     if suite == BUILDS:
         return Evidence.COMPILED
+    if suite == SCREEN:
+        return Evidence.EXECUTED if result.id in _screened() else None
     return _gates().get(area_of(result))
 
 
@@ -137,6 +141,8 @@ def _is_known(result: Result, gates: set[str]) -> bool:
         return known or (area == OWN_AREA and name != "")
     if suite == MEASURES:
         return base in measures.metrics() or _is_measure(result.id)
+    if suite == SCREEN:
+        return result.area == area and find_check(SCREEN, result.id) is not None
     measure = result.id.partition("/peers/")[2]
     named = _is_measure(measure) if measure else base == result.id
     own = suite == _BRINGUP and area == result.area
@@ -151,6 +157,13 @@ def _gates() -> Mapping[str, Evidence | None]:
 @cache
 def _cases() -> Mapping[str, Evidence | None]:
     return {case.id: case.evidence for case in list_cases()}
+
+
+@cache
+def _screened() -> frozenset[str]:
+    """Every id of a screen that work on a device earns."""
+    names = (each.name for each in PROBES)
+    return frozenset(f"{SCREEN}/{name}" for name in ("device", "digests", *names))
 
 
 @cache
@@ -327,7 +340,9 @@ def _validate(data: bytes) -> dict[str, Any]:
     if to_text(document).encode() != data:
         raise BundleError("is not written as bringup writes it; keep the file as it was made")
     run = _check_schema(document)
-    check_ids(run, same_code=document["provenance"]["code_sha256"] in (None, code_sha256()))
+    # an editable install has no digest: its code may be older
+    code = document["provenance"]["code_sha256"]
+    check_ids(run, same_code=code is not None and code == code_sha256())
     check_evidence(run)
     for where, kind in find_identifying({key: document[key] for key in _OF_A_MACHINE}):
         raise BundleError(

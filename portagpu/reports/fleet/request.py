@@ -176,7 +176,7 @@ def last_line(log: Path) -> str:
     return excerpt((own or next(iter(logged), "")).removeprefix("portagpu: "))
 
 
-WHATS: Final = ("bringup", "conform", "bench", "collectives")
+WHATS: Final = ("bringup", "conform", "bench", "screen", "collectives")
 
 
 class FleetUsageError(PortagpuError, ValueError):
@@ -308,3 +308,16 @@ def _steps(options: FleetOptions, names: tuple[str, ...]) -> tuple[Step, ...]:
             f"collectives need at least {max(2, options.group or 2)} nodes, not {len(names)}"
         )
     return joint_steps(names, options.rounds, options.group)
+
+
+def arguments_of(record: FleetRecord) -> list[str]:
+    """The arguments of the command on each node.
+
+    A screen has the day on which the fleet run began, whenever a node's turn comes: so any two
+    devices of the fleet have the same operands.
+    """
+    given = list(record.arguments)
+    seeded = any(word == "--seed" or word.startswith("--seed=") for word in given)
+    if record.what != "screen" or seeded:
+        return given
+    return [*given, "--seed", record.started[:10].replace("-", "")]

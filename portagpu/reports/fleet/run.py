@@ -25,6 +25,7 @@ from portagpu.reports.fleet.record import (
     write_record,
 )
 from portagpu.reports.fleet.request import (
+    arguments_of,
     begun_record,
     came_to_its_end,
     chosen_nodes,
@@ -353,7 +354,7 @@ class _Runner:
     def _command(self, step: Step, folder: Path) -> list[str]:
         options, end = self.options, ["--out", str(folder)]
         if options.what != "collectives":
-            return [*options.program, options.what, *options.arguments, *end]
+            return [*options.program, options.what, *arguments_of(self.record), *end]
         ranks = self._ranks_per_node()
         return [
             "srun",

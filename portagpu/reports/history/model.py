@@ -100,6 +100,19 @@ class Series:
     spreads: Any
 
 
+JUDGED: Final = "results"
+"""The unit of how many results a screen judged (``portagpu.suites.screen.judge.UNIT``)."""
+
+
+class Judged(NamedTuple):
+    """How many results a run judged of one probe on one device, and the verdict on them."""
+
+    run: StoredRun
+    what: MeasureId
+    results: float
+    verdict: str
+
+
 def judge(change: float, unit: str) -> str:
     """What it means that a value became larger by ``change``: WORSE, BETTER, or DIFFERENT."""
     side = worse_side(unit)

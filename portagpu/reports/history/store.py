@@ -42,7 +42,7 @@ from portagpu.reports.history.database import (
     open_database,
     store_errors,
 )
-from portagpu.reports.history.model import Machine, MeasureId, Series, StoredRun
+from portagpu.reports.history.model import JUDGED, Judged, Machine, MeasureId, Series, StoredRun
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -256,7 +256,7 @@ class Store:
         """The values of ``runs`` by what was measured; of the measure with that id alone, if given.
 
         They are in the order of what they measure. Values and spreads beyond ``MAX_VALUE`` are left
-        out.
+        out. So is how many results screens judged, which is as many as their time allows.
         """
         query = sa.select(PACKED.c.run, PACKED.c.data)
         if len(runs) <= _FEW:
@@ -267,7 +267,11 @@ class Store:
             names = {row.key: _name(row) for row in connection.execute(sa.select(NAMES))}
         places = {run.key: place for place, run in enumerate(runs)}
         chosen = [(places[key], data) for key, data in rows if key in places]
-        wanted = {key for key, what in names.items() if measure in (None, what.id)}
+        wanted = {
+            key
+            for key, what in names.items()
+            if measure == what.id or (measure is None and what.unit != JUDGED)
+        }
         try:
             found = [
                 Series(names[key], at, numbers["value"], numbers["spread"])
@@ -279,6 +283,22 @@ class Store:
                 f"{self._shown}: {PACKED.name} was altered in the store: {error}"
             ) from error
         return sorted(found, key=lambda each: str(each.what))
+
+    def judged(self, runs: Sequence[StoredRun]) -> list[Judged]:
+        """How many results the screens of ``runs`` judged, of each probe on each device."""
+        query = (
+            sa.select(MEASURES.c.run, MEASURES.c.value, MEASURES.c.verdict, NAMES)
+            .join(NAMES, NAMES.c.key == MEASURES.c.name)
+            .where(NAMES.c.unit == JUDGED)
+        )
+        with self._errors(), self._engine.begin() as connection:
+            rows = connection.execute(query).all()
+        known = {run.key: run for run in runs}
+        return [
+            Judged(known[row.run], _name(row), row.value, row.verdict)
+            for row in rows
+            if row.run in known
+        ]
 
     def _file(self, connection: sa.Connection, run: Any) -> tuple[bytes, str]:
         """The file of a row of RUNS, or of a StoredRun, and its name."""

@@ -116,15 +116,16 @@ class BenchCase:
 def large_array_bytes(device: MeasuredDevice, arrays: int, effort: Effort = Effort.FULL) -> int:
     """Bytes of each of ``arrays`` arrays, which together use at most a quarter of free memory.
 
-    Larger than the last-level cache if memory allows; a multiple of 1 MiB. The quick effort takes
-    at most 512 MiB on a CPU, whose cores may see the cache of a whole socket.
+    Larger than the last-level cache if memory allows; a multiple of 1 MiB. The cores of a CPU may
+    see the cache of a whole socket. Where arrays of at most 512 MiB are not beyond it, the quick
+    effort takes the smallest: larger ones would prove no more.
     """
     cache = device.cache_bytes or _UNKNOWN_CACHE_BYTES
     wanted = max(BEYOND_CACHE * cache, _MIN_ARRAY_BYTES)
     if device.free_bytes is not None:
         wanted = min(wanted, device.free_bytes // (4 * arrays))
-    if device.shared and effort is Effort.QUICK:
-        wanted = min(wanted, _QUICK_ARRAY_BYTES)
+    if device.shared and effort is Effort.QUICK and wanted > _QUICK_ARRAY_BYTES:
+        wanted = _MIN_ARRAY_BYTES
     return max(wanted >> 20, 1) << 20
 
 

@@ -297,7 +297,7 @@ def _throughput(found: SustainedLoad, shared: Mapping[str, Any]) -> Result:
         extra={
             "curves": [
                 _curve("throughput", UNIT, "throughput", found.throughput),
-                *_telemetry_curves(found.readings),
+                *telemetry_curves(found.readings),
             ]
         },
         **shared,
@@ -326,7 +326,8 @@ def _drift(found: SustainedLoad, shared: Mapping[str, Any]) -> Result:
 _UNITS: Final = {"mhz": "MHz", "c": "°C", "w": "W", "count": "1"}
 
 
-def _telemetry_curves(readings: Sequence[Mapping[str, float]]) -> list[dict[str, Any]]:
+def telemetry_curves(readings: Sequence[Mapping[str, float]]) -> list[dict[str, Any]]:
+    """A curve of each reading over the time of the load, which is under "t_s" in seconds."""
     names = dict.fromkeys(name for reading in readings for name in reading if name != "t_s")
     curves = []
     for name in names:

@@ -38,6 +38,7 @@ def test_the_checklist_has_the_gates_of_a_bring_up_in_order():
         "transfers",
         "collectives",
         "sustained",
+        "screen",
         "health-after",
     ]
 

@@ -1,0 +1,90 @@
+"""The options of a screen, and the probes and devices that they name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.base.environment import shared_count
+from portagpu.base.errors import PortagpuError
+from portagpu.base.patience import LIMITS
+from portagpu.base.text import did_you_mean
+from portagpu.devices import registry
+from portagpu.runs.engine import RunOptions, UnknownDevice
+from portagpu.runs.world.rank import load_function
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from portagpu.train.exact.probe import Probe
+
+DEFAULT_S: Final = 60.0
+PROBES: Final = "portagpu.train.exact.probes:PROBES"
+"""Where the probes are."""
+
+
+class UnknownProbe(PortagpuError, LookupError):
+    """No probe has a name like that; the message suggests the closest one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScreenOptions(RunOptions):
+    """The options of a screen.
+
+    :param seconds: How long it computes, of wall time, after devices are open.
+    :param batches: How many batches each probe has on each device, whatever time that takes; None
+        for as many as the time allows.
+    :param seed: The number that all devices have in common, by default that of the day in UTC.
+    :param probes: Names or patterns ("products/*") of probes; without any, all run.
+    :param backend: The backend's name, by default the one for this machine.
+    :param indices: The devices; None for all, and one where all ranks share it.
+    :param place: Where the probes are, as "package.module:NAME" or "/path/file.py:NAME".
+    :param silence_s: How long a device may be silent before it counts as hung.
+    :param count_errors: Whether errors of memory that the machine counts meanwhile are a result.
+    """
+
+    seconds: float = DEFAULT_S
+    batches: int | None = None
+    seed: int | None = None
+    probes: Sequence[str] = ()
+    backend: str | None = None
+    indices: Sequence[int] | None = None
+    place: str = PROBES
+    silence_s: float = LIMITS.device_s
+    count_errors: bool = True
+
+
+def selected_probes(options: ScreenOptions) -> list[Probe]:
+    """The probes that ``options`` name, in order; raises UnknownProbe."""
+    place: Any = load_function(options.place)
+    known: list[Probe] = list(place)
+    names = [each.name for each in known]
+    for wanted in options.probes:
+        if not any(fnmatchcase(name, _escaped(wanted)) for name in names):
+            hint = did_you_mean(wanted, names, f"probes are such as {names[0]}")
+            raise UnknownProbe(f"there is no probe {wanted!r}: {hint}")
+    return [
+        each
+        for each in known
+        if not options.probes
+        or any(fnmatchcase(each.name, _escaped(wanted)) for wanted in options.probes)
+    ]
+
+
+def _escaped(pattern: str) -> str:
+    """A pattern in which brackets are those of names: "vectors/*[add]"."""
+    return pattern.replace("[", "[[]")
+
+
+def chosen_indices(options: ScreenOptions) -> list[int]:
+    """The devices of a screen. Raises UnknownDevice where the backend sees none."""
+    if options.indices is not None:
+        return list(options.indices)
+    name = registry.resolve(options.backend)
+    count = registry.count(name)
+    if registry.plugin(name).shared:
+        return list(range(max(1, shared_count())))
+    if count < 1:
+        raise UnknownDevice(f"the {name} backend has no device")
+    return list(range(count))

@@ -1,0 +1,340 @@
+"""Screens devices for silent corruption: all at once, all with the same operands, all judged."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.base.installation import check_installation
+from portagpu.base.patience import LIMITS
+from portagpu.devices import registry
+from portagpu.machine.inventory.sources import Live
+from portagpu.runs.engine import (
+    Progress,
+    broken_world,
+    check_device,
+    complete,
+)
+from portagpu.runs.world import Ranks
+from portagpu.suites.performance.device import MeasuredDevice
+from portagpu.suites.screen import causes
+from portagpu.suites.screen.judge import Screened, results_of
+from portagpu.suites.screen.memory_errors import error_counts, errors_result
+from portagpu.suites.screen.options import ScreenOptions, chosen_indices, selected_probes
+from portagpu.suites.screen.seeds import campaign_of
+from portagpu.suites.screen.tally import Tally
+from portagpu.train.exact.published import published_digests
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from portagpu.runs.results.run import Result, Run
+    from portagpu.runs.world import RankOutcome, WorldOutcome
+    from portagpu.train.exact.probe import Probe
+
+_TOGETHER: Final = "collectives"
+"""The area whose probes all devices run at the same time."""
+_PEER_RUNS: Final = 4
+"""How often a peer runs the operands of a wrong result."""
+_NO_LIMIT_S: Final = 86_400.0
+_PARTIAL_S: Final = 5.0
+"""Between two reports of what was judged so far."""
+
+
+class ScreenProgress(Progress):
+    """The progress of a screen, reported while it runs."""
+
+    def judged(self, results: Sequence[Result]) -> None:
+        """``results`` are what the run would have if it ended now."""
+
+
+def run(options: ScreenOptions, progress: Progress | None = None) -> Run:
+    """Screen the devices, and return the finished run.
+
+    On Ctrl-C the returned run is marked as interrupted, and has what was judged. Raises
+    UnknownProbe, TargetNotFound, UnknownDevice, and MissingDependency without torch.
+    """
+    progress = progress or Progress()
+    options.load_target()
+    options = replace(options, backend=registry.resolve(options.backend))
+    selected_probes(options)
+    indices = chosen_indices(options)
+    for index in indices:
+        check_device(options.backend, index)
+
+    def work(run: Run) -> None:
+        with Ranks() as ranks:
+            add_results(run, options, ranks, progress)
+
+    return complete(options.new_run(), progress, work)
+
+
+def add_results(run: Run, options: ScreenOptions, ranks: Ranks, progress: Progress) -> None:
+    """Screen the devices, and add the results to ``run``, also where Ctrl-C ends it."""
+    check_installation()
+    screen = _Screen(options, ranks, progress, selected_probes(options))
+    before = error_counts(Live()) if options.count_errors else None
+    try:
+        screen.open(run, chosen_indices(options))
+        screen.work()
+    finally:
+        screen.finish(run, before)
+
+
+class SilentRank(Exception):
+    """A rank was silent for too long while others were heard."""
+
+    def __init__(self, rank: int, step: str) -> None:
+        super().__init__(rank, step)
+        self.rank, self.step = rank, step
+
+
+@dataclass(slots=True)
+class Heard:
+    """When each rank of a world was last heard, and in which step.
+
+    The rank server ends a world in which no rank is heard any more. One silent rank among others
+    is found here.
+    """
+
+    limit_s: float
+    clock: Callable[[], float] = time.monotonic
+    last: dict[int, tuple[float, str]] = field(default_factory=dict)
+    ended: set[int] = field(default_factory=set)
+
+    def hear(self, rank: int, step: str, *, ended: bool) -> None:
+        """Note a step; raises SilentRank for another rank whose last one is too long ago."""
+        now_s = self.clock()
+        self.last[rank] = now_s, step
+        if ended:
+            self.ended.add(rank)
+        for other, (heard_s, doing) in self.last.items():
+            if other not in self.ended and now_s - heard_s > self.limit_s:
+                raise SilentRank(other, doing)
+
+    def step_of(self, rank: int) -> str:
+        """The last step of a rank; empty before it had one."""
+        return self.last.get(rank, (0.0, ""))[1]
+
+
+@dataclass(slots=True)
+class _Screen:
+    """A screen of several devices, and what was judged so far."""
+
+    options: ScreenOptions
+    ranks: Ranks
+    progress: Progress
+    probes: list[Probe]
+    screened: list[Screened] = field(default_factory=list)
+    partial_s: float = 0.0
+
+    @property
+    def left(self) -> list[Screened]:
+        """The devices that can go on."""
+        return [each for each in self.screened if not each.lost]
+
+    def open(self, run: Run, indices: Sequence[int]) -> None:
+        """Open every device, and describe it in the run."""
+        wanted = self.options.load_target()
+        opened: dict[int, MeasuredDevice] = {}
+        left = list(indices)
+        lost: dict[int, tuple[WorldOutcome, RankOutcome | None]] = {}
+        while left:
+            outcome = self.ranks.run(
+                "portagpu.suites.performance.device:describe",
+                len(left),
+                backend=self.options.backend,
+                indices=left,
+                group=False,
+                timeout_s=LIMITS.device_s,
+            )
+            if outcome.ok:
+                found = map(MeasuredDevice.from_json, outcome.values)
+                opened = dict(zip(left, found, strict=True))
+                break
+            failed = outcome.first_failure
+            blamed = left if failed is None or outcome.culprit is None else [left[failed.rank]]
+            lost |= dict.fromkeys(blamed, (outcome, failed))
+            left = [each for each in left if each not in blamed]
+        shares = len(indices) > 1 and any(each.shared for each in opened.values())
+        for place, index in enumerate(indices):
+            device = opened.get(index)
+            if device is None:
+                name = f"{self.options.backend or 'device'} {index}"
+                screened = Screened(name, index)
+                screened.lose(broken_world(*lost[index]), "the device cannot be opened")
+            else:
+                screened = Screened(f"rank {place}" if shares else device.name, index)
+                screened.shared = device.shared
+                device.describe_in(run, device.target, "arch")
+                self.progress.opened(device)
+                if wanted is not None and device.target != wanted.id:
+                    here = device.product or device.arch or device.name
+                    screened.lost = f"this machine's device is {here}, not {wanted.id}"
+            screened.tallies = {each.name: Tally() for each in self.probes}
+            self.screened.append(screened)
+
+    def work(self) -> None:
+        """Run all probes, and then what was wrong on one device on the others."""
+        self.partial_s = time.monotonic()
+        together = [each.name for each in self.probes if each.area == _TOGETHER]
+        alone = [each.name for each in self.probes if each.area != _TOGETHER]
+        if len(self.screened) < 2:
+            alone, together = [*alone, *together], []
+        share = len(alone) / max(1, len(self.probes))
+        if alone:
+            self.run_probes(alone, share * self.options.seconds, together=False)
+        if together:
+            self.run_probes(together, (1 - share) * self.options.seconds, together=True)
+        self.ask_peers()
+
+    def run_probes(self, names: Sequence[str], seconds: float, *, together: bool) -> None:
+        """Run probes on all devices; one that dies or hangs leaves the screen."""
+        until_s = time.monotonic() + seconds
+        while self.left:
+            left_s = until_s - time.monotonic()
+            counted = self.options.batches
+            if counted is None and left_s <= 0:
+                return
+            devices = self.left
+            plans = [self.plan(each, names) for each in devices]
+            if not any(plans):
+                return
+            outcome = self.run_world(
+                devices,
+                "portagpu.suites.screen.ranks:screen",
+                left_s if counted is None else None,
+                group=together,
+                place=self.options.place,
+                plans=plans,
+                campaign=self.campaign,
+                published_seed=published_digests().seed,
+                seconds=left_s if counted is None else None,
+                batches=counted,
+                together=together,
+            )
+            if outcome is not None and outcome.ok:
+                return
+            if together and outcome is not None:
+                # the others cannot go on without the one that is gone
+                return
+
+    def plan(self, device: Screened, names: Sequence[str]) -> dict[str, int]:
+        """The next batch of each probe that may run further; -1 is that of the digest."""
+        return {
+            name: tally.batches if tally.digest else -1
+            for name in names
+            if (tally := device.tallies[name]).open
+        }
+
+    @property
+    def campaign(self) -> int:
+        """The number from which seeds are made."""
+        return campaign_of() if self.options.seed is None else self.options.seed
+
+    def run_world(
+        self,
+        devices: Sequence[Screened],
+        function: str,
+        budget_s: float | None,
+        *,
+        group: bool = False,
+        **arguments: Any,
+    ) -> WorldOutcome | None:
+        """Run a function on the devices; None where one of them was silent for too long.
+
+        A device that died, hung or raised is lost.
+        """
+        limit_s = self.options.silence_s
+        began_s = time.monotonic()
+        heard = Heard(2 * limit_s)
+
+        def hear(rank: int, step: str, data: Mapping[str, Any]) -> None:
+            heard.hear(rank, step, ended="ended" in data)
+            self.take(devices[rank], step, data)
+
+        try:
+            outcome = self.ranks.run(
+                function,
+                len(devices),
+                arguments=arguments,
+                backend=self.options.backend,
+                indices=[each.index for each in devices],
+                group=group,
+                timeout_s=limit_s,
+                most_s=(budget_s or _NO_LIMIT_S) + 2 * limit_s,
+                on_step=hear,
+            )
+        except SilentRank as silent:
+            devices[silent.rank].hang(limit_s, silent.step, time.monotonic() - began_s)
+            return None
+        if not outcome.ok:
+            blamed = devices if outcome.culprit is None else [devices[outcome.culprit]]
+            for each in blamed:
+                fields = broken_world(outcome, outcome.first_failure)
+                each.lose(fields, outcome.sentence, heard.step_of(devices.index(each)))
+        return outcome
+
+    def take(self, device: Screened, step: str, data: Mapping[str, Any]) -> None:
+        """Count what a device reports, and show how far all are."""
+        if (record := data.get("record")) is not None:
+            device.tallies[step].add(record)
+        if step not in device.tallies or record is not None:
+            return
+        done = sum(tally.results > 0 for tally in device.tallies.values())
+        self.progress.item_begins(f"{step} on {device.name}", done, len(self.probes))
+        now_s = time.monotonic()
+        if now_s - self.partial_s >= _PARTIAL_S and isinstance(self.progress, ScreenProgress):
+            self.partial_s = now_s
+            self.progress.judged(self.results())
+
+    def ask_peers(self) -> None:
+        """Have the others run the operands of each wrong result, which shows what is to blame."""
+        wrong = [
+            (device, name, tally.failure)
+            for device in self.screened
+            for name, tally in device.tallies.items()
+            if tally.failure is not None
+        ]
+        for device, name, failure in wrong:
+            device.tallies[name].cause = causes.cause_of(failure["digest"], ())
+        if not wrong or len(self.left) < 2:
+            return
+        items = [
+            {"probe": name, "seed": failure["seed"], "scale": failure["scale"]}
+            for _, name, failure in wrong
+        ]
+        devices = self.left
+        outcome = self.run_world(
+            devices,
+            "portagpu.suites.screen.ranks:replay",
+            None,
+            place=self.options.place,
+            items=items,
+            runs=_PEER_RUNS,
+        )
+        if outcome is None:
+            return
+        answers = {
+            each.index: answer.value
+            for each, answer in zip(devices, outcome.ranks, strict=True)
+            if isinstance(answer.value, list)
+        }
+        for place, (device, name, failure) in enumerate(wrong):
+            peers = [found[place] for index, found in answers.items() if index != device.index]
+            device.tallies[name].cause = causes.cause_of(
+                failure["digest"], peers, separate=not device.shared
+            )
+
+    def results(self) -> list[Result]:
+        """What was judged so far, as results."""
+        return results_of(self.screened, self.campaign)
+
+    def finish(self, run: Run, before: Mapping[tuple[str, str], int] | None) -> None:
+        """Add the results to the run, and what the machine counted meanwhile."""
+        results = self.results()
+        if before is not None:
+            results.append(errors_result(before, error_counts(Live())))
+        for each in results:
+            self.progress.result_added(run.add(each))

@@ -1,0 +1,159 @@
+"""What becomes of a screen's counts, and of a device that is silent while others are heard."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from portagpu.runs.results.advice import Action, action_of
+from portagpu.runs.results.run import Verdict
+from portagpu.suites.screen.judge import Screened, results_of
+from portagpu.suites.screen.memory_errors import errors_result
+from portagpu.suites.screen.options import ScreenOptions, UnknownProbe, selected_probes
+from portagpu.suites.screen.runner import Heard, SilentRank
+from portagpu.suites.screen.tally import Tally
+from portagpu.train.exact.published import Published
+
+# ---- silence
+
+
+def test_a_silent_rank_is_named_with_what_it_did() -> None:
+    now = [0.0]
+    heard = Heard(60.0, lambda: now[0])
+    heard.hear(0, "vectors/a", ended=False)
+    heard.hear(1, "vectors/b", ended=False)
+    now[0] = 59.0
+    heard.hear(0, "vectors/c", ended=False)
+    now[0] = 61.0
+    with pytest.raises(SilentRank) as caught:
+        heard.hear(0, "vectors/d", ended=False)
+    assert (caught.value.rank, caught.value.step) == (1, "vectors/b")
+
+
+def test_a_rank_that_ended_is_silent_for_good_reason() -> None:
+    now = [0.0]
+    heard = Heard(60.0, lambda: now[0])
+    heard.hear(1, "", ended=True)
+    now[0] = 1000.0
+    heard.hear(0, "vectors/a", ended=False)
+    assert heard.step_of(0) == "vectors/a"
+    assert heard.step_of(2) == ""
+
+
+# ---- counts
+
+
+def screened(*names: str, count: int = 3, digest: str = "ab" * 32) -> list[Screened]:
+    """Devices with 100 results of each probe."""
+    devices = []
+    for number in range(count):
+        device = Screened(f"cuda:{number}", number)
+        for name in names:
+            device.tallies[name] = Tally()
+            device.tallies[name].add(
+                {"results": 100, "inputs": 50, "batches": 1, "scale": 2, "digest": digest}
+            )
+        devices.append(device)
+    return devices
+
+
+def of(devices: list[Screened], name: str, device: str) -> Any:
+    (found,) = [
+        each
+        for each in results_of(devices, 20261201)
+        if each.id == f"screen/{name}" and each.device == device
+    ]
+    return found
+
+
+def test_counts_add_up_and_keep_few_readings() -> None:
+    tally = Tally()
+    for second in range(2000):
+        reading = {"t_s": float(second), "power_w": 100.0}
+        tally.add({"results": 4, "inputs": 2, "batches": 1, "telemetry": reading})
+    assert (tally.results, tally.inputs, tally.batches) == (8000, 4000, 2000)
+    assert 256 <= len(tally.readings) <= 512
+    assert tally.readings[-1]["t_s"] == 1999.0
+    assert tally.open
+
+
+def test_readings_stand_next_to_what_was_judged() -> None:
+    devices = screened("vectors/a", count=1)
+    for second in range(3):
+        devices[0].tallies["vectors/a"].add(
+            {"telemetry": {"t_s": float(second), "power_w": 100.0 + second, "throttle_count": 5.0}}
+        )
+    assert of(devices, "vectors/a", "cuda:0").extra["telemetry"] == {
+        "readings": 3,
+        "power_w": {"min": 100.0, "median": 101.0, "max": 102.0},
+        "throttle_count": 0.0,
+    }
+    curves = of(devices, "device", "cuda:0").extra["curves"]
+    assert [(each["series"], each["x"]) for each in curves] == [
+        ("power_w", [0.0, 1.0, 2.0]),
+        ("throttle_count", [0.0, 1.0, 2.0]),
+    ]
+
+
+def test_a_digest_that_most_peers_do_not_have_is_that_device() -> None:
+    devices = screened("repeated/a")
+    devices[1].tallies["repeated/a"].digest = "cd" * 32
+    wrong = of(devices, "digests", "cuda:1")
+    assert (wrong.verdict, wrong.extra["cause"]) == (Verdict.FAIL, "device")
+    assert action_of(wrong) is Action.ISOLATE
+    for good in ("cuda:0", "cuda:2"):
+        assert of(devices, "digests", good).verdict is Verdict.UNVERIFIED
+
+
+def test_two_devices_that_differ_have_no_majority() -> None:
+    devices = screened("repeated/a", count=2)
+    devices[1].tallies["repeated/a"].digest = "cd" * 32
+    for each in ("cuda:0", "cuda:1"):
+        assert of(devices, "digests", each).verdict is Verdict.UNVERIFIED
+
+
+def test_a_digest_that_all_lack_is_the_software(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "portagpu.suites.screen.judge.published_digests",
+        lambda: Published(0, {"products/a": "ef" * 32}),
+    )
+    wrong = of(screened("products/a"), "digests", "cuda:1")
+    assert (wrong.verdict, wrong.extra["cause"]) == (Verdict.FAIL, "software")
+    assert action_of(wrong) is Action.NONE
+
+
+# ---- errors of memory
+
+
+def test_errors_of_memory_stand_next_to_the_verdict() -> None:
+    before = {("0000:c1:00.0", "corrected"): 5, ("0000:c1:00.0", "uncorrected"): 0}
+    same = errors_result(before, dict(before))
+    assert (same.verdict, same.value) == (Verdict.PASS, 0)
+    few = errors_result(before, {**before, ("0000:c1:00.0", "corrected"): 7})
+    assert (few.verdict, few.value) == (Verdict.UNVERIFIED, 2)
+    assert action_of(few) is Action.MONITOR
+    assert "2 corrected on 0000:c1:00.0" in few.reason
+    grave = errors_result(before, {**before, ("0000:c1:00.0", "uncorrected"): 1})
+    assert (grave.verdict, action_of(grave)) == (Verdict.FAIL, Action.RESET)
+    # a driver that was loaded again counts from 0
+    again = errors_result(before, {**before, ("0000:c1:00.0", "corrected"): 1})
+    assert again.value == 1
+    nothing = errors_result({}, {})
+    assert (nothing.verdict, nothing.value) == (Verdict.SKIP, None)
+
+
+# ---- names
+
+
+def test_patterns_name_probes_with_their_brackets() -> None:
+    def names(*wanted: str) -> list[str]:
+        return [each.name for each in selected_probes(ScreenOptions(probes=wanted))]
+
+    everything = names()
+    assert names("vectors/float32[add]") == ["vectors/float32[add]"]
+    assert names("vectors/*[add]") == [
+        each for each in everything if each.startswith("vectors/") and each.endswith("[add]")
+    ]
+    with pytest.raises(UnknownProbe, match=r"no probe 'vectors/float31\[add\]': did you mean"):
+        names("vectors/float31[add]")
