@@ -40,17 +40,17 @@ def published() -> Iterable[Probe]:
 
 
 def digest_of(probe: Probe, seed: int = SEED) -> str:
-    """The digest of a judged result; of the expected one where this machine refuses the probe."""
+    """The digest of a judged result; of the exact one where this machine refuses the probe."""
     gpu = portagpu.backend("cpu")
     work = probe.make(gpu, Draws(seed), 1)
     if not probe.refuses(gpu):
         result = work.run()
         assert work.judge(result) is None, probe.name
         return digest(result)
-    if isinstance(work, Summed):
-        rows = torch.arange(work.of.a.shape[0])
-        return digest(work.of.scaled(work.of.exact(rows), rows, torch.float32))
-    return digest(work.expected)
+    reference = work if isinstance(work, Summed) else work.reference
+    rows = torch.arange(reference.of.a.shape[0])
+    exact = reference.of.scaled(reference.of.exact(rows), rows, torch.float32)
+    return digest(exact if work is reference else exact.to(work.dtype))
 
 
 if __name__ == "__main__":

@@ -381,29 +381,24 @@ def test_every_bit_of_full_operands_is_seen_as_zero_and_one(gpu) -> None:
                 assert set((bits >> place & 1).tolist()) == {0, 1}, (name, place)
 
 
-def test_a_wrong_reference_is_reported_once_and_corrected(gpu, monkeypatch) -> None:
+def test_a_wrong_reference_is_reported_as_long_as_it_is_wrong(gpu, monkeypatch) -> None:
     from portagpu.train.exact import products
 
     (kind,) = [each for each in products.KINDS if each.name == "bfloat16"]
-    form = products.Form(32, 48, 64, 255, 255)
-    right = products.make(kind, form, gpu, Draws(8), 1)
-    assert right.judge(right.run()) is None
-    matmul = torch.Tensor.__matmul__
+    work = products.make(kind, products.Form(32, 48, 64, 255, 255), gpu, Draws(8), 1)
+    matmul, result = torch.Tensor.__matmul__, work.run()
 
     def wrong_in_float32(left: Any, other: Any) -> Any:
         found = matmul(left, other)
         if found.dtype is torch.float32:
-            found[3, 4] += 1
+            found[3, 4] *= 2
         return found
 
     with monkeypatch.context() as patch:
         patch.setattr(torch.Tensor, "__matmul__", wrong_in_float32)
-        work = products.make(kind, form, gpu, Draws(8), 1)
-    result = work.run()
-    wrong = work.judge(result)
-    assert wrong is not None
-    assert (wrong.count, wrong.places.tolist(), wrong.dtype) == (1, [3 * 48 + 4], "float32")
-    assert torch.equal(judge.bit_patterns(work.expected), judge.bit_patterns(right.expected))
+        for _ in range(2):
+            wrong = work.judge(result)
+            assert (wrong.count, wrong.places.tolist(), wrong.dtype) == (1, [148], "float32")
     assert work.judge(result) is None
 
 

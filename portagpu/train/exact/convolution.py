@@ -89,7 +89,7 @@ def _make(kind: Kind, gpu: Backend, draws: Draws, scale: int) -> Work:
     images_here = operand(images, of_images, kind.left)
     weights_here = operand(weights, of_channels, kind.right)
     compute = partial(_convolve, gpu, images_here, weights_here)
-    return Summed(compute, of) if kind.result in _WHOLE else rounded(gpu, of, kind, compute)
+    return Summed(compute, of) if kind.result in _WHOLE else rounded(gpu, kind, of, compute)
 
 
 _WHOLE: Final = ("float64", "float32")

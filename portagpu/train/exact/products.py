@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -169,35 +169,45 @@ class Summed:
         return _located(result, of, wrong.nonzero().flatten())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Rounded:
     """A product whose results are exact sums, rounded once.
 
-    :param reference: What is wrong with the float32 product that gave the expected results; the
-        first judgement returns it.
+    :param reference: The same product in float32, which is exact. It runs before the first
+        judgement, and again as long as it is wrong itself.
+    :param dtype: What the results are rounded to.
     """
 
     compute: Callable[[], torch.Tensor]
-    expected: torch.Tensor
-    inputs: int
-    reference: list[Wrong]
+    reference: Summed
+    dtype: torch.dtype
+    _expected: torch.Tensor | None = field(default=None, init=False)
 
     @property
     def results(self) -> int:
-        """The number of elements of the result."""
-        return self.expected.numel()
+        """The number of elements of A B."""
+        return self.reference.results
+
+    @property
+    def inputs(self) -> int:
+        """The number of elements of A and B."""
+        return self.reference.inputs
 
     def run(self) -> torch.Tensor:
         """Multiply once."""
         return self.compute()
 
     def judge(self, result: torch.Tensor) -> Wrong | None:
-        """The elements whose bits are not the expected ones."""
+        """The elements whose bits are not as expected; of the reference, where it is wrong."""
         from portagpu.train.exact.judge import differences
 
-        if self.reference:
-            return self.reference.pop()
-        return differences(result, self.expected)
+        if self._expected is None:
+            found = self.reference.run()
+            wrong = self.reference.judge(found)
+            if wrong is not None:
+                return wrong
+            self._expected = found.to(self.dtype)
+        return differences(result, self._expected)
 
 
 def _located(result: torch.Tensor, of: Integers, rows: torch.Tensor) -> Wrong:
@@ -294,36 +304,6 @@ def exact_arithmetic(gpu: Backend, mode: str = "ieee") -> Iterator[None]:
                 setattr(switches, each, value)
 
 
-def reference(gpu: Backend, of: Integers, bits: int) -> tuple[torch.Tensor, list[Wrong]]:
-    """A B in float32, without its powers of two, and what was wrong with it and is corrected.
-
-    :param bits: The significant bits of the operands: with few, the matrix unit's own float32
-        format is exact too.
-    """
-    import torch
-
-    fast = gpu.precision.tf32 is Arithmetic.TF32 and bits <= SIGNIFICANT_BITS["tf32"]
-    left, right = of.a.float(), of.b.float()
-    with exact_arithmetic(gpu, "tf32" if fast else "ieee"):
-        found = left @ right
-    plain = replace(of, rows=of.rows * 0, columns=of.columns * 0)
-    wrong = Summed(lambda: found, plain).judge(found)
-    if wrong is None:
-        return found, []
-    right_bits = wrong.expected.to(torch.int32).view(torch.float32).to(found.device)
-    found.view(-1)[wrong.places.to(found.device)] = right_bits
-    return found, [wrong]
-
-
-def rounded(gpu: Backend, of: Integers, kind: Kind, compute: Callable[[], torch.Tensor]) -> Rounded:
-    """Work whose results are the exact sums, rounded once to the format of the results."""
-    import torch
-
-    found, wrong = reference(gpu, of, max(kind.bits))
-    found = found * powers_of_two(of.rows, "float32") * powers_of_two(of.columns, "float32")
-    return Rounded(compute, found.to(getattr(torch, kind.result)), of.inputs, wrong)
-
-
 def multiply(
     gpu: Backend, kind: Kind, left: torch.Tensor, right: torch.Tensor, result: str = ""
 ) -> torch.Tensor:
@@ -342,6 +322,18 @@ def multiply(
         return left @ right
 
 
+def rounded(gpu: Backend, kind: Kind, of: Integers, compute: Callable[[], torch.Tensor]) -> Rounded:
+    """Work whose results are the exact sums, rounded once to the format of the results."""
+    import torch
+
+    # with few bits the matrix unit's own format of float32 is exact, and faster
+    fast = gpu.precision.tf32 is Arithmetic.TF32 and max(kind.bits) <= SIGNIFICANT_BITS["tf32"]
+    wide = Kind("tf32" if fast else "float32", "float32", "float32", "float32", kind.exponents)
+    left, right = operand(of.a, of.rows, "float32"), operand(of.b, of.columns, "float32")
+    reference = Summed(partial(multiply, gpu, wide, left, right), of)
+    return Rounded(compute, reference, getattr(torch, kind.result))
+
+
 def make(kind: Kind, form: Form, gpu: Backend, draws: Draws, scale: int) -> Work:
     """A product of that kind; raises NotExactError where its sums may not be exact."""
     form = form.times(scale)
@@ -352,7 +344,7 @@ def make(kind: Kind, form: Form, gpu: Backend, draws: Draws, scale: int) -> Work
     check_sums(kind, of, f"a product in {kind.name}")
     if kind.result in ("float32", "float64", "int32"):
         return Summed(compute, of)
-    return rounded(gpu, of, kind, compute)
+    return rounded(gpu, kind, of, compute)
 
 
 def make_single(kind: Kind, form: Form, gpu: Backend, draws: Draws, scale: int) -> Work:
