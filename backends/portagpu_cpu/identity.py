@@ -13,7 +13,7 @@ itself what is refused there.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -120,6 +120,11 @@ _CAPABILITIES: Final = frozenset(
 # Those of bfloat16 take subnormal numbers for zero (Intel SDM, VDPBF16PS and TDPBF16PS; Arm ARM,
 # BFDOT without FEAT_EBF16).
 _BF16_UNITS: Final = frozenset({"AVX-512BF16", "AMX-BF16", "BF16", "SVE-BF16", "SME-B16F32"})
+# oneDNN adds pairs of int8 products in 16 bits on an x86 CPU without these (oneDNN developer guide,
+# Nuances of int8 Computations), or where a variable keeps it from using them.
+_INT8_UNITS: Final = frozenset({"AVX-VNNI", "AVX-512VNNI", "AMX-INT8"})
+_ISA_VARIABLES: Final = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
+_ISAS_WITHOUT_VNNI: Final = frozenset({"SSE41", "AVX", "AVX2", "AVX512_CORE"})
 _FP16_UNITS: Final = frozenset({"AVX-512FP16", "AMX-FP16", "NEON-FP16", "SME-F16F32"})
 
 _NATIVE: Final = tuple(getattr(torch, name) for name in EVERYWHERE)
@@ -187,7 +192,14 @@ def precision(cpu: Cpu) -> Precision:
         torch.float16: Support.NATIVE if units & _FP16_UNITS else Support.EMULATED,
     }
     flushes = frozenset({torch.bfloat16}) if has_bf16 else frozenset()
-    return Precision(Table(table), flushes=flushes)
+    return Precision(Table(table), flushes=flushes, saturates=_saturates(cpu.arch, units))
+
+
+def _saturates(arch: str | None, units: Set[str]) -> frozenset[torch.dtype]:
+    """int8 where oneDNN's products of it may saturate."""
+    isa = next((os.environ[each] for each in _ISA_VARIABLES if os.environ.get(each)), "")
+    vnni = units & _INT8_UNITS and isa.upper() not in _ISAS_WITHOUT_VNNI
+    return frozenset() if vnni or arch != "x86-64" else frozenset({torch.int8})
 
 
 def describe(index: int) -> tuple[Description, CpuProperties]:

@@ -114,6 +114,49 @@ def test_float32_matmul_is_float32(gpu, torch):
 
 
 @case(
+    "precision/int8-matmul",
+    spec="A product of int8 matrices is exact in int32 where the second one is within 64.",
+    covers=("Precision.saturates",),
+)
+def test_int8_matmul(gpu, torch):
+    _multiply_int8(gpu, torch, -64, 64)
+
+
+@case(
+    "precision/int8-matmul-whole-range",
+    spec="A product of int8 matrices of every value is exact in int32, where int8 is not among the "
+    "dtypes that saturate.",
+    covers=("Precision.saturates",),
+)
+def test_int8_matmul_whole_range(gpu, torch):
+    if torch.int8 in gpu.precision.saturates:
+        raise NotClaimed(
+            "the library adds pairs of int8 products in 16 bits here: only products whose second "
+            "operand is within 64 are exact"
+        )
+    _multiply_int8(gpu, torch, -128, 127)
+
+
+def _multiply_int8(gpu, torch, low, high):
+    """Multiply random matrices, and those whose pairs of products are the largest."""
+    require_dtypes(gpu, "int8", "int32")
+    rows, columns, inner = 32, 48, 128
+    generator = torch.Generator().manual_seed(high)
+    left = torch.randint(-128, 128, (rows, inner), generator=generator)
+    right = torch.randint(low, high + 1, (columns, inner), generator=generator)
+    left[0], right[0], left[1], right[1] = 127, high, -128, low
+    exact = left @ right.t()
+    try:
+        given = [each.to(torch.int8).to(gpu.device) for each in (left, right)]
+        found = torch._int_mm(given[0], given[1].t())
+    except NotImplementedError as error:
+        raise NotClaimed(f"torch multiplies no int8 here: {str(error).splitlines()[0]}") from error
+    assert found.dtype == torch.int32, f"the product of int8 matrices is {found.dtype}"
+    wrong = int((found.cpu().long() != exact).sum())
+    assert wrong == 0, f"{wrong} of {rows * columns} entries of a product of int8 are wrong"
+
+
+@case(
     "precision/matmul-keeps-infinity",
     spec="An infinity in a float32 product stays one, and does not become NaN.",
     traps=("P10",),

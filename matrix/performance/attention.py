@@ -103,7 +103,7 @@ def attention(
         return reading.to_json()
     reading.notes = {"seed": _SEED, "asked": choice, "ran": ran}
     if choice not in (DEFAULT, ran):
-        reading.reject(f"{choice} was asked for, and {ran} ran")
+        reading.refuse(f"{choice} was asked for, and {ran} ran")
     reading.reject(first_wrong(given, gradient, result, backward))
     if reading.wrong:
         return reading.to_json()

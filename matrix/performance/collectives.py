@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from portagpu.facts.targets import Target
     from portagpu.runs.world import Rank
     from portagpu.suites.performance.device import MeasuredDevice
+    from portagpu.suites.performance.timing import WrongValue
 
 OPERATIONS: Final = (
     "all_reduce",
@@ -189,19 +190,25 @@ class Exchange:
         if self.kept is not None:
             self.sent.copy_(self.kept)
 
-    def first_wrong(self) -> str:
-        """A sentence about the first wrong element; empty if all are right."""
+    def first_wrong(self) -> WrongValue | None:
+        """The first wrong element; None if all are right."""
+        from portagpu.suites.performance.timing import WrongValue
+        from portagpu.train.exact.judge import differences
+
         if self.operation == "reduce" and self.rank != _ROOT:
-            return ""
+            return None
         for start in range(0, self.received.numel(), _CHUNK):
             part = self.received[start : start + _CHUNK]
             expected = self._expected_values(start, part.numel(), part.device)
-            differs = part != expected
-            if bool(differs.any()):
-                index = int(differs.nonzero()[0])
+            # compared as numbers, which is cheaper; the bits are read where they differ
+            if not bool((part != expected).any()):
+                continue
+            if (wrong := differences(part, expected)) is not None:
+                index = int(wrong.places[0])
                 found, right = float(part[index]), float(expected[index])
-                return f"element {start + index} is {found:g} instead of {right:g}"
-        return ""
+                sentence = f"element {start + index} is {found:g} instead of {right:g}"
+                return WrongValue(sentence, wrong.digest())
+        return None
 
     def _expected_values(self, start: int, count: int, device: torch.device) -> torch.Tensor:
         """``count`` elements of the right answer from ``start`` on, without communication."""
@@ -273,7 +280,7 @@ def _check_answer(rank: Rank, exchange: Exchange, reading: Any, size: int) -> No
     perform(exchange)
     rank.gpu.synchronize()
     if wrong := exchange.first_wrong():
-        reading.reject(f"{exchange.operation} of {size} bytes: {wrong}")
+        reading.reject(wrong, f"{exchange.operation} of {size} bytes")
 
 
 def _restore_and_meet(rank: Rank, exchange: Exchange) -> None:

@@ -220,7 +220,8 @@ def gemm(
 
     stopwatch = Stopwatch(rank.gpu)
     reading = RankSamples.start(stopwatch)
-    reading.notes = {"seed": _SEED, **({"role": role} if role else {})}
+    operands = matmul.operands_in_words(rank.gpu, dtype)
+    reading.notes = {"seed": _SEED, "operands": operands, **({"role": role} if role else {})}
     work = matmul.product(rank.gpu, dtype, m, n, k, _SEED, contiguous)
     copies = min(max(1, -(-beyond_bytes // work.moved_bytes)), _MAX_COPIES)
     works = [work, *(_copy_of(work) for _ in range(copies - 1))]
@@ -256,6 +257,7 @@ def search(rank: Rank, *, effort: str, dtype: str, edges: list[int]) -> dict[str
     timing = _timed(rank, stopwatch, reading, [work], effort)
     reading.notes = {
         "seed": _SEED,
+        "operands": matmul.operands_in_words(rank.gpu, dtype),
         "won": f"{won}x{won}x{won}",
         "searched_tera_per_s": {str(edge): rate / 1e12 for edge, rate in rates.items()},
     }

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from portagpu.facts.targets import Target
     from portagpu.runs.world import Rank
     from portagpu.suites.performance.device import MeasuredDevice
+    from portagpu.suites.performance.timing import WrongValue
 
 _SEED: Final = 20240301
 _SCALAR: Final = 3.0
@@ -162,7 +163,7 @@ def stream(
         call = partial(apply, operation, a, b, c)
         timing = measure(stopwatch, call, PACES[Effort(effort)])
         if wrong := first_wrong(operation, a, b, c):
-            reading.reject(f"{operation} of {size} bytes: {wrong}")
+            reading.reject(wrong, f"{operation} of {size} bytes")
             break
         moved = counted.arrays * size
         flops = counted.flops * (size // each_bytes) or None
@@ -228,22 +229,33 @@ def _random_blocks(
     return found.flatten()[:count]
 
 
-def first_wrong(operation: str, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> str:
-    """A sentence about the first wrong element of ``a``, or its sum; empty if all is right."""
+def first_wrong(
+    operation: str, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor
+) -> WrongValue | None:
+    """The first wrong element of ``a``, or its sum; None if all is right."""
     import torch
 
+    from portagpu.suites.performance.timing import WrongValue
+    from portagpu.train.exact.judge import differences
+
     if operation == "read":
-        right, found = int(b.to(torch.int64).sum()), float(a[0])
-        return "" if found == right else f"the sum is {found:.10g} instead of {right}"
+        right = b.to(torch.int64).sum(0, keepdim=True)
+        if (wrong := differences(a, right.to(a.dtype))) is None:
+            return None
+        sentence = f"the sum is {float(a[0]):.10g} instead of {int(right)}"
+        return WrongValue(sentence, wrong.digest())
     for start in range(0, a.numel(), 8 * _BLOCK):
         part = slice(start, start + 8 * _BLOCK)
         expected = _expected(operation, b[part], c[part])
-        differs = a[part] != expected
-        if bool(differs.any()):
-            index = int(differs.nonzero()[0])
-            wrong, right_one = float(a[part][index]), float(expected[index])
-            return f"element {start + index} is {wrong:g} instead of {right_one:g}"
-    return ""
+        # compared as numbers, which is cheaper; the bits are read where they differ
+        if not bool((a[part] != expected).any()):
+            continue
+        if (wrong := differences(a[part], expected.to(a.dtype))) is not None:
+            index = int(wrong.places[0])
+            found, right_one = float(a[part][index]), float(expected[index])
+            sentence = f"element {start + index} is {found:g} instead of {right_one:g}"
+            return WrongValue(sentence, wrong.digest())
+    return None
 
 
 def _expected(operation: str, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from portagpu.facts.targets import Target
     from portagpu.runs.world import Rank
     from portagpu.suites.performance.device import MeasuredDevice
+    from portagpu.suites.performance.timing import WrongValue
 
 METRICS: Final = ("storage/read", "storage/write")
 
@@ -166,9 +167,10 @@ def direct(rank: Rank, *, effort: str, way: str, size: int) -> dict[str, Any]:
             "file_system": file_system_of(path),
         }
         rank.step(f"checking a {way}")
+        what = f"{way} of {size} bytes"
         check = partial(first_wrong, rank, way, ordinary, content)
-        reading.reject(check(ours))
-        reading.reject(check(ordinary))
+        reading.reject(check(ours), what)
+        reading.reject(check(ordinary), what)
         if reading.wrong:
             return reading.to_json()
         pace = PACES[Effort(effort)]
@@ -183,7 +185,7 @@ def direct(rank: Rank, *, effort: str, way: str, size: int) -> dict[str, Any]:
         turns = int(min(max(pace.point_s / once, pace.least), pace.most))
         with Sampler(rank.gpu) as sampler:
             directly, indirectly = take_turns(stopwatch, calls, (1, 1), turns, ordinary.forget)
-        reading.reject(check(ours))
+        reading.reject(check(ours), what)
         timing = Timing(tuple(directly), 1, turns + 2, stable, sampler.readings())
         reading.keep(timing, work=size, moved=size)
         ratios = [other / one for one, other in zip(directly, indirectly, strict=True)]
@@ -194,8 +196,8 @@ def direct(rank: Rank, *, effort: str, way: str, size: int) -> dict[str, Any]:
 
 def first_wrong(
     rank: Rank, way: str, ordinary: OrdinaryFile, content: torch.Tensor, file: DirectFile
-) -> str:
-    """What is wrong after a transfer by ``file`` over bytes that were all others; empty if nothing.
+) -> WrongValue | None:
+    """What is wrong after a transfer by ``file`` over bytes that were all others; None if nothing.
 
     A write is read back the ordinary way, after the kernel has dropped what it keeps.
     """
@@ -216,8 +218,7 @@ def first_wrong(
         ordinary.forget()
         file.read()
     rank.gpu.synchronize()
-    wrong = first_wrong_byte((ordinary if way == "write" else file).memory, content)
-    return f"{way} of {content.numel()} bytes: {wrong}" if wrong else ""
+    return first_wrong_byte((ordinary if way == "write" else file).memory, content)
 
 
 def file_system_of(path: Path) -> str | None:

@@ -136,7 +136,7 @@ def transfer(
         timing = measure(stopwatch, call, PACES[Effort(effort)])
         rank.gpu.synchronize()
         if wrong := first_wrong_byte(arrived, source):
-            reading.reject(f"{direction} of {size} bytes: {wrong}")
+            reading.reject(wrong, f"{direction} of {size} bytes")
             break
         reading.keep(timing, x=size, work=size)
     return reading.to_json()
@@ -195,7 +195,7 @@ def both_ways(rank: Rank, *, effort: str, pinned: bool, sizes: list[int]) -> dic
             timing = measure(stopwatch, partial(call, size), PACES[Effort(effort)])
             for name, (source, arrived) in zip(("h2d", "d2h"), ways, strict=True):
                 if wrong := first_wrong_byte(arrived[:size], source[:size]):
-                    reading.reject(f"{name} of {size} bytes: {wrong}")
+                    reading.reject(wrong, f"{name} of {size} bytes")
             reading.keep(timing, x=size, work=2 * size)
     return reading.to_json()
 
@@ -230,7 +230,7 @@ def between_devices(rank: Rank, *, effort: str, size: int, devices: int) -> dict
         timing = measure(stopwatch, partial(move, arrived, sent, True), PACES[Effort(effort)])
         target.synchronize()
         if wrong := first_wrong_byte(arrived, sent):
-            reading.reject(f"{pair}: {wrong}")
+            reading.reject(wrong, pair)
             return reading.to_json()
         # as the case's value is taken: the median of rates, not the rate of the median time
         rate = summarise([size / seconds / 1e9 for seconds in timing.seconds]).median

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from portagpu.facts.targets import Target
     from portagpu.runs.world import Rank
     from portagpu.suites.performance.device import MeasuredDevice
+    from portagpu.suites.performance.timing import WrongValue
 
 METRICS: Final = ("tuning/library", "tuning/inductor", "tuning/triton_cache")
 
@@ -110,7 +111,7 @@ def library(rank: Rank, *, effort: str, name: str) -> dict[str, Any]:
     return reading.to_json()
 
 
-def _product(rank: Rank) -> tuple[Callable[[], object], Callable[[], str]]:
+def _product(rank: Rank) -> tuple[Callable[[], object], Callable[[], WrongValue | None]]:
     """(a product of a shape that heuristics rarely know, what is wrong with the last)."""
     from portagpu.suites.performance import matmul
 
@@ -231,7 +232,7 @@ def triton_cache(rank: Rank, *, effort: str) -> dict[str, Any]:
                 seconds[which].append(launch_in_new_process(rank, place))
             ratios.append(seconds["warm"][-1] / seconds["cold"][-1])
         if (found := files_below(folder / "warm")) != kept:
-            reading.reject(f"the filled cache went from {kept} to {found} files: it was not used")
+            reading.refuse(f"the filled cache went from {kept} to {found} files: it was not used")
     reading.notes |= {f"{name}_s": median(taken) for name, taken in seconds.items()}
     reading.notes["kept_files"] = kept
     reading.keep_ratios(ratios, repeats=1, work=1.0)

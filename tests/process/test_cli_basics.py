@@ -358,6 +358,7 @@ INTERRUPTED = {
     "health": ("portagpu.checks.health.watchdog.health_within", ()),
     "conform": ("portagpu.suites.conformance.conform", ()),
     "bench": ("portagpu.suites.performance.run", ()),
+    "screen": ("portagpu.suites.screen.run", ()),
     "compile": ("portagpu.suites.compile.compile_kernels", ("--all",)),
     "collectives": (
         "portagpu.facts.targets.load_target",

@@ -291,6 +291,16 @@ def test_one_device_has_no_collectives(ranks: Ranks) -> None:
     assert of(screened(ranks, "TOGETHER"), "collectives/sum").verdict is Verdict.SKIP
 
 
+def test_devices_that_cannot_be_opened_are_named(ranks: Ranks) -> None:
+    run = screened(ranks, "GOOD", devices=2, backend="cuda")
+    for device in ("cuda 0", "cuda 1"):
+        closed = of(run, "device", device)
+        assert (closed.verdict, severity_of(closed).id) == (Verdict.ERROR, "gone")
+        assert "BackendNotFound" in closed.reason
+        good = of(run, "vectors/good", device)
+        assert (good.verdict, good.blocked_by) == (Verdict.INCONCLUSIVE, "screen/device")
+
+
 # ---- the gate of bring-up
 
 
@@ -320,7 +330,7 @@ def test_the_gate_takes_over_what_was_judged(ranks: Ranks, monkeypatch: pytest.M
     wrong = by_id["screen/products/column"]
     assert wrong.origin == ("screen", "screen")
     assert (severity_of(wrong).id, action_of(wrong)) == ("wrong", Action.ISOLATE)
-    assert (options.seconds, options.indices) == (10, [0])
+    assert (options.seconds, options.indices) == (6, [0])
     assert not options.count_errors, "a later gate reads them"
 
 

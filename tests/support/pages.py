@@ -30,7 +30,7 @@ from portagpu.reports import bundles as bundle
 from portagpu.reports import proofs as matrix
 from portagpu.reports.proofs.table import read_committed
 from portagpu.runs.results import advice
-from portagpu.runs.results.advice import Action
+from portagpu.runs.results.advice import Action, Cause
 from portagpu.runs.results.schema import json_schema
 from portagpu.suites.compile.record import read_record
 from portagpu.suites.compile.record import table as compiled_table
@@ -194,6 +194,7 @@ def advice_page() -> str:
         for gate, other in advice.same_gates().items()
     )
     time = advice.time_check()
+    wrong, software = (advice.wrong_check(each) for each in (Cause.OPEN, Cause.SOFTWARE))
     parts = [
         _ADVICE,
         *(f"{each.rank + 1}. {each.title}\n" for each in advice.severities().values()),
@@ -203,6 +204,11 @@ def advice_page() -> str:
         f"\n**Time alone.** {time.means} So a failure whose value is `{advice.HUNG}` is\n",
         f'"{time.severity.title}", with the action `{time.action}`, whatever its check:\n',
         f"{time.do}.\n",
+        f"\n**Wrong values.** {wrong.means} So a failure with `extra.{advice.WRONG_VALUE}` is\n",
+        f'"{wrong.severity.title}", with the action `{wrong.action}`, whatever its check:\n',
+        f"{wrong.do}.\n",
+        f"{software.means} Then its `cause` is `{Cause.SOFTWARE}`, with the action\n",
+        f"`{software.action}`: {software.do}.\n",
         f"\n{_ACTIONS}",
         _table(("action", "what an operator does"), [(f"`{each}`", each.means) for each in Action]),
     ]

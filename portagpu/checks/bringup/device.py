@@ -7,6 +7,7 @@ a host and no GPU.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
@@ -143,8 +144,8 @@ def _reported_fields(properties: Any) -> dict[str, float]:
 def pattern_test(rank: Rank, nbytes: int, seed: int) -> dict[str, Any]:
     """Write patterns over ``nbytes`` of the device's memory and read each back whole.
 
-    Returns the bytes tested and for each of ``PATTERNS`` the number of wrong 8-byte words and the
-    byte offset of the first.
+    Returns the bytes tested, for each of ``PATTERNS`` the number of wrong 8-byte words and the byte
+    offset of the first, and the digest of what is wrong, which is empty where nothing is.
     """
     import torch
 
@@ -161,15 +162,18 @@ def check_memory(
     """The pattern test over contiguous int64 ``words`` of shape (words,)."""
     held = HeldMemory(words, synchronize, seed)
     report: dict[str, Any] = {"bytes": words.nbytes, "patterns": {}}
+    digests = []
     for name in PATTERNS:
         step(name)
         held.fill(name)
         wrong = held.wrong(name)
+        digests += [f"{name} {wrong.digest()}"] if wrong else []
         report["patterns"][name] = {
             "wrong_words": wrong.count if wrong else 0,
             "first_offset": int(wrong.places[0]) * WORD_BYTES if wrong else None,
         }
-    return report
+    all_of_them = hashlib.sha256("\n".join(digests).encode()).hexdigest()[:16]
+    return {**report, "digest": all_of_them if digests else ""}
 
 
 def recorded_devices(machine: Machine, inventory: Inventory) -> list[CheckedDevice]:

@@ -18,11 +18,12 @@ from portagpu.devices.registry import plugin, resolve
 from portagpu.machine.inventory.sources import Live, Machine
 from portagpu.runs import engine as running
 from portagpu.runs.engine import RunOptions, broken_world
+from portagpu.runs.results.advice import cause_of, separated
 from portagpu.runs.results.run import Evidence, Result, Run, Verdict, verdict_of
 from portagpu.runs.world import Ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from portagpu.checks.bringup.device import CheckedDevice
     from portagpu.checks.recordings.replay import Recording
@@ -156,6 +157,24 @@ class Context:
         extra = {"output": blamed.output} if blamed is not None and blamed.output else {}
         return self.result(name, device=device, extra=extra, **broken_world(outcome, blamed))
 
+    def compared(self, by_device: Iterable[Iterable[Result]]) -> Iterator[Result]:
+        """The results of one device after the other, and at the end those with a wrong value.
+
+        Only then is it known whether their peers are wrong too, and in the same bits.
+        """
+        seen: list[Result] = []
+        try:
+            for results in by_device:
+                for result in results:
+                    seen.append(result)
+                    if cause_of(result) is None:
+                        yield result
+        except (Exception, KeyboardInterrupt):
+            # what was found before the gate broke or was stopped stays in the run
+            yield from _wrong_values(seen)
+            raise
+        yield from _wrong_values(seen)
+
     def adopt(self, result: Result) -> Result:
         """A result of another suite as one of this gate: its id stays, ``extra`` has its suite."""
         return replace(
@@ -164,6 +183,10 @@ class Context:
             area=self.gate.id,
             extra={**result.extra, "suite": result.suite, "area": result.area},
         )
+
+
+def _wrong_values(results: Iterable[Result]) -> Iterator[Result]:
+    return (each for each in separated(results) if cause_of(each) is not None)
 
 
 _DEVICE_KEYS: Final = ("arch", "uuid", "pci", "memory_bytes", "target", "parent")

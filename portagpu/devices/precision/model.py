@@ -184,6 +184,9 @@ class Precision:
     deterministic_env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Environment variables that make the vendor's libraries sum in the same order in each run. The
     libraries read them once."""
+    saturates: frozenset[torch.dtype] = frozenset()
+    """The integer dtypes whose matrix products are exact only where no element of the second
+    operand is beyond half of the range: pairs of products are added in 16 bits, and saturate."""
 
     def support(self, dtype: torch.dtype) -> Support:
         """The support for ``dtype``; Support.NONE for a dtype that the backend does not list.

@@ -2,13 +2,19 @@
 
 The advice of a check is data (``advice.toml``). An event of a log or the answer of a tool has the
 action of its vendor's table (``todo``), with the vendor's document as its source.
+
+A wrong value has its own advice. Whether the device or the software gave it, peers decide: wrong on
+one device and right on its peers is the device; wrong in the same bits on all of them is the
+software; anything else leaves both open.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -19,13 +25,24 @@ from portagpu.facts.vendors import tables
 from portagpu.runs.results.verdicts import FAILING, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Sequence
 
     from portagpu.runs.results.result import Result
 
 HUNG: Final = "hung"
 """The value of a result that met a limit of time: ``portagpu.runs.world.RankState.HUNG``."""
+WRONG_VALUE: Final = "wrong_value"
+"""The key of ``extra`` that a result has only where a value was wrong."""
+OPEN: Final = "device or software not separated"
 _TABLE: Final = Path(__file__).resolve().parent / "advice.toml"
+
+
+class Cause(StrEnum):
+    """What gave a wrong value."""
+
+    DEVICE = "device"
+    SOFTWARE = "software"
+    OPEN = "device or software"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +107,22 @@ def checks() -> tuple[Check, ...]:
 
 
 @cache
+def _check_of_any(key: str) -> Check:
+    """The check of a kind of failure, whatever its id."""
+    each = _table()[key]
+    severity = severities()[each["severity"]]
+    action = each.get("action", severity.action)
+    return Check("", ("*",), severity, each["means"], each["do"], action, "none")
+
+
 def time_check() -> Check:
     """The check of every failure of time alone, whatever its id."""
-    each = _table()["time"]
-    severity = severities()[each["severity"]]
-    return Check("", ("*",), severity, each["means"], each["do"], severity.action, "none")
+    return _check_of_any("time")
+
+
+def wrong_check(cause: Cause) -> Check:
+    """The check of every value that was wrong, whatever its id."""
+    return _check_of_any("software" if cause is Cause.SOFTWARE else "wrong")
 
 
 def same_gates() -> Mapping[str, str]:
@@ -124,10 +152,18 @@ def check_of(result: Result) -> Check | None:
     """The check of ``result``, also if a gate adopted it from another suite.
 
     What only met a limit of time says so by its value, and is never a reason to replace a device.
+    A wrong value has the same advice wherever it is found, unless its check has graver advice.
     """
     if result.failed and result.value == HUNG:
         return time_check()
-    return find_check(str(result.extra.get("suite", result.suite)), result.id)
+    own = find_check(str(result.extra.get("suite", result.suite)), result.id)
+    cause = cause_of(result)
+    if cause is None:
+        return own
+    of_wrong = wrong_check(cause)
+    if cause is Cause.SOFTWARE or own is None or own.severity.rank > of_wrong.severity.rank:
+        return of_wrong
+    return own
 
 
 def severity_of(result: Result) -> Severity:
@@ -206,3 +242,80 @@ def with_action(result: Result) -> Result:
 def worst_action(results: Iterable[Result]) -> Action:
     """The gravest action of ``results``; none if there are none."""
     return max(map(action_of, results), default=Action.NONE)
+
+
+def wrong_value(digest: str = "", cause: Cause = Cause.OPEN) -> dict[str, Any]:
+    """What ``extra`` of a result has that found a wrong value.
+
+    :param digest: The digest of the wrong elements, their places and bits
+        (``portagpu.train.exact.judge.Wrong.digest``); empty where nothing has one.
+    """
+    return {WRONG_VALUE: {"cause": str(cause), "digest": digest or None}}
+
+
+def cause_of(result: Result) -> Cause | None:
+    """What gave the wrong value that a result found; None where it found none."""
+    stated = result.extra.get(WRONG_VALUE)
+    if result.verdict is not Verdict.FAIL or not isinstance(stated, Mapping):
+        return None
+    cause = stated.get("cause")
+    return Cause(cause) if cause in tuple(Cause) else Cause.OPEN
+
+
+def separated(results: Iterable[Result], why_open: str = "") -> list[Result]:
+    """``results``, where each wrong value says whether the device or the software gave it.
+
+    Results of one id are of peers: each names another device, and all did the same work.
+
+    :param results: The results of all devices.
+    :param why_open: Why they are not peers, in one clause; empty where they are.
+    :returns: The results in the same order; one that already blames the software stays as it is.
+    """
+    found = list(results)
+    groups: dict[str, list[Result]] = {}
+    for each in found:
+        if cause_of(each) is not None or _is_right(each):
+            groups.setdefault(each.id, []).append(each)
+    return [
+        each
+        if cause_of(each) in (None, Cause.SOFTWARE)
+        else _with_cause(each, groups[each.id], why_open)
+        for each in found
+    ]
+
+
+def _is_right(result: Result) -> bool:
+    """Whether its values were judged and right: a slow one has right values too."""
+    number = isinstance(result.value, int | float)
+    return result.verdict is Verdict.PASS or (number and result.verdict is not Verdict.ERROR)
+
+
+def digest_of(result: Result) -> str:
+    """The digest of the wrong elements of a result with a wrong value; empty where it has none."""
+    return str(result.extra[WRONG_VALUE].get("digest") or "")
+
+
+def _with_cause(result: Result, group: Sequence[Result], why_open: str) -> Result:
+    digests = {digest_of(each) for each in group if cause_of(each) is not None}
+    devices = {each.device for each in group}
+    right = devices - {each.device for each in group if cause_of(each) is not None}
+    cause, said, limit = Cause.OPEN, "", f"{OPEN}: {why_open}"
+    if why_open:
+        pass
+    elif len(devices) < 2:
+        limit = f"{OPEN}: no peer computed the same"
+    elif right:
+        cause, limit = Cause.DEVICE, ""
+        said = f"its {len(right)} peers are right" if len(right) > 1 else "its peer is right"
+    elif len(digests) == 1 and digests != {""}:
+        cause, limit = Cause.SOFTWARE, "whether a device is wrong too"
+        said = f"all {len(devices)} devices are wrong in the same bits: it is the software"
+    else:
+        limit = f"{OPEN}: its peers are wrong too, and not in the same bits"
+    known = [each for each in result.does_not_show.split("; ") if not each.startswith(OPEN)]
+    return replace(
+        result,
+        reason=result.reason if said in result.reason else f"{result.reason}; {said}",
+        does_not_show="; ".join(each for each in (*known, limit) if each),
+        extra={**result.extra, **wrong_value(digest_of(result), cause)},
+    )

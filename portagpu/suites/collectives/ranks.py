@@ -312,6 +312,8 @@ class PointAnswer:
     sentence: str = ""
     checked: int = 0
     seconds: dict[str, list[float]] = field(default_factory=dict)
+    refused_alone: bool = False
+    """Whether the library refused a call on some ranks only, which is no wrong value."""
 
 
 def sweep(
@@ -369,6 +371,7 @@ def _check_call(
         return
     answer.checked += 1
     if words:
+        answer.refused_alone = True
         wrong, sentence = max(1, answer.count), f"rank {rank.rank} alone was refused: {words}"
     else:
         wrong, sentence = compare(exchange, expected(exchange, inputs))

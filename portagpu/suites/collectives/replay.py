@@ -28,6 +28,7 @@ from portagpu.facts.nccl_tests.tables import (
 )
 from portagpu.facts.readings.model import FormatError
 from portagpu.runs.engine import Progress, RunOptions, add_result, complete
+from portagpu.runs.results.advice import wrong_value
 from portagpu.runs.results.result import Judgement
 from portagpu.runs.results.run import Result
 from portagpu.runs.results.verdicts import Verdict
@@ -119,13 +120,15 @@ def _results(name: str, table: PerfTable, operation: str | None) -> Iterator[Res
         shape["ranks"] = table.ranks
     for check, judge in judges.items():
         found = judge(table, operation)
+        wrong = check == "values" and found.verdict is Verdict.FAIL
+        extra = found.fields["extra"] | (wrong_value() if wrong else {})
         yield Result(
             id=f"collectives/verify/replay/{operation or 'unnamed'}/{check}",
             suite="collectives",
             area="collectives",
             shape=shape,
             does_not_show="what this code does on that hardware: the output was recorded elsewhere",
-            **found.fields | {"device": name},
+            **found.fields | {"device": name, "extra": extra},
         )
 
 

@@ -26,6 +26,7 @@ from portagpu.runs.engine import (
     check_device,
     complete,
 )
+from portagpu.runs.results.advice import wrong_value
 from portagpu.runs.results.run import Result
 from portagpu.runs.results.verdicts import Evidence, Verdict
 from portagpu.runs.results.wording import exactly
@@ -275,6 +276,7 @@ def _point_result(
         place: sum(each["wrong"].get(place, 0) for each in answers) for place in first["wrong"]
     }
     sentence = next((each["sentence"] for each in answers if each["sentence"]), "")
+    refused_alone = any(each["refused_alone"] for each in answers)
     size = total_bytes(operation, count, item_bytes(dtype) or 1, world)
     return Result(
         id=f"{ID}/{operation}/{dtype}/{count}[{world}]",
@@ -296,6 +298,7 @@ def _point_result(
         },
         does_not_show=does_not_show,
         extra={
+            **(wrong_value() if sentence and not refused_alone else {}),
             "wrong": wrong,
             "refused": refused,
             **{

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.stats import INTERVAL_LEVEL, Summary, median_interval, summarise
 from portagpu.runs.engine import broken_world
+from portagpu.runs.results.advice import separated, wrong_value
 from portagpu.runs.results.run import Result
 from portagpu.runs.results.verdicts import Evidence, Verdict
 from portagpu.runs.results.wording import exactly
@@ -88,17 +89,8 @@ class BenchContext:
     def _judge_samples(
         self, case: BenchCase, readings: list[RankSamples], duration_s: float
     ) -> Result:
-        for rank, reading in enumerate(readings):
-            if reading.wrong:
-                return _case_result(
-                    case,
-                    Verdict.FAIL,
-                    f"{reading.wrong}; no time was kept",
-                    device=self._culprit_name(case, rank),
-                    expected=exactly("right", f"values are checked: {case.checks}"),
-                    duration_s=duration_s,
-                    evidence=(Evidence.EXECUTED,),
-                )
+        if any(reading.wrong for reading in readings):
+            return self._wrong_result(case, readings, duration_s)
         if skip := next((reading.skip for reading in readings if reading.skip), ""):
             return not_run(case, skip, verdict=Verdict.SKIP)
         try:
@@ -136,6 +128,30 @@ class BenchContext:
                 **({} if wrong else self._figures(case, last, size, versions)),
             },
         )
+
+    def _wrong_result(
+        self, case: BenchCase, readings: Sequence[RankSamples], duration_s: float
+    ) -> Result:
+        """The result of a case of which a rank rejected a value, or ran something else.
+
+        What ranks exchange may come from any of them: where several are wrong, none is named.
+        """
+        wrong = [rank for rank, reading in enumerate(readings) if reading.wrong]
+        first = readings[wrong[0]]
+        several = f" on ranks {', '.join(map(str, wrong))}" if len(wrong) > 1 else ""
+        found = _case_result(
+            case,
+            Verdict.FAIL,
+            f"{first.wrong}{several}; no time was kept",
+            device=None if several else self._culprit_name(case, wrong[0]),
+            expected=exactly("right", f"values are checked: {case.checks}"),
+            duration_s=duration_s,
+            evidence=(Evidence.EXECUTED,),
+            extra={} if first.other_work else wrong_value("" if several else first.digest),
+        )
+        exchanged = "ranks exchange values, and one may give others wrong ones"
+        (result,) = separated([found], exchanged if case.world > 1 else "")
+        return result
 
     def _figures(
         self,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.base.errors import PortagpuError
 from portagpu.runs.judges.peers import Peers, compare_peers, majority, peer_expectation
 from portagpu.runs.ledger import host_of
+from portagpu.runs.results.advice import Cause, cause_of, digest_of, separated, wrong_value
 from portagpu.runs.results.run import Result, new_run
 from portagpu.runs.results.verdicts import FAILING, Verdict
 from portagpu.runs.results.wording import exactly
@@ -114,7 +115,7 @@ def _measures(runs: Sequence[Run]) -> Iterator[Result]:
             shown = f"{AREA}/{name}" + (f" {shape}" if shapes[name] > 1 else "")
             compared = compare_peers(values)
             unlike = {each.name: each for each in compared.outliers}
-            yield from (
+            yield from separated(
                 _result(shown, peer, own, values, compared, unlike.get(peer))
                 for peer, own in results.items()
             )
@@ -140,7 +141,10 @@ def _result(
     value = values.get(peer)
     unit = next((each.unit for each in own if each.unit is not None), None)
     verdict, reason = Verdict.PASS, f"like its {len(values) - 1} peers"
-    if value is None:
+    wrong = next((each for each in own if cause_of(each) is not None), None)
+    if wrong is not None:
+        verdict, reason = Verdict.FAIL, wrong.reason
+    elif value is None:
         reasons = dict.fromkeys(each.reason for each in own if each.reason)
         verdict, reason = Verdict.INCONCLUSIVE, "; ".join(reasons) or "it was not measured"
     elif not compared.judged:
@@ -161,7 +165,15 @@ def _result(
         n=len(own) if number else None,
         expected=peer_expectation(compared, unit) if unit is not None else None,
         does_not_show="how fast it should be: it is only compared with its peers",
-        extra={"peers_median": compared.median, "peers_mad": compared.mad},
+        extra={
+            "peers_median": compared.median,
+            "peers_mad": compared.mad,
+            **(
+                wrong_value(digest_of(wrong), cause_of(wrong) or Cause.OPEN)
+                if wrong is not None
+                else {}
+            ),
+        },
         **fields,
     )
 

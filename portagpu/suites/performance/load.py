@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,6 +11,7 @@ from portagpu.base.patience import LIMITS
 from portagpu.base.stats import Summary, mad, summarise
 from portagpu.runs.engine import broken_world
 from portagpu.runs.judges.peers import RELATIVE, Peers, compare_peers, peer_expectation
+from portagpu.runs.results.advice import separated, wrong_value
 from portagpu.runs.results.run import Result
 from portagpu.runs.results.verdicts import Evidence, Verdict
 from portagpu.runs.results.wording import exactly
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from portagpu.runs.world import Ranks, WorldOutcome
 
 UNIT: Final = "TFLOPS"
+ONE_DEVICE: Final = "all ranks share one device"
 SHARED_RELATIVE: Final = 0.5
 """Ranks that share one device also share it with whatever else runs there."""
 
@@ -87,10 +90,13 @@ def compare_ranks(
     compared = (
         compare_peers(values, relative=within) if values else Peers(None, None, (), False, "none")
     )
-    results = [
-        _rank_result(f"rank {rank}", reading, summaries.get(f"rank {rank}"), compared, within)
-        for rank, reading in enumerate(readings)
-    ]
+    results = separated(
+        (
+            _rank_result(f"rank {rank}", reading, summaries.get(f"rank {rank}"), compared, within)
+            for rank, reading in enumerate(readings)
+        ),
+        ONE_DEVICE if shared else "",
+    )
     return Comparison(summaries, compared, tuple(results))
 
 
@@ -117,6 +123,7 @@ def _rank_result(
             verdict=Verdict.FAIL,
             reason=reading.wrong,
             expected=exactly("right", "the product in float64"),
+            extra=wrong_value(reading.digest),
             **shared,
         )
     outlier = next((each for each in compared.outliers if each.name == name), None)
@@ -161,6 +168,8 @@ class SustainedLoad:
     throughput: tuple[tuple[float, float], ...] = ()
     readings: tuple[Mapping[str, float], ...] = ()
     wrong: str = ""
+    digest: str = ""
+    """That of the wrong elements; empty where nothing has one."""
     compared: int = 0
     """Products whose bits were compared with those of the first."""
     results: tuple[Result, ...] = ()
@@ -236,11 +245,14 @@ def sustain_load(
                 "", wrong=outcome.sentence, results=(_broken_result("sustained", outcome),)
             ),
         )
-    names = [value["device"] for value in outcome.values]
+    names, one_device = [value["device"] for value in outcome.values], ""
     if len(set(names)) < len(names):
         names = [f"rank {rank}" for rank in range(len(names))]
+        one_device = ONE_DEVICE
     pairs = zip(names, outcome.values, strict=True)
-    return tuple(_sustained_load(value, name, len(names) > 1) for name, value in pairs)
+    loads = [_sustained_load(value, name, len(names) > 1) for name, value in pairs]
+    judged = iter(separated((each for load in loads for each in load.results), one_device))
+    return tuple(replace(load, results=tuple(islice(judged, len(load.results)))) for load in loads)
 
 
 def _sustained_load(value: Mapping[str, Any], name: str, several: bool) -> SustainedLoad:
@@ -250,6 +262,7 @@ def _sustained_load(value: Mapping[str, Any], name: str, several: bool) -> Susta
         throughput=tuple((each[0], each[1]) for each in value["throughput"]),
         readings=tuple(value["readings"]),
         wrong=value["wrong"],
+        digest=value["digest"],
         compared=value["compared"],
     )
     shared: dict[str, Any] = {
@@ -274,7 +287,10 @@ def _identity_result(found: SustainedLoad, shared: Mapping[str, Any]) -> Result:
         value=1.0 if found.wrong else 0.0,
         unit="products",
         expected=exactly(0, "products that are wrong, or differ from the first", "products"),
-        extra={"compared": found.compared},
+        extra={
+            "compared": found.compared,
+            **(wrong_value(found.digest) if found.wrong else {}),
+        },
         does_not_show="units and memory that this product does not use",
         **shared,
     )

@@ -12,6 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.suites.performance.timing import WrongValue
+from portagpu.train.exact.judge import digest
+
 if TYPE_CHECKING:
     import torch
     from torch import nn
@@ -83,7 +86,8 @@ def product(
 ) -> Product:
     """Make the operands and the result of a product of matrices.
 
-    Operands are random: normal for floating-point dtypes, all of -128 to 127 for int8. Sets torch's
+    Operands are random: normal for floating-point dtypes, all of -128 to 127 for int8, where only
+    64 is proven for B if the device's int8 products saturate. Sets torch's
     switches so that only "tf32" rounds float32 operands, and that partial sums of 16-bit products
     are not rounded to 16 bits.
 
@@ -106,7 +110,8 @@ def product(
     on = {"generator": generator, "device": gpu.device}
     if dtype == "int8":
         a = torch.randint(-128, 128, (m, k), dtype=torch.int8, **on)  # type: ignore[call-overload]
-        b = torch.randint(-128, 128, (n, k), dtype=torch.int8, **on).t()  # type: ignore[call-overload]
+        low, high = _int8_range(gpu)
+        b = torch.randint(low, high + 1, (n, k), dtype=torch.int8, **on).t()  # type: ignore[call-overload]
         result = torch.empty((m, n), dtype=torch.int32, device=gpu.device)
         return Product(dtype, m, n, k, a, b, result)
     if dtype == "fp8":
@@ -130,6 +135,21 @@ def product(
     b = torch.randn((k, n) if along_b == "n" else (n, k), **on).to(kind)  # type: ignore[call-overload]
     a, b = a if along_a == "k" else a.t(), b if along_b == "n" else b.t()
     return Product(dtype, m, n, k, a, b, torch.empty((m, n), dtype=kind, device=gpu.device))
+
+
+def _int8_range(gpu: Backend) -> tuple[int, int]:
+    """The values of B of which int8 products are exact on that device."""
+    import torch
+
+    return (-64, 64) if torch.int8 in gpu.precision.saturates else (-128, 127)
+
+
+def operands_in_words(gpu: Backend, dtype: str) -> str:
+    """What :func:`product` fills operands with."""
+    if dtype != "int8":
+        return "random normal numbers"
+    low, high = _int8_range(gpu)
+    return f"random integers of -128 to 127, those of B of {low} to {high}"
 
 
 def multiply(work: Product) -> None:
@@ -158,8 +178,8 @@ def poison(work: Product) -> None:
     work.result.fill_(float("nan") if work.result.is_floating_point() else -1)
 
 
-def verify(work: Product, seed: int) -> str:
-    """What is wrong with ``work.result``, in one sentence; empty where nothing is.
+def verify(work: Product, seed: int) -> WrongValue | None:
+    """What is wrong with ``work.result``; None where nothing is.
 
     Sampled rows and columns are compared with float64 products on the host. A dot product of length
     K that is accumulated with unit roundoff v and written with u differs by at most
@@ -169,7 +189,9 @@ def verify(work: Product, seed: int) -> str:
     import torch
 
     if work.result.is_floating_point() and not bool(torch.isfinite(work.result).all()):
-        return f"the {work.dtype} product holds values that are not finite"
+        return WrongValue(
+            f"the {work.dtype} product holds values that are not finite", digest(work.result)[:16]
+        )
     generator = torch.Generator().manual_seed(seed)
     rows, columns = (_sample(size, generator) for size in (work.m, work.n))
     a, b = work.a.cpu(), work.b.cpu()
@@ -198,20 +220,22 @@ def _compare(
     found: torch.Tensor,
     what: str,
     where: torch.Tensor,
-) -> str:
+) -> WrongValue | None:
     a64, b64, found64 = a.double(), b.double(), found.double()
     reference = a64 @ b64
     error = (found64 - reference).abs()
     excess = error - _bound(work, a64.abs() @ b64.abs(), reference.abs())
-    if bool((excess <= 0).all()):
-        return ""
+    wrong = ~(excess <= 0)
+    if not bool(wrong.any()):
+        return None
     index = int(excess.argmax())
     row, column = divmod(index, reference.shape[1])
     place = int(where[row if what == "row" else column])
-    return (
+    sentence = (
         f"the {work.dtype} product is wrong in {what} {place}: {float(found64[row, column]):.6g} "
         f"instead of {float(reference[row, column]):.6g}"
     )
+    return WrongValue(sentence, digest(found.where(wrong, 0))[:16])
 
 
 def _bound(work: Product, magnitude: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:

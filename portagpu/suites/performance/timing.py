@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from portagpu.base.errors import PortagpuError
 from portagpu.facts.capability import Capability
@@ -336,6 +336,17 @@ class Point:
     bytes: float | None = None
 
 
+class WrongValue(NamedTuple):
+    """What is wrong with values, in one sentence, and the digest of the wrong elements.
+
+    ``digest`` is that of their places and bits (``portagpu.train.exact.judge``): two devices that
+    are wrong in the same bits have the same. It is empty where only the sentence is known.
+    """
+
+    sentence: str
+    digest: str = ""
+
+
 @dataclass(slots=True)
 class RankSamples:
     """One rank's answer. A ``wrong`` value takes every number with it; ``skip`` says why nothing
@@ -343,6 +354,10 @@ class RankSamples:
 
     points: list[Point] = field(default_factory=list)
     wrong: str = ""
+    digest: str = ""
+    """That of the wrong elements; empty where nothing has one."""
+    other_work: bool = False
+    """Whether something else ran than was asked for, which is no wrong value."""
     skip: str = ""
     clock: str = ""
     resolution_s: float = 0.0
@@ -393,9 +408,21 @@ class RankSamples:
         """Add times over those of something else, measured in turns; ``work`` over the other's."""
         self.points.append(Point(0.0, list(times), repeats, work))
 
-    def reject(self, sentence: str) -> None:
-        """Note that a value was wrong; the first sentence stays."""
-        self.wrong = self.wrong or sentence
+    def reject(self, wrong: WrongValue | str | None, what: str = "") -> None:
+        """Note that a value was wrong; the first one stays.
+
+        Args:
+            wrong: What is wrong; None or an empty text where nothing is.
+            what: Begins the sentence: the work whose value it is.
+        """
+        if wrong and not self.wrong:
+            sentence, self.digest = (wrong, "") if isinstance(wrong, str) else wrong
+            self.wrong = f"{what}: {sentence}" if what else sentence
+
+    def refuse(self, sentence: str) -> None:
+        """Note that something else ran than was asked for; the first sentence stays."""
+        if not self.wrong:
+            self.wrong, self.other_work = sentence, True
 
     def to_json(self) -> dict[str, Any]:
         """The reading as a rank returns it; without points where a value was wrong."""
@@ -410,13 +437,16 @@ class RankSamples:
         return cls(**{**document, "points": points})
 
 
-def first_wrong_byte(found: torch.Tensor, expected: torch.Tensor) -> str:
-    """A sentence about the first byte that differs; empty if none does."""
-    differs = found.cpu() != expected.cpu()
-    if not bool(differs.any()):
-        return ""
-    index = int(differs.nonzero()[0])
-    return f"byte {index} is {int(found[index])} instead of {int(expected[index])}"
+def first_wrong_byte(found: torch.Tensor, expected: torch.Tensor) -> WrongValue | None:
+    """The first byte that differs, with the digest of all that do; None if none does."""
+    from portagpu.train.exact.judge import differences
+
+    wrong = differences(found.cpu(), expected.cpu())
+    if wrong is None:
+        return None
+    index = int(wrong.places[0])
+    sentence = f"byte {index} is {int(found[index])} instead of {int(expected[index])}"
+    return WrongValue(sentence, wrong.digest())
 
 
 def _load_average() -> float | None:

@@ -350,6 +350,7 @@ def replay(
         rank.step(f"{item['probe']}{AGAIN}")
         probe = probes[item["probe"]]
         answers.append([] if probe.refuses(rank.gpu) else list(_again(rank, probe, item, runs)))
+    rank.step("", ended=True)
     return answers
 
 

@@ -73,7 +73,8 @@ def run(options: ScreenOptions, progress: Progress | None = None) -> Run:
 def add_results(run: Run, options: ScreenOptions, ranks: Ranks, progress: Progress) -> None:
     """Screen the devices, and add the results to ``run``, also where Ctrl-C ends it."""
     check_installation()
-    screen = _Screen(options, ranks, progress, selected_probes(options))
+    campaign = campaign_of() if options.seed is None else options.seed
+    screen = _Screen(options, ranks, progress, selected_probes(options), campaign)
     before = error_counts(Live()) if options.count_errors else None
     try:
         screen.open(run, chosen_indices(options))
@@ -126,6 +127,8 @@ class _Screen:
     ranks: Ranks
     progress: Progress
     probes: list[Probe]
+    campaign: int
+    """The number from which seeds are made: of the day on which it began."""
     screened: list[Screened] = field(default_factory=list)
     partial_s: float = 0.0
 
@@ -227,11 +230,6 @@ class _Screen:
             for name in names
             if (tally := device.tallies[name]).open
         }
-
-    @property
-    def campaign(self) -> int:
-        """The number from which seeds are made."""
-        return campaign_of() if self.options.seed is None else self.options.seed
 
     def run_world(
         self,

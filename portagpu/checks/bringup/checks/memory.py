@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from portagpu.runs.results.advice import wrong_value
 from portagpu.runs.results.run import Verdict
 from portagpu.runs.results.wording import exactly
 
@@ -20,11 +21,12 @@ _WORD_BYTES: Final = 8
 
 def check(context: Context) -> Iterator[Result]:
     """The pattern test on every device, over the amount that the gate states."""
-    for device in context.tested.devices:
-        if spent := context.time_is_up():
-            yield context.result("patterns", Verdict.INCONCLUSIVE, spent, device=device.name)
-        else:
-            yield _patterns(context, device)
+    yield from context.compared(
+        [context.result("patterns", Verdict.INCONCLUSIVE, spent, device=device.name)]
+        if (spent := context.time_is_up())
+        else [_patterns(context, device)]
+        for device in context.tested.devices
+    )
 
 
 def _patterns(context: Context, device: CheckedDevice) -> Result:
@@ -68,5 +70,10 @@ def _patterns(context: Context, device: CheckedDevice) -> Result:
         expected=exactly(0, "words that do not hold their pattern"),
         duration_s=outcome.duration_s,
         does_not_show="memory outside the amount that was tested, and faults that come with heat",
-        extra={"patterns": report["patterns"], "seed": _SEED, "bytes": report["bytes"]},
+        extra={
+            "patterns": report["patterns"],
+            "seed": _SEED,
+            "bytes": report["bytes"],
+            **(wrong_value(report["digest"]) if wrong else {}),
+        },
     )

@@ -33,14 +33,17 @@ def measure_devices(context: Context, names: Sequence[str]) -> Iterator[Result]:
     A wrong value is a FAIL of its measure; the result "values" says that there was none.
     """
     by_device: dict[str, list[Result]] = {}
-    for device in context.tested.devices:
+
+    def of(device: CheckedDevice) -> Iterator[Result]:
         if spent := context.time_is_up():
             yield context.result("measures", Verdict.INCONCLUSIVE, spent, device=device.name)
-            continue
+            return
         found = by_device[device.name] = measure(context, names, device)
         yield from adopted_results(
             context, found, device.name if len(context.tested.devices) > 1 else None
         )
+
+    yield from context.compared(map(of, context.tested.devices))
     yield from peer_outliers(context, by_device)
 
 
