@@ -49,7 +49,8 @@ def digest_of(probe: Probe, seed: int = SEED) -> str:
         return digest(result)
     reference = work if isinstance(work, Summed) else work.reference
     rows = torch.arange(reference.of.a.shape[0])
-    exact = reference.of.scaled(reference.of.exact(rows), rows, torch.float32)
+    dtype = torch.int32 if probe.dtype == "int8" else torch.float32
+    exact = reference.of.scaled(reference.of.exact(rows), rows, dtype)
     return digest(exact if work is reference else exact.to(work.dtype))
 
 

@@ -306,6 +306,7 @@ def test_published_digests_are_those_of_products_in_integers() -> None:
         ("bfloat16[square,float32]", (256, 256, 512), (255, 255), 30, np.float32),
         ("float64[thin]", (8, 1024, 512), (1 << 22, 1 << 22), 100, np.float64),
         ("int8[square]", (256, 256, 512), (127, 64), 0, np.int32),
+        ("int8[full]", (256, 256, 512), (127, 127), 0, np.int32),
     ):
         a, b = drawn("a", (m, k), -left, left), drawn("b", (k, n), -right, right)
         exact = (a @ b).astype(kind)
@@ -459,6 +460,48 @@ def test_a_device_without_a_product_says_so_in_one_line(gpu, monkeypatch) -> Non
             said = probe.refuses(gpu)
             assert said.startswith(f"torch has no product of {probe.dtype} with results in ")
             assert said.endswith(" here: no kernel for")
+
+
+def test_full_int8_is_refused_where_its_sums_saturate(gpu) -> None:
+    from types import SimpleNamespace
+
+    saturating = replace(gpu.precision, saturates=frozenset({torch.int8}))
+    other = SimpleNamespace(name="old", device=gpu.device, precision=saturating)
+    other.set_float32_precision = gpu.set_float32_precision
+    refused = {each.name: each.refuses(other) for each in HERE if each.dtype == "int8"}
+    assert (
+        refused.pop("products/int8[full]")
+        == "sums of two int8 products saturate on the old backend"
+    )
+    assert not any(value for name, value in refused.items() if name.startswith("products/"))
+
+
+def test_no_float64_is_needed_for_what_is_not_float64(gpu) -> None:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class NoFloat64(TorchDispatchMode):
+        """A device that has no float64."""
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            found = func(*args, **(kwargs or {}))
+            for each in found if isinstance(found, tuple) else (found,):
+                assert getattr(each, "dtype", None) is not torch.float64, func
+            return found
+
+    tried = 0
+    for probe in HERE:
+        if probe.area not in ("products", "convolution", "attention") or probe.dtype == "float64":
+            continue
+        with NoFloat64():
+            if probe.refuses(gpu):
+                continue
+            work = probe.make(gpu, Draws(6), 1)
+            result = work.run()
+            assert work.judge(result) is None
+            wrong = work.judge(changed(result, 17, "nan"))
+        assert wrong.places.tolist() == [17]
+        tried += 1
+    assert tried > 40
 
 
 def broken(*_: object, **__: object) -> None:

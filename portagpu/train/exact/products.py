@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from portagpu.train.exact.judge import RowCheck, Wrong
     from portagpu.train.exact.probe import Work
 
+_UNSATURATED: Final = 64
+"""The largest integer of B in int8 with which CPUs without VNNI are exact: they add two products in
+16 bits that saturate (oneDNN developer guide, Nuances of int8 computations)."""
 _TRIED: Final = 32
 """Sides of the product that shows whether torch has it on a device: multiples of 16, as fp8
 needs."""
@@ -368,10 +371,12 @@ def make_single(kind: Kind, form: Form, gpu: Backend, draws: Draws, scale: int) 
     return Expected(partial(multiply, gpu, kind, left, right), expected, a.numel() + right.numel())
 
 
-def refusal(kind: Kind, gpu: Backend) -> str:
-    """Why a device has no product of that kind, in one line; empty where it has."""
+def refusal(kind: Kind, form: Form, gpu: Backend) -> str:
+    """Why a device has no such product, in one line; empty where it has."""
     import torch
 
+    if kind.name == "int8" and form.right > _UNSATURATED and torch.int8 in gpu.precision.saturates:
+        return f"sums of two int8 products saturate on the {gpu.name} backend"
     if kind.name == "tf32" and gpu.precision.tf32 is not Arithmetic.TF32:
         return f"the {gpu.name} backend multiplies float32 in {gpu.precision.tf32}, not in tf32"
     for dtype in dict.fromkeys((kind.left, kind.right, kind.result)):
@@ -437,9 +442,7 @@ _INTEGERS: Final = {
     "bfloat16": _EIGHT_BITS,
     "float16": _ELEVEN_BITS,
     **dict.fromkeys(_FP8_NAMES, _FOUR_BITS),
-    # CPUs without VNNI add two products in 16 bits that saturate: right ones are within 64 (oneDNN
-    # developer guide, Nuances of int8 computations)
-    "int8": {"square": (127, 64)},
+    "int8": {"square": (127, _UNSATURATED)},
 }
 """The largest integers of A and B by variant, that of "square" where none is stated: sums reach two
 thirds of what the accumulators keep."""
@@ -449,8 +452,9 @@ _FULL: Final = {
     "tf32": Form(256, 256, 64, 2047, 2047, terms=4),
     "float16": Form(256, 256, 64, 2047, 2047, terms=4),
     **dict.fromkeys(("float8_e4m3fn", "float8_e4m3fnuz"), Form(256, 256, 128, 15, 15, "kk")),
+    "int8": Form(256, 256, 512, 127, 127, "kk"),
 }
-"""Every significant bit of both operands is random. Integers of bfloat16 and int8 have them all."""
+"""Every significant bit of both operands is random. Other integers of bfloat16 have them all."""
 
 
 def _forms(kind: Kind) -> Iterator[tuple[str, Form]]:
@@ -477,16 +481,16 @@ def _probes() -> Iterator[Probe]:
     for kind in KINDS:
         forms = dict(_forms(kind))
         for variant, form in forms.items():
-            by = make_single if form.terms == 1 else make
-            yield _probe(kind, variant, partial(by, kind, form))
+            yield _probe(kind, variant, form)
         if kind.result in ("bfloat16", "float16"):
             # all bits of the sums
-            wide = replace(kind, result="float32")
-            yield _probe(wide, "square,float32", partial(make, wide, forms["square"]))
+            yield _probe(replace(kind, result="float32"), "square,float32", forms["square"])
 
 
-def _probe(kind: Kind, variant: str, by: Callable[[Backend, Draws, int], Work]) -> Probe:
-    return Probe(f"products/{kind.name}[{variant}]", kind.left, by, partial(refusal, kind))
+def _probe(kind: Kind, variant: str, form: Form) -> Probe:
+    by = make_single if form.terms == 1 else make
+    name = f"products/{kind.name}[{variant}]"
+    return Probe(name, kind.left, partial(by, kind, form), partial(refusal, kind, form))
 
 
 PROBES: Final = tuple(_probes())
