@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from portagpu.devices.precision import Arithmetic
+from portagpu.devices.precision import Arithmetic, Support
 from portagpu.train.exact.probe import Expected, Probe
 from portagpu.train.exact.rule import (
     ACCUMULATOR_BITS,
@@ -379,6 +379,9 @@ def refusal(kind: Kind, form: Form, gpu: Backend) -> str:
         return f"sums of two int8 products saturate on the {gpu.name} backend"
     if kind.name == "tf32" and gpu.precision.tf32 is not Arithmetic.TF32:
         return f"the {gpu.name} backend multiplies float32 in {gpu.precision.tf32}, not in tf32"
+    fp8 = kind.left.startswith("float8")
+    if fp8 and gpu.precision.support(getattr(torch, kind.left)) is not Support.NATIVE:
+        return f"the {gpu.name} backend has no instructions for {kind.left}"
     for dtype in dict.fromkeys((kind.left, kind.right, kind.result)):
         if reason := lacks(dtype, gpu):
             return reason
