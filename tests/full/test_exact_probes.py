@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from tests.conftest import Child
 
 SOURCE = """
+import os, torch
+# OMP_NUM_THREADS gives no more threads than there are cores
+torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 from portagpu.train.exact.published import published_digests
 from tests.support.exact_digests import digest_of, published
 stated = published_digests().sha256

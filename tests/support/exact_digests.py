@@ -1,7 +1,6 @@
 """Writes ``matrix/screen/digests.toml``: ``python -m tests.support.exact_digests``.
 
-Every result is judged first. Where this machine has no product in fp8, the digest is that of the
-judged float32 product, rounded to the result's dtype.
+Every result is judged first. What this machine's CPU does not compute is computed in integers.
 """
 
 from __future__ import annotations
@@ -11,9 +10,11 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 import portagpu
+from portagpu.devices.precision import Support
 from portagpu.train.exact.draws import Draws
 from portagpu.train.exact.judge import digest
 from portagpu.train.exact.probes import PROBES
+from portagpu.train.exact.products import Summed
 from portagpu.train.exact.published import AREAS, SCHEMA
 from tests.conftest import ROOT
 
@@ -40,16 +41,20 @@ def published() -> Iterable[Probe]:
 
 
 def digest_of(probe: Probe, seed: int = SEED) -> str:
-    """The digest of a judged result."""
+    """The digest of a judged result; of the exact one where this machine refuses the probe."""
     gpu = portagpu.backend("cpu")
     work = probe.make(gpu, Draws(seed), 1)
-    if probe.refuses(gpu):
-        wide = work.wide.run()
-        assert work.wide.judge(wide) is None, probe.name
-        return digest(wide.to(torch.bfloat16))
-    result = work.run()
-    assert work.judge(result) is None, probe.name
-    return digest(result)
+    support = gpu.precision.support(getattr(torch, probe.dtype))
+    fp8 = probe.dtype.startswith("float8") and support is Support.EMULATED
+    if fp8 or not probe.refuses(gpu):
+        result = work.run()
+        assert work.judge(result) is None, probe.name
+        return digest(result)
+    reference = work if isinstance(work, Summed) else work.reference
+    rows = torch.arange(reference.of.a.shape[0])
+    dtype = torch.int32 if probe.dtype == "int8" else torch.float32
+    exact = reference.of.scaled(reference.of.exact(rows), rows, dtype)
+    return digest(exact if work is reference else exact.to(work.dtype))
 
 
 if __name__ == "__main__":

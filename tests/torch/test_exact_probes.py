@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -74,9 +75,13 @@ def test_draws_keep_their_range_and_streams_differ() -> None:
 @looped("probe", HERE)
 def test_a_sound_device_passes_with_every_seed(probe, gpu) -> None:
     if refused := probe.refuses(gpu):
-        assert "by itself" in refused
-        assert probe.dtype.startswith("float8")
-    for seed in (0, 1, 2**63):
+        assert refused.startswith(("the cpu backend", "torch has no product of"))
+        assert "\n" not in refused
+        assert (
+            probe.name.startswith(("products/tf32", "products/float8")) or "float32]" in probe.name
+        )
+        return
+    for seed in (0, 2**63):
         work = probe.make(gpu, Draws(seed), 1)
         for _ in range(2):
             result = work.run()
@@ -107,6 +112,8 @@ def changed(result: torch.Tensor, place: int, how: str) -> torch.Tensor:
 @looped("probe", HERE)
 def test_one_wrong_element_is_found_with_its_place(probe, gpu) -> None:
     generator = random.Random(probe.name)  # noqa: S311 - places that can be drawn again
+    if probe.refuses(gpu):
+        return
     work = probe.make(gpu, Draws(5), 1)
     right = work.run()
     assert work.judge(right) is None
@@ -227,7 +234,6 @@ def test_memory_that_changes_under_load_is_found(gpu) -> None:
 
 
 def test_a_device_without_a_dtype_refuses_its_probes(gpu) -> None:
-    from dataclasses import replace
     from types import SimpleNamespace
 
     table = {key: value for key, value in gpu.precision.table.items() if key != torch.float64}
@@ -245,6 +251,44 @@ def test_every_exact_probe_gives_its_published_digest() -> None:
     assert {probe.name: digest_of(probe) for probe in published()} == stated.sha256
 
 
+class Reference:
+    """Draws in Python's integers, by numpy's products and powers."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def bits(self, stream: str, count: int) -> list[int]:
+        key = mix(self.seed)
+        for byte in stream.encode():
+            key = mix(key + byte + 1)
+        return [mix(key), *splitmix64(key, count - 1)]
+
+    def integers(self, stream: str, shape: tuple[int, ...], low: int, high: int) -> Any:
+        import numpy as np
+
+        count, values = int(np.prod(shape)), high - low + 1
+        if values <= 1 << 12:
+            words = self.bits(stream, -(-count // 4))
+            lanes = [word >> shift & 0xFFFF for word in words for shift in (0, 16, 32, 48)]
+            drawn = [low + (lane * values >> 16) for lane in lanes[:count]]
+        else:
+            drawn = [low + ((word >> 32) * values >> 32) for word in self.bits(stream, count)]
+        return np.array(drawn, dtype=np.int64).reshape(shape)
+
+
+def test_draws_of_few_values_take_16_bits_each() -> None:
+    reference = Reference(9)
+    for shape, low, high in (
+        ((5, 3), -7, 7),
+        ((4,), 0, 4095),
+        ((3, 3), -(2**23), 2**23),
+        ((0,), 0, 1),
+    ):
+        drawn = Draws(9).integers("x", shape, low, high)
+        assert drawn.dtype is torch.int64
+        assert drawn.tolist() == reference.integers("x", shape, low, high).tolist()
+
+
 def test_published_digests_are_those_of_products_in_integers() -> None:
     """numpy multiplies int64 by itself, and its draws are Python's integers."""
     import hashlib
@@ -254,47 +298,259 @@ def test_published_digests_are_those_of_products_in_integers() -> None:
     from portagpu.train.exact.published import published_digests
 
     stated = published_digests()
-
-    def drawn(stream: str, rows: int, columns: int, largest: int) -> Any:
-        key = mix(stated.seed)
-        for byte in stream.encode():
-            key = mix(key + byte + 1)
-        bits = [mix(key), *splitmix64(key, rows * columns - 1)]
-        width = 2 * largest + 1
-        values = [-largest + ((value >> 32) * width >> 32) for value in bits]
-        return np.array(values, dtype=np.int64).reshape(rows, columns)
-
-    for name, (m, n, k), largest, kind in (
-        ("products/float32[square]", (256, 256, 256), 255, np.float32),
-        ("products/tf32[odd]", (257, 131, 255), 255, np.float32),
-        ("products/float64[thin]", (1024, 16, 512), 1 << 21, np.float64),
-        ("products/int8[square]", (256, 256, 256), 64, np.int32),
+    drawn = Reference(stated.seed).integers
+    for name, (m, n, k), (left, right), exponents, kind in (
+        ("float32[square]", (256, 256, 512), (255, 255), 30, np.float32),
+        ("float32[square,kk]", (256, 256, 512), (2047, 31), 30, np.float32),
+        ("tf32[odd]", (131, 257, 383), (255, 255), 30, np.float32),
+        ("bfloat16[square,float32]", (256, 256, 512), (255, 255), 30, np.float32),
+        ("float64[thin]", (8, 1024, 512), (1 << 22, 1 << 22), 100, np.float64),
+        ("int8[square]", (256, 256, 512), (127, 64), 0, np.int32),
+        ("int8[full]", (256, 256, 512), (127, 127), 0, np.int32),
     ):
-        exact = drawn("a", m, k, largest) @ drawn("b", k, n, largest)
-        found = hashlib.sha256(exact.astype(kind).tobytes()).hexdigest()
-        assert found == stated.sha256[name], name
+        a, b = drawn("a", (m, k), -left, left), drawn("b", (k, n), -right, right)
+        exact = (a @ b).astype(kind)
+        if exponents:
+            rows = drawn("rows", (m, 1), -exponents, exponents)
+            exact = np.ldexp(exact, rows + drawn("columns", (1, n), -exponents, exponents))
+        found = hashlib.sha256((exact + kind(0)).tobytes()).hexdigest()
+        assert found == stated.sha256[f"products/{name}"], name
 
 
-def test_products_beyond_the_accumulator_are_refused() -> None:
+def test_products_beyond_the_rule_refuse_to_run(gpu) -> None:
     from portagpu.train.exact import products
 
-    draws = Draws(1)
-    a = draws.integers("a", (4, 4096), -255, 255)
-    b = draws.integers("b", (4096, 4), -255, 255)
-    for dtype, bits in (("bfloat16", 24), ("float8_e4m3fn", 14)):
-        assert rule.ACCUMULATOR_BITS[dtype] == bits
-        with pytest.raises(rule.NotExactError, match=f"and {bits} bits hold {2**bits}"):
-            rule.check_subset(rule.subset_bound(a, b), bits, "a product")
-        # its own operands have fewer bits there
-        found = products._random_operands(dtype, draws, 4, 4, 4096, scaled=False)
-        assert rule.subset_bound(found.a, found.b) <= 2**bits
+    kinds = {each.name: each for each in products.KINDS}
+
+    def made(name: str, form: products.Form, **changes: Any) -> str:
+        with pytest.raises(rule.NotExactError) as caught:
+            products.make(replace(kinds[name], **changes), form, gpu, Draws(1), 1)
+        return str(caught.value)
+
+    for name, bits, largest in (
+        ("bfloat16", 24, 255),
+        ("float32", 24, 255),
+        ("float8_e4m3fn", 14, 7),
+    ):
+        long = products.Form(16, 16, 4096, largest, largest)
+        said = made(name, long)
+        assert said.startswith(f"a product in {name} would not be exact: partial sums reach")
+        assert said.endswith(f"and {bits} bits hold {2**bits}")
+        products.make(kinds[name], replace(long, k=128), gpu, Draws(1), 1)
+    wide = products.Form(16, 16, 16, 3000, 1)
+    assert "has more than 11 bits" in made("tf32", wide)
+    products.make(kinds["float32"], wide, gpu, Draws(1), 1)
+    small = products.Form(16, 16, 16, 31, 31)
+    # 2**-15 is subnormal, and 31 * 2**12 is above the largest
+    assert "not in the normal range of float16" in made("float16", small, exponents=(-15, 0))
+    assert "not in the normal range of float16" in made("float16", small, exponents=(0, 12))
+    # the operands fit, and their products do not
+    assert "from 2^-16 to" in made("float16", small, exponents=(-8, -8))
+    single = products.Form(16, 16, 16, 1 << 25, 1, terms=1)
+    with pytest.raises(rule.NotExactError, match="has more than 24 bits"):
+        products.make_single(kinds["float32"], single, gpu, Draws(1), 1)
+
+
+def test_the_bound_of_partial_sums_is_never_below_them() -> None:
+    generator = random.Random(5)  # noqa: S311 - numbers that can be drawn again
+    for seed in range(30):
+        m, k, n = (generator.randrange(1, 9) for _ in range(3))
+        draws = Draws(seed)
+        a = draws.integers("a", (m, k), -generator.randrange(1, 4096), generator.randrange(4096))
+        b = draws.integers("b", (k, n), -generator.randrange(1, 4096), generator.randrange(4096))
+        products = a[:, :, None] * b[None]
+        subsets = products.clamp(min=0).sum(1), -products.clamp(max=0).sum(1)
+        assert rule.subset_bound(a, b) >= max(int(each.max()) for each in subsets)
+    # one of 1,000 elements is not zero: the largest by the sum is below the product of the norms
+    sparse = torch.zeros(1000, 1, dtype=torch.int64)
+    sparse[3] = 7
+    assert rule.subset_bound(torch.full((1, 1000), 5), sparse) == 35
+
+
+def test_every_bit_of_full_operands_is_seen_as_zero_and_one(gpu) -> None:
+    names = ("float64", "float32", "float16", "float8_e4m3fn")
+    probes = {each.name: each for each in PROBES}
+    for name in names:
+        work = probes[f"products/{name}[full]"].make(gpu, Draws(4), 1)
+        for operand in work.compute.args[2:]:
+            numbers = operand.flatten().double()
+            numbers = numbers[numbers != 0]
+            # without their powers of two; numbers of a half of the bits or less do not count
+            fraction = numbers.frexp().mantissa.abs() * 2.0 ** rule.SIGNIFICANT_BITS[name]
+            bits = fraction.to(torch.int64)
+            for place in range(rule.SIGNIFICANT_BITS[name] - 1):
+                assert set((bits >> place & 1).tolist()) == {0, 1}, (name, place)
+
+
+def test_a_wrong_reference_is_reported_as_long_as_it_is_wrong(gpu, monkeypatch) -> None:
+    from portagpu.train.exact import products
+
+    (kind,) = [each for each in products.KINDS if each.name == "bfloat16"]
+    work = products.make(kind, products.Form(32, 48, 64, 255, 255), gpu, Draws(8), 1)
+    matmul, result = torch.Tensor.__matmul__, work.run()
+
+    def wrong_in_float32(left: Any, other: Any) -> Any:
+        found = matmul(left, other)
+        if found.dtype is torch.float32:
+            found[3, 4] *= 2
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "__matmul__", wrong_in_float32)
+        for _ in range(2):
+            wrong = work.judge(result)
+            assert (wrong.count, wrong.places.tolist(), wrong.dtype) == (1, [148], "float32")
+    assert work.judge(result) is None
+
+
+def test_more_wrong_rows_than_are_located_count_too(gpu) -> None:
+    (probe,) = [each for each in HERE if each.name == "products/int8[square]"]
+    work = probe.make(gpu, Draws(2), 2)
+    result = work.run()
+    assert tuple(result.shape) == (256, 512)
+    work = probe.make(gpu, Draws(2), 4)
+    result = work.run()
+    assert tuple(result.shape) == (512, 512)
+    result[:, 5] ^= 4
+    wrong = work.judge(result)
+    assert (wrong.count, wrong.places.numel()) == (512, judge.MAX_LOCATED_ROWS)
+    assert set((wrong.places % 512).tolist()) == {5}
+
+
+def test_a_tiny_result_in_the_place_of_zero_is_wrong() -> None:
+    """Divided by its powers of two it is zero, and so would it be where numbers are flushed."""
+    rows, columns = torch.tensor([[2.0**30]]), torch.tensor([[2.0**30, 1.0]])
+    tiny = torch.tensor([[2.0**-126, 0.0]])
+    whole, bad = judge.integers_of(tiny, rows, columns)
+    assert (whole.tolist(), bad.tolist()) == ([[0, 0]], [[True, False]])
+    for wrong in (float("inf"), float("-inf"), float("nan"), 2.0**100):
+        assert judge.integers_of(torch.tensor([[wrong]]), torch.ones(1, 1), torch.ones(1, 1))[
+            1
+        ].all()
+
+
+def test_switches_of_partial_sums_are_as_before(gpu) -> None:
+    from portagpu.train.exact import products
+
+    switches = torch.backends.cuda.matmul
+    before = switches.allow_bf16_reduced_precision_reduction
+    precision = torch.get_float32_matmul_precision()
+    try:
+        switches.allow_bf16_reduced_precision_reduction = True
+        torch.set_float32_matmul_precision("high")
+        with pytest.raises(KeyError), products.exact_arithmetic(gpu):
+            assert not switches.allow_bf16_reduced_precision_reduction
+            assert torch.get_float32_matmul_precision() == "highest"
+            raise KeyError
+        assert switches.allow_bf16_reduced_precision_reduction
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        switches.allow_bf16_reduced_precision_reduction = before
+        torch.set_float32_matmul_precision(precision)
+
+
+def native_fp8(gpu: portagpu.Backend) -> Any:
+    """A device like this one that states instructions for fp8."""
+    from types import SimpleNamespace
+
+    from portagpu.devices.precision import Support
+
+    table = dict.fromkeys(
+        (getattr(torch, f"float8_{each}") for each in ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz")),
+        Support.NATIVE,
+    )
+    precision = replace(gpu.precision, table={**gpu.precision.table, **table})
+    switch = gpu.set_float32_precision
+    return SimpleNamespace(
+        name="other", device=gpu.device, precision=precision, set_float32_precision=switch
+    )
+
+
+def test_fp8_is_judged_where_a_device_states_it(gpu) -> None:
+    device = native_fp8(gpu)
+    probes = [each for each in HERE if each.dtype.startswith("float8")]
+    assert len(probes) == 22
+    for probe in probes:
+        assert probe.refuses(gpu) == f"the cpu backend has no instructions for {probe.dtype}"
+        if probe.refuses(device):
+            continue  # a CPU with which oneDNN refuses fp8
+        work = probe.make(device, Draws(5), 1)
+        result = work.run()
+        assert work.judge(result) is None, probe.name
+        wrong = work.judge(changed(result, 99, "nan"))
+        assert (wrong.count, wrong.places.tolist()) == (1, [99]), probe.name
+
+
+def test_a_device_without_a_product_says_so_in_one_line(gpu, monkeypatch) -> None:
+    def refuses(*_: object, **__: object) -> None:
+        raise NotImplementedError("no kernel for\nthis device")
+
+    device = native_fp8(gpu)
+    for name in ("_int_mm", "_scaled_mm"):
+        monkeypatch.setattr(torch, name, refuses)
+    tried = [each for each in HERE if each.name.startswith(("products/int8[s", "products/float8"))]
+    for probe in tried:
+        said = probe.refuses(device)
+        assert said.startswith(f"torch has no product of {probe.dtype} with results in ")
+        assert said.endswith(" here: no kernel for")
+    assert len(tried) == 23
+
+
+def test_full_int8_is_refused_where_its_sums_saturate(gpu) -> None:
+    other = native_fp8(gpu)
+    other.precision = replace(gpu.precision, saturates=frozenset({torch.int8}))
+    refused = {each.name: each.refuses(other) for each in HERE if each.dtype == "int8"}
+    assert (
+        refused.pop("products/int8[full]")
+        == "sums of two int8 products saturate on the other backend"
+    )
+    assert not any(value for name, value in refused.items() if name.startswith("products/"))
+
+
+def test_no_float64_is_needed_for_what_is_not_float64(gpu) -> None:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class NoFloat64(TorchDispatchMode):
+        """A device that has no float64."""
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            found = func(*args, **(kwargs or {}))
+            for each in found if isinstance(found, tuple) else (found,):
+                assert getattr(each, "dtype", None) is not torch.float64, func
+            return found
+
+    tried = 0
+    for probe in HERE:
+        if probe.area not in ("products", "convolution", "attention") or probe.dtype == "float64":
+            continue
+        with NoFloat64():
+            if probe.refuses(gpu):
+                continue
+            work = probe.make(gpu, Draws(6), 1)
+            result = work.run()
+            assert work.judge(result) is None
+            wrong = work.judge(changed(result, 17, "nan"))
+        assert wrong.places.tolist() == [17]
+        tried += 1
+    assert tried > 30
+
+
+def broken(*_: object, **__: object) -> None:
+    raise torch.OutOfMemoryError("out of memory")
+
+
+def test_memory_that_runs_out_is_no_refusal(gpu, monkeypatch) -> None:
+    monkeypatch.setattr(torch, "_int_mm", broken)
+    (probe,) = [each for each in HERE if each.name == "products/int8[square]"]
+    with pytest.raises(torch.OutOfMemoryError):
+        probe.refuses(gpu)
 
 
 def test_a_wrong_tile_is_found_whole(gpu) -> None:
     (probe,) = [each for each in HERE if each.name == "products/float32[square]"]
     work = probe.make(gpu, Draws(2), 1)
     result = work.run()
-    result[64:80, 32:48] += 1
+    result[64:80, 32:48] *= -1
     wrong = work.judge(result)
     assert wrong is not None
     rows, columns = wrong.places // 256, wrong.places % 256

@@ -1,7 +1,10 @@
-"""Attention that is exact: by selection of one row, and by the mean of a power of two of rows.
+"""Attention whose result is exact: one key wins alone, or all win equally.
 
-Where one score is more than 150 above all others, softmax is 1 there and 0 elsewhere, because
-exp(-150) is below the smallest float32. Where all are equal it is one part of their number.
+Each key is a code word. A query is the code word of one key, so that its score is 0 with that key
+and at most -192 with any other: e to that power is 0 in float32, and the result is that key's row
+of V. A winning score of 0 is exact also in kernels that compute powers of two and scale the scores
+before they subtract the largest. Where all scores are 0 and their number is a power of two, the
+result is the mean of V, which is exact too.
 """
 
 from __future__ import annotations
@@ -10,51 +13,118 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from portagpu.train.exact.probe import Expected, Probe
+from portagpu.train.exact.products import exact_arithmetic, operand
+from portagpu.train.exact.rule import SIGNIFICANT_BITS, check_operands, check_range, check_subset
 from portagpu.train.exact.vectors import lacks
 
 if TYPE_CHECKING:
+    import torch
+
     from portagpu.devices.contract import Backend
     from portagpu.train.exact.draws import Draws
     from portagpu.train.exact.probe import Work
 
-_HEADS: Final = 2
-"""Times ``scale``."""
-_TOKENS: Final = 64
-"""Also the width of a head: key n is 40 in place n, and a score 1600 / 8."""
-_PEAK: Final = 40.0
-_LARGEST: Final = {"float32": 255, "bfloat16": 3, "float16": 15}
-"""The largest value: sums of 64 have at most the bits of the dtype."""
+_HEADS: Final = 4
+_QUERIES: Final = 256
+_WIDTH: Final = 64
+"""Elements of a query, a key and a value: 10 bits of 6 elements each, one that makes the winning
+score 0, and 3 that are 0."""
+_CODE_BITS: Final = 10
+_KEYS: Final = 1 << _CODE_BITS
+_REPEATED: Final = 6
+_FACTOR: Final = 64
+"""Of a query: 64 times the scale of the scores is 16, and words differ in 12 at least."""
+_SCALE: Final = 0.25
+"""A square, because some kernels multiply both operands by its root."""
+_EXPONENTS: Final = {"float32": (-30, 30), "bfloat16": (-30, 30), "float16": (-7, 3)}
+_VALUE_BITS: Final = {"float32": 11, "bfloat16": 8, "float16": 11}
+"""Of V: kernels split float32 into two numbers of 11 bits, and not all of them keep the second."""
+_MEAN: Final = 7
+_UNPAIRED: Final = 16
+"""Values without one of the other sign: sums of at most 224 fit 8 bits."""
 
 
-def _make(variant: str, dtype: str, gpu: Backend, draws: Draws, scale: int) -> Work:
+def _codes(words: torch.Tensor) -> torch.Tensor:
+    """The code words of integers, -1 and 1, of shape (..., 60)."""
     import torch
-    from torch.nn.functional import scaled_dot_product_attention as attention
 
-    kind = getattr(torch, dtype)
-    heads, largest = _HEADS * scale, _LARGEST[dtype]
-    values = draws.integers("values", (1, heads, _TOKENS, _TOKENS), -largest, largest)
-    v = values.to(torch.float32).to(kind)
-    keys = (torch.eye(_TOKENS, device=v.device) * _PEAK).to(kind).expand(1, heads, -1, -1)
-    k = keys.contiguous()
-    if variant == "uniform":
-        q = torch.zeros_like(k)
-        mean = values.sum(2, keepdim=True).to(torch.float32) / _TOKENS
-        expected = mean.to(kind).expand_as(v).contiguous()
-    else:
-        # queries may choose one key several times
-        chosen = draws.integers("chosen", (1, heads, _TOKENS), 0, _TOKENS - 1)
-        places = chosen[..., None].expand(-1, -1, -1, _TOKENS)
-        q, expected = k.gather(2, places), v.gather(2, places)
-    return Expected(lambda: attention(q, k, v), expected, 3 * v.numel())
+    shifts = torch.arange(_CODE_BITS, device=words.device)
+    bits = (words.unsqueeze(-1) >> shifts) & 1
+    return (2 * bits - 1).repeat_interleave(_REPEATED, -1)
+
+
+def _filled(codes: torch.Tensor, last: int) -> torch.Tensor:
+    """Code words with the element that makes the winning score 0, and zeros."""
+    import torch
+
+    extra = torch.zeros((*codes.shape[:-1], _WIDTH - codes.shape[-1]), dtype=torch.int64)
+    extra[..., 0] = last
+    return torch.cat((codes, extra.to(codes.device)), -1)
+
+
+def _attend(
+    gpu: Backend, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+) -> torch.Tensor:
+    import torch
+
+    with exact_arithmetic(gpu):
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value, scale=_SCALE)
+
+
+def _selection(dtype: str, gpu: Backend, draws: Draws, scale: int) -> Work:
+    import torch
+
+    kind, heads = getattr(torch, dtype), _HEADS * scale
+    largest = (1 << _VALUE_BITS[dtype]) - 1
+    what = f"attention by selection in {dtype}"
+    words = draws.integers("words", (1, heads, _QUERIES), 0, _KEYS - 1)
+    # another order of the keys in each head: where the winner stands says nothing
+    order = draws.bits("order", (1, heads, _KEYS)).argsort(-1)
+    place = order.argsort(-1).gather(-1, words)
+    query = _FACTOR * _filled(_codes(words), -1)
+    key = _filled(_codes(order), _CODE_BITS * _REPEATED)
+    value = draws.integers("values", (1, heads, _KEYS, _WIDTH), -largest, largest)
+    for each in (query // _FACTOR, key, value):
+        check_operands(each, SIGNIFICANT_BITS[dtype], what)
+    check_subset(float(2 * _FACTOR * _CODE_BITS * _REPEATED), 24, what)
+    check_range(float(largest), _EXPONENTS[dtype], dtype, what)
+    columns = draws.integers("columns", (1, heads, 1, _WIDTH), *_EXPONENTS[dtype])
+    values = operand(value, columns, dtype)
+    expected = values.gather(2, place.unsqueeze(-1).expand(-1, -1, -1, _WIDTH))
+    queries, keys = query.to(kind), key.to(kind)
+    inputs = queries.numel() + keys.numel() + values.numel()
+    return Expected(partial(_attend, gpu, queries, keys, values), expected, inputs)
+
+
+def _uniform(dtype: str, gpu: Backend, draws: Draws, scale: int) -> Work:
+    import torch
+
+    kind, heads = getattr(torch, dtype), _HEADS * scale
+    half = _WIDTH // 2
+    what = f"attention to all keys in {dtype}"
+    query = draws.integers("queries", (1, heads, _QUERIES, half), -_MEAN, _MEAN)
+    key = draws.integers("keys", (1, heads, _KEYS, half), -_MEAN, _MEAN)
+    value = draws.integers("values", (1, heads, _KEYS // 2, _WIDTH), -_MEAN, _MEAN)
+    value = torch.cat((value, -value), 2)
+    value[:, :, :_UNPAIRED] = draws.integers("sums", (1, heads, _UNPAIRED, _WIDTH), -_MEAN, _MEAN)
+    for each in (query, key, value):
+        check_operands(each, SIGNIFICANT_BITS[dtype], what)
+    check_subset(float(_KEYS * _MEAN), 24, what)
+    # kernels for 16 bits may have weights that are only nearly equal: nothing is left to round
+    check_operands(value.sum(2), SIGNIFICANT_BITS[dtype], what)
+    # means are multiples of 2**-10
+    check_range(float(_MEAN * _KEYS), (-_CODE_BITS, 0), dtype, what)
+    mean = value.sum(2, keepdim=True).float() / _KEYS
+    expected = mean.to(kind).expand(-1, -1, _QUERIES, -1).contiguous()
+    # the second half undoes the first, so that each score is 0
+    queries, keys = torch.cat((query, -query), -1).to(kind), torch.cat((key, key), -1).to(kind)
+    values = value.to(kind)
+    inputs = queries.numel() + keys.numel() + values.numel()
+    return Expected(partial(_attend, gpu, queries, keys, values), expected, inputs)
 
 
 PROBES: Final = tuple(
-    Probe(
-        f"attention/{dtype}[{variant}]",
-        dtype,
-        partial(_make, variant, dtype),
-        partial(lacks, dtype),
-    )
-    for dtype in _LARGEST
-    for variant in ("selection", "uniform")
+    Probe(f"attention/{dtype}[{variant}]", dtype, partial(make, dtype), partial(lacks, dtype))
+    for dtype in _EXPONENTS
+    for variant, make in (("selection", _selection), ("uniform", _uniform))
 )

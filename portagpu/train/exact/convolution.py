@@ -1,4 +1,10 @@
-"""Convolutions of integers: each is a matrix product of patches and weights, judged as one."""
+"""Convolutions whose results are exact, or rounded once.
+
+Another algorithm judges them: they are patches of images times weights, a product of matrices that
+is checked row by row. A stride of 2 keeps libraries from Fourier transforms and from the larger
+Winograd transforms, whose fractions are not powers of two. The smaller ones have halves and
+quarters: the sums leave the bits for these.
+"""
 
 from __future__ import annotations
 
@@ -6,68 +12,93 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from portagpu.train.exact.probe import Probe
-from portagpu.train.exact.products import Operands, Rounded, Rows, exact_arithmetic
+from portagpu.train.exact.products import (
+    Integers,
+    Kind,
+    Summed,
+    check_sums,
+    exact_arithmetic,
+    operand,
+    rounded,
+)
 from portagpu.train.exact.rule import ACCUMULATOR_BITS, check_subset, subset_bound
 from portagpu.train.exact.vectors import lacks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import torch
 
     from portagpu.devices.contract import Backend
     from portagpu.train.exact.draws import Draws
     from portagpu.train.exact.probe import Work
 
-_IMAGES: Final = 2
-"""Times ``scale``."""
-_CHANNELS: Final = (16, 24)
-"""In and out."""
-_EDGE: Final = 20
+_IMAGES: Final = 4
+_INPUT: Final = 16
+_OUTPUT: Final = 64
+"""Channels."""
+_SIDE: Final = 33
 _KERNEL: Final = 3
-_LARGEST: Final = {"float32": 255, "bfloat16": 255, "float16": 15}
-"""The largest integer of both operands: 144 products of two of float16 are below 65,504."""
+_STRIDE: Final = 2
+_PIXEL: Final = 63
+_WEIGHT: Final = 15
+_WINOGRAD_BITS: Final = 6
+"""What its transforms of 2 by 2 results add: a factor 4 in images, and 4 in weights, with quarters
+(Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, arXiv 1509.09308)."""
+_KINDS: Final = tuple(
+    Kind(each, each, each, each, exponents)
+    for each, exponents in (
+        ("float64", (-100, 100)),
+        ("float32", (-30, 30)),
+        ("bfloat16", (-30, 30)),
+        ("float16", (-7, -5)),
+    )
+)
 
 
-def _make(dtype: str, gpu: Backend, draws: Draws, scale: int) -> Work:
-    import torch
-    from torch.nn.functional import conv2d
-
-    (into, out), largest = _CHANNELS, _LARGEST[dtype]
-    x = draws.integers("x", (_IMAGES * scale, into, _EDGE, _EDGE), -largest, largest)
-    weight = draws.integers("weight", (out, into, _KERNEL, _KERNEL), -largest, largest)
-    patches, weights = _patches(x), weight.flatten(1).t()
-    check_subset(subset_bound(patches, weights), ACCUMULATOR_BITS[dtype], f"a sum in {dtype}")
-    units = (torch.ones((length, 1), device=x.device) for length in (len(patches), out))
-    operands = Operands(patches, weights, next(units), next(units).t(), dtype)
-
-    def compute(kind: torch.dtype) -> Callable[[], torch.Tensor]:
-        left, right = (each.to(torch.float32).to(kind) for each in (x, weight))
-
-        def convolved() -> torch.Tensor:
-            with exact_arithmetic(gpu, dtype):
-                return conv2d(left, right).permute(0, 2, 3, 1).reshape(-1, out)
-
-        return convolved
-
-    if dtype == "float32":
-        return Rows(compute(torch.float32), operands, draws)
-    wide = Rows(compute(torch.float32), operands, draws)
-    return Rounded(compute(getattr(torch, dtype)), wide)
+def _patches(images: torch.Tensor) -> torch.Tensor:
+    """The pixels under the kernel at each of its places, shape (places of all images, pixels)."""
+    found = images.unfold(2, _KERNEL, _STRIDE).unfold(3, _KERNEL, _STRIDE)
+    return found.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(0, 2)
 
 
-def _patches(x: torch.Tensor) -> torch.Tensor:
-    """What each output sums over; shape (images rows columns, channels kernel kernel)."""
+def _convolve(gpu: Backend, images: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """The results as a matrix: a row for each place, a column for each output channel."""
     import torch
 
-    count = _EDGE - _KERNEL + 1
-    shifted = [
-        x[:, :, dy : dy + count, dx : dx + count] for dy in range(_KERNEL) for dx in range(_KERNEL)
-    ]
-    return torch.stack(shifted, 2).permute(0, 3, 4, 1, 2).reshape(-1, x.shape[1] * _KERNEL**2)
+    with exact_arithmetic(gpu):
+        found = torch.nn.functional.conv2d(images, weights, stride=_STRIDE)
+    return found.movedim(1, -1).flatten(0, 2)
 
 
+def _make(kind: Kind, gpu: Backend, draws: Draws, scale: int) -> Work:
+    from portagpu.train.exact.judge import RowCheck
+
+    count = _IMAGES * scale
+    images = draws.integers("images", (count, _INPUT, _SIDE, _SIDE), -_PIXEL, _PIXEL)
+    shape = (_OUTPUT, _INPUT, _KERNEL, _KERNEL)
+    weights = draws.integers("weights", shape, -_WEIGHT, _WEIGHT)
+    of_images = draws.integers("rows", (count, 1, 1, 1), *kind.exponents)
+    of_channels = draws.integers("columns", (_OUTPUT, 1, 1, 1), *kind.exponents)
+    patches, matrix = _patches(images), weights.flatten(1).t().contiguous()
+    rows = of_images.flatten().repeat_interleave(patches.shape[0] // count).unsqueeze(1)
+    columns = of_channels.reshape(1, _OUTPUT)
+    of = Integers(patches, matrix, rows, columns, RowCheck.of(patches, matrix, draws))
+    what = f"a convolution in {kind.name}"
+    check_sums(kind, of, what)
+    bits = ACCUMULATOR_BITS[kind.name] - _WINOGRAD_BITS
+    check_subset(subset_bound(of.a, of.b), bits, what)
+    images_here = operand(images, of_images, kind.left)
+    weights_here = operand(weights, of_channels, kind.right)
+    compute = partial(_convolve, gpu, images_here, weights_here)
+    return Summed(compute, of) if kind.result in _WHOLE else rounded(gpu, kind, of, compute)
+
+
+_WHOLE: Final = ("float64", "float32")
 PROBES: Final = tuple(
-    Probe(f"convolution/{dtype}[3x3]", dtype, partial(_make, dtype), partial(lacks, dtype))
-    for dtype in _LARGEST
+    Probe(
+        f"convolution/{kind.name}[3x3]",
+        kind.left,
+        partial(_make, kind),
+        partial(lacks, kind.left),
+    )
+    for kind in _KINDS
 )

@@ -20,6 +20,8 @@ _MASK: Final = (1 << 64) - 1
 _GOLDEN: Final = 0x9E3779B97F4A7C15
 _ROUNDS: Final = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 _LAST: Final = 31
+_FEW: Final = 1 << 12
+"""Values that 16 bits draw with nearly the same probability: within 1 in 16."""
 
 
 def mix(value: int) -> int:
@@ -37,7 +39,7 @@ def _signed(value: int) -> int:
 
 def _shifted(bits: torch.Tensor, shift: int) -> torch.Tensor:
     """A logical shift to the right: torch's own copies the sign."""
-    return (bits >> shift) & ((1 << (64 - shift)) - 1)
+    return (bits >> shift).bitwise_and_((1 << (64 - shift)) - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +61,28 @@ class Draws:
         for each in stream.encode():
             key = mix(key + each + 1)
         count = math.prod(shape)
-        found = torch.arange(count, dtype=torch.int64, device=self.device) * _signed(_GOLDEN)
-        found = found + _signed(key)
+        found = torch.arange(count, dtype=torch.int64, device=self.device)
+        found.mul_(_signed(_GOLDEN)).add_(_signed(key))
         for shift, factor in _ROUNDS:
-            found = (found ^ _shifted(found, shift)) * _signed(factor)
-        return (found ^ _shifted(found, _LAST)).reshape(tuple(shape))
+            found.bitwise_xor_(_shifted(found, shift)).mul_(_signed(factor))
+        return found.bitwise_xor_(_shifted(found, _LAST)).reshape(tuple(shape))
 
     def integers(self, stream: str, shape: Sequence[int], low: int, high: int) -> torch.Tensor:
-        """Integers from ``low`` to ``high``, both included, int64; at most 2**31 values."""
-        return low + ((_shifted(self.bits(stream, shape), 32) * (high - low + 1)) >> 32)
+        """Integers from ``low`` to ``high``, both included, int64; at most 2**31 values.
+
+        Up to 2**12 values take 16 bits each, four of one draw, the lowest first; others the upper
+        32 bits of a draw.
+        """
+        import torch
+
+        values, count = high - low + 1, math.prod(shape)
+        if values <= _FEW:
+            words = self.bits(stream, (-(-count // 4),)).view(torch.int16)[:count]
+            found, kept = words.to(torch.int64).bitwise_and_(0xFFFF), 16
+        else:
+            found, kept = _shifted(self.bits(stream, (count,)), 32), 32
+        return found.mul_(values).bitwise_right_shift_(kept).add_(low).reshape(tuple(shape))
 
     def odd(self, stream: str, shape: Sequence[int]) -> torch.Tensor:
         """Odd integers of 64 bits, int64."""
-        return self.bits(stream, shape) | 1
+        return self.bits(stream, shape).bitwise_or_(1)

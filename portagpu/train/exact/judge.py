@@ -121,37 +121,55 @@ def integers_of(
 
     :param found: Floating-point results, shape (m, n).
     :param row_scale: The powers of two of the rows, of the same dtype; shape (m, 1).
-    :param column_scale: Those of the columns; shape (1, n).
-    :returns: int64 of shape (m, n), with 0 where an element is not an integer in units of its
-        powers of two; bool of shape (m, n).
+    :param column_scale: Those of the columns; shape (1, n). A product of one of each is normal.
+    :returns: int64 of shape (m, n), which means nothing where an element is not an integer in units
+        of its powers of two; bool of shape (m, n).
     """
     import torch
 
-    # each power by itself: together they may leave the range
-    scaled = found / row_scale / column_scale
-    limit = 2.0**62
-    bad = ~(scaled.abs() <= limit)
-    scaled = scaled.masked_fill(bad, 0)
-    whole = scaled.to(torch.int64)
-    bad |= whole.to(scaled.dtype) != scaled
-    return whole.masked_fill(bad, 0), bad
+    power = row_scale * column_scale
+    whole = (found / power).to(torch.int64)
+    # converted back: NaN, infinity, fractions and what the division flushed to zero all differ
+    return whole, whole.to(found.dtype).mul_(power) != found
 
 
-def wrong_rows(
-    result: torch.Tensor, a: torch.Tensor, b: torch.Tensor, draws: Draws
-) -> torch.Tensor:
-    """The rows of C = A B that are wrong: those where C r and A (B r) differ, modulo 2**64.
+@dataclass(frozen=True, slots=True)
+class RowCheck:
+    """Checks each row of C = A B: C r and A (B r) have to be the same, modulo 2**64.
 
     ``r`` is a vector of random odd integers, so that a row with one wrong element always differs;
     several wrong ones, whose errors have no common factor above 2**40, cancel with a probability of
     at most 2**-23.
 
+    :param vector: r, int64 of shape (n,).
+    :param wanted: A (B r), int64 of shape (m,).
+    """
+
+    vector: torch.Tensor
+    wanted: torch.Tensor
+
+    @classmethod
+    def of(cls, a: torch.Tensor, b: torch.Tensor, draws: Draws) -> RowCheck:
+        """The check of the product of two matrices of int64, shapes (m, k) and (k, n).
+
+        :param draws: Random integers on the device of the matrices.
+        """
+        vector = draws.odd("row check", (b.shape[1],))
+        return cls(vector, multiply_modulo(a, multiply_modulo(b, vector)))
+
+    def wrong(self, result: torch.Tensor) -> torch.Tensor:
+        """The wrong rows of C, int64 of shape (m, n); bool of shape (m,)."""
+        return multiply_modulo(result, self.vector) != self.wanted
+
+
+def wrong_rows(
+    result: torch.Tensor, a: torch.Tensor, b: torch.Tensor, draws: Draws
+) -> torch.Tensor:
+    """The indices of the rows of C = A B that are wrong (``RowCheck``), int64.
+
     :param result: C, int64 of shape (m, n).
     :param a: int64 of shape (m, k).
     :param b: int64 of shape (k, n).
     :param draws: Random integers on the device of the result.
-    :returns: The indices of the wrong rows, int64.
     """
-    vector = draws.odd("row check", (b.shape[1],))
-    wanted = multiply_modulo(a, multiply_modulo(b, vector))
-    return (multiply_modulo(result, vector) != wanted).nonzero().flatten()
+    return RowCheck.of(a, b, draws).wrong(result).nonzero().flatten()

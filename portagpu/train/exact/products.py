@@ -1,24 +1,26 @@
-"""Matrix products of integers times powers of two; every element is judged in exact integers.
+"""Matrix products whose results are exact, or rounded once, in each format that a device has.
 
-Results of 32 and 64 bits are judged by rows, modulo 2**64: no reference product is needed. Results
-of 16 bits are the exact sum rounded once, and are compared with the float32 product of the same
-operands, which is judged by rows too.
+Operands are integers times a power of two for each row of A and each column of B. Results in
+float32, float64 and int32 are judged by the row check alone. Those in 16 bits are the exact sums,
+rounded once: they are compared with the float32 product of the same integers on the same device,
+which the row check judges.
 """
 
 from __future__ import annotations
 
+import math
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from portagpu.base.text import error_line
-from portagpu.train.exact import judge
+from portagpu.devices.precision import Arithmetic, Support
 from portagpu.train.exact.probe import Expected, Probe
 from portagpu.train.exact.rule import (
     ACCUMULATOR_BITS,
     SIGNIFICANT_BITS,
     check_operands,
+    check_range,
     check_subset,
     powers_of_two,
     subset_bound,
@@ -29,298 +31,469 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import torch
+    from numpy import int64
+    from numpy.typing import NDArray
 
     from portagpu.devices.contract import Backend
     from portagpu.train.exact.draws import Draws
-    from portagpu.train.exact.judge import Wrong
+    from portagpu.train.exact.judge import RowCheck, Wrong
     from portagpu.train.exact.probe import Work
 
-_FP8: Final = ("float8_e4m3fn", "float8_e4m3fnuz")
-_SHAPES: Final = {"square": (256, 256, 256), "thin": (1024, 16, 512), "odd": (257, 131, 255)}
-"""(m, n, k); ``scale`` multiplies m. Products of 8 bits take multiples of 16 alone."""
-_LAYOUTS: Final = {"square": "kn", "square,kk": "kk", "square,mn": "mn"}
-"""The index along which A and the one along which B is contiguous."""
-_VALUES: Final = {
-    "float64": 1 << 21,
-    "float32": 255,
-    "tf32": 255,
-    "bfloat16": 255,
-    "float16": 255,
-    **dict.fromkeys(_FP8, 7),
-    "int8": 64,
-}
-"""The largest integer of both operands. int8 on x86 CPUs without VNNI adds pairs of products in
-16 bits, which saturate where one operand is beyond 64 (oneDNN developer guide, Nuances of int8
-computations)."""
-_EXPONENTS: Final = {"float64": 60, "float32": 30, "tf32": 30, "bfloat16": 30}
-"""Of the powers of two of scaled rows and columns, at most: products stay in the normal range."""
-_HALF_EXPONENTS: Final = (-5, -4)
-"""Of all rows and columns in float16, whose largest number is 65,504: sums below 2**24 fit."""
-_SWITCHES: Final = (
-    "allow_bf16_reduced_precision_reduction",
-    "allow_fp16_reduced_precision_reduction",
-    "allow_fp16_accumulation",
-)
-"""torch's switches under which partial sums may be rounded to 16 bits."""
-_SPARSE: Final = {"float64": 1, "float32": 1, "float16": 4}
-"""Terms of each element of a product of full mantissas: a single one is rounded once (IEEE 754),
-and four of 22 bits are exact in 24."""
+_UNSATURATED: Final = 64
+"""The largest integer of B in int8 with which CPUs without VNNI are exact: they add two products in
+16 bits that saturate (oneDNN developer guide, Nuances of int8 computations)."""
+_TRIED: Final = 32
+"""Sides of the product that shows whether torch has it on a device: multiples of 16, as fp8
+needs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Operands:
-    """A of shape (m, k) and B of (k, n) as integers, and the powers of two of rows and columns."""
+class Form:
+    """The operands of a product, A of shape (m, k) and B of shape (k, n).
+
+    :param left: The largest magnitude of an integer of A.
+    :param right: That of B.
+    :param layout: The index along which A and the one along which B is contiguous.
+    :param terms: How many elements of each column of B are not zero; 0 for all.
+    """
+
+    m: int
+    n: int
+    k: int
+    left: int
+    right: int
+    layout: str = "kn"
+    terms: int = 0
+
+    def times(self, scale: int) -> Form:
+        """One with ``scale`` times as many results, as square as that allows."""
+        rows = max(each for each in range(1, math.isqrt(scale) + 1) if scale % each == 0)
+        return replace(self, m=self.m * rows, n=self.n * (scale // rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A format of operands, and what its products are written in.
+
+    :param name: As probes have it: "tf32" is an arithmetic of float32.
+    :param left: torch's name of A's format.
+    :param right: torch's name of B's format.
+    :param result: torch's name of the format of the results.
+    :param exponents: From which to which power of two rows and columns are scaled.
+    """
+
+    name: str
+    left: str
+    right: str
+    result: str
+    exponents: tuple[int, int] = (0, 0)
+
+    @property
+    def bits(self) -> tuple[int, int]:
+        """The significant bits that products keep of A's and of B's elements."""
+        by_name = SIGNIFICANT_BITS.get(self.name)
+        return by_name or SIGNIFICANT_BITS[self.left], by_name or SIGNIFICANT_BITS[self.right]
+
+
+@dataclass(frozen=True, slots=True)
+class Integers:
+    """The integers of A and B, their powers of two, and their check; on the device.
+
+    :param a: int64 of shape (m, k).
+    :param b: int64 of shape (k, n).
+    :param rows: The exponents of A's rows, int64 of shape (m, 1).
+    :param columns: Those of B's columns, int64 of shape (1, n).
+    """
 
     a: torch.Tensor
     b: torch.Tensor
     rows: torch.Tensor
     columns: torch.Tensor
-    dtype: str
-
-    def left(self, kind: torch.dtype, layout: str = "k") -> torch.Tensor:
-        """A in a dtype, contiguous along that index."""
-        found = (self.a.to(self.rows.dtype) * self.rows).to(kind)
-        return found if layout == "k" else found.t().contiguous().t()
-
-    def right(self, kind: torch.dtype, layout: str = "n") -> torch.Tensor:
-        """B in a dtype, contiguous along that index."""
-        found = (self.b.to(self.columns.dtype) * self.columns).to(kind)
-        return found if layout == "n" else found.t().contiguous().t()
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """A product whose exact sums fit its result: judged by rows."""
-
-    compute: Callable[[], torch.Tensor]
-    operands: Operands
-    draws: Draws
-
-    @property
-    def results(self) -> int:
-        """m n."""
-        return self.operands.a.shape[0] * self.operands.b.shape[1]
+    check: RowCheck
 
     @property
     def inputs(self) -> int:
-        """m k + k n."""
-        return self.operands.a.numel() + self.operands.b.numel()
+        """How many elements the operands have."""
+        return self.a.numel() + self.b.numel()
+
+    def exact(self, rows: torch.Tensor) -> NDArray[int64]:
+        """Rows of A B, computed on the host; ``rows`` are their indices."""
+        # not by torch: its products may be what is broken, where the host is the device
+        found: NDArray[int64] = self.a[rows].cpu().numpy() @ self.b.cpu().numpy()
+        return found
+
+    def scaled(self, exact: NDArray[int64], rows: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Those rows times their powers of two, as a result has them, on the host."""
+        import numpy
+        import torch
+
+        found = torch.from_numpy(exact).to(dtype)
+        if not dtype.is_floating_point:
+            return found
+        exponents = self.rows[rows].cpu().numpy() + self.columns.cpu().numpy()
+        return torch.from_numpy(numpy.ldexp(found.numpy(), exponents))
+
+
+@dataclass(frozen=True, slots=True)
+class Summed:
+    """A product whose every result is an exact integer times a power of two."""
+
+    compute: Callable[[], torch.Tensor]
+    of: Integers
+
+    @property
+    def results(self) -> int:
+        """The number of elements of A B."""
+        return self.of.a.shape[0] * self.of.b.shape[1]
+
+    @property
+    def inputs(self) -> int:
+        """The number of elements of A and B."""
+        return self.of.inputs
 
     def run(self) -> torch.Tensor:
-        """Compute once."""
+        """Multiply once."""
         return self.compute()
 
     def judge(self, result: torch.Tensor) -> Wrong | None:
-        """The wrong elements, of the first rows that have any."""
-        import torch
+        """The wrong elements; those of at most ``MAX_LOCATED_ROWS`` rows have their places."""
+        from portagpu.train.exact.judge import integers_of
 
-        given = self.operands
+        of = self.of
         if result.is_floating_point():
-            whole, bad = judge.integers_of(result, given.rows, given.columns)
-            wrong = judge.wrong_rows(whole, given.a, given.b, self.draws)
-            rows = torch.unique(torch.cat([wrong, bad.any(1).nonzero().flatten()]))
+            dtype = str(result.dtype).removeprefix("torch.")
+            scales = powers_of_two(of.rows, dtype), powers_of_two(of.columns, dtype)
+            whole, bad = integers_of(result, *scales)
+            wrong = of.check.wrong(whole).logical_or_(bad.any(1))
         else:
-            rows = judge.wrong_rows(result.to(torch.int64), given.a, given.b, self.draws)
-        if not rows.numel():
+            wrong = of.check.wrong(result)
+        if not bool(wrong.any()):
             return None
-        chosen = rows[: judge.MAX_LOCATED_ROWS].cpu()
-        # on the host, in integers: torch multiplies int64 there
-        exact = given.a.cpu()[chosen] @ given.b.cpu()
-        if result.is_floating_point():
-            wide = exact.to(given.rows.dtype) * given.rows.cpu()[chosen] * given.columns.cpu()
-            exact = wide.to(result.dtype)
-        return judge.differences_of_rows(result, chosen, exact.to(result.dtype))
+        return _located(result, of, wrong.nonzero().flatten())
 
 
 @dataclass(slots=True)
 class Rounded:
-    """A product with a result of 16 bits: the float32 product of the same operands, rounded."""
+    """A product whose results are exact sums, rounded once.
+
+    :param reference: The same product in float32, which is exact. It runs before the first
+        judgement, and again as long as it is wrong itself.
+    :param dtype: What the results are rounded to.
+    """
 
     compute: Callable[[], torch.Tensor]
-    wide: Rows
+    reference: Summed
+    dtype: torch.dtype
     _expected: torch.Tensor | None = field(default=None, init=False)
 
     @property
     def results(self) -> int:
-        """m n."""
-        return self.wide.results
+        """The number of elements of A B."""
+        return self.reference.results
 
     @property
     def inputs(self) -> int:
-        """m k + k n."""
-        return self.wide.inputs
+        """The number of elements of A and B."""
+        return self.reference.inputs
 
     def run(self) -> torch.Tensor:
-        """Compute once."""
+        """Multiply once."""
         return self.compute()
 
     def judge(self, result: torch.Tensor) -> Wrong | None:
-        """The wrong elements; of the float32 product, where that is wrong."""
+        """The elements whose bits are not as expected; of the reference, where it is wrong."""
+        from portagpu.train.exact.judge import differences
+
         if self._expected is None:
-            wide = self.wide.run()
-            wrong = self.wide.judge(wide)
+            found = self.reference.run()
+            wrong = self.reference.judge(found)
             if wrong is not None:
                 return wrong
-            self._expected = wide.to(result.dtype)
-        return judge.differences(result, self._expected)
+            self._expected = found.to(self.dtype)
+        return differences(result, self._expected)
+
+
+def _located(result: torch.Tensor, of: Integers, rows: torch.Tensor) -> Wrong:
+    """The wrong elements of wrong rows, the first of which are computed again on the host."""
+    from portagpu.train.exact.judge import MAX_LOCATED_ROWS, differences_of_rows
+
+    chosen = rows[:MAX_LOCATED_ROWS]
+    exact = of.scaled(of.exact(chosen), chosen, result.dtype)
+    wrong = differences_of_rows(result, chosen.cpu(), exact)
+    # each further row has one wrong element or more
+    return replace(wrong, count=wrong.count + int(rows.numel() - chosen.numel()))
+
+
+def integers(draws: Draws, form: Form, exponents: tuple[int, int]) -> Integers:
+    """Draw the operands of a product."""
+    from portagpu.train.exact.judge import RowCheck
+
+    a = _drawn(draws, "a", (form.m, form.k), form.left)
+    if form.terms:
+        import torch
+
+        block = form.k // form.terms
+        values = _drawn(draws, "b", (form.terms, 1, form.n), form.right)
+        places = draws.integers("places", (form.terms, 1, form.n), 0, block - 1)
+        empty = torch.zeros((form.terms, block, form.n), dtype=torch.int64, device=a.device)
+        b = empty.scatter_(1, places, values).flatten(0, 1)
+        a = a[:, : b.shape[0]]
+    else:
+        b = _drawn(draws, "b", (form.k, form.n), form.right)
+    rows = draws.integers("rows", (form.m, 1), *exponents)
+    columns = draws.integers("columns", (1, form.n), *exponents)
+    return Integers(a, b, rows, columns, RowCheck.of(a, b, draws))
+
+
+def _drawn(draws: Draws, stream: str, shape: tuple[int, ...], largest: int) -> torch.Tensor:
+    """Integers of up to that magnitude, and one of exactly it less."""
+    if largest < 1 << 30:
+        return draws.integers(stream, shape, -largest, largest)
+    # the upper bits of a draw, with its sign
+    return draws.bits(stream, shape) >> (63 - largest.bit_length())
+
+
+def check_sums(kind: Kind, of: Integers, what: str) -> None:
+    """Raise NotExactError unless the sums of the product of these integers are exact."""
+    operands = (of.a, kind.left, kind.bits[0]), (of.b, kind.right, kind.bits[1])
+    bound = subset_bound(of.a, of.b)
+    for each, _, bits in operands:
+        check_operands(each, bits, what)
+    by_name = ACCUMULATOR_BITS.get(kind.name)
+    check_subset(bound, by_name or ACCUMULATOR_BITS[kind.left], what)
+    if kind.result == "int32":
+        return
+    for each, dtype, _ in operands:
+        check_range(float(each.abs().max()), kind.exponents, dtype, what)
+    low, high = kind.exponents
+    check_range(bound, (2 * low, 2 * high), kind.result, what)
+
+
+def operand(values: torch.Tensor, exponents: torch.Tensor, dtype: str) -> torch.Tensor:
+    """Integers times powers of two in a format that holds them exactly."""
+    import torch
+
+    kind = getattr(torch, dtype)
+    if not kind.is_floating_point:
+        return values.to(kind)
+    base = "float64" if dtype == "float64" else "float32"
+    return values.to(getattr(torch, base)).mul_(powers_of_two(exponents, base)).to(kind)
+
+
+def laid_out(matrix: torch.Tensor, along_rows: bool) -> torch.Tensor:
+    """The same matrix, contiguous along its rows or along its columns."""
+    return matrix.contiguous() if along_rows else matrix.t().contiguous().t()
 
 
 @contextmanager
-def exact_arithmetic(gpu: Backend, dtype: str) -> Iterator[None]:
-    """float32 as it is meant, and no partial sums in 16 bits; as before at the end."""
+def exact_arithmetic(gpu: Backend, mode: str = "ieee") -> Iterator[None]:
+    """Inside the block no partial sum is rounded to 16 bits; float32 products are in ``mode``."""
     import torch
 
     switches = torch.backends.cuda.matmul
-    before = {name: getattr(switches, name) for name in _SWITCHES if hasattr(switches, name)}
-    try:
-        for name in before:
-            setattr(switches, name, False)
-        with gpu.set_float32_precision("tf32" if dtype == "tf32" else "ieee"):
+    names = (
+        "allow_bf16_reduced_precision_reduction",
+        "allow_fp16_reduced_precision_reduction",
+        "allow_fp16_accumulation",
+    )
+    before = {each: getattr(switches, each) for each in names}
+    with gpu.set_float32_precision(mode):
+        try:
+            for each in names:
+                setattr(switches, each, False)
             yield
-    finally:
-        for name, value in before.items():
-            setattr(switches, name, value)
+        finally:
+            for each, value in before.items():
+                setattr(switches, each, value)
 
 
-def _random_operands(dtype: str, draws: Draws, m: int, n: int, k: int, scaled: bool) -> Operands:
-    """Integers of the whole range that the rule allows, and powers of two where they are scaled."""
-    largest = _VALUES[dtype]
-    bits = ACCUMULATOR_BITS[dtype]
-    # the mean square of uniform integers from -v to v is v (v + 1) / 3
-    while largest > 1 and k * largest * (largest + 1) / 3 > 2**bits / 1.1:
-        largest //= 2
-    a = draws.integers("a", (m, k), -largest, largest)
-    b = draws.integers("b", (k, n), -largest, largest)
-    check_operands(a, SIGNIFICANT_BITS[dtype], f"a product in {dtype}")
-    check_subset(subset_bound(a, b), bits, f"a product in {dtype}")
-    return _with_powers(dtype, draws, a, b, scaled)
-
-
-def _with_powers(
-    dtype: str, draws: Draws, a: torch.Tensor, b: torch.Tensor, scaled: bool
-) -> Operands:
-    most = _EXPONENTS.get(dtype, 0) if scaled else 0
-    rows = draws.integers("row powers", (a.shape[0], 1), -most, most)
-    columns = draws.integers("column powers", (1, b.shape[1]), -most, most)
-    if dtype == "float16":
-        rows, columns = rows + _HALF_EXPONENTS[0], columns + _HALF_EXPONENTS[1]
-    return Operands(a, b, powers_of_two(rows, dtype), powers_of_two(columns, dtype), dtype)
-
-
-def _multiply(gpu: Backend, dtype: str, given: Operands, layout: str) -> Callable[[], torch.Tensor]:
-    """A B by torch's product for that dtype."""
+def multiply(
+    gpu: Backend, kind: Kind, left: torch.Tensor, right: torch.Tensor, result: str = ""
+) -> torch.Tensor:
+    """A B of operands in these formats, with exact sums."""
     import torch
 
-    if dtype == "int8":
-        left, right = given.a.to(torch.int8), given.b.to(torch.int8).t().contiguous().t()
-        return lambda: torch._int_mm(left, right)
-    kind = torch.float32 if dtype == "tf32" else getattr(torch, dtype)
-    if dtype in _FP8:
-        left, right = given.left(kind), given.right(kind, "k")
-        one = torch.ones((), device=left.device)
-        return lambda: torch._scaled_mm(left, right, one, one, out_dtype=torch.bfloat16)
-    left, right = given.left(kind, layout[0]), given.right(kind, layout[1])
-
-    def multiplied() -> torch.Tensor:
-        with exact_arithmetic(gpu, dtype):
-            return left @ right
-
-    return multiplied
+    with exact_arithmetic(gpu, "tf32" if kind.name == "tf32" else "ieee"):
+        if kind.left == "int8":
+            return torch._int_mm(left, right)
+        if kind.left.startswith("float8"):
+            one = torch.ones((), device=left.device)
+            out = getattr(torch, kind.result)
+            return torch._scaled_mm(left, right, one, one, out_dtype=out)
+        if kind.left != kind.result:
+            return torch.mm(left, right, out_dtype=getattr(torch, kind.result))
+        return left @ right
 
 
-def _work(gpu: Backend, draws: Draws, dtype: str, given: Operands, layout: str) -> Work:
-    """The product, with who judges it."""
-    compute = _multiply(gpu, dtype, given, layout)
-    if dtype in ("float64", "float32", "tf32", "int8"):
-        return Rows(compute, given, draws)
-    return Rounded(compute, Rows(_multiply(gpu, "float32", given, "kn"), given, draws))
-
-
-def _make(variant: str, dtype: str, gpu: Backend, draws: Draws, scale: int) -> Work:
-    shape, _, along = variant.partition(",")
-    m, n, k = _SHAPES[shape]
-    layout = along if along in _LAYOUTS.values() else "kn"
-    given = _random_operands(dtype, draws, m * scale, n, k, along == "scaled")
-    return _work(gpu, draws, dtype, given, layout)
-
-
-def _make_full(dtype: str, gpu: Backend, draws: Draws, scale: int) -> Work:
-    """All bits of the fraction in both operands; few terms, so that no sum is rounded twice."""
+def rounded(gpu: Backend, kind: Kind, of: Integers, compute: Callable[[], torch.Tensor]) -> Rounded:
+    """Work whose results are the exact sums, rounded once to the format of the results."""
     import torch
 
-    m, n, k = _SHAPES["square"]
-    m *= scale
-    bits, terms = SIGNIFICANT_BITS[dtype], _SPARSE[dtype]
-    a = _full(draws.bits("a", (m, k)), bits)
-    # each column of B has that many terms, one in each part of k
-    part = k // terms
-    places = draws.integers("places", (terms, n), 0, part - 1)
-    places = places + torch.arange(terms, device=places.device)[:, None] * part
-    chosen = _full(draws.bits("b", (terms, n)), bits)
-    b = torch.zeros((k, n), dtype=torch.int64, device=a.device).scatter(0, places, chosen)
-    if terms > 1:
-        check_subset(terms * 4.0**bits, ACCUMULATOR_BITS[dtype], f"a product in {dtype}")
-        return _work(gpu, draws, dtype, _with_powers(dtype, draws, a, b, scaled=False), "kn")
-    given = _with_powers(dtype, draws, a, b, scaled=True)
-    kind = getattr(torch, dtype)
-    left, right = given.left(kind), given.right(kind)
-    # one term: each element is one product, rounded once
-    expected = left[:, places[0]] * right.gather(0, places[:1])
-    return Expected(_multiply(gpu, dtype, given, "kn"), expected, a.numel() + terms * n)
+    # with few bits the matrix unit's own format of float32 is exact, and faster
+    fast = gpu.precision.tf32 is Arithmetic.TF32 and max(kind.bits) <= SIGNIFICANT_BITS["tf32"]
+    wide = Kind("tf32" if fast else "float32", "float32", "float32", "float32", kind.exponents)
+    left, right = operand(of.a, of.rows, "float32"), operand(of.b, of.columns, "float32")
+    reference = Summed(partial(multiply, gpu, wide, left, right), of)
+    return Rounded(compute, reference, getattr(torch, kind.result))
 
 
-def _full(random: torch.Tensor, bits: int) -> torch.Tensor:
-    """Odd integers of that many bits, of either sign."""
-    return (random >> 63 | 1) * (random & ((1 << bits) - 1) | 1)
+def make(kind: Kind, form: Form, gpu: Backend, draws: Draws, scale: int) -> Work:
+    """A product of that kind; raises NotExactError where its sums may not be exact."""
+    form = form.times(scale)
+    of = integers(draws, form, kind.exponents)
+    left = laid_out(operand(of.a, of.rows, kind.left), form.layout[0] == "k")
+    right = laid_out(operand(of.b, of.columns, kind.right), form.layout[1] == "n")
+    compute = partial(multiply, gpu, kind, left, right)
+    check_sums(kind, of, f"a product in {kind.name}")
+    if kind.result in ("float32", "float64", "int32"):
+        return Summed(compute, of)
+    return rounded(gpu, kind, of, compute)
 
 
-def _refuses(dtype: str, gpu: Backend) -> str:
+def make_single(kind: Kind, form: Form, gpu: Backend, draws: Draws, scale: int) -> Work:
+    """A product with one term in each sum: two numbers of all bits, multiplied and rounded once."""
+    form = form.times(scale)
+    a = _drawn(draws, "a", (form.m, form.k), form.left)
+    values = _drawn(draws, "b", (1, form.n), form.right)
+    what = f"a product of one term in {kind.name}"
+    for each, bits in zip((a, values), kind.bits, strict=True):
+        check_operands(each, bits, what)
+        check_range(float(1 << bits), kind.exponents, kind.left, what)
+    low, high = kind.exponents
+    check_range(2.0 ** sum(kind.bits), (2 * low, 2 * high), kind.result, what)
+    places = draws.integers("places", (1, form.n), 0, form.k - 1)
+    rows = draws.integers("rows", (form.m, 1), low, high)
+    columns = draws.integers("columns", (1, form.n), low, high)
+    left, terms = operand(a, rows, kind.left), operand(values, columns, kind.right)
+    right = terms.new_zeros((form.k, form.n)).scatter_(0, places, terms)
+    expected = left[:, places[0]] * terms
+    left, right = laid_out(left, form.layout[0] == "k"), laid_out(right, form.layout[1] == "n")
+    return Expected(partial(multiply, gpu, kind, left, right), expected, a.numel() + right.numel())
+
+
+def refusal(kind: Kind, form: Form, gpu: Backend) -> str:
+    """Why a device has no such product, in one line; empty where it has."""
     import torch
 
-    if dtype == "int8":
-        return _refused(lambda: torch._int_mm(*_ones(gpu, torch.int8)), "int8")
-    if dtype in _FP8:
-        fp8, kind = gpu.precision.fp8, getattr(torch, dtype)
-        if fp8 is None or kind != fp8.e4m3:
-            return f"the {gpu.name} backend does not multiply {dtype} by itself"
-        one = torch.ones((), device=gpu.device)
-        given = (*_ones(gpu, kind), one, one)
-        return _refused(lambda: torch._scaled_mm(*given, out_dtype=torch.bfloat16), dtype)
-    return lacks("float32" if dtype == "tf32" else dtype, gpu)
-
-
-def _ones(gpu: Backend, kind: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    import torch
-
-    ones = torch.ones((32, 32), device=gpu.device).to(kind)
-    return ones, ones.t()
-
-
-def _refused(product: Callable[[], object], dtype: str) -> str:
-    """Why torch refuses a product; empty if it runs."""
+    if kind.name == "int8" and form.right > _UNSATURATED and torch.int8 in gpu.precision.saturates:
+        return f"sums of two int8 products saturate on the {gpu.name} backend"
+    if kind.name == "tf32" and gpu.precision.tf32 is not Arithmetic.TF32:
+        return f"the {gpu.name} backend multiplies float32 in {gpu.precision.tf32}, not in tf32"
+    fp8 = kind.left.startswith("float8")
+    if fp8 and gpu.precision.support(getattr(torch, kind.left)) is not Support.NATIVE:
+        return f"the {gpu.name} backend has no instructions for {kind.left}"
+    for dtype in dict.fromkeys((kind.left, kind.right, kind.result)):
+        if reason := lacks(dtype, gpu):
+            return reason
+    if kind.left == kind.right == kind.result:
+        return ""
+    # no list says which of these products torch has for a device
+    ones = [
+        torch.ones((_TRIED, _TRIED), device=gpu.device).to(getattr(torch, each))
+        for each in (kind.left, kind.right)
+    ]
     try:
-        product()
+        multiply(gpu, kind, ones[0], ones[1].t())
+    except (torch.OutOfMemoryError, torch.AcceleratorError):
+        raise
     except (RuntimeError, TypeError, ValueError) as error:
-        return f"torch has no product in {dtype} here: {error_line(error)}"
+        first = str(error).partition("\n")[0].partition(". ")[0]
+        return f"torch has no product of {kind.left} with results in {kind.result} here: {first}"
     return ""
 
 
-def _probe(dtype: str, variant: str, make: Callable[[Backend, Draws, int], Work]) -> Probe:
-    return Probe(f"products/{dtype}[{variant}]", dtype, make, partial(_refuses, dtype))
+_SCALED: Final = (-30, 30)
+_HALF: Final = (-7, -5)
+"""Rows and columns of float16: results of 1 and of 24 bits are normal numbers."""
+_FP8: Final = (-6, 3)
+_FP8_NAMES: Final = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
+KINDS: Final = (
+    Kind("float64", "float64", "float64", "float64", (-100, 100)),
+    Kind("float32", "float32", "float32", "float32", _SCALED),
+    Kind("tf32", "float32", "float32", "float32", _SCALED),
+    Kind("bfloat16", "bfloat16", "bfloat16", "bfloat16", _SCALED),
+    Kind("float16", "float16", "float16", "float16", _HALF),
+    # products of two matrices of e5m2 exist nowhere
+    *(
+        Kind(left, left, right, "bfloat16", _FP8)
+        for left, right in (
+            ("float8_e4m3fn", "float8_e4m3fn"),
+            ("float8_e5m2", "float8_e4m3fn"),
+            ("float8_e4m3fnuz", "float8_e4m3fnuz"),
+            ("float8_e5m2fnuz", "float8_e4m3fnuz"),
+        )
+    ),
+    Kind("int8", "int8", "int8", "int32"),
+)
+_ELEVEN_BITS: Final = {
+    "square": (255, 255),
+    "square,kk": (2047, 31),
+    "square,mn": (31, 2047),
+    "deep": (63, 63),
+}
+_EIGHT_BITS: Final = {"square": (255, 255), "deep": (63, 63)}
+_FOUR_BITS: Final = {"square": (7, 7), "deep": (3, 1)}
+_INTEGERS: Final = {
+    "float64": {
+        "square": (1 << 22, 1 << 22),
+        "square,kk": (1 << 26, 1 << 18),
+        "square,mn": (1 << 18, 1 << 26),
+        "deep": (1 << 20, 1 << 20),
+    },
+    "float32": _ELEVEN_BITS,
+    "tf32": _ELEVEN_BITS,
+    "bfloat16": _EIGHT_BITS,
+    "float16": _ELEVEN_BITS,
+    **dict.fromkeys(_FP8_NAMES, _FOUR_BITS),
+    "int8": {"square": (127, _UNSATURATED)},
+}
+"""The largest integers of A and B by variant, that of "square" where none is stated: sums reach two
+thirds of what the accumulators keep."""
+_FULL: Final = {
+    "float64": Form(256, 256, 64, (1 << 53) - 1, (1 << 53) - 1, terms=1),
+    "float32": Form(256, 256, 64, (1 << 24) - 1, (1 << 24) - 1, terms=1),
+    "tf32": Form(256, 256, 64, 2047, 2047, terms=4),
+    "float16": Form(256, 256, 64, 2047, 2047, terms=4),
+    **dict.fromkeys(("float8_e4m3fn", "float8_e4m3fnuz"), Form(256, 256, 128, 15, 15, "kk")),
+    "int8": Form(256, 256, 512, 127, 127, "kk"),
+}
+"""Every significant bit of both operands is random. Other integers of bfloat16 have them all."""
+
+
+def _forms(kind: Kind) -> Iterator[tuple[str, Form]]:
+    """The operands of the probes of a kind, each with its variant's name."""
+    largest = _INTEGERS[kind.name]
+    # libraries take int8 and fp8 in this layout and in multiples of 16 alone
+    aligned = kind.left.startswith(("int8", "float8"))
+    square, usual = (256, 256, 512), "kk" if aligned else "kn"
+    shapes = {
+        "square": (*square, usual),
+        **({} if aligned else {f"square,{layout}": (*square, layout) for layout in ("kk", "mn")}),
+        "thin": (32 if aligned else 8, 1024, 512, usual),
+        "odd": (*((144, 272, 400) if aligned else (131, 257, 383)), usual),
+        # sums that libraries split
+        "deep": (64, 64, 4096 if aligned else 8192, usual),
+    }
+    for variant, (m, n, k, layout) in shapes.items():
+        yield variant, Form(m, n, k, *largest.get(variant, largest["square"]), layout)
+    if kind.name in _FULL:
+        yield "full", _FULL[kind.name]
 
 
 def _probes() -> Iterator[Probe]:
-    wide = ("float64", "float32", "tf32", "bfloat16", "float16")
-    for dtype in wide:
-        for variant in (*_LAYOUTS, "thin", "odd"):
-            yield _probe(dtype, variant, partial(_make, variant, dtype))
-        if dtype in _EXPONENTS:
-            yield _probe(dtype, "square,scaled", partial(_make, "square,scaled", dtype))
-        if dtype in _SPARSE:
-            yield _probe(dtype, "full", partial(_make_full, dtype))
-    for dtype in (*_FP8, "int8"):
-        for variant in ("square", "thin"):
-            yield _probe(dtype, variant, partial(_make, variant, dtype))
+    for kind in KINDS:
+        forms = dict(_forms(kind))
+        for variant, form in forms.items():
+            yield _probe(kind, variant, form)
+        if kind.result in ("bfloat16", "float16"):
+            # all bits of the sums
+            yield _probe(replace(kind, result="float32"), "square,float32", forms["square"])
+
+
+def _probe(kind: Kind, variant: str, form: Form) -> Probe:
+    by = make_single if form.terms == 1 else make
+    name = f"products/{kind.name}[{variant}]"
+    return Probe(name, kind.left, partial(by, kind, form), partial(refusal, kind, form))
 
 
 PROBES: Final = tuple(_probes())

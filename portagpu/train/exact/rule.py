@@ -40,7 +40,9 @@ EXPONENTS: Final = {
     "bfloat16": (-126, 127),
     "float16": (-14, 15),
     "float8_e4m3fn": (-6, 8),
+    "float8_e4m3fnuz": (-7, 7),
     "float8_e5m2": (-14, 15),
+    "float8_e5m2fnuz": (-15, 15),
 }
 """The exponents of the smallest and largest normal numbers of a format. Subnormal ones may be
 flushed to zero (16 bits on CDNA 2)."""
@@ -66,16 +68,21 @@ class NotExactError(ValueError):
 def subset_bound(a: torch.Tensor, b: torch.Tensor) -> float:
     """An upper bound of the subset of every output of A B.
 
-    By Cauchy and Schwarz no sum of ``|a b|`` is above the product of a row's and a column's norms,
-    and a subset is not above that sum.
+    A subset is not above the sum of ``|a b|``, which is not above the product of the norms of a row
+    and a column (Cauchy and Schwarz), nor the largest of one times the sum of the other.
 
     :param a: Integers of shape (m, k).
     :param b: Integers of shape (k, n).
     """
     if not a.numel() or not b.numel():
         return 0.0
-    rows, columns = (a * a).sum(1).max(), (b * b).sum(0).max()
-    return math.sqrt(int(rows) * int(columns))
+    left, right = a.abs(), b.abs()
+    by_row = int(left.sum(1).max()) * int(right.max())
+    by_column = int(right.sum(0).max()) * int(left.max())
+    # squares of 53 bits do not fit int64, and not every device has float64
+    squares = left.float().square().sum(1).max(), right.float().square().sum(0).max()
+    rounded = 1 + (a.shape[1] + 2) * 2.0**-23
+    return min(math.sqrt(math.prod(map(float, squares))) * rounded, by_row, by_column)
 
 
 def check_subset(bound: float, bits: int, what: str) -> None:
@@ -92,6 +99,22 @@ def check_operands(integers: torch.Tensor, bits: int, what: str) -> None:
     largest = int(integers.abs().max()) if integers.numel() else 0
     if largest > 1 << bits:
         raise NotExactError(f"{what} would not be exact: {largest} has more than {bits} bits")
+
+
+def check_range(largest: float, exponents: tuple[int, int], dtype: str, what: str) -> None:
+    """Raise NotExactError where numbers may leave the normal range of a format.
+
+    :param largest: The largest magnitude of the integers; the smallest that is not zero is 1.
+    :param exponents: The smallest and the largest power of two that multiplies them.
+    :param dtype: torch's name of the format.
+    """
+    low, high = EXPONENTS[dtype]
+    smallest, greatest = exponents
+    if smallest < low or largest > 2.0 ** (high - greatest):
+        raise NotExactError(
+            f"{what} would not be exact: from 2^{smallest} to {largest:.4g} * 2^{greatest} is not "
+            f"in the normal range of {dtype}, 2^{low} to 2^{high}"
+        )
 
 
 def powers_of_two(exponents: torch.Tensor, dtype: str) -> torch.Tensor:
