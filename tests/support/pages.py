@@ -6,6 +6,7 @@ compares each file with what this module makes.
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import re
@@ -14,6 +15,7 @@ import tomllib
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -43,6 +45,7 @@ from tests.support.health_page import health_page
 from tests.support.layers_picture import layers_picture
 from tests.support.monitor_dashboard import dashboard_page
 from tests.support.not_shown_page import not_shown_page
+from tests.support.public_surface import public_surface
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -341,6 +344,21 @@ def monitor_metrics_table() -> str:
     return _table(("metric", "OpenTelemetry", "type", "own labels", "says"), rows)
 
 
+def limits_table() -> str:
+    """docs/design.md: how long the product waits."""
+    (limits,) = [
+        node
+        for node in ast.parse((ROOT / "portagpu/base/patience.py").read_text("utf-8")).body
+        if isinstance(node, ast.ClassDef) and node.name == "Limits"
+    ]
+    rows = [
+        (f"`{ast.unparse(name.target)}`", f"{ast.literal_eval(name.value):g}", said.value.value)
+        for name, said in pairwise(limits.body)
+        if isinstance(name, ast.AnnAssign)
+    ]
+    return _table(("limit", "seconds", "for"), rows)
+
+
 def monitor_own_metrics_table() -> str:
     """docs/monitor.md: the metrics of the monitor itself."""
     rows = [(f"`{name}`", kind, about) for name, (kind, about) in OWN_METRICS.items()]
@@ -363,6 +381,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "docs/result.schema.json": lambda: f"{json.dumps(json_schema(), indent=2)}\n",
     "portagpu/checks/monitor/grafana.json": dashboard_page,
     "matrix/contents.toml": contents,
+    "tests/unit/public_surface.txt": public_surface,
     **{
         str(path.relative_to(ROOT)): partial(cost_models.known_errors, vendor)
         for vendor, path in cost_models.TABLES.items()
@@ -375,6 +394,7 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "compiled": lambda: f"{compiled_table(_compiled())}\n",
     "cpp-kernels": cpp_kernels_table,
     "fp8": fp8_table,
+    "limits": limits_table,
     "matrix": lambda: f"{matrix.markdown(_matrix())}\n",
     "matrix-summary": lambda: f"{matrix.summary(_matrix())}\n",
     "monitor-metrics": monitor_metrics_table,

@@ -75,7 +75,7 @@ def matches(head: bytes, path: Path) -> bool:
     )
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class _Report:
     """One table: its columns and rows as texts."""
 
@@ -149,7 +149,7 @@ def _cells(text: str, delimiter: str, count: int) -> list[str]:
     return re.split(r"\s{2,}", text.strip(), maxsplit=max(count - 1, 0))
 
 
-@dataclass
+@dataclass(slots=True)
 class _State:
     totals: Rows = field(default_factory=lambda: Rows(TOTAL_COLUMNS))
     events: dict[Kind, Rows] = field(default_factory=dict)

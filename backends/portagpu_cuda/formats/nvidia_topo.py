@@ -56,7 +56,7 @@ SHAPES: Final = (
 )
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Matrix:
     columns: list[str]
     affinities: int

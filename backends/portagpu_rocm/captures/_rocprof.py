@@ -100,7 +100,7 @@ def kind_of_name(name: str) -> Kind:
     return "kernel"
 
 
-@dataclass
+@dataclass(slots=True)
 class Collected:
     """What a file of these tools has, while it is read."""
 

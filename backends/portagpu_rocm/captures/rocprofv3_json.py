@@ -83,7 +83,7 @@ def _record() -> Any:
     return msgspec.defstruct("Record", fields, gc=False)
 
 
-@dataclass
+@dataclass(slots=True)
 class _Part:
     """One process in the file."""
 

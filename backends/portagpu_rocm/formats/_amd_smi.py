@@ -87,7 +87,7 @@ _OLD_KEYS: Final = {
 }
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Ends:
     """The GPUs that records name, each time by number, by address or by both."""
 

@@ -74,7 +74,7 @@ class DeviceFacts(TypedDict):
     contract: NotRequired[list[int]]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class CheckedDevice:
     """One device as its backend describes it, read in its own rank."""
 

@@ -54,7 +54,7 @@ class _Group:
         )
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Waits:
     """Who waits for whom: a rank in a collective waits for the members that did not call it."""
 

@@ -51,7 +51,7 @@ class _Broken(Exception):
     """This is not JSON."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Events:
     """What to do with one array: the type of its elements, and who takes lists of them.
 

@@ -63,7 +63,7 @@ def is_sqlite(head: bytes) -> bool:
     return head.startswith(HEADER)
 
 
-@dataclass(eq=False)
+@dataclass(slots=True, eq=False)
 class SqliteFile:
     """An open file: its real tables, and what was wrong in them so far."""
 

@@ -69,7 +69,7 @@ class Cell(Shown):
     recorded: bool = False
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Found:
     """Of one cell: each fact with its verdict and run, the worst of several machines."""
 

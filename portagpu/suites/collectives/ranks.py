@@ -62,7 +62,7 @@ _SCALED_RANKS: Final = 4
 _REFUSALS: Final = (RuntimeError, ValueError, TypeError, NotImplementedError)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Exchange:
     """The buffers of one rank. In place, one is a part of the other, or both are the same."""
 

@@ -135,7 +135,7 @@ def run_all(rank: Rank, place: str, calls: list[dict[str, Any]]) -> list[Any]:
     return [function(rank, **arguments) for arguments in calls]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Batches:
     """The values of worlds by what they ran: shared ones, and those of a single call."""
 

@@ -40,7 +40,7 @@ SEEDS: Final = (0, 1, 2, 7, 2**31 - 1, 2**31, 2**32 - 1, 2**32 + 5, 2**53 + 1, 2
 SIZES: Final = (64, 0, 1, 5, 63, 65, 1000, 1001, 4096)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Model:
     """The states of all generators, which begin with seed 0; a method is the call of its name.
 

@@ -210,7 +210,7 @@ class _Scaler(Area):
         return ""
 
 
-@dataclass(eq=False)
+@dataclass(slots=True, eq=False)
 class _Descent:
     """Gradient descent, as a scaler needs it of an optimizer; a step returns how many there were.
 

@@ -243,7 +243,7 @@ def _outside(shared: Pieces, pieces: Pieces) -> npt.NDArray[Any]:
 _WORDS = ("operation", "group", "dtype")
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Collectives:
     """The collectives of one capture, in the order of their start."""
 

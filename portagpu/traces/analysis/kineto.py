@@ -150,7 +150,7 @@ def read_columns(path: Path, columns: Collection[str], *, chunk: int = CHUNK_BYT
     return trace.capture(document)
 
 
-@dataclass
+@dataclass(slots=True)
 class _Trace:
     """What was read so far."""
 

@@ -40,7 +40,7 @@ class Path(NamedTuple):
     depth: int
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Nest:
     """Ranges on lines of two keys (process and thread; device and stream), by line and start.
 
@@ -99,7 +99,7 @@ class _Nest:
         return lines
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Ranges:
     """The annotated ranges of a capture; marks are left out."""
 

@@ -94,7 +94,7 @@ def named(table: pa.Table) -> tuple[npt.NDArray[Any], list[str]]:
     return codes, texts
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Calls:
     """Calls of the runtime in the order of their start."""
 
@@ -149,7 +149,7 @@ class Name(NamedTuple):
         return "communication" if self.category == "communication" else "compute"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Work:
     """Kernels, copies and sets in the order of their start; arrays of one length."""
 

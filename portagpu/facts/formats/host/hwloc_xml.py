@@ -60,7 +60,7 @@ def parse(text: str) -> Findings:
     )
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Walk:
     problems: list[str]
     readings: list[Reading] = field(default_factory=list)

@@ -60,7 +60,7 @@ def _store() -> Any:
     return group.get_group_store()
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Leader:
     """The end of rank 0."""
 

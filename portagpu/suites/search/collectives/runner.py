@@ -85,7 +85,7 @@ class Report:
     the call and its seed, as ranks may wait for its repetitions in another order."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Runner:
     """Runs one program on one rank."""
 

@@ -29,7 +29,7 @@ SIZES: Final = ((3, 5), (1, 17), (7, 1), (9, 7), (0, 4), (4, 0), (1, 1), (2, 131
 KINDS: Final = ("distinct", "special", "integers", "mixed", "wide")
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Given:
     """The operands of one call, on the device and as rows of Python's numbers."""
 

@@ -200,7 +200,7 @@ def captured(steps: list[Any], token: int) -> Recipe:
     return Recipe(found, frozenset(through))
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Clock:
     """When the events were recorded and known to have happened, in seconds of the host.
 
