@@ -110,7 +110,7 @@ def test_the_reference_has_every_public_name_once(book: Any) -> None:
 def test_the_page_of_commands_has_every_option() -> None:
     page = cli_page()
     assert "\n## portagpu matrix history trend\n" in page
-    assert "| `-o, --out DIR` |" in page
+    assert "| `-o, --out FOLDER` |" in page
     assert "| `--json FILE\\|-` |" in page
     assert "--help" not in page.partition("\n## ")[2].replace("portagpu targets --help", "")
     assert escaped("a|b_*<c> [x>=1]") == "a|b\\_\\*\\<c> \\[x>=1]"

@@ -115,5 +115,5 @@ def test_lanes_that_miss_a_shuffle_are_named(warp_size):
 
 @pytest.mark.parametrize("warp_size", lane_shim.WARP_SIZES)
 def test_a_block_of_broken_warps_is_refused(warp_size):
-    with pytest.raises(RuntimeError, match="no whole warps"):
+    with pytest.raises(RuntimeError, match="not a multiple of warps"):
         total(lane_shim.kernels(warp_size), "partial_sum_i64", warp_size, block=warp_size + 1)

@@ -208,7 +208,7 @@ def _digest_result(device: Screened, screened: Sequence[Screened]) -> Result:
             if each is not device and each.tallies[name].digest
         ]
         expected = published.get(name) or _usual([own, *peers])
-        if name not in published and name.partition("/")[0] in AREAS:
+        if name not in published and (peers or name.partition("/")[0] in AREAS):
             unpublished.append(name)
         if expected is not None and own != expected:
             seen = [["" if each == expected else each] for each in peers]

@@ -8,7 +8,7 @@ from portagpu.facts.actions import Action
 from portagpu.facts.host.sensors import read_memory_controllers
 from portagpu.runs.results.run import Evidence, Result, Verdict
 from portagpu.runs.results.wording import exactly
-from portagpu.suites.screen.judge import SUITE
+from portagpu.suites.screen.options import SUITE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
