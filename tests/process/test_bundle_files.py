@@ -98,4 +98,4 @@ def test_the_validator_needs_no_torch(child: Callable[..., Child], tmp_path: Pat
         "from portagpu.reports.bundles.__main__ import main; "
         "sys.exit(main(sys.argv[1:]))"
     )
-    assert child("-c", code, str(path)).ok() == f"{path}: valid, cpu-x86-64, PASS, 14 results\n"
+    assert child("-c", code, str(path)).ok() == f"{path}: valid, cpu-x86-64, PASS, 15 results\n"

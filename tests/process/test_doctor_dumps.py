@@ -673,7 +673,7 @@ def test_victims_are_those_that_reach_a_rank_that_waits_for_nobody(seed: int) ->
     for rank in range(6):
         if awaited := {n for n in range(6) if n != rank and chance.random() < 0.25}:
             waits.whom[rank] = awaited
-    waits.differing = {n for n in range(6) if chance.random() < 0.1}
+    waits.differing.update(n for n in range(6) if chance.random() < 0.1)
 
     def ends(rank: int, path: tuple[int, ...]) -> bool:
         if rank in waits.differing or (path and not waits.whom.get(rank)):

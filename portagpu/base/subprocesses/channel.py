@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.errors import PortagpuError
 from portagpu.base.patience import LIMITS, PATIENCE
-from portagpu.base.subprocesses.fork import OPTION, Program
+from portagpu.base.subprocesses.fork import OPTION, Become, Program
 from portagpu.base.subprocesses.start import (
     MARK,
     NEUTRAL_FOLDER,
@@ -244,6 +244,10 @@ class Subprocess:
             )
             forked = None if forker is None else forker.fork(program)
             self._process: Process = forked or _Started(program)
+        except Become:
+            # in the forked child, which has the mark
+            self._close_files()
+            raise
         except BaseException:
             end_marked(self._mark)
             self._close_files()
