@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -79,8 +80,8 @@ def rounds_sums_twice_as_often(rank: Any, **arguments: Any) -> Any:
 
 def averages_by_the_sum(rank: Any, **arguments: Any) -> Any:
     def perform(exchange: Any) -> None:
-        exchange.redop = "sum" if exchange.redop == "avg" else exchange.redop
-        _right(exchange)
+        redop = "sum" if exchange.redop == "avg" else exchange.redop
+        _right(replace(exchange, redop=redop))
 
     return _sweep(rank, perform, arguments)
 

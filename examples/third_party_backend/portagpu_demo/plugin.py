@@ -14,7 +14,7 @@ class DemoPlugin(Plugin):
     """One device that is always there, and is only used when it is asked for."""
 
     name = "demo"
-    contract = (1, 5)
+    contract = (1, 1)
     shared = True
     variables = Variables(one_by_one={"DEMO_WAIT": "1"}, caches={"DEMO_CACHE": "demo"})
 

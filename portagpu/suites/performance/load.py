@@ -298,6 +298,11 @@ def _identity_result(found: SustainedLoad, shared: Mapping[str, Any]) -> Result:
 
 def _throughput(found: SustainedLoad, shared: Mapping[str, Any]) -> Result:
     rates = [rate for _, rate in found.throughput]
+    if not rates:
+        reason = "no interval ended within the time: give it more seconds"
+        return Result(
+            id="sustained/gemm", verdict=Verdict.INCONCLUSIVE, reason=reason, unit=UNIT, **shared
+        )
     throttled = found.throttle_events
     reason = f"throttled {throttled:g} times under load" if throttled else ""
     return Result(

@@ -117,9 +117,12 @@ class _Share:
         return bool(self.agree(float(over)))
 
     def run(self) -> None:
-        """Batches of all probes in turn, until the time or their number is over."""
+        """Batches of all probes in turn, one of each at least, until time or number is over."""
         last: _Slot | None = None
-        while (slot := self.next_slot(last)) is not None and not self.is_over():
+        # the first batch of each probe needs no time left: no verdict depends on the load
+        while (slot := self.next_slot(last)) is not None and not (
+            slot.batch >= 0 and self.is_over()
+        ):
             if last is not None and slot.moves_memory is not last.moves_memory:
                 time.sleep(_PAUSE_S)
             self.rank.step(slot.probe.name)
