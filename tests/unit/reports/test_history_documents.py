@@ -11,6 +11,9 @@ import pytest
 
 from portagpu.base.errors import ResultError
 from portagpu.reports.bundles.document import started
+
+pytest.importorskip("numpy")  # what the store needs, too
+
 from portagpu.reports.history.store import measures_of, read_document
 from tests.support.history_samples import FIRST_DAY, measure, run
 
