@@ -435,3 +435,27 @@ def test_nothing_is_left_of_a_child_that_ended_by_itself(child: Callable[..., Su
         assert answer is not None
         wait_until(lambda: not process.running, "the child does not end")
     assert is_gone(answer["pid"])
+
+
+def test_what_only_begins_to_execute_is_ended_too(
+    child: Callable[..., Subprocess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux shows an empty environment between ``execve`` and the first instruction."""
+    act = "channel.send({'pid': subprocess.Popen(['sleep', '600'], start_new_session=True).pid})"
+    process = child(act)
+    process.send({})
+    answer = process.receive(60.0)
+    assert answer is not None
+    read, hidden = Path.read_text, 2
+
+    def begins(self: Path, *given: Any, **named: Any) -> str:
+        nonlocal hidden
+        if self == Path(f"/proc/{answer['pid']}/environ") and hidden:
+            hidden -= 1
+            return ""
+        return read(self, *given, **named)
+
+    monkeypatch.setattr(Path, "read_text", begins)
+    process.close()
+    assert is_gone(answer["pid"])
+    assert hidden == 0

@@ -37,6 +37,8 @@ _MARK_BYTES: Final = 32
 _SELF: Final = Path("/proc/self")
 _PASSES: Final = 50
 _PASS_S: Final = 0.01
+_EMPTY_PASSES: Final = 3
+"""Further ones where a process shows no environment, which it may get."""
 
 
 def die_with_parent() -> None:
@@ -111,24 +113,40 @@ def end_marked(mark: str, session: int | None = None) -> None:
 
     One that is blocked in the kernel, or that emptied its environment and left the session, stays.
     """
+    again = _EMPTY_PASSES
     for _ in range(_PASSES):
+        found, empty = [], False
         # what it starts meanwhile has the mark as well
-        found = [
-            pid for pid, _, its in processes() if its == session or mark in _environment_of(pid)
-        ]
+        for pid, _, its in processes():
+            environment = _environment_of(pid)
+            if its == session or mark in (environment or ""):
+                found.append(pid)
+            empty = empty or environment is None
         if not found:
-            return
+            if not (empty and again):
+                return
+            again -= 1
         for pid in found:
             signal_process(pid, signal.SIGKILL)
         time.sleep(_PASS_S)
 
 
-def _environment_of(pid: int) -> str:
-    """The environment with which a process of this user began; empty for any other."""
+def _environment_of(pid: int) -> str | None:
+    """The environment with which a process of this user began; empty for any other.
+
+    None of a process without one: a process that begins to execute a program shows none for a
+    moment, also after its parent was notified.
+    """
+    process = Path(f"/proc/{pid}")
     try:
-        return Path(f"/proc/{pid}/environ").read_text("latin-1")
+        environment = (process / "environ").read_text("latin-1")
+        if not environment:
+            # neither a thread of the kernel nor a process that has ended has a program
+            (process / "exe").readlink()
+            return None
     except OSError:
         return ""
+    return environment
 
 
 def mark_place() -> int | None:
