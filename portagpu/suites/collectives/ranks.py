@@ -313,7 +313,7 @@ class PointAnswer:
     checked: int = 0
     seconds: dict[str, list[float]] = field(default_factory=dict)
     refused_alone: bool = False
-    """Whether the library refused a call on some ranks only, which is no wrong value."""
+    """Whether the library refused a call on some ranks only, which is not a wrong value."""
 
 
 def sweep(

@@ -357,7 +357,7 @@ class RankSamples:
     digest: str = ""
     """That of the wrong elements; empty where nothing has one."""
     other_work: bool = False
-    """Whether something else ran than was asked for, which is no wrong value."""
+    """Whether something else ran than was asked for, which is not a wrong value."""
     skip: str = ""
     clock: str = ""
     resolution_s: float = 0.0
