@@ -120,7 +120,7 @@ def test_digests_are_of_the_published_seed(ranks: Ranks, monkeypatch: pytest.Mon
     # the same on all, which are one device here
     both = screened(ranks, "GOOD", devices=2)
     for each in ("rank 0", "rank 1"):
-        assert of(both, "digests", each).extra["cause"] == "device or software not separated"
+        assert of(both, "digests", each).extra["wrong_value"]["cause"] == "device or software"
 
 
 def test_a_wrong_column_of_one_device_is_that_device(ranks: Ranks) -> None:
@@ -129,7 +129,7 @@ def test_a_wrong_column_of_one_device_is_that_device(ranks: Ranks) -> None:
     wrong = of(run, "products/column", "rank 1")
     assert wrong.verdict is Verdict.FAIL
     assert wrong.value == ONE_RUN, "it ended with its first wrong result"
-    assert wrong.extra["cause"] == "device"
+    assert wrong.extra["wrong_value"]["cause"] == "device"
     assert action_of(wrong) is Action.ISOLATE
     assert severity_of(wrong).id == "wrong"
     known = wrong.extra["wrong"]
@@ -149,8 +149,8 @@ def test_the_same_wrong_bits_on_separate_devices_are_the_software(
     ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shared = screened(ranks, "EVERYWHERE", devices=2)
-    assert of(shared, "products/column", "rank 1").extra["cause"] == (
-        "device or software not separated"
+    assert of(shared, "products/column", "rank 1").extra["wrong_value"]["cause"] == (
+        "device or software"
     ), "two ranks of one CPU are one device"
     from portagpu.suites.screen.judge import Screened
 
@@ -160,14 +160,14 @@ def test_the_same_wrong_bits_on_separate_devices_are_the_software(
     for device in ("rank 0", "rank 1"):
         wrong = of(separate, "products/column", device)
         assert wrong.verdict is Verdict.FAIL
-        assert wrong.extra["cause"] == "software"
+        assert wrong.extra["wrong_value"]["cause"] == "software"
         assert action_of(wrong) is Action.NONE
-        assert "1 peer is wrong in the same bits" in wrong.reason
+        assert "its peer is wrong in the same bits" in wrong.reason
 
 
 def test_one_device_alone_is_isolated(ranks: Ranks) -> None:
     wrong = of(screened(ranks, "EVERYWHERE"), "products/column")
-    assert wrong.extra["cause"] == "device or software not separated"
+    assert wrong.extra["wrong_value"]["cause"] == "device or software"
     assert action_of(wrong) is Action.ISOLATE
 
 
@@ -283,7 +283,7 @@ def test_collectives_run_at_the_same_time_on_all_ranks(ranks: Ranks) -> None:
     assert wrong.verdict is Verdict.FAIL
     assert wrong.extra["wrong"]["repeated_wrong"] == wrong.extra["wrong"]["repeated"] == 100
     # a link and every other rank may have sent what is wrong
-    assert wrong.extra["cause"] == "device or software not separated"
+    assert wrong.extra["wrong_value"]["cause"] == "device or software"
     other = of(run, "collectives/wrong", "rank 0")
     assert other.verdict is Verdict.PASS
     assert "another rank had a wrong result" in other.reason

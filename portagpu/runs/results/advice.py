@@ -262,6 +262,42 @@ def cause_of(result: Result) -> Cause | None:
     return Cause(cause) if cause in tuple(Cause) else Cause.OPEN
 
 
+@dataclass(frozen=True, slots=True)
+class Separation:
+    """What gave a wrong value, and why that is known, in one clause."""
+
+    cause: Cause
+    reason: str
+
+
+def separation_of(
+    own: str, peers: Sequence[Sequence[str | None]], *, distinct: bool = True
+) -> Separation:
+    """Whether the device or the software gave a wrong value: what peers make of the same work.
+
+    What is wrong on one device and right on a peer is the device. What is wrong in the same bits on
+    all of them is the software that they share.
+
+    :param own: The digest of the wrong elements; empty where nothing has one.
+    :param peers: For each peer that did the same work, the digest of what was wrong in each of its
+        runs; None for a run that was right.
+    :param distinct: Whether the peers are devices of their own, and not ranks of this one.
+    """
+    known = [each for each in peers if each]
+    if not known:
+        return Separation(Cause.OPEN, f"{OPEN}: no peer did the same work")
+    right = [each for each in known if each.count(None) == len(each)]
+    if right:
+        which = "its peer is" if len(known) == 1 else f"{len(right)} of {len(known)} peers are"
+        return Separation(Cause.DEVICE, f"the device: {which} right on the same work")
+    same = bool(own) and all(own in each for each in known)
+    if same and distinct:
+        which = "its peer is" if len(known) == 1 else f"all {len(known)} peers are"
+        return Separation(Cause.SOFTWARE, f"the software: {which} wrong in the same bits")
+    bits = "the same" if same else "other"
+    return Separation(Cause.OPEN, f"{OPEN}: every peer is wrong too, in {bits} bits")
+
+
 def separated(results: Iterable[Result], why_open: str = "") -> list[Result]:
     """``results``, where each wrong value says whether the device or the software gave it.
 
@@ -296,26 +332,20 @@ def digest_of(result: Result) -> str:
 
 
 def _with_cause(result: Result, group: Sequence[Result], why_open: str) -> Result:
-    digests = {digest_of(each) for each in group if cause_of(each) is not None}
-    devices = {each.device for each in group}
-    right = devices - {each.device for each in group if cause_of(each) is not None}
-    cause, said, limit = Cause.OPEN, "", f"{OPEN}: {why_open}"
+    peers: dict[str | None, list[str | None]] = {}
+    for each in group:
+        if each.device != result.device:
+            wrong = digest_of(each) if cause_of(each) is not None else None
+            peers.setdefault(each.device, []).append(wrong)
+    found = separation_of(digest_of(result), list(peers.values()))
     if why_open:
-        pass
-    elif len(devices) < 2:
-        limit = f"{OPEN}: no peer computed the same"
-    elif right:
-        cause, limit = Cause.DEVICE, ""
-        said = f"its {len(right)} peers are right" if len(right) > 1 else "its peer is right"
-    elif len(digests) == 1 and digests != {""}:
-        cause, limit = Cause.SOFTWARE, "whether a device is wrong too"
-        said = f"all {len(devices)} devices are wrong in the same bits: it is the software"
-    else:
-        limit = f"{OPEN}: its peers are wrong too, and not in the same bits"
+        found = Separation(Cause.OPEN, f"{OPEN}: {why_open}")
+    said = found.reason not in result.reason and found.cause is not Cause.OPEN
+    limits = {Cause.OPEN: found.reason, Cause.SOFTWARE: "whether a device is wrong too"}
     known = [each for each in result.does_not_show.split("; ") if not each.startswith(OPEN)]
     return replace(
         result,
-        reason=result.reason if said in result.reason else f"{result.reason}; {said}",
-        does_not_show="; ".join(each for each in (*known, limit) if each),
-        extra={**result.extra, **wrong_value(digest_of(result), cause)},
+        reason=f"{result.reason}; {found.reason}" if said else result.reason,
+        does_not_show="; ".join(filter(None, (*known, limits.get(found.cause, "")))),
+        extra={**result.extra, **wrong_value(digest_of(result), found.cause)},
     )

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.text import MOST_NAMED
 from portagpu.base.units import count, number
+from portagpu.runs.results.advice import Cause, Separation, separation_of, wrong_value
 from portagpu.runs.results.run import Evidence, Result, Verdict
 from portagpu.runs.results.wording import exactly
 from portagpu.runs.world import RankState
 from portagpu.suites.performance.load import telemetry_curves
 from portagpu.suites.performance.timing import summary
-from portagpu.suites.screen.causes import DEVICE, SOFTWARE, Cause, cause_of
 from portagpu.suites.screen.options import SUITE
 from portagpu.suites.screen.statistics import (
     excluded_rate,
@@ -180,26 +180,23 @@ def _failure_reason(tally: Tally) -> str:
     if failure["where"] is not None:
         parts.append(failure["where"]["sentence"])
     parts.append(recurrence_in_words(failure["repeated_wrong"], failure["repeated"]))
-    if tally.cause is not None:
-        parts.append(tally.cause.reason)
+    if tally.separation is not None:
+        parts.append(tally.separation.reason)
     return "; ".join(parts)
 
 
 def _failure_extra(tally: Tally) -> dict[str, Any]:
     failure = tally.failure or {}
     recurs = recurrence(failure["repeated_wrong"], failure["repeated"])
-    return {"wrong": {**failure, "recurrence": recurs}, **_action(tally.cause or cause_of("", ()))}
-
-
-def _action(cause: Cause) -> dict[str, str]:
-    return {"cause": cause.cause, "action": str(cause.action)}
+    cause = tally.separation.cause if tally.separation is not None else Cause.OPEN
+    return {"wrong": {**failure, "recurrence": recurs}, **wrong_value(failure["digest"], cause)}
 
 
 def _digest_result(device: Screened, screened: Sequence[Screened]) -> Result:
     """Whether the published seed gave the published digests, on this device as on its peers."""
     found = {name: tally.digest for name, tally in device.tallies.items() if tally.digest}
     published = published_digests().sha256
-    wrong: dict[str, Cause] = {}
+    wrong: dict[str, Separation] = {}
     unpublished = []
     for name, own in found.items():
         peers = [
@@ -211,20 +208,20 @@ def _digest_result(device: Screened, screened: Sequence[Screened]) -> Result:
         if name not in published and (peers or name.partition("/")[0] in AREAS):
             unpublished.append(name)
         if expected is not None and own != expected:
-            seen = [["" if each == expected else each] for each in peers]
-            wrong[name] = cause_of(own, seen, separate=not device.shared)
+            seen = [[None if each == expected else each] for each in peers]
+            wrong[name] = separation_of(own, seen, distinct=not device.shared)
     shared = _shared(device, "digests", extra={"digests": found})
     if not found:
         return Result(**shared, **_not_run("no probe ran with the published seed"))
     judged = {**shared, "evidence": (Evidence.EXECUTED,), "does_not_show": _LIMITS}
     if wrong:
-        cause = _gravest(wrong.values())
+        gravest = _gravest(wrong)
         listed = "; ".join(
             f"{name}: {each.reason}" for name, each in list(wrong.items())[:MOST_NAMED]
         )
         more = f"; and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
         return Result(
-            **{**judged, "extra": {**judged["extra"], **_action(cause), "differ": list(wrong)}},
+            **{**judged, "extra": {**judged["extra"], **gravest, "differ": list(wrong)}},
             verdict=Verdict.FAIL,
             reason=f"{len(wrong)} of {count(len(found), 'digest')} differ: {listed}{more}",
             value=float(len(wrong)),
@@ -248,9 +245,11 @@ def _usual(found: Sequence[str]) -> str | None:
     return usual if len(found) > 2 and 2 * times > len(found) else None
 
 
-def _gravest(found: Iterable[Cause]) -> Cause:
-    """The cause for which a device is taken out of use, if there is one."""
-    return min(found, key=lambda each: (each.cause == SOFTWARE, each.cause != DEVICE))
+def _gravest(found: Mapping[str, Separation]) -> dict[str, Any]:
+    """The wrong value for which a device is taken out of use, if there is one."""
+    order = (Cause.DEVICE, Cause.OPEN, Cause.SOFTWARE)
+    cause = min((each.cause for each in found.values()), key=order.index)
+    return wrong_value("", cause)
 
 
 def _named(names: Sequence[str]) -> str:

@@ -16,9 +16,9 @@ from portagpu.runs.engine import (
     check_device,
     complete,
 )
+from portagpu.runs.results.advice import separation_of
 from portagpu.runs.world import Ranks
 from portagpu.suites.performance.device import MeasuredDevice
-from portagpu.suites.screen import causes
 from portagpu.suites.screen.judge import Screened, results_of
 from portagpu.suites.screen.memory_errors import error_counts, errors_result
 from portagpu.suites.screen.options import ScreenOptions, chosen_indices, selected_probes
@@ -296,7 +296,7 @@ class _Screen:
             if tally.failure is not None
         ]
         for device, name, failure in wrong:
-            device.tallies[name].cause = causes.cause_of(failure["digest"], ())
+            device.tallies[name].separation = separation_of(failure["digest"], ())
         if not wrong or len(self.left) < 2:
             return
         items = [
@@ -320,9 +320,13 @@ class _Screen:
             if isinstance(answer.value, list)
         }
         for place, (device, name, failure) in enumerate(wrong):
-            peers = [found[place] for index, found in answers.items() if index != device.index]
-            device.tallies[name].cause = causes.cause_of(
-                failure["digest"], peers, separate=not device.shared
+            peers = [
+                [digest or None for digest in found[place]]
+                for index, found in answers.items()
+                if index != device.index
+            ]
+            device.tallies[name].separation = separation_of(
+                failure["digest"], peers, distinct=not device.shared
             )
 
     def results(self) -> list[Result]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from portagpu.suites.screen.causes import Cause
+    from portagpu.runs.results.advice import Separation
 
 AGAIN: Final = " again"
 """What follows the name of a probe in the step of a rank that runs another's operands."""
@@ -41,7 +41,7 @@ class Tally:
     """Of the published seed, in hexadecimal digits."""
     failure: dict[str, Any] | None = None
     """The wrong result: batch, seed, scale, how many, where, and what repetitions gave."""
-    cause: Cause | None = None
+    separation: Separation | None = None
     """What computed wrong, where its peers were asked."""
     ended: dict[str, Any] | None = None
     """Fields of a result, where the rank died or hung in it."""

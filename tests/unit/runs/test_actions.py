@@ -17,7 +17,18 @@ from portagpu.machine.inventory.gpu import Inventory
 from portagpu.runs.engine import broken_world
 from portagpu.runs.judges.health import judge_health
 from portagpu.runs.results import advice
-from portagpu.runs.results.advice import Action, action_of, action_source, worst_action
+from portagpu.runs.results.advice import (
+    OPEN,
+    Action,
+    Cause,
+    Separation,
+    action_of,
+    action_source,
+    separated,
+    separation_of,
+    worst_action,
+    wrong_value,
+)
 from portagpu.runs.results.result import Judgement, combine
 from portagpu.runs.results.run import Result
 from portagpu.runs.results.verdicts import Verdict
@@ -228,3 +239,51 @@ def test_the_gravest_action_of_one_device_is_kept_with_its_source() -> None:
 
     (both,) = combine([event(Action.RESET, "x"), event(Action.REPLACE, "y")])
     assert (both.action, both.action_source) == (Action.REPLACE, "y")
+
+
+def test_who_gave_a_wrong_value() -> None:
+    for peers, distinct, cause, reason in (
+        ([], True, Cause.OPEN, f"{OPEN}: no peer did the same work"),
+        ([[]], True, Cause.OPEN, f"{OPEN}: no peer did the same work"),
+        ([[None, None]], True, Cause.DEVICE, "the device: its peer is right on the same work"),
+        (
+            [["x", "x"], [None, None]],
+            True,
+            Cause.DEVICE,
+            "the device: 1 of 2 peers are right on the same work",
+        ),
+        (
+            [["x", "x"], ["x", "x"]],
+            True,
+            Cause.SOFTWARE,
+            "the software: all 2 peers are wrong in the same bits",
+        ),
+        # ranks of one device are that device
+        ([["x"]], False, Cause.OPEN, f"{OPEN}: every peer is wrong too, in the same bits"),
+        ([["y", "y"]], True, Cause.OPEN, f"{OPEN}: every peer is wrong too, in other bits"),
+        # a peer that is wrong in some runs has the same software
+        ([["x", None]], True, Cause.SOFTWARE, "the software: its peer is wrong in the same bits"),
+    ):
+        assert separation_of("x", peers, distinct=distinct) == Separation(cause, reason)
+    # digests that nobody made are not the same bits
+    assert separation_of("", [[""]]).cause is Cause.OPEN
+
+
+def test_wrong_values_of_peers_are_separated() -> None:
+    right = replace(result("memory/triad", Verdict.PASS), device="cuda:0")
+    wrong, other = (
+        replace(result("memory/triad", **wrong_value("ab")), device=f"cuda:{index}")
+        for index in (1, 2)
+    )
+    kept, found = separated([right, wrong])
+    assert kept is right
+    assert found.reason == "so; the device: its peer is right on the same work"
+    assert found.extra == wrong_value("ab", Cause.DEVICE)
+    assert separated([found, right])[0] == found, "it is said once"
+    for each in separated([wrong, other]):
+        assert each.reason == "so; the software: its peer is wrong in the same bits"
+        assert each.does_not_show == "whether a device is wrong too"
+    (alone,) = separated([wrong])
+    assert (alone.reason, alone.does_not_show) == ("so", f"{OPEN}: no peer did the same work")
+    (shared,) = separated([alone], "the ranks share a device")
+    assert (shared.reason, shared.does_not_show) == ("so", f"{OPEN}: the ranks share a device")

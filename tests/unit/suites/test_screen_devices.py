@@ -100,7 +100,7 @@ def test_a_digest_that_most_peers_do_not_have_is_that_device() -> None:
     devices = screened("repeated/a")
     devices[1].tallies["repeated/a"].digest = "cd" * 32
     wrong = of(devices, "digests", "cuda:1")
-    assert (wrong.verdict, wrong.extra["cause"]) == (Verdict.FAIL, "device")
+    assert (wrong.verdict, wrong.extra["wrong_value"]["cause"]) == (Verdict.FAIL, "device")
     assert action_of(wrong) is Action.ISOLATE
     for good in ("cuda:0", "cuda:2"):
         assert of(devices, "digests", good).verdict is Verdict.UNVERIFIED
@@ -119,7 +119,7 @@ def test_a_digest_that_all_lack_is_the_software(monkeypatch: pytest.MonkeyPatch)
         lambda: Published(0, {"products/a": "ef" * 32}),
     )
     wrong = of(screened("products/a"), "digests", "cuda:1")
-    assert (wrong.verdict, wrong.extra["cause"]) == (Verdict.FAIL, "software")
+    assert (wrong.verdict, wrong.extra["wrong_value"]["cause"]) == (Verdict.FAIL, "software")
     assert action_of(wrong) is Action.NONE
 
 

@@ -6,8 +6,6 @@ import hashlib
 import math
 from datetime import UTC, datetime
 
-from portagpu.facts.actions import Action
-from portagpu.suites.screen.causes import DEVICE, NOT_SEPARATED, SOFTWARE, cause_of
 from portagpu.suites.screen.seeds import batch_seed, campaign_of
 from portagpu.suites.screen.statistics import (
     excluded_rate,
@@ -74,24 +72,3 @@ def test_seeds_are_of_day_probe_and_batch() -> None:
         for batch in range(1000)
     }
     assert len(all_seeds) == 4000
-
-
-# ---- causes
-
-
-def test_who_is_to_blame() -> None:
-    for peers, separate, cause, action in (
-        ([], True, NOT_SEPARATED, Action.ISOLATE),
-        ([[]], True, NOT_SEPARATED, Action.ISOLATE),
-        ([["", ""]], True, DEVICE, Action.ISOLATE),
-        ([["x", "x"], ["", ""]], True, DEVICE, Action.ISOLATE),
-        ([["x", "x"], ["x", "x"]], True, SOFTWARE, Action.NONE),
-        # ranks of one device are that device
-        ([["x", "x"]], False, NOT_SEPARATED, Action.ISOLATE),
-        ([["y", "y"]], True, NOT_SEPARATED, Action.ISOLATE),
-        # a peer that is wrong in some runs has the same software
-        ([["x", ""]], True, SOFTWARE, Action.NONE),
-    ):
-        found = cause_of("x", peers, separate=separate)
-        assert (found.cause, found.action) == (cause, action), (peers, separate)
-        assert found.reason
