@@ -10,7 +10,9 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 import portagpu
-from portagpu.train.exact.training import TrainingScreen, parameter_digest
+from portagpu.train.exact.probes import PROBES
+from portagpu.train.exact.products import KINDS
+from portagpu.train.exact.training import TrainingScreen, _is_short, parameter_digest
 from tests.support.exact_ranks import sample_probe
 
 if TYPE_CHECKING:
@@ -59,6 +61,14 @@ def test_one_process_checks_its_own_device() -> None:
     screen._probes = [sample_probe(1, same=True)]
     with pytest.raises(portagpu.SilentCorruption, match="device or software is not separated"):
         screen.step()
+
+
+def test_products_of_every_format_are_checked_and_none_that_take_long() -> None:
+    short = {each.name for each in PROBES if _is_short(each)}
+    formats = {f"products/{each.name}" for each in KINDS}
+    assert formats == {each.partition("[")[0] for each in short if each.startswith("products/")}
+    assert {"vectors/float32[add]", "reductions/float64[sum]", "integers/int64[sort]"} < short
+    assert not {each for each in short if "deep" in each or "memory" in each}
 
 
 def test_steps_between_checks_do_nothing() -> None:

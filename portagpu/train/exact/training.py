@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
 _WORD_BYTES: Final = 8
 _ROW_WORDS: Final = 1024
-_LOCAL_AREAS: Final = ("products", "vectors", "integers", "reductions")
-"""Probes of one device whose operands take milliseconds to make."""
+_LOCAL_AREAS: Final = ("vectors", "integers", "reductions")
+"""Areas of probes of one device that take milliseconds, their operands and judging included."""
+_SHORT_PRODUCTS: Final = ("full", "odd")
+"""Variants of products that do, too: every format has one."""
 
 
 def parameter_digest(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
@@ -131,7 +133,7 @@ class TrainingScreen:
             from portagpu.train.exact.probes import PROBES
 
             self._probes = [
-                each for each in PROBES if each.area in _LOCAL_AREAS and not each.refuses(self._gpu)
+                each for each in PROBES if _is_short(each) and not each.refuses(self._gpu)
             ]
         turn = self._steps // self._every
         probe = self._probes[turn % len(self._probes)]
@@ -156,6 +158,11 @@ class TrainingScreen:
         dist.all_gather(list(found), sent, group=self._group)
         rows: list[list[int]] = found.tolist()
         return rows
+
+
+def _is_short(probe: Probe) -> bool:
+    variant = probe.name.partition("[")[2].rstrip("]")
+    return probe.area in _LOCAL_AREAS or (probe.area == "products" and variant in _SHORT_PRODUCTS)
 
 
 def _raise_for_probes(
