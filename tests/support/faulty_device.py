@@ -16,7 +16,7 @@ import math
 import random
 import time
 import warnings
-from collections import defaultdict
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -297,9 +297,8 @@ def models(generator: random.Random) -> dict[str, tuple[Callable[..., None], int
 
 
 def main() -> int:
-    """Print, by unit and fault model, the share of trials in which exact work was found wrong."""
+    """Print, by area of probes and fault model, in how many runs of probes exact work was wrong."""
     import portagpu
-    from portagpu.train.exact.draws import Draws
     from portagpu.train.exact.probes import PROBES
 
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -309,42 +308,53 @@ def main() -> int:
     parser.add_argument("--unit", choices=UNITS, action="append")
     given = parser.parse_args()
     print(f"seed {given.seed}, {given.trials} trials, {given.batches} batches", flush=True)
+    print("| area | fault | trials caught, of those that it corrupted | batches | CPU s |")
     gpu = portagpu.backend("cpu")
     for unit in given.unit or UNITS:
-        probes = [each for each in PROBES if each.area in AREAS[unit] and not each.refuses(gpu)]
-        caught: dict[str, list[bool]] = defaultdict(list)
-        spent: dict[str, float] = defaultdict(float)
-        for trial in range(given.trials):
-            drawn = models(random.Random(given.seed + trial))  # noqa: S311 - the same
-            for name, (strike, first) in drawn.items():
+        for area in AREAS[unit]:
+            probes = [each for each in PROBES if each.area == area and not each.refuses(gpu)]
+            for name in models(random.Random(0)):  # noqa: S311 - the names alone
                 began = time.process_time()  # allowed: it is printed
-                found, corrupted = _tried(
-                    Fault(name, unit, strike, first), probes, gpu, Draws, trial, given.batches
-                )
-                spent[name] += time.process_time() - began  # allowed: the same
-                if corrupted:
-                    caught[name].append(found)
-        for name in spent:
-            trials = caught[name]
-            share = f"{sum(trials)} of {len(trials)}" if trials else "corrupted nothing"
-            print(f"| {unit} | {name} | {share} | {spent[name]:.1f} s |", flush=True)
+                trials: Counter[tuple[bool, bool]] = Counter()
+                batches: Counter[tuple[bool, bool]] = Counter()
+                for trial in range(given.trials):
+                    strike, first = models(random.Random(given.seed + trial))[name]  # noqa: S311 - places that can be drawn again
+                    seen = _tried(
+                        Fault(name, unit, strike, first), probes, gpu, trial, given.batches
+                    )
+                    batches.update(seen)
+                    trials[any(struck for struck, _ in seen), any(found for _, found in seen)] += 1
+                spent = time.process_time() - began  # allowed: the same
+                shares = [_share(each) for each in (trials, batches)]
+                print(f"| {area} | {name} | {shares[0]} | {shares[1]} | {spent:.1f} |", flush=True)
     return 0
 
 
+def _share(seen: Counter[tuple[bool, bool]]) -> str:
+    """How many were caught of those that were corrupted; a false alarm is shown too."""
+    caught, corrupted = seen[True, True], seen[True, True] + seen[True, False]
+    alarms = f", {seen[False, True]} FALSE ALARMS" if seen[False, True] else ""
+    return (f"{caught} of {corrupted}" if corrupted else "corrupted nothing") + alarms
+
+
 def _tried(
-    fault: Fault, probes: list[Any], gpu: Any, draws: Any, trial: int, batches: int
-) -> tuple[bool, int]:
-    """Whether any probe finds the fault, and how many results were corrupted until then."""
+    fault: Fault, probes: list[Any], gpu: Any, trial: int, batches: int
+) -> list[tuple[bool, bool]]:
+    """By batch of a probe: whether the fault corrupted a result, and whether it was found."""
+    from portagpu.train.exact.draws import Draws
+
+    seen = []
     with installed(fault, trial) as state:
         for batch in range(batches):
             for probe in probes:
                 state.sound = True
-                work = probe.make(gpu, draws(1000 * trial + batch), 1)
+                work = probe.make(gpu, Draws(1000 * trial + batch), 1)
+                before = state.corrupted
                 state.sound = False
                 result = work.run()
-                if work.judge(result) is not None:
-                    return True, state.corrupted
-    return False, state.corrupted
+                found = work.judge(result) is not None
+                seen.append((state.corrupted > before, found))
+    return seen
 
 
 if __name__ == "__main__":
