@@ -98,6 +98,45 @@ def write_parts(path: str | os.PathLike[str], parts: Iterable[bytes]) -> Path:
     return target
 
 
+class GrowingFile:
+    """A file that gets whole texts one after another, and has each of them at once.
+
+    It is emptied when it is opened. A text that cannot be written whole leaves nothing of itself in
+    a regular file. Raises OutputError where :func:`write_atomic` does.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = path
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        try:
+            place = destination(Path(path))
+            place.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(place, flags, 0o666)
+        except (OSError, ValueError) as error:
+            raise _cannot_write(path, error) from error
+
+    def write(self, text: str) -> None:
+        """Append ``text`` (UTF-8); raises OutputError."""
+        rest = memoryview(text.encode("utf-8", "backslashreplace"))
+        is_file = stat.S_ISREG(os.fstat(self._file).st_mode)
+        size = os.fstat(self._file).st_size if is_file else 0
+        try:
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
+        except OSError as error:
+            if is_file:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._file, size)
+                    os.lseek(self._file, size, os.SEEK_SET)
+            raise _cannot_write(self._path, error) from error
+
+    def close(self) -> None:
+        """Close it; nothing can be written any more."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
 def write_private(path: Path, text: str) -> None:
     """Write ``text`` (UTF-8) to a file that only this user may read; new folders are private too.
 

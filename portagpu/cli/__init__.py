@@ -82,7 +82,7 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     ),
     "report": (
         "portagpu.cli.report:report",
-        "Write HTML reports from result files.",
+        "Write reports from result files: HTML, JUnit, OCP Test & Validation.",
     ),
     "compile": (
         "portagpu.cli.compile:compile_kernels",

@@ -11,6 +11,7 @@ import click
 from portagpu.base.units import quantity, size
 from portagpu.cli._common import (
     check_kept,
+    ocp_place,
     print_lines,
     results_line,
     terminal,
@@ -150,7 +151,7 @@ def compare_peers(names: Sequence[str], json_to: str | None, junit: str | None) 
 
     files = Files(json_to, junit)
     files.check()
-    check_kept([path for path, _ in find_files(map(Path, names))], json_to, junit)
+    check_kept([path for path, _ in find_files(map(Path, names))], json_to, ocp_place(), junit)
     with usage_errors(NoPeers):
         run = compare_runs(read_runs(names), ["portagpu", *sys.argv[1:]])
     stream = text_stream(json_to)

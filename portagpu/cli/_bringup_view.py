@@ -68,6 +68,9 @@ class PlainView(GateProgress):
         for line in recording_lines(run):
             print(line, file=self._stream, flush=True)
 
+    def result_added(self, result: Result) -> None:
+        self._files.result_added()
+
     def gate_ends(self, gate: Gate, results: Sequence[Result], duration_s: float) -> None:
         verdict = verdict_of(results)
         line = f"{verdict:<12} {gate.title:<{self._width}} {duration_s:6.1f} s  {headline(results)}"
@@ -107,6 +110,9 @@ class LiveView(GateProgress):
 
     def step(self, gate: Gate, text: str) -> None:
         self._rows[gate.id]["text"] = text
+
+    def result_added(self, result: Result) -> None:
+        self._files.result_added()
 
     def gate_ends(self, gate: Gate, results: Sequence[Result], duration_s: float) -> None:
         self._rows[gate.id].update(

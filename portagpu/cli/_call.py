@@ -27,6 +27,7 @@ from portagpu.cli._process import USAGE
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from portagpu.cli._run_output import OcpOutput
     from portagpu.runs.results.run import Run
 
 
@@ -44,6 +45,9 @@ class _Call:
     words: Sequence[str] = ()
     whole: bool = False
     run: Run | None = None
+    ocp: OcpOutput | None = None
+    """The lines of ``--ocp`` that have no end yet."""
+    ocp_begun: bool = False
 
 
 _call = _Call()
@@ -52,6 +56,7 @@ _call = _Call()
 def begin_call(words: Sequence[str]) -> None:
     """Take ``words`` for the command line, and forget what another call in this process wrote."""
     _call.words, _call.whole, _call.run = words, False, None
+    _call.ocp, _call.ocp_begun = None, False
 
 
 def document_written() -> None:
@@ -64,12 +69,23 @@ def run_begun(run: Run) -> None:
     _call.run = run
 
 
+def ocp_begun(output: OcpOutput) -> None:
+    """Lines of the run are being written, which an error has to end."""
+    _call.ocp, _call.ocp_begun = output, True
+
+
+def ocp_ended() -> None:
+    """The lines of the run are whole."""
+    _call.ocp = None
+
+
 @dataclass(frozen=True, slots=True)
 class _Asked:
     """What a command line asks for: by which verb, where, and whether its document is a run."""
 
     verb: str
     json_to: str | None
+    ocp_to: str | None = None
     is_run: bool = False
     is_series: bool = False
     """Whether the file gets lines, with those of other calls."""
@@ -86,6 +102,13 @@ def write_error(code: int, message: str, *, files: bool = True) -> str | None:
     """
     words = _call.words
     asked = None if _call.whole else _asked_for(words)
+    problem = _end_ocp(asked, words, code, message, files=files)
+    return _write_json(asked, words, code, message, files=files) or problem
+
+
+def _write_json(
+    asked: _Asked | None, words: Sequence[str], code: int, message: str, *, files: bool
+) -> str | None:
     if asked is None:
         return None
     document_written()
@@ -103,6 +126,30 @@ def write_error(code: int, message: str, *, files: bool = True) -> str | None:
             sys.stdout.flush()
         else:
             write_atomic(place, text)
+    except OSError as error:
+        return str(error)
+    return None
+
+
+def _end_ocp(
+    asked: _Asked | None, words: Sequence[str], code: int, message: str, *, files: bool
+) -> str | None:
+    """End the lines of ``--ocp`` with the error; returns why that is not possible.
+
+    A call that did not get as far as a run has lines only where its words were right.
+    """
+    output = _call.ocp
+    if output is None:
+        place = asked.ocp_to if asked is not None else None
+        if place is None or _call.ocp_begun or code == USAGE or not files:
+            return None
+        if place != STDOUT and _is_read(place, words):
+            return None
+        from portagpu.cli._run_output import OcpOutput
+
+        output = OcpOutput(place)
+    try:
+        output.end(_run(words, code, message))
     except OSError as error:
         return str(error)
     return None
@@ -167,6 +214,7 @@ def _asked_for(words: Sequence[str]) -> _Asked | None:
     return _Asked(
         " ".join(names),
         json_to,
+        options.get("ocp_to"),
         is_run=getattr(command.callback, "writes_run", False),
         is_series=getattr(command.callback, "writes_series", False),
         takes_files=any(isinstance(each, click.Argument) for each in command.params),
@@ -231,13 +279,16 @@ def _is_read(json_to: str, words: Sequence[str]) -> bool:
 
 
 def _other_paths(words: Sequence[str]) -> Iterator[str]:
-    """Every word that may be a path but the values of ``--json`` and ``--out``."""
+    """Every word that may be a path but the values of ``--json``, ``--ocp`` and ``--out``."""
     before = ""
     for word in words:
         option, _, value = word.partition("=")
-        if before not in ("--json", "--out", "-o") and option not in ("--json", "--out"):
+        if before not in _OUTPUTS | {"-o"} and option not in _OUTPUTS:
             yield from filter(None, (word, value))
         before = word
+
+
+_OUTPUTS: Final = frozenset({"--json", "--ocp", "--out"})
 
 
 class VerbGroup(click.Group):

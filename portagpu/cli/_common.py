@@ -48,10 +48,42 @@ def usage_errors(*kinds: type[PortagpuError]) -> Iterator[None]:
         raise click.UsageError(str(error)) from error
 
 
-def run_json_option(function: _F) -> _F:
-    """Add ``--json FILE|-`` to a verb whose document is a run."""
-    function.writes_run = True  # type: ignore[attr-defined]
-    return json_option(function)
+def run_json_option(function: Callable[..., _R]) -> Callable[..., _R]:
+    """Add ``--json FILE|-`` and ``--ocp FILE|-`` to a verb whose document is a run.
+
+    The verb receives ``json_to``; ``ocp_place`` is the value of ``--ocp``.
+    """
+
+    @functools.wraps(function)
+    def call(*, ocp_to: str | None, **given: Any) -> _R:
+        if ocp_to is not None:
+            if given.get("list_only") or given.get("only_print"):
+                raise click.UsageError("--ocp is of a run, and nothing runs here: leave it out")
+            if ocp_to == STDOUT == given["json_to"]:
+                raise click.UsageError(
+                    "--json - and --ocp - both need standard output: give one of them a file"
+                )
+            click.get_current_context().meta[_OCP_TO] = ocp_to
+        return function(**given)
+
+    call.writes_run = True  # type: ignore[attr-defined]
+    option = click.option(
+        "--ocp",
+        "ocp_to",
+        metavar="FILE|-",
+        help="Also write the run as lines of OCP Test & Validation Output 2.0 to FILE, each result "
+        "as it comes; '-' is standard output.",
+    )
+    return json_option(option(call))
+
+
+_OCP_TO: Final = "portagpu.ocp_to"
+
+
+def ocp_place() -> str | None:
+    """The value of ``--ocp`` of the verb that runs; None without one."""
+    context = click.get_current_context(silent=True)
+    return None if context is None else context.meta.get(_OCP_TO)
 
 
 def json_option(function: _F) -> _F:
@@ -123,8 +155,8 @@ def check_finite(
 
 
 def text_stream(json_to: str | None) -> TextIO:
-    """The stream for human-readable text: stderr when JSON goes to stdout, else stdout."""
-    return sys.stderr if json_to == STDOUT else sys.stdout
+    """The stream for human-readable text: stderr when a document goes to stdout, else stdout."""
+    return sys.stderr if STDOUT in (json_to, ocp_place()) else sys.stdout
 
 
 def write_json(document: object, json_to: str | None) -> None:

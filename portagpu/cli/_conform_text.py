@@ -35,6 +35,7 @@ class SuiteView(View):
         self.devices.append(device)  # type: ignore[arg-type]
 
     def result_added(self, result: Result) -> None:
+        super().result_added(result)
         if self._verbose:
             where = f" on {result.device}" if result.device else ""
             seen = result.reason or "; ".join(map(str, result.extra.get("observed", ())))

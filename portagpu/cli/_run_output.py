@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from portagpu.base.errors import OutputError, ResultError
-from portagpu.base.files import is_special, remove_file
+from portagpu.base.files import GrowingFile, is_special, remove_file
 from portagpu.base.text import printable
-from portagpu.cli._call import document_written, run_begun
+from portagpu.cli._call import document_written, ocp_begun, ocp_ended, run_begun
 from portagpu.cli._common import (
     STDOUT,
     check_outputs,
     live_console,
+    ocp_place,
     print_lines,
     text_stream,
     usage_errors,
@@ -26,10 +28,11 @@ from portagpu.runs.results.run import Run
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
     from portagpu.reports.bundles.files import Document
+    from portagpu.reports.ocp.stream import Stream
     from portagpu.runs.ledger import Clearance
+    from portagpu.runs.results.run import Result
 
 
 def read_results(
@@ -49,13 +52,71 @@ def read_results(
     return documents, others.clearances
 
 
-class Files:
-    """The output files of a run: JSON, JUnit, and three files in ``folder``.
+class OcpOutput:
+    """The value of ``--ocp``: a file or standard output, which gets each line at once.
 
-    ``json_to`` is the value of ``--json``; ``folder`` gets ``result.json``, ``junit.xml`` and
-    ``report.html``. The JSON is written and valid from the start: an unwritable place is found
-    before anything runs, and a killed run leaves its results so far. A pipe or a device gets one
-    document, at the end.
+    A full disk does not end the run: ``end`` raises what the first line that failed did.
+    """
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+        self._file: GrowingFile | None = None
+        self._stream: Stream | None = None
+        self._broke: OSError | None = None
+
+    def begin(self) -> None:
+        """Open the file and write the first line; raises OutputError where it cannot be opened."""
+        from portagpu.reports.ocp.stream import Stream
+
+        if self.place != STDOUT:
+            self._file = GrowingFile(self.place)
+        self._stream = Stream(self._write)
+        ocp_begun(self)
+        self._stream.begin()
+
+    def update(self, run: Run) -> None:
+        """Write the results that are not written yet."""
+        if self._stream is not None:
+            self._stream.update(run)
+
+    def judged_so_far(self, run: Run) -> None:
+        """Write what is known of results that still change."""
+        if self._stream is not None:
+            self._stream.judged_so_far(run)
+
+    def end(self, run: Run) -> None:
+        """Write the rest of the run, which is over; raises OutputError, and OSError for a pipe."""
+        if self._stream is None:
+            self.begin()
+        stream, self._stream = self._stream, None
+        ocp_ended()
+        if stream is not None:
+            stream.end(run)
+        if self._file is not None:
+            self._file.close()
+        if self._broke is not None:
+            raise self._broke
+
+    def _write(self, line: str) -> None:
+        if self._broke is not None:
+            return
+        try:
+            if self._file is not None:
+                self._file.write(line)
+            else:
+                sys.stdout.write(line)
+                sys.stdout.flush()
+        except OSError as error:
+            self._broke = error
+
+
+class Files:
+    """The output files of a run: JSON, JUnit, OCP lines, and three files in ``folder``.
+
+    ``json_to`` is the value of ``--json``; that of ``--ocp`` is the call's. ``folder`` gets
+    ``result.json``, ``junit.xml`` and ``report.html``. The JSON is written
+    and valid from the start: an unwritable place is found before anything runs, and a killed run
+    leaves its results so far. A pipe or a device gets one document, at the end.
     """
 
     def __init__(
@@ -65,6 +126,9 @@ class Files:
         self.junit = junit
         self.json_files: list[str | os.PathLike[str]] = []
         self.reports: list[Path] = []
+        place = ocp_place()
+        self.ocp = None if place is None else OcpOutput(place)
+        self._run: Run | None = None
         if json_to is not None and json_to != STDOUT:
             self.json_files.append(json_to)
         if folder is not None:
@@ -74,7 +138,8 @@ class Files:
     def check(self) -> None:
         """Raise UsageError for a file that cannot be written or is named twice."""
         standard = STDOUT if self.json_to == STDOUT else None
-        check_outputs(standard, *self.json_files, self.junit, *self.reports)
+        ocp = self.ocp.place if self.ocp is not None else None
+        check_outputs(standard, *self.json_files, self.junit, ocp, *self.reports)
 
     def begin(self, run: Run) -> None:
         """Write ``run`` as interrupted before its first result; raises UsageError.
@@ -88,14 +153,30 @@ class Files:
             _write_junit(_interrupted_copy(run), self.junit)
         for path in self.reports:
             remove_file(path)
+        self._run = run
+        if self.ocp is not None:
+            self.ocp.begin()
 
     def update(self, run: Run) -> None:
         """Write the results so far as a run that was interrupted here.
 
         A full disk does not end the run: the final write reports it.
+
+        :param run: the run that began, or another one of results that still change.
         """
         with contextlib.suppress(OutputError):
             self._write_partial(run)
+        if self.ocp is None:
+            return
+        if run is self._run:
+            self.ocp.update(run)
+        else:
+            self.ocp.judged_so_far(run)
+
+    def result_added(self) -> None:
+        """Write a result that was added to the run, where each one is written as it comes."""
+        if self.ocp is not None and self._run is not None:
+            self.ocp.update(self._run)
 
     def _write_partial(self, run: Run) -> None:
         partial = _interrupted_copy(run)
@@ -110,6 +191,9 @@ class Files:
             run.dump(sys.stdout)
         written = [run.write_json(path) for path in self.json_files]
         document_written()
+        if self.ocp is not None:
+            self.ocp.end(run)
+            written += [Path(self.ocp.place)] if self.ocp.place != STDOUT else []
         if self.junit is not None:
             written.append(_write_junit(run, self.junit))
         if self.reports:
@@ -150,6 +234,9 @@ class View(Progress):
 
             # a Text, because rich would read brackets in ids as markup
             self._status.update(Text(f"{number}/{total} {printable(name)}"))
+
+    def result_added(self, result: Result) -> None:
+        self.files.result_added()
 
     def end(self) -> None:
         if self._status is not None:

@@ -156,7 +156,7 @@ def _from_results(
     from portagpu.cli._bench_tables import compare_peers
 
     context = click.get_current_context()
-    usable = {"names", "peers", "calibrate", *(("json_to", "junit") if peers else ())}
+    usable = {"names", "peers", "calibrate", *(("json_to", "ocp_to", "junit") if peers else ())}
     for option in context.command.params:
         given = context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
         if given and option.name not in usable:

@@ -14,6 +14,7 @@ from portagpu.cli._common import (
     check_finite,
     check_outputs,
     chosen_effort,
+    ocp_place,
     require_torch,
     results_line,
     run_json_option,
@@ -163,7 +164,7 @@ def verify(
     from portagpu.suites import collectives as engine
     from portagpu.suites.performance import Effort
 
-    check_outputs(tables, junit, json_to)
+    check_outputs(tables, junit, json_to, ocp_place())
     command = ["portagpu", *sys.argv[1:]]
     files = Files(json_to, junit)
     if replay:
@@ -332,7 +333,9 @@ def tune(
         sizes = parameter_sizes(params) if params is not None else []
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    check_outputs(profile, json_to, *([Path(emit_dir) / "x"] if emit_dir is not None else []))
+    check_outputs(
+        profile, json_to, ocp_place(), *([Path(emit_dir) / "x"] if emit_dir is not None else [])
+    )
     files = Files(json_to)
     run = engine.tune(
         engine.TuneOptions(

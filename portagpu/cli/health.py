@@ -14,6 +14,7 @@ from portagpu.cli._common import (
     check_finite,
     complete_target,
     folder_option,
+    ocp_place,
     print_lines,
     run_json_option,
     text_stream,
@@ -132,8 +133,8 @@ def health(
     """
     if gate is None and (fail_on or fail_on_unknown or reason_file):
         raise click.UsageError("--fail-on, --fail-on-unknown and --reason-file need --gate")
-    if gate is not None and json_to == STDOUT:
-        raise click.UsageError("--gate prints its own line: give --json a file, not '-'")
+    if gate is not None and STDOUT in (json_to, ocp_place()):
+        raise click.UsageError("--gate prints its own line: give --json and --ocp a file, not '-'")
     if replay and since not in (None, "boot", "all"):
         raise click.UsageError("--since SECONDS counts from now: leave it out with --replay")
     if log is not None and not Path(log).exists():
@@ -187,7 +188,7 @@ def _answer(
     from portagpu.runs.results.advice import Action
 
     run = health_within(options)
-    if out is not None or json_to is not None:
+    if out is not None or json_to is not None or ocp_place() is not None:
         from portagpu.cli._run_output import Files
 
         try:

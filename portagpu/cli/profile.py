@@ -15,6 +15,7 @@ from portagpu.cli._common import (
     STDOUT,
     check_finite,
     check_outputs,
+    ocp_place,
     print_lines,
     results_line,
     run_json_option,
@@ -117,11 +118,11 @@ def profile(
         tool=tool,
         tool_version=tool_version,
         # standard output is the document's
-        stdout=2 if json_to == STDOUT else None,
+        stdout=2 if STDOUT in (json_to, ocp_place()) else None,
         command=["portagpu", *sys.argv[1:]],
         **asked,
     )
-    check_outputs(json_to)
+    check_outputs(json_to, ocp_place())
     try:
         plan = make_plan(options)
         if only_print:

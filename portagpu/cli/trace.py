@@ -14,7 +14,7 @@ import click
 from portagpu.base.files import write_atomic
 from portagpu.base.text import MOST_NAMED, one_line
 from portagpu.cli._call import VerbGroup
-from portagpu.cli._common import STDOUT, check_outputs, run_json_option
+from portagpu.cli._common import STDOUT, check_outputs, ocp_place, run_json_option
 from portagpu.cli._tables import finding_lines
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ def diagnose(files: tuple[str, ...], device: int | None, strict: bool, json_to: 
     from portagpu.runs.results.run import new_run
     from portagpu.traces.analysis.diagnose import diagnose as engine
 
-    check_not_read(files, json_to)
+    check_not_read(files, json_to, ocp_place())
     loaded = load(files, device)
     output = Files(json_to)
     progress = View(output)

@@ -13,7 +13,9 @@ from portagpu.checks.bringup import BringupOptions, bringup
 from portagpu.checks.recordings.replay import Recording
 from portagpu.reports.html import render
 from portagpu.reports.junit import render as junit
+from portagpu.reports.ocp.stream import render as ocp
 from portagpu.runs.results.run import Run, Verdict, validate
+from tests.support.ocp_rules import lines_of, problems
 
 RECORDINGS = Path(__file__).resolve().parents[3] / "shared" / "recordings"
 # folders whose entries are each one machine
@@ -69,6 +71,7 @@ def test_every_recording_is_judged_or_refused_in_one_line(path: Path) -> None:
     assert not [result for result in run.results if result.verdict is Verdict.ERROR]
     assert render(run)
     assert junit(run)
+    assert problems(lines_of(ocp(run))) == []
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ _VERB: Final = ("portagpu", "bringup")
 _OPTIONS: Final = frozenset(
     {"--full", "--quick", "--strict", "--backend", "--target", "--expect-devices"}
 )
-_PATH_OPTIONS: Final = frozenset({"--out", "--json"})
+_PATH_OPTIONS: Final = frozenset({"--out", "--json", "--ocp"})
 _LIKE_JSON: Final = re.compile(r"[{\[]\s*+[\"{\[]|\"(?=[{\[]\s*+\\\")")
 _DECODER: Final = json.JSONDecoder()
 _TRIES: Final = 4

@@ -90,8 +90,8 @@ def write_clearance(
 
 WHOLE: Final = "result.json"
 """What ``--out`` writes. A bundle of the same run next to it does not count again."""
-_WRITTEN_TOO: Final = frozenset({"junit.xml", "report.html"})
-"""What ``--out`` writes next to it, from the same run."""
+_WRITTEN_TOO: Final = frozenset({"junit.xml", "ocp.jsonl", "report.html"})
+"""What ``--out`` and ``portagpu report`` write next to it, from the same run."""
 
 
 @dataclass(frozen=True)

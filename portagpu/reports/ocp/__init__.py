@@ -1,0 +1,1 @@
+"""Runs as lines of OCP Test & Validation Output 2.0."""
