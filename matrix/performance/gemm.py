@@ -178,7 +178,8 @@ def _shared_fields(device: MeasuredDevice, dtype: str, support: Support) -> dict
         "algorithm": "dense",
         "dtype": dtype,
         "counts": "2 M N K operations",
-        "checks": "sampled rows and columns against float64, within the bound of rounding",
+        "checks": "every element of an exact product of the same shape; of the timed one sampled "
+        "rows and columns against float64, within the bound of rounding",
         "absent": absent,
     }
 
@@ -210,7 +211,7 @@ def gemm(
     role: str = "",
     beyond_bytes: int = 0,
 ) -> dict[str, Any]:
-    """Check one product of the operands, time many, and check the last.
+    """Check an exact product and one of random operands, time many of these, and check again.
 
     With ``beyond_bytes`` calls take turns among as many copies of the operands, so that each finds
     its own in memory and not in a cache.
@@ -227,7 +228,9 @@ def gemm(
     works = [work, *(_copy_of(work) for _ in range(copies - 1))]
     if beyond_bytes:
         reading.notes["operand_copies"] = copies
-    seconds = _timed(rank, stopwatch, reading, works, effort)
+    exact = matmul.judged_product(rank.gpu, dtype, m, n, k, _SEED, contiguous)
+    reading.notes["judged"] = matmul.judged_in_words(exact)
+    seconds = _timed(rank, stopwatch, reading, works, exact, effort)
     if seconds is not None:
         reading.keep(seconds, work=work.operations, flops=work.operations, moved=work.moved_bytes)
     return reading.to_json()
@@ -247,17 +250,18 @@ def search(rank: Rank, *, effort: str, dtype: str, edges: list[int]) -> dict[str
     # three matrices of at most 8 bytes an element, and what the check needs
     fitting = [edge for edge in edges if 64 * edge * edge <= free] or edges[:1]
     for edge in fitting:
-        work = matmul.product(rank.gpu, dtype, edge, edge, edge, _SEED)
-        timing = _timed(rank, stopwatch, reading, [work], Effort.QUICK)
+        work, exact = _pair(rank, dtype, edge)
+        timing = _timed(rank, stopwatch, reading, [work], exact, Effort.QUICK)
         if timing is None:
             return reading.to_json()
         rates[edge] = work.operations / summarise(timing.seconds).median
     won = max(rates, key=lambda edge: rates[edge])
-    work = matmul.product(rank.gpu, dtype, won, won, won, _SEED)
-    timing = _timed(rank, stopwatch, reading, [work], effort)
+    work, exact = _pair(rank, dtype, won)
+    timing = _timed(rank, stopwatch, reading, [work], exact, effort)
     reading.notes = {
         "seed": _SEED,
         "operands": matmul.operands_in_words(rank.gpu, dtype),
+        "judged": matmul.judged_in_words(exact),
         "won": f"{won}x{won}x{won}",
         "searched_tera_per_s": {str(edge): rate / 1e12 for edge, rate in rates.items()},
     }
@@ -266,27 +270,47 @@ def search(rank: Rank, *, effort: str, dtype: str, edges: list[int]) -> dict[str
     return reading.to_json()
 
 
+def _pair(rank: Rank, dtype: str, edge: int) -> tuple[Product, Product]:
+    """The square of random numbers, which is timed, and the exact one."""
+    from portagpu.suites.performance import matmul
+
+    made = (matmul.product, matmul.judged_product)
+    work, exact = (make(rank.gpu, dtype, edge, edge, edge, _SEED) for make in made)
+    return work, exact
+
+
 def _timed(
-    rank: Rank, stopwatch: Stopwatch, reading: Any, works: list[Product], effort: str
+    rank: Rank,
+    stopwatch: Stopwatch,
+    reading: Any,
+    works: list[Product],
+    exact: Product,
+    effort: str,
 ) -> Any | None:
-    """The timing of ``works`` in turn; None where the first or the last of them is wrong."""
+    """The timing of ``works`` in turn; None where ``exact``, their first or last is wrong."""
     from portagpu.suites.performance import matmul
     from portagpu.suites.performance.timing import PACES, measure
 
     first = works[0]
     what = f"{first.dtype} {first.m}x{first.n}x{first.k}"
     rank.step(f"checking {what}")
+
+    def check(*last: Product, seed: int) -> None:
+        matmul.poison(exact)
+        matmul.multiply(exact)
+        for each in (exact, *last):
+            reading.reject(matmul.verify(each, seed))
+
     for work in works:
         matmul.poison(work)
         matmul.multiply(work)
-    reading.reject(matmul.verify(first, _SEED))
+    check(first, seed=_SEED)
     if reading.wrong:
         return None
     rank.step(f"timing {what}")
     turns = cycle(works)
     timing = measure(stopwatch, lambda: matmul.multiply(next(turns)), PACES[Effort(effort)])
-    for seed, work in enumerate([first, *works[1:][-1:]], _SEED + 1):
-        reading.reject(matmul.verify(work, seed))
+    check(first, *works[1:][-1:], seed=_SEED + 1)
     return None if reading.wrong else timing
 
 

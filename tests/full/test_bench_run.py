@@ -377,7 +377,7 @@ def test_a_memory_measure_has_levels_bytes_and_flops(ranks: Ranks, device: Measu
         ("gemm/fp32", "gemm_off_by_one_element", "wrong in row 63"),
         ("gemm/int8", "gemm_off_by_one_element", "wrong in row 63"),
         ("gemm/fp32", "gemm_that_goes_wrong_later", "wrong in row 0"),
-        ("gemm/fp32", "gemm_that_does_nothing", "not finite"),
+        ("gemm/fp32", "gemm_that_does_nothing", "wrong in row 0, column 0: nan"),
         ("gemm/int8", "gemm_that_does_nothing", "wrong"),
         ("gemm/fp32", "gemm_in_half_precision", "wrong"),
         ("memory/copy", "stream_that_skips_the_last_element", "element 16383 is nan"),
@@ -588,7 +588,9 @@ def test_a_sustained_load_reports_each_interval(ranks: Ranks) -> None:
     # an interval reads its start, 100 ms in steps of 20, what elapsed, and whether to go on
     assert len(found.throughput) == pytest.approx(2.0 / (8 * 0.02), abs=2)
     assert seen == [rate for _, rate in found.throughput]
-    assert found.compared >= len(found.throughput), "each interval compares bits"
+    assert found.compared > found.judged["batches"] >= len(found.throughput)
+    assert found.judged["by"].startswith("every element")
+    assert found.judged["share"] is not None
     by_id = {result.id: result for result in found.results}
     assert by_id["sustained/identical"].verdict is Verdict.PASS
     assert by_id["sustained/gemm"].unit == "TFLOPS"

@@ -358,7 +358,7 @@ def a_tuner_that_makes_products_wrong(rank: Any, **arguments: Any) -> Any:
 
     def multiply(work: matmul.Product) -> None:
         right(work)
-        work.result[0, 0] += 50
+        work.result[0, 0] *= 2
 
     matmul.multiply = multiply
     return _with_a_tuner(rank, "product").library(rank, **arguments)
@@ -508,7 +508,7 @@ def sustain_with_slow_telemetry(rank: Any, **arguments: Any) -> Any:
             running.notify_all()
         return seconds
 
-    rank.gpu.plugin = SimpleNamespace(telemetry=telemetry)
+    rank.gpu.plugin = SimpleNamespace(telemetry=telemetry, shared=True)
     timing.Stopwatch.time = counted  # type: ignore[method-assign]
     return load_ranks.sustain(rank, **arguments)
 

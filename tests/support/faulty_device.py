@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 MATRIX: Final = (
-    *("mm", "mm.out", "addmm", "bmm", "baddbmm", "_int_mm", "_scaled_mm"),
+    *("mm", "mm.out", "addmm", "bmm", "baddbmm"),
+    *("_int_mm", "_int_mm.out", "_scaled_mm", "_scaled_mm.out"),
     *("convolution", "_scaled_dot_product_flash_attention_for_cpu"),
 )
 VECTOR: Final = (
@@ -103,7 +104,7 @@ class Installed:
             return result
         value = result[0] if isinstance(result, tuple | list) else result
         integers = not (value.is_floating_point() or value.is_complex())
-        if integers != (self.fault.unit == "integer") and name != "_int_mm":
+        if integers != (self.fault.unit == "integer") and not name.startswith("_int_mm"):
             return result
         if value.numel() < 64:  # indices, scalars and the like
             return result

@@ -8,24 +8,47 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 import portagpu as pg
 from portagpu.suites.performance import load_ranks, matmul
+from tests.support.faulty_device import Fault, installed, published, region, stuck
 
 pytestmark = pytest.mark.torch
 
 SIZE = 32
+FAULTS = {
+    "a stuck bit": stuck(3),
+    "a tile": region(slice(16, 32), slice(0, 16)),
+    "one element": region(slice(7, 8), slice(9, 10)),
+    # of 1,024 elements: one of a thousand products is wrong
+    "1e-6 of the elements": published(1e-6),
+}
 
 
-def test_a_clock_that_stands_still_ends_no_batch_sizes() -> None:
+def standing_clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of batches, each twice the one before: no product takes any time."""
     sizes: list[int] = []
-    watch = SimpleNamespace(
-        time=lambda call, repeats: sizes.append(repeats) or 0.0, resolution_s=1e-3
-    )
-    batches = load_ranks._Batches(None, watch)
+
+    def standing(call: Any, repeats: int) -> float:
+        sizes.append(repeats)
+        for _ in range(repeats):
+            call()
+        return 0.0
+
+    watch = SimpleNamespace(time=standing, resolution_s=4e-3)
+    monkeypatch.setattr(load_ranks, "Stopwatch", lambda gpu: watch)
+    return sizes
+
+
+def test_a_clock_that_stands_still_ends_no_batch_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = standing_clock(monkeypatch)
+    batches = load_ranks._Batches(pg.backend("cpu"), "fp32", SIZE)
+    batches.warm_up()
     assert batches.run() == (0.0, 50)
     assert sizes == [1, 2, 4, 8, 16, 32, 50]
+    # with the first of each batch
+    assert (batches.number, batches.judged, batches.wrong) == (7, sum(sizes) + 7, None)
 
 
 def sustained(monkeypatch: pytest.MonkeyPatch, **given: Any) -> tuple[dict[str, Any], list[Any]]:
@@ -48,7 +71,9 @@ def test_a_load_states_its_rate_in_each_interval(monkeypatch: pytest.MonkeyPatch
     times = [at for at, _ in found["throughput"]]
     assert times == pytest.approx([0.6, 1.2, 1.8, 2.4])
     assert all(rate > 0 for _, rate in found["throughput"])
-    assert found["compared"] == 4 * 3
+    assert found["compared"] >= found["batches"] >= 4 * 3
+    assert found["judged"].startswith("every element")
+    assert found["sampled"] == ""
     assert [each["t_s"] for each in steps] == times
 
 
@@ -63,10 +88,9 @@ def test_a_load_that_computes_other_bits_ends_at_once(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(matmul, "multiply", broken)
     found, _ = sustained(monkeypatch, seconds=1e9)
-    assert found["wrong"] == (
-        f"1 of {SIZE * SIZE} elements of a fp32 product differ from the first product of the same "
-        "operands"
-    )
+    assert found["wrong"].startswith("the fp32 product is wrong in row 1, column 2: ")
+    assert f"; 1 of {SIZE * SIZE} elements are" in found["wrong"]
+    assert found["digest"]
 
 
 def test_products_that_are_wrong_from_the_start_are_not_a_load(
@@ -76,3 +100,61 @@ def test_products_that_are_wrong_from_the_start_are_not_a_load(
     found, steps = sustained(monkeypatch)
     assert found["wrong"]
     assert found["throughput"] == steps == []
+
+
+@pytest.mark.parametrize("first_call", [0, 40])
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_faulty_device_fails_under_load(
+    monkeypatch: pytest.MonkeyPatch, name: str, first_call: int
+) -> None:
+    """Also one that goes wrong later, in whichever product of a batch."""
+    with installed(Fault(name, "matrix", FAULTS[name], first_call)) as state:
+        found, _ = sustained(monkeypatch, seconds=1e9)
+    assert state.corrupted, "it did nothing wrong"
+    assert "product is wrong in row" in found["wrong"]
+    assert found["digest"]
+
+
+@pytest.mark.parametrize("dtype", ["fp64", "fp32", "bf16", "fp16", "int8"])
+def test_a_sound_device_passes_under_load_in_each_dtype(
+    monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    found, _ = sustained(monkeypatch, dtype=dtype, seconds=0.5)
+    assert found["wrong"] == ""
+    assert found["sampled"] == ""
+
+
+def test_one_wrong_product_of_a_batch_is_found_wherever_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    standing_clock(monkeypatch)
+    # batches of 1, 2, 4 and 8 and the first of each are 19
+    right, calls, wrong = matmul.multiply, count(), 23
+
+    def once(work: Any) -> None:
+        right(work)
+        if next(calls) == wrong:
+            work.result[3, 4] *= 2
+
+    monkeypatch.setattr(matmul, "multiply", once)
+    found, _ = sustained(monkeypatch, seconds=1e9)
+    assert "is wrong in row 3, column 4" in found["wrong"]
+    assert "; 1 of 16 products of these operands differ" in found["wrong"]
+
+
+def test_each_batch_has_operands_of_its_own() -> None:
+    batches = load_ranks._Batches(pg.backend("cpu"), "fp32", SIZE)
+    seen = []
+    for _ in range(3):
+        batches.run()
+        seen.append(batches.work.a.clone())
+    assert not any(map(torch.equal, seen, seen[1:]))
+
+
+def test_a_load_without_memory_for_exact_operands_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = pg.backend("cpu")
+    monkeypatch.setattr(type(gpu), "mem_get_info", lambda self: (100_000, 100_000))
+    found, _ = sustained(monkeypatch)
+    assert found["wrong"] == ""
+    assert found["sampled"] == "exact operands and what judges them need 0.1 MiB of memory"
+    assert found["judged"].startswith("sampled rows and columns, because exact operands")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -11,9 +12,12 @@ import pytest
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
+import portagpu as pg
 from portagpu.devices.precision import Arithmetic, Float32Switch, Fp8, Precision
 from portagpu.facts.targets.model import CONTIGUOUS
 from portagpu.suites.performance import matmul
+from portagpu.suites.performance.cases import load_area
+from tests.support.faulty_device import Fault, installed, published, region, stuck, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,6 +46,7 @@ def gpu() -> Any:
         device=torch.device("cpu"),
         precision=precision,
         set_float32_precision=partial(Float32Switch, precision),
+        mem_get_info=lambda: (1 << 40, 1 << 40),
     )
 
 
@@ -121,3 +126,91 @@ def test_operands_lie_in_memory_as_asked_and_give_the_same_product(contiguous: s
     assert along == ["mk".index(contiguous[0]), "kn".index(contiguous[1])]
     matmul.multiply(work)
     assert matmul.verify(work, seed=2) is None
+
+
+SHAPES = [(64, 96, 128), (16, 48, 4096), (160, 32, 16)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, indirect=True)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_element_of_an_exact_product_is_judged(
+    dtype: str, shape: tuple[int, int, int]
+) -> None:
+    work = matmul.judged_product(gpu(), dtype, *shape, seed=1)
+    assert work.sampled == ""
+    matmul.poison(work)
+    assert matmul.verify(work, seed=2)
+    matmul.multiply(work)
+    assert matmul.verify(work, seed=2) is None
+    generator = random.Random(f"{dtype} {shape}")  # noqa: S311 - places that can be drawn again
+    for _ in range(5):
+        row, column = generator.randrange(work.m), generator.randrange(work.n)
+        right = work.result[row, column].clone()
+        words_of(work.result)[row * work.n + column] ^= 1
+        wrong = matmul.verify(work, seed=2)
+        work.result[row, column] = right
+        assert wrong is not None, f"the lowest bit of {row}, {column} was wrong and passed"
+        where = f"row {row}, column {column}"
+        assert wrong.sentence.startswith(f"the {dtype} product is wrong in {where}: ")
+        assert wrong.digest
+
+
+@pytest.mark.parametrize("dtype", DTYPES, indirect=True)
+def test_exact_operands_are_full_and_lie_where_random_ones_do(dtype: str) -> None:
+    made = [make(gpu(), dtype, 64, 96, 128, 1) for make in (matmul.product, matmul.judged_product)]
+    shapes = [[(each.shape, each.stride(), each.dtype) for each in (w.a, w.b)] for w in made]
+    assert shapes[0] == shapes[1]
+    assert made[0].result.dtype == made[1].result.dtype
+    share = float((made[1].a == 0).float().mean())
+    assert share < 0.3, "zeros take no power"
+
+
+def test_what_no_integers_keep_exact_is_sampled_and_says_why(without_onednn: None) -> None:
+    work = matmul.judged_product(gpu(), "fp8", 16, 16, 1 << 15, seed=1)
+    assert "a product in float8_e4m3fn would not be exact" in work.sampled
+    assert matmul.judged_in_words(work).startswith("sampled rows and columns, because a product")
+    matmul.multiply(work)
+    assert matmul.verify(work, seed=2) is None
+
+
+def measured(dtype: str, m: int, n: int, k: int) -> dict[str, Any]:
+    """What the measure gives on the CPU, in this process."""
+    rank = SimpleNamespace(gpu=pg.backend("cpu"), step=lambda name: None)
+    arguments = {"effort": "quick", "dtype": dtype, "m": m, "n": n, "k": k}
+    found: dict[str, Any] = load_area("gemm").gemm(
+        rank, **arguments, contiguous=matmul.usual_layout(dtype)
+    )
+    return found
+
+
+FAULTS = {
+    "a stuck bit": stuck(3),
+    "a tile": region(slice(16, 32), slice(32, 48)),
+    "one element": region(slice(7, 8), slice(9, 10)),
+}
+
+
+@pytest.mark.parametrize("dtype", ["fp64", "fp32", "bf16", "fp16", "int8"])
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_faulty_device_has_no_time(dtype: str, name: str) -> None:
+    # in the lowest bits, far from the rows and columns that are sampled
+    with installed(Fault(name, "matrix", FAULTS[name])) as state:
+        found = measured(dtype, 64, 48, 32)
+    assert state.corrupted, "it did nothing wrong"
+    assert "product is wrong in row" in found["wrong"]
+    assert found["digest"]
+    assert found["points"] == []
+
+
+def test_one_wrong_element_of_a_million_is_found() -> None:
+    with installed(Fault("1e-6 of the elements", "matrix", published(1e-6))) as state:
+        found = measured("fp32", 1024, 1024, 16)
+    assert state.corrupted
+    assert "; 1 of 1048576 elements are" in found["wrong"]
+
+
+@pytest.mark.parametrize("dtype", ["fp64", "fp32", "tf32", "bf16", "fp16", "int8"])
+def test_a_sound_device_has_a_time(dtype: str) -> None:
+    found = measured(dtype, 64, 48, 32)
+    assert (found["wrong"], len(found["points"])) == ("", 1)
+    assert found["notes"]["judged"].startswith("every element")

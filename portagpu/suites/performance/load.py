@@ -122,7 +122,7 @@ def _rank_result(
         return Result(
             verdict=Verdict.FAIL,
             reason=reading.wrong,
-            expected=exactly("right", "the product in float64"),
+            expected=exactly("right", f"values are checked: {reading.notes['judged']}"),
             extra=wrong_value(reading.digest),
             **shared,
         )
@@ -149,6 +149,7 @@ def _rank_result(
             "relative_allowed": within,
             "threads": reading.threads,
             "clock": reading.clock,
+            "judged": reading.notes["judged"],
         },
         **shared,
     )
@@ -171,7 +172,12 @@ class SustainedLoad:
     digest: str = ""
     """That of the wrong elements; empty where nothing has one."""
     compared: int = 0
-    """Products whose bits were compared with those of the first."""
+    """Products of which every element was judged."""
+    judged: Mapping[str, Any] = field(default_factory=dict)
+    """How: "by", in words; "batches", each with operands of its own; and "share", that of the time
+    which making operands and judging took, between what was timed."""
+    sampled: str = ""
+    """Why the operands were no exact ones; empty where they were."""
     results: tuple[Result, ...] = ()
 
     @property
@@ -208,8 +214,9 @@ def sustain_load(
 ) -> tuple[SustainedLoad, ...]:
     """Keep devices busy with products, all at the same time.
 
-    The first product is checked against float64, and one of each batch is compared with it bit for
-    bit: a difference is silent corruption, and FAIL. Telemetry is read while the products run.
+    Every element of every product is judged: the operands of each batch are others, with exact
+    results, and what differs from these is silent corruption, and FAIL. Judging is not timed.
+    Telemetry is read while the products run.
 
     :param ranks: Runs a rank for each device.
     :param seconds: How long the load lasts.
@@ -264,6 +271,12 @@ def _sustained_load(value: Mapping[str, Any], name: str, several: bool) -> Susta
         wrong=value["wrong"],
         digest=value["digest"],
         compared=value["compared"],
+        judged={
+            "by": value["judged"],
+            "batches": value["batches"],
+            "share": _share_between(value["busy_s"], value["throughput"]),
+        },
+        sampled=value["sampled"],
     )
     shared: dict[str, Any] = {
         "suite": SUITE,
@@ -279,6 +292,11 @@ def _sustained_load(value: Mapping[str, Any], name: str, several: bool) -> Susta
     return replace(found, results=tuple(results))
 
 
+def _share_between(busy_s: float, throughput: Sequence[Sequence[float]]) -> float | None:
+    """The share of the load's time that was not timed; None without an interval."""
+    return max(0.0, 1 - busy_s / throughput[-1][0]) if throughput else None
+
+
 def _identity_result(found: SustainedLoad, shared: Mapping[str, Any]) -> Result:
     return Result(
         id="sustained/identical",
@@ -286,12 +304,20 @@ def _identity_result(found: SustainedLoad, shared: Mapping[str, Any]) -> Result:
         reason=found.wrong,
         value=1.0 if found.wrong else 0.0,
         unit="products",
-        expected=exactly(0, "products that are wrong, or differ from the first", "products"),
+        expected=exactly(0, "products that are wrong", "products"),
         extra={
             "compared": found.compared,
+            "judged": found.judged,
             **(wrong_value(found.digest) if found.wrong else {}),
         },
-        does_not_show="units and memory that this product does not use",
+        does_not_show="; ".join(
+            each
+            for each in (
+                "units and memory that this product does not use",
+                f"every element against exact values: {found.sampled}" if found.sampled else "",
+            )
+            if each
+        ),
         **shared,
     )
 

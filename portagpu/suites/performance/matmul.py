@@ -1,5 +1,11 @@
 """Matrix products with a checked answer: the load of several measures. Needs torch.
 
+Every element of a product is judged where its operands are exact: integers times powers of two
+(``portagpu.train.exact``). Sums of K products leave them few bits, and few bits take less power:
+AMD states 1215 TFLOPS in fp8 for the numbers 1 to 10 and 981 for sines (``matrix/targets``). So
+what is compared with a figure multiplies random real numbers, next to an exact product of the same
+shape.
+
 Linear layers in fp8 follow the hybrid recipe: weights and activations in e4m3, gradients in e5m2,
 whose range is larger (Micikevicius et al., arXiv 2209.05433, section 3; ``Format.HYBRID`` of
 Transformer Engine; ``torchao.float8`` with a tensorwise scale). Scales are dynamic: each maps the
@@ -9,11 +15,16 @@ is bf16.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.suites.performance.timing import WrongValue
-from portagpu.train.exact.judge import digest
+from portagpu.train.exact import products
+from portagpu.train.exact.draws import Draws
+from portagpu.train.exact.judge import differences, digest
+from portagpu.train.exact.rule import ACCUMULATOR_BITS, NotExactError, fullest
 
 if TYPE_CHECKING:
     import torch
@@ -21,7 +32,8 @@ if TYPE_CHECKING:
 
     from portagpu.devices.contract import Backend
     from portagpu.devices.precision.model import Fp8
-
+    from portagpu.train.exact.judge import Wrong
+    from portagpu.train.exact.probe import Work
 
 SAMPLED: Final = 8
 """Rows, and columns, that are compared with float64: the first, the last and random ones."""
@@ -35,6 +47,20 @@ _TF32_INPUT: Final = 2**-10
 _FP8_ACCUMULATE: Final = (128, 2**-13)
 """fp8 matrix units may add up 128 products with about 14 bits before they are added in float32
 (DeepSeek-V3 technical report, arXiv 2412.19437, section 3.3.2)."""
+_KINDS: Final = {
+    "fp64": "float64",
+    "fp32": "float32",
+    "tf32": "tf32",
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "int8": "int8",
+}
+"""What exact products call a dtype."""
+_MAKING: Final = (32, 48)
+"""Bytes that each element of the operands and of the result takes while a product is made and
+judged: integers of 64 bits, and what is computed of them."""
+RIGHT: Final = WrongValue("")
+"""Of values of which nothing is wrong."""
 _unit_scales: dict[torch.device, torch.Tensor] = {}
 _MIN_AMAX: Final = 1e-12
 """Of the largest element of a tensor: one of zeros has a scale too."""
@@ -46,7 +72,8 @@ class Product:
     """C = A B with A (m, k), B (k, n) and C (m, n) on a device, and random A and B.
 
     ``result`` holds the last C; A and B are exact in their dtype, so that float64 products of them
-    are the reference.
+    are the reference. ``exact`` judges every element of C where the operands are exact, and
+    ``sampled`` says why they are not where they should be.
     """
 
     dtype: str
@@ -56,6 +83,8 @@ class Product:
     a: torch.Tensor
     b: torch.Tensor
     result: torch.Tensor
+    exact: Work | None = None
+    sampled: str = ""
 
     @property
     def operations(self) -> int:
@@ -103,9 +132,7 @@ def product(
     """
     import torch
 
-    gpu.set_float32_precision("tf32" if dtype == "tf32" else "ieee")
-    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    _switch(gpu, dtype)
     generator = torch.Generator(gpu.device).manual_seed(seed)
     on = {"generator": generator, "device": gpu.device}
     if dtype == "int8":
@@ -137,11 +164,79 @@ def product(
     return Product(dtype, m, n, k, a, b, torch.empty((m, n), dtype=kind, device=gpu.device))
 
 
+def _switch(gpu: Backend, dtype: str) -> None:
+    """Have only "tf32" round float32 operands, and no partial sum be rounded to 16 bits."""
+    import torch
+
+    gpu.set_float32_precision("tf32" if dtype == "tf32" else "ieee")
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+
+
+def judged_product(
+    gpu: Backend, dtype: str, m: int, n: int, k: int, seed: int, contiguous: str | None = None
+) -> Product:
+    """The operands and the result of a product of which ``verify`` judges every element.
+
+    They are the largest integers whose sums are exact, times a power of two for each row of A and
+    each column of B. Where memory does not suffice to make and judge them, or no integers are
+    small enough, it is what ``product`` makes, and ``sampled`` says why.
+
+    Parameters and errors are those of ``product``.
+    """
+    import torch
+
+    needed = _MAKING[0] * (m + n) * k + _MAKING[1] * m * n
+    if needed > gpu.mem_get_info()[0]:
+        why = f"exact operands and what judges them need {needed / 2**20:,.1f} MiB of memory"
+        return replace(product(gpu, dtype, m, n, k, seed, contiguous), sampled=why)
+    kind = _kind(gpu, dtype)
+    _switch(gpu, dtype)
+    largest = _largest(gpu, kind, k)
+    form = products.Form(m, n, k, *largest, contiguous or usual_layout(dtype))
+    try:
+        of, a, b = products.operands(kind, form, Draws(seed, gpu.device))
+    except NotExactError as error:
+        return replace(product(gpu, dtype, m, n, k, seed, contiguous), sampled=str(error))
+    exact = products.judged(gpu, kind, of, partial(products.multiply, gpu, kind, a, b))
+    result = torch.empty((m, n), dtype=getattr(torch, kind.result), device=gpu.device)
+    return Product(dtype, m, n, k, a, b, result, exact)
+
+
+def _kind(gpu: Backend, dtype: str) -> products.Kind:
+    """How exact products have that dtype."""
+    if dtype != "fp8":
+        name = _KINDS[dtype]
+    elif gpu.precision.fp8 is None:
+        raise ValueError(f"the {gpu.name} backend has no fp8 arithmetic")
+    else:
+        name = str(gpu.precision.fp8.e4m3).removeprefix("torch.")
+    return next(each for each in products.KINDS if each.name == name)
+
+
+def _largest(gpu: Backend, kind: products.Kind, k: int) -> tuple[int, int]:
+    """The largest integers of A and B whose sums of K products are exact; 1 where none are."""
+    most = (127, _int8_range(gpu)[1]) if kind.name == "int8" else None
+    found = fullest(k, ACCUMULATOR_BITS[kind.name], most or _whole(kind.bits))
+    return found if all(found) else (1, 1)
+
+
+def _whole(bits: tuple[int, int]) -> tuple[int, int]:
+    return (1 << bits[0]) - 1, (1 << bits[1]) - 1
+
+
 def _int8_range(gpu: Backend) -> tuple[int, int]:
     """The values of B of which int8 products are exact on that device."""
     import torch
 
     return (-64, 64) if torch.int8 in gpu.precision.saturates else (-128, 127)
+
+
+def judged_in_words(work: Product) -> str:
+    """How ``verify`` judges the product, and of which operands."""
+    if work.exact is None:
+        return f"sampled rows and columns, because {work.sampled}"
+    return "every element, of integers times powers of two, whose sums are exact"
 
 
 def operands_in_words(gpu: Backend, dtype: str) -> str:
@@ -160,7 +255,7 @@ def multiply(work: Product) -> None:
         torch._int_mm(work.a, work.b, out=work.result)
     elif work.dtype == "fp8":
         one = _unit_scale(work.a.device)
-        work.result = torch._scaled_mm(work.a, work.b, one, one, out_dtype=torch.bfloat16)
+        torch._scaled_mm(work.a, work.b, one, one, out_dtype=torch.bfloat16, out=work.result)
     else:
         torch.mm(work.a, work.b, out=work.result)
 
@@ -175,19 +270,27 @@ def _unit_scale(device: torch.device) -> torch.Tensor:
 
 def poison(work: Product) -> None:
     """Overwrite the result, so that an old one cannot pass for a new one."""
-    work.result.fill_(float("nan") if work.result.is_floating_point() else -1)
+    work.result.fill_(no_product(work.result))
+
+
+def no_product(result: torch.Tensor) -> float:
+    """What no right result is full of."""
+    return float("nan") if result.is_floating_point() else -1
 
 
 def verify(work: Product, seed: int) -> WrongValue | None:
     """What is wrong with ``work.result``; None where nothing is.
 
-    Sampled rows and columns are compared with float64 products on the host. A dot product of length
-    K that is accumulated with unit roundoff v and written with u differs by at most
-    ``K v (|A| |B|) + u |C|`` (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition,
-    section 3.1, to first order); integers have to be equal. Every element has to be finite.
+    Every element of an exact product is judged, by its bits. Of another one every element has to
+    be finite, and sampled rows and columns are compared with float64 products on the host. A dot
+    product of length K that is accumulated with unit roundoff v and written with u differs by at
+    most ``K v (|A| |B|) + u |C|`` (Higham, Accuracy and Stability of Numerical Algorithms, 2nd
+    edition, section 3.1, to first order); integers have to be equal.
     """
     import torch
 
+    if work.exact is not None:
+        return wrong_elements(work, work.exact.judge(work.result))
     if work.result.is_floating_point() and not bool(torch.isfinite(work.result).all()):
         return WrongValue(
             f"the {work.dtype} product holds values that are not finite", digest(work.result)[:16]
@@ -204,6 +307,45 @@ def verify(work: Product, seed: int) -> WrongValue | None:
             return wrong
     found = work.result[:, columns.to(work.result.device)].cpu()
     return _compare(work, a, b[:, columns], found, "column", columns)
+
+
+def wrong_elements(work: Product, wrong: Wrong | None) -> WrongValue | None:
+    """The first wrong element of a product, with the digest of all of them."""
+    import torch
+
+    if wrong is None:
+        return None
+    of = f"{wrong.count} of {math.prod(wrong.shape)} elements"
+    if not wrong.places.numel():
+        # the arithmetic of integers that judges them may be what is broken, too
+        return WrongValue(f"the {work.dtype} product is wrong in {wrong.count} rows", "")
+    row, column = divmod(int(wrong.places[0]), wrong.shape[1])
+    found, expected = (
+        each[:1].view(getattr(torch, wrong.dtype)) for each in (wrong.found, wrong.expected)
+    )
+    sentence = (
+        f"the {work.dtype} product is wrong in row {row}, column {column}: {float(found):.6g} "
+        f"instead of {float(expected):.6g}; {of} are"
+    )
+    return WrongValue(sentence, wrong.digest())
+
+
+def first_difference(work: Product, results: torch.Tensor) -> WrongValue | None:
+    """What is wrong with the first product that is not ``work.result``, which is right.
+
+    :param work: A product whose result was judged.
+    :param results: Results of the same operands, shape (products, m, n).
+    """
+    # values and not bits: both zeros are right, and NaN, which is not itself, is wrong
+    different = (results != work.result).flatten(1).any(1)
+    if not bool(different.any()):
+        return None
+    which = int(different.nonzero()[0])
+    found = wrong_elements(work, differences(results[which], work.result))
+    other = int(different.sum())
+    return found and found._replace(
+        sentence=f"{found.sentence}; {other} of {len(results)} products of these operands differ"
+    )
 
 
 def _sample(size: int, generator: torch.Generator) -> torch.Tensor:

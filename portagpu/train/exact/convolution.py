@@ -15,11 +15,10 @@ from portagpu.train.exact.probe import Probe
 from portagpu.train.exact.products import (
     Integers,
     Kind,
-    Summed,
     check_sums,
     exact_arithmetic,
+    judged,
     operand,
-    rounded,
 )
 from portagpu.train.exact.rule import ACCUMULATOR_BITS, check_subset, subset_bound
 from portagpu.train.exact.vectors import lacks
@@ -89,10 +88,9 @@ def _make(kind: Kind, gpu: Backend, draws: Draws, scale: int) -> Work:
     images_here = operand(images, of_images, kind.left)
     weights_here = operand(weights, of_channels, kind.right)
     compute = partial(_convolve, gpu, images_here, weights_here)
-    return Summed(compute, of) if kind.result in _WHOLE else rounded(gpu, kind, of, compute)
+    return judged(gpu, kind, of, compute)
 
 
-_WHOLE: Final = ("float64", "float32")
 PROBES: Final = tuple(
     Probe(
         f"convolution/{kind.name}[3x3]",

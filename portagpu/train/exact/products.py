@@ -307,9 +307,7 @@ def exact_arithmetic(gpu: Backend, mode: str = "ieee") -> Iterator[None]:
                 setattr(switches, each, value)
 
 
-def multiply(
-    gpu: Backend, kind: Kind, left: torch.Tensor, right: torch.Tensor, result: str = ""
-) -> torch.Tensor:
+def multiply(gpu: Backend, kind: Kind, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """A B of operands in these formats, with exact sums."""
     import torch
 
@@ -325,10 +323,12 @@ def multiply(
         return left @ right
 
 
-def rounded(gpu: Backend, kind: Kind, of: Integers, compute: Callable[[], torch.Tensor]) -> Rounded:
-    """Work whose results are the exact sums, rounded once to the format of the results."""
+def judged(gpu: Backend, kind: Kind, of: Integers, compute: Callable[[], torch.Tensor]) -> Work:
+    """Work whose results are the exact sums, rounded once if the format of the results needs it."""
     import torch
 
+    if kind.result in ("float32", "float64", "int32"):
+        return Summed(compute, of)
     # with few bits the matrix unit's own format of float32 is exact, and faster
     fast = gpu.precision.tf32 is Arithmetic.TF32 and max(kind.bits) <= SIGNIFICANT_BITS["tf32"]
     wide = Kind("tf32" if fast else "float32", "float32", "float32", "float32", kind.exponents)
@@ -337,17 +337,18 @@ def rounded(gpu: Backend, kind: Kind, of: Integers, compute: Callable[[], torch.
     return Rounded(compute, reference, getattr(torch, kind.result))
 
 
+def operands(kind: Kind, form: Form, draws: Draws) -> tuple[Integers, torch.Tensor, torch.Tensor]:
+    """Integers, and A and B of them; raises NotExactError where sums of A B may not be exact."""
+    of = integers(draws, form, kind.exponents)
+    check_sums(kind, of, f"a product in {kind.name}")
+    left = laid_out(operand(of.a, of.rows, kind.left), form.layout[0] == "k")
+    return of, left, laid_out(operand(of.b, of.columns, kind.right), form.layout[1] == "n")
+
+
 def make(kind: Kind, form: Form, gpu: Backend, draws: Draws, scale: int) -> Work:
     """A product of that kind; raises NotExactError where its sums may not be exact."""
-    form = form.times(scale)
-    of = integers(draws, form, kind.exponents)
-    left = laid_out(operand(of.a, of.rows, kind.left), form.layout[0] == "k")
-    right = laid_out(operand(of.b, of.columns, kind.right), form.layout[1] == "n")
-    compute = partial(multiply, gpu, kind, left, right)
-    check_sums(kind, of, f"a product in {kind.name}")
-    if kind.result in ("float32", "float64", "int32"):
-        return Summed(compute, of)
-    return rounded(gpu, kind, of, compute)
+    of, left, right = operands(kind, form.times(scale), draws)
+    return judged(gpu, kind, of, partial(multiply, gpu, kind, left, right))
 
 
 def make_single(kind: Kind, form: Form, gpu: Backend, draws: Draws, scale: int) -> Work:

@@ -14,6 +14,8 @@ import math
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
 
 SIGNIFICANT_BITS: Final = {
@@ -83,6 +85,38 @@ def subset_bound(a: torch.Tensor, b: torch.Tensor) -> float:
     squares = left.float().square().sum(1).max(), right.float().square().sum(0).max()
     rounded = 1 + (a.shape[1] + 2) * 2.0**-23
     return min(math.sqrt(math.prod(map(float, squares))) * rounded, by_row, by_column)
+
+
+def fullest(terms: int, bits: int, most: tuple[int, int]) -> tuple[int, int]:
+    """The largest v and w of which random integers of -v to v and of -w to w have exact sums.
+
+    They are as equal as ``most`` allows. The squares of such integers are v (v + 1) / 3 on average,
+    and the norm of a row or a column is above that of the average by 6 deviations at most, of
+    0.9 / sqrt(terms) each. What is drawn has to be checked all the same (``subset_bound``).
+
+    :param terms: How many products a sum has.
+    :param bits: W, the bits that the narrowest accumulator keeps.
+    :param most: The largest integers that the formats of the operands hold.
+    :returns: v and w; zeros where not even integers of -1 to 1 are exact.
+    """
+    above = 1 + 6 * 0.9 / math.sqrt(terms)
+
+    def fits(v: int, w: int) -> bool:
+        average = math.sqrt(v * (v + 1) * w * (w + 1)) / 3
+        return terms * min(average * above, v * w) <= 2.0**bits
+
+    v = min(_largest(lambda each: fits(each, each), max(most)), most[0])
+    w = _largest(lambda each: fits(v, each), most[1]) if v else 0
+    return (_largest(lambda each: fits(each, w), most[0]), w) if w else (0, 0)
+
+
+def _largest(fits: Callable[[int], bool], most: int) -> int:
+    """The largest integer of up to ``most`` that fits, where all smaller ones do; else 0."""
+    low = 0
+    while low < most:
+        middle = (low + most + 1) // 2
+        low, most = (middle, most) if fits(middle) else (low, middle - 1)
+    return low
 
 
 def check_subset(bound: float, bits: int, what: str) -> None:
