@@ -35,6 +35,8 @@ from portagpu.devices.machine_code import Compiler as Compiler
 from portagpu.devices.machine_code import CodeError as CodeError
 from portagpu.devices.machine_code import MachineCode as MachineCode
 from portagpu.devices.machine_code import Toolchain as Toolchain
+from portagpu.devices.machine_code import UnitPart as UnitPart
+from portagpu.devices.machine_code import UnitReading as UnitReading
 from portagpu.devices.objects import Event as Event
 from portagpu.devices.objects import Stream as Stream
 from portagpu.devices.precision.model import precision_from_facts as precision_from_facts

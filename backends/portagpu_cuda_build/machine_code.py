@@ -3,6 +3,9 @@
 ``cuobjdump -res-usage`` prints ``REG:170 STACK:0 SHARED:0 LOCAL:0 ...``; ``nvdisasm -c`` prints
 SASS, whose matrix instructions are HMMA, IMMA and QMMA (a warp's), HGMMA, IGMMA and QGMMA (a warp
 group's) and UTCHMMA, UTCIMMA and UTCQMMA (the fifth generation's).
+
+``%smid`` is the number of the SM that executes a thread (PTX ISA, "Special Registers: %smid"). It
+is written S2R from SR_VIRTUALSMID in SASS, as Triton 3.9's ptxas compiles it for sm_80 to sm_120.
 """
 
 from __future__ import annotations
@@ -15,7 +18,14 @@ from typing import TYPE_CHECKING, Final
 from portagpu.base.files import Scratch
 from portagpu.base.patience import LIMITS
 from portagpu.base.subprocesses import run_program
-from portagpu.devices.machine_code import CodeError, Cupy, MachineCode, Toolchain
+from portagpu.devices.machine_code import (
+    CodeError,
+    Cupy,
+    MachineCode,
+    Toolchain,
+    UnitPart,
+    UnitReading,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,6 +33,14 @@ if TYPE_CHECKING:
     from portagpu.devices.machine_code import CompiledKernel, Compiler
 
 _MATRIX: Final = re.compile(r"\b((?:UTC)?[A-Z]G?MMA(?:\.[A-Z0-9x]+)*)(?=\s)")
+_UNIT_READ: Final = re.compile(r"\bS2U?R\s+\w+, (SR_VIRT\w+|SR_SMID)")
+_UNIT: Final = UnitReading(
+    assembly=("mov.u32 $0, %smid;",),
+    constraint="=r",
+    registers=("SR_VIRTUALSMID",),
+    parts=(UnitPart("SM", 0, 32),),
+    source="PTX ISA, Special Registers: %smid",
+)
 _USAGE: Final = re.compile(r"\b(REG|STACK|LOCAL):(\d+)")
 _THREADS: Final = re.compile(r"\.reqntid\s+(\d+)")
 
@@ -64,7 +82,13 @@ class CudaToolchain(Toolchain):
             spills=usage["STACK"] + usage["LOCAL"],
             spill_unit="B",
             matrix=read_matrix(sass),
+            unit_reads=read_units(sass),
         )
+
+    def unit_reading(self, arch: str) -> UnitReading | None:
+        """``%smid``, which every architecture has; the driver may number the SMs of a MIG slice."""
+        del arch
+        return _UNIT
 
     def cpp_compilers(self, archs: Sequence[str]) -> Mapping[str, Compiler | str]:
         """NVRTC, of the version that builds for each architecture."""
@@ -94,6 +118,11 @@ def read_usage(text: str) -> dict[str, int]:
 def read_matrix(sass: str) -> dict[str, int]:
     """How often each matrix instruction occurs in SASS."""
     return dict(Counter(_MATRIX.findall(sass)))
+
+
+def read_units(sass: str) -> dict[str, int]:
+    """How often each register that names an SM is read in SASS."""
+    return dict(Counter(_UNIT_READ.findall(sass)))
 
 
 def _tools() -> Path:

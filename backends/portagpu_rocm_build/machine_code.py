@@ -11,7 +11,14 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from portagpu.devices.machine_code import CodeError, Cupy, MachineCode, Toolchain
+from portagpu.devices.machine_code import (
+    CodeError,
+    Cupy,
+    MachineCode,
+    Toolchain,
+    UnitPart,
+    UnitReading,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,6 +39,59 @@ _NEEDED: Final = (
     "private_segment_fixed_size",
     "wavefront_size",
 )
+_UNIT_READ: Final = re.compile(
+    r"^\s+s_getreg_b32 \w+, (hwreg\(HW_REG_(?:WAVE_)?(?:HW_ID[12]?|XCC_ID)[^)]*\))", re.MULTILINE
+)
+_HIP: Final = (
+    "HIP, amd_detail/amd_device_functions.h: HW_ID and XCC_ID register bit structures of __smid()"
+)
+
+
+def _in_one_die(engine_bits: int, *, dies: bool = False) -> UnitReading:
+    """Of GCN and CDNA: HW_ID has CU_ID in bits 11:8, SH_ID in 12 and SE_ID from 13 on.
+
+    :param engine_bits: how many bits SE_ID has.
+    :param dies: whether the product has several dies (XCC), whose number another register has.
+    """
+    registers = [f"hwreg(HW_REG_HW_ID, 8, {5 + engine_bits})"]
+    parts = [UnitPart("SE", 5, engine_bits), UnitPart("SH", 4, 1), UnitPart("CU", 0, 4)]
+    if dies:
+        registers.append("hwreg(HW_REG_XCC_ID, 0, 4)")
+        parts.insert(0, UnitPart("XCC", 0, 4, word=1))
+    return _reading(registers, parts, _HIP)
+
+
+def _in_workgroup_processors(engine_bits: int, source: str) -> UnitReading:
+    """Of RDNA: HW_ID1 has WGP_ID in bits 13:10, SA_ID in 16 and SE_ID from 18 on.
+
+    A block may use both compute units of a WGP, so that the WGP is the unit.
+    """
+    registers = [f"hwreg(HW_REG_HW_ID1, 10, {8 + engine_bits})"]
+    parts = [UnitPart("SE", 8, engine_bits), UnitPart("SA", 6, 1), UnitPart("WGP", 0, 4)]
+    return _reading(registers, parts, source)
+
+
+def _reading(registers: Sequence[str], parts: Sequence[UnitPart], source: str) -> UnitReading:
+    return UnitReading(
+        assembly=tuple(f"s_getreg_b32 $0, {each}" for each in registers),
+        constraint="=s",
+        registers=tuple(registers),
+        parts=tuple(parts),
+        source=source,
+    )
+
+
+_UNITS: Final = {
+    "gfx906": _in_one_die(2),
+    "gfx908": _in_one_die(3),
+    "gfx90a": _in_one_die(3),
+    # CDNA 3's document gives SE_ID a third bit, which its 4 engines a die never set
+    "gfx942": _in_one_die(2, dies=True),
+    "gfx950": _in_one_die(2, dies=True),
+    "gfx1030": _in_workgroup_processors(2, _HIP),
+    "gfx1100": _in_workgroup_processors(3, _HIP),
+    "gfx1201": _in_workgroup_processors(3, "Linux, gc_12_0_0_sh_mask.h: SQ_WAVE_HW_ID1"),
+}
 
 
 class RocmToolchain(Toolchain):
@@ -70,7 +130,12 @@ class RocmToolchain(Toolchain):
             spill_unit="B",
             scalar_spills=counts["sgpr_spill_count"],
             matrix=read_matrix(text),
+            unit_reads=read_units(text),
         )
+
+    def unit_reading(self, arch: str) -> UnitReading | None:
+        """The compute unit, or the workgroup processor, of an architecture whose bits are known."""
+        return _UNITS.get(arch)
 
     def cpp_compilers(self, archs: Sequence[str]) -> Mapping[str, Compiler | str]:
         """The clang that builds for each architecture."""
@@ -102,6 +167,11 @@ def read_metadata(text: str) -> dict[str, int]:
 def read_matrix(text: str) -> dict[str, int]:
     """How often each matrix instruction occurs in assembly."""
     return dict(Counter(_MATRIX.findall(text)))
+
+
+def read_units(text: str) -> dict[str, int]:
+    """How often each register that names a unit is read in assembly."""
+    return dict(Counter(_UNIT_READ.findall(text)))
 
 
 TOOLCHAIN: Final = RocmToolchain()

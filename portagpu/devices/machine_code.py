@@ -178,6 +178,8 @@ class MachineCode:
     """Shared memory of a block, static and dynamic."""
     matrix: Mapping[str, Occurrences]
     """How often each matrix instruction occurs, by mnemonic."""
+    unit_reads: Mapping[str, Occurrences] = field(default_factory=dict)
+    """How often each register is read that names the hardware unit; see :class:`UnitReading`."""
 
     @classmethod
     def from_json(cls, found: object) -> MachineCode | None:
@@ -186,6 +188,46 @@ class MachineCode:
             return decode(cls, found, "code")
         except DocumentError:
             return None
+
+
+@dataclass(frozen=True, slots=True)
+class UnitPart:
+    """One number in the name of a hardware unit: ``bits`` bits of a word, from ``low`` on."""
+
+    name: str
+    """What it counts: "SM", "SE"."""
+    low: int
+    bits: int
+    word: int = 0
+    """Which instruction's word."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitReading:
+    """How code on a device reads which hardware unit executes it. Since contract 1.5.
+
+    ``assembly`` has one instruction for each word of 32 bits, one or two, in the form of LLVM's
+    inline assembly with the result as ``$0``, whose constraint is ``constraint``. ``registers`` are
+    what they read, as :attr:`MachineCode.unit_reads` names them. ``parts`` are the numbers of the
+    unit's name, in order. ``source`` says where the vendor states this.
+    """
+
+    assembly: tuple[str, ...]
+    constraint: str
+    registers: tuple[str, ...]
+    parts: tuple[UnitPart, ...]
+    source: str
+
+    def name(self, words: int) -> str:
+        """The unit that ``words`` name: "SM 17", "XCC 3 SE 1 SH 0 CU 5".
+
+        The first instruction's word is the lower half of ``words``, the second one's the upper.
+        """
+        numbers = (
+            (each.name, words >> (32 * each.word + each.low) & ((1 << each.bits) - 1))
+            for each in self.parts
+        )
+        return " ".join(f"{name} {number}" for name, number in numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,10 +264,19 @@ class Toolchain(ABC):
         :param code: stage -> its text or bytes, as in ``asm`` of Triton's compiled kernel.
         :param threads: threads a block of the launch that it was compiled for.
         :param warps: warps a block of that launch.
-        :param matrix: whether the caller needs matrix instructions; without it none need be read.
+        :param matrix: whether the caller needs matrix instructions and reads of the unit; without
+            it none need be read.
         :returns: registers, spills, memory and instructions.
         :raises CodeError: where the code cannot be read.
         """
+
+    def unit_reading(self, arch: str) -> UnitReading | None:
+        """How code for ``arch`` reads its hardware unit; None where the vendor documents no way.
+
+        Since contract 1.5. :meth:`inspect` counts what is read in ``unit_reads``.
+        """
+        del arch
+        return None
 
     def cpp_compilers(self, archs: Sequence[str]) -> Mapping[str, Compiler | str]:
         """For each architecture the compiler that builds C++ for it here, or what to install.

@@ -12,12 +12,14 @@ from portagpu.base.errors import MissingDependency, OutputError, TargetNotFound
 from portagpu.base.plugins import install
 from portagpu.cli import main
 from portagpu.devices import machine_code as compilers
+from portagpu.devices.discovery import toolchain_for
 from portagpu.devices.machine_code import CodeError, MachineCode
 from portagpu.facts.targets import identify, load_target
 from portagpu.runs.results.run import Result, Verdict, read_json
 from portagpu.suites.compile import run
 from portagpu.suites.compile.judge import Job, judge_code
 from portagpu.suites.compile.run import CompileOptions, ask_all
+from portagpu.suites.compile.triton_jobs import skip_reason
 from portagpu.train.kernels.plan import VARIANTS, variants_by_id
 from portagpu_cuda_build import machine_code as cuda
 from portagpu_rocm_build import machine_code as rocm
@@ -25,6 +27,7 @@ from portagpu_rocm_build import machine_code as rocm
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from portagpu.devices.machine_code import UnitReading
     from portagpu.facts.targets import Target
 
 VENDORS: Final = {"sm": "nvidia", "gf": "amd"}
@@ -94,7 +97,12 @@ def code(**changes: Any) -> MachineCode:
     return dataclasses.replace(good, **changes)
 
 
-def judge(given: MachineCode, target: Target | None = None, matrix: str | None = "fp16") -> Result:
+def judge(
+    given: MachineCode,
+    target: Target | None = None,
+    matrix: str | None = "fp16",
+    reading: UnitReading | None = None,
+) -> Result:
     return judge_code(
         "matmul[float16]",
         target or target_of("sm_90"),
@@ -103,6 +111,7 @@ def judge(given: MachineCode, target: Target | None = None, matrix: str | None =
         compiler="Triton 3.9.0",
         duration_s=0.5,
         extra={},
+        reading=reading,
     )
 
 
@@ -170,6 +179,45 @@ def test_names_for_triton() -> None:
     assert rocm.TOOLCHAIN.triton_target("gfx942") == ("hip", "gfx942")
 
 
+UNIT_SASS = """
+        /*0030*/                   S2R R10, SR_CTAID.X ;
+        /*0090*/                   CS2R R14, SRZ ;
+        /*15e0*/              @!P0 S2R R53, SR_TID.X ;
+        /*1ba0*/                   S2R R0, SR_VIRTUALSMID ;
+        /*1bb0*/                   S2UR UR4, SR_VIRTUALSMID ;
+"""
+UNIT_ASSEMBLY = """
+\ts_getreg_b32 s0, hwreg(HW_REG_XCC_ID, 0, 4)
+\ts_getreg_b32 s17, hwreg(HW_REG_HW_ID, 8, 7)
+\ts_getreg_b32 s2, hwreg(HW_REG_MODE, 4, 4)
+\ts_getreg_b32 s2, hwreg(HW_REG_HW_ID, 8, 7)
+"""
+
+
+def test_reads_of_the_unit_are_counted_by_register() -> None:
+    assert cuda.read_units(UNIT_SASS) == {"SR_VIRTUALSMID": 2}
+    assert rocm.read_units(UNIT_ASSEMBLY) == {
+        "hwreg(HW_REG_XCC_ID, 0, 4)": 1,
+        "hwreg(HW_REG_HW_ID, 8, 7)": 2,
+    }
+    assert cuda.read_units(SASS) == rocm.read_units(ASSEMBLY) == {}
+
+
+def test_each_architecture_with_triton_has_a_reading_that_inspection_finds() -> None:
+    for target in CompileOptions().targets():
+        if "triton" in (target.value("compile.routes") or ()):
+            found = toolchain_for(target.vendor)
+            assert found is not None
+            toolchain = found[1]
+            reading = toolchain.unit_reading(target.arch.name)
+            assert reading is not None, target.arch.name
+            assert len(reading.assembly) == len(reading.registers) <= 2
+            assert reading.source
+            if target.vendor == "amd":
+                text = "".join(f"\t{each}\n" for each in reading.assembly).replace("$0", "s0")
+                assert rocm.read_units(text) == dict.fromkeys(reading.registers, 1)
+
+
 # verdicts
 
 
@@ -204,6 +252,40 @@ def test_what_is_wrong_fails_with_its_number(changes: dict[str, Any], said: str)
     result = judge(code(**changes))
     assert result.verdict is Verdict.FAIL
     assert said in result.reason
+
+
+READING = rocm.TOOLCHAIN.unit_reading("gfx942")
+READ_ONCE = {"hwreg(HW_REG_XCC_ID, 0, 4)": 1, "hwreg(HW_REG_HW_ID, 8, 7)": 1}
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (READ_ONCE, ""),
+        ({}, "unit reads 0 instructions, expected 2"),
+        ({"hwreg(HW_REG_XCC_ID, 0, 4)": 2}, "unit reads 1 instructions, expected 2"),
+        ({**READ_ONCE, "hwreg(HW_REG_HW_ID, 8, 7)": 2}, "other unit reads 1 instructions"),
+        ({**READ_ONCE, "hwreg(HW_REG_HW_ID)": 1}, "the code has hwreg(HW_REG_HW_ID)"),
+    ],
+)
+def test_the_unit_is_read_once_and_in_no_other_way(found: dict[str, int], said: str) -> None:
+    result = judge(code(unit_reads=found), reading=READING)
+    assert (result.verdict is Verdict.PASS) == (not said), result.reason
+    assert said in result.reason
+    names = [each["name"] for each in result.extra["measures"]]
+    assert names[-2:] == ["unit reads", "other unit reads"]
+
+
+def test_a_kernel_that_reads_units_is_skipped_where_no_document_has_them() -> None:
+    class Undocumented(type(rocm.TOOLCHAIN)):
+        def unit_reading(self, arch: str) -> None:
+            return None
+
+    variant, target = variants_by_id()["product_by_unit[float16]"], target_of("gfx942")
+    assert skip_reason(variant, target, rocm.TOOLCHAIN) == ""
+    said = skip_reason(variant, target, Undocumented())
+    assert said == "no document says how code reads its hardware unit on gfx942"
+    assert skip_reason(variants_by_id()["matmul[float16]"], target, Undocumented()) == ""
 
 
 def test_what_no_fact_judges_is_unverified() -> None:

@@ -41,6 +41,7 @@ SHARED_BYTES: Final = {
     (64, 128, 64, 2): 64 * 128 * 4,
     (32, 64, 128, 2): 2 * (32 + 64) * 128,
     (64, 64, 64, 2): 64 * 64 * 4,
+    (32, 64, 64, 2): 2 * (32 + 64) * 64,
 }
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None,
@@ -168,7 +169,7 @@ def test_importing_kernels_imports_neither_torch_nor_triton(child: Callable[...,
     assert child("-c", code).ok().strip() == "set()"
 
 
-@looped("kind", ["stream", "sum", "row", "matmul"])
+@looped("kind", ["stream", "sum", "row", "matmul", "matrix by unit", "vector by unit"])
 @looped("target", GPUS)
 def test_configs_fit_every_target(kind: str, target: Target) -> None:
     """All that fit and no other, on the products, the architectures, and on parts of them."""

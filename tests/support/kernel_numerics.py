@@ -15,6 +15,7 @@ import torch
 
 from portagpu.train import kernels
 from portagpu.train.kernels import reference
+from portagpu.train.kernels.by_unit import product_by_unit
 
 SEED = 20261121
 SHAPES = [(0,), (1,), (7,), (3, 0), (0, 3), (1, 1), (3, 1000), (1, 2048), (1, 2049), (1, 2, 4500)]
@@ -306,6 +307,24 @@ def check_matmul():
                 yield case, difference(got, exact, bound)
 
 
+def check_product_by_unit():
+    """Products of integers are exact: every copy has to have every bit."""
+    generator = torch.Generator().manual_seed(SEED)
+    for dtype in (torch.float16, torch.float32, torch.int8):
+        for m, n, k in ((1, 1, 1), (65, 33, 17), (131, 129, 200)):
+            a, b = (
+                torch.randint(-63, 64, shape, generator=generator) for shape in ((m, k), (k, n))
+            )
+            for layout in ("kn", "kk", "mn"):
+                left = a.to(dtype) if layout[0] == "k" else a.to(dtype).T.contiguous().T
+                right = b.to(dtype) if layout[1] == "n" else b.to(dtype).T.contiguous().T
+                made = product_by_unit(left, right, None, copies=2, shift=3)
+                same = bool((made.results.long() == a @ b).all()) and made.results.shape[0] == 2
+                tiles = made.units.shape == (2, -(-m // made.tile[0]), -(-n // made.tile[1]))
+                problem = "" if same and tiles else "a copy is not the exact product"
+                yield f"{dtype},{m}x{n}x{k},{layout}", problem
+
+
 CHECKS = {
     "copy": check_copy,
     "triad": check_triad,
@@ -319,6 +338,7 @@ CHECKS = {
     "quantize_fp8": check_quantize,
     "quantize_fp8-fp32": check_quantize_without_cast,
     "matmul": check_matmul,
+    "product_by_unit": check_product_by_unit,
 }
 
 if __name__ == "__main__":

@@ -23,12 +23,14 @@ from portagpu.train.kernels.plan import OPTIN
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from portagpu.devices.machine_code import Compiler, Toolchain
+    from portagpu.devices.machine_code import Compiler, Toolchain, UnitReading
     from portagpu.facts.targets import Target
 
 
 SUITE: Final = "compile"
 AREA: Final = "kernels"
+MATRIX_MEASURES: Final = ("matrix", "other matrix")
+UNIT_MEASURES: Final = ("unit reads", "other unit reads")
 DOES_NOT_SHOW: Final = "whether its results are right, or how fast it is: nothing was executed"
 
 
@@ -60,11 +62,20 @@ def _bound_text(bound: float | None) -> str:
 
 
 def measures(
-    target: Target, code: MachineCode, *, matrix: str | None, occupancy: Occupancy | int | None
+    target: Target,
+    code: MachineCode,
+    *,
+    matrix: str | None,
+    occupancy: Occupancy | int | None,
+    reading: UnitReading | None = None,
 ) -> list[Measure]:
     """The numbers of ``code``, each with its expectation where the facts give one.
 
-    ``matrix`` is the dtype of a product, ``occupancy`` its occupancy, or None if it is not known.
+    :param target: the architecture, with its facts
+    :param code: what was read of the machine code
+    :param matrix: the dtype of a product
+    :param occupancy: the kernel's occupancy, None if it is not known
+    :param reading: how the kernel reads its hardware unit, None if it does not
     """
     listed = [
         _limit_measure("registers", code.registers, "registers", target, "register.max_per_thread"),
@@ -91,6 +102,8 @@ def measures(
         listed.append(Measure("stack", code.stack_bytes, "B", none))
     if matrix is not None:
         listed += _matrix_measures(matrix, target, code.matrix)
+    if reading is not None:
+        listed += _unit_measures(reading, code.unit_reads)
     return listed
 
 
@@ -142,13 +155,25 @@ def _matrix_measures(dtype: str, target: Target, found: Mapping[str, int]) -> li
     key, unit = f"compile.matrix.{dtype}", "instructions"
     pattern = target.value(key)
     if not isinstance(pattern, str):
-        return [Measure("matrix", sum(found.values()), unit, None)]
+        return [Measure(MATRIX_MEASURES[0], sum(found.values()), unit, None)]
     right = sum(count for name, count in found.items() if re.fullmatch(pattern, name))
     source = f"{key}: {pattern}"
     least = {"reference": 1, "lower": 0, "upper": None, "unit": unit, "source": source}
     return [
-        Measure("matrix", right, unit, least),
-        Measure("other matrix", sum(found.values()) - right, unit, _exactly(0, unit, source)),
+        Measure(MATRIX_MEASURES[0], right, unit, least),
+        Measure(MATRIX_MEASURES[1], sum(found.values()) - right, unit, _exactly(0, unit, source)),
+    ]
+
+
+def _unit_measures(reading: UnitReading, found: Mapping[str, int]) -> list[Measure]:
+    """Measures of reads of the unit: each of the vendor's registers once, and no other one."""
+    unit = "instructions"
+    source = f"{', '.join(reading.registers)}: {reading.source}"
+    right = sum(min(found.get(name, 0), 1) for name in reading.registers)
+    wanted = _exactly(len(reading.registers), unit, source)
+    return [
+        Measure(UNIT_MEASURES[0], right, unit, wanted),
+        Measure(UNIT_MEASURES[1], sum(found.values()) - right, unit, _exactly(0, unit, source)),
     ]
 
 
@@ -161,16 +186,18 @@ def judge_code(
     compiler: str,
     duration_s: float,
     extra: Mapping[str, Any],
+    reading: UnitReading | None = None,
 ) -> Result:
     """PASS if all measures are as expected, FAIL with the reason if one is not.
 
     UNVERIFIED if the facts state no expectation for one of them.
     """
     occupancy = _code_occupancy(target, code)
-    listed = measures(target, code, matrix=matrix, occupancy=occupancy)
+    listed = measures(target, code, matrix=matrix, occupancy=occupancy, reading=reading)
     problems = [each.problem for each in listed if each.problem]
-    if code.matrix and any(each.problem for each in listed if each.name.endswith("matrix")):
-        problems.append(f"the code has {', '.join(sorted(code.matrix))}")
+    for names, found in ((MATRIX_MEASURES, code.matrix), (UNIT_MEASURES, code.unit_reads)):
+        if found and any(each.problem for each in listed if each.name in names):
+            problems.append(f"the code has {', '.join(sorted(found))}")
     unknown = [each.name for each in listed if each.expected is None]
     verdict, reason = Verdict.PASS, ""
     if problems:
@@ -227,7 +254,7 @@ class Job:
 
     ``ids`` maps each function that the code must contain to its result id. ``request`` is what the
     worker reads; ``key`` is a digest of everything that its answer depends on. ``matrix`` is the
-    dtype that the matrix unit must compute in.
+    dtype that the matrix unit must compute in, ``reading`` what must read the hardware unit.
     """
 
     name: str
@@ -237,6 +264,7 @@ class Job:
     key: str
     ids: Mapping[str, str]
     matrix: str | None = None
+    reading: UnitReading | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def codes(self, given: Mapping[str, Any] | None) -> dict[str, MachineCode] | None:
@@ -274,6 +302,7 @@ class Job:
                 self.target,
                 codes[function],
                 matrix=self.matrix,
+                reading=self.reading,
                 compiler=str(self.compiler),
                 duration_s=each_s,
                 extra={"cached": cached, **self.extra},

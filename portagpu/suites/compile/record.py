@@ -24,6 +24,7 @@ from portagpu.base.errors import BundleError, PortagpuError
 from portagpu.base.files import read_bounded
 from portagpu.base.redact.scrub import find_identifying
 from portagpu.base.text import one_line
+from portagpu.devices.discovery import toolchain_for
 from portagpu.devices.machine_code import TRITON, MachineCode
 from portagpu.runs.results.run import Run, read_json
 from portagpu.runs.results.verdicts import Verdict, fold
@@ -37,7 +38,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from portagpu.devices.machine_code import Toolchain, UnitReading
     from portagpu.facts.targets import Target
+    from portagpu.train.kernels.plan import Variant
 
 SCHEMA: Final = "portagpu.compiled/1"
 _HEAD: Final = ("schema", "portagpu", "day")
@@ -196,6 +199,7 @@ def _check_row(where: str, kernel: str, row: Any, target: Target) -> None:
         target,
         code,
         matrix=None if variant is None else variant.matrix,
+        reading=None if variant is None else _reading(variant, target),
         compiler=row["compiler"],
         duration_s=0.0,
         extra={},
@@ -220,7 +224,22 @@ def _is_skipped(kernel: str, target: Target) -> bool:
     if kernel in (triton_jobs.ROUTE, cpp_jobs.ROUTE):
         return kernel not in (target.value("compile.routes") or ())
     variant = variants_by_id().get(kernel)
-    return variant is not None and bool(variant.why_not(target))
+    if variant is None:
+        return False
+    toolchain = _toolchain(target)
+    if toolchain is None:
+        return bool(variant.why_not(target))
+    return bool(triton_jobs.skip_reason(variant, target, toolchain))
+
+
+def _reading(variant: Variant, target: Target) -> UnitReading | None:
+    toolchain = _toolchain(target)
+    return None if toolchain is None else triton_jobs.unit_reading_of(variant, target, toolchain)
+
+
+def _toolchain(target: Target) -> Toolchain | None:
+    found = toolchain_for(target.vendor)
+    return None if found is None else found[1]
 
 
 def _check_not_built(where: str, row: Mapping[str, Any], *, skipped: bool) -> None:

@@ -12,13 +12,13 @@ from portagpu.train.kernels.cache import cache_key
 from portagpu.train.kernels.plan import VARIANTS, Config, Limits, Variant, candidates
 
 if TYPE_CHECKING:
-    from portagpu.devices.machine_code import Toolchain
+    from portagpu.devices.machine_code import Toolchain, UnitReading
     from portagpu.facts.targets import Target
     from portagpu.runs.results.run import Result
 
 ROUTE: Final = "triton"
 """In ``compile.routes``; the id of the one result where nothing is built by it."""
-_FORMAT: Final = 2
+_FORMAT: Final = 3
 """Of what the cache holds."""
 
 
@@ -43,6 +43,18 @@ def entries(
     return [_entry(variant, target, limits, backend, toolchain, compiler) for variant in VARIANTS]
 
 
+def skip_reason(variant: Variant, target: Target, toolchain: Toolchain) -> str:
+    """Why a variant is not built for an architecture; empty where it is."""
+    if variant.reads_unit and toolchain.unit_reading(target.arch.name) is None:
+        return f"no document says how code reads its hardware unit on {target.arch}"
+    return variant.why_not(target)
+
+
+def unit_reading_of(variant: Variant, target: Target, toolchain: Toolchain) -> UnitReading | None:
+    """How a variant reads its hardware unit there; None for variants that do not."""
+    return toolchain.unit_reading(target.arch.name) if variant.reads_unit else None
+
+
 def _entry(
     variant: Variant,
     target: Target,
@@ -51,7 +63,7 @@ def _entry(
     toolchain: Toolchain,
     compiler: Compiler,
 ) -> Job | Result:
-    if why := variant.why_not(target):
+    if why := skip_reason(variant, target, toolchain):
         return unjudged_result(variant.id, target, Verdict.SKIP, why)
     config = candidates(variant.kind, limits)[0]
     return Job(
@@ -71,6 +83,7 @@ def _entry(
         key=_key(variant, target, config, toolchain, compiler),
         ids={variant.function: variant.id},
         matrix=variant.matrix,
+        reading=unit_reading_of(variant, target, toolchain),
         extra={
             "threads": config.threads,
             "stages": config.stages,
@@ -93,5 +106,6 @@ def _key(
         ],
         repr(variant),
         repr(config),
+        repr(unit_reading_of(variant, target, toolchain)),
         [target.arch.name, target.arch.warp_size],
     )

@@ -107,6 +107,10 @@ def build(
         for name, value in variant.constants
     }
     fixed |= constants(config, variant.element_bytes)
+    if variant.reads_unit:
+        reading = toolchain.unit_reading(arch)
+        assert reading is not None  # noqa: S101 - the parent builds it for no other architecture
+        fixed |= {"READS": reading.assembly, "CONSTRAINT": reading.constraint}
     types = dict(variant.arguments)
     names = [parameter.name for parameter in function.params]
     signature = {name: "constexpr" if name in fixed else types[name] for name in names}
@@ -131,7 +135,8 @@ def build(
             "enable_fp_fusion": True,
         },
     )
-    code = toolchain.inspect(built.asm, warps * warp_size, warps, matrix=variant.matrix is not None)
+    looks = variant.matrix is not None or variant.reads_unit
+    code = toolchain.inspect(built.asm, warps * warp_size, warps, matrix=looks)
     return replace(code, shared_bytes=int(built.metadata.shared))
 
 

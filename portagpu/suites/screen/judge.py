@@ -180,6 +180,8 @@ def _failure_reason(tally: Tally) -> str:
     if failure["where"] is not None:
         parts.append(failure["where"]["sentence"])
     parts.append(recurrence_in_words(failure["repeated_wrong"], failure["repeated"]))
+    if "units" in failure:
+        parts.append(failure["units"]["sentence"])
     if tally.separation is not None:
         parts.append(tally.separation.reason)
     return "; ".join(parts)

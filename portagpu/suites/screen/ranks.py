@@ -5,6 +5,7 @@ Needs torch. Ranks report each batch in a step, so that what was judged counts h
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +21,7 @@ from portagpu.suites.screen.tally import AGAIN
 from portagpu.train.exact.draws import Draws
 from portagpu.train.exact.judge import digest
 from portagpu.train.exact.rule import NotExactError
+from portagpu.train.exact.units import find_units
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -261,23 +263,40 @@ class _Share:
                 known = described(wrong, self.rank.gpu.arch.warp_size)
                 about |= {"seed": seed, "scale": slot.scale, "of": work.results}
                 about |= {"telemetry": dict(self.reading)}
-                record["failure"] = {**about, **known, **again}
+                record["failure"] = {**about, **known, **again, **self.units(work)}
         return record, result_bytes
+
+    def repeats_until_s(self) -> float:
+        """Until when the operands of a wrong result are run again; infinite without a time."""
+        if self.seconds is None:
+            return math.inf
+        now_s = time.monotonic()
+        # what was wrong is repeated for a moment where the time is over, too
+        return now_s + min(_REPEAT_S, max(_MIN_REPEAT_S, self.started_s + self.seconds - now_s))
+
+    def units(self, work: Work) -> dict[str, Any]:
+        """On which units wrong tiles of a product are computed, where that can be asked."""
+        until_s = 0.0
+
+        def going_on() -> bool:
+            nonlocal until_s
+            self.rank.tell_alive()
+            # from the first run on, which compiles the kernel
+            until_s = until_s or self.repeats_until_s()
+            return time.monotonic() < until_s
+
+        found = None if self.together else find_units(self.rank.gpu, work, going_on)
+        return {} if found is None else {"units": found.to_json()}
 
     def again(self, slot: _Slot, seed: int) -> dict[str, int]:
         """How often the operands of a wrong result go wrong again, within a limit of time."""
-        until_s = None
-        if self.seconds is not None:
-            left_s = self.started_s + self.seconds - time.monotonic()
-            # what was wrong is repeated for a moment where the time is over, too
-            until_s = time.monotonic() + min(_REPEAT_S, max(_MIN_REPEAT_S, left_s))
+        until_s = self.repeats_until_s()
         outcomes: list[str] = []
         work = slot.probe.make(self.rank.gpu, Draws(seed, self.rank.gpu.device), slot.scale)
         while len(outcomes) < REPEATS:
             outcomes.append(_wrong_digest(work))
             self.rank.tell_alive()
-            over = until_s is not None and time.monotonic() >= until_s
-            if self.agree(float(over)):
+            if self.agree(float(time.monotonic() >= until_s)):
                 break
         found = [each for each in outcomes if each]
         return {

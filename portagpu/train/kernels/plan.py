@@ -84,6 +84,11 @@ def _tiles(*sizes: tuple[int, int, int, int, int]) -> tuple[Config, ...]:
     )
 
 
+def _in_order(m: int, n: int, depth_bytes: int) -> Config:
+    """Blocks of a product whose programs go from left to right."""
+    return Config((("BLOCK_M", m), ("BLOCK_N", n), ("DEPTH_BYTES", depth_bytes)), 128)
+
+
 # The first of each list that fits is the default; the others are for tuning. The last fits
 # everywhere: it is taken where a device's shared memory is not known.
 _CANDIDATES: Final[Mapping[str, tuple[Config, ...]]] = {
@@ -104,6 +109,10 @@ _CANDIDATES: Final[Mapping[str, tuple[Config, ...]]] = {
         (32, 64, 128, 128, 2),
         (64, 64, 64, 128, 2),
     ),
+    # small blocks: a product of a few hundred rows is to reach many units
+    "matrix by unit": (_in_order(64, 64, 64),),
+    # without a matrix unit a thread keeps more registers of its operands
+    "vector by unit": (_in_order(32, 64, 64),),
 }
 
 _WIDEST_OUTPUT: Final = 4
@@ -131,7 +140,7 @@ def all_configs(kind: str) -> tuple[Config, ...]:
 
 @functools.cache  # 10 to 30 us, at every launch
 def candidates(kind: str, limits: Limits) -> tuple[Config, ...]:
-    """The configs of ``kind`` ("stream", "sum", "row", "matmul") that fit, the default first.
+    """The configs of ``kind`` (such as "row" or "matmul") that fit, the default first.
 
     Left out are those of more threads than a block may have (32 warps of 64 are 2048), and those
     whose shared memory is estimated above the device's. Where that is not known, only the last is
@@ -179,6 +188,8 @@ FLOATS: Final = ("float16", "bfloat16", "float32")
 """The dtypes of row and stream kernels."""
 FP8: Final = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
 MATMUL: Final = ("float16", "bfloat16", *FP8, "int8")
+BY_UNIT: Final = ("float16", "bfloat16", "float32", "int8")
+"""The dtypes of the product that records units, whose results are float32, or int32 for int8."""
 SUMMED: Final = ("float16", "bfloat16", "float32", "float64", "int8", "int32", "int64")
 
 _PRODUCTS: Final = {"float16": "float16", "bfloat16": "bfloat16", "int8": "int32"}
@@ -222,7 +233,8 @@ class Variant:
     ``function`` lies in ``portagpu.train.kernels.source.<module>``. ``arguments`` are Triton types
     by name, in the kernel's order, or the text of a constant; ``kind`` chooses its block constants.
     ``matrix`` is the dtype that the matrix unit must compute in ("fp8"), None for kernels without
-    it; ``needs`` is a dtype that the architecture must have."""
+    it; ``needs`` is a dtype that the architecture must have. ``reads_unit`` is for kernels into
+    which the vendor's instructions go that read the hardware unit (``Toolchain.unit_reading``)."""
 
     kernel: str
     dtype: str
@@ -234,6 +246,7 @@ class Variant:
     constants: tuple[tuple[str, int | str], ...] = ()
     matrix: str | None = None
     needs: str | None = None
+    reads_unit: bool = False
 
     @property
     def id(self) -> str:
@@ -339,6 +352,33 @@ def _matmul(dtype: str, matrix: str) -> Variant:
     )
 
 
+def kind_by_unit(dtype: str) -> str:
+    """The kind of the product that records units: float32 in all of its bits has no matrix unit."""
+    return "vector by unit" if dtype == "float32" else "matrix by unit"
+
+
+def _product_by_unit(dtype: str, matrix: str | None, element_bytes: int) -> Variant:
+    out = "int32" if dtype == "int8" else "float32"
+    pointers = {"a": dtype, "b": dtype, "target": out, "units": "int64"}
+    numbers = ("m", "n", "k", "a_row", "b_row", "shift")
+    return Variant(
+        "product_by_unit",
+        dtype,
+        "units",
+        "product_by_unit_kernel",
+        kind_by_unit(dtype),
+        (
+            *((name, _pointer(each)) for name, each in pointers.items()),
+            *((name, "i32") for name in numbers),
+        ),
+        element_bytes,
+        constants=(("a_column", 1), ("b_column", 1), ("ACCUMULATOR", out)),
+        matrix=matrix,
+        needs=matrix,
+        reads_unit=True,
+    )
+
+
 VARIANTS: Final[tuple[Variant, ...]] = (
     _stream("copy", "int32", "source", "target"),
     _stream("triad", "float32", "target", "b", "c", scalar=True),
@@ -376,6 +416,10 @@ VARIANTS: Final[tuple[Variant, ...]] = (
     _matmul("bfloat16", "bf16"),
     *(_matmul(dtype, "fp8") for dtype in FP8),
     _matmul("int8", "int8"),
+    _product_by_unit("float16", "fp16", 2),
+    _product_by_unit("bfloat16", "bf16", 2),
+    _product_by_unit("float32", None, 4),
+    _product_by_unit("int8", "int8", 1),
 )
 """The variants that ``portagpu compile`` builds for every architecture."""
 

@@ -12,6 +12,7 @@ import pytest
 from portagpu.base.errors import PortagpuError, Unsupported
 from portagpu.devices.collectives.comm import Comm
 from portagpu.devices.contract import CONTRACT, Backend, Capability, Description, Plugin, Status
+from portagpu.devices.machine_code import Toolchain
 from portagpu.devices.optional import OptionalCalls
 from portagpu.devices.precision import Fp8, Precision, Support
 from portagpu.devices.training import Training
@@ -25,7 +26,10 @@ def test_the_contract_stays_small():
     assert Plugin.__abstractmethods__ == {"status", "count", "open"}
 
 
-ROW = re.compile(r"^\| `(Plugin|Description|Backend)` \| ([^|]+) \| (.+) \|$", re.MULTILINE)
+ROW = re.compile(
+    r"^\| `(Plugin|Toolchain|Description|Backend)`(?: \([\d.]+\))? \| ([^|]+) \| (.+) \|$",
+    re.MULTILINE,
+)
 
 
 def documented() -> dict[tuple[str, str], list[str]]:
@@ -45,6 +49,7 @@ def test_contributing_has_each_member_once_and_says_which_are_required():
     members = {
         "Plugin": public(Plugin) | {"name"},
         "Backend": public(Backend) | public(OptionalCalls),
+        "Toolchain": public(Toolchain) | {"vendor"},
     }
     members["Description"] = {field.name for field in dataclasses.fields(Description)}
     listed = documented()
@@ -55,6 +60,7 @@ def test_contributing_has_each_member_once_and_says_which_are_required():
         assert not twice, f"the table of {of} has {twice} twice"
     abstract = {"Plugin": Plugin.__abstractmethods__ | {"name", "contract"}}
     abstract["Backend"] = Backend.__abstractmethods__
+    abstract["Toolchain"] = Toolchain.__abstractmethods__ | {"vendor"}
     for of, expected in abstract.items():
         rows = [names for (kind, how), names in listed.items() if kind == of and "required" in how]
         required = {name for names in rows for name in names} - public(OptionalCalls)
