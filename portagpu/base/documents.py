@@ -22,7 +22,7 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from enum import StrEnum
 from typing import Any, Final, TypeAlias, TypeVar
@@ -41,16 +41,22 @@ _OBJECT: Final = "an object with keys of text"
 
 
 class DocumentError(PortagpuError, ValueError):
-    """A document breaks a rule; the message is one line that begins with the path of the key."""
+    """A document breaks a rule; the message is one line that begins with the path of the key.
+
+    ``rule`` names it: "type", "required", "unknown-key", "choice", "range", "schema", or another.
+    """
+
+    def __init__(self, message: str, rule: str = "type") -> None:
+        super().__init__(message)
+        self.rule = rule
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Rule:
     """``read(value, path)`` returns the value as Python holds it; ``schema`` is its JSON Schema.
 
-    What Python holds as the document does is the document's own part, which nobody changes.
-
-    A ``nullable`` rule accepts None, which is then not read: most keys of a result have it. Where
+    What Python holds as the document does is the document's own part, which nobody changes. A
+    ``nullable`` rule accepts None, which is then not read: most keys of a result have it. Where
     reading changes no other value, ``fits`` says whether one keeps the rule, which costs less.
     """
 
@@ -60,14 +66,14 @@ class Rule:
     fits: Callable[[Any], object] | None = None
 
 
-def wrong(path: str, words: str) -> DocumentError:
+def wrong(path: str, words: str, rule: str = "type") -> DocumentError:
     """The error of the key at ``path``, in one line: names of keys may be anybody's."""
-    return DocumentError(escaped(f"{path}: {words}"))
+    return DocumentError(escaped(f"{path}: {words}"), rule)
 
 
-def refuse(path: str, what: str, value: object) -> DocumentError:
+def refuse(path: str, what: str, value: object, rule: str = "type") -> DocumentError:
     """The error of a key whose value is not ``what`` it must be, with the start of its value."""
-    return wrong(path, f"must be {what}, not {short_repr(value)}")
+    return wrong(path, f"must be {what}, not {short_repr(value)}", rule)
 
 
 def short_repr(value: object) -> str:
@@ -80,12 +86,12 @@ def short_repr(value: object) -> str:
     return f"{shown[:60]}{'…' if len(shown) > 60 else ''}"
 
 
-def that(what: str, fits: Callable[[Any], object], **schema: Json) -> Rule:
+def that(what: str, fits: Callable[[Any], object], rule: str = "type", **schema: Json) -> Rule:
     """The rule that a value ``fits``; ``what`` says in messages what it must be."""
 
     def read(value: Any, path: str) -> Any:
         if not fits(value):
-            raise refuse(path, what, value)
+            raise refuse(path, what, value, rule)
         return value
 
     return Rule(read, schema, fits=fits)
@@ -104,7 +110,8 @@ def is_whole(value: object) -> bool:
 
 
 _CONTROL: Final = r"\u0000-\u001f\u007f-\u009f"
-anything: Final = Rule(lambda value, _: value)
+# every value has a type
+anything: Final = Rule(lambda value, _: value, fits=type)
 text: Final = that("text", lambda value: isinstance(value, str), type="string")
 filled: Final = that(
     "text that is not empty",
@@ -127,17 +134,15 @@ def bounded(
     what: str, low: float | None = None, high: float | None = None, *, integer: bool = False
 ) -> Rule:
     """A finite number, or an integer, from ``low`` to ``high``."""
-
-    right = is_whole if integer else is_number
-
-    least, most = -math.inf if low is None else low, math.inf if high is None else high
+    lowest, highest = -math.inf if low is None else low, math.inf if high is None else high
 
     def fits(value: Any) -> bool:
-        return right(value) and least <= value <= most
+        return (is_whole if integer else is_number)(value) and lowest <= value <= highest
 
-    bounds: dict[str, Json] = {"minimum": low, "maximum": high}
-    kept = {key: bound for key, bound in bounds.items() if bound is not None}
-    return that(what, fits, type="integer" if integer else "number", **kept)
+    bounds: list[tuple[str, Json]] = [("minimum", low), ("maximum", high)]
+    kept = {key: bound for key, bound in bounds if bound is not None}
+    kind = "integer" if integer else "number"
+    return that(what, fits, "range" if kept else "type", type=kind, **kept)
 
 
 count: Final = bounded("a whole number of at least 0", 0, integer=True)
@@ -153,21 +158,17 @@ _floating: Final = that(
 """What JSON of Python's has: messages between processes hold NaN and infinity too."""
 
 _DAY: Final = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
-_TIME: Final = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?"
-_INSTANT: Final = f"{_DAY}T{_TIME}(Z|[+-][0-9]{{2}}:[0-9]{{2}})"
+_INSTANT: Final = _DAY + r"T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})"
 
 
 def _written(what: str, pattern: str, reader: Callable[[str], object], form: str) -> Rule:
     """Text of that pattern that ``reader`` reads."""
 
-    def fits(value: object) -> bool:
-        if not isinstance(value, str) or not re.fullmatch(pattern, value):
-            return False
+    def fits(value: object) -> object:
         try:
-            reader(value)
+            return isinstance(value, str) and re.fullmatch(pattern, value) and reader(value)
         except ValueError:
             return False
-        return True
 
     return that(what, fits, type="string", format=form, pattern=rf"^{pattern}$(?!\n)")
 
@@ -179,11 +180,12 @@ instant: Final = _written(
 )
 
 
-def matching(pattern: str, what: str) -> Rule:
+def matching(pattern: str, what: str, rule: str = "type") -> Rule:
     """Text that matches the whole ``pattern``."""
     return that(
         what,
         lambda value: isinstance(value, str) and re.fullmatch(pattern, value),
+        rule,
         type="string",
         pattern=rf"^(?:{pattern})$(?!\n)",
     )
@@ -202,22 +204,23 @@ regular_expression: Final = Rule(_compiled, text.schema)
 def one_of(*allowed: str) -> Rule:
     """One of these texts."""
     what = f"one of {', '.join(allowed)}"
-    return that(what, lambda value: value in allowed, enum=[str(each) for each in allowed])
+    return that(what, lambda value: value in allowed, "choice", enum=[*map(str, allowed)])
 
 
 def version(own: str) -> Rule:
     """The schema ``own``; of a document of a newer version of it, the error says what to do."""
     schema, _, newest = own.rpartition("/")
-    same = one_of(own)
 
     def read(value: Any, path: str) -> Any:
         pattern = rf"{re.escape(schema)}/([1-9][0-9]{{0,8}})"
         stated = isinstance(value, str) and re.fullmatch(pattern, value)
         if stated and int(stated[1]) > int(newest):
-            raise wrong(path, f"is {value}; this version reads {own}: upgrade portagpu")
-        return same.read(value, path)
+            raise wrong(path, f"is {value}; this version reads {own}: upgrade portagpu", "schema")
+        if value != own:
+            raise refuse(path, f"one of {own}", value, "schema")
+        return value
 
-    return Rule(read, same.schema)
+    return Rule(read, {"enum": [own]})
 
 
 def or_null(rule: Rule) -> Rule:
@@ -230,26 +233,14 @@ def or_null(rule: Rule) -> Rule:
     return Rule(read, schema, nullable=True, fits=rule.fits)
 
 
-def any_of(*rules: Rule, what: str) -> Rule:
-    """What keeps one of the rules; ``what`` says in messages what it must be."""
-
-    def read(value: Any, path: str) -> Any:
-        for rule in rules:
-            try:
-                return rule.read(value, path)
-            except DocumentError:
-                continue
-        raise refuse(path, what, value)
-
-    return Rule(read, {"anyOf": [rule.schema for rule in rules]})
-
-
 def each(rule: Rule) -> Rule:
     """A list whose items keep the rule."""
 
     def read(value: Any, path: str) -> Any:
         if not isinstance(value, list):
             raise refuse(path, "a list", value)
+        if rule.fits and all(map(rule.fits, value)):
+            return value
         items = [rule.read(item, f"{path}[{index}]") for index, item in enumerate(value)]
         return value if all(map(operator.is_, items, value)) else items
 
@@ -281,11 +272,15 @@ def object_of(
     ``further`` checks what depends on several keys, and ``together`` has the JSON Schemas of it.
     """
 
+    def refuse_others(found: Mapping[Any, Any], prefix: str) -> None:
+        for key in [] if others else [str(each) for each in found if each not in rules]:
+            raise wrong(prefix + key, f"is not a known key; {hint(key, rules)}", "unknown-key")
+
     # a large document has thousands of objects
     steps = [(key, rule.read, rule.fits, rule.nullable) for key, rule in rules.items()]
 
     def read(value: Any, path: str) -> Any:
-        document = mapping(value, path or "document")
+        document = value if type(value) is dict else mapping(value, path or "document")
         found: Any = document
         prefix, missing = f"{path}." if path else "", 0
         for key, read_value, fits, nullable in steps:
@@ -302,10 +297,11 @@ def object_of(
             elif key in optional:
                 missing += 1
             else:
-                raise wrong(prefix + key, "is missing")
-        if not others and len(found) + missing > len(rules):
-            key = next(str(key) for key in found if key not in rules)
-            raise wrong(prefix + key, f"is not a known key; {_hint(key, rules)}")
+                # a misspelt one says more than the missing one
+                refuse_others(found, prefix)
+                raise wrong(prefix + key, "is missing", "required")
+        if len(found) + missing > len(rules):
+            refuse_others(found, prefix)
         if further is not None:
             further(found, path)
         return found
@@ -321,19 +317,16 @@ def object_of(
 
 def mapping(value: object, path: str) -> Mapping[str, Any]:
     """The object itself."""
-    if type(value) is dict or isinstance(value, Mapping):
+    if isinstance(value, Mapping):
         return value
     raise refuse(path, _OBJECT, value)
 
 
-def _hint(word: str, known: Mapping[str, Rule]) -> str:
-    more = ", ..." if len(known) > _MAX_NAMED else ""
-    return did_you_mean(word, known, f"there is {', '.join([*known][:_MAX_NAMED])}{more}")
-
-
-def if_then(when: dict[str, Json], then: dict[str, Json]) -> dict[str, Json]:
-    """The JSON Schema of an object whose keys fit ``then`` where its keys fit ``when``."""
-    return {"if": {"properties": when}, "then": {"properties": then}}
+def hint(word: str, known: Iterable[str]) -> str:
+    """What to write in place of an unknown word: the closest words, or else the first ones."""
+    words = list(known)
+    more = ", ..." if len(words) > _MAX_NAMED else ""
+    return did_you_mean(word, words, f"there is {', '.join(words[:_MAX_NAMED])}{more}", 3)
 
 
 def read_toml(path: Path, schema: str, rule: Rule) -> Any:
@@ -341,8 +334,7 @@ def read_toml(path: Path, schema: str, rule: Rule) -> Any:
 
     Raises DocumentError that begins with the path of the file.
     """
-    # most documents are JSON
-    import tomllib
+    import tomllib  # most documents are JSON
 
     try:
         document = tomllib.loads(path.read_text("utf-8"))
@@ -353,10 +345,7 @@ def read_toml(path: Path, schema: str, rule: Rule) -> Any:
         version(schema).read(document.pop("schema", None), "schema")
         return rule.read(document, "")
     except DocumentError as error:
-        raise DocumentError(f"{path}: {error}") from error
-
-
-# ---- dataclasses
+        raise DocumentError(f"{path}: {error}", error.rule) from error
 
 
 def encode(value: Any) -> Any:
@@ -368,10 +357,9 @@ def encode(value: Any) -> Any:
         return {name: encode(getattr(value, name)) for name in _field_names(kind)}
     if isinstance(value, Mapping):
         return {key: encode(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [encode(item) for item in value]
-    if isinstance(value, frozenset):
-        return sorted(encode(item) for item in value)
+    if isinstance(value, list | tuple | frozenset):
+        items = [encode(item) for item in value]
+        return sorted(items) if isinstance(value, frozenset) else items
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     return value.isoformat() if isinstance(value, date) else value

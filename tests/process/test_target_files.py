@@ -292,6 +292,8 @@ def test_no_target_says_what_a_terminal_obeys(key: str, said: str, tmp_path: Pat
     text, times = re.subn(rf"(?m)^{key} = .*$", lambda _: f"{key} = {value}", file.read_text())
     assert times == 1
     file.write_text(text)
-    with pytest.raises(TargetError, match=f"{key}: must be one line of printable text") as caught:
+    with pytest.raises(
+        TargetError, match=rf"{key}(\[0\])?: must be one line of printable text"
+    ) as caught:
         parse_target(file)
     assert str(caught.value).isprintable()

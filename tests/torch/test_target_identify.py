@@ -18,7 +18,7 @@ from portagpu.facts.targets import (
     load_targets,
     product_with_pci_id,
 )
-from portagpu.facts.targets.table import normalise
+from portagpu.facts.targets.model import normalise
 
 GIB = 2**30
 MIB = 2**20

@@ -198,8 +198,8 @@ def test_a_made_timeline_comes_back(tmp_path: Path) -> None:
 def test_two_connections_read_what_one_reads(tmp_path: Path, monkeypatch: Any) -> None:
     file = write_nsys(timeline(50_000, shuffled=True), tmp_path / "a.sqlite")
     one = nsys_sqlite.read(file)
-    monkeypatch.setattr("portagpu.facts.captures.sqlite._TWO_READERS_ROWS", 1000)
-    monkeypatch.setattr("portagpu.facts.captures.sqlite.BATCH_ROWS", 512)
+    monkeypatch.setattr("portagpu.facts.captures.sqlite_batches._TWO_READERS_ROWS", 1000)
+    monkeypatch.setattr("portagpu.facts.captures.sqlite_batches.BATCH_ROWS", 512)
     two = nsys_sqlite.read(file)
     for kind, table in one.tables.items():
         assert table.to_pylist() == two.tables[kind].to_pylist(), kind
@@ -386,7 +386,7 @@ def test_values_of_another_type_are_left_out_and_the_rest_is_read(tmp_path: Path
 def test_a_type_that_changes_after_the_first_batch_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("portagpu.facts.captures.sqlite.BATCH_ROWS", 64)
+    monkeypatch.setattr("portagpu.facts.captures.sqlite_batches.BATCH_ROWS", 64)
     file = write_nsys(timeline(1000, calls=False, copies=False), tmp_path / "a.sqlite")
     change(
         file,

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.base.documents import short_repr
+from portagpu.base.documents import bounded, number, object_of, refuse, that, values_of, wrong
 from portagpu.facts.targets.facts import source_ids
 from portagpu.facts.targets.model import (
     CONTIGUOUS,
@@ -20,7 +20,7 @@ from portagpu.facts.targets.model import (
     Expectation,
     peak_key,
 )
-from portagpu.facts.targets.table import Table
+from portagpu.facts.targets.toml import line, texts_of, word_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,27 +29,14 @@ if TYPE_CHECKING:
     from portagpu.facts.targets.model import Fact
 
 
-_KEYS: Final = (
-    "metric",
-    "reference",
-    "lower",
-    "upper",
-    "unit",
-    "statistic",
-    "shape",
-    "algorithm",
-    "ranks",
-    "size_bytes",
-    "dtype",
-    "operands",
-    "contiguous",
-    "software",
-    "source",
-    "authority",
-    "note",
+_SPECIFIER: Final = re.compile(r"\s*(==|!=|>=|<=|>|<)\s*\d+(\.\d+)*(\.\*)?\s*")
+_software: Final = that(
+    "like '>=6.3,<6.5'",
+    lambda value: (
+        isinstance(value, str) and all(_SPECIFIER.fullmatch(each) for each in value.split(","))
+    ),
+    "version",
 )
-_STATISTICS: Final = ("mean", "median", "min", "max", "p95", "p99")
-_SPECIFIER: Final = re.compile(r"(==|!=|>=|<=|>|<)\s*\d+(\.\d+)*(\.\*)?")
 
 _MAX_SHARE: Final = 1.15
 """A reference above this share of its limit is refused: a rate with sparsity, both directions of a
@@ -59,124 +46,95 @@ _MIN_SHARE: Final = 0.15
 
 
 def read_expectation(
-    file: str,
-    path: str,
-    data: dict[str, Any],
-    facts: Mapping[str, Fact],
-    sources: Mapping[str, Source],
+    data: Mapping[str, Any], path: str, facts: Mapping[str, Fact], sources: Mapping[str, Source]
 ) -> Expectation:
-    """The expectation in ``data``, the table ``path`` of ``file``."""
-    table = Table(file, path, data, _KEYS)
-    metric = METRICS[table.choice("metric", tuple(METRICS))]
-    table.path = f"{path}({metric.name})"
-    if table.text("unit") != metric.unit:
-        table.fail("unit", "unit", f"must be {metric.unit}, not {short_repr(data['unit'])}")
-    reference = table.number("reference")
-    if not 0 < reference < float("inf"):
-        table.fail("reference", "range", f"{reference} must be positive")
-    lower, upper = _interval(table)
-    algorithm, ranks, most = _algorithm_limit(table, metric, facts)
-    authority = table.word("authority", Authority)
-    source = source_ids(table, sources)
+    """The expectation in the table ``data`` at ``path``. Raises DocumentError."""
+    if (named := str(data.get("metric"))) in METRICS:
+        path = f"{path}({named})"
+    found = {"note": "", **_EXPECTATION.read(data, path)}
+    metric = METRICS[found["metric"]]
+    if found["unit"] != metric.unit:
+        raise refuse(f"{path}.unit", metric.unit, found["unit"], "unit")
+    if found["reference"] <= 0:
+        raise wrong(f"{path}.reference", f"{found['reference']} must be positive", "range")
+    _check_interval(found, path)
+    most = _algorithm_limit(found, path, metric, facts)
+    source = source_ids(found, sources, path)
     dates = [day for each in source if (day := sources[each].dated) is not None]
-    _check_conditions(table, metric, authority)
-    _check_share(table, reference, metric, most, source)
-    if not source and authority is not Authority.OWN:
-        table.fail("source", "source", f"is missing; only {Authority.OWN.value!r} may have none")
+    _check_conditions(found, path, metric)
+    _check_share(found["reference"], path, metric, most, source)
+    if not source and found["authority"] is not Authority.OWN:
+        words = f"is missing; only {Authority.OWN.value!r} may have none"
+        raise wrong(f"{path}.source", words, "source")
+    for key in ("reference", "lower", "upper"):
+        found[key] = float(found[key]) if key in found else None
+    for key in ("ranks", "size_bytes"):
+        found.setdefault(key, None)
+    found["software"] = tuple(sorted(found.get("software", {}).items()))
+    found["source"] = source
     return Expectation(
-        metric=metric.name,
-        reference=reference,
-        lower=lower,
-        upper=upper,
-        unit=metric.unit,
-        statistic=table.choice("statistic", _STATISTICS),
-        shape=table.text("shape"),
-        algorithm=algorithm,
-        ranks=ranks,
-        size_bytes=table.integer("size_bytes", 1, 2**50),
-        dtype=_word_of(table, "dtype", tuple(DTYPE_BITS)),
-        operands=_word_of(table, "operands", OPERANDS),
-        contiguous=_word_of(table, "contiguous", CONTIGUOUS),
-        dated=max(dates, default=None),
-        software=_software(table),
-        source=source,
-        authority=authority,
-        note=table.text("note", ""),
-        limit=most.value,
-        limit_rule=most.rule,
+        **found, dated=max(dates, default=None), limit=most.value, limit_rule=most.rule
     )
 
 
-def _interval(table: Table) -> tuple[float | None, float | None]:
-    lower = table.number("lower") if "lower" in table.data else None
-    upper = table.number("upper") if "upper" in table.data else None
+def _check_interval(found: Mapping[str, Any], path: str) -> None:
+    lower, upper = found.get("lower"), found.get("upper")
+    rule = "interval"
     if lower is None and upper is None:
-        table.fail("lower", "interval", "state lower or upper: without both nothing is outside")
+        words = "state lower or upper: without both nothing is outside"
+        raise wrong(f"{path}.lower", words, rule)
     if lower is not None and not -1 < lower <= 0:
-        table.fail("lower", "interval", f"{lower} must be a fraction above -1 and at most 0")
-    if upper is not None and not 0 <= upper < float("inf"):
-        table.fail("upper", "interval", f"{upper} must be a fraction of at least 0")
-    return lower, upper
+        words = f"{lower} must be a fraction above -1 and at most 0"
+        raise wrong(f"{path}.lower", words, rule)
+    if upper is not None and upper < 0:
+        raise wrong(f"{path}.upper", f"{upper} must be a fraction of at least 0", rule)
 
 
 def _algorithm_limit(
-    table: Table, metric: Metric, facts: Mapping[str, Fact]
-) -> tuple[str, int | None, Limit]:
-    algorithm = table.choice("algorithm", metric.algorithms)
-    ranks = table.integer("ranks", 2, 2**20)
+    found: Mapping[str, Any], path: str, metric: Metric, facts: Mapping[str, Fact]
+) -> Limit:
+    algorithm = word_of(metric.algorithms).read(found["algorithm"], f"{path}.algorithm")
+    ranks = found.get("ranks")
     if metric.ranks and ranks is None:
-        table.fail("ranks", "ranks", "is missing: a collective has a number of ranks")
+        raise wrong(f"{path}.ranks", "is missing: a collective has a number of ranks", "ranks")
     if not metric.ranks and ranks is not None:
-        table.fail("ranks", "ranks", "belongs to collectives only")
+        raise wrong(f"{path}.ranks", "belongs to collectives only", "ranks")
     try:
-        return algorithm, ranks, limit(facts, metric, algorithm, ranks)
+        return limit(facts, metric, algorithm, ranks)
     except NoLimit as error:
-        table.fail("reference", "limit", f"cannot be checked: {error}")
+        raise wrong(f"{path}.reference", f"cannot be checked: {error}", "limit") from error
 
 
-def _word_of(table: Table, key: str, allowed: tuple[str, ...]) -> str | None:
-    return table.choice(key, allowed) if key in table.data else None
-
-
-def _check_conditions(table: Table, metric: Metric, authority: Authority) -> None:
+def _check_conditions(found: Mapping[str, Any], path: str, metric: Metric) -> None:
     """Check that what can fail says what it is about, and that products say it of products."""
     area = metric.name.partition("/")[0]
+    rule = "conditions"
     for key in ("operands", "contiguous"):
-        if key in table.data and area != "gemm":
-            table.fail(key, "conditions", "belongs to products only")
+        if key in found and area != "gemm":
+            raise wrong(f"{path}.{key}", "belongs to products only", rule)
     if area == "gemm":
-        if "dtype" in table.data:
-            table.fail("dtype", "conditions", "is that of the metric")
+        if "dtype" in found:
+            raise wrong(f"{path}.dtype", "is that of the metric", rule)
         return
     needed = ("size_bytes",) if area == "transfer" else ("size_bytes", "dtype")
     for key in needed:
-        if authority is Authority.VENDOR and key not in table.data:
-            table.fail(key, "conditions", "is missing: a vendor's figure judges only what it ran")
+        if found["authority"] is Authority.VENDOR and key not in found:
+            words = "is missing: a vendor's figure judges only what it ran"
+            raise wrong(f"{path}.{key}", words, rule)
 
 
 def _check_share(
-    table: Table, reference: float, metric: Metric, most: Limit, source: tuple[str, ...]
+    reference: float, path: str, metric: Metric, most: Limit, source: tuple[str, ...]
 ) -> None:
     share = reference / most.value
     limit_text = f"the limit {most.value:g} {metric.unit} ({most.rule})"
-    share_text = f"{reference:g} is {100 * share:.3g} % of {limit_text}; "
+    words = f"{reference:g} is {100 * share:.3g} % of {limit_text}; "
     if share > _MAX_SHARE:
-        table.fail("reference", "above-limit", f"{share_text}above {_MAX_SHARE:.0%} it is refused")
+        words += f"above {_MAX_SHARE:.0%} it is refused"
+        raise wrong(f"{path}.reference", words, "above-limit")
     if share < _MIN_SHARE and not source:
-        table.fail("source", "below-limit", f"{share_text}below {_MIN_SHARE:.0%} it needs a source")
-
-
-def _software(table: Table) -> tuple[tuple[str, str], ...]:
-    software = table.table("software")
-    for name, specifier in software.items():
-        parts = specifier.split(",") if isinstance(specifier, str) else [""]
-        if not all(_SPECIFIER.fullmatch(part.strip()) for part in parts):
-            table.fail(
-                f"software.{name}",
-                "version",
-                f"must be like '>=6.3,<6.5', not {short_repr(specifier)}",
-            )
-    return tuple(sorted(software.items()))
+        words += f"below {_MIN_SHARE:.0%} it needs a source"
+        raise wrong(f"{path}.source", words, "below-limit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +185,29 @@ METRICS: Final[Mapping[str, Metric]] = {
     )
 }
 """Collectives are in bus bandwidth (algorithm bandwidth times 2(n-1)/n, (n-1)/n or 1)."""
+
+_REQUIRED: Final = {
+    "metric": word_of(METRICS),
+    "reference": number,
+    "unit": line,
+    "statistic": word_of(("mean", "median", "min", "max", "p95", "p99")),
+    "shape": line,
+    "algorithm": line,
+    "authority": word_of(Authority),
+}
+_OPTIONAL: Final = {
+    "lower": number,
+    "upper": number,
+    "ranks": bounded("an integer from 2 to 2^20", 2, 2**20, integer=True),
+    "size_bytes": bounded("an integer from 1 to 2^50", 1, 2**50, integer=True),
+    "dtype": word_of(DTYPE_BITS),
+    "operands": word_of(OPERANDS),
+    "contiguous": word_of(CONTIGUOUS),
+    "software": values_of(_software),
+    "source": texts_of(),
+    "note": line,
+}
+_EXPECTATION: Final = object_of({**_REQUIRED, **_OPTIONAL}, frozenset(_OPTIONAL))
 
 
 def _fact_number(facts: Mapping[str, Fact], key: str) -> float:

@@ -12,12 +12,10 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.base.documents import short_repr
-from portagpu.base.errors import TargetError
-from portagpu.base.text import escaped
+from portagpu.base.documents import anything, object_of, refuse, short_repr, wrong
 from portagpu.facts.targets.model import DTYPE_BITS, Confidence, Fact, Scope
 from portagpu.facts.targets.rules import violations
-from portagpu.facts.targets.table import Table, unknown_word
+from portagpu.facts.targets.toml import line, printable, texts_of, unknown, word_of
 
 if TYPE_CHECKING:
     import datetime
@@ -198,7 +196,18 @@ KEYS: Final[Mapping[str, Key]] = MappingProxyType(
 
 
 _TILE: Final = re.compile(r"[1-9]\d{0,3}(x[1-9]\d{0,3}){2}")
-_FACT_KEYS: Final = ("value", "unit", "source", "confidence", "note", "overrides_family")
+names: Final = texts_of(printable)
+_FACT: Final = object_of(
+    {
+        "value": anything,
+        "unit": anything,
+        "source": texts_of(),
+        "confidence": word_of(Confidence),
+        "note": line,
+        "overrides_family": line,
+    },
+    frozenset({"unit", "source", "note", "overrides_family"}),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,133 +224,128 @@ class Source:
     """The day of that version; None where it is not known."""
 
 
-def source_ids(table: Table, sources: Mapping[str, Source], key: str = "source") -> tuple[str, ...]:
-    named = table.texts(key)
+def source_ids(
+    document: Mapping[str, Any], sources: Mapping[str, Source], path: str, key: str = "source"
+) -> tuple[str, ...]:
+    """The sources that ``document`` names, each of which has to be there."""
+    named: tuple[str, ...] = document.get(key, ())
     for each in named:
         if each not in sources:
-            table.fail(key, "source-resolves", unknown_word(each, tuple(sources)))
+            raise unknown(f"{path}.{key}", each, sources, "source-resolves")
     return named
 
 
-def _read_value(table: Table, key: Key) -> FactValue:
+def _read_value(key: Key, value: object, path: str) -> FactValue:
     """The value, of the type and within the range of ``key``."""
-    value = table.required_value("value")
-    wrong = f"must be {key.kind}, not {short_repr(value)}"
-    if key.kind is Kind.BOOLEAN:
-        if not isinstance(value, bool):
-            table.fail("value", "type", wrong)
-        return value
     if key.kind in (Kind.TEXT, Kind.CHOICE):
-        text = table.text("value")
-        return table.choice("value", key.choices) if key.kind is Kind.CHOICE else text
+        rule = word_of(key.choices) if key.choices else line
+        text: str = rule.read(value, path)
+        return text
     if key.kind is Kind.TILE:
         if not isinstance(value, str) or not _TILE.fullmatch(value):
-            table.fail("value", "type", wrong)
+            raise refuse(path, key.kind, value)
         return value
     if key.kind in (Kind.INTEGER, Kind.NUMBER):
-        return _read_scalar(table, key, value, wrong)
+        return _read_scalar(key, value, path)
     if not isinstance(value, list) or not value:
-        table.fail("value", "type", wrong)
+        raise refuse(path, key.kind, value)
     if key.kind is Kind.INTEGERS:
-        numbers = [int(_read_scalar(table, key, each, wrong)) for each in value]
+        numbers = [int(_read_scalar(key, each, path)) for each in value]
         if sorted(set(numbers)) != numbers:
-            table.fail("value", "ascending", "must ascend, each once")
+            raise wrong(path, "must ascend, each once", "ascending")
         return tuple(numbers)
-    texts = table.texts("value")
-    for each in texts:
-        if key.kind is Kind.CHOICES and each not in key.choices:
-            table.fail("value", "choice", unknown_word(each, key.choices))
+    texts: tuple[str, ...] = (texts_of(word_of(key.choices)) if key.choices else names).read(
+        value, path
+    )
     return texts
 
 
-def _read_scalar(table: Table, key: Key, value: object, wrong: str) -> int | float:
+def _read_scalar(key: Key, value: object, path: str) -> int | float:
     integer = key.kind in (Kind.INTEGER, Kind.INTEGERS)
     allowed = int if integer else int | float
     if isinstance(value, bool) or not isinstance(value, allowed):
-        table.fail("value", "type", wrong)
+        raise refuse(path, key.kind, value)
     # written so that a NaN, which compares with nothing, is outside
     if not key.low <= value <= key.high:
-        table.fail("value", "range", f"{short_repr(value)} is outside {key.low:g} to {key.high:g}")
+        raise wrong(path, f"{short_repr(value)} is outside {key.low:g} to {key.high:g}", "range")
     return value
 
 
-def _read_unit(table: Table, key: Key) -> str | None:
-    unit = table.data.get("unit")
+def _read_unit(key: Key, unit: object, path: str) -> str | None:
     if not key.units:
         if unit is not None:
-            table.fail("unit", "unit", f"has no unit, not {short_repr(unit)}")
+            raise wrong(path, f"has no unit, not {short_repr(unit)}", "unit")
         return None
     if unit is None:
-        table.fail("unit", "unit", f"is missing; it must be {' or '.join(key.units)}")
+        raise wrong(path, f"is missing; it must be {' or '.join(key.units)}", "unit")
     if unit not in key.units:
-        table.fail("unit", "unit", f"must be {' or '.join(key.units)}, not {short_repr(unit)}")
+        raise refuse(path, " or ".join(key.units), unit, "unit")
     return str(unit)
 
 
-def _fact_tables(
-    file: str, path: str, data: Mapping[str, Any]
-) -> Iterable[tuple[str, dict[str, Any]]]:
+def _fact_tables(path: str, data: Mapping[str, Any]) -> Iterable[tuple[str, dict[str, Any]]]:
     """The facts in nested tables, each a table that has a value, by dotted key."""
     for name, inner in data.items():
         key = f"{path}.{name}" if path else name
         if not isinstance(inner, dict):
-            raise TargetError(
-                escaped(
-                    f"{file}: facts.{key}: must be a table {{ value, unit, source, confidence }}, "
-                    f"not {short_repr(inner)} (rule type)"
-                )
-            )
+            what = "a table { value, unit, source, confidence }"
+            raise refuse(f"facts.{key}", what, inner)
         if "value" in inner or key in KEYS:
             yield key, inner
         else:
-            yield from _fact_tables(file, key, inner)
+            yield from _fact_tables(key, inner)
 
 
 def read_facts(
-    top: Table, scope: Scope, sources: Mapping[str, Source], family: Mapping[str, Fact]
+    tables: Mapping[str, Any],
+    scope: Scope,
+    sources: Mapping[str, Source],
+    family: Mapping[str, Fact],
 ) -> Mapping[str, Fact]:
+    """The facts of a document's ``facts``, together with those of its family.
+
+    Raises DocumentError for what is wrong in one, or between several.
+    """
     facts = dict(family)
-    for name, data in _fact_tables(top.file, "", top.table("facts")):
+    for name, data in _fact_tables("", tables):
+        path = f"facts.{name}"
         if name not in KEYS:
-            top.fail(f"facts.{name}", "unknown-key", unknown_word(name, KEYS))
+            raise unknown(path, name, KEYS, "unknown-key")
         key = KEYS[name]
-        table = Table(top.file, f"facts.{name}", data, _FACT_KEYS)
+        found = _FACT.read(data, path)
         if key.product and scope is Scope.FAMILY:
-            top.fail(
-                f"facts.{name}", "family-scope", "belongs to a product, not to an architecture"
-            )
+            raise wrong(path, "belongs to a product, not to an architecture", "family-scope")
         fact = Fact(
             key=name,
-            value=_read_value(table, key),
-            unit=_read_unit(table, key),
-            source=source_ids(table, sources),
-            confidence=table.word("confidence", Confidence),
-            note=table.text("note", ""),
+            value=_read_value(key, found["value"], f"{path}.value"),
+            unit=_read_unit(key, found.get("unit"), f"{path}.unit"),
+            source=source_ids(found, sources, path),
+            confidence=found["confidence"],
+            note=found.get("note", ""),
             scope=scope,
         )
         if not fact.source and fact.confidence is not Confidence.UNVERIFIED:
-            table.fail(
-                "source", "source", f"is missing; only {Confidence.UNVERIFIED.value!r} has none"
-            )
+            words = f"is missing; only {Confidence.UNVERIFIED.value!r} has none"
+            raise wrong(f"{path}.source", words, "source")
         if fact.confidence is Confidence.DERIVED and not fact.note:
-            table.fail("note", "derivation", "is missing; a derived fact says how it was computed")
-        _check_against_family(table, fact, family.get(name))
+            words = "is missing; a derived fact says how it was computed"
+            raise wrong(f"{path}.note", words, "derivation")
+        _check_against_family(path, fact, family.get(name), found.get("overrides_family"))
         facts[name] = fact
     for violation in violations(facts):
-        top.fail(f"facts.{violation.key}", violation.rule, violation.message)
+        raise wrong(f"facts.{violation.key}", violation.message, violation.rule)
     return MappingProxyType(facts)
 
 
-def _check_against_family(table: Table, fact: Fact, inherited: Fact | None) -> None:
+def _check_against_family(path: str, fact: Fact, inherited: Fact | None, why: str | None) -> None:
     """Check that a product states why it differs from its family, and has the same warp size."""
-    why = table.text("overrides_family", "") if "overrides_family" in table.data else ""
+    rule = "family-contradiction"
     same = inherited is not None and (inherited.value, inherited.unit) == (fact.value, fact.unit)
     if why and (inherited is None or same):
-        table.fail("overrides_family", "family-contradiction", "there is nothing to override")
+        raise wrong(f"{path}.overrides_family", "there is nothing to override", rule)
     if inherited is not None and not same and (not why or fact.key == "exec.wave_size_default"):
-        table.fail(
-            "value",
-            "family-contradiction",
+        words = (
             f"{short_repr(fact.value)} contradicts its family, which has "
-            f"{short_repr(inherited.value)}; say why in overrides_family",
+            f"{short_repr(inherited.value)}; say why in overrides_family"
         )
+        raise wrong(f"{path}.value", words, rule)

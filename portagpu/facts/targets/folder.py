@@ -17,7 +17,7 @@ from portagpu.facts.targets.read import (
     read_target,
     split_sources,
 )
-from portagpu.facts.targets.table import read_text
+from portagpu.facts.targets.toml import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -18,8 +18,9 @@ from portagpu.base.paths import matrix_dir
 from portagpu.base.text import did_you_mean, escaped
 from portagpu.facts.arch import base_name
 from portagpu.facts.targets.folder import check_unambiguous, open_folder, read_folder
+from portagpu.facts.targets.model import normalise
 from portagpu.facts.targets.read import Catalogue, read_target
-from portagpu.facts.targets.table import normalise, read_text
+from portagpu.facts.targets.toml import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime  # noqa: TC003 - documents read the types of fields
 import math
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
@@ -203,6 +204,12 @@ class Match:
     """Where devices printed one of the names; empty: they are the vendor's spelling."""
     pci_ids: frozenset[str] = frozenset()
     pci_source: tuple[str, ...] = ()
+
+
+def normalise(name: str) -> str:
+    """A product name without case and punctuation: "Instinct(TM) MI300X" -> "instinct mi300x"."""
+    bare = re.sub(r"\((tm|r|c)\)|[™®©]", " ", name.lower())
+    return " ".join(re.findall(r"[a-z0-9]+", bare))
 
 
 DTYPE_BITS: Final[Mapping[str, int]] = MappingProxyType(

@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
-import datetime
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.base.documents import short_repr
-from portagpu.base.text import did_you_mean
+from portagpu.base.documents import (
+    each,
+    flag,
+    matching,
+    object_of,
+    values_of,
+    version,
+    wrong,
+)
 from portagpu.facts.arch import Arch
 from portagpu.facts.capability import Capability
 from portagpu.facts.targets.expect import read_expectation
-from portagpu.facts.targets.facts import Source, read_facts, source_ids
+from portagpu.facts.targets.facts import Source, names, read_facts, source_ids
 from portagpu.facts.targets.model import (
     ExpectedFailure,
     Match,
     Scope,
     Target,
+    normalise,
 )
-from portagpu.facts.targets.table import (
-    Table,
+from portagpu.facts.targets.toml import (
+    day,
+    errors_in,
+    line,
     load_head,
     load_table,
     load_toml,
-    normalise,
+    span,
     split_tables,
-    unknown_word,
+    table,
+    texts_of,
+    unknown,
+    word_of,
 )
 
 if TYPE_CHECKING:
@@ -38,37 +50,66 @@ TARGET_SCHEMA: Final = "portagpu.target/1"
 FAMILY_SCHEMA: Final = "portagpu.family/1"
 SOURCES_SCHEMA: Final = "portagpu.sources/1"
 
-_TARGET_KEYS: Final = (
-    "schema",
-    "id",
-    "vendor",
-    "product",
-    "family",
-    "claims",
-    "match",
-    "facts",
-    "expectations",
-    "expected_failures",
-)
-_FAMILY_KEYS: Final = ("schema", "id", "vendor", "aliases", "claims", "facts")
-_SOURCE_KEYS: Final = ("kind", "where", "version", "dated", "retrieved", "note")
-_MATCH_KEYS: Final = (
-    "names",
-    "shared_names",
-    "any_product",
-    "memory_bytes",
-    "unit_count",
-    "source",
-    "pci_ids",
-    "pci_source",
-)
-_PCI_ID: Final = re.compile(r"[0-9a-f]{4}(:[0-9a-f]{2})?")
-_FAILURE_KEYS: Final = ("case_id_pattern", "reason", "url", "expires")
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 _INDENTED: Final = re.compile(r"(?m)^[ \t]+\[")
-_ID: Final = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*")
-_CAPABILITIES: Final = tuple(str(capability) for capability in Capability)
-_CLAIM: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+
+_id: Final = matching(
+    r"[a-z0-9]+([._-]+[a-z0-9]+)*", "lower-case letters and digits joined by - . _", "id"
+)
+_claims: Final = texts_of(word_of(map(str, Capability), "capability-id"))
+_pci_ids: Final = texts_of(
+    matching(r"[0-9a-f]{4}(:[0-9a-f]{2})?", "like 74a1, or 744c:c8 with revision", "pci-id")
+)
+_MATCH_KEYS: Final = {
+    "names": names,
+    "shared_names": names,
+    "any_product": flag,
+    "memory_bytes": span,
+    "unit_count": span,
+    "source": texts_of(),
+    "pci_ids": _pci_ids,
+    "pci_source": texts_of(),
+}
+_MATCH: Final = object_of(_MATCH_KEYS, frozenset(_MATCH_KEYS))
+_FAILURE: Final = object_of(
+    {
+        "case_id_pattern": line,
+        "reason": line,
+        "url": matching(r"https://\S+", "an https address", "url"),
+        "expires": day,
+    }
+)
+_FAMILY_HEAD: Final = {"vendor": line, "aliases": names}
+_FAMILY: Final = object_of(
+    {
+        "schema": version(FAMILY_SCHEMA),
+        "id": _id,
+        **_FAMILY_HEAD,
+        "claims": _claims,
+        "facts": table,
+    },
+    frozenset({"aliases", "claims", "facts"}),
+)
+_FAMILY_TOP: Final = object_of(_FAMILY_HEAD, frozenset({"aliases"}), others=True)
+_TARGET_HEAD: Final = {"vendor": line, "family": line}
+_TARGET_TOP: Final = object_of(_TARGET_HEAD, others=True)
+_OF_TARGET: Final = {
+    "product": line,
+    "claims": _claims,
+    "match": _MATCH,
+    "facts": table,
+    "expectations": each(table),
+    "expected_failures": each(_FAILURE),
+}
+_TARGET: Final = object_of(
+    {"schema": version(TARGET_SCHEMA), "id": _id, **_TARGET_HEAD, **_OF_TARGET},
+    frozenset(_OF_TARGET),
+)
+_OF_SOURCE: Final = {"version": line, "dated": day, "retrieved": day, "note": line}
+_SOURCE: Final = object_of({"kind": line, "where": line, **_OF_SOURCE}, frozenset(_OF_SOURCE))
+_SOURCES: Final = object_of(
+    {"schema": version(SOURCES_SCHEMA), "sources": values_of(_SOURCE)}, frozenset({"sources"})
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,100 +167,61 @@ class Catalogue:
         return self.targets[target].match
 
 
-def _checked_id(top: Table, schema: str, stem: str | None) -> str:
-    if top.text("schema") != schema:
-        top.fail("schema", "schema", f"must be {schema!r}, not {top.data['schema']!r}")
-    identity = top.text("id")
-    if not _ID.fullmatch(identity.replace("_", "-")):
-        top.fail("id", "id", f"{identity!r} must be lower-case letters and digits joined by - . _")
+def _check_name(identity: str, stem: str | None) -> None:
     if stem is not None and identity != stem:
-        top.fail("id", "id-is-file-name", f"{identity!r} must be the file's name, {stem!r}")
-    return identity
+        words = f"{identity!r} must be the file's name, {stem!r}"
+        raise wrong("id", words, "id-is-file-name")
 
 
-def _claims(top: Table) -> tuple[str, ...]:
-    claims = top.texts("claims")
-    for claim in claims:
-        if not _CLAIM.fullmatch(claim):
-            top.fail("claims", "capability-id", f"{claim!r} is not a capability id (peak-memory)")
-        if claim not in _CAPABILITIES:
-            offer = did_you_mean(claim, _CAPABILITIES, f"there is {', '.join(_CAPABILITIES)}")
-            top.fail("claims", "capability-id", f"{claim!r} is not a capability; {offer}")
-    return claims
-
-
-def _match(top: Table, sources: Mapping[str, Source]) -> Match:
-    table = Table(top.file, "match", top.table("match"), _MATCH_KEYS)
-    any_product = table.data.get("any_product", False)
-    if not isinstance(any_product, bool):
-        table.fail("any_product", "type", f"must be true or false, not {short_repr(any_product)}")
-    written = table.texts("names")
-    names = frozenset(normalise(name) for name in written)
-    shared = frozenset(normalise(name) for name in table.texts("shared_names"))
-    if not shared <= names:
-        table.fail("shared_names", "match", "every one of them has to be among names")
-    if "" in names:
-        table.fail("names", "null", "holds a name without letters or digits")
-    if any_product == bool(names):
-        table.fail("names", "match", "give either names or any_product = true")
-    pci_ids = table.texts("pci_ids")
-    for each in pci_ids:
-        if not _PCI_ID.fullmatch(each):
-            table.fail("pci_ids", "pci-id", f"{each!r} must be like 74a1, or 744c:c8 with revision")
-    pci_source = source_ids(table, sources, "pci_source")
-    if bool(pci_ids) != bool(pci_source):
-        table.fail("pci_source", "pci-id", "pci_ids and their source stand together")
+def _match(found: Mapping[str, Any], sources: Mapping[str, Source]) -> Match:
+    written = found.get("names", ())
+    given = frozenset(map(normalise, written))
+    shared = frozenset(map(normalise, found.get("shared_names", ())))
+    any_product = found.get("any_product", False)
+    if not shared <= given:
+        raise wrong("match.shared_names", "every one of them has to be among names", "match")
+    if "" in given:
+        raise wrong("match.names", "holds a name without letters or digits", "null")
+    if any_product == bool(given):
+        raise wrong("match.names", "give either names or any_product = true", "match")
+    pci_source = source_ids(found, sources, "match", "pci_source")
+    if bool(found.get("pci_ids")) != bool(pci_source):
+        raise wrong("match.pci_source", "pci_ids and their source stand together", "pci-id")
     return Match(
-        names=names,
+        names=given,
         shared=shared,
         name=written[0] if written else None,
         any_product=any_product,
-        memory_bytes=_range(table, "memory_bytes"),
-        unit_count=_range(table, "unit_count"),
-        source=source_ids(table, sources),
-        pci_ids=frozenset(pci_ids),
+        memory_bytes=_span(found, "memory_bytes"),
+        unit_count=_span(found, "unit_count"),
+        source=source_ids(found, sources, "match"),
+        pci_ids=frozenset(found.get("pci_ids", ())),
         pci_source=pci_source,
     )
 
 
-def _range(table: Table, key: str) -> tuple[int, int] | None:
-    if key not in table.data:
-        return None
-    value = table.data[key]
-    whole = isinstance(value, list) and all(type(each) is int for each in value)
-    if not whole or len(value) != 2 or not 0 < value[0] <= value[1]:
-        table.fail(
-            key, "range", f"must be [least, greatest], two integers, not {short_repr(value)}"
-        )
-    return value[0], value[1]
-
-
-def _expected_failure(file: str, path: str, data: dict[str, Any]) -> ExpectedFailure:
-    table = Table(file, path, data, _FAILURE_KEYS)
-    url = table.text("url")
-    if not re.fullmatch(r"https://\S+", url):
-        table.fail("url", "url", f"must be an https address, not {short_repr(url)}")
-    expires = table.required_value("expires")
-    if not isinstance(expires, datetime.date) or isinstance(expires, datetime.datetime):
-        table.fail("expires", "type", f"must be a date (2027-01-31), not {short_repr(expires)}")
-    return ExpectedFailure(table.text("case_id_pattern"), table.text("reason"), url, expires)
+def _span(found: Mapping[str, Any], key: str) -> tuple[int, int] | None:
+    return tuple(found[key]) if key in found else None
 
 
 def read_match(file: str, text: str, sources: Mapping[str, Source]) -> Match:
     """How a device is recognised as the product of a target's file, from that table alone."""
-    return _match(Table(file, "", {"match": load_table(file, text, "match")}, ("match",)), sources)
+    with errors_in(file):
+        return _match(_MATCH.read(load_table(text, "match"), "match"), sources)
 
 
 def read_family_of(file: str, text: str) -> tuple[str, str]:
     """Vendor and family of a target's file, from its beginning."""
-    top = Table(file, "", load_head(file, text), _TARGET_KEYS)
-    return top.text("vendor"), top.text("family")
+    with errors_in(file):
+        found = _TARGET_TOP.read(load_head(text), "")
+        return found["vendor"], found["family"]
 
 
 def read_family_names(file: str, text: str) -> tuple[str, tuple[str, ...]]:
     """Vendor and aliases of a family's file, from its beginning."""
-    top = Table(file, "", load_head(file, text), _FAMILY_KEYS)
-    return top.text("vendor"), top.texts("aliases")
+    with errors_in(file):
+        found = _FAMILY_TOP.read(load_head(text), "")
+        return found["vendor"], found.get("aliases", ())
 
 
 def split_sources(file: str, text: str) -> dict[str, str]:
@@ -233,50 +235,29 @@ def split_sources(file: str, text: str) -> dict[str, str]:
     plain = list(tables) == [f"sources.{name}" for name in names]
     if not plain or text.count("\n[") != len(names) or _INDENTED.search(text):
         return {}
-    if not all(map(_BARE.fullmatch, names)) or "sources" in load_toml(file, head):
+    if not all(map(_BARE.fullmatch, names)) or "sources" in load_toml(head):
         return {}
     return {name: head + part for name, part in zip(names, tables.values(), strict=True)}
 
 
 def read_sources(file: str, text: str) -> dict[str, Source]:
     """The sources that a ``sources.toml`` defines."""
-    top = Table(file, "", load_toml(file, text), ("schema", "sources"))
-    if top.text("schema") != SOURCES_SCHEMA:
-        top.fail("schema", "schema", f"must be {SOURCES_SCHEMA!r}")
-    found: dict[str, Source] = {}
-    for name, data in top.table("sources").items():
-        table = Table(file, f"sources.{name}", data, _SOURCE_KEYS)
-        found[name] = Source(
-            name,
-            table.text("kind"),
-            table.text("where"),
-            table.text("version", ""),
-            _day(table, "retrieved"),
-            table.text("note", ""),
-            _day(table, "dated"),
-        )
-    return found
-
-
-def _day(table: Table, key: str) -> datetime.date | None:
-    day = table.data.get(key)
-    if day is not None and type(day) is not datetime.date:
-        table.fail(key, "type", f"must be a date, not {short_repr(day)}")
-    return day
+    with errors_in(file):
+        found = _SOURCES.read(load_toml(text), "")
+        return {name: Source(name, **each) for name, each in found.get("sources", {}).items()}
 
 
 def read_family(file: str, text: str, catalogue: Catalogue, stem: str | None = None) -> Family:
     """The family that ``text`` describes, with sources of ``catalogue``."""
-    top = Table(file, "", load_toml(file, text), _FAMILY_KEYS)
-    identity = _checked_id(top, FAMILY_SCHEMA, stem)
-    facts = read_facts(top, Scope.FAMILY, catalogue.sources, {})
-    if "exec.wave_size_default" not in facts:
-        top.fail(
-            "facts.exec.wave_size_default",
-            "required",
-            "is missing: an architecture has a warp size",
-        )
-    return Family(identity, top.text("vendor"), top.texts("aliases"), _claims(top), facts)
+    with errors_in(file):
+        found = _FAMILY.read(load_toml(text), "")
+        _check_name(found["id"], stem)
+        facts = read_facts(found.get("facts", {}), Scope.FAMILY, catalogue.sources, {})
+        key = "exec.wave_size_default"
+        if key not in facts:
+            raise wrong(f"facts.{key}", "is missing: an architecture has a warp size", "required")
+        aliases, claims = found.get("aliases", ()), found.get("claims", ())
+        return Family(found["id"], found["vendor"], aliases, claims, facts)
 
 
 def read_target(file: str, text: str, catalogue: Catalogue, stem: str | None = None) -> Target:
@@ -284,31 +265,32 @@ def read_target(file: str, text: str, catalogue: Catalogue, stem: str | None = N
 
     ``stem`` is the file's name without its suffix, which the id has to equal.
     """
-    top = Table(file, "", load_toml(file, text), _TARGET_KEYS)
-    identity = _checked_id(top, TARGET_SCHEMA, stem)
-    name = top.text("family")
-    if name not in catalogue.families:
-        top.fail("family", "family", unknown_word(name, tuple(catalogue.families)))
-    family = catalogue.families[name]
-    if top.text("vendor") != family.vendor:
-        top.fail("vendor", "family-contradiction", f"must be {family.vendor!r}, its family's")
-    facts = read_facts(top, Scope.PRODUCT, catalogue.sources, family.facts)
-    claims = _claims(top) if "claims" in top.data else family.claims
-    return Target(
-        id=identity,
-        vendor=family.vendor,
-        product=top.text("product") if "product" in top.data else None,
-        arch=family.arch,
-        scope=Scope.PRODUCT,
-        facts=facts,
-        claims=claims,
-        expected_failures=tuple(
-            _expected_failure(file, f"expected_failures[{index}]", each)
-            for index, each in enumerate(top.tables("expected_failures"))
-        ),
-        all_expectations=tuple(
-            read_expectation(file, f"expectations[{index}]", each, facts, catalogue.sources)
-            for index, each in enumerate(top.tables("expectations"))
-        ),
-        match=_match(top, catalogue.sources),
-    )
+    with errors_in(file):
+        found = _TARGET.read(load_toml(text), "")
+        _check_name(found["id"], stem)
+        sources, families = catalogue.sources, catalogue.families
+        if found["family"] not in families:
+            raise unknown("family", found["family"], families, "family")
+        family = families[found["family"]]
+        if found["vendor"] != family.vendor:
+            raise wrong(
+                "vendor", f"must be {family.vendor!r}, its family's", "family-contradiction"
+            )
+        facts = read_facts(found.get("facts", {}), Scope.PRODUCT, sources, family.facts)
+        return Target(
+            id=found["id"],
+            vendor=family.vendor,
+            product=found.get("product"),
+            arch=family.arch,
+            scope=Scope.PRODUCT,
+            facts=facts,
+            claims=found.get("claims", family.claims),
+            expected_failures=tuple(
+                ExpectedFailure(**failure) for failure in found.get("expected_failures", ())
+            ),
+            all_expectations=tuple(
+                read_expectation(data, f"expectations[{index}]", facts, sources)
+                for index, data in enumerate(found.get("expectations", ()))
+            ),
+            match=_match(found.get("match", {}), sources),
+        )

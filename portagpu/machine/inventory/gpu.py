@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from portagpu.base.errors import TargetError
 from portagpu.facts.readings.model import Event, Findings, Link, Properties, Reading
 from portagpu.facts.targets import identify, named_product, product_with_pci_id
-from portagpu.facts.targets.table import normalise
+from portagpu.facts.targets.model import normalise
 from portagpu.facts.vendors import vendor_named, vendors
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from portagpu.facts.arch import base_name
 from portagpu.facts.host.gpus import sum_if_known
 from portagpu.facts.readings.model import GpuPart, Reading, first_known
 from portagpu.facts.targets import identify
-from portagpu.facts.targets.table import normalise
+from portagpu.facts.targets.model import normalise
 from portagpu.facts.vendors import vendor_named, vendors
 from portagpu.machine.inventory.gpu import PCI_ID, Gpu, product_name
 

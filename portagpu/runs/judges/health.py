@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.facts.formats.host.kernel_log import KIND
 from portagpu.facts.targets import Scope
-from portagpu.facts.targets.table import normalise
+from portagpu.facts.targets.model import normalise
 from portagpu.machine.inventory.gpu import product_target
 from portagpu.runs.judges.gpu_health import (
     corrected_errors,

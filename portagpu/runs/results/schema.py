@@ -13,12 +13,10 @@ from portagpu.base.documents import (
     DocumentError,
     Json,
     Rule,
-    any_of,
     bounded,
     count,
     each,
     flag,
-    if_then,
     instant,
     name,
     not_negative,
@@ -27,6 +25,7 @@ from portagpu.base.documents import (
     one_of,
     or_null,
     positive,
+    refuse,
     text,
     values_of,
     version,
@@ -88,6 +87,26 @@ def _numbers_or_gaps(value: Any, path: str) -> Any:
 
 numbers_or_gaps: Final = Rule(_numbers_or_gaps, each(or_null(number)).schema)
 """A list of finite numbers, and of null where one is missing."""
+
+
+def any_of(*rules: Rule, what: str) -> Rule:
+    """What keeps one of the rules; ``what`` says in messages what it must be."""
+
+    def read(value: Any, path: str) -> Any:
+        for rule in rules:
+            try:
+                return rule.read(value, path)
+            except DocumentError:
+                continue
+        raise refuse(path, what, value)
+
+    return Rule(read, {"anyOf": [rule.schema for rule in rules]})
+
+
+def if_then(when: dict[str, Json], then: dict[str, Json]) -> dict[str, Json]:
+    """The JSON Schema of an object whose keys fit ``then`` where its keys fit ``when``."""
+    return {"if": {"properties": when}, "then": {"properties": then}}
+
 
 shape: Final = any_of(
     text,

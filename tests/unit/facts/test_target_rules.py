@@ -204,6 +204,24 @@ def test_a_file_that_is_not_text_is_refused(folder: Path) -> None:
         parse_target(folder / "absent.toml")
 
 
+@pytest.mark.parametrize("value", ['[["gemm"]]', "{}", "1979-05-27"])
+def test_a_metric_that_is_not_text_is_refused(value: str) -> None:
+    message = refusal(changed(H200, 'metric = "gemm/bf16"', f"metric = {value}"), H200)
+    assert "expectations[0].metric: must be text" in message
+
+
+def test_a_misspelt_key_is_named_before_the_one_that_is_missing_then() -> None:
+    message = refusal(changed(H200, "family =", "famly ="), H200)
+    assert (
+        message == f"{H200}: famly: is not a known key; did you mean 'family'? (rule unknown-key)"
+    )
+
+
+def test_an_item_of_a_list_is_named_by_its_place() -> None:
+    message = refusal(changed(H200, '"NVIDIA H200 SXM"', '"a\\nb"'), H200)
+    assert "match.names[1]: must be one line of printable text" in message
+
+
 def test_a_line_break_in_a_key_stays_on_one_line() -> None:
     message = refusal(changed(H200, "[match]", '["a\\nb"]\n[match]'), H200)
     assert "(rule unknown-key)" in message
