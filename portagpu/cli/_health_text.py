@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
+from portagpu.facts.formats import pci_address
 from portagpu.runs.results.advice import OWN_SOURCE, Action, action_of, action_source, worst_action
 from portagpu.runs.results.run import verdict_of
 from portagpu.runs.results.verdicts import Verdict
@@ -20,9 +22,12 @@ if TYPE_CHECKING:
     from portagpu.runs.results.run import Result, Run
 
 
+_EVENTS: Final = "health/events"
+
+
 def health_text(run: Run) -> list[str]:
     """Lines of the devices, the findings with action and source, and what was not judged."""
-    return [*_devices(run), *_findings(run), *_unjudged(run)]
+    return [*_devices(run), *_findings(run), *_quiet(run), *_unjudged(run)]
 
 
 def summary(run: Run) -> str:
@@ -61,7 +66,12 @@ def _devices(run: Run) -> list[str]:
             continue
         product = products.get(name, "listed by no other source")
         lines.append(f"  {name}  {product}  {verdict_of(own)}  {worst_action(own)}")
-    lines += [f"  {count} x {name}: no finding" for name, count in well.items() if count]
+    unplaced = any(
+        each.id == _EVENTS and each.device not in products and pci_address(each.device) is None
+        for each in _found(run)
+    )
+    none = "no finding that names it; a finding below has no address" if unplaced else "no finding"
+    lines += [f"  {count} x {name}: {none}" for name, count in well.items() if count]
     return ["devices:", *lines] if lines else ["no device was found"]
 
 
@@ -87,6 +97,17 @@ def _findings(run: Run) -> list[str]:
         if detail := "; ".join(filter(None, seen)):
             lines.append(f"           {detail}")
     return lines
+
+
+def _quiet(run: Run) -> list[str]:
+    """What a log says next to the findings, with counts: an error of an application (Xid 13)."""
+    lines = []
+    for each in (result for result in run.results if result.id == _EVENTS):
+        if each.verdict is Verdict.UNVERIFIED and action_of(each) is Action.NONE:
+            lines.append(_line([each]))
+        elif also := each.extra.get("also"):
+            lines.append(_line([replace(each, reason=str(also))]))
+    return ["", "also in the log:", *(f"  {line}" for line in lines)] if lines else []
 
 
 def _unjudged(run: Run) -> list[str]:

@@ -90,9 +90,7 @@ def test_what_ends_a_gpu_or_its_host_fails_without_any_xid(
         ("[  1.0] NVRM: Xid error: xyz, invalid data", None),
         # open-gpu-kernel-modules, src/nvidia/inc/libraries/utils/nvassert.h
         ("[ 12.0] NVRM: nvAssertOkFailedNoLog: Assertion failed: Generic error", None),
-        ("[ 30.0] [drm:psp_hw_start [amdgpu]] *ERROR* PSP load tos failed!", None),
-        # drivers/gpu/drm/drm_drv.c, drm_dev_wedged_event
-        ("[ 30.0] amdgpu 0000:03:00.0: [drm] device wedged, needs recovery", "0000:03:00.0"),
+        ("[ 30.0] [drm:psp_v11_0_ring_stop [amdgpu]] *ERROR* Fail to stop psp ring", None),
         ("[  3.5] kfd kfd: amdgpu: PITCAIRN  not supported in kfd", None),
         # any container may bring such a program; a node that has the fault gives no readings
         ("[ 1054.1] NVRM: API mismatch: the client has the version 535.161.07, but", None),

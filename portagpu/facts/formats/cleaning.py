@@ -104,7 +104,7 @@ def _without_quote_marks(text: str) -> str:
     if text.startswith(">") or "\n>" in text:
         lines = text.split("\n")
         quoted = sum(line.startswith(">") for line in lines)
-        if quoted > 1:
+        if quoted > 1 or quoted == sum(bool(line.strip()) for line in lines):
             text = "\n".join(
                 _QUOTE.sub("", line, count=1) if ">" in line[:4] else line for line in lines
             )

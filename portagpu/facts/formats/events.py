@@ -31,11 +31,12 @@ _LINE_CHARS: Final = 2000
 _ABOUT_LINES: Final = 4
 """Lines after one that names a device that may be about it: drivers wrap their sentences."""
 TIMES: Final = re.compile(
-    r"(?:<\d{1,3}>|[a-z]{3,8} *:[a-z]{2,6} *: )?(?:"
+    r"(?:/[\w./-]{1,80}:)?(?:<\d{1,3}>|[a-z]{3,8} *:[a-z]{2,6} *: |kernel: )?(?:"
     r"\d{1,4},\d{1,20},(?P<kmsg>\d{1,20}),[^;]{0,40};"
     r"|\[(?P<bracket>[^\]\[]{1,40})\]"
     r"|(?P<iso>\d{4}-\d\d-\d\dT[\d:.,+Z-]{8,24}) "
-    r"|(?P<syslog>[A-Z][a-z]{2} [ \d]\d [\d:.]{8,15}) )"
+    r"|(?P<syslog>[A-Z][a-z]{2} [ \d]\d [\d:.]{8,15}) "
+    r"|(?:[\w.-]{1,60}: )?kern: [a-z]{3,8}: \[(?P<talos>\d{4}-\d\d-\d\dT[\d:.]{8,18}Z?)\])"
 )
 
 
@@ -50,7 +51,7 @@ class _Todo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Line:
-    """A pattern of lines; ``name`` is of what a version is stated."""
+    """A pattern of lines; ``name`` is of what a version is stated, or the form of a device's."""
 
     pattern: str
     name: str | None = None
@@ -66,6 +67,7 @@ class _EventLine:
     fatal: bool | None = None
     todo: str | None = None
     codes: str | None = None
+    unsettled: bool = False
     source: str | None = None
 
 
@@ -76,6 +78,7 @@ class _File:
     worth: tuple[str, ...]
     event: tuple[_EventLine, ...]
     of_processes: tuple[str, ...] = ()
+    where: tuple[_Line, ...] = ()
     about: tuple[_Line, ...] = ()
     gpu: tuple[_Line, ...] = ()
     version: tuple[_Line, ...] = ()
@@ -90,10 +93,13 @@ class _File:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
+    """``where`` finds the device in a line whose pattern has not found its address."""
+
     pattern: re.Pattern[str]
     vendor: str
     event: _EventLine
     file: _File
+    where: tuple[tuple[str, re.Pattern[str]], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +159,12 @@ def _vendor_table(vendor: str, file: _File) -> Table:
             (each.name or vendor, compile_pattern(each.pattern, *groups)) for each in lines
         )
 
+    where = tuple((each.name or "{device}", compile_pattern(each.pattern)) for each in file.where)
+    for form, pattern in where:
+        if not pattern.groupindex.keys() & {"pci", "device"}:
+            raise ValueError(f"the pattern {pattern.pattern!r} has neither a group pci nor device")
+        form.format(device="")
+
     def rule(each: _EventLine) -> _Rule:
         pattern = compile_pattern(each.pattern, *(() if each.codes is None else ("number",)))
         # what is to fail fails here, and not with a line of a log
@@ -161,7 +173,7 @@ def _vendor_table(vendor: str, file: _File) -> Table:
             raise ValueError(f"there are no codes {each.codes!r}")
         if each.source is not None and each.source not in file.sources:
             raise ValueError(f"there is no source {each.source!r}")
-        return _Rule(pattern, vendor, each, file)
+        return _Rule(pattern, vendor, each, file, where)
 
     stated = [each.todo for each in file.event]
     stated += [each.todo for each in (*file.actions.values(), *file.recovery.values())]
@@ -220,11 +232,13 @@ def _event(line: str, rules: Table, source: str, vendors: Collection[str]) -> Ev
         if groups.get("count", "1").strip("0") == "":
             return None  # the driver also reports that there are none
         meaning, todo = _meaning(rule, groups)
+        pci = pci_address(groups.get("pci"))
+        pci, device = (pci, None) if pci is not None else _device(rule, line)
         return Event(
             source=source,
             vendor=rule.vendor,
             code=_code(rule.event.code, groups),
-            pci=pci_address(groups.get("pci")),
+            pci=pci,
             time=line_time(line),
             meaning=meaning,
             action=todo.action,
@@ -232,8 +246,22 @@ def _event(line: str, rules: Table, source: str, vendors: Collection[str]) -> Ev
             todo=todo.todo,
             reference=rule.file.sources.get(rule.event.source or ""),
             line=line.strip(),
+            device=device,
+            unsettled=rule.event.unsettled,
         )
     return None
+
+
+def _device(rule: _Rule, line: str) -> tuple[str | None, str | None]:
+    """(address, None), or (None, what the line calls the device); two times None if neither."""
+    name = None
+    for form, pattern in rule.where:
+        groups = match.groupdict() if (match := pattern.search(line)) is not None else {}
+        if (pci := pci_address(groups.get("pci"))) is not None:
+            return pci, None
+        if name is None and groups.get("device") is not None:
+            name = form.format(device=groups["device"])
+    return None, name
 
 
 def _code(form: str, groups: Mapping[str, str]) -> str:

@@ -273,6 +273,8 @@ class Event:
     documentation in a few words, None for a code that it does not list; ``fatal`` where the vendor
     says that the GPU needs a reset or replacement. ``todo`` is ``action`` for programs
     (``portagpu.runs.results.advice``), and ``reference`` the document that both are from.
+    ``device`` is what the line calls the device where it states no address ("drmn0").
+    ``unsettled`` is a line whose words say that the GPU may be lost, while no document says more.
     """
 
     source: str
@@ -286,6 +288,8 @@ class Event:
     todo: str | None = None
     reference: str | None = None
     line: str = ""
+    device: str | None = None
+    unsettled: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from portagpu.facts.formats.host.kernel_log import KIND
+from portagpu.base.text import excerpt
+from portagpu.facts.formats.host.kernel_log import KIND, process_codes
 from portagpu.facts.targets import Scope
 from portagpu.facts.targets.model import normalise
 from portagpu.machine.inventory.gpu import product_target
@@ -56,6 +57,9 @@ class _Rule:
     claim: str | None = None
 
 
+_SHOWN: Final = frozenset({"driver message", "driver in doubt"})
+"""Codes of lines that no table knows: their reasons show the line."""
+_LINE_CHARS: Final = 160
 _RULES: Final = (
     _Rule("ecc", "ECC is as it should be", ecc, "memory.ecc"),
     _Rule(
@@ -157,6 +161,36 @@ def _and_more(gpus: Sequence[Gpu]) -> str:
     return gpu_key(gpus[0]) + (f" and {len(gpus) - 1} more" if len(gpus) > 1 else "")
 
 
+def with_placed_events(inventory: Inventory) -> Inventory:
+    """``inventory`` with its only GPU of a vendor as the device of log lines that name none.
+
+    A line without an address, or with a number of the driver's own, is of that GPU if the sources
+    list the vendor's GPUs, whole, and there is one, and no line names another one.
+    """
+    known: dict[str, set[str | None]] = {}
+    for vendor, pci in (
+        *((gpu.vendor, gpu.pci) for gpu in inventory.gpus),
+        *((event.vendor, event.pci) for event in inventory.events if event.pci is not None),
+    ):
+        known.setdefault(vendor, set()).add(pci)
+    listed = {gpu.vendor for gpu in inventory.gpus}
+    places = {
+        vendor: next(iter(addresses))
+        for vendor, addresses in known.items()
+        if vendor in listed and len(addresses) == 1
+    }
+    if inventory.breaks_off or not any(places.values()):
+        return inventory
+    about_processes = process_codes()
+
+    def placed(event: Event) -> Event:
+        pci = places.get(event.vendor) if event.source == KIND and event.pci is None else None
+        unknown = pci is None or event.code in about_processes
+        return event if unknown else replace(event, pci=pci, device=None)
+
+    return replace(inventory, events=tuple(placed(event) for event in inventory.events))
+
+
 def _events(inventory: Inventory) -> Iterator[Judgement]:
     """One judgement for each kind of event of a device, with its vendor's action."""
     if not inventory.events:
@@ -169,11 +203,12 @@ def _events(inventory: Inventory) -> Iterator[Judgement]:
             yield Judgement(Verdict.SKIP, reason, name="events")
     kinds: dict[tuple[str | None, str], list[Event]] = {}
     for event in inventory.events:
-        kinds.setdefault((event.pci, event.code), []).append(event)
-    for (pci, code), events in kinds.items():
+        kinds.setdefault((event.pci or event.device, event.code), []).append(event)
+    for (device, code), events in kinds.items():
         last = events[-1]
         fatal = next((e for e in reversed(events) if e.fatal), None)
-        worst = fatal or last
+        unsettled = next((e for e in reversed(events) if e.unsettled), None)
+        worst = fatal or unsettled or last
         words = [code]
         if worst.meaning:
             words.append(f" ({worst.meaning})")
@@ -182,16 +217,19 @@ def _events(inventory: Inventory) -> Iterator[Judgement]:
         if last.time:
             words.append(f", last at {last.time}")
         words.append(f": {worst.action or 'the vendor states no action'}")
+        if code in _SHOWN:
+            words.append(f": {excerpt(worst.line, _LINE_CHARS)!r}")
         reason = "".join(words)
         asking = max(events, key=lambda each: Action(each.todo or Action.NONE))
+        verdict = Verdict.INCONCLUSIVE if unsettled else Verdict.UNVERIFIED
         yield Judgement(
-            Verdict.FAIL if fatal else Verdict.UNVERIFIED,
-            f"{pci}: {reason}" if pci else reason,
+            Verdict.FAIL if fatal else verdict,
+            f"{device}: {reason}" if device else reason,
             len(events),
             "1",
             exactly(0, "errors of a GPU in the kernel's log"),
             name="events",
-            device=pci,
+            device=device,
             severity=severity_of_event(code, worst.meaning) if fatal else None,
             action=Action(asking.todo) if asking.todo is not None else None,
             action_source=asking.reference if asking.todo is not None else None,

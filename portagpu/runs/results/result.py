@@ -164,6 +164,7 @@ def _printable(document: dict[str, Any]) -> dict[str, Any]:
     return document
 
 
+_OWN: Final = ("severity", "action", "action_source", "also")
 _SHARED: Final = ("verdict", "reason", "device", "value", "unit", "expected")
 """The fields that it has in common with a result."""
 
@@ -192,11 +193,13 @@ class Judgement:
     """What to do; None where it is that of the check."""
     action_source: str | None = None
     """The document that ``action`` is from."""
+    also: str | None = None
+    """Reasons of less grave judgements of the same check and device, which a worse one hides."""
 
     @property
     def fields(self) -> dict[str, Any]:
         """Those of a result; ``extra`` has what it says for itself, and not by its check."""
-        own = {key: getattr(self, key) for key in ("severity", "action", "action_source")}
+        own = {key: getattr(self, key) for key in _OWN}
         extra = {key: str(value) for key, value in own.items() if value is not None}
         return {key: getattr(self, key) for key in _SHARED} | {"extra": extra}
 
@@ -229,9 +232,15 @@ def _join_worst(group: list[Judgement]) -> Judgement:
         key=lambda each: each.action or Action.NONE,
         default=members[0],
     )
+    below = dict.fromkeys(
+        each.reason
+        for each in group
+        if each not in members and each.verdict in (Verdict.UNVERIFIED, Verdict.INCONCLUSIVE)
+    )
     joined = replace(
         members[0],
         reason="; ".join(reasons),
+        also="; ".join(below) or None,
         severity=gravest,
         action=asking.action,
         action_source=asking.action_source,

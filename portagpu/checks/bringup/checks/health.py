@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from portagpu.facts.formats import pci_address
 from portagpu.facts.host.sensors import read_memory_controllers, read_sensors
 from portagpu.machine.inventory.gpu import Inventory
-from portagpu.runs.judges.health import judge_health, judge_host
+from portagpu.runs.judges.health import judge_health, judge_host, with_placed_events
 from portagpu.runs.results.result import Judgement, combine
 from portagpu.runs.results.run import Verdict
 
@@ -78,6 +78,7 @@ def _gpus(context: Context) -> Iterator[Judgement]:
     if log is not None:
         events, kinds = (*inventory.events, *log.events), (*inventory.kinds, log.kind)
         inventory = replace(inventory, events=events, kinds=kinds)
+    inventory = with_placed_events(inventory)
     if context.tested.from_files:
         yield from judge_health(inventory, context.tested.target)
         return

@@ -21,14 +21,32 @@ NO_LINE: Final = (
     "no line in it is of a kernel's log; give what `dmesg -T` or `journalctl -k` prints for root"
 )
 
-_IS_KERNELS: Final = (
-    r"NVRM: |nvidia-nvswitch\d|\[drm[:\]]|amdgpu [0-9a-f]{4}:|(?<=\S )kernel: \S"
-    # syslog's priority, or the facility and level of dmesg -x, before the seconds
-    r"|^(?:<\d{1,3}>|[a-z]{3,8} *:[a-z]{2,6} *: )?\[ *\d{1,12}\.\d{3,9}\] "
-    r"|^(?:<\d{1,3}>|[a-z]{3,8} *:[a-z]{2,6} *: )?"
-    r"\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d [\d:]{8} \d{4}\] "
+_HEAD: Final = (
+    # the file that grep found the line in; syslog's priority, or the facility and level of dmesg -x
+    r"(?:/[\w./-]{1,80}:)?(?:<\d{1,3}>|[a-z]{3,8} *:[a-z]{2,6} *: ?|kernel: )?"
+)
+_STARTS: Final = (
+    # seconds since the start, and not those of the X server
+    rf"^{_HEAD}\[ *\d{{1,12}}\.\d{{3,9}}(?: *< *[\d.]{{1,18}}>)?\](?:\[[ \w]{{1,12}}\])? "
+    r"(?!\((?:II|EE|WW|NI|--|\*\*|==|\+\+|!!|\?\?)\) )"
+    rf"|^{_HEAD}\[[A-Z][a-z]{{2}} [A-Z][a-z]{{2}} [ \d]\d [\d:]{{8}} \d{{4}}\] "
     # dmesg --time-format iso; other programs write such times, and none of them this
-    r"|^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{6}[+-]\d\d:\d\d "
+    rf"|^{_HEAD}\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{{6}}[+-]\d\d:\d\d "
+    # dmesg -H: the minute, then seconds since the line before
+    rf"|^{_HEAD}\[(?:[A-Z][a-z]{{2}} ?[ \d]\d \d\d:\d\d| *\+\d{{1,9}}\.\d{{6}})\] "
+    # /dev/kmsg; talosctl dmesg
+    r"|^\d{1,4},\d{1,20},\d{1,20},[^;\s]{0,40};"
+    r"|^(?:[\w.-]{1,60}: )?kern: [a-z]{3,8}: \[\d{4}-\d\d-\d\dT"
+    # a syslog's, or one of which the time and the host were cut
+    r"|(?<=\S )kernel: \S|^kernel: (?=\S[^:\n]{0,80}: )"
+)
+_NAMES: Final = (
+    r"NVRM: |nvidia-nvswitch\d|nvidia-nvlink: |nvidia-peermem:? |\[drm[:\] ]|amdgpu [0-9a-f]{4}:"
+    r"|drmn\d{1,2}: |pcieport [0-9a-f]{4}:|EDAC \S|(?:mce: )?(?:\{\d{1,9}\})?\[Hardware Error\]: "
+)
+"""How lines begin of which everything before the message was cut."""
+_IS_KERNELS: Final = (
+    rf"{_STARTS}|NVRM: |nvidia-nvswitch\d|\[drm[:\]]|amdgpu [0-9a-f]{{4}}:|^(?:{_NAMES})"
 )
 _KERNELS: Final = re.compile(_IS_KERNELS, re.MULTILINE)
 _IS_LOG: Final = re.compile(rf"{_IS_KERNELS}|\[tid \d+\]", re.MULTILINE)
@@ -49,16 +67,17 @@ _CLOCK: Final = (
     # dmesg -H: the minute, then seconds since the line before
     r"|\[(?:[A-Z][a-z]{2} ?[ \d]\d \d\d:\d\d| *[+<] *\d{1,9}[.,]\d{1,9}>?)\] ?"
 )
-_DRIVER: Final = r"NVRM: |nvidia-nvswitch\d|nvidia-nvlink: |\[drm[:\]]|amdgpu(?: [0-9a-f]{4}:|: )"
+_DRIVER: Final = rf"{_NAMES}|amdgpu: "
 SHAPE: Final = Shape(
     "",
     re.compile(
-        rf"(?:<\d{{1,3}}>)?(?:\w{{3,8}} *:\w{{3,6}} *: ?)?(?:(?:{_CLOCK})|kernel: |{_DRIVER}"
+        rf"{_HEAD}(?:(?:{_CLOCK})|(?<=kernel: )\S|{_DRIVER}"
         r"|\d{1,4},\d{1,20},\d{1,20},[^;]{0,40};|\[\.\.\.\] "
+        r"|(?:[\w.-]{1,60}: )?kern: [a-z]{3,8}: \["
         r"|\[[A-Z][a-z]{2} \d\d \d{4} [\d:]{8}\] \[\w{1,12}\] "
-        r"|[A-Z][a-z]{2} [ \d]\d [\d:.]{8,15} \S{1,100} (?:kernel|nv-fabricmanager)\b"
+        r"|[A-Z][a-z]{2} [ \d]\d [\d:.]{8,15} (?:\S{1,100} )?(?:kernel|nv-fabricmanager)\b"
         r"|\d{4}-\d\d-\d\d[T ][\d:.,]{8,18}(?:Z|[+-]\d\d:?\d\d)? "
-        rf"(?:\S{{1,100}} kernel: |(?:{_DRIVER}))"
+        rf"(?:(?:\S{{1,100}} )?kernel: |(?:{_DRIVER}))"
         # dmesg --time-format iso; journalctl's own lines
         r"|\d{4}-\d\d-\d\dT[\d:]{8},\d{6}[+-]\d\d:\d\d "
         rf"|{_NO_LINE})"

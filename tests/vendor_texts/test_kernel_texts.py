@@ -1,0 +1,220 @@
+"""Logs of real machines, from the paste to the verdict: no calm fault, and no false alarm."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from portagpu.checks.bringup import BringupOptions, bringup
+from portagpu.checks.recordings.replay import Recording
+from portagpu.facts.formats.host import kernel_log
+from portagpu.facts.formats.reader import read_text
+from portagpu.runs.results.advice import Action, action_of
+from portagpu.runs.results.run import Verdict
+
+TEXTS: list[dict[str, Any]] = tomllib.loads(
+    Path(__file__).with_name("kernel_texts.toml").read_text(encoding="utf-8")
+)["text"]
+WORST = (Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.UNVERIFIED, Verdict.PASS)
+each_text = pytest.mark.parametrize("stated", TEXTS, ids=[each["source"][:60] for each in TEXTS])
+
+
+def judged(folder: Path, text: str | bytes) -> tuple[Verdict, Action]:
+    """The worst verdict and action of what health says of a log."""
+    path = folder / "log.txt"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    run = bringup(BringupOptions(replay=Recording(path)))
+    found = [each for each in run.results if each.id == "health/events"]
+    assert found, "the text was not read as a log"
+    verdict = next(each for each in WORST if each in {one.verdict for one in found})
+    return verdict, max(action_of(each) for each in found)
+
+
+def coded(text: str) -> set[tuple[str, str]]:
+    events = [event for each in read_text(text) for event in each.events]
+    return {(event.pci or event.device or "-", event.code) for event in events}
+
+
+@each_text
+def test_a_real_log_gets_the_answer_that_an_expert_gives(
+    tmp_path: Path, stated: dict[str, Any]
+) -> None:
+    text = stated["text"].lstrip("\n")
+    assert {tuple(each) for each in stated["events"]} <= coded(text)
+    found = judged(tmp_path, text)
+    assert found == (Verdict(stated["verdict"]), Action(stated["action"]))
+    if stated.get("healthy"):
+        assert found[0] is not Verdict.FAIL
+    else:
+        assert found[1] > Action.NONE
+
+
+@each_text
+def test_each_line_is_a_log_by_itself(stated: dict[str, Any]) -> None:
+    for line in stated["text"].strip().splitlines():
+        assert kernel_log.matches(line), line
+        assert kernel_log.SHAPE.line.match(line), line
+
+
+@each_text
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda text: text.replace("\n", "\r\n"),
+        lambda text: text.encode("utf-16"),
+        lambda text: "".join(f"> {line}\n" for line in text.splitlines()),
+        lambda text: "".join(f"\x1b[32m{line}\x1b[0m\n" for line in text.splitlines()),
+        lambda text: f"$ dmesg\n{text}$ uptime\n 10:00:00 up 3 days,  1 user\n",
+    ],
+    ids=["CRLF", "UTF-16", "quoted", "coloured", "with another output"],
+)
+def test_how_a_log_was_pasted_changes_nothing(
+    tmp_path: Path, stated: dict[str, Any], changed: Any
+) -> None:
+    text = stated["text"].lstrip("\n")
+    assert judged(tmp_path, changed(text)) == judged(tmp_path, text)
+
+
+@each_text
+def test_a_log_that_breaks_off_has_the_events_of_its_whole_lines(stated: dict[str, Any]) -> None:
+    lines = stated["text"].strip().splitlines()
+    whole = coded(stated["text"].lstrip("\n"))
+    for count in range(1, len(lines) + 1):
+        assert coded("".join(f"{line}\n" for line in lines[:count])) <= whole
+
+
+RAS = "amdgpu 0000:0c:00.0: "
+
+
+@pytest.mark.parametrize("prefix", ["", "amdgpu: ", "{17}", "amdgpu: {17}"])
+@pytest.mark.parametrize(
+    ("sentence", "code", "verdict"),
+    [
+        # amdgpu_ras.c of 5.15, 6.1, 6.6, 6.10 and 6.12; amdgpu_umc.c of 6.1 and 6.10;
+        # ras/rascore/ras_aca.c of 6.18
+        ("{n} uncorrectable hardware errors detected in gfx block", "RAS uncorrectable (gfx)",
+         Verdict.FAIL),
+        ("socket: 1, die: 2 {n} uncorrectable hardware errors detected in umc block",
+         "RAS uncorrectable (umc)", Verdict.FAIL),
+        ("socket: 1, die: 2, {n} new uncorrectable hardware errors detected in sdma block",
+         "RAS uncorrectable (sdma)", Verdict.FAIL),
+        ("{n} uncorrectable hardware errors and 0 deferred hardware errors detected in UMC block",
+         "RAS uncorrectable (UMC)", Verdict.FAIL),
+        ("0 uncorrectable hardware errors and {n} deferred hardware errors detected in UMC block",
+         "RAS deferred (UMC)", Verdict.UNVERIFIED),
+        ("socket: 1, die: 2, {n} new deferred hardware errors detected in umc block",
+         "RAS deferred (umc)", Verdict.UNVERIFIED),
+        ("socket: 1, die: 2, {n} deferred hardware errors detected in total in umc block",
+         "RAS deferred total (umc)", Verdict.UNVERIFIED),
+        ("{n} uncorrectable hardware errors detected in total in umc block",
+         "RAS uncorrectable total (umc)", Verdict.UNVERIFIED),
+        ("{n} correctable hardware errors detected in umc block, no user action is needed.",
+         "RAS correctable (umc)", Verdict.UNVERIFIED),
+        ("socket: 1, die: 2, {n} correctable hardware errors detected in total in gfx block",
+         "RAS correctable total (gfx)", Verdict.UNVERIFIED),
+        ("socket: 0, die: 1, {n} new uncorrectable hardware errors detected in XGMI_WAFL Block.",
+         "RAS uncorrectable (XGMI_WAFL)", Verdict.FAIL),
+    ],
+)  # fmt: skip
+def test_a_count_of_ras_is_an_event_unless_it_is_none(
+    tmp_path: Path, sentence: str, code: str, verdict: Verdict, prefix: str
+) -> None:
+    for count in (1, 2, 4096):
+        text = f"[ 1234.567890] {RAS}{prefix}{sentence.format(n=count)}\n"
+        assert coded(text) == {("0000:0c:00.0", code)}
+        assert judged(tmp_path, text)[0] is verdict
+    assert not coded(f"[ 1234.567890] {RAS}{prefix}{sentence.format(n=0)}\n")
+
+
+@pytest.mark.parametrize(
+    ("sentence", "code", "verdict"),
+    [
+        # amdkfd/kfd_int_process_v9.c of 6.1, 6.6 and 6.12, kfd_int_process_v12_1.c; amdgpu_ras.c
+        ("RAS poison consumption, unmap queue flow succeeded: client id 12",
+         "RAS poison contained", Verdict.UNVERIFIED),
+        ("RAS poison consumption, fall back to gpu reset flow: client id 12",
+         "RAS poison consumed", Verdict.FAIL),
+        ("poison is consumed by client 12, kick off gpu reset flow", "RAS poison consumed",
+         Verdict.FAIL),
+        ("poison is consumed by source 3, kick off gpu reset flow", "RAS poison consumed",
+         Verdict.FAIL),
+        ("GPU reset for gfx RAS poison consumption is issued!", "RAS poison consumed",
+         Verdict.FAIL),
+        ("Poison is created, no user action is needed.", "RAS poison created",
+         Verdict.UNVERIFIED),
+        ("RAS poison is created, no user action is needed.", "RAS poison created",
+         Verdict.UNVERIFIED),
+        ("Uncorrectable error detected in UMC inst: 1, chan_idx: 3", "RAS uncorrectable (UMC)",
+         Verdict.FAIL),
+        # vcn_v2_5.c, jpeg_v2_5.c, amdgpu_xgmi.c
+        ("Poison detected in VCN0, sub_block1", "RAS poison detected", Verdict.UNVERIFIED),
+        ("Poison detected in JPEG0 sub_block1", "RAS poison detected", Verdict.UNVERIFIED),
+        ("XGMI PCS CRCErr detected", "XGMI error", Verdict.UNVERIFIED),
+        # amdgpu_ras_eeprom.c of 5.10, 6.1 and 6.12
+        ("Saved bad pages(12) reaches threshold value(10).", "RAS threshold reached",
+         Verdict.FAIL),
+        ("Saved bad pages 200 reaches threshold value 128", "RAS threshold reached",
+         Verdict.FAIL),
+        ("RAS records:120 exceeds 90% of threshold:128", "RAS threshold near",
+         Verdict.UNVERIFIED),
+        # arcturus_ppt.c of 5.8 and newer, smu_v13_0_6_ppt.c of 6.6 and newer
+        ("WARN: GPU thermal throttling temperature reached, expect performance decrease. VR.",
+         "throttled", Verdict.UNVERIFIED),
+        ("WARN: GPU is throttled, expect performance decrease. HBM.", "throttled",
+         Verdict.UNVERIFIED),
+        # psp_v11_0.c, soc21.c, nv.c, amdgpu_smu.c, aldebaran.c, amdgpu_device.c
+        ("psp mode 1 reset failed!", "GPU reset failed", Verdict.FAIL),
+        ("GPU mode1 reset failed", "GPU reset failed", Verdict.FAIL),
+        ("Mode2 reset failed!", "GPU reset failed", Verdict.FAIL),
+        ("ASIC reset failed with error, -110 for drm dev, 0000:0c:00.0", "GPU reset failed",
+         Verdict.FAIL),
+        ("sw_init of IP block <gmc_v9_0> failed -12", "not initialised", Verdict.FAIL),
+        ("resume of IP block <psp> failed -62", "not resumed", Verdict.FAIL),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("prefix", [RAS, RAS + "amdgpu: ", RAS + "{3}", "drmn0: ", "amdgpu: "])
+def test_a_sentence_of_the_driver_is_read_with_every_prefix(
+    tmp_path: Path, sentence: str, code: str, verdict: Verdict, prefix: str
+) -> None:
+    text = f"[ 1234.567890] {prefix}{sentence}\n"
+    device = "0000:0c:00.0" if prefix.startswith(RAS) else prefix.split(":")[0]
+    assert coded(text) == {("-" if device == "amdgpu" else device, code)}
+    assert judged(tmp_path, text)[0] is verdict
+
+
+LISTED = "GPU 0: NVIDIA H200 (UUID: GPU-00000001-0000-0000-0000-000000000000)\n"
+CSV = "index, name, pci.bus_id\n0, NVIDIA H200, 00000000:07:00.0\n"
+FAULT = "[ 1011.001000] NVRM: GPU0 nvAssertOkFailedNoLog: Assertion failed: Reset required "
+FAULT += "[NV_ERR_RESET_REQUIRED] (0x00000062) returned from status @ kernel_channel.c:2874\n"
+
+
+def devices(folder: Path, text: str) -> list[str | None]:
+    path = folder / "log.txt"
+    path.write_text(text, encoding="utf-8")
+    run = bringup(BringupOptions(replay=Recording(path)))
+    return [each.device for each in run.results if each.id == "health/events"]
+
+
+def test_a_fault_without_an_address_is_of_the_only_gpu(tmp_path: Path) -> None:
+    assert devices(tmp_path, CSV + FAULT) == ["0000:07:00.0"]
+    # two GPUs: the driver's number is not nvidia-smi's
+    assert devices(tmp_path, CSV + "1, NVIDIA H200, 00000000:08:00.0\n" + FAULT) == ["NVRM GPU0"]
+    # the log itself names another one
+    other = "[ 1000.000000] NVRM: Xid (PCI:0000:09:00): 31, pid=1, name=python3, Ch 00000008\n"
+    assert set(devices(tmp_path, CSV + other + FAULT)) == {"0000:09:00.0", "NVRM GPU0"}
+    assert devices(tmp_path, FAULT) == ["NVRM GPU0"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "kernel: 6.8.0-49-generic\narch: x86_64\n",
+        "[  5928.470] (II) LoadModule: glamoregl\n[  5928.547] (EE) NVIDIA(0): Failed\n",
+        "2026-01-05T10:00:00,859+00:00 INFO worker 3 is ready\n",
+    ],
+)
+def test_what_has_no_prefix_of_a_kernel_is_no_log(text: str) -> None:
+    assert not kernel_log.matches(text)
