@@ -179,7 +179,7 @@ def _findings(module: Any, only: str | None = None, *, changing: bool = False) -
     nvml, failed = Library(module), []
     readings: list[Reading] = []
     links: list[Link] = []
-    if nvml.integer("nvmlDeviceGetCount") is None:
+    if (count := nvml.integer("nvmlDeviceGetCount")) is None:
         failed.append("NVML does not say how many GPUs there are")
     for index in range(nvml.count("nvmlDeviceGetCount")):
         try:
@@ -201,6 +201,7 @@ def _findings(module: Any, only: str | None = None, *, changing: bool = False) -
         links=tuple(links),
         versions={} if changing else _versions(nvml),
         problems=tuple(failed),
+        complete=None if only is not None else count is not None,
     )
 
 

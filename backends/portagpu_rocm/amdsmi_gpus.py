@@ -97,6 +97,7 @@ def amdsmi_findings(module: Any, only: str | None = None, *, changing: bool = Fa
         links=tuple(links),
         versions={} if changing else without_none(versions | _versions(smi)),
         problems=tuple(problems),
+        complete=None if only is not None else handles is not None,
     )
 
 

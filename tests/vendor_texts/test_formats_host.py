@@ -198,11 +198,23 @@ def test_lspci_links_each_device_to_the_bridge_above_it():
     ]
 
 
-def test_lspci_without_ids_says_what_to_record():
-    text = "01:00.0 3D controller: NVIDIA Corporation GA100 [A100 PCIe 80GB] (rev a1)\n"
+def test_lspci_without_ids_names_gpus_by_the_words_for_class_and_maker():
+    text = (
+        "01:00.0 3D controller: NVIDIA Corporation GA100 [A100 PCIe 80GB] (rev a1)\n"
+        "02:00.0 VGA compatible controller: ASPEED Technology, Inc. ASPEED Graphics (rev 41)\n"
+        "0000:03:00.0 Display controller: Advanced Micro Devices, Inc. [AMD/ATI] Device 740f\n"
+        "04:00.0 Audio device: NVIDIA Corporation Device 228b\n"
+        "05:00.0 Infiniband controller: Mellanox Technologies MT28908 Family [ConnectX-6]\n"
+    )
     assert lspci.matches(text)
-    with pytest.raises(FormatError, match="record lspci -Dnn -vvv"):
-        lspci.parse(text)
+    found = lspci.parse(text)
+    assert [(each.pci, each.vendor, each.device_id) for each in found.readings] == [
+        ("0000:01:00.0", "nvidia", None),
+        ("0000:03:00.0", "amd", 0x740F),
+    ]
+    assert [link.a.pci for link in found.links] == ["0000:01:00.0", "0000:03:00.0", "0000:05:00.0"]
+    with pytest.raises(FormatError, match="no GPU, NIC or switch"):
+        lspci.parse("00:02.0 VGA compatible controller: Intel Corporation Device 4680 (rev 0c)\n")
 
 
 @pytest.mark.parametrize(("line", "code", "pci", "fatal"), LOG_LINES)

@@ -160,6 +160,7 @@ def parse_csv(text: str) -> Findings:
         problems=(*found, *problems, *(problem for _, problem in gone)),
         # processes and pages are of those GPUs that have some
         breaks_off=short or not rows or kind != KIND,
+        complete=False if kind == KIND else None,
     )
 
 
@@ -313,6 +314,7 @@ def parse_query(text: str) -> Findings:
         taken=stated(header.get("timestamp")),
         problems=(*filter(None, problems), *(problem for _, problem in gone)),
         breaks_off=not complete,
+        complete=complete and attached is not None,
     )
 
 

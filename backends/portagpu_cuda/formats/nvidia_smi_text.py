@@ -128,6 +128,7 @@ def parse_table(text: str) -> Findings:
         taken=time,
         problems=(*dict.fromkeys(problems), *(problem for _, problem in gone)),
         breaks_off=broken,
+        complete=head is not None and not broken,
     )
 
 
@@ -353,6 +354,7 @@ def _parse_list(text: str) -> Findings:
             *(one for one, _ in gone),
         ),
         problems=tuple(problem for _, problem in gone),
+        complete=False,
     )
 
 

@@ -73,6 +73,7 @@ def parse(text: str) -> Findings:
         taken=_text(root, "timestamp"),
         problems=tuple(found),
         breaks_off=broken,
+        complete=attached is not None and not broken,
     )
 
 

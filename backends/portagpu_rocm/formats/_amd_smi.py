@@ -72,6 +72,8 @@ def value_in(record: Record, section: str, key: str) -> object:
 
 Facts = dict[str, object]
 
+OF_PROCESSES: Final = frozenset({"gpu", "process_list"})
+"""Keys of a record that is of a GPU's processes alone."""
 KINDS: Final = {"XGMI": "xgmi", "PCIE": "pcie"}
 _UP: Final = {"U": True, "UP": True, "D": False, "DOWN": False, "X": False, "DISABLED": False}
 _ACCESS: Final = {"ENABLED": True, "DISABLED": False, "TRUE": True, "FALSE": False}

@@ -14,7 +14,14 @@ from portagpu.facts.formats import within_device_limit
 from portagpu.facts.formats.json_xml import json_documents, json_start
 from portagpu.facts.readings import Findings, FormatError
 from portagpu_rocm.formats._amd import first_stated, scalar_text
-from portagpu_rocm.formats._amd_smi import Record, driver_version, links, merge, reading
+from portagpu_rocm.formats._amd_smi import (
+    OF_PROCESSES,
+    Record,
+    driver_version,
+    links,
+    merge,
+    reading,
+)
 
 KIND: Final = "amd-smi --json"
 
@@ -59,6 +66,7 @@ def parse(text: str) -> Findings:
         versions=versions,
         problems=("the JSON breaks off; what comes before is read",) if broken else (),
         breaks_off=broken,
+        complete=not broken if any(each.keys() - OF_PROCESSES for each in merged) else None,
     )
 
 

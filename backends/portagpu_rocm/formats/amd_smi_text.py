@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from portagpu.facts.formats import Shape, integer, pci_address, stated, within_device_limit
 from portagpu.facts.readings import Findings, FormatError
 from portagpu_rocm.formats._amd import first_stated, without_colours
-from portagpu_rocm.formats._amd_smi import driver_version, links, merge, reading
+from portagpu_rocm.formats._amd_smi import OF_PROCESSES, driver_version, links, merge, reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -295,7 +295,6 @@ _SUMMARY: Final = re.compile(
     r"\| AMD-SMI +(?P<amdsmi>\S+) +amdgpu version: +(?P<amdgpu>\S+) +"
     r"ROCm version: +(?P<rocm>\S+) *\|"
 )
-_OF_PROCESSES: Final = frozenset({"gpu", "process_list"})
 SHAPES: Final = (
     Shape(
         r"(?:GPU|CPU): *\d{1,6} *\n|(?:timestamp,)?gpu,[a-z]|AMDSMI Tool: \S|\| AMD-SMI +\S|"
@@ -332,15 +331,19 @@ def parse(text: str) -> Findings:
         raise FormatError("this text has no section and no table of AMD SMI")
     driver = first_stated(*(driver_version(record) for record in merged))
     broken = tuple(_break_off_problems(lines, sections))
+    # a table of processes is of those GPUs that have some
+    of_processes = bool(merged) and all(record.keys() == OF_PROCESSES for record in merged)
     return Findings(
         kind=KIND,
         readings=within_device_limit((reading(record, KIND) for record in merged), KIND),
         links=links(records, KIND),
         versions=versions | ({"amdgpu": driver} if driver is not None else {}),
         problems=broken,
-        # a table of processes is of those GPUs that have some
-        breaks_off=bool(broken)
-        or (bool(merged) and all(record.keys() == _OF_PROCESSES for record in merged)),
+        breaks_off=bool(broken) or of_processes,
+        # the table of amd-smi alone has a border below; sections and other tables end with the text
+        complete=None
+        if of_processes or not merged
+        else not broken and any(map(_SUMMARY.match, lines)),
     )
 
 

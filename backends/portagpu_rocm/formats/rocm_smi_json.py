@@ -57,6 +57,7 @@ def parse(text: str) -> Findings:
         versions={"amdgpu": driver} if driver is not None else {},
         problems=("the JSON breaks off; what comes before is read",) if broken else (),
         breaks_off=broken,
+        complete=not broken if cards else None,
     )
 
 

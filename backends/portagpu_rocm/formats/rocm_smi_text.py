@@ -96,7 +96,7 @@ _MATRICES: Final = {
 }
 _END: Final = "End of ROCm SMI Log"
 
-SHAPES: Final = (Shape(rf"=* ?{_BANNER}|GPU\[\d{{1,6}}\]\s*:", re.compile(r"."), re.compile(_END)),)
+SHAPES: Final = (Shape(rf"=* *{_BANNER}|GPU\[\d{{1,6}}\]\s*:", re.compile(r"."), re.compile(_END)),)
 _PROBLEM: Final = re.compile(r"(?:ERROR|WARNING): .+")
 _MAX_PROBLEMS: Final = 20
 
@@ -125,7 +125,7 @@ def parse(text: str) -> Findings:
     problems = [line.strip() for line in lines if _PROBLEM.match(line)][:_MAX_PROBLEMS]
     if broken:
         problems.append(f"the text breaks off: {_END!r} is not in it")
-    if not cards and not versions:
+    if not cards and not versions and not broken:
         raise FormatError("this text has no section and no table of ROCm SMI")
     return Findings(
         kind=KIND,
@@ -137,6 +137,7 @@ def parse(text: str) -> Findings:
         versions=versions,
         problems=tuple(problems),
         breaks_off=broken,
+        complete=any(_BANNER in line for line in lines) and not broken if cards or broken else None,
     )
 
 

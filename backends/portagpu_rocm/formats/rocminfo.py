@@ -26,6 +26,8 @@ from portagpu_rocm.formats._amd import (
 )
 
 KIND: Final = "rocminfo"
+MASKED: Final = True
+"""The variables of visible devices hide GPUs from it."""
 
 _HEAD: Final = 4096
 _LINE: Final = re.compile(r"( *)([A-Za-z][^:]{0,63}):+\s*(.*)")
@@ -88,6 +90,7 @@ def parse(text: str) -> Findings:
         versions=versions,
         problems=tuple(problems),
         breaks_off=broken,
+        complete=False,
     )
 
 

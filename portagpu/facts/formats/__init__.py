@@ -6,7 +6,8 @@ beginning) and ``parse(text)``, which returns :class:`portagpu.facts.readings.Fi
 breaks off, or has unknown sections, they return what can be read and a sentence in ``problems``.
 ``breaks_off`` says that devices may be missing. ``SHAPES`` describes where such an output begins in
 a text of several, and which lines belong to it. Readers of XML have ``ROOT`` instead; readers of
-JSON need neither.
+JSON need neither. ``MASKED`` is True for a tool from which the variables of visible devices hide
+devices: its list is never known to be complete.
 """
 
 from __future__ import annotations

@@ -3,17 +3,48 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Final
 
 from portagpu.facts.host.gpus import GPU_CLASSES, PCI_VENDORS
 from portagpu.facts.pcie import GENERATION
 from portagpu.facts.readings.model import Node
+from portagpu.facts.targets.table import normalise
+from portagpu.facts.vendors import vendors
 
 # PCI Code and ID Assignment: Ethernet, InfiniBand, fabric and other network controllers
 _NIC_CLASSES: Final = frozenset({0x0200, 0x0207, 0x0208, 0x0280})
 # PCI-to-PCI bridges, and other bridges, as which NVSwitches appear
 _BRIDGE_CLASS: Final = 0x0604
 _OTHER_BRIDGE: Final = 0x0680
+
+
+CLASS_WORDS: Final = {
+    "VGA compatible controller": 0x0300,
+    "XGA compatible controller": 0x0301,
+    "3D controller": 0x0302,
+    "Display controller": 0x0380,
+    "Processing accelerators": 0x1200,
+    "Ethernet controller": 0x0200,
+    "Infiniband controller": 0x0207,
+    "Fabric controller": 0x0208,
+    "Network controller": 0x0280,
+    "PCI bridge": 0x0604,
+    "Bridge": 0x0680,
+}
+"""Classes as pci.ids names them, which ``lspci`` without ``-n`` prints."""
+
+
+@cache
+def _makers() -> tuple[tuple[str, re.Pattern[str]], ...]:
+    known = ((name, each) for name, each in vendors().items() if each.makers and each.pci_ids)
+    return tuple((name, re.compile(rf"(?:{'|'.join(each.makers)})\b")) for name, each in known)
+
+
+def vendor_of_words(name: str) -> str | None:
+    """The vendor of GPUs whose name a device's name in pci.ids begins with."""
+    words = normalise(name)
+    return next((vendor for vendor, maker in _makers() if maker.match(words)), None)
 
 
 def node_kind(code: int | None, vendor_id: int | None) -> Node | None:

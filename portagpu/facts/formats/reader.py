@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import cache, partial
 from importlib import import_module
@@ -28,6 +29,15 @@ _LOG: Final = "kernel_log"
 """Asked last: any text may have lines of a log."""
 
 UNREAD: Final = "what no reader knows"
+_SELECTED: Final = re.compile(
+    # a container or a job sees the devices that it was given
+    r"\b(?:docker|podman|nerdctl|kubectl|crictl|oc (?:exec|rsh|debug)|singularity|apptainer|enroot"
+    r"|srun|salloc)\b|@[0-9a-f]{12}[: ]|@[\w-]{1,80}-[0-9a-z]{5,10}-[0-9a-z]{5}[: ]"
+    # an option of the tool that chooses devices
+    r"| (?:-i|--id|-d|--device|-g|--gpu)[ =]*\w"
+)
+"""In the line of a prompt: not every device of the machine is listed below."""
+_CONTAINER_BANNER: Final = "Container image Copyright"
 _MAX_SHOWN: Final = 3
 _MAX_PROBLEMS: Final = 50
 
@@ -53,7 +63,8 @@ def read_text(text: str) -> tuple[Findings, ...]:
                 unread += [(part.first + n, line) for n, line in enumerate(part.lines)]
                 continue
             try:
-                found.append(_parse_part(part, reader))
+                one = _parse_part(part, reader)
+                found.append(replace(one, complete=_is_complete(one, part, reader, stream)))
             except FormatError as error:
                 if no_answer_events(part.text):
                     continue
@@ -165,6 +176,18 @@ def _parse_part(part: TextPart, reader: Any) -> Findings:
         ),
         links=tuple(replace(one, source=f"{one.source} ({part.state})") for one in found.links),
     )
+
+
+def _is_complete(found: Findings, part: TextPart, reader: Any, stream: str) -> bool | None:
+    """``Findings.complete`` of one output among others in a text."""
+    if found.complete is None:
+        return None
+    if found.breaks_off or getattr(reader, "MASKED", False):
+        return False
+    if _SELECTED.search(part.command) is not None or _CONTAINER_BANNER in stream:
+        return None
+    # what follows shows that the list ended before it
+    return found.complete or part.closed
 
 
 def _ends_in_a_line(part: TextPart) -> bool:

@@ -75,6 +75,10 @@ class TextPart:
     shape: Shape | None = None
     tail: str = ""
     """The text's last line, if it has no line end and belongs to this part or follows it."""
+    command: str = ""
+    """The prompt's line before it."""
+    closed: bool = False
+    """A prompt, a banner or another output follows: the text does not break off in this part."""
 
     @property
     def text(self) -> str:
@@ -146,7 +150,7 @@ class _Divider:
         self.indent = 0
         self.begun: set[str] = set()
         self.document: _Document | None = None
-        self.section, self.title = 0, ""
+        self.section, self.title, self.command = 0, "", ""
         self.state: str | None = None
         self.banner: list[str] | None = None
         self.in_log = False
@@ -221,7 +225,9 @@ class _Divider:
 
     def _close(self, title: str) -> None:
         self.section += 1
-        self.title, self.state = excerpt(title, 80), None
+        self.title, self.command, self.state = excerpt(title, 80), title, None
+        if self.current is not None:
+            self.current.closed = bool(title)
         self.current = self.document = None
         self.begun.clear()
 
@@ -235,6 +241,9 @@ class _Divider:
 
     def _add_part(self, module: str | None, at: int, shape: Shape | None = None) -> TextPart:
         part = TextPart(module, at, self.section, self.title, self.state, self.cut, shape=shape)
+        part.command = self.command
+        if self.current is not None and module != self.shapes.log_module:
+            self.current.closed = True
         self.cut = False
         self.parts.append(part)
         return part

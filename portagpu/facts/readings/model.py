@@ -310,6 +310,9 @@ class Findings:
     problems: tuple[str, ...] = ()
     breaks_off: bool = False
     """The source was cut: there may be devices that it does not list."""
+    complete: bool | None = None
+    """True for a list of all devices that the vendor's driver serves, whose end is in it; False for
+    such a list that does not show its end; None for what is not such a list."""
 
 
 class FormatError(ValueError):

@@ -36,6 +36,24 @@ class Gpu(Properties):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unlisted:
+    """GPUs that sources name and a list of what their driver serves lacks.
+
+    ``gpu`` is the one that is missing; None where the list names none of its ``count`` missing
+    GPUs apart. ``doubt`` is why it may be missing there without a fault, empty for no reason;
+    ``excuse`` is why it has to be missing there, as a guest's GPU has.
+    """
+
+    vendor: str
+    gpu: Gpu | None
+    count: int
+    sources: tuple[str, ...]
+    missing_in: str
+    doubt: str = ""
+    excuse: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
     """A machine: its GPUs in the order of PCI addresses, its links and events.
 
@@ -51,6 +69,9 @@ class Inventory:
     problems: tuple[str, ...] = ()
     breaks_off: bool = False
     """A source was cut, and no complete one lists as many GPUs: there may be more."""
+    unlisted: tuple[Unlisted, ...] = ()
+    unpaired: int = 0
+    """GPUs that may be in ``gpus`` twice: some sources name them by UUID, others by address."""
 
 
 def product_target(gpu: Gpu) -> Target | None:

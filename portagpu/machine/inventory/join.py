@@ -19,6 +19,7 @@ from portagpu.facts.readings.model import Reading
 from portagpu.machine.inventory.gpu import PCI_ID, Gpu, Inventory
 from portagpu.machine.inventory.kernel import KIND as PCI
 from portagpu.machine.inventory.merge import merge_readings
+from portagpu.machine.inventory.unlisted import Counted, Listed, find_unlisted, unpaired
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Mapping, Sequence
@@ -75,6 +76,7 @@ def join(findings: Sequence[Findings]) -> Inventory:
         if "driver" in each.versions and not each.readings
     }
     gpus = [_gpu(group, findings, unplaced) for group in groups]
+    listed = [Listed(gpu, group.readings) for gpu, group in zip(gpus, groups, strict=True)]
     return Inventory(
         gpus=tuple(sorted(gpus, key=lambda gpu: (gpu.pci is None, gpu.pci or ""))),
         links=tuple(link for each in findings for link in each.links),
@@ -85,13 +87,20 @@ def join(findings: Sequence[Findings]) -> Inventory:
             dict.fromkeys([*(p for each in findings for p in each.problems), *joiner.problems])
         ),
         breaks_off=_breaks_off(findings, groups),
+        unlisted=tuple(find_unlisted(findings, listed, joiner.counted)),
+        unpaired=unpaired(listed),
     )
 
 
 def _breaks_off(findings: Sequence[Findings], groups: Collection[_Group]) -> bool:
-    """Whether a source breaks off and no complete source lists every GPU."""
-    if not any(each.breaks_off for each in findings):
+    """Whether a source breaks off and no complete source lists every GPU.
+
+    PCI has GPUs that the driver may not serve: it does not complete a list of the driver's.
+    """
+    cut = [each for each in findings if each.breaks_off]
+    if not cut:
         return False
+    of_a_driver = any(each.complete is not None for each in cut)
     listed = Counter(
         number for group in groups for number in {number for number, _ in group.readings}
     )
@@ -99,6 +108,7 @@ def _breaks_off(findings: Sequence[Findings], groups: Collection[_Group]) -> boo
         listed[number] == len(groups)
         for number, each in enumerate(findings)
         if each.readings and not each.breaks_off and each.kind not in _NO_LISTS
+        if each.complete is not None or not of_a_driver
     )
 
 
@@ -124,6 +134,7 @@ class _Joiner:
 
     def __init__(self, findings: Sequence[Findings]) -> None:
         self.problems: list[str] = []
+        self.counted: dict[tuple[int, str], Counted] = {}
         self._by_key: dict[Hashable, _Group] = {}
         self._order: dict[int, _Group] = {}
         numbered = [(n, r) for n, each in enumerate(findings) for r in each.readings]
@@ -229,11 +240,14 @@ class _Joiner:
             for group in self._order.values()
             if group.vendor == vendor and all(n != number for n, _ in group.readings)
         ]
+        shared = 0
         kinds = [_product_traits(reading) for reading in readings]
         nothing = Reading(source=kinds[0].source, vendor=vendor)
         if all(kind == kinds[0] for kind in kinds) and kinds[0] != nothing:
             for group, kind in zip(unseen, kinds, strict=False):
                 group.readings.append((number, kind))
+                shared += 1
+        self.counted[number, vendor] = Counted(len(readings), shared)
         for reading in readings[len(unseen) :]:
             group = _Group(vendor, readings=[(number, reading)])
             self._order[id(group)] = group

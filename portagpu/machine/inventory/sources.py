@@ -8,7 +8,7 @@ import os
 import platform
 import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +19,7 @@ from portagpu.base.text import excerpt, one_line
 from portagpu.facts.formats.cleaning import decode_text
 from portagpu.facts.formats.host import kernel_log
 from portagpu.facts.formats.reader import read_text
+from portagpu.facts.host.limits import read_limits
 from portagpu.facts.host.tree import Kind, RootedFolder, Tree, as_tree, resolve_link
 from portagpu.facts.readings.model import Findings, FormatError
 from portagpu.machine.inventory.gpu import name_findings, with_pci_id_names
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
     from portagpu.facts.torchbuild import TorchBuild
     from portagpu.machine.inventory.gpu import Inventory
     from portagpu.machine.inventory.topology import Topology
+
+
+_JOB: Final = re.compile(r"/(?:job|step)_|/(?:pbs_jobs|lsf|htcondor)\b")
+"""Control groups of schedulers' jobs (Slurm, PBS, LSF, HTCondor)."""
 
 
 class Machine(ABC):
@@ -76,8 +81,18 @@ class Machine(ABC):
 
     def inventory(self) -> Inventory:
         """The machine that the findings describe; names by PCI id where no source has one."""
-        found = self.findings()
+        found = self._comparable(self.findings())
         return with_pci_id_names(join([*found, name_findings(self.tree, found)]), self.tree)
+
+    def _comparable(self, findings: Sequence[Findings]) -> Sequence[Findings]:
+        """``findings``, whose lists are of a part of the GPUs in a container or a scheduler's job.
+
+        The kernel's files show all GPUs there, and the driver answers for those that were given.
+        """
+        groups = self.tree.text("proc/self/cgroup") or ""
+        if not (_JOB.search(groups) or read_limits(self.tree).container):
+            return findings
+        return [replace(each, complete=None) for each in findings]
 
     def topology(self) -> Topology:
         """The graph of its devices, from the same findings and the kernel's links."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from portagpu.checks.bringup.device import DeviceFacts
     from portagpu.checks.bringup.run import Context
     from portagpu.facts.targets import Target
-    from portagpu.machine.inventory.gpu import Gpu, Inventory
+    from portagpu.machine.inventory.gpu import Gpu, Inventory, Unlisted
     from portagpu.runs.results.run import Result
 
 _DESCRIBE = "portagpu.checks.bringup.device:describe"
@@ -84,6 +84,7 @@ def replay(context: Context) -> Iterator[Result]:
     for device in context.tested.devices:
         yield _device(context, device)
     yield _recorded_count(context, inventory)
+    yield from _unlisted(context, inventory)
     for name, gpu in zip(device_names(inventory.gpus), inventory.gpus, strict=True):
         if gpu.disagreements:
             reason = f"sources contradict each other: {'; '.join(gpu.disagreements)}"
@@ -145,15 +146,31 @@ def _recorded_count(context: Context, inventory: Inventory) -> Result:
         for name, gpu in zip(device_names(inventory.gpus), inventory.gpus, strict=True)
         if set(gpu.sources) <= {KERNEL_LOG}
     ]
+    excused = [each for each in inventory.unlisted if each.excuse]
+    doubted = [each for each in inventory.unlisted if each.doubt]
+    lost = [each for each in inventory.unlisted if not (each.doubt or each.excuse)]
+    lost_names = {_name(inventory, each) for each in lost}
+    logged = [name for name in logged if name not in lost_names]
     gpus, expected = len(inventory.gpus) - len(logged), context.tested.expect_devices
     found = sum(device.name not in logged for device in context.tested.devices)
+    found -= inventory.unpaired
     wanted = context.tested.wanted
     if not inventory.gpus and expected is not None and (wanted is None or wanted.vendor != "cpu"):
         found = 0  # the CPU stands for no GPU that is missing
-    words = f"{found} device(s) {'recorded' if context.tested.origins else 'shown by files'}"
+    seen = "recorded" if context.tested.origins else "shown by files"
+    words = f"{found - len(excused)} device(s) {seen}"
     if any(device.facts["part"] is not None for device in context.tested.devices):
         words = f"{words}, some of them parts of {gpus} GPU(s)"
     listed = gpus or any(context.tested.machine.tree.exists(path) for path in (PCI_DEVICES, NODES))
+    absent = sum(each.count for each in lost)
+    gone = f", of which the driver does not list {absent}" if absent else ""
+    if excused:
+        gone += f", and {len(excused)} more of no use here: {excused[0].excuse}"
+    found -= absent + len(excused)
+    if doubted and not absent:
+        who = _name(inventory, doubted[0]) or f"{doubted[0].count} GPU(s)"
+        reason = f"{words}, and the driver's list does not have {who}: {doubted[0].doubt}"
+        return context.result("count", Verdict.INCONCLUSIVE, reason)
     if inventory.breaks_off:
         reason = f"a list of devices breaks off: {words}, and there may be more"
         return context.result("count", Verdict.INCONCLUSIVE, reason)
@@ -163,10 +180,48 @@ def _recorded_count(context: Context, inventory: Inventory) -> Result:
             why = f"a log names {logged[0]}, which no list of devices has"
         return context.result("count", Verdict.INCONCLUSIVE, f"{why}: {words}")
     if expected is None:
-        reason = f"{words}; --expect-devices says how many there should be"
+        reason = f"{words}{gone}; --expect-devices says how many there should be"
         return context.result("count", Verdict.UNVERIFIED, reason, value=found, unit="1")
-    reason, asked = f"{words}, {expected} expected", exactly(expected, "--expect-devices")
+    reason, asked = f"{words}{gone}, {expected} expected", exactly(expected, "--expect-devices")
     return context.judge("count", found == expected, reason, value=found, unit="1", expected=asked)
+
+
+def _unlisted(context: Context, inventory: Inventory) -> Iterator[Result]:
+    """Each GPU that sources name and a list of what the driver serves lacks."""
+    for each in inventory.unlisted:
+        if each.excuse:
+            continue
+        name = _name(inventory, each)
+        seen = f"{_and(each.sources)} {'names' if len(each.sources) == 1 else 'name'}"
+        who = name or f"{each.count} GPU(s) more than {each.missing_in}, which names none apart"
+        reason = f"{seen} {who}, and the driver does not list it ({each.missing_in})"
+        if name is None:
+            reason = f"{seen} {who}"
+        if each.doubt:
+            doubtful = f"{reason}: {each.doubt}"
+            yield context.result("listed", Verdict.INCONCLUSIVE, doubtful, device=name)
+            continue
+        yield context.judge(
+            "listed",
+            False,
+            reason,
+            device=name,
+            value="missing",
+            expected=exactly("listed", f"the driver's list of GPUs ({each.missing_in})"),
+        )
+
+
+def _name(inventory: Inventory, missing: Unlisted) -> str | None:
+    """The device's name in results; None where it is not known which one is missing."""
+    if missing.gpu is None:
+        return None
+    wanted = (missing.gpu.pci, missing.gpu.uuid, missing.gpu.indices)
+    names = zip(device_names(inventory.gpus), inventory.gpus, strict=True)
+    return next((n for n, gpu in names if (gpu.pci, gpu.uuid, gpu.indices) == wanted), None)
+
+
+def _and(words: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 def _parts(context: Context, name: str, gpu: Gpu) -> Result:

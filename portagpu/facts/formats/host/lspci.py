@@ -1,7 +1,9 @@
-"""``lspci -nn``, with ``-D`` for domains and ``-vvv`` for links (pciutils).
+"""``lspci``, best with ``-nn`` for ids, ``-D`` for domains and ``-vvv`` for links (pciutils).
 
-Without ``-D`` lspci leaves domain 0 out where no device has another. ``LnkCap`` is what a device
-can do, ``LnkSta`` what its link does now; root alone may read them.
+Without ``-nn`` a device's class and maker are words, and its product is the name of the ids'
+database, or "Device 26b9" where that does not know the product. Without ``-D`` lspci leaves
+domain 0 out where no device has another. ``LnkCap`` is what a device can do, ``LnkSta`` what its
+link does now; root alone may read them.
 """
 
 from __future__ import annotations
@@ -11,8 +13,16 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from portagpu.facts.formats import Shape, integer, pci_address
-from portagpu.facts.formats.pci import generation, node_kind, transfer_rate, vendor_name
+from portagpu.facts.formats.pci import (
+    CLASS_WORDS,
+    generation,
+    node_kind,
+    transfer_rate,
+    vendor_name,
+    vendor_of_words,
+)
 from portagpu.facts.readings.model import End, Findings, FormatError, Link, Node, Pcie, Reading
+from portagpu.facts.vendors import vendor_named
 
 KIND: Final = "lspci -nn"
 
@@ -21,11 +31,17 @@ _DEVICE: Final = re.compile(
     rf"({_ADDRESS}) [^\[\]]{{1,80}}\[([0-9a-f]{{4}})\]: "
     r"(.{0,400}?) ?\[([0-9a-f]{4}):([0-9a-f]{4})\]"
 )
-_WITHOUT_IDS: Final = re.compile(rf"{_ADDRESS} [A-Z0-9][\w ,/-]{{2,60}}: \S")
+_WITHOUT_IDS: Final = re.compile(
+    rf"({_ADDRESS}) ([A-Z0-9][\w ,/-]{{2,60}}): (\S.{{0,400}}?)"
+    r"(?: \(rev [0-9a-f]{2}\))?(?: \(prog-if .{0,60}\))?\s*$"
+)
+_BEGINS_WITHOUT_IDS: Final = rf"{_ADDRESS} [A-Z0-9][\w ,/-]{{2,60}}: \S"
+_UNNAMED: Final = re.compile(r"\bDevice ([0-9a-f]{4})$")
+_NO_VENDOR_ID: Final = -1
 
 SHAPES: Final = (
     Shape(
-        rf"{_ADDRESS} [^\[\]\n]{{1,80}}\[[0-9a-f]{{4}}\]: |{_WITHOUT_IDS.pattern}",
+        rf"{_ADDRESS} [^\[\]\n]{{1,80}}\[[0-9a-f]{{4}}\]: |{_BEGINS_WITHOUT_IDS}",
         re.compile(rf"\s+\S|{_ADDRESS} "),
     ),
 )
@@ -40,8 +56,9 @@ class _PciDevice:
     address: str
     node: Node
     vendor_id: int
-    device_id: int
+    device_id: int | None
     name: str
+    code: int
     secondary: str | None = None
     """The bus below a bridge, as "domain:bus"."""
     subsystem_id: int | None = None
@@ -68,8 +85,6 @@ def parse(text: str) -> Findings:
     """The GPUs, NICs and switches, each with its link to what it is plugged into."""
     devices, problems = _read_devices(text)
     if not devices:
-        if any(_WITHOUT_IDS.match(line) for line in text.splitlines()[:100]):
-            raise FormatError(f"{KIND}: there are no numeric ids in it; record lspci -Dnn -vvv")
         raise FormatError(f"{KIND}: no GPU, NIC or switch in it")
     buses = {device.secondary: device for device in devices if device.secondary is not None}
     readings, links = [], []
@@ -98,8 +113,8 @@ def _read_devices(text: str) -> tuple[list[_PciDevice], list[str]]:
             device = _device(line)
             if device is not None:
                 devices.append(device)
-            elif not _DEVICE.match(line) and re.match(_ADDRESS, line):
-                problems.append(f"this line has no numeric ids: {line[:60]!r}")
+            elif not (_DEVICE.match(line) or _WITHOUT_IDS.match(line)) and re.match(_ADDRESS, line):
+                problems.append(f"this line names no device: {line[:60]!r}")
     return devices, problems
 
 
@@ -107,10 +122,30 @@ def _device(line: str) -> _PciDevice | None:
     match = _DEVICE.match(line)
     address = pci_address(match.group(1)) if match is not None else None
     if match is None or address is None:
-        return None
+        return _device_without_ids(line)
     code, vendor_id, device_id = (int(match.group(n), 16) for n in (2, 4, 5))
     node = node_kind(code, vendor_id)
-    return None if node is None else _PciDevice(address, node, vendor_id, device_id, match.group(3))
+    if node is None:
+        return None
+    return _PciDevice(address, node, vendor_id, device_id, match.group(3), code)
+
+
+def _device_without_ids(line: str) -> _PciDevice | None:
+    match = _WITHOUT_IDS.match(line)
+    address = pci_address(match.group(1)) if match is not None else None
+    if match is None or address is None:
+        return None
+    name = match.group(3)
+    code = CLASS_WORDS.get(match.group(2))
+    vendor = vendor_of_words(name)
+    # what no vendor of GPUs made is another's display adapter
+    vendor_id = _NO_VENDOR_ID if vendor is None else vendor_named(vendor).pci_ids[0]
+    node = node_kind(code, vendor_id)
+    if node is None or code is None:
+        return None
+    stated_id = _UNNAMED.search(name)
+    device_id = int(stated_id.group(1), 16) if stated_id is not None else None
+    return _PciDevice(address, node, vendor_id, device_id, name, code)
 
 
 def _detail(device: _PciDevice, line: str) -> None:
@@ -151,7 +186,7 @@ def _reading(device: _PciDevice, bridge: _PciDevice | None) -> Reading | None:
             max_width=min(can, wide) if can is not None and wide is not None else None,
         ),
         # the name of the ids' database, not the one that the device gives itself
-        extra={"pci name": device.name},
+        extra={"pci name": device.name, "pci class": f"{device.code:04x}"},
     )
 
 

@@ -1,0 +1,109 @@
+"""What operators paste of whole machines, and what `portagpu health` has to say of each text.
+
+The texts and the answers are in ``tests/vendor_texts/machines``.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.checks.health.engine import health
+from portagpu.checks.health.watchdog import HealthOptions
+from portagpu.runs.results.advice import Action, action_of
+from portagpu.runs.results.run import Verdict
+from tests.conftest import ROOT
+from tests.support.looped import looped
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from portagpu.runs.results.run import Result, Run
+
+FOLDER: Final = ROOT / "tests/vendor_texts/machines"
+TEXTS: Final[dict[str, dict[str, Any]]] = tomllib.loads(
+    (FOLDER / "texts.toml").read_text(encoding="utf-8")
+)
+ESCAPE: Final = "\x1b"
+
+
+def text_of(name: str) -> str:
+    return (FOLDER / f"{name}.txt").read_text(encoding="utf-8")
+
+
+def judged(path: Path, expect_devices: int | None = None) -> Run:
+    return health(HealthOptions(replay=(str(path),), expect_devices=expect_devices))
+
+
+def said(result: Result) -> str:
+    """ "VERDICT id device action" of a result; its action only where it asks for one."""
+    action = action_of(result)
+    words = [result.verdict, result.id, result.device, None if action is Action.NONE else action]
+    return " ".join(str(word) for word in words if word is not None)
+
+
+def found_in(run: Run) -> list[str]:
+    return [said(each) for each in run.results]
+
+
+def test_every_text_has_its_answer_and_its_source() -> None:
+    assert {path.stem for path in FOLDER.glob("*.txt")} == set(TEXTS)
+    assert all(answer["source"] for answer in TEXTS.values())
+
+
+@looped("name", TEXTS)
+def test_a_text_is_judged_as_an_expert_would(name: str) -> None:
+    answer = TEXTS[name]
+    run = judged(FOLDER / f"{name}.txt")
+    every = found_in(run)
+    wanted = answer.get("found", [])
+    assert [each for each in wanted if each not in every] == [], every
+    failed = [each for each in every if each.split()[0] in ("FAIL", "ERROR")]
+    assert [each for each in failed if each not in wanted] == []
+    if answer.get("healthy"):
+        assert not [each for each in run.results if action_of(each) > Action.MONITOR]
+
+
+@looped("name", [name for name, answer in TEXTS.items() if "count" in answer])
+def test_the_number_of_devices_is_what_the_driver_serves(name: str) -> None:
+    for expected, verdict in TEXTS[name]["count"].items():
+        run = judged(FOLDER / f"{name}.txt", int(expected))
+        counts = [each for each in run.results if each.id == "identity/count"]
+        assert [str(each.verdict) for each in counts] == [verdict], (expected, counts[0].reason)
+
+
+def broken(name: str) -> bool:
+    return any(each.startswith("FAIL") for each in TEXTS[name].get("found", []))
+
+
+@looped("name", [name for name in TEXTS if broken(name)])
+def test_how_a_text_was_pasted_changes_nothing(name: str, tmp_path: Path) -> None:
+    text = text_of(name)
+    wanted = [each for each in TEXTS[name]["found"] if each.startswith("FAIL")]
+    coloured = text.replace("\n", f"{ESCAPE}[0m\n{ESCAPE}[1m")
+    quoted = "".join(f"> {line}\n" for line in text.splitlines())
+    for form in (
+        text.replace("\n", "\r\n").encode(),
+        text.encode("utf-16"),
+        coloured.encode(),
+        quoted.encode(),
+        text.rstrip("\n").encode(),
+    ):
+        path = tmp_path / "text.txt"
+        path.write_bytes(form)
+        every = found_in(judged(path))
+        assert [each for each in wanted if each not in every] == [], form[:60]
+
+
+@looped("name", ["lost-rtx2070-lspci", "rocm-smi-2-of-6", "lost-l40s-lspci"])
+def test_a_text_that_is_cut_at_any_line_is_no_whole_machine(name: str, tmp_path: Path) -> None:
+    lines = text_of(name).splitlines(keepends=True)
+    whole = int(max(TEXTS[name]["count"]))
+    for end in range(3, len(lines), 3):
+        path = tmp_path / "text.txt"
+        path.write_text("".join(lines[:end]), encoding="utf-8")
+        run = judged(path, whole)
+        tables = sum("NVIDIA-SMI" in line or "System Management" in line for line in lines[:end])
+        count = next(each for each in run.results if each.id == "identity/count")
+        # lspci alone has them all; as soon as a driver's list begins it is held against it
+        assert not tables or count.verdict is not Verdict.PASS, (end, count.reason)
