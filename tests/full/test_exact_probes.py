@@ -64,4 +64,6 @@ def test_digests_do_not_depend_on_instructions_or_threads(
 def test_every_element_that_is_measured_is_right_with_any_instructions(
     variables: dict[str, str], child: Callable[..., Child]
 ) -> None:
-    assert child("-c", MEASURED, path=[ROOT], environment=variables).ok().strip() == "right"
+    # torch's threads wait for each other in loops, which takes minutes on a busy machine
+    ended = child("-c", MEASURED, path=[ROOT], environment=variables, limit_s=600)
+    assert ended.ok().strip() == "right"

@@ -17,6 +17,7 @@ from portagpu.devices.precision import Arithmetic, Float32Switch, Fp8, Precision
 from portagpu.facts.targets.model import CONTIGUOUS
 from portagpu.suites.performance import matmul
 from portagpu.suites.performance.cases import load_area
+from portagpu.train.exact.products import Rounded, Summed
 from tests.support.faulty_device import Fault, installed, published, region, stuck, words_of
 
 if TYPE_CHECKING:
@@ -128,15 +129,16 @@ def test_operands_lie_in_memory_as_asked_and_give_the_same_product(contiguous: s
     assert matmul.verify(work, seed=2) is None
 
 
-SHAPES = [(64, 96, 128), (16, 48, 4096), (160, 32, 16)]
+SHAPES = [((64, 96, 128), 1), ((16, 48, 4096), 2), ((160, 32, 16), 3)]
+"""Of products, with the seed of their operands."""
 
 
 @pytest.mark.parametrize("dtype", DTYPES, indirect=True)
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("shape", "seed"), SHAPES)
 def test_every_element_of_an_exact_product_is_judged(
-    dtype: str, shape: tuple[int, int, int]
+    dtype: str, shape: tuple[int, int, int], seed: int
 ) -> None:
-    work = matmul.judged_product(gpu(), dtype, *shape, seed=1)
+    work = matmul.judged_product(gpu(), dtype, *shape, seed)
     assert work.sampled == ""
     matmul.poison(work)
     assert matmul.verify(work, seed=2)
@@ -214,3 +216,24 @@ def test_a_sound_device_has_a_time(dtype: str) -> None:
     found = measured(dtype, 64, 48, 32)
     assert (found["wrong"], len(found["points"])) == ("", 1)
     assert found["notes"]["judged"].startswith("every element")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bits"), [("fp64", 40), ("fp32", 13), ("fp16", 11), ("tf32", 11)]
+)
+def test_seeds_take_turns_in_which_operand_has_most_bits(dtype: str, bits: int) -> None:
+    for seed, wide in ((3, ""), (4, "a"), (5, "b")):
+        work = matmul.judged_product(gpu(), dtype, 16, 16, 512, seed)
+        assert work.sampled == ""
+        matmul.multiply(work)
+        assert matmul.verify(work, seed=2) is None
+        assert isinstance(work.exact, Summed | Rounded)
+        of = work.exact.of if isinstance(work.exact, Summed) else work.exact.reference.of
+        found = {name: int(getattr(of, name).abs().max()).bit_length() for name in ("a", "b")}
+        assert [name for name in found if found[name] >= bits] == [*wide]
+
+
+def test_float32_in_the_bits_of_bfloat16_is_wrong_for_wide_operands() -> None:
+    work = matmul.judged_product(gpu(), "fp32", 64, 64, 4096, seed=4)
+    work.result = work.a.bfloat16().float() @ work.b.bfloat16().float()
+    assert matmul.verify(work, seed=2) is not None

@@ -61,6 +61,8 @@ _MAKING: Final = (32, 48)
 judged: integers of 64 bits, and what is computed of them."""
 RIGHT: Final = WrongValue("")
 """Of values of which nothing is wrong."""
+_FEW: Final = 3
+"""The largest integer of an operand where the other one has as many bits as can be."""
 _unit_scales: dict[torch.device, torch.Tensor] = {}
 _MIN_AMAX: Final = 1e-12
 """Of the largest element of a tensor: one of zeros has a scale too."""
@@ -179,8 +181,9 @@ def judged_product(
     """The operands and the result of a product of which ``verify`` judges every element.
 
     They are the largest integers whose sums are exact, times a power of two for each row of A and
-    each column of B. Where memory does not suffice to make and judge them, or no integers are
-    small enough, it is what ``product`` makes, and ``sampled`` says why.
+    each column of B. The seed decides which operand has more bits (``_largest``). Where memory does
+    not suffice to make and judge them, or no integers are small enough, it is what ``product``
+    makes, and ``sampled`` says why.
 
     Parameters and errors are those of ``product``.
     """
@@ -192,7 +195,7 @@ def judged_product(
         return replace(product(gpu, dtype, m, n, k, seed, contiguous), sampled=why)
     kind = _kind(gpu, dtype)
     _switch(gpu, dtype)
-    largest = _largest(gpu, kind, k)
+    largest = _largest(gpu, kind, k, seed)
     form = products.Form(m, n, k, *largest, contiguous or usual_layout(dtype))
     try:
         of, a, b = products.operands(kind, form, Draws(seed, gpu.device))
@@ -214,15 +217,24 @@ def _kind(gpu: Backend, dtype: str) -> products.Kind:
     return next(each for each in products.KINDS if each.name == name)
 
 
-def _largest(gpu: Backend, kind: products.Kind, k: int) -> tuple[int, int]:
-    """The largest integers of A and B whose sums of K products are exact; 1 where none are."""
-    most = (127, _int8_range(gpu)[1]) if kind.name == "int8" else None
-    found = fullest(k, ACCUMULATOR_BITS[kind.name], most or _whole(kind.bits))
-    return found if all(found) else (1, 1)
+def _largest(gpu: Backend, kind: products.Kind, k: int, seed: int) -> tuple[int, int]:
+    """The largest integers of A and B whose sums of K products are exact; 1 where none are.
 
-
-def _whole(bits: tuple[int, int]) -> tuple[int, int]:
-    return (1 << bits[0]) - 1, (1 << bits[1]) - 1
+    They are equal for one seed of three. For the others those of one operand are few, so that the
+    other one has as many bits as can be.
+    """
+    bits = ACCUMULATOR_BITS[kind.name]
+    left, right = kind.bits
+    most = (1 << left) - 1, (1 << right) - 1
+    if kind.name == "int8":
+        most = 127, _int8_range(gpu)[1]
+    found = fullest(k, bits, most)
+    if found != most and (narrow := seed % 3):
+        few = (most[0], _FEW) if narrow == 1 else (_FEW, most[1])
+        found = fullest(k, bits, few)
+    # larger integers are drawn as that number of random bits
+    drawn = [(1 << each.bit_length() - 1) - 1 if each >> 30 else each for each in found]
+    return (drawn[0], drawn[1]) if all(drawn) else (1, 1)
 
 
 def _int8_range(gpu: Backend) -> tuple[int, int]:
