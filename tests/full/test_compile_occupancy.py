@@ -40,6 +40,7 @@ _, real = toolchain_for(target.vendor)
 
 class Kept:
     triton_target = staticmethod(real.triton_target)
+    unit_reading = staticmethod(real.unit_reading)
     def inspect(self, code, threads, warps, *, matrix):
         self.code = code
         return real.inspect(code, threads, warps, matrix=matrix)

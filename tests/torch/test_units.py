@@ -11,7 +11,10 @@ torch: Any = pytest.importorskip("torch")
 
 from portagpu.devices import registry
 from portagpu.devices.machine_code import UnitPart, UnitReading
+from portagpu.runs.results.verdicts import Verdict
+from portagpu.suites.screen.judge import Screened
 from portagpu.suites.screen.ranks import _Share, _Slot
+from portagpu.suites.screen.tally import Tally
 from portagpu.train.exact.draws import Draws
 from portagpu.train.exact.probes import PROBES
 from portagpu.train.exact.units import RUNS, find_units
@@ -164,13 +167,14 @@ def test_copies_fill_the_device_within_their_memory() -> None:
     assert copies_for(a, b, 100, max_bytes=1) == 1
 
 
-def test_a_screen_asks_after_a_wrong_product() -> None:
-    """With the kernel in Triton, which does not run on a CPU, and says so."""
-    gpu: Any = GpuOfUnits()
-    work = made("products/float32[thin]", gpu)
-    steps: list[str] = []
-    rank: Any = SimpleNamespace(gpu=gpu, tell_alive=lambda: steps.append("alive"))
-    (probe,) = [each for each in PROBES if each.name == "products/float32[thin]"]
+def asking(gpu: Any, name: str) -> tuple[_Share, list[tuple[str, dict[str, Any]]]]:
+    """The share of a screen that has one probe, and the steps that its rank reports."""
+    steps: list[tuple[str, dict[str, Any]]] = []
+    rank: Any = SimpleNamespace(
+        gpu=gpu, tell_alive=lambda: None, step=lambda step, **data: steps.append((step, data))
+    )
+    (probe,) = [each for each in PROBES if each.name == name]
+    sampler: Any = SimpleNamespace(latest=dict)
     share = _Share(
         rank=rank,
         campaign=1,
@@ -178,11 +182,34 @@ def test_a_screen_asks_after_a_wrong_product() -> None:
         seconds=None,
         batches=1,
         together=False,
-        sampler=SimpleNamespace(latest=dict),
+        sampler=sampler,
         slots=[_Slot(probe, 0, -1)],
         free_bytes=1 << 30,
     )
-    said = share.units(work)["units"]["sentence"]
+    return share, steps
+
+
+def test_a_screen_reports_a_wrong_product_before_it_asks_for_its_units() -> None:
+    """With the kernel in Triton, which does not run on a CPU, and says so."""
+    gpu: Any = GpuOfUnits()
+    name = "products/float32[thin]"
+    share, steps = asking(gpu, name)
+    said = share.units(name, made(name, gpu), {"count": 3})["units"]["sentence"]
     assert said.startswith("the unit is not known; Unsupported: ")
+    assert steps == [(name, {"record": {"failure": {"count": 3}}}), (f"{name} by unit", {})]
+    tally = Tally()
+    for _, data in steps[:1]:
+        tally.add(data["record"])
+    device = Screened("cuda:0", 0, tallies={name: tally})
+    device.lose({"verdict": Verdict.FAIL}, "it died", f"{name} by unit")
+    assert tally.failure == {"count": 3}
+    assert tally.ended is None
+
+
+def test_a_screen_asks_for_no_units_of_other_work_and_of_collectives() -> None:
+    gpu: Any = GpuOfUnits()
+    share, steps = asking(gpu, "products/float32[thin]")
+    assert share.units("vectors/a", made("vectors/float32[add]", gpu), {}) == {}
     share.together = True
-    assert share.units(work) == {}
+    assert share.units("products/a", made("products/float32[thin]", gpu), {}) == {}
+    assert not steps

@@ -24,7 +24,6 @@ from portagpu.base.errors import BundleError, PortagpuError
 from portagpu.base.files import read_bounded
 from portagpu.base.redact.scrub import find_identifying
 from portagpu.base.text import one_line
-from portagpu.devices.discovery import toolchain_for
 from portagpu.devices.machine_code import TRITON, MachineCode
 from portagpu.runs.results.run import Run, read_json
 from portagpu.runs.results.verdicts import Verdict, fold
@@ -38,9 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from portagpu.devices.machine_code import Toolchain, UnitReading
+    from portagpu.devices.machine_code import Toolchain
     from portagpu.facts.targets import Target
-    from portagpu.train.kernels.plan import Variant
 
 SCHEMA: Final = "portagpu.compiled/1"
 _HEAD: Final = ("schema", "portagpu", "day")
@@ -84,7 +82,8 @@ def record(run: Run) -> dict[str, Any]:
             "architectures": {
                 target.arch.name: found.get(target.arch.name, {}) for target in _gpu_targets()
             },
-        }
+        },
+        by_toolchains=True,
     )
 
 
@@ -122,10 +121,12 @@ def read_record(path: Path) -> dict[str, Any]:
     return document
 
 
-def check_record(document: Any) -> dict[str, Any]:
+def check_record(document: Any, *, by_toolchains: bool = False) -> dict[str, Any]:
     """The record itself; raises BundleError unless it has today's kernels and architectures.
 
-    Each verdict has to be the one that the facts give for the stated code.
+    Each verdict has to be the one that the facts give for the stated code. ``by_toolchains`` has
+    the vendors' packages say, too, how the code has to read its hardware unit; without them a
+    kernel that reads it may be stated as skipped or wrong, and its reads are not judged again.
     """
     try:
         found: dict[str, Any] = _RECORD.read(document, "")
@@ -139,8 +140,9 @@ def check_record(document: Any) -> dict[str, Any]:
             raise BundleError(
                 f"{name}: has other kernels than there are; run portagpu compile --all"
             )
+        toolchain = _toolchain(gpus[name]) if by_toolchains else None
         for kernel, row in kernels.items():
-            _check_row(f"{name} {kernel}", kernel, row, gpus[name])
+            _check_row(f"{name} {kernel}", kernel, row, gpus[name], toolchain)
     for where, kind in find_identifying(document):
         raise BundleError(f"{where}: holds what may identify ({kind})")
     return found
@@ -181,12 +183,16 @@ def _expected_ids(target: Target) -> tuple[set[str], ...]:
     return tuple(one | other for one in triton for other in (cpp, {cpp_jobs.ROUTE}))
 
 
-def _check_row(where: str, kernel: str, row: Any, target: Target) -> None:
+def _check_row(
+    where: str, kernel: str, row: Any, target: Target, toolchain: Toolchain | None
+) -> None:
     variant = variants_by_id().get(kernel)
+    unjudged = variant is not None and variant.reads_unit and toolchain is None
     if not isinstance(row, dict) or set(row) not in (_BUILT, _NOT_BUILT):
         raise BundleError(f"{where}: is neither code with a compiler nor a verdict with a reason")
     if set(row) == _NOT_BUILT:
-        _check_not_built(where, row, skipped=_is_skipped(kernel, target))
+        skipped = _is_skipped(kernel, target, toolchain)
+        _check_not_built(where, row, skipped=skipped, may_skip=unjudged)
         return
     code = MachineCode.from_json(row["code"])
     compiler = _COMPILER.fullmatch(row["compiler"]) if isinstance(row["compiler"], str) else None
@@ -199,12 +205,16 @@ def _check_row(where: str, kernel: str, row: Any, target: Target) -> None:
         target,
         code,
         matrix=None if variant is None else variant.matrix,
-        reading=None if variant is None else _reading(variant, target),
+        reading=(
+            None
+            if variant is None or toolchain is None
+            else triton_jobs.unit_reading_of(variant, target, toolchain)
+        ),
         compiler=row["compiler"],
         duration_s=0.0,
         extra={},
     )
-    if row["verdict"] != str(again.verdict):
+    if row["verdict"] != str(again.verdict) and not (unjudged and row["verdict"] == Verdict.FAIL):
         why = f": {again.reason}" if again.reason else ""
         raise BundleError(f"{where}: is {row['verdict']} where the facts say {again.verdict}{why}")
 
@@ -219,32 +229,32 @@ def _is_whole(code: MachineCode, target: Target, *, by_triton: bool) -> bool:
     )
 
 
-def _is_skipped(kernel: str, target: Target) -> bool:
+def _is_skipped(kernel: str, target: Target, toolchain: Toolchain | None) -> bool:
     """Whether facts say that the kernel, or the part of that name, is not built."""
     if kernel in (triton_jobs.ROUTE, cpp_jobs.ROUTE):
         return kernel not in (target.value("compile.routes") or ())
     variant = variants_by_id().get(kernel)
     if variant is None:
         return False
-    toolchain = _toolchain(target)
     if toolchain is None:
         return bool(variant.why_not(target))
     return bool(triton_jobs.skip_reason(variant, target, toolchain))
 
 
-def _reading(variant: Variant, target: Target) -> UnitReading | None:
-    toolchain = _toolchain(target)
-    return None if toolchain is None else triton_jobs.unit_reading_of(variant, target, toolchain)
-
-
 def _toolchain(target: Target) -> Toolchain | None:
+    # whoever only reads a record loads no vendor's package
+    from portagpu.devices.discovery import toolchain_for
+
     found = toolchain_for(target.vendor)
     return None if found is None else found[1]
 
 
-def _check_not_built(where: str, row: Mapping[str, Any], *, skipped: bool) -> None:
-    """Check a kernel that was not built: never a PASS, and SKIP exactly if a fact says so."""
-    allowed = _SKIPPED if skipped else _OPEN
+def _check_not_built(where: str, row: Mapping[str, Any], *, skipped: bool, may_skip: bool) -> None:
+    """Check a kernel that was not built: never a PASS, and SKIP exactly if a fact says so.
+
+    ``may_skip`` is for what facts do not say.
+    """
+    allowed = _SKIPPED if skipped else _OPEN | _SKIPPED if may_skip else _OPEN
     stated = all(isinstance(each, str) and each for each in row.values())
     if not stated or row["verdict"] not in allowed:
         raise BundleError(f"{where}: is {row['verdict']} without having been built")

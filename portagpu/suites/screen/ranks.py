@@ -17,11 +17,11 @@ from portagpu.suites.performance.timing import Sampler
 from portagpu.suites.screen.places import MAX_PLACES, locate
 from portagpu.suites.screen.seeds import batch_seed
 from portagpu.suites.screen.statistics import REPEATS
-from portagpu.suites.screen.tally import AGAIN
+from portagpu.suites.screen.tally import AGAIN, BY_UNIT
 from portagpu.train.exact.draws import Draws
 from portagpu.train.exact.judge import digest
 from portagpu.train.exact.rule import NotExactError
-from portagpu.train.exact.units import find_units
+from portagpu.train.exact.units import can_ask, find_units
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -263,7 +263,8 @@ class _Share:
                 known = described(wrong, self.rank.gpu.arch.warp_size)
                 about |= {"seed": seed, "scale": slot.scale, "of": work.results}
                 about |= {"telemetry": dict(self.reading)}
-                record["failure"] = {**about, **known, **again, **self.units(work)}
+                failure: dict[str, Any] = {**about, **known, **again}
+                record["failure"] = failure | self.units(slot.probe.name, work, failure)
         return record, result_bytes
 
     def repeats_until_s(self) -> float:
@@ -274,9 +275,14 @@ class _Share:
         # what was wrong is repeated for a moment where the time is over, too
         return now_s + min(_REPEAT_S, max(_MIN_REPEAT_S, self.started_s + self.seconds - now_s))
 
-    def units(self, work: Work) -> dict[str, Any]:
+    def units(self, name: str, work: Work, failure: Mapping[str, Any]) -> dict[str, Any]:
         """On which units wrong tiles of a product are computed, where that can be asked."""
-        until_s = 0.0
+        gpu, until_s = self.rank.gpu, 0.0
+        if self.together or not can_ask(gpu, work):
+            return {}
+        # reported now: a compiler that ends this process takes no failure with it
+        self.rank.step(name, record={"failure": dict(failure)})
+        self.rank.step(f"{name}{BY_UNIT}")
 
         def going_on() -> bool:
             nonlocal until_s
@@ -285,7 +291,7 @@ class _Share:
             until_s = until_s or self.repeats_until_s()
             return time.monotonic() < until_s
 
-        found = None if self.together else find_units(self.rank.gpu, work, going_on)
+        found = find_units(gpu, work, going_on)
         return {} if found is None else {"units": found.to_json()}
 
     def again(self, slot: _Slot, seed: int) -> dict[str, int]:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 AGAIN: Final = " again"
 """What follows the name of a probe in the step of a rank that runs another's operands."""
+BY_UNIT: Final = " by unit"
+"""The same of a rank that asks on which unit a wrong product is computed."""
 _MAX_READINGS: Final = 512
 """Of one probe on one device."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from portagpu.base.text import MOST_NAMED, error_line
@@ -177,6 +177,17 @@ def tiles_of(
     ]
 
 
+def can_ask(gpu: Backend, work: Work) -> bool:
+    """Whether this is a matrix product, on a device whose vendor builds code of ours.
+
+    :param gpu: The device.
+    :param work: What was wrong on it.
+    """
+    if not isinstance(work, Summed | Rounded | Expected) or gpu.plugin.toolchain() is None:
+        return False
+    return isinstance(work.compute, partial) and work.compute.func is multiply
+
+
 def find_units(
     gpu: Backend, work: Work, going_on: Callable[[], bool], product: Product | None = None
 ) -> Found | None:
@@ -190,12 +201,11 @@ def find_units(
         product, and on a device whose vendor builds no code of ours.
     """
     toolchain = gpu.plugin.toolchain()
-    if toolchain is None or not isinstance(work, Summed | Rounded | Expected):
+    if toolchain is None or not can_ask(gpu, work):
         return None
-    compute = work.compute
-    if not isinstance(compute, partial) or compute.func is not multiply:
-        return None
-    _, kind, left, right = compute.args[:4]
+    assert isinstance(work, Summed | Rounded | Expected)  # noqa: S101 - can_ask has seen it
+    assert isinstance(work.compute, partial)  # noqa: S101
+    _, kind, left, right = work.compute.args[:4]
     found = Found()
     if kind.name not in BY_UNIT:
         found.problem = f"no kernel that records it computes in {kind.name}"
@@ -234,13 +244,13 @@ def _runs(
     shape = of.left.shape[0], of.right.shape[1]
     wanted = _TILES_A_UNIT * gpu.sizing.unit_count
     copies = copies_for(of.left, of.right, wanted, max_bytes=_MAX_BYTES)
-    known = _Known(of.judge)
+    known, name = _Known(of.judge), cache(reading.name)
     for run in range(RUNS):
         # another shift each time, so that a unit has other tiles
         made = multiplied(of.left, of.right, reading, copies=copies, shift=run)
         gpu.synchronize()
         words = made.units.flatten().tolist()
-        yield tiles_of(known.wrong(made.results), shape, made.tile, words, reading.name)
+        yield tiles_of(known.wrong(made.results), shape, made.tile, words, name)
 
 
 @dataclass(slots=True)

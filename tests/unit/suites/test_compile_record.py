@@ -31,6 +31,28 @@ def test_the_committed_record_is_of_the_kernels_and_facts_of_now(committed: dict
     assert to_text(committed) == FILE.read_text("utf-8")
     gpus = [target.arch.name for target in CompileOptions().targets() if target.vendor != "cpu"]
     assert list(committed["architectures"]) == gpus
+    assert check_record(committed, by_toolchains=True) == committed
+
+
+def test_reads_of_the_unit_are_judged_by_the_vendors_packages(committed: dict[str, Any]) -> None:
+    """A reader that loads none of them lets a failure stand, and no kernel be left out."""
+    kernel = "product_by_unit[float16]"
+    for arch in ("sm_90", "gfx942"):
+        unread = copy.deepcopy(committed)
+        _code(unread, arch, kernel, unit_reads={})
+        with pytest.raises(BundleError, match=rf"{arch} .*PASS where .* FAIL: unit reads 0"):
+            check_record(unread, by_toolchains=True)
+        unread["architectures"][arch][kernel]["verdict"] = "FAIL"
+        assert check_record(unread, by_toolchains=True) == check_record(unread) == unread
+        skipped = copy.deepcopy(committed)
+        _row(skipped, arch, kernel, verdict="SKIP", reason="no document says it")
+        assert check_record(skipped) == skipped
+        with pytest.raises(BundleError, match="SKIP without having been built"):
+            check_record(skipped, by_toolchains=True)
+    other = copy.deepcopy(committed)
+    other["architectures"]["sm_90"]["matmul[float16]"]["verdict"] = "FAIL"
+    with pytest.raises(BundleError, match="FAIL where the facts say PASS"):
+        check_record(other)
 
 
 def _without(document: dict[str, Any], arch: str, kernel: str) -> None:
