@@ -119,8 +119,8 @@ def _now() -> datetime:
 class Stream:
     """Writes a run line by line.
 
-    ``testRunStart`` has the devices, so it waits until a run that has a backend describes them. A
-    failure does not wait.
+    ``testRunStart`` has the devices, so it waits until a run that has a backend or judges a
+    recording describes them. A failure does not wait.
 
     :param write: gets each line, with its end; what it raises ends the call.
     :param now: the time of the next line, in UTC.
@@ -194,7 +194,8 @@ class Stream:
         """Whether results can be written: the run has started, or starts now."""
         info = run.info
         if not self._started:
-            waits = info.backend is not None and not info.devices
+            describes = info.backend is not None or bool(info.replay)
+            waits = describes and not info.devices
             if waits and not any(each.failed for each in run.results):
                 return False
             self._start(info)
