@@ -124,8 +124,15 @@ class TestWithTorch:
         assert main(["screen", "--backend", "cpu", *words]) == 0
         lines = lines_of(ocp.read_text("utf-8"))
         assert problems(lines) == []
-        (series,) = of_steps(lines, "measurementSeriesEnd")
-        assert series["totalCount"] > 1, "nothing was written before the end"
+        counted = next(
+            each["measurementSeriesId"]
+            for each in of_steps(lines, "measurementSeriesStart")
+            if each["name"] == "screen/device/results"
+        )
+        elements = of_steps(lines, "measurementSeriesElement")
+        counts = [each["value"] for each in elements if each["measurementSeriesId"] == counted]
+        assert len(counts) > 1, "nothing was written before the end"
+        assert counts == sorted(counts)
         judged = [
             sum(each.value for each in run.results if isinstance(each.value, float)) for run in kept
         ]
