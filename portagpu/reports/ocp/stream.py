@@ -35,6 +35,7 @@ from portagpu.reports.ocp.artifacts import (
 )
 from portagpu.runs.ledger.accounts import devices_of, fact_of
 from portagpu.runs.results.plain import json_text
+from portagpu.runs.results.schema import SCHEMA
 from portagpu.runs.results.verdicts import Evidence, Verdict
 from portagpu.runs.results.wording import found_in_words
 
@@ -46,8 +47,6 @@ if TYPE_CHECKING:
     from portagpu.runs.ledger.accounts import Device
     from portagpu.runs.results.run import Result, Run, RunInfo
 
-EXTENSION: Final = "portagpu.result"
-"""The name of the extension that has a result as ``portagpu.result/1`` writes it."""
 _DIAGNOSES: Final = {
     Verdict.PASS: "PASS",
     Verdict.FAIL: "FAIL",
@@ -223,7 +222,7 @@ class Stream:
         for name, unit, values in series_of(result):
             self._whole_series(step, {"name": name, **unit_field(unit), **hardware}, values)
         self._conclude(step, result, hardware)
-        self._of_step(step, "extension", {"name": EXTENSION, "content": form_of(result)})
+        self._of_step(step, "extension", {"name": SCHEMA, "content": form_of(result)})
         self._end_step(step, _STEP_STATUS.get(result.verdict, "COMPLETE"))
         del self._open[_key(result)]
 
