@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from portagpu import cli
+from portagpu.cli._conform_text import SuiteView
 from portagpu.runs.engine import add_result
 from portagpu.runs.results.run import Result, Verdict, read_json
 from portagpu.suites import conformance as suite
 from portagpu.suites.conformance.messages import DeviceUnderTest, TargetClaims
+from tests.support.ocp_rules import lines_of, of_run, of_steps, problems
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -162,7 +164,30 @@ def test_ctrl_c_leaves_a_valid_partial_result(gives: Callable[..., None], tmp_pa
     assert [each.id for each in run.results] == ["rng/good"]
 
 
-@pytest.mark.parametrize("option", ["--junit", "--json"])
+def test_each_result_is_a_line_before_the_next_one(
+    gives: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "run.jsonl"
+    seen = []
+    added = SuiteView.result_added
+
+    def watched(view: SuiteView, result: Result) -> None:
+        added(view, result)
+        lines = lines_of(place.read_text("utf-8"))
+        assert problems(lines, cut_off=True) == []
+        seen.append(len(of_steps(lines, "testStepEnd")))
+
+    monkeypatch.setattr(SuiteView, "result_added", watched)
+    gives(PASSED, FAILED, SKIPPED, interrupt=True)
+    assert cli.main(["conform", "--ocp", str(place)]) == 130
+    assert seen == [1, 2, 3]
+    lines = lines_of(place.read_text("utf-8"))
+    assert problems(lines) == []
+    assert of_run(lines, "testRunStart")[0]["dutInfo"]["hardwareInfos"][0]["name"] == "A <b>CPU</b>"
+    assert of_run(lines, "testRunEnd") == [{"status": "COMPLETE", "result": "FAIL"}]
+
+
+@pytest.mark.parametrize("option", ["--junit", "--json", "--ocp"])
 def test_unwritable_file_is_one_line_before_anything_runs(
     option: str, gives: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,6 +14,7 @@ from portagpu.runs.results.verdicts import Verdict
 from portagpu.suites.screen import ScreenOptions, ScreenProgress, add_results
 from portagpu.suites.screen.options import selected_probes
 from tests.conftest import ROOT
+from tests.support.ocp_rules import lines_of, of_steps, problems
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -118,7 +119,20 @@ class TestWithTorch:
             kept.append(read_json(path))
 
         monkeypatch.setattr(Files, "update", updated)
-        assert main(["screen", "--backend", "cpu", "--json", str(path)]) == 0
+        ocp = tmp_path / "r.jsonl"
+        words = ["--json", str(path), "--ocp", str(ocp)]
+        assert main(["screen", "--backend", "cpu", *words]) == 0
+        lines = lines_of(ocp.read_text("utf-8"))
+        assert problems(lines) == []
+        counted = next(
+            each["measurementSeriesId"]
+            for each in of_steps(lines, "measurementSeriesStart")
+            if each["name"] == "screen/device/results"
+        )
+        elements = of_steps(lines, "measurementSeriesElement")
+        counts = [each["value"] for each in elements if each["measurementSeriesId"] == counted]
+        assert len(counts) > 1, "nothing was written before the end"
+        assert counts == sorted(counts)
         judged = [
             sum(each.value for each in run.results if isinstance(each.value, float)) for run in kept
         ]

@@ -32,9 +32,11 @@ from portagpu.suites.conformance.judge import (
     stale_expected_failures,
     today,
 )
+from tests.conftest import CHILD_LIMIT_S
 from tests.support import registry_state
 from tests.support.case_files import by_id, conform, copy_cases, only_files, write_cases
 from tests.support.fake_plugins import install
+from tests.support.ocp_rules import lines_of, of_run, of_steps, problems
 from tests.support.waits import wait_until
 
 if TYPE_CHECKING:
@@ -343,6 +345,39 @@ def test_a_run_that_is_killed_leaves_no_older_verdict(tmp_path: Path, verb: str)
     assert left.verdict is Verdict.INCONCLUSIVE
     if verb != "compile":
         assert "interrupted" in junit.read_text()
+
+
+@needs_torch
+@pytest.mark.parametrize("signal_", [signal.SIGKILL, signal.SIGINT])
+def test_a_run_that_is_ended_leaves_the_lines_of_what_was_judged(
+    tmp_path: Path, signal_: signal.Signals
+) -> None:
+    pytest.importorskip("torch")
+    place = tmp_path / "new" / "run.jsonl"
+    child = subprocess.Popen(
+        [sys.executable, "-m", "portagpu", "conform", "--backend", "cpu", "--ocp", str(place)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+    def steps() -> int:
+        return place.read_bytes().count(b'"testStepEnd"') if place.exists() else 0
+
+    try:
+        seen = wait_until(lambda: steps() > 2 and steps(), "no result is written as it comes")
+        assert child.poll() is None, "the suite was over before a result was read"
+        child.send_signal(signal_)
+        child.wait(CHILD_LIMIT_S)
+    finally:
+        child.kill()
+        child.wait()
+    lines = lines_of(place.read_text("utf-8"))
+    killed = signal_ is signal.SIGKILL
+    assert problems(lines, cut_off=killed) == []
+    assert len(of_steps(lines, "testStepEnd")) >= seen
+    assert of_run(lines, "testRunStart")[0]["dutInfo"]["hardwareInfos"], "no device is described"
+    ends = [] if killed else [{"status": "SKIP", "result": "NOT_APPLICABLE"}]
+    assert of_run(lines, "testRunEnd") == ends
 
 
 EXPIRED = ExpectedFailure("rng/*", "known", "https://example.org/1", date(2025, 1, 1))

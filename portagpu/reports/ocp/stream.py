@@ -35,6 +35,7 @@ from portagpu.reports.ocp.artifacts import (
 )
 from portagpu.runs.ledger.accounts import devices_of, fact_of
 from portagpu.runs.results.plain import json_text
+from portagpu.runs.results.schema import SCHEMA
 from portagpu.runs.results.verdicts import Evidence, Verdict
 from portagpu.runs.results.wording import found_in_words
 
@@ -46,8 +47,6 @@ if TYPE_CHECKING:
     from portagpu.runs.ledger.accounts import Device
     from portagpu.runs.results.run import Result, Run, RunInfo
 
-EXTENSION: Final = "portagpu.result"
-"""The name of the extension that has a result as ``portagpu.result/1`` writes it."""
 _DIAGNOSES: Final = {
     Verdict.PASS: "PASS",
     Verdict.FAIL: "FAIL",
@@ -119,8 +118,8 @@ def _now() -> datetime:
 class Stream:
     """Writes a run line by line.
 
-    ``testRunStart`` has the devices, so it waits until a run that has a backend describes them. A
-    failure does not wait.
+    ``testRunStart`` has the devices, so it waits until a run that has a backend or judges a
+    recording describes them. A failure does not wait.
 
     :param write: gets each line, with its end; what it raises ends the call.
     :param now: the time of the next line, in UTC.
@@ -194,7 +193,8 @@ class Stream:
         """Whether results can be written: the run has started, or starts now."""
         info = run.info
         if not self._started:
-            waits = info.backend is not None and not info.devices
+            describes = info.backend is not None or bool(info.replay)
+            waits = describes and not info.devices
             if waits and not any(each.failed for each in run.results):
                 return False
             self._start(info)
@@ -222,7 +222,7 @@ class Stream:
         for name, unit, values in series_of(result):
             self._whole_series(step, {"name": name, **unit_field(unit), **hardware}, values)
         self._conclude(step, result, hardware)
-        self._of_step(step, "extension", {"name": EXTENSION, "content": form_of(result)})
+        self._of_step(step, "extension", {"name": SCHEMA, "content": form_of(result)})
         self._end_step(step, _STEP_STATUS.get(result.verdict, "COMPLETE"))
         del self._open[_key(result)]
 

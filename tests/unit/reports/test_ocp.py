@@ -242,6 +242,7 @@ def test_curves_and_samples_are_series_and_the_rest_is_an_extension() -> None:
     assert elements[2]["metadata"] == {"x": 0.5, "x_label": "time", "x_unit": "s"}
     assert elements[3]["metadata"] == {"x_label": "time", "x_unit": "s"}
     (form,) = of_steps(lines, "extension")
+    assert form["name"] == "portagpu.result/1"
     again = Result.from_json(form["content"])
     assert again.extra == {"campaign": 5}
     assert again.value == 3.5
