@@ -62,7 +62,7 @@ def environments() -> dict[str, tuple[str, str, str]]:
 
 
 def own_packages(target: str) -> list[str]:
-    """What a target's compilers need from PyPI beside the extra ``compile``."""
+    """What a target's compilers need from PyPI in addition to the extra ``compile``."""
     folder = ROOT / "matrix" / "targets"
     try:
         family = tomllib.loads((folder / f"{target}.toml").read_text("utf-8"))["family"]

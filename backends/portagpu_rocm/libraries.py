@@ -9,8 +9,8 @@ search); MIOpen documentation, "Find database" and "Environment variables" (MIOP
 hipFile copies through the host's memory where its fast path cannot be taken, unless
 ``HIPFILE_ALLOW_COMPAT_MODE`` is false: then such a transfer fails (ROCm documentation, "hipFile
 environment variables" and "hipFile fastpath and fallback backends"). It comes with ROCm 7.14 and
-newer, takes the fast path on ext4 (``data=ordered``) and xfs, and has counters only behind an
-interface of C and ``ais-stats``.
+newer, takes the fast path on ext4 (``data=ordered``) and xfs, and has counters only through
+an interface of C and ``ais-stats``.
 """
 
 from __future__ import annotations

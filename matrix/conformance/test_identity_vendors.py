@@ -1,4 +1,4 @@
-"""Identity: what distinguishes two vendors where they use the same names and numbers."""
+"""Identity: what distinguishes vendors of the same names and numbers, and their variables."""
 
 from __future__ import annotations
 
@@ -128,3 +128,17 @@ def test_direct_storage_says_what_proves_it(backend, torch):
     assert all(type(each) is str for each in variables), f"no text: {storage.environment}"
     counts = storage.counters()
     assert all(type(each) is int for each in counts.values()), f"no counts: {counts}"
+
+
+@case(
+    "identity/variables-are-not-set",
+    spec="Asking for an environment writes none, and every name and value of it is text.",
+    covers=("Plugin.variables",),
+)
+def test_variables_are_not_set(backend):
+    before = dict(os.environ)
+    variables = backend.plugin.variables
+    found = {**variables.for_debugging(), **variables.for_job("/scratch/one")}
+    strange = {name: value for name, value in found.items() if not (name and str(value) == value)}
+    assert not strange, f"{strange} is not an environment"
+    assert dict(os.environ) == before, "the process's own environment was changed"

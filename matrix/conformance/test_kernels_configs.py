@@ -71,7 +71,7 @@ def test_fp8_product(gpu, torch):
 @case(
     "kernels/portable-kernels",
     spec="Each kernel in Triton is within its bound of float64 on the device, over rows that are "
-    "no whole blocks.",
+    "not whole blocks.",
     outcome="bounded: by portagpu.kernels.reference, for each kernel its own",
     traps=("K01", "K05"),
     params={"kernel": ("copy", "triad", "sum", "softmax", "rms_norm", "quantize_fp8")},

@@ -300,7 +300,7 @@ def object_of(
                 # a misspelt one says more than the missing one
                 refuse_others(found, prefix)
                 raise wrong(prefix + key, "is missing", "required")
-        if len(found) + missing > len(rules):
+        if not others and len(found) + missing > len(rules):
             refuse_others(found, prefix)
         if further is not None:
             further(found, path)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-MOST_NAMED: Final = 8
+MAX_NAMED: Final = 8
 """How many ranks or sentences a sentence names one by one."""
 
 
@@ -109,7 +109,7 @@ def ranks_in_words(ranks: Collection[int]) -> str:
         return f"rank {named[0]}"
     if len(named) > 2 and named == list(range(named[0], named[-1] + 1)):
         return f"ranks {named[0]} to {named[-1]}"
-    shown = [str(each) for each in named[:MOST_NAMED]]
-    if len(named) > MOST_NAMED:
-        return f"ranks {', '.join(shown)} and {len(named) - MOST_NAMED} more"
+    shown = [str(each) for each in named[:MAX_NAMED]]
+    if len(named) > MAX_NAMED:
+        return f"ranks {', '.join(shown)} and {len(named) - MAX_NAMED} more"
     return f"ranks {', '.join(shown[:-1])} and {shown[-1]}"

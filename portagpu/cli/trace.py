@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from portagpu.base.files import write_atomic
-from portagpu.base.text import MOST_NAMED, one_line
+from portagpu.base.text import MAX_NAMED, one_line
 from portagpu.cli._call import VerbGroup
 from portagpu.cli._common import STDOUT, check_outputs, ocp_place, run_json_option
 from portagpu.cli._tables import finding_lines
@@ -75,12 +75,10 @@ def summary_of(
         paths = list(dict.fromkeys(whole.ranges.column("path").to_pylist()))
         devices = sorted({each.device for each in whole.devices})
         if of_range:
-            there = f"but {first_few(map(repr, paths), MOST_NAMED)}" if paths else "and no other"
+            there = f"but {first_few(map(repr, paths), MAX_NAMED)}" if paths else "and no other"
             raise click.UsageError(one_line(f"--range {within!r}: no range has this name, {there}"))
         if device not in devices:
-            there = (
-                f"but on {first_few(map(str, devices), MOST_NAMED)}" if devices else "nor on any"
-            )
+            there = f"but on {first_few(map(str, devices), MAX_NAMED)}" if devices else "nor on any"
             raise click.UsageError(f"--device {device}: nothing ran on it, {there}")
     return found
 

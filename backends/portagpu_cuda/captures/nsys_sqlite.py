@@ -15,6 +15,7 @@ from portagpu.facts.captures.columns import (
     Words,
     joined,
     narrow,
+    narrowed,
     positive,
     take_apart,
     to_table,
@@ -23,23 +24,31 @@ from portagpu.facts.captures.model import (
     COPY_KINDS,
     EVENT_COLUMNS,
     Capture,
-    CapturedDevice,
     Kind,
-    Process,
     Source,
     ToolMessage,
     arrow,
     import_library,
 )
 from portagpu.facts.captures.sqlite import (
-    SqliteFile,
-    all_whole,
     first_number,
     is_sqlite,
     opened,
     wholes,
 )
 from portagpu.facts.readings.model import FormatError
+from portagpu_cuda.captures._nsys_session import (
+    CALL,
+    COPY,
+    GRAPH,
+    KERNEL,
+    RANGE,
+    SET,
+    SYNC,
+    Session,
+    is_export,
+    process_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -48,21 +57,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from portagpu.facts.captures.columns import Columns
-    from portagpu.facts.captures.sqlite import Type
+    from portagpu.facts.captures.sqlite_batches import Type
 
 KIND: Final = "nsys SQLite"
 NEWEST_SCHEMA: Final = 3
 """The newest major version that this was written for."""
-
-_KERNEL: Final = "CUPTI_ACTIVITY_KIND_KERNEL"
-_GRAPH: Final = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
-_COPY: Final = "CUPTI_ACTIVITY_KIND_MEMCPY"
-_SET: Final = "CUPTI_ACTIVITY_KIND_MEMSET"
-_CALL: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"
-_SYNC: Final = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
-_RANGE: Final = "NVTX_EVENTS"
-_EVENTS: Final = (_KERNEL, _GRAPH, _COPY, _SET, _CALL, _SYNC, _RANGE)
-_MARKS: Final = ("StringIds", "META_DATA_EXPORT", *_EVENTS)
 
 _VERSION: Final = re.compile(r"_v\d+$")
 """Of a call of the runtime: cudaLaunchKernel_v7000."""
@@ -74,8 +73,6 @@ _NUMBERS: Final = ("uint64Value", "int64Value", "doubleValue", "uint32Value", "i
 _TYPES: Final = {"NvtxMark": 34, "NvtxPushPopRange": 59, "NvtxStartEndRange": 60}
 _IMPORTED: Final = {"NvtxtMark": 65, "NvtxtPushPopRange": 70, "NvtxtStartEndRange": 71}
 _DOMAIN_CREATE, _THREAD_NAME = 75, 39
-_LEVELS: Final = {"warning": "warning", "error": "error", "fatal": "error"}
-_MAX_MESSAGES: Final = 1000
 
 
 def matches(head: bytes, path: Path) -> bool:
@@ -86,7 +83,7 @@ def matches(head: bytes, path: Path) -> bool:
         return True
     try:
         with opened(path) as file:
-            return _is_export(file)
+            return is_export(file)
     except FormatError:
         return True
 
@@ -102,35 +99,18 @@ def read_columns(path: Path, columns: Collection[str]) -> Capture:
     Correlations are left out where the file has no calls, if not all columns are wanted.
     """
     with opened(path) as file:
-        if not _is_export(file):
+        if not is_export(file):
             raise FormatError(
                 f"{path}: not an export of nsys: no table CUPTI_ACTIVITY_KIND_* or NVTX_EVENTS"
             )
         wanted = frozenset(columns)
-        if _CALL not in file.tables and not wanted >= EVENT_COLUMNS.keys():
+        if CALL not in file.tables and not wanted >= EVENT_COLUMNS.keys():
             wanted -= {"correlation"}
         return _Export(file, wanted).capture()
 
 
-def _is_export(file: SqliteFile) -> bool:
-    if any(each in file.tables for each in _EVENTS):
-        return True
-    named = file.rows("META_DATA_EXPORT", "name", "value")
-    return any("Nsight Systems" in str(value) for _, value in named)
-
-
-class _Export:
-    """One open file."""
-
-    def __init__(self, file: SqliteFile, wanted: frozenset[str]) -> None:
-        self._file, self._wanted = file, wanted
-        self._strings = file.texts("StringIds", "id", "value")
-        self._meta = self._pairs("META_DATA_EXPORT")
-        self._options = self._pairs("META_DATA_CAPTURE")
-        self._messages: list[ToolMessage] = []
-        self._ranks: dict[int, int] = {}
-        """Process -> rank, from the names of threads and from MPI."""
-        self._devices = self._device_numbers()
+class _Export(Session):
+    """One open file with its events."""
 
     def capture(self) -> Capture:
         """All that the file holds."""
@@ -142,17 +122,17 @@ class _Export:
             )
         ranges, collectives = self._ranges()
         found: tuple[tuple[Kind, pa.Table, str], ...] = (
-            ("kernel", self._kernels(), _KERNEL),
-            ("copy", self._copies(), _COPY),
-            ("set", self._sets(), _SET),
-            ("api", self._calls(), _CALL),
-            ("range", ranges, _RANGE),
-            ("sync", self._syncs(), _SYNC),
+            ("kernel", self._kernels(), KERNEL),
+            ("copy", self._copies(), COPY),
+            ("set", self._sets(), SET),
+            ("api", self._calls(), CALL),
+            ("range", ranges, RANGE),
+            ("sync", self._syncs(), SYNC),
         )
         tables = {
             kind: events
             for kind, events, needed in found
-            if events.num_rows or self._recorded(needed)
+            if events.num_rows or self.recorded(needed)
         }
         if collectives is not None:
             tables["collective"] = collectives
@@ -161,16 +141,16 @@ class _Export:
         return Capture(
             source=source,
             tables=tables,
-            devices=self._captured_devices(tables),
-            processes=self._processes(tables),
-            span_ns=self._span(tables),
+            devices=self.captured_devices(tables),
+            processes=self.processes(tables),
+            span_ns=self.span(tables),
             epoch_ns=first_number(
                 row[0] for row in self._file.rows("TARGET_INFO_SESSION_START_TIME", "utcEpochNs")
             ),
-            messages=(*self._diagnostics(), *self._messages),
+            messages=(*self.diagnostics(), *self._messages),
             problems=tuple(self._file.problems),
             dropped=self._file.dropped,
-            details=self._details(),
+            details=self.details(),
         )
 
     # --- events
@@ -178,7 +158,7 @@ class _Export:
     def _kernels(self) -> pa.Table:
         names, shorts = Words(), Words()
         full, short = Numbered(self._strings, names), Numbered(self._strings, shorts)
-        stored = self._file.tables.get(_KERNEL, ())
+        stored = self._file.tables.get(KERNEL, ())
         named = ("demangledName", "mangledName", "shortName")
         named_by = next((each for each in named if each in stored), "demangledName")
         plain = {
@@ -220,14 +200,14 @@ class _Export:
                 found["graph"] = pc.coalesce(*map(positive, graphs))
             return found
 
-        batches = self._file.events(_KERNEL, self._with_device(columns), convert)
+        batches = self._file.events(KERNEL, self._with_device(columns), convert)
         whole = {"name": names, "short_name": shorts}
         return self._with_graphs(to_table(batches, whole, "kernel"))
 
     def _with_graphs(self, kernels: pa.Table) -> pa.Table:
         """With one row for each launch of a graph whose kernels were not recorded one by one."""
         pa: Any = arrow()
-        if _GRAPH not in self._file.tables:
+        if GRAPH not in self._file.tables:
             return kernels
         names = Words()
         plain = {"stream": "streamId", "correlation": "correlationId", "graph": "graphId"}
@@ -239,7 +219,7 @@ class _Export:
             return found
 
         columns = self._with_device(self._sources(plain))
-        batches = self._file.events(_GRAPH, columns, convert)
+        batches = self._file.events(GRAPH, columns, convert)
         graphs = to_table(batches, {"name": names}, "kernel")
         if not graphs.num_rows:
             return kernels
@@ -260,10 +240,10 @@ class _Export:
                 kind = _copy_kind(str(name))
                 kinds[number] = kind or ""
                 texts[number] = f"Memcpy {kind or label or number}"
-        return self._moved(_COPY, texts, kinds)
+        return self._moved(COPY, texts, kinds)
 
     def _sets(self) -> pa.Table:
-        return self._moved(_SET, {}, {})
+        return self._moved(SET, {}, {})
 
     def _moved(self, of: str, texts: dict[int, str], kinds: dict[int, str]) -> pa.Table:
         """Copies, or sets where there are no ``texts``."""
@@ -308,7 +288,7 @@ class _Export:
             return found
 
         columns = wholes("globalTid", "nameId", "correlationId")
-        batches = self._file.events(_CALL, columns, convert)
+        batches = self._file.events(CALL, columns, convert)
         return to_table(batches, {"name": names}, "api")
 
     def _syncs(self) -> pa.Table:
@@ -330,7 +310,7 @@ class _Export:
             return found
 
         columns = self._with_device(self._sources(plain)) | wholes("syncType")
-        batches = self._file.events(_SYNC, columns, convert)
+        batches = self._file.events(SYNC, columns, convert)
         return to_table(batches, {"name": names}, "sync")
 
     def _ranges(self) -> tuple[pa.Table, pa.Table | None]:
@@ -376,15 +356,15 @@ class _Export:
 
         columns = wholes("eventType", "globalTid", "textId", "domainId", "jsonTextId")
         columns |= {"text": "text", "jsonText": "text"}
-        numbers = [name for name in (*_NUMBERS, "floatValue") if self._file.has(_RANGE, name)]
+        numbers = [name for name in (*_NUMBERS, "floatValue") if self._file.has(RANGE, name)]
         any_number = " OR ".join(f"{name} IS NOT NULL" for name in numbers)
-        if numbers and self._file.rows(_RANGE, *numbers, where=any_number, most=1):
+        if numbers and self._file.rows(RANGE, *numbers, where=any_number, most=1):
             reals = ("doubleValue", "floatValue")
             columns |= wholes(*numbers)
             columns |= {name: "real" for name in reals if name in numbers}
         batches: list[Columns] = []
-        if self._file.has(_RANGE, "eventType"):
-            batches = self._file.events(_RANGE, columns, convert, open_ended=True)
+        if self._file.has(RANGE, "eventType"):
+            batches = self._file.events(RANGE, columns, convert, open_ended=True)
         words = {"name": names, "domain": domains, "payload": payloads}
         return take_apart(to_table(batches, words, "range"))
 
@@ -419,11 +399,11 @@ class _Export:
     def _domains(self) -> dict[int, str]:
         """Process and domain in one number -> the domain's name; domain 0 is everybody's."""
         found: dict[int, str] = {}
-        if not self._file.has(_RANGE, "eventType"):
+        if not self._file.has(RANGE, "eventType"):
             return found
         columns = ("eventType", "domainId", "globalTid", "text", "textId")
         where = f"eventType IN ({_DOMAIN_CREATE}, {_THREAD_NAME})"
-        for kind, domain, thread, text, number in self._file.rows(_RANGE, *columns, where=where):
+        for kind, domain, thread, text, number in self._file.rows(RANGE, *columns, where=where):
             name = text or self._strings.get(number)
             process = (thread >> 24) & 0xFFFFFF if isinstance(thread, int) else 0
             if kind == _THREAD_NAME:
@@ -451,7 +431,7 @@ class _Export:
         found = {"start_ns": batch["start"], "end_ns": batch["end"]}
         process = None
         if "globalPid" in batch:
-            process = _process(batch["globalPid"])
+            process = process_of(batch["globalPid"])
             if "pid" in self._wanted:
                 found["pid"] = process
         if "deviceId" in batch:
@@ -461,10 +441,7 @@ class _Export:
                     own = pc.and_(pc.equal(process, pid), pc.equal(batch["deviceId"], number))
                     device = pc.if_else(own.fill_null(False), index, device)
             found["device"] = narrow(device, "device")
-        for column, source in plain.items():
-            if source in batch and column in self._wanted:
-                found[column] = narrow(batch[source], column)
-        return found
+        return found | narrowed(batch, plain, self._wanted)
 
     @staticmethod
     def _host_event(batch: Columns) -> Columns:
@@ -472,116 +449,9 @@ class _Export:
 
         found = {"start_ns": batch["start"], "end_ns": batch["end"]}
         if "globalTid" in batch:
-            found["pid"] = _process(batch["globalTid"])
+            found["pid"] = process_of(batch["globalTid"])
             found["tid"] = pc.bit_wise_and(batch["globalTid"], 0xFFFFFF)
         return found
-
-    # --- what else the file says
-
-    def _pairs(self, of: str) -> dict[str, str]:
-        return {str(name): str(value) for name, value in self._file.rows(of, "name", "value")}
-
-    def _recorded(self, needed: str) -> bool:
-        """Whether a table is there, or is absent only because it got no row."""
-        if needed in self._file.tables:
-            return True
-        word = {_RANGE: "NVTX", _SYNC: "SYNC"}.get(needed, "CUDA")
-        if stated := self._options.get(f"COLLECT_{word}_TRACE"):
-            return stated.lower() == "true"
-        # without the options: streams and other tables of the trace show that it ran
-        others = {*_EVENTS[:-1], "TARGET_INFO_CUDA_STREAM", "TARGET_INFO_CUDA_CONTEXT_INFO"}
-        lazy = self._meta.get("EXPORT_PARAM_LAZY", "true") == "true"
-        return word == "CUDA" and lazy and any(each in self._file.tables for each in others)
-
-    def _device_numbers(self) -> dict[tuple[int, int], int]:
-        """(process, its device number) -> the machine's, where processes number differently."""
-        rows = self._file.rows("TARGET_INFO_CUDA_DEVICE", "pid", "cudaId", "gpuId")
-        known = {(pid, own): gpu for pid, own, gpu in rows if all_whole(pid, own, gpu)}
-        by_own: dict[int, set[int]] = {}
-        for (_, own), gpu in known.items():
-            by_own.setdefault(own, set()).add(gpu)
-        return known if any(len(each) > 1 for each in by_own.values()) else {}
-
-    def _captured_devices(self, tables: Mapping[Kind, pa.Table]) -> tuple[CapturedDevice, ...]:
-        rows = self._file.rows("TARGET_INFO_CUDA_DEVICE", "pid", "cudaId", "gpuId")
-        own_number = {gpu: own for _, own, gpu in rows if all_whole(own, gpu)}
-        found: dict[int, CapturedDevice] = {}
-        columns = ("id", "cuDevice", "name", "uuid", "computeMajor", "computeMinor", "smCount")
-        rows = self._file.rows("TARGET_INFO_GPU", *columns, "totalMemory", "threadsPerWarp")
-        for number, own, name, uuid, *rest in rows:
-            if not isinstance(number, int):
-                continue
-            major, minor, units, memory, warp = (x if isinstance(x, int) else None for x in rest)
-            index = number if self._devices else own_number.get(number, own)
-            index = index if isinstance(index, int) else number
-            found[index] = CapturedDevice(
-                index,
-                vendor="nvidia",
-                name=str(name or ""),
-                uuid=str(uuid or ""),
-                architecture="" if major is None else f"sm_{major}{minor or 0}",
-                units=units,
-                memory_bytes=memory,
-                warp_size=warp,
-            )
-        for kind in ("kernel", "copy", "set"):
-            if kind in tables and "device" in tables[kind].column_names:
-                for index in tables[kind].column("device").unique().to_pylist():
-                    if index is not None:
-                        found.setdefault(index, CapturedDevice(index, vendor="nvidia"))
-        return tuple(found[index] for index in sorted(found))
-
-    def _processes(self, tables: Mapping[Kind, pa.Table]) -> tuple[Process, ...]:
-        seen = {
-            pid
-            for found in tables.values()
-            if "pid" in found.column_names
-            for pid in found.column("pid").unique().to_pylist()
-            if pid is not None
-        }
-        names = {pid: str(name or "") for pid, name in self._file.rows("PROCESSES", "pid", "name")}
-        for own, rank in self._file.rows("MPI_RANKS", "globalPid", "rank"):
-            if all_whole(own, rank):
-                self._ranks[(own >> 24) & 0xFFFFFF] = rank
-        return tuple(Process(pid, self._ranks.get(pid), names.get(pid, "")) for pid in sorted(seen))
-
-    def _span(self, tables: Mapping[Kind, pa.Table]) -> tuple[int, int] | None:
-        """From when to when nsys recorded; its start is 0 where it is on another clock."""
-        import pyarrow.compute as pc
-
-        rows = self._file.rows("ANALYSIS_DETAILS", "duration", "startTime", "stopTime")
-        if not rows:
-            return None
-        first = [pc.min(each.column("start_ns")).as_py() for each in tables.values()]
-        last = [pc.max(each.column("end_ns")).as_py() for each in tables.values()]
-        moments = [each for each in (*first, *last) if each is not None]
-        duration, start, stop = rows[0]
-        bounds = [(start, stop)] if all_whole(start, stop) else []
-        bounds += [(0, duration)] if all_whole(duration) else []
-        for begin, end in bounds:
-            if begin < end and all(begin <= each <= end for each in moments):
-                return begin, end
-        return None
-
-    def _diagnostics(self) -> list[ToolMessage]:
-        levels = dict(self._file.rows("ENUM_DIAGNOSTIC_SEVERITY_LEVEL", "id", "name"))
-        levels = levels or {1: "Info", 2: "Warning", 3: "Error"}
-        found: dict[ToolMessage, None] = {}
-        for severity, text in self._file.rows("DIAGNOSTIC_EVENT", "severity", "text"):
-            level = _LEVELS.get(str(levels.get(severity, severity)).lower(), "info")
-            if isinstance(text, str) and text.strip():
-                found[ToolMessage(level, text.strip())] = None  # type: ignore[arg-type]
-        return list(found)[:_MAX_MESSAGES]
-
-    def _details(self) -> dict[str, str]:
-        found = {
-            name.lower().replace("_", " ").replace(":", " "): value
-            for name, value in sorted(self._options.items())
-            if name.startswith(("COLLECT_", "CUDA_GRAPH_TRACE")) or name == "RUN_DURATION_MS"
-        }
-        kept = ("EXPORT_PLATFORM", "EXPORT_ARCH", "DERIVED_FROM")
-        shown = [name for name in kept if name in self._meta]
-        return found | {name.lower().replace("_", " "): self._meta[name] for name in shown}
 
 
 _PARTS: Final = ("grid", "block")
@@ -613,10 +483,3 @@ def _copy_kind(symbol: str) -> str | None:
     """One of COPY_KINDS, of a symbol such as CUDA_MEMCPY_KIND_ATOD; an array is on the device."""
     ends = symbol.rpartition("_")[2].replace("A", "D")
     return next((each for each in COPY_KINDS if each.upper() == ends), None)
-
-
-def _process(numbers: pa.Array) -> pa.Array:
-    """The process in nsys' numbers of processes and threads."""
-    import pyarrow.compute as pc
-
-    return pc.bit_wise_and(pc.shift_right(numbers, 24), 0xFFFFFF)

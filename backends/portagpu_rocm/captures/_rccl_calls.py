@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from portagpu.facts.captures.columns import Columns
-    from portagpu.facts.captures.sqlite import SqliteFile, Type
+    from portagpu.facts.captures.sqlite import SqliteFile
+    from portagpu.facts.captures.sqlite_batches import Type
 
 _TYPES: Final = (
     # the numbers of ncclDataType_t (rccl.h), as torch names them, and their bytes

@@ -84,8 +84,8 @@ class Channel:
     def receive(self, limit: float | Watch | None = None) -> dict[str, Any] | None:
         """The next message, or None at the end.
 
-        Seconds are wall time. Raises TimeoutError at the limit, and BrokenMessage for what is no
-        JSON object.
+        Seconds are wall time. Raises TimeoutError at the limit, and BrokenMessage for what is not
+        a JSON object.
         """
         deadline = _deadline(limit)
         while (message := self.next_buffered()) is None:

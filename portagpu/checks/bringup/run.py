@@ -190,7 +190,7 @@ def _wrong_values(results: Iterable[Result]) -> Iterator[Result]:
 
 
 _DEVICE_KEYS: Final = ("arch", "uuid", "pci", "memory_bytes", "target", "parent")
-"""The facts of a device in the run's record, besides its kind, vendor and name."""
+"""The facts of a device in the run's record, in addition to its kind, vendor and name."""
 _FAILED: Final = frozenset({Verdict.FAIL, Verdict.ERROR})
 
 

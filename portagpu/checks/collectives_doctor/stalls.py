@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from portagpu.base.text import MOST_NAMED, ranks_in_words
+from portagpu.base.text import MAX_NAMED, ranks_in_words
 from portagpu.base.units import count
 from portagpu.checks.collectives_doctor.findings import Finding
 from portagpu.checks.collectives_doctor.flight_recorder import contradiction, elements
@@ -308,7 +308,7 @@ def _minority(
     """A finding for each of the fewer ranks that differ from the most."""
     usual = Counter(seen.values()).most_common(1)[0][0]
     agreeing = [rank for rank, each in seen.items() if each == usual]
-    for rank in [rank for rank, each in seen.items() if each != usual][:MOST_NAMED]:
+    for rank in [rank for rank, each in seen.items() if each != usual][:MAX_NAMED]:
         mine = _first_difference(called[rank], called[agreeing[0]])
         theirs = _first_difference(called[agreeing[0]], called[rank])
         evidence = (

@@ -27,8 +27,8 @@ LABELS: Final = ("uuid", "pci", "vendor", "name", "host")
 class Metric:
     """A metric of a device. ``name`` is without the suffix ``_total`` of a counter.
 
-    ``convention`` is OpenTelemetry's name, None where it has none. ``labels`` are those besides
-    ``LABELS``. ``points`` gives its values of one sample; those that are None are left out.
+    ``convention`` is OpenTelemetry's name, None where it has none. ``labels`` are those in
+    addition to ``LABELS``. ``points`` gives its values of one sample; None is left out.
     """
 
     name: str

@@ -86,7 +86,7 @@ class Place:
     agent_holds_store: bool = False
     """Whether the launcher, and not rank 0, holds the store at ``address``."""
     hint: str = ""
-    """What to do where ranks are missing, besides looking at them."""
+    """What to do where ranks are missing, in addition to looking at them."""
 
 
 def place_of_rank(

@@ -21,7 +21,7 @@ from portagpu.facts.captures.model import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -295,6 +295,15 @@ def narrow(values: pa.Array, column: str) -> pa.Array:
         limit = 1 << 31
         fits = pc.and_(pc.less(values, limit), pc.greater_equal(values, -limit))
         return pc.if_else(fits, values, pa.scalar(None, values.type)).cast(kind)
+
+
+def narrowed(batch: Columns, sources: Mapping[str, str], wanted: Collection[str]) -> Columns:
+    """The wanted columns of the schema for which ``batch`` has the source."""
+    return {
+        column: narrow(batch[source], column)
+        for column, source in sources.items()
+        if source in batch and column in wanted
+    }
 
 
 def _from_numpy(values: Any, mask: Any = None) -> pa.Array:

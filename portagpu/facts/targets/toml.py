@@ -98,15 +98,14 @@ def word_of(words: type[StrEnum] | Iterable[str], rule: str = "choice") -> Rule:
 
 def texts_of(item: Rule = anything) -> Rule:
     """A list of texts that keep the rule, each once, as a tuple."""
+    items = None if item is anything else each(item)
 
     def read(value: Any, path: str) -> Any:
         if not isinstance(value, list) or {*map(type, value)} - {str}:
             raise refuse(path, "a list of texts", value)
         if len(set(value)) != len(value):
             raise wrong(path, "names something twice", "duplicate")
-        if item is not anything:
-            each(item).read(value, path)
-        return tuple(value)
+        return tuple(value if items is None else items.read(value, path))
 
     return Rule(read)
 

@@ -135,7 +135,7 @@ class Aside(NamedTuple):
 
 @dataclass(slots=True)
 class Others:
-    """What places hold besides results: clearances of devices, and what does not count."""
+    """What places hold next to results: clearances of devices, and what does not count."""
 
     clearances: list[Clearance] = field(default_factory=list)
     aside: list[Aside] = field(default_factory=list)

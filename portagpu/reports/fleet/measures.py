@@ -161,7 +161,7 @@ class Limits:
 
     @property
     def deviations(self) -> float:
-        """The limit for so many peers that their MAD is certain."""
+        """The limit for enough peers that their MAD is certain."""
         return deviations_for(self.comparisons)
 
     def compare(self, values: Mapping[str, float], relative: float = RELATIVE) -> Peers:

@@ -51,7 +51,7 @@ class Node:
     ``state`` is "done" with a result, else how far its step of the fleet run is ("lost"), and
     ``verdict`` then None. ``gate`` is the first that failed, ``check`` the gravest failure, and
     ``action`` what to do about the node, by the record or else by its failures. ``gates`` has the
-    newest verdict of each gate. ``file`` is the result that says so; the node has so many
+    newest verdict of each gate. ``file`` is the result that says so; the node has this many
     ``earlier`` ones too.
     """
 

@@ -12,7 +12,7 @@ from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.documents import rule_of
-from portagpu.base.text import MOST_NAMED, printable, printable_lines
+from portagpu.base.text import MAX_NAMED, printable, printable_lines
 from portagpu.runs.results.advice import Action, severities
 from portagpu.runs.results.plain import plain
 from portagpu.runs.results.schema import RESULT_RULES, check_result
@@ -313,8 +313,8 @@ def combine_findings(findings: Iterable[Finding]) -> list[Finding]:
 
 def _all_evidence(group: Sequence[Finding]) -> str:
     sentences = list(dict.fromkeys(each.evidence for each in group))
-    more = f"; and {len(sentences) - MOST_NAMED} more" if len(sentences) > MOST_NAMED else ""
-    return "; ".join(sentences[:MOST_NAMED]) + more
+    more = f"; and {len(sentences) - MAX_NAMED} more" if len(sentences) > MAX_NAMED else ""
+    return "; ".join(sentences[:MAX_NAMED]) + more
 
 
 def result_of(finding: Finding, kind: Known, suite: str, area: str) -> Result:

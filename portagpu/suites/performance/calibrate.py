@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.base.errors import PortagpuError, TargetError
+from portagpu.base.documents import DocumentError
+from portagpu.base.errors import PortagpuError
 from portagpu.base.stats import mad
 from portagpu.facts.targets.expect import METRICS, read_expectation
 from portagpu.runs.judges.peers import DEVIATIONS, NORMAL, RELATIVE
@@ -224,9 +225,9 @@ def _software(versions: Mapping[str, str | None]) -> dict[str, str]:
 def _refusal(row: dict[str, Any], target: Target) -> str:
     """Why a target's file would refuse the row; empty where it would not."""
     try:
-        read_expectation("", "", row, target.facts, {})
-    except TargetError as error:
-        return str(error).lstrip(": ")
+        read_expectation(row, "", target.facts, {})
+    except DocumentError as error:
+        return f"{error} (rule {error.rule})"
     return ""
 
 

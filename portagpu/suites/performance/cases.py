@@ -95,7 +95,7 @@ class BenchCase:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     world: int = 1
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables that its ranks have besides those of this process."""
+    """Variables that its ranks have in addition to those of this process."""
     algorithm: str | None = None
     dtype: str | None = None
     shape: str | Mapping[str, int | str] | None = None

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.base.text import MOST_NAMED
+from portagpu.base.text import MAX_NAMED
 from portagpu.base.units import count, number
 from portagpu.runs.results.advice import Cause, Separation, separation_of, wrong_value
 from portagpu.runs.results.run import Evidence, Result, Verdict
@@ -219,9 +219,9 @@ def _digest_result(device: Screened, screened: Sequence[Screened]) -> Result:
     if wrong:
         gravest = _gravest(wrong)
         listed = "; ".join(
-            f"{name}: {each.reason}" for name, each in list(wrong.items())[:MOST_NAMED]
+            f"{name}: {each.reason}" for name, each in list(wrong.items())[:MAX_NAMED]
         )
-        more = f"; and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
+        more = f"; and {len(wrong) - MAX_NAMED} more" if len(wrong) > MAX_NAMED else ""
         return Result(
             **{**judged, "extra": {**judged["extra"], **gravest, "differ": list(wrong)}},
             verdict=Verdict.FAIL,
@@ -255,8 +255,8 @@ def _gravest(found: Mapping[str, Separation]) -> dict[str, Any]:
 
 
 def _named(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:MOST_NAMED])
-    return f"{shown} and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else shown
+    shown = ", ".join(names[:MAX_NAMED])
+    return f"{shown} and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else shown
 
 
 def _without_time(readings: Iterable[Mapping[str, float]]) -> list[dict[str, float]]:

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.base.text import MOST_NAMED, one_line
+from portagpu.base.text import MAX_NAMED, one_line
 from portagpu.base.units import count, quantity
 from portagpu.facts.captures.model import ON_DEVICE
 from portagpu.runs.results.result import Finding, kinds_of, result_of
@@ -97,9 +97,9 @@ def _incomplete(summary: Summary) -> Iterator[Finding]:
             expected=at_most(limit, source),
         )
     if summary.problems:
-        evidence = list(map(one_line, summary.problems[:MOST_NAMED]))
-        evidence += [f"and {len(summary.problems) - MOST_NAMED} more"][
-            : len(summary.problems) > MOST_NAMED
+        evidence = list(map(one_line, summary.problems[:MAX_NAMED]))
+        evidence += [f"and {len(summary.problems) - MAX_NAMED} more"][
+            : len(summary.problems) > MAX_NAMED
         ]
         yield Finding(id="reading", evidence="; ".join(evidence))
 

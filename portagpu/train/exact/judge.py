@@ -117,7 +117,7 @@ def multiply_modulo(matrix: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
 def integers_of(
     found: torch.Tensor, row_scale: torch.Tensor, column_scale: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """A result in units of its row's and column's power of two, and which elements are no integers.
+    """A result in units of its row's and column's power of two, and which elements are not whole.
 
     :param found: Floating-point results, shape (m, n).
     :param row_scale: The powers of two of the rows, of the same dtype; shape (m, 1).

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 WORD_BYTES: Final = 8
 _CHUNK: Final = 1 << 20
-"""Words that are written or compared at once: bounds the memory that this needs besides."""
+"""Words that are written or compared at once: limits the extra memory that this needs."""
 _CONSTANTS: Final = {
     "zeros": 0,
     "ones": -1,
