@@ -66,11 +66,21 @@ def test_each_line_is_a_log_by_itself(stated: dict[str, Any]) -> None:
     [
         lambda text: text.replace("\n", "\r\n"),
         lambda text: text.encode("utf-16"),
+        lambda text: text.replace(": ", ":\t").replace("] ", "]\t"),
         lambda text: "".join(f"> {line}\n" for line in text.splitlines()),
+        lambda text: "".join(f"# {line}\n" for line in text.splitlines()),
         lambda text: "".join(f"\x1b[32m{line}\x1b[0m\n" for line in text.splitlines()),
         lambda text: f"$ dmesg\n{text}$ uptime\n 10:00:00 up 3 days,  1 user\n",
     ],
-    ids=["CRLF", "UTF-16", "quoted", "coloured", "with another output"],
+    ids=[
+        "CRLF",
+        "UTF-16",
+        "tabs",
+        "quoted",
+        "quoted as a comment",
+        "coloured",
+        "with another output",
+    ],
 )
 def test_how_a_log_was_pasted_changes_nothing(
     tmp_path: Path, stated: dict[str, Any], changed: Any

@@ -108,7 +108,8 @@ class Shapes:
         return None if match is None else self._shapes[(match.lastindex or 1) - 1]
 
     def is_log(self, line: str) -> bool:
-        return self.log.line.match(line) is not None
+        # some forms of paste have tabs in the place of blanks
+        return self.log.line.match(line.replace("\t", " ")) is not None
 
     def is_document(self, line: str) -> bool:
         """Whether JSON or XML may begin with ``line``."""
