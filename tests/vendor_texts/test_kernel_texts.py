@@ -10,6 +10,7 @@ import pytest
 
 from portagpu.checks.bringup import BringupOptions, bringup
 from portagpu.checks.recordings.replay import Recording
+from portagpu.cli._health_text import health_text
 from portagpu.facts.formats.host import kernel_log
 from portagpu.facts.formats.reader import read_text
 from portagpu.runs.results.advice import Action, action_of
@@ -54,7 +55,7 @@ def test_a_real_log_gets_the_answer_that_an_expert_gives(
 
 @each_text
 def test_each_line_is_a_log_by_itself(stated: dict[str, Any]) -> None:
-    for line in stated["text"].strip().splitlines():
+    for line in stated["text"].strip().splitlines() if stated.get("lines_alone", True) else ():
         assert kernel_log.matches(line), line
         assert kernel_log.SHAPE.line.match(line), line
 
@@ -65,11 +66,21 @@ def test_each_line_is_a_log_by_itself(stated: dict[str, Any]) -> None:
     [
         lambda text: text.replace("\n", "\r\n"),
         lambda text: text.encode("utf-16"),
+        lambda text: text.replace(": ", ":\t").replace("] ", "]\t"),
         lambda text: "".join(f"> {line}\n" for line in text.splitlines()),
+        lambda text: "".join(f"# {line}\n" for line in text.splitlines()),
         lambda text: "".join(f"\x1b[32m{line}\x1b[0m\n" for line in text.splitlines()),
         lambda text: f"$ dmesg\n{text}$ uptime\n 10:00:00 up 3 days,  1 user\n",
     ],
-    ids=["CRLF", "UTF-16", "quoted", "coloured", "with another output"],
+    ids=[
+        "CRLF",
+        "UTF-16",
+        "tabs",
+        "quoted",
+        "quoted as a comment",
+        "coloured",
+        "with another output",
+    ],
 )
 def test_how_a_log_was_pasted_changes_nothing(
     tmp_path: Path, stated: dict[str, Any], changed: Any
@@ -185,7 +196,6 @@ def test_a_sentence_of_the_driver_is_read_with_every_prefix(
     assert judged(tmp_path, text)[0] is verdict
 
 
-LISTED = "GPU 0: NVIDIA H200 (UUID: GPU-00000001-0000-0000-0000-000000000000)\n"
 CSV = "index, name, pci.bus_id\n0, NVIDIA H200, 00000000:07:00.0\n"
 FAULT = "[ 1011.001000] NVRM: GPU0 nvAssertOkFailedNoLog: Assertion failed: Reset required "
 FAULT += "[NV_ERR_RESET_REQUIRED] (0x00000062) returned from status @ kernel_channel.c:2874\n"
@@ -206,6 +216,31 @@ def test_a_fault_without_an_address_is_of_the_only_gpu(tmp_path: Path) -> None:
     other = "[ 1000.000000] NVRM: Xid (PCI:0000:09:00): 31, pid=1, name=python3, Ch 00000008\n"
     assert set(devices(tmp_path, CSV + other + FAULT)) == {"0000:09:00.0", "NVRM GPU0"}
     assert devices(tmp_path, FAULT) == ["NVRM GPU0"]
+
+
+def test_the_sentence_that_no_table_lists_is_shown_without_its_process(tmp_path: Path) -> None:
+    said = "NVRM: GPU3 someCheck: engine error 0x7"
+    line = f"Jan 05 10:00:00 node7 kernel: {said}, pid=42, name=python3"
+    path = tmp_path / "log.txt"
+    path.write_text(f"{line}\n", encoding="utf-8")
+    run = bringup(BringupOptions(replay=Recording(path)))
+    (found,) = (each for each in run.results if each.id == "health/events")
+    assert found.reason.endswith(f": {said!r}")
+    assert not any(word in found.reason for word in ("node7", "python3", "42"))
+
+
+def test_what_is_less_grave_stays_next_to_a_failure(tmp_path: Path) -> None:
+    xid = "NVRM: Xid (PCI:0000:02:00): {}, pid=1, name=python3, Ch 00000008"
+    lines = [f"[ {100 + at}.000000] {xid.format(13)}\n" for at in range(40)]
+    path = tmp_path / "log.txt"
+    path.write_text("".join(lines) + f"[ 200.000000] {xid.format(79)}\n", encoding="utf-8")
+    run = bringup(BringupOptions(replay=Recording(path)))
+    (found,) = (each for each in run.results if each.id == "health/events")
+    assert found.verdict is Verdict.FAIL
+    assert "Xid 13 (Graphics Engine Exception), 40 times" in str(found.extra["also"])
+    text = "\n".join(health_text(run))
+    assert "also in the log:" in text
+    assert "40 times" in text
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,8 @@ def clean_streams(text: str, is_known: Callable[[str], bool]) -> tuple[str, ...]
             return tuple(_without_quote_marks(each) for each in found)
     text = _without_quote_marks(text)
     if not is_known(text):
+        if is_known(plain := _without_comment_marks(text)):
+            return (plain,)
         for pattern in _NAMES:
             found = _split_by_label(text, pattern)
             if found is not None and any(map(is_known, found)):
@@ -111,6 +113,14 @@ def _without_quote_marks(text: str) -> str:
     if not (text.startswith("|") or "\n|" in text):
         return text
     return "\n\n".join(_without_bars(paragraph) for paragraph in text.split("\n\n"))
+
+
+def _without_comment_marks(text: str) -> str:
+    """``text`` without the marks of a comment, if every line is one."""
+    lines = text.split("\n")
+    if not all(line.startswith("# ") for line in lines if line.strip()):
+        return text
+    return "\n".join(line.removeprefix("# ") for line in lines)
 
 
 def _without_bars(paragraph: str) -> str:

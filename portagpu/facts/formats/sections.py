@@ -46,6 +46,7 @@ _LEFT_OUT: Final = re.compile(
     r" ?(?:\.{3,}|…)?[\])>}]?",
     re.IGNORECASE,
 )
+_LOG_INDENT: Final = 8
 _BAR: Final = re.compile(r"\+[-=+]+\+")
 
 _JSON: Final = re.compile(r"[ \t]*(?:\{\s*(?:$|\"|\})|\[\s*(?:$|\{|\[|\]))")
@@ -111,7 +112,8 @@ class Shapes:
         return None if match is None else self._shapes[(match.lastindex or 1) - 1]
 
     def is_log(self, line: str) -> bool:
-        return self.log.line.match(line) is not None
+        # some forms of paste have tabs in the place of blanks
+        return self.log.line.match(line.replace("\t", " ")) is not None
 
     def is_document(self, line: str) -> bool:
         """Whether JSON or XML may begin with ``line``."""
@@ -154,6 +156,7 @@ class _Divider:
         self.state: str | None = None
         self.banner: list[str] | None = None
         self.in_log = False
+        self.logged = -1
         self.cut = False
         self.at_prompt = False
 
@@ -252,6 +255,7 @@ class _Divider:
         if self.log is None:
             self.log = self._add_part(self.shapes.log_module, at, self.shapes.log)
         self.log.lines.append(line)
+        self.logged = at
         self.in_log = "[tid " in line[:120]
 
     def _to_document(self, at: int, line: str) -> None:
@@ -290,10 +294,15 @@ class _Divider:
             current.lines.append(line[self.indent :])
             if current.shape.ends is not None and current.shape.ends.search(seen):
                 self.current = None
-        elif self.in_log and self.log is not None:
+        elif self.log is not None and (self.in_log or self._continues_log(at, seen)):
             self.log.lines.append(line)
+            self.logged = at
         else:
             self.unread.append((at, line))
+
+    def _continues_log(self, at: int, seen: str) -> bool:
+        """dmesg indents the rest of a message of several lines by the width of its time."""
+        return self.logged == at - 1 and len(seen) - len(seen.lstrip()) >= _LOG_INDENT
 
     def _continues_part(self, seen: str) -> bool:
         shape = self.current.shape if self.current is not None else None

@@ -7,6 +7,7 @@ Present clocks are not judged: an idle GPU lowers them.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -60,6 +61,8 @@ class _Rule:
 _SHOWN: Final = frozenset({"driver message", "driver in doubt"})
 """Codes of lines that no table knows: their reasons show the line."""
 _LINE_CHARS: Final = 160
+_DRIVER: Final = re.compile(r"(?:NVRM|nvidia|nv_mem|amdgpu|kfd|drmn\d|\[drm)\b")
+_OF_PROCESS: Final = re.compile(r"\b(?:pid|[Pp]rocess|comm|name|thread)\b", re.ASCII)
 _RULES: Final = (
     _Rule("ecc", "ECC is as it should be", ecc, "memory.ecc"),
     _Rule(
@@ -218,7 +221,7 @@ def _events(inventory: Inventory) -> Iterator[Judgement]:
             words.append(f", last at {last.time}")
         words.append(f": {worst.action or 'the vendor states no action'}")
         if code in _SHOWN:
-            words.append(f": {excerpt(worst.line, _LINE_CHARS)!r}")
+            words.append(f": {_sentence(worst.line)!r}")
         reason = "".join(words)
         asking = max(events, key=lambda each: Action(each.todo or Action.NONE))
         verdict = Verdict.INCONCLUSIVE if unsettled else Verdict.UNVERIFIED
@@ -234,6 +237,13 @@ def _events(inventory: Inventory) -> Iterator[Judgement]:
             action=Action(asking.todo) if asking.todo is not None else None,
             action_source=asking.reference if asking.todo is not None else None,
         )
+
+
+def _sentence(line: str) -> str:
+    """What a driver says in a line of a log: no time, no host, and nothing of a process."""
+    match = _DRIVER.search(line)
+    said = line[match.start() :] if match is not None else line
+    return excerpt(_OF_PROCESS.split(said, maxsplit=1)[0].rstrip(" ,(["), _LINE_CHARS)
 
 
 _HOST_IN_ORDER: Final = exactly(0, "a host in order")

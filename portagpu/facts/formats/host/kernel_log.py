@@ -43,6 +43,7 @@ _STARTS: Final = (
 _NAMES: Final = (
     r"NVRM: |nvidia-nvswitch\d|nvidia-nvlink: |nvidia-peermem:? |\[drm[:\] ]|amdgpu [0-9a-f]{4}:"
     r"|drmn\d{1,2}: |pcieport [0-9a-f]{4}:|EDAC \S|(?:mce: )?(?:\{\d{1,9}\})?\[Hardware Error\]: "
+    r"|CPU \d{1,5}: Machine Check Exception: "
 )
 """How lines begin of which everything before the message was cut."""
 _IS_KERNELS: Final = (
@@ -88,12 +89,17 @@ SHAPE: Final = Shape(
 
 def matches(text: str) -> bool:
     """Whether a text has lines of the kernel's or the fabric manager's log in its beginning."""
-    return _IS_LOG.search(text[:20_000]) is not None
+    return _IS_LOG.search(_with_blanks(text[:20_000])) is not None
 
 
 def has_kernel_lines(text: str) -> bool:
     """Whether a line is the kernel's own: of another log, or of none, a judgement has read none."""
-    return _KERNELS.search(text) is not None
+    return _KERNELS.search(_with_blanks(text)) is not None
+
+
+def _with_blanks(text: str) -> str:
+    """``text`` without the tabs that some forms of paste have in the place of blanks."""
+    return text.replace("\t", " ")
 
 
 def process_codes() -> frozenset[str]:
@@ -107,6 +113,7 @@ def parse(text: str) -> Findings:
     The marks of a log without lines are findings of the kind ``UNREAD``. Raises FormatError for a
     text that has neither.
     """
+    text = _with_blanks(text)
     # a system's log may begin with many lines of programs
     if _IS_LOG.search(text) is None:
         if _HAS_NO_LINE.search(text) is None:
