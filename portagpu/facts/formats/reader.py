@@ -37,6 +37,15 @@ _SELECTED: Final = re.compile(
     r"| (?:-i|--id|-d|--device|-g|--gpu)[ =]*\w"
 )
 """In the line of a prompt: not every device of the machine is listed below."""
+_WHOLE: Final = re.compile(
+    r".*(?:\bN/A|\bYes|\b[Ee]nabled|\b[Dd]isabled|\bNone|\bActive|\bSELF|\b[Tt]rue|\b[Ff]alse|\bTRUE"
+    r"|\bFALSE|\bError|\bERR!|\blost|\bdetected|[)\]}>|]|[-+]\+|[a-z]\."
+    r"|\d ?(?:[MGKT]i?B|W|C|MHz|%|V|GT/s|[MGK][Bb]/s|Gbps))"
+    # of a legend
+    r"| *[\w#*]{1,5} += .{3,}"
+)
+"""A line that ends as a whole one does, and not in half a value: what is pasted lacks the last line
+end, and what is cut seldom ends so."""
 _CONTAINER_BANNER: Final = "Container image Copyright"
 _MAX_SHOWN: Final = 3
 _MAX_PROBLEMS: Final = 50
@@ -195,9 +204,10 @@ def _ends_in_a_line(part: TextPart) -> bool:
     shape = part.shape
     if not part.tail or shape is None or shape.tells_its_end or shape.ends is not None:
         return False
-    if not part.ends_in_a_line or shape.last is None:
+    line = part.tail[:MAX_LINE].strip()
+    if not part.ends_in_a_line:
         return True
-    return shape.last.fullmatch(part.tail[:MAX_LINE].strip()) is None
+    return (shape.last or _WHOLE).fullmatch(line) is None
 
 
 def _is_before_its_end(part: TextPart) -> bool:

@@ -61,8 +61,8 @@ def find_unlisted(
     :param counted: readings that name no GPU, by the number of their Findings and by vendor
     """
     by_vendor: dict[str, list[Listed]] = defaultdict(list)
-    for each in listed:
-        by_vendor[each.gpu.vendor].append(each)
+    for one in listed:
+        by_vendor[one.gpu.vendor].append(one)
     for vendor, gpus in by_vendor.items():
         lists = [
             (number, each)
