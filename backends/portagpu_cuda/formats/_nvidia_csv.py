@@ -252,6 +252,13 @@ QUERY_SHAPE: Final = Shape(
     ),
 )
 
+PART_SHAPE: Final = QUERY_SHAPE._replace(
+    begins=r"(?:Timestamp|Driver Version|(?:CUDA|KMD|CUDA UMD) Version|Attached GPUs) +: \S"
+    r"|GPU [0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7] *\n[A-Z][\w ()/-]{1,60}(?: :|$)",
+    weak=True,
+)
+"""A log without its banner: people begin to copy below it, or at a GPU."""
+
 
 @dataclass(slots=True)
 class _Gpu:

@@ -40,6 +40,7 @@ from portagpu_cuda.formats._nvidia import (
 )
 from portagpu_cuda.formats._nvidia_csv import (
     CSV_SHAPE,
+    PART_SHAPE,
     QUERY_SHAPE,
     is_csv,
     is_query,
@@ -182,7 +183,7 @@ def _versions(head: re.Match[str] | None) -> dict[str, str]:
 def _cells(line: str) -> list[str]:
     """The cells between the bars; what somebody wrote after a row's last bar is not one."""
     *cells, after = line.removeprefix("|").split("|")
-    if after.strip() and len(cells) < _COLUMNS:
+    if not cells or (after.strip() and len(cells) < _COLUMNS):
         cells.append(after)
     return [cell.strip() for cell in cells]
 
@@ -343,6 +344,7 @@ SHAPES: Final = (
     ROWS_SHAPE,
     QUERY_SHAPE,
     CSV_SHAPE,
+    PART_SHAPE,
     # nvidia-smi nvlink has the same lines of GPUs, and more below them
     Shape(
         r"GPU \d{1,4}: \S[^\n]{0,200} \((?:UUID|S/N): ",

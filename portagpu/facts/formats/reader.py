@@ -38,14 +38,14 @@ _SELECTED: Final = re.compile(
 )
 """In the line of a prompt: not every device of the machine is listed below."""
 _WHOLE: Final = re.compile(
-    r".*(?:\bN/A|\bYes|\b[Ee]nabled|\b[Dd]isabled|\bNone|\bActive|\bSELF|\b[Tt]rue|\b[Ff]alse|\bTRUE"
-    r"|\bFALSE|\bError|\bERR!|\blost|\bdetected|[)\]}>|]|[-+]\+|[a-z]\."
-    r"|\d ?(?:[MGKT]i?B|W|C|MHz|%|V|GT/s|[MGK][Bb]/s|Gbps))"
-    # of a legend
-    r"| *[\w#*]{1,5} += .{3,}"
+    r"[^:|,]{1,80} ?: (?:.*[ (])?(?:N/A|Yes|[Ee]nabled|[Dd]isabled|None|Active|[Tt]rue|[Ff]alse"
+    r"|TRUE|FALSE|Error|lost|detected|[a-z]+\.|"
+    r"\d[\d.]{0,12} ?(?:[MGKT]i?B|W|C|MHz|%|V|GT/s|[MGK][Bb]/s|Gbps))"
+    # of a legend, a border, an error in the place of a device
+    r"| *[\w#*]{1,5} += .{3,}|\+[-=+]{20,}\+|[Uu]nable to .{10,100}\.[0-7]: .{8,}"
 )
-"""A line that ends as a whole one does, and not in half a value: what is pasted lacks the last line
-end, and what is cut seldom ends so."""
+"""A line with a label that ends as a whole one does, and not in half a value: what is pasted lacks
+the last line end, and what is cut seldom ends so."""
 _CONTAINER_BANNER: Final = "Container image Copyright"
 _MAX_SHOWN: Final = 3
 _MAX_PROBLEMS: Final = 50

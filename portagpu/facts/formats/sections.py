@@ -37,7 +37,7 @@ _PROMPT: Final = re.compile(
     rf"|(?:PS )?[A-Z]:\\[^>]{{0,200}}> ?.{{0,500}}|[$#%>+!❯➜] ?{_TOOLS}.{{0,500}}"
     r"|[\w.:~/-]{1,60}[$#] (?=\S).{0,500}|In \[\d{0,5}\]: .{0,500}|CMD: .{0,200}"
     r"|Every \d{1,4}[.,]\d ?s: .{0,500}"
-    rf"|\$ [a-z./~(].{{0,500}}|{_BRACKET}[$#] .{{0,500}}|{_BARE_COMMAND}"
+    rf"|[$❯➜]|\$ [A-Za-z./~(].{{0,500}}|{_BRACKET}[$#] .{{0,500}}|{_BARE_COMMAND}"
 )
 _FENCE: Final = re.compile(
     r"(?:`{3,}|~{3,})[\w+ .-]{0,40}"
@@ -284,7 +284,8 @@ class _Divider:
     def _to_shape(self, at: int, line: str, seen: str, bare: str) -> None:
         current, document = self.current, self.document
         deeper = len(seen) - len(seen.lstrip()) - self.indent
-        fits = document is None and deeper >= 0 and self._continues_part(seen)
+        anywhere = current is not None and current.shape is not None and current.shape.anywhere
+        fits = document is None and (deeper >= 0 or anywhere) and self._continues_part(seen)
         if document is None and not (fits and deeper) and self.shapes.is_document(seen):
             self._open_document(at, line)
             return
@@ -299,7 +300,7 @@ class _Divider:
         elif document is not None:
             self._to_document(at, line)
         elif fits and current is not None and current.shape is not None:
-            current.lines.append(line[self.indent :])
+            current.lines.append(line[min(self.indent, self.indent + deeper) :])
             if current.shape.ends is not None and current.shape.ends.search(seen):
                 self.current = None
         elif self.in_log and self.log is not None:
@@ -309,7 +310,8 @@ class _Divider:
 
     def _continues_part(self, seen: str) -> bool:
         shape = self.current.shape if self.current is not None else None
-        return shape is not None and shape.line.match(seen[self.indent :]) is not None
+        blanks = min(self.indent, len(seen) - len(seen.lstrip()))
+        return shape is not None and shape.line.match(seen[blanks:]) is not None
 
     def _begin(self, at: int, line: str, bare: str, found: tuple[str, Shape]) -> None:
         module, shape = found

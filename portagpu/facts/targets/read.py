@@ -172,6 +172,7 @@ def _match(top: Table, sources: Mapping[str, Source]) -> Match:
     return Match(
         names=names,
         shared=shared,
+        shared_name=next(iter(table.texts("shared_names")), None),
         name=written[0] if written else None,
         any_product=any_product,
         memory_bytes=_range(table, "memory_bytes"),
