@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.checks.health.engine import health
 from portagpu.checks.health.watchdog import HealthOptions
+from portagpu.checks.recordings.replay import Recording
 from portagpu.runs.results.advice import Action, action_of
 from portagpu.runs.results.run import Verdict
 from tests.conftest import ROOT
@@ -61,7 +62,7 @@ def test_a_text_is_judged_as_an_expert_would(name: str) -> None:
     failed = [each for each in every if each.split()[0] in ("FAIL", "ERROR")]
     assert [each for each in failed if each not in wanted] == []
     if answer.get("healthy"):
-        assert not [each for each in run.results if action_of(each) > Action.MONITOR]
+        assert [said(each) for each in run.results if action_of(each) is not Action.NONE] == []
 
 
 @looped("name", [name for name, answer in TEXTS.items() if "count" in answer])
@@ -70,6 +71,13 @@ def test_the_number_of_devices_is_what_the_driver_serves(name: str) -> None:
         run = judged(FOLDER / f"{name}.txt", int(expected))
         counts = [each for each in run.results if each.id == "identity/count"]
         assert [str(each.verdict) for each in counts] == [verdict], (expected, counts[0].reason)
+
+
+@looped("name", [name for name, answer in TEXTS.items() if "products" in answer])
+def test_a_product_has_its_name_and_no_other_words_of_its_row(name: str) -> None:
+    gpus = Recording(FOLDER / f"{name}.txt").inventory().gpus
+    assert [gpu.name or "" for gpu in gpus] == TEXTS[name]["products"]
+    assert all(gpu.state.temperatures_c.get("gpu", 30.0) > 20 for gpu in gpus)
 
 
 def broken(name: str) -> bool:

@@ -205,8 +205,8 @@ FAULTS: dict[str, tuple[dict[str, Any], str, Verdict, str]] = {
         Verdict.UNVERIFIED,
         "3 °C are left",
     ),
-    "a temperature without a limit": (
-        {"limits_c": {}},
+    "a high temperature without a limit": (
+        {"limits_c": {}, "temperatures_c": {"gpu": 96.0}},
         "temperature",
         Verdict.UNVERIFIED,
         "no source states its limit",

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 VENDOR: Final = "nvidia"
 _PCI_VENDOR: Final = 0x10DE
 _MIB: Final = 1 << 20
-
+NO_HANDLE: Final = r"[Uu]nable to (?:determine|detect|get) the device handle for "
 _REASON: Final = re.compile(
     r"clocks_(?:event|throttle)_reasons(?:\.|/(?:.*/)?(?:clocks_(?:event|throttle)_reason_)?)(\w+)"
 )
@@ -148,13 +148,14 @@ def failures(values: Values, found: Reading) -> str | None:
     words = [text.strip().strip("[]") for text in values.values() if is_error(text)]
     if not words:
         return None
-    who = found.pci or found.uuid or f"number {found.index}"
+    named = found.name if found.index is None else f"number {found.index}"
+    who = found.pci or found.uuid or named
     return f"GPU {who} answers {words[0]!r} in the place of {len(words)} values"
 
 
 def lost_gpu(line: str) -> tuple[Reading, str] | None:
     """The GPU in a line like "Unable to determine the device handle for GPU3: ..."."""
-    match = re.search(r"[Uu]nable to determine the device handle for (?:GPU|gpu)(.{0,200})", line)
+    match = re.search(rf"{NO_HANDLE}(?:GPU|gpu)(.{{0,200}})", line)
     if match is None:
         return None
     where = re.search(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]", match.group(1))

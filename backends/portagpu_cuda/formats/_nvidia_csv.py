@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from portagpu.facts.formats import Shape, integer, pci_address, stated, within_device_limit
 from portagpu.facts.readings.model import Findings, FormatError, GpuState, Memory, Reading
 from portagpu_cuda.formats._nvidia import (
+    NO_HANDLE,
     VENDOR,
     failures,
     lost_gpu,
@@ -67,7 +68,7 @@ CSV_SHAPE: Final = Shape(
     # a name that only this tool has, among names alone
     rf"(?=[^\n]{{0,4000}}?(?:^|, ?|\b)(?:{_OWN.pattern}))(?:{_COLUMN}, ?)+{_COLUMN} *\n"
     rf"|(?:index|uuid|name|gpu_uuid|pci\.bus_id|timestamp)(?:, ?{_COLUMN})+ *\n",
-    re.compile(r"[^\n,]{0,200},|[Uu]nable to determine the device handle for "),
+    re.compile(rf"[^\n,]{{0,200}},|{NO_HANDLE}"),
     last=re.compile(r".*,.*"),
 )
 
@@ -247,9 +248,16 @@ QUERY_SHAPE: Final = Shape(
     rf"=+ ?{_BANNER} ?=+",
     re.compile(
         rf"=+ ?{_BANNER}|\s+\S|{_GPU.pattern}"
-        r"|[A-Z][\w ()/-]{1,60}? :(?: |$)|[Uu]nable to determine the device handle for "
+        rf"|[A-Z][\w ()/-]{{1,60}}? :(?: |$)|{NO_HANDLE}"
     ),
 )
+
+PART_SHAPE: Final = QUERY_SHAPE._replace(
+    begins=r"(?:Timestamp|Driver Version|(?:CUDA|KMD|CUDA UMD) Version|Attached GPUs) +: \S"
+    r"|GPU [0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7] *\n[A-Z][\w ()/-]{1,60}(?: :|$)",
+    weak=True,
+)
+"""A log without its banner: people begin to copy below it, or at a GPU."""
 
 
 @dataclass(slots=True)

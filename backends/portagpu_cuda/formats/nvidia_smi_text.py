@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
+from portagpu.base.text import excerpt
 from portagpu.facts.formats import (
     Shape,
     integer,
@@ -29,9 +30,17 @@ from portagpu.facts.readings.model import (
     Reading,
     without_none,
 )
-from portagpu_cuda.formats._nvidia import VENDOR, lost_gpu, memory_bytes, unmasked_uuid, yes_or_no
+from portagpu_cuda.formats._nvidia import (
+    NO_HANDLE,
+    VENDOR,
+    lost_gpu,
+    memory_bytes,
+    unmasked_uuid,
+    yes_or_no,
+)
 from portagpu_cuda.formats._nvidia_csv import (
     CSV_SHAPE,
+    PART_SHAPE,
     QUERY_SHAPE,
     is_csv,
     is_query,
@@ -43,10 +52,14 @@ _HEAD: Final = re.compile(
     r"\| NVIDIA-SMI +(\S+) +(?:Driver|KMD) Version: +(\S+)(?: +CUDA (?:UMD )?Version: +(\S+))?"
 )
 _TIME: Final = re.compile(r"[A-Z][a-z]{2} [A-Z][a-z]{2} +\d{1,2} [\d:]{8} \d{4}")
-_FIRST: Final = re.compile(r"(\d{1,4})\.? +(\S.*)")
-_FLAGS: Final = frozenset({"On", "Off", "N/A", "ERR!"})
+_FIRST: Final = re.compile(r"(\d{1,10})\.? +(\S.*)")
+_FLAGS: Final = frozenset({"On", "Off", "N/A", "ERR!", "WDDM", "TCC", "MCDM"})
+"""Of the column after a name: the persistence mode; of Windows the driver's model."""
+_LIKE_A_GPU: Final = re.compile(r"\| +\d{1,4}\.? +[^\W\d]")
+_VGPU_TITLE: Final = re.compile(r"\| +vGPU ID +Name +\|")
 _PROCESS: Final = re.compile(r"\| +(\d{1,4})\.? +(?:(?:\S+ +){2})?(\d{1,10}) +\S")
 _CUT: Final = "..."
+_COLUMNS: Final = 3
 _MEASURES: Final = (True, False, True)
 """Of a GPU's second line: what it does now, its memory, how busy it is."""
 _BORDER: Final = re.compile(r"\+[-=+]+\+")
@@ -54,11 +67,20 @@ _DIVIDER: Final = re.compile(r"\|[-+]+\|")
 
 TABLE_SHAPE: Final = Shape(
     r"\| NVIDIA-SMI +\S",
-    re.compile(
-        rf"\s*(?:\|(?! AMD-SMI )|\+|{_TIME.pattern}|[Uu]nable to determine the device handle for )"
-    ),
+    re.compile(rf"\s*(?:\|(?! AMD-SMI )|\+|{_TIME.pattern}|{NO_HANDLE})"),
     tells_its_end=True,
 )
+_GPU_ROW: Final = (
+    r"\| +\d{1,4}\.?  +\S[^|]{1,60}\| +[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7] +"
+    r"(?:On|Off|N/A) *\|[^|]{4,40}\|"
+)
+_SECOND_ROW: Final = (
+    r"\| *(?:N/A|\d{1,3}%|ERR!) +(?:\d{1,3}C|N/A|ERR!) +(?:P\d{1,2}|N/A|ERR!) +[^|]{3,40}\|"
+    r"[^|]{0,30}\bMi?B / [^|]{1,30}\|[^|]{1,40}\|"
+)
+_ANY_ROW: Final = re.compile(rf"\s*(?:{_GPU_ROW}|{_SECOND_ROW})")
+ROWS_SHAPE: Final = TABLE_SHAPE._replace(begins=f"{_GPU_ROW}|{_SECOND_ROW}", weak=True)
+"""The table without its head, as people cut it."""
 
 
 @dataclass(slots=True)
@@ -69,11 +91,13 @@ class _Row:
     lines: list[list[str]]
     parts: list[GpuPart] = field(default_factory=list)
     processes: int | None = None
+    virtual: int = 0
+    """Virtual GPUs of it that guests have."""
 
 
 def is_table(text: str) -> bool:
-    """Whether the table's head line stands in ``text``."""
-    return _HEAD.search(text) is not None
+    """Whether the table's head line, or a row of a GPU, stands in ``text``."""
+    return _HEAD.search(text) is not None or any(map(_ANY_ROW.match, text.splitlines()))
 
 
 def parse_table(text: str) -> Findings:
@@ -85,11 +109,13 @@ def parse_table(text: str) -> Findings:
     current: _Row | None = None
     gone: list[tuple[Reading, str]] = []
     problems: list[str] = []
-    closed = False
+    closed = last_is_border = False
+    unread: list[str] = []
     borders = 0
     for line in map(str.strip, text.splitlines()):
-        is_border = _BORDER.fullmatch(line) is not None
+        is_border = _BORDER.match(line) is not None
         if line:
+            last_is_border = is_border
             borders = 2 if _DIVIDER.fullmatch(line) else borders + 1 if is_border else 0
         # of the list of processes portagpu record keeps the borders alone, below the last GPU's
         closed |= is_border and (section == "processes" or (borders > 2 and bool(rows)))
@@ -97,7 +123,7 @@ def parse_table(text: str) -> Findings:
             if head is not None:
                 problems.append("the text holds several tables; this is the last")
             head, section, rows, current, gone = match, "gpus", {}, None, []
-            closed = False
+            closed, unread = False, []
         elif (clock := _TIME.match(line)) is not None:
             time = clock.group()
         elif (missing := lost_gpu(line)) is not None:
@@ -110,15 +136,31 @@ def parse_table(text: str) -> Findings:
                 row.processes = 0
         elif not line.startswith("|"):
             current = None if line.startswith("+") else current
+        elif section == "gpus" and _VGPU_TITLE.match(line):
+            section = "vgpus"
+        elif section == "vgpus":
+            current = _vgpu_line(line, rows, current)
         elif section == "gpus":
-            current = _gpu_line(line, rows, current)
+            before, current = current, _gpu_line(line, rows, current)
+            alone = current is None and _ANY_ROW.match(line) is not None
+            if alone or (current is before and _LIKE_A_GPU.match(line) is not None):
+                unread.append(line)
         elif section == "mig":
             _mig_line(line, rows)
         else:
             _process_line(line, rows)
+    if section == "vgpus":
+        closed = closed or last_is_border
     broken = not closed
     if broken:
         problems.append("the table breaks off: the list of processes and its border are not in it")
+    if head is None:
+        broken = True
+        problems.append("the table's head is not in it, nor what may have stood below the head")
+    if unread:
+        broken = True
+        shown = excerpt(unread[0], 60)
+        problems.append(f"{len(unread)} row(s) that look like a GPU are not read: {shown!r}")
     readings = within_device_limit(map(_reading, rows.values()), KIND)
     problems += [sentence for row in rows.values() if (sentence := _failure(row)) is not None]
     return Findings(
@@ -128,7 +170,7 @@ def parse_table(text: str) -> Findings:
         taken=time,
         problems=(*dict.fromkeys(problems), *(problem for _, problem in gone)),
         breaks_off=broken,
-        complete=head is not None and not broken,
+        complete=head is not None and not broken and section != "vgpus",
     )
 
 
@@ -139,12 +181,16 @@ def _versions(head: re.Match[str] | None) -> dict[str, str]:
 
 
 def _cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.strip("|").split("|")]
+    """The cells between the bars; what somebody wrote after a row's last bar is not one."""
+    *cells, after = line.removeprefix("|").split("|")
+    if not cells or (after.strip() and len(cells) < _COLUMNS):
+        cells.append(after)
+    return [cell.strip() for cell in cells]
 
 
 def _gpu_line(line: str, rows: dict[int, _Row], current: _Row | None) -> _Row | None:
     cells = _cells(line)
-    if len(cells) != 3:
+    if len(cells) != _COLUMNS:
         return None
     match = _FIRST.fullmatch(cells[0])
     # the second line's first cell may begin with a number as well: the fan's "30%" does not
@@ -153,6 +199,20 @@ def _gpu_line(line: str, rows: dict[int, _Row], current: _Row | None) -> _Row | 
         rows[current.index] = current
     elif current is not None and len(current.lines) < 3:
         current.lines.append(cells)
+    return current
+
+
+def _vgpu_line(line: str, rows: dict[int, _Row], current: _Row | None) -> _Row | None:
+    """A row of ``nvidia-smi vgpu``: a GPU's, or below it one of a virtual GPU."""
+    cells = _cells(line)
+    match = _FIRST.fullmatch(cells[0]) if len(cells) == _COLUMNS else None
+    if match is None:
+        return current
+    if _is_address(cells[1]):
+        current = _Row(int(match.group(1)), [[match.group(2), cells[1], ""], ["", "", cells[2]]])
+        rows[current.index] = current
+    elif current is not None:
+        current.virtual += 1
     return current
 
 
@@ -233,7 +293,8 @@ def _reading(row: _Row) -> Reading:
             processes=row.processes,
             error=_error_word(second),
         ),
-        extra={"name begins with": name.removesuffix(_CUT)} if cut and name else {},
+        extra=({"name begins with": name.removesuffix(_CUT)} if cut and name else {})
+        | ({"vgpus": str(row.virtual)} if row.virtual else {}),
     )
 
 
@@ -277,25 +338,35 @@ _VERSIONS: Final = r"(?:NVIDIA-SMI|NVML|DRIVER|CUDA|KMD|CUDA UMD) [Vv]ersion +: 
 _NONE: Final = re.compile(
     r"No devices were found|(?:NVIDIA-SMI has failed because|Failed to initialize NVML:) .{0,200}"
 )
-_NO_HANDLE: Final = r"[Uu]nable to determine the device handle for "
 
 SHAPES: Final = (
     TABLE_SHAPE,
+    ROWS_SHAPE,
     QUERY_SHAPE,
     CSV_SHAPE,
+    PART_SHAPE,
     # nvidia-smi nvlink has the same lines of GPUs, and more below them
     Shape(
         r"GPU \d{1,4}: \S[^\n]{0,200} \((?:UUID|S/N): ",
         re.compile(
             r"\s*(?:GPU \d|MIG \S+ +Device |Link \d|NVML: |Unable to |Nvlink |Device does not|"
-            rf"{_NO_HANDLE})"
+            rf"{NO_HANDLE})"
         ),
         # a line of a list ends with the bracket after the UUID, one of a link with its speed
-        last=re.compile(r".{1,400}\([^()]{1,120}\)|Link \d{1,3}: (?:[\d.]{1,9} GB/s|<inactive>)"),
+        last=re.compile(
+            rf".{{1,400}}\([^()]{{1,120}}\)|{NO_HANDLE}.*\.[0-7].*"
+            r"|Link \d{1,3}: (?:[\d.]{1,9} GB/s|<inactive>)"
+        ),
         device=re.compile(r"GPU \d{1,4}:"),
     ),
     Shape(_VERSIONS, re.compile(_VERSIONS), weak=True, tells_its_end=True),
-    Shape(f"{_NONE.pattern}|{_NO_HANDLE}", re.compile(f"{_NONE.pattern}|{_NO_HANDLE}"), weak=True),
+    Shape(
+        f"{_NONE.pattern}|{NO_HANDLE}",
+        re.compile(f"{_NONE.pattern}|{NO_HANDLE}"),
+        weak=True,
+        # each is a sentence, and what it says stands before its end
+        last=re.compile(rf"{_NONE.pattern}|{NO_HANDLE}.*\.[0-7].*"),
+    ),
 )
 
 
@@ -344,6 +415,7 @@ def _parse_list(text: str) -> Findings:
             gpus[-1][1].append(GpuPart(index=int(index), uuid=unmasked_uuid(uuid), profile=profile))
         elif (missing := lost_gpu(line)) is not None:
             gone.append(missing)
+    numbers = [match.group(1) for match, _ in gpus]
     return Findings(
         kind=LIST,
         readings=(
@@ -354,7 +426,8 @@ def _parse_list(text: str) -> Findings:
             *(one for one, _ in gone),
         ),
         problems=tuple(problem for _, problem in gone),
-        complete=False,
+        # lists of several containers or machines have the same numbers, and none is of all GPUs
+        complete=False if len(set(numbers)) == len(numbers) else None,
     )
 
 

@@ -168,9 +168,10 @@ def _link(a: End, b: End, word: str, of_access: bool) -> Link | None:
 
 def _reading(label: str, words: list[str], affinities: int) -> list[Reading]:
     gpu = _GPU.fullmatch(label)
-    if gpu is None or not words or not affinities:
+    if gpu is None:
         return []
-    cpus = words[0] if _CPUS.fullmatch(words[0]) else None
+    words = words if affinities else []
+    cpus = words[0] if words and _CPUS.fullmatch(words[0]) else None
     node = words[1] if affinities > 1 and len(words) > 1 else ""
     own = stated(words[2]) if affinities > 1 and len(words) > 2 else None
     extra = {"cpu affinity": cpus, "numa affinity": stated(node), "gpu numa id": own}

@@ -37,6 +37,15 @@ _SELECTED: Final = re.compile(
     r"| (?:-i|--id|-d|--device|-g|--gpu)[ =]*\w"
 )
 """In the line of a prompt: not every device of the machine is listed below."""
+_WHOLE: Final = re.compile(
+    r"[^:|,]{1,80} ?: (?:.*[ (])?(?:N/A|Yes|[Ee]nabled|[Dd]isabled|None|Active|[Tt]rue|[Ff]alse"
+    r"|TRUE|FALSE|Error|lost|detected|[a-z]+\.|"
+    r"\d[\d.]{0,12} ?(?:[MGKT]i?B|W|C|MHz|%|V|GT/s|[MGK][Bb]/s|Gbps))"
+    # of a legend, a border, an error in the place of a device
+    r"| *[\w#*]{1,5} += .{3,}|\+[-=+]{20,}\+|[Uu]nable to .{10,100}\.[0-7]: .{8,}"
+)
+"""A line with a label that ends as a whole one does, and not in half a value: what is pasted lacks
+the last line end, and what is cut seldom ends so."""
 _CONTAINER_BANNER: Final = "Container image Copyright"
 _MAX_SHOWN: Final = 3
 _MAX_PROBLEMS: Final = 50
@@ -195,9 +204,10 @@ def _ends_in_a_line(part: TextPart) -> bool:
     shape = part.shape
     if not part.tail or shape is None or shape.tells_its_end or shape.ends is not None:
         return False
-    if not part.ends_in_a_line or shape.last is None:
+    line = part.tail[:MAX_LINE].strip()
+    if not part.ends_in_a_line:
         return True
-    return shape.last.fullmatch(part.tail[:MAX_LINE].strip()) is None
+    return (shape.last or _WHOLE).fullmatch(line) is None
 
 
 def _is_before_its_end(part: TextPart) -> bool:

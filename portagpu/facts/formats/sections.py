@@ -22,12 +22,22 @@ _TOOLS: Final = (
     r"(?:nvidia-|rocm|amd|lspci|dmesg|journalctl|lstopo|cat |grep |sudo |srun |docker |kubectl |"
     r"watch |ssh |head |tail |echo |uname|lsmod|modinfo|lscpu|free|numactl|python|exit|ls\b|cd )"
 )
+_BARE_COMMAND: Final = (
+    r"(?:sudo )?(?:/?(?:[\w.-]{1,40}/){1,8})?"
+    r"(?:nvidia-[a-z]{2,12}|rocm[a-z-]{0,10}|amd-?smi|lspci|dmesg|ibstat|dcgmi)(?:\.exe)?"
+    r"(?: +-{1,2}[\w=,.:*-]{1,60}| +[a-z]{1,20}(?![\w:])| +\d{1,4}(?![\w:.]))*(?: *\|.{0,200})?"
+)
+"""A command without a prompt, as it is left above its output."""
+_BRACKET: Final = r"\[[\w.-]{1,64} [~/\w][\w./~-]{0,80}\]"
+"""Of the prompt of Red Hat's distributions for root, without a user's name."""
+_BRACKET_PROMPT: Final = re.compile(rf"{_BRACKET}[$#] ")
 _PROMPT: Final = re.compile(
     r"(?:\([\w.-]{1,40}\) ?){0,3}\[?[\w.-]{1,64}@[\w.-]{1,64}[: ][^$#%>|]{0,200}[$#%>]"
     r"(?: .{0,500})?"
     rf"|(?:PS )?[A-Z]:\\[^>]{{0,200}}> ?.{{0,500}}|[$#%>+!❯➜] ?{_TOOLS}.{{0,500}}"
     r"|[\w.:~/-]{1,60}[$#] (?=\S).{0,500}|In \[\d{0,5}\]: .{0,500}|CMD: .{0,200}"
     r"|Every \d{1,4}[.,]\d ?s: .{0,500}"
+    rf"|[$❯➜]|\$ [A-Za-z./~(].{{0,500}}|{_BRACKET}[$#] .{{0,500}}|{_BARE_COMMAND}"
 )
 _FENCE: Final = re.compile(
     r"(?:`{3,}|~{3,})[\w+ .-]{0,40}"
@@ -217,7 +227,9 @@ class _Divider:
         if _FENCE.fullmatch(bare) and (self.document is None or bare[0] != "<"):
             self._close("")
             return True
-        if bare[0] in '|{<"' or (bare[0] == "[" and "@" not in bare[:80]):
+        if bare[0] in '|{<"' or (
+            bare[0] == "[" and "@" not in bare[:80] and _BRACKET_PROMPT.match(bare) is None
+        ):
             return False
         if _PROMPT.fullmatch(bare[:600]) is None or (
             bare[0] == "#" and self._continues_part(line[:MAX_LINE])
@@ -276,7 +288,8 @@ class _Divider:
     def _to_shape(self, at: int, line: str, seen: str, bare: str) -> None:
         current, document = self.current, self.document
         deeper = len(seen) - len(seen.lstrip()) - self.indent
-        fits = document is None and deeper >= 0 and self._continues_part(seen)
+        anywhere = current is not None and current.shape is not None and current.shape.anywhere
+        fits = document is None and (deeper >= 0 or anywhere) and self._continues_part(seen)
         if document is None and not (fits and deeper) and self.shapes.is_document(seen):
             self._open_document(at, line)
             return
@@ -291,7 +304,7 @@ class _Divider:
         elif document is not None:
             self._to_document(at, line)
         elif fits and current is not None and current.shape is not None:
-            current.lines.append(line[self.indent :])
+            current.lines.append(line[min(self.indent, self.indent + deeper) :])
             if current.shape.ends is not None and current.shape.ends.search(seen):
                 self.current = None
         elif self.log is not None and (self.in_log or self._continues_log(at, seen)):
@@ -306,7 +319,8 @@ class _Divider:
 
     def _continues_part(self, seen: str) -> bool:
         shape = self.current.shape if self.current is not None else None
-        return shape is not None and shape.line.match(seen[self.indent :]) is not None
+        blanks = min(self.indent, len(seen) - len(seen.lstrip()))
+        return shape is not None and shape.line.match(seen[blanks:]) is not None
 
     def _begin(self, at: int, line: str, bare: str, found: tuple[str, Shape]) -> None:
         module, shape = found

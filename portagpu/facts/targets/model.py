@@ -189,14 +189,16 @@ class Match:
 
     ``names`` are normalised product names, compared for equality. ``name`` is the first of them as
     the file writes it. Another product prints the names in ``shared`` too, so that only its units
-    identify it. ``memory_bytes`` and ``unit_count`` are inclusive ranges. A device outside them is
-    something else: a partition, a slice, or another product of the same name. ``pci_ids`` are PCI
-    device ids of this product alone: "74a1", or "744c:c8" with a revision.
+    identify it; ``shared_name`` is the first of those as the file writes it. ``memory_bytes`` and
+    ``unit_count`` are inclusive ranges. A device outside them is something else: a partition, a
+    slice, or another product of the same name. ``pci_ids`` are PCI device ids of this product
+    alone: "74a1", or "744c:c8" with a revision.
     """
 
     names: frozenset[str] = frozenset()
     name: str | None = None
     shared: frozenset[str] = frozenset()
+    shared_name: str | None = None
     any_product: bool = False
     memory_bytes: tuple[int, int] | None = None
     unit_count: tuple[int, int] | None = None

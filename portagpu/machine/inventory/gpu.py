@@ -196,7 +196,8 @@ def _look_up(
     except TargetError:
         target = None
     if target is not None:
-        return target.match.name, target.arch.name
+        # an id says no more than a name that several products print: their units decide
+        return target.match.shared_name or target.match.name, target.arch.name
 
     def text(path: str) -> str:
         if path not in texts:

@@ -76,7 +76,10 @@ def join(findings: Sequence[Findings]) -> Inventory:
         if "driver" in each.versions and not each.readings
     }
     gpus = [_gpu(group, findings, unplaced) for group in groups]
-    listed = [Listed(gpu, group.readings) for gpu, group in zip(gpus, groups, strict=True)]
+    listed = [
+        Listed(gpu, group.readings, frozenset(number for number, _ in group.readings))
+        for gpu, group in zip(gpus, groups, strict=True)
+    ]
     return Inventory(
         gpus=tuple(sorted(gpus, key=lambda gpu: (gpu.pci is None, gpu.pci or ""))),
         links=tuple(link for each in findings for link in each.links),

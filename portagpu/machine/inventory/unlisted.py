@@ -38,13 +38,11 @@ class Counted(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """A GPU with its readings, each with the number of its Findings."""
+    """A GPU with its readings, each with the number of its Findings, and these ``numbers``."""
 
     gpu: Gpu
     readings: Sequence[tuple[int, Reading]]
-
-    def numbers(self) -> set[int]:
-        return {number for number, _ in self.readings}
+    numbers: frozenset[int]
 
     def named_by(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(r.source for _, r in self.readings if r.source != PCI_ID))
@@ -61,8 +59,8 @@ def find_unlisted(
     :param counted: readings that name no GPU, by the number of their Findings and by vendor
     """
     by_vendor: dict[str, list[Listed]] = defaultdict(list)
-    for each in listed:
-        by_vendor[each.gpu.vendor].append(each)
+    for one in listed:
+        by_vendor[one.gpu.vendor].append(one)
     for vendor, gpus in by_vendor.items():
         lists = [
             (number, each)
@@ -74,22 +72,24 @@ def find_unlisted(
         seen: set[int] = set()
         for number, each in lists:
             present = _physical(gpus, number)
+            own = set(map(id, present))
             for one in gpus:
-                if one not in present and id(one) not in seen:
+                if id(one) not in own and id(one) not in seen:
                     seen.add(id(one))
                     yield _excused(one, each)
             nameless = counted.get((number, vendor))
             if nameless is not None:
-                have = sum(number in one.numbers() for one in present) - nameless.shared
+                have = sum(number in one.numbers for one in present) - nameless.shared
                 fewer = len(present) - have - nameless.readings
                 yield from _fewer(vendor, present, each, fewer)
                 continue
-            absent = [one for one in present if number not in one.numbers()]
+            absent = [one for one in present if number not in one.numbers]
             if not each.complete:
                 others = {n for n, _ in lists}
-                absent = [one for one in absent if not others & one.numbers()]
-            having = [one for one in present if number in one.numbers()]
-            same = sum(any(_may_be_one(one, other) for one in absent) for other in having)
+                absent = [one for one in absent if not others & one.numbers]
+            having = [one for one in present if number in one.numbers]
+            names = {_named_by(one) for one in absent}
+            same = sum(any(map(_named_by(other).isdisjoint, names)) for other in having)
             if same:
                 yield from _fewer(vendor, absent, each, len(absent) - same)
                 continue
@@ -97,7 +97,7 @@ def find_unlisted(
             for one in absent:
                 if id(one) not in seen:
                     seen.add(id(one))
-                    yield _missing(one, having, each, again=bool(again & one.numbers()))
+                    yield _missing(one, having, each, again=bool(again & one.numbers))
 
 
 def unpaired(listed: Sequence[Listed]) -> int:
@@ -111,24 +111,24 @@ def unpaired(listed: Sequence[Listed]) -> int:
     return found
 
 
-def _may_be_one(one: Listed, other: Listed) -> bool:
-    """Whether two are named by different things, so that they may be the same GPU."""
-    pairs = ((one.gpu.pci, other.gpu.pci), (one.gpu.uuid, other.gpu.uuid))
-    return not any(None not in pair for pair in pairs)
+def _named_by(one: Listed) -> frozenset[str]:
+    """What names the GPU: two that have no such name in common may be the same GPU."""
+    pairs = (("address", one.gpu.pci), ("UUID", one.gpu.uuid))
+    return frozenset(what for what, name in pairs if name is not None)
 
 
 def _physical(gpus: Sequence[Listed], number: int) -> list[Listed]:
     """Those of ``gpus`` that are GPUs of this machine's driver: no guest's and no virtual ones."""
-    have = {_bus(each.gpu) for each in gpus if number in each.numbers()}
+    have = {_bus(each.gpu) for each in gpus if number in each.numbers}
     virtual = {
         _bus(each.gpu)
         for each in gpus
-        if number not in each.numbers() and not (each.gpu.pci or ".0").endswith(".0")
+        if number not in each.numbers and not (each.gpu.pci or ".0").endswith(".0")
     } & have
     return [
         each
         for each in gpus
-        if number in each.numbers()
+        if number in each.numbers
         or not (
             _PASSED_THROUGH.fullmatch(each.gpu.driver or "")
             or (each.gpu.pci is not None and _bus(each.gpu) in virtual)

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from portagpu.machine.inventory.gpu import Gpu
 
 _TABLE: Final = Path(__file__).resolve().parent / "health.toml"
+_UNUSUAL_C: Final = 95.0
+"""A temperature that is reported though no source states its limit: this project's."""
 _NEAR_C: Final = 5.0
 """Temperatures this many degrees below a limit are reported: this project's own choice."""
 _WATT: Final = 1.0
@@ -272,7 +274,9 @@ def temperature(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgeme
     order = (Verdict.FAIL, Verdict.UNVERIFIED, Verdict.PASS)
     worst = min(found, key=lambda seen: order.index(seen.verdict), default=None)
     if worst is None and gpu.state.temperatures_c:
-        name, value = next(iter(gpu.state.temperatures_c.items()))
+        name, value = max(gpu.state.temperatures_c.items(), key=lambda pair: pair[1])
+        if value < _UNUSUAL_C:
+            return None
         reason = f"{name} is at {value:g} °C, and no source states its limit"
         return Judgement(Verdict.UNVERIFIED, reason, value, "°C")
     return worst

@@ -62,6 +62,9 @@ class Majority(NamedTuple):
     decided: bool
 
 
+_PRODUCT: Final = "product"
+
+
 def majority(
     values: Sequence[Hashable], same: Callable[[Any, Any], bool] = operator.eq
 ) -> Majority:
@@ -256,7 +259,7 @@ def judge_peer_consistency(gpus: Sequence[Gpu]) -> Iterator[Judgement]:
     for gpu in gpus:
         vendors.setdefault(gpu.vendor, []).append(gpu)
         products.setdefault(product_key(gpu), []).append(gpu)
-    name = _Trait("product", lambda gpu: gpu.name, Verdict.UNVERIFIED)
+    name = _Trait(_PRODUCT, lambda gpu: gpu.name, Verdict.UNVERIFIED)
     for group in vendors.values():
         found += _differences(name, group, compared)
     for group in products.values():
@@ -287,6 +290,9 @@ def _differences(trait: _Trait, gpus: Sequence[Gpu], compared: list[str]) -> Ite
     if count == len(stated):
         return
     if not decided:
+        if trait.what == _PRODUCT:
+            # two cards in one desktop are no fault: nobody said that they have to be one product
+            return
         (one, has), (other, differs) = (
             stated[0],
             next(each for each in stated if not trait.agrees(stated[0][1], each[1])),

@@ -427,6 +427,12 @@ def _same_kind(context: Context) -> Result:
         odd += [(each, first.name, peers) for each, value in stated if value != usual]
     if odd:
         device, other, peers = odd[0]
+        if peers is None and _may_be_two_products(devices, other, device):
+            reason = (
+                f"{other} is {_description_of(devices, other)} and {device.name} "
+                f"{_description(device.facts)}: nobody said that they have to be one product"
+            )
+            return context.result("alike", Verdict.SKIP, reason)
         if peers is None:
             reason = (
                 f"{other} is {_description_of(devices, other)} and {device.name} "
@@ -460,6 +466,12 @@ def _same_kind(context: Context) -> Result:
         unit="1",
         expected=exactly(0, "devices unlike their peers"),
     )
+
+
+def _may_be_two_products(devices: Sequence[CheckedDevice], name: str, other: CheckedDevice) -> bool:
+    """Whether no product's name says that both devices are the same."""
+    product = next(each.facts["product"] for each in devices if each.name == name)
+    return product is None or product != other.facts["product"]
 
 
 def _compared_traits(

@@ -43,6 +43,7 @@ SHAPES: Final = (
     Shape(
         rf"{_ADDRESS} [^\[\]\n]{{1,80}}\[[0-9a-f]{{4}}\]: |{_BEGINS_WITHOUT_IDS}",
         re.compile(rf"\s+\S|{_ADDRESS} "),
+        last=re.compile(rf"{_ADDRESS} .*\(rev [0-9a-f]{{2}}\)"),
     ),
 )
 _SUBSYSTEM: Final = re.compile(r"\sSubsystem: .{0,400}?\[[0-9a-f]{4}:([0-9a-f]{4})\]")

@@ -9,7 +9,7 @@ do.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Final
 
@@ -31,6 +31,7 @@ KIND: Final = "NCCL topology XML"
 ROOT: Final = "system"
 SINGLE: Final = True
 _FABRICS: Final = ("nvlink", "xgmi", "c2c")
+_OF_NEIGHBOURS: Final = _FABRICS[1]
 _INFINIBAND: Final = 0x0207
 _CPU_WITH_NVLINKS: Final = 0x068001
 
@@ -61,7 +62,7 @@ def parse(text: str) -> Findings:
     return Findings(
         kind=KIND,
         readings=tuple(walk.readings),
-        links=tuple(walk.links),
+        links=tuple(walk.without_neighbour_counts()),
         versions={"system": version} if (version := stated(root.get("version"))) else {},
         problems=tuple(walk.problems),
         breaks_off=bool(problems),
@@ -143,6 +144,20 @@ class _Walk:
             )
             return
         self.links.append(_fabric(link, end, count))
+
+    def without_neighbour_counts(self) -> list[Link]:
+        """The links; of a fabric that has 1 everywhere, without counts.
+
+        Older models of RCCL write count="1" for each neighbour (tools/topo_expl/models), and newer
+        ones how many links lead there.
+        """
+        counts = {link.count for link in self.links if link.kind == _OF_NEIGHBOURS}
+        if counts != {1}:
+            return self.links
+        return [
+            replace(link, count=None) if link.kind == _OF_NEIGHBOURS else link
+            for link in self.links
+        ]
 
 
 def _cpu_list(mask: str | None) -> str | None:
