@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
+import portagpu
 from portagpu import cli
 from portagpu.base.files import write_atomic
 from portagpu.checks.health import engine, watchdog
@@ -140,7 +141,8 @@ class Calls:
             # the child that a hanging driver may be left with changes nothing of a recording
             mock.patch.object(watchdog, "health_within", engine.health),
         ):
-            os.environ.pop("PORTAGPU_BACKEND", None)
+            for name in ("PORTAGPU_BACKEND", "PYTHONPATH"):
+                os.environ.pop(name, None)
             code = cli.main(given)
         yield self.neutral(f"$ portagpu {' '.join(map(str, words))}  [{code}]")
         for prefix, text in (("", out.text()), ("! ", errors.text())):
@@ -159,7 +161,8 @@ class Calls:
     def neutral(self, text: str) -> str:
         """Without this machine's paths and this moment."""
         text = text.replace(f"{self._folder}/", "").replace(str(self._folder), ".")
-        text = text.replace(f"{ROOT}/", "").replace(str(ROOT), "CHECKOUT")
+        for place in (ROOT, Path(portagpu.__file__).parents[1]):
+            text = text.replace(f"{place}/", "").replace(str(place), "CHECKOUT")
         return _RUN_ID.sub("RUN", text)
 
 
@@ -202,10 +205,11 @@ def answer_of(function: Callable[..., Any], *arguments: Any, **named: Any) -> An
 
 def goldens() -> Mapping[str, Golden]:
     """Every file by its name."""
+    from tests.support.golden_checks import CHECKS
     from tests.support.golden_numbers import NUMBERS
     from tests.support.golden_verbs import VERBS
 
-    return {**VERBS, **NUMBERS}
+    return {**VERBS, **CHECKS, **NUMBERS}
 
 
 def golden_text(name: str, folder: Path) -> str:
