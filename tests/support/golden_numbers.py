@@ -31,7 +31,8 @@ def _each(function: Callable[..., Any], *values: Iterable[Any]) -> Iterator[tupl
         yield tuple(ascii(each) for each in given), answer_of(function, *given)
 
 
-def _lines(function: Callable[..., Any], *values: Iterable[Any]) -> Iterator[str]:
+def lines_of(function: Callable[..., Any], *values: Iterable[Any]) -> Iterator[str]:
+    """The name of a function, and its answer for each combination of arguments."""
     return function_lines(f"{function.__module__}.{function.__name__}", _each(function, *values))
 
 
@@ -50,11 +51,11 @@ def _words(_: Path) -> Iterator[str]:
     from portagpu.suites.screen import statistics
 
     unit = ("GB/s", "B", "s", "us", "ms", "%", "TFLOP/s", "W", None, "GiB", "apples")
-    yield from _lines(units.worse_side, [each or "" for each in unit])
-    yield from _lines(units.number, _VALUES, (2, 4))
-    yield from _lines(units.quantity, _VALUES, unit[:8])
-    yield from _lines(units.to_base, (0.5, 2048), [each or "" for each in unit])
-    yield from _lines(units.size, (None, *_VALUES, 1536, 1 << 40))
+    yield from lines_of(units.worse_side, [each or "" for each in unit])
+    yield from lines_of(units.number, _VALUES, (2, 4))
+    yield from lines_of(units.quantity, _VALUES, unit[:8])
+    yield from lines_of(units.to_base, (0.5, 2048), [each or "" for each in unit])
+    yield from lines_of(units.size, (None, *_VALUES, 1536, 1 << 40))
     sizes = (
         "1",
         "1K",
@@ -71,20 +72,20 @@ def _words(_: Path) -> Iterator[str]:
         "1.3",
         "1KB",
     )
-    yield from _lines(units.parse_size, sizes)
-    yield from _lines(units.count, (None, 0, 1, 2, 1234567), ("rank", "match"), (None, "matches"))
-    yield from _lines(
+    yield from lines_of(units.parse_size, sizes)
+    yield from lines_of(units.count, (None, 0, 1, 2, 1234567), ("rank", "match"), (None, "matches"))
+    yield from lines_of(
         units.duration,
         (0, 1e-7, 0.00095, 0.001, 0.5, 0.9996, 1, 59.94, 59.96, 60, 61, 3599.6, 3600, 86399, 1e6),
     )
     for function in (text.printable, text.printable_lines, text.escaped, text.one_line):
-        yield from _lines(function, _TEXTS)
-    yield from _lines(text.excerpt, _TEXTS, (5, 200))
-    yield from _lines(text.shortened, _TEXTS, (5, 120))
+        yield from lines_of(function, _TEXTS)
+    yield from lines_of(text.excerpt, _TEXTS, (5, 200))
+    yield from lines_of(text.shortened, _TEXTS, (5, 120))
     known = ("all_reduce", "all_gather", "broadcast", "reduce")
-    yield from _lines(text.did_you_mean, ("all_reduc", "redduce", "xyz", ""), (known,), ("no",))
+    yield from lines_of(text.did_you_mean, ("all_reduc", "redduce", "xyz", ""), (known,), ("no",))
     ranks = ([], [0], [0, 1], [0, 1, 2], [0, 2], [5, 3, 4, 1], [1, 2, 4, 5, 6, 9])
-    yield from _lines(text.ranks_in_words, ranks)
+    yield from lines_of(text.ranks_in_words, ranks)
     samples = (
         [1.0],
         [1.0, 2.0],
@@ -93,10 +94,10 @@ def _words(_: Path) -> Iterator[str]:
         [float(n * n) for n in range(9)],
     )
     for each in (stats.mad, stats.summarise, stats.median_interval):
-        yield from _lines(each, [*samples, []])
-    yield from _lines(statistics.excluded_rate, (0, 2, 3, 4, 1000))
-    yield from _lines(statistics.judged_in_words, (0, 2, 3, 65536), (0, 131072))
-    yield from _lines(statistics.recurrence_in_words, (0, 1, 2), (0, 1, 2, 100))
+        yield from lines_of(each, [*samples, []])
+    yield from lines_of(statistics.excluded_rate, (0, 2, 3, 4, 1000))
+    yield from lines_of(statistics.judged_in_words, (0, 2, 3, 65536), (0, 131072))
+    yield from lines_of(statistics.recurrence_in_words, (0, 1, 2), (0, 1, 2, 100))
 
 
 def _compared(_: Path) -> Iterator[str]:
@@ -105,8 +106,8 @@ def _compared(_: Path) -> Iterator[str]:
     from portagpu.suites.performance import calibrate, load
     from portagpu.suites.screen import places, seeds
 
-    yield from _lines(peers.deviations_for, (0, 1, 10, 1000, 10**6), (None, 1, 4, 40))
-    yield from _lines(
+    yield from lines_of(peers.deviations_for, (0, 1, 10, 1000, 10**6), (None, 1, 4, 40))
+    yield from lines_of(
         peers.majority,
         (("a",), ("a", "a"), ("a", "a", "b"), ("a", "b", "c", "b"), ("b", "a", "a", "b")),
     )
@@ -123,11 +124,11 @@ def _compared(_: Path) -> Iterator[str]:
         given = {f"gpu{n}": float(each) for n, each in enumerate(values)}
         found = peers.compare_peers(given)
         yield f"{values} -> {found}; {found.sentence}; {peers.peer_expectation(found, 'GB/s')}"
-    yield from _lines(
+    yield from lines_of(
         calibrate.tolerance, ([100.0] * 4, [90.0, 100, 110, 100], [100.0, 101, 99, 100])
     )
-    yield from _lines(load.drift_percent, ([1.0, 2.0], [1.0, 1.0, 2.0], [5.0, 4, 4, 3, 3, 3, 2]))
-    yield from _lines(seeds.batch_seed, (0, 20261201), ("vectors/a", "b"), (0, 1))
+    yield from lines_of(load.drift_percent, ([1.0, 2.0], [1.0, 1.0, 2.0], [5.0, 4, 4, 3, 3, 3, 2]))
+    yield from lines_of(seeds.batch_seed, (0, 20261201), ("vectors/a", "b"), (0, 1))
     wrong = [
         [0],
         [0, 1],
@@ -149,8 +150,8 @@ def _compared(_: Path) -> Iterator[str]:
                 lanes,
             )
             yield f"{found[:6]} {lanes} -> {where.to_json()}"
-    yield from _lines(places.period, ([1], [1, 2], [0, 4, 8, 16], [3, 10, 17], [0, 5, 11]))
-    yield from _lines(places.few_residues, ([0, 16, 32], [1, 2, 3, 4, 5], [7]), (2, 16, 32))
+    yield from lines_of(places.period, ([1], [1, 2], [0, 4, 8, 16], [3, 10, 17], [0, 5, 11]))
+    yield from lines_of(places.few_residues, ([0, 16, 32], [1, 2, 3, 4, 5], [7]), (2, 16, 32))
 
 
 def _formats(_: Path) -> Iterator[str]:
@@ -290,7 +291,9 @@ def _buckets(_: Path) -> Iterator[str]:
     from portagpu.devices.collectives import buckets
 
     sizes = [4 << 20] * 10 + [1000, 1 << 24, 5, 1 << 20]
-    yield from _lines(buckets.ddp_buckets, (sizes, [], [1], [-1], [30 << 20] * 3), (None, 1, 25, 0))
+    yield from lines_of(
+        buckets.ddp_buckets, (sizes, [], [1], [-1], [30 << 20] * 3), (None, 1, 25, 0)
+    )
     for backward_us in (0.0, 1.0, 5000.0, -1.0, math.nan):
         for choose in (buckets.choose_ddp, buckets.choose_fsdp):
             found = answer_of(choose, sizes, lambda size: 20 + size / 1e5, backward_us)
@@ -305,8 +308,8 @@ def _plans(_: Path) -> Iterator[str]:
     from portagpu.train.planning.plans import parse_strategy
     from portagpu.train.planning.recipe import layers_of_parts
 
-    yield from _lines(layers_of_parts, (1, 7, 32), (1, 2, 3, 5, 7))
-    yield from _lines(
+    yield from lines_of(layers_of_parts, (1, 7, 32), (1, 2, 3, 5, 7))
+    yield from lines_of(
         parse_strategy, ("auto", "tp=2,pp=4", "tp=0", "tp", "", "cp=2,ep=8,dp=1", "tp=2,tp=2")
     )
     recipes = {
