@@ -115,12 +115,14 @@ def occupancy(
 
 def document(found: Occupancy) -> dict[str, Any]:
     """The document that ``--json`` writes: shared memory in bytes, registers of 32 bits."""
+    from portagpu.devices.sizing.calculator import unit_name
+
     target = found.target
     return {
         "schema": SCHEMA,
         "arch": target.arch.name,
         "vendor": target.vendor,
-        "unit": target.value("exec.unit_name"),
+        "unit": unit_name(found),
         "kernel": asdict(found.kernel),
         "blocks_per_unit": found.blocks,
         "waves_per_block": found.kernel.waves,
@@ -179,7 +181,7 @@ def _chart(found: Occupancy, over: str) -> Chart:
         title=f"{found.target.arch}, {kernel.threads:,} threads a block, {fixed}",
         x_label="registers a thread" if registers else "shared memory a block",
         x_unit="1" if registers else "B",
-        y_label=f"{waves} a {unit_name(found.target)}",
+        y_label=f"{waves} a {unit_name(found)}",
         y_unit="1",
         x_log=False,
         series=[

@@ -300,7 +300,7 @@ def head_lines(found: Occupancy) -> tuple[str, ...]:
     lines = [
         f"{target.arch}: {_kernel_text(kernel, wave)}",
         (
-            f"{count(found.blocks, 'block')} a {unit_name(target)}: "
+            f"{count(found.blocks, 'block')} a {unit_name(found)}: "
             f"{found.waves} of {count(found.max_waves, wave)}, {found.fraction:.0%}"
         ),
         f"limited by {' and '.join(found.limited_by)}",
@@ -371,6 +371,11 @@ def wave_name(target: Target) -> str:
     return str(target.value("exec.wave_name") or "wave")
 
 
-def unit_name(target: Target) -> str:
-    """ "streaming multiprocessor", "compute unit"; "unit" where no fact names it."""
-    return str(target.value("exec.unit_name") or "unit")
+def unit_name(found: Occupancy) -> str:
+    """ "streaming multiprocessor", "compute unit"; "unit" where no fact names it.
+
+    In CU mode it is one compute unit of several that a unit has.
+    """
+    if found.kernel.cu_mode:
+        return "compute unit"
+    return str(found.target.value("exec.unit_name") or "unit")

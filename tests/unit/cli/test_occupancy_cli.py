@@ -49,6 +49,19 @@ def test_json_has_every_figure_and_its_source(capfd, tmp_path):
     assert "limited by registers" in captured.err
 
 
+@pytest.mark.parametrize(
+    ("words", "unit"), [([], "workgroup processor"), (["--cu-mode"], "compute unit")]
+)
+def test_in_cu_mode_the_figures_are_of_one_compute_unit(capfd, words, unit):
+    rdna = ["occupancy", "--arch", "gfx1100", "--threads", "256", "--regs", "96"]
+    assert main([*rdna, *words, "--json", "-"]) == 0
+    said = capfd.readouterr()
+    blocks = json.loads(said.out)["blocks_per_unit"]
+    assert json.loads(said.out)["unit"] == unit
+    assert blocks == (4 if words else 8), "half of the four SIMDs, of eight blocks of eight waves"
+    assert f"{blocks} blocks a {unit}: " in said.err
+
+
 @pytest.mark.parametrize("over", ["registers", "shared-memory"])
 def test_the_curve_is_an_svg_that_needs_nothing_else(tmp_path, over):
     path = tmp_path / "curve.svg"

@@ -1,0 +1,23 @@
+"""What the models of random programs say is what was read when it was written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("torch")
+
+from tests.support.golden import assert_golden, goldens
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TIER = "torch"
+
+
+@pytest.mark.parametrize("name", [name for name, each in goldens().items() if each.tier == TIER])
+def test_what_is_printed_is_what_was_read(name: str, tmp_path: Path) -> None:
+    for module in goldens()[name].needs:
+        pytest.importorskip(module)
+    assert_golden(name, tmp_path)

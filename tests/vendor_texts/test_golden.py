@@ -1,0 +1,21 @@
+"""What verbs print of vendors' texts and traces is what was read when it was written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.golden import assert_golden, goldens
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TIER = "vendor_texts"
+
+
+@pytest.mark.parametrize("name", [name for name, each in goldens().items() if each.tier == TIER])
+def test_what_is_printed_is_what_was_read(name: str, tmp_path: Path) -> None:
+    for module in goldens()[name].needs:
+        pytest.importorskip(module)
+    assert_golden(name, tmp_path)
