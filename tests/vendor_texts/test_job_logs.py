@@ -52,6 +52,8 @@ def test_a_published_log_gives_the_answer_that_was_written_before(
     name = first.id.rpartition("/")[2] if first is not None else ""
     if log["first"] or run.verdict is not Verdict.PASS:
         assert name in log["first"], [r.id for r in run.results]
+    if log["id"] == "torchrun-threads":
+        assert first is None
     shown = [first] if first is not None and log["first"] else run.results
     said = " ".join(f"{r.device} {r.reason} {r.extra['cause']} {r.extra['remedy']}" for r in shown)
     if log["id"] not in _UNREADABLE:
@@ -83,9 +85,7 @@ FORMS: Final = {
     "with colours": lambda text: "".join(
         f"\x1b[31m{line}\x1b[0m\n" for line in text.splitlines()
     ).encode(),
-    "behind a progress bar": lambda text: (
-        " 5%|#   | 1/20\r" + text.replace("\n", "\r\n")
-    ).encode(),
+    "after a progress bar": lambda text: (" 5%|#   | 1/20\r" + text.replace("\n", "\r\n")).encode(),
     "as JSON lines": lambda text: "".join(
         json.dumps({"log": line + "\n", "stream": "stderr"}) + "\n" for line in text.splitlines()
     ).encode(),
@@ -108,11 +108,11 @@ def test_a_log_is_read_in_every_form(tmp_path: Path, form: str) -> None:
 @pytest.mark.parametrize(
     "prefix",
     [
-        "[default0]:", "[trainer0|0]:", "[1,3]<stderr>:", " 3: ", "(Worker pid=7, ip=10.0.0.1) ",
-    "after a progress bar": lambda text: (
-        " 5%|#   | 1/20\r" + text.replace("\n", "\r\n")
-    ).encode(),
-        "node-7 | ", "> ", "(EngineCore_DP0 pid=1) (RayWorkerWrapper pid=2, ip=10.0.0.2) ",
+        "[default0]:", "[trainer0|0]:", "[1,3]<stderr>:", " 3: ",
+        "(Worker pid=7, ip=10.0.0.1) ",
+        "[pod/train-0/main] 2024-05-01T10:11:12.123456789Z ", "2024-05-01 10:11:12,123 ",
+        "node-7: ", "node-7 | ", "> ",
+        "(EngineCore_DP0 pid=1) (RayWorkerWrapper pid=2, ip=10.0.0.2) ",
         "  | 2025-05-16T16:39:51.208-07:00 | ", "trainer/0 [1]:", "[80748] ",
     ],
 )  # fmt: skip
