@@ -9,7 +9,7 @@ from typing import Final
 from portagpu.facts.host.gpus import GPU_CLASSES, PCI_VENDORS
 from portagpu.facts.pcie import GENERATION
 from portagpu.facts.readings.model import Node
-from portagpu.facts.targets.table import normalise
+from portagpu.facts.targets.model import normalise
 from portagpu.facts.vendors import vendors
 
 # PCI Code and ID Assignment: Ethernet, InfiniBand, fabric and other network controllers

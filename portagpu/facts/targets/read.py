@@ -190,7 +190,7 @@ def _match(found: Mapping[str, Any], sources: Mapping[str, Source]) -> Match:
     return Match(
         names=given,
         shared=shared,
-        shared_name=next(iter(table.texts("shared_names")), None),
+        shared_name=next(iter(found.get("shared_names", ())), None),
         name=written[0] if written else None,
         any_product=any_product,
         memory_bytes=_span(found, "memory_bytes"),

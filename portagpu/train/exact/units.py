@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from portagpu.base.text import MOST_NAMED, error_line
+from portagpu.base.text import MAX_NAMED, error_line
 from portagpu.base.units import count
 from portagpu.train.exact.probe import Expected
 from portagpu.train.exact.products import Rounded, Summed, multiply
@@ -127,7 +127,7 @@ class Found:
             if not self.is_consistent:
                 said = f" ({count(self.wrong_tiles.total(), 'tile')}); that names no unit"
             return f"wrong tiles ran on {unit} in {times} of {runs}{said}{ended}"
-        listed = ", ".join(f"{unit} in {times}" for unit, times in ranked[:MOST_NAMED])
+        listed = ", ".join(f"{unit} in {times}" for unit, times in ranked[:MAX_NAMED])
         of = count(len(self.tiles), "unit")
         return f"wrong tiles ran on {len(ranked)} of {of} ({listed} of {runs}); not one unit{ended}"
 
