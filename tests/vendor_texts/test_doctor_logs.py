@@ -14,10 +14,12 @@ from portagpu.checks.collectives_doctor import (
     doctor,
     findings,
     known_findings,
-    logs,
+    log_judgement,
+    log_tables,
     settings,
 )
-from portagpu.checks.collectives_doctor.logs import Job, judge_logs, read_log
+from portagpu.checks.collectives_doctor.log_judgement import judge_logs
+from portagpu.checks.collectives_doctor.logs import Job, read_log
 from portagpu.facts.formats.cleaning import decode_text
 from portagpu.facts.readings.model import FormatError
 from portagpu.facts.vendors import Vendor, vendors
@@ -109,8 +111,21 @@ WARNINGS = {
     "Error: failed to extend /dev/shm/nccl-UbzKZ9 to 9637892 bytes": "shared-memory",
     "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 5000": "duplicate-device",
     "Message truncated : received 2048 bytes instead of 1024": "size-mismatch",
-    "Cuda failure 802 'system not yet initialized'": "device-error",
-    "HIP failure 'out of memory'": "device-error",
+    "Cuda failure 802 'system not yet initialized'": "fabric",
+    "Cuda failure 700 'an illegal memory access was encountered'": "device-error",
+    "HIP failure 'unknown error'": "device-error",
+    "NET/IB : Got async event : client reregistration": "rdma-event",
+    "Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152": "nvls",
+    "failed to open CUDA IPC handle : 217 peer access is not supported": "no-peer-access",
+    "hipIpcGetMemHandle failed : invalid argument": "import",
+    "Error while attaching to shared memory segment /dev/shm/nccl-x (size 9), error: "
+    "No such file or directory (2)": "shared-memory-missing",
+    "Mismatched collective detected, please check your calls at rank 39": "collective-mismatch",
+    "NET/OFI Couldn't open AV. RC: -22, ERROR: Invalid argument": "network-plugin",
+    "Socket recv failed while polling for opId=0x55": "proxy-failed",
+    "[rocprofiler-sdk-rccl][2421] rocprofiler-register failed": "library-fallback",
+    "Something failed that no table has, 12": "library-error",
+    "HIP failure 'out of memory'": "out-of-memory",
     "socketFinalizeAccept: wrong type 4 != 3": "bootstrap-mismatch",
     'Missing "iommu=pt" from kernel command line which can lead to system': "iommu-translates",
     'Missing "HSA_FORCE_FINE_GRAIN_PCIE=1" from environment which can': "coarse-grain-pcie",
@@ -135,7 +150,10 @@ def test_every_finding_of_a_line_has_cause_remedy_and_source(finding: str) -> No
     kind = known_findings()[finding]
     assert kind.cause
     assert kind.remedy
-    assert kind.source.startswith("https://") or finding == "library-warning"
+    of_the_log = {"library-warning", "library-error", "library-fallback"}
+    of_source_code = {"rdma-event": "rdma-core: "}
+    wanted = of_source_code.get(finding, "https://")
+    assert kind.source.startswith(wanted) or finding in of_the_log
 
 
 def test_every_finding_of_a_vendors_table_comes_from_a_line_here() -> None:
@@ -388,12 +406,18 @@ source = "https://acme.example/accl"
 @pytest.fixture
 def acme(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], list[str]]]:
     """Adds a vendor's table, and returns why it was left out."""
-    caches = (logs._patterns, findings.known_findings, settings._tables)
+    caches = (
+        log_tables.patterns,
+        findings.known_findings,
+        findings.own_table,
+        settings._tables,
+        log_judgement._order,
+    )
 
     def add(text: str) -> list[str]:
         table = tomllib.loads(text)
         left_out: list[str] = []
-        for module in (logs, findings, settings):
+        for module in (log_tables, findings, settings):
             monkeypatch.setattr(module, "tables", lambda _name: {"acme": table})
             monkeypatch.setattr(
                 module, "leave_out_table", lambda *each: left_out.append(str(each[-1]))

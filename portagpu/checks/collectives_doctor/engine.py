@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,8 @@ from portagpu.base.files import read_bounded
 from portagpu.base.text import excerpt
 from portagpu.checks.collectives_doctor.findings import Finding, combine_findings, to_result
 from portagpu.checks.collectives_doctor.flight_recorder import looks_like_dump, rank_of, read_dump
-from portagpu.checks.collectives_doctor.logs import Job, NoKnownLineError, judge_logs, read_log
+from portagpu.checks.collectives_doctor.log_judgement import judge_logs
+from portagpu.checks.collectives_doctor.logs import Job, NoKnownLineError, read_log
 from portagpu.checks.collectives_doctor.reports import (
     Reports,
     judge_reports,
@@ -52,9 +54,32 @@ class InputFile:
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "it cannot be read"
             raise FormatError(reason) from None
+        if data[:2] == _GZIP:
+            data = _unpacked(data)
         if len(data) > MAX_FILE_BYTES:
             raise FormatError(f"it is larger than {MAX_FILE_BYTES >> 20} MiB")
+        if data[:4] == _ZSTD:
+            raise FormatError("it is compressed with zstd: unpack it first (zstd -d)")
         return data
+
+
+_GZIP: Final = b"\x1f\x8b"
+_ZSTD: Final = b"\x28\xb5\x2f\xfd"
+
+
+def _unpacked(data: bytes) -> bytes:
+    """What a gzip holds, one byte more than the limit at most, and as far as it is whole."""
+    found = bytearray()
+    while data[:2] == _GZIP and len(found) <= MAX_FILE_BYTES:
+        unpacker = zlib.decompressobj(wbits=31)
+        try:
+            found += unpacker.decompress(data, MAX_FILE_BYTES + 1 - len(found))
+        except zlib.error:
+            if not found:
+                raise FormatError("it is not a whole gzip file") from None
+            break
+        data = unpacker.unused_data
+    return bytes(found)
 
 
 def list_inputs(paths: Sequence[Path | str]) -> list[InputFile]:

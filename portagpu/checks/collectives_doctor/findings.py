@@ -1,7 +1,7 @@
 """What the doctor can find, and a finding as a result.
 
-``findings.toml`` has the findings that are the same everywhere. A vendor adds those of its library
-in its table ``doctor.toml`` (``portagpu.facts.vendors.tables``).
+``findings.toml`` and ``logs.toml`` have the findings that are the same everywhere. A vendor adds
+those of its library in its table ``doctor.toml`` (``portagpu.facts.vendors.tables``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ SUITE: Final = "collectives"
 AREA: Final = "doctor"
 TABLE: Final = "doctor"
 __all__ = ["Finding", "Known", "combine_findings", "known_findings", "own_table", "to_result"]
-_OWN: Final = Path(__file__).resolve().parent / "findings.toml"
+_OWN: Final = tuple(
+    Path(__file__).resolve().parent / name for name in ("findings.toml", "logs.toml")
+)
 
 
 @cache
@@ -42,8 +44,12 @@ def known_findings() -> Mapping[str, Known]:
 
 @cache
 def own_table() -> Mapping[str, Any]:
-    """The table of what is the same everywhere."""
-    return tomllib.loads(_OWN.read_text(encoding="utf-8"))
+    """The table of what is the same everywhere: of dumps, machines and reports, and of logs."""
+    joined: dict[str, Any] = {}
+    for file in _OWN:
+        for key, value in tomllib.loads(file.read_text(encoding="utf-8")).items():
+            joined[key] = [*joined.get(key, ()), *value] if isinstance(value, list) else value
+    return joined
 
 
 def to_result(finding: Finding) -> Result:

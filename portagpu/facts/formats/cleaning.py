@@ -76,7 +76,7 @@ def clean_streams(text: str, is_known: Callable[[str], bool]) -> tuple[str, ...]
     ``is_known`` says whether an output begins in a text. A word before each line is taken for a
     host's name only if the text is known without it.
     """
-    text = _without_escapes(text)
+    text = without_escapes(text)
     for pattern in _LABELS:
         if (found := _split_by_label(text, pattern)) is not None:
             return tuple(_without_quote_marks(each) for each in found)
@@ -89,7 +89,7 @@ def clean_streams(text: str, is_known: Callable[[str], bool]) -> tuple[str, ...]
     return (text,)
 
 
-def _without_escapes(text: str) -> str:
+def without_escapes(text: str) -> str:
     """``text`` without terminal control sequences; a cursor move to another line begins a line."""
     if "\x08" in text:
         text = _STRUCK.sub("", text)

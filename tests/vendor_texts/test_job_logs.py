@@ -1,0 +1,156 @@
+"""The doctor on logs of jobs as people publish them; ``job_logs.toml`` has the right answers."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import re
+import tomllib
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from portagpu.checks.collectives_doctor import DoctorOptions, doctor, known_findings
+from portagpu.checks.collectives_doctor.findings import own_table
+from portagpu.runs.results.run import Verdict
+from tests.conftest import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from portagpu.runs.results.result import Result
+    from portagpu.runs.results.run import Run
+
+LOGS: Final = tomllib.loads((ROOT / "tests/vendor_texts/job_logs.toml").read_text("utf-8"))["log"]
+_UNREADABLE: Final = {
+    "watchdog-folded": "the terminal cut the line between the rank and its timeout"
+}
+"""Logs of which the right answer is not had in full, and why."""
+
+
+def judged(folder: Path, text: str) -> Run:
+    file = folder / "job.log"
+    file.write_text(text, encoding="utf-8")
+    return doctor(DoctorOptions(paths=[file]))
+
+
+def headline(run: Run) -> Result | None:
+    """The result that a reader sees first."""
+    rest = [r for r in run.results if r.verdict is not Verdict.PASS and not r.failed]
+    unsure = [r for r in rest if r.verdict is Verdict.INCONCLUSIVE]
+    return next(iter([*run.failures, *unsure, *rest]), None)
+
+
+@pytest.mark.parametrize("log", LOGS, ids=lambda log: log["id"])
+def test_a_published_log_gives_the_answer_that_was_written_before(
+    tmp_path: Path, log: dict[str, Any]
+) -> None:
+    run = judged(tmp_path, log["text"])
+    first = headline(run)
+    assert run.verdict is Verdict(log["verdict"]), run.why
+    name = first.id.rpartition("/")[2] if first is not None else ""
+    if log["first"] or run.verdict is not Verdict.PASS:
+        assert name in log["first"], [r.id for r in run.results]
+    shown = [first] if first is not None and log["first"] else run.results
+    said = " ".join(f"{r.device} {r.reason} {r.extra['cause']} {r.extra['remedy']}" for r in shown)
+    if log["id"] not in _UNREADABLE:
+        assert [each for each in log["names"] if each not in said] == []
+
+
+@pytest.mark.parametrize("log", LOGS, ids=lambda log: log["id"])
+def test_half_of_a_log_is_judged_without_an_error(tmp_path: Path, log: dict[str, Any]) -> None:
+    text = log["text"]
+    for end in range(0, len(text), max(1, len(text) // 12)):
+        run = judged(tmp_path, text[:end])
+        assert all(r.id.rpartition("/")[2] in known_findings() for r in run.results)
+
+
+def test_every_order_of_findings_names_findings_that_there_are() -> None:
+    table = own_table()
+    named = [*table["causes"], *table["consequences"]]
+    assert sorted(set(named) - set(known_findings())) == []
+    assert len(named) == len(set(named))
+
+
+TWO_RANKS: Final = (
+    "[rank0]: torch.distributed.DistBackendError: NCCL error in: x.cpp:1, internal error\n"
+    "[rank0]: Last error:\n[rank0]: Bootstrap : no socket interface found\n"
+)
+FORMS: Final = {
+    "as it is": lambda text: text.encode(),
+    "UTF-16": lambda text: text.encode("utf-16"),
+    "with colours": lambda text: "".join(
+        f"\x1b[31m{line}\x1b[0m\n" for line in text.splitlines()
+    ).encode(),
+    "behind a progress bar": lambda text: (
+        " 5%|#   | 1/20\r" + text.replace("\n", "\r\n")
+    ).encode(),
+    "as JSON lines": lambda text: "".join(
+        json.dumps({"log": line + "\n", "stream": "stderr"}) + "\n" for line in text.splitlines()
+    ).encode(),
+    "in a gzip": lambda text: gzip.compress(text.encode()),
+    "in two gzips": lambda text: (
+        gzip.compress(text[:90].encode()) + gzip.compress(text[90:].encode())
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_log_is_read_in_every_form(tmp_path: Path, form: str) -> None:
+    file = tmp_path / "job.log"
+    file.write_bytes(FORMS[form](TWO_RANKS))
+    run = doctor(DoctorOptions(paths=[file]))
+    assert [r.id.rpartition("/")[2] for r in run.failures] == ["no-interface", "library-error"]
+    assert run.culprit == "rank 0"
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "[default0]:", "[trainer0|0]:", "[1,3]<stderr>:", " 3: ", "(Worker pid=7, ip=10.0.0.1) ",
+        "[pod/train-0/main] 2024-05-01T10:11:12.123456789Z ", "2024-05-01 10:11:12,123 ",
+        "node-7: ", "node-7 | ", "> ", "(EngineCore_DP0 pid=1) (RayWorkerWrapper pid=2, ip=10.0.0.2) ",
+        "  | 2025-05-16T16:39:51.208-07:00 | ", "trainer/0 [1]:", "[80748] ",
+    ],
+)  # fmt: skip
+def test_prefixes_are_taken_off_several_at_once(tmp_path: Path, prefix: str) -> None:
+    text = "".join(f"{prefix}{line}\n" for line in TWO_RANKS.splitlines())
+    run = judged(tmp_path, text)
+    assert [r.id.rpartition("/")[2] for r in run.failures] == ["no-interface", "library-error"]
+    assert run.culprit == "rank 0"
+
+
+def test_a_broken_gzip_and_a_zstd_say_what_to_do(tmp_path: Path) -> None:
+    whole = gzip.compress(TWO_RANKS.encode() * 50)
+    for data, said in (
+        (whole[:8], "no line|format|whole gzip"),
+        (b"\x1f\x8b" + bytes(40), "not a whole gzip file"),
+        (b"\x28\xb5\x2f\xfd" + bytes(40), "unpack it first"),
+    ):
+        file = tmp_path / "job.log"
+        file.write_bytes(data)
+        run = doctor(DoctorOptions(paths=[file]))
+        assert run.verdict is not Verdict.PASS
+        assert re.search(said, run.results[0].reason), run.results[0].reason
+    file.write_bytes(whole[:-12])
+    assert doctor(DoctorOptions(paths=[file])).failures[0].id.endswith("/no-interface")
+
+
+def test_two_ranks_whose_letters_are_mixed_are_never_a_pass(tmp_path: Path) -> None:
+    chance = random.Random(11)  # noqa: S311 - seeded on purpose
+    for _ in range(20):
+        parts = [list(TWO_RANKS), list(TWO_RANKS.replace("rank0", "rank1"))]
+        mixed = []
+        while parts := [each for each in parts if each]:
+            mixed.append(chance.choice(parts).pop(0))
+        assert judged(tmp_path, "".join(mixed)).verdict is not Verdict.PASS
+
+
+def test_lines_of_one_kind_cost_as_much_at_the_end_as_at_the_beginning(tmp_path: Path) -> None:
+    """Nothing is kept for each line: a long log has the findings of a short one."""
+    line = "node1:100:107 [0] transport/net.cc:12 NCCL WARN Call {0} failed with status {0}\n"
+    run = judged(tmp_path, "".join(line.format(n) for n in range(20_000)))
+    assert [r.id.rpartition("/")[2] for r in run.failures] == ["library-error"]
+    assert "(20000 times)" in run.failures[0].reason
+    assert len(run.failures[0].reason) < 400
