@@ -108,9 +108,11 @@ def test_a_log_is_read_in_every_form(tmp_path: Path, form: str) -> None:
 @pytest.mark.parametrize(
     "prefix",
     [
-        "[default0]:", "[trainer0|0]:", "[1,3]<stderr>:", " 3: ", "(Worker pid=7, ip=10.0.0.1) ",
+        "[default0]:", "[trainer0|0]:", "[1,3]<stderr>:", " 3: ",
+        "(Worker pid=7, ip=10.0.0.1) ",
         "[pod/train-0/main] 2024-05-01T10:11:12.123456789Z ", "2024-05-01 10:11:12,123 ",
-        "node-7: ", "node-7 | ", "> ", "(EngineCore_DP0 pid=1) (RayWorkerWrapper pid=2, ip=10.0.0.2) ",
+        "node-7: ", "node-7 | ", "> ",
+        "(EngineCore_DP0 pid=1) (RayWorkerWrapper pid=2, ip=10.0.0.2) ",
         "  | 2025-05-16T16:39:51.208-07:00 | ", "trainer/0 [1]:", "[80748] ",
     ],
 )  # fmt: skip
