@@ -52,7 +52,7 @@ class Fact:
     library: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LibraryLine:
     """A line that a library wrote: by which process, how grave, where and what."""
 
@@ -84,7 +84,7 @@ class _Line:
         """The line in this form; None where it has another."""
         if (found := self._find(line)) is None:
             return None
-        said = {name: value or "" for name, value in found.groupdict().items()}
+        said = found.groupdict("")
         return LibraryLine(
             message=said["message"],
             host=said.get("host", ""),

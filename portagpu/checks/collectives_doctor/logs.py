@@ -175,8 +175,8 @@ class _Reader:
         key = self._key(library.host if library else "", library.pid if library else "", rank)
         is_diagnosis = is_marked and self._read_diagnosis(number, line, rank)
         known = (library is not None) + is_diagnosis
-        if library is not None:
-            job.processes.setdefault(key, Process(library.host, rank))
+        if library is not None and key not in job.processes:
+            job.processes[key] = Process(library.host, rank)
         place = library.place if library is not None else ""
         for fact, found in self._patterns.facts_of(message):
             _add_fact(job, key, fact, found, origin)
@@ -194,7 +194,7 @@ class _Reader:
                 known += 1
             else:
                 known += self._read_exception(line, message, key, origin)
-        if _LAST_ERROR.search(message):
+        if "Last error" in message and _LAST_ERROR.search(message):
             self._last_error.add(origin)
         job.lines += bool(known or events)
 
@@ -264,7 +264,9 @@ def _add_fact(
     job: Job, key: tuple[str, str], fact: Fact, found: re.Match[str], origin: Origin
 ) -> None:
     said = {name: value for name, value in found.groupdict().items() if value is not None}
-    process = job.processes.setdefault(key, Process(key[0]))
+    process = job.processes.get(key)
+    if process is None:
+        process = job.processes[key] = Process(key[0])
     if "version" in said:
         process.versions[fact.library] = said["version"]
     for name, counts in (
