@@ -52,7 +52,7 @@ class Fact:
     library: str = ""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class LibraryLine:
     """A line that a library wrote: by which process, how grave, where and what."""
 
