@@ -52,6 +52,8 @@ def test_a_published_log_gives_the_answer_that_was_written_before(
     name = first.id.rpartition("/")[2] if first is not None else ""
     if log["first"] or run.verdict is not Verdict.PASS:
         assert name in log["first"], [r.id for r in run.results]
+    if log["id"] == "torchrun-threads":
+        assert first is None
     shown = [first] if first is not None and log["first"] else run.results
     said = " ".join(f"{r.device} {r.reason} {r.extra['cause']} {r.extra['remedy']}" for r in shown)
     if log["id"] not in _UNREADABLE:

@@ -186,7 +186,7 @@ class _Reader:
             _see(job.seen, event.finding, message, key, origin, at)
         if events and rank is not None:
             job.processes.setdefault(key, Process(key[0], rank))
-        is_silent = library is not None and not library.level
+        is_silent = library is not None and (not library.level or not message.strip(" *-="))
         if not (events or is_diagnosis or is_silent or (known and library is None)):
             unknown = job.errors if _BAD.search(message) or is_last else job.warnings
             if library is not None or is_last:
