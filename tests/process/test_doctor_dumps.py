@@ -212,6 +212,33 @@ def test_a_collective_that_is_running_is_not_a_failure(tmp_path: Path) -> None:
     assert run.verdict is Verdict.PASS
 
 
+@pytest.mark.parametrize(
+    ("operation", "found", "verdict"),
+    [
+        ("gloo:all_reduce", "in-flight", Verdict.PASS),
+        ("gloo:barrier", "in-flight", Verdict.PASS),
+        ("gloo:broadcast", "partial", Verdict.INCONCLUSIVE),
+        ("nccl:all_reduce", "partial", Verdict.FAIL),
+    ],
+)
+def test_dumps_of_a_job_that_goes_on_differ_by_moments(
+    tmp_path: Path, operation: str, found: str, verdict: Verdict
+) -> None:
+    """Gloo retires a call later and from another thread."""
+    state = "scheduled" if operation.startswith("gloo") else "completed"
+    done = entry(0, profiling_name=operation, state=state)
+    running = done | {"state": "scheduled", "retired": False}
+    run = judged(tmp_path, *[document([each], world=3) for each in (done, running, done)])
+    assert [kind for kind, _ in problems(run)] == [found]
+    assert run.verdict is verdict
+
+
+def test_a_rank_that_is_late_in_a_running_job_of_gloo_is_still_named(tmp_path: Path) -> None:
+    waits = document([entry(0, profiling_name="gloo:all_reduce", **OPEN)], world=3)
+    run = judged(tmp_path, waits, document([], world=3), waits)
+    assert problems(run) == [("behind", "rank 1")]
+
+
 def test_versions_of_the_library_that_differ_are_named(tmp_path: Path) -> None:
     usual = document([entry(0)], world=3)
     run = judged(tmp_path, usual, usual, {**usual, "comm_lib_version": "2.26.2"})

@@ -220,9 +220,14 @@ class Entry:
         return self.state != "completed" and not self.retired
 
     @property
+    def has_no_events(self) -> bool:
+        """Whether its library records no start and end: only that it was called and is retired."""
+        return self.library == _NO_EVENTS
+
+    @property
     def is_given_up(self) -> bool:
         """Whether it ran out of time: retired without an end, of a library that records the end."""
-        return self.retired and self.state != "completed" and self.library != _NO_EVENTS
+        return self.retired and self.state != "completed" and not self.has_no_events
 
     @property
     def words(self) -> str:

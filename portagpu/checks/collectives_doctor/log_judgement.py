@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from portagpu.checks.collectives_doctor.logs import Job, Seen
 
 _MAX_SHOWN: Final = 4
+_FINE: Final = "log"
+"""The finding of lines by which nothing is wrong."""
 _MAX_CREATIONS: Final = 200
 """Communicators of which the absent ranks are worked out."""
 
@@ -68,7 +70,7 @@ def _findings(job: Job) -> Iterator[Finding]:
     reported: set[str] = set()
     for event in patterns().events:
         seen = job.seen.get(event.finding)
-        if seen is None or event.finding in reported:
+        if seen is None or event.finding in reported or event.finding == _FINE:
             continue
         if (event.only_with and event.only_with not in job.seen) or (
             event.several_hosts and not several

@@ -5,7 +5,8 @@ A ``line`` finds the message after host, process and device. Its groups may be `
 names that the reader of logs knows. An ``event`` makes a line a finding: ``only_with`` another one,
 where there are ``several_hosts``, of lines from a ``place``, or ``alone``, so that the line means
 nothing else. A pattern is matched with the beginning of a message if it starts with "^", else
-anywhere. All tables are read in every log, because libraries are forks of each other.
+anywhere in lines with one of the table's ``marks``. All tables are read in every log, because
+libraries are forks of each other.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class Event:
     several_hosts: bool = False
     place: str = ""
     alone: bool = False
+    is_first: bool = False
+    """It is at the beginning of a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +75,16 @@ class _Line:
         self._marks = tuple(marks)
         self._level = level
 
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Words of which a line has one; "" is in every line."""
+        return self._marks or ("",)
+
     def read(self, line: str) -> LibraryLine | None:
-        if self._marks and not any(mark in line for mark in self._marks):
-            return None
+        """The line in this form; None where it has another."""
         if (found := self._find(line)) is None:
             return None
-        said = {name: value or "" for name, value in found.groupdict().items()}
+        said = found.groupdict("")
         return LibraryLine(
             message=said["message"],
             host=said.get("host", ""),
@@ -87,8 +94,11 @@ class _Line:
         )
 
 
-class _Matches:
-    """Patterns that are looked for together, and one by one only where any of them is there."""
+class _Finders:
+    """Patterns that are looked for together, and one by one only where any of them is there.
+
+    Those that may stand anywhere in a line are looked for in lines with one of ``marks`` alone.
+    """
 
     def __init__(self, patterns: Iterable[str]) -> None:
         bare = [re.sub(r"\(\?P<\w+>", "(?:", each) for each in patterns]
@@ -97,10 +107,10 @@ class _Matches:
         self._first: Find | None = _joined(first).match if first else None
         self._rest: Find | None = _joined(rest).search if rest else None
 
-    def any_in(self, message: str) -> bool:
+    def any_in(self, message: str, *, is_marked: bool) -> bool:
         return bool(
             (self._first is not None and self._first(message))
-            or (self._rest is not None and self._rest(message))
+            or (is_marked and self._rest is not None and self._rest(message))
         )
 
 
@@ -116,24 +126,45 @@ def _joined(patterns: Sequence[str]) -> re.Pattern[str]:
 class Patterns:
     """All tables together."""
 
-    lines: tuple[_Line, ...]
+    lines: tuple[tuple[str, _Line], ...]
+    """The forms of lines, each with a word that such a line has."""
     facts: tuple[Fact, ...]
     events: tuple[Event, ...]
-    known: _Matches
+    of_facts: _Finders
+    of_events: _Finders
+    marks: tuple[str, ...]
+    """Words of which a line has one if a pattern may be anywhere in it; empty for all lines."""
     words: re.Pattern[str]
     """Of libraries, in the text of exceptions."""
 
     def line(self, text: str) -> LibraryLine | None:
         """The line as one of a library; None for others."""
-        for form in self.lines:
-            if (found := form.read(text)) is not None:
+        for mark, form in self.lines:
+            if mark in text and (found := form.read(text)) is not None:
                 return found
         return None
 
-    def events_of(self, message: str, place: str) -> Iterator[tuple[Event, int]]:
+    def is_marked(self, line: str) -> bool:
+        """Whether the line has a word that makes it worth a longer look."""
+        return not self.marks or any(mark in line for mark in self.marks)
+
+    def facts_of(self, message: str) -> Iterator[tuple[Fact, re.Match[str]]]:
+        """What a message states."""
+        if self.of_facts.any_in(message, is_marked=True):
+            for fact in self.facts:
+                if (found := fact.find(message)) is not None:
+                    yield fact, found
+
+    def events_of(
+        self, message: str, place: str, *, is_marked: bool
+    ) -> Iterator[tuple[Event, int]]:
         """What a message from a place in a library's sources means, and where it says so."""
+        if not self.of_events.any_in(message, is_marked=is_marked):
+            return
         for event in self.events:
             if event.place and event.place not in place:
+                continue
+            if not (is_marked or event.is_first):
                 continue
             if (found := event.find(message)) is not None:
                 yield event, found.start()
@@ -147,8 +178,11 @@ def patterns() -> Patterns:
     lines: list[_Line] = []
     facts: list[Fact] = []
     events: list[Event] = []
-    sources: list[str] = []
+    of_facts: list[str] = []
+    of_events: list[str] = []
     words: list[str] = []
+    marks: list[str] = []
+    marked = True
     for vendor, table in [("", own_table()), *dict(tables(TABLE)).items()]:
         try:
             own = [_Line(**each) for each in table.get("line", ())]
@@ -158,6 +192,7 @@ def patterns() -> Patterns:
             made = [
                 Event(
                     find=_finder(each["pattern"]),
+                    is_first=each["pattern"][:1] == "^",
                     **{name: value for name, value in each.items() if name != "pattern"},
                 )
                 for each in table.get("event", ())
@@ -165,15 +200,28 @@ def patterns() -> Patterns:
             if unknown := [e.finding for e in made if e.finding not in known_findings()]:
                 raise ValueError(f"unknown finding {unknown[0]!r}")
             spoken = [re.compile(each).pattern for each in table.get("library_words", ())]
-            texts = [e["pattern"] for key in ("fact", "event") for e in table.get(key, ())]
+            texts = [[e["pattern"] for e in table.get(key, ())] for key in ("fact", "event")]
+            own_marks = list(map(str, table.get("marks", ())))
+            # a table without words of its own has its patterns looked for in every line
+            marked &= bool(own_marks) or all(each[:1] == "^" for each in texts[1])
         except (KeyError, TypeError, ValueError, re.error) as error:
             leave_out_table(vendor, TABLE, error)
             continue
         lines, facts, words = [*lines, *own], [*facts, *said], [*words, *spoken]
-        # what is true of one place comes before what is true of all
-        events, sources = [*events, *made], [*sources, *texts]
+        events = [*events, *made]
+        of_facts, of_events = [*of_facts, *texts[0]], [*of_events, *texts[1]]
+        marks = [*marks, *own_marks]
+    # what is true of one place comes before what is true of all
     events.sort(key=lambda event: not event.alone)
-    return Patterns(tuple(lines), tuple(facts), tuple(events), _Matches(sources), _joined(words))
+    return Patterns(
+        lines=tuple((mark, form) for form in lines for mark in form.marks),
+        facts=tuple(facts),
+        events=tuple(events),
+        of_facts=_Finders(of_facts),
+        of_events=_Finders(of_events),
+        marks=tuple(dict.fromkeys(marks)) if marked else (),
+        words=_joined(words),
+    )
 
 
 def _finder(pattern: str) -> Find:

@@ -51,12 +51,6 @@ _EXCEPTION: Final = re.compile(
 )
 _THROWN: Final = re.compile(r"^(?: *what\(\):)+ +(?P<message>.*)")
 _LAST_ERROR: Final = re.compile(r"Last error: ?$")
-_MARKS: Final = (
-    "rror", "Exception", "ailed", "ailure", "ank", "c10d", "gloo", "ocket", "what()", "imed out",
-    "ismatch", "eartbeat", "atchdog", "abort", "Abort", "SIG", "ignal", "rocess", "emory",
-    "nvironment", "ersion", "plugin", "WARN", "warn",
-)  # fmt: skip
-"""Words of which a line has one if it is worth looking at; a line of a library has its own."""
 
 
 class NoKnownLineError(FormatError):
@@ -170,32 +164,37 @@ class _Reader:
             if not line.strip():
                 return
             self._last_error.discard(origin)
-        elif library is None and not any(mark in line for mark in _MARKS):
+        # what a library only remarks has its words at the beginning
+        is_marked = (library is None or bool(library.level)) and self._patterns.is_marked(line)
+        if library is None and not is_marked and not is_last:
             return
         message = library.message if library is not None else line.strip()
         rank = origin.rank
         if rank is None and not (library is not None and library.host):
             rank = stated_rank(line)
         key = self._key(library.host if library else "", library.pid if library else "", rank)
-        is_diagnosis = self._read_diagnosis(number, line, rank)
+        is_diagnosis = is_marked and self._read_diagnosis(number, line, rank)
         known = (library is not None) + is_diagnosis
-        if library is not None:
-            job.processes.setdefault(key, Process(library.host, rank))
+        if library is not None and key not in job.processes:
+            job.processes[key] = Process(library.host, rank)
         place = library.place if library is not None else ""
-        events = []
-        if self._patterns.known.any_in(message):
-            for fact in self._patterns.facts:
-                if found := fact.find(message):
-                    _add_fact(job, key, fact, found, origin)
-                    known += 1
-            for event, at in self._patterns.events_of(message, place):
-                events.append(event)
-                _see(job.seen, event.finding, message, key, origin, at)
-                if rank is not None:
-                    job.processes.setdefault(key, Process(key[0], rank))
-        if not events and not is_diagnosis and not (known and library is None):
-            known += self._read_unknown(line, message, key, origin, is_last=is_last)
-        if _LAST_ERROR.search(message):
+        for fact, found in self._patterns.facts_of(message):
+            _add_fact(job, key, fact, found, origin)
+            known += 1
+        events = list(self._patterns.events_of(message, place, is_marked=is_marked))
+        for event, at in events:
+            _see(job.seen, event.finding, message, key, origin, at)
+        if events and rank is not None:
+            job.processes.setdefault(key, Process(key[0], rank))
+        is_silent = library is not None and (not library.level or not message.strip(" *-="))
+        if not (events or is_diagnosis or is_silent or (known and library is None)):
+            unknown = job.errors if _BAD.search(message) or is_last else job.warnings
+            if library is not None or is_last:
+                _see_words(unknown, message, key, origin)
+                known += 1
+            else:
+                known += self._read_exception(line, message, key, origin)
+        if "Last error" in message and _LAST_ERROR.search(message):
             self._last_error.add(origin)
         job.lines += bool(known or events)
 
@@ -211,21 +210,9 @@ class _Reader:
             following += [split_prefixes(raw[:_MAX_LINE], self._names)[1] for raw in after]
         return read_diagnosis(following, 0, rank, self._job.diagnosis)
 
-    def _read_unknown(
-        self, line: str, message: str, key: tuple[str, str], origin: Origin, *, is_last: bool
-    ) -> int:
-        """Look whether a line that no table has says that something broke; 1 if it does."""
+    def _read_exception(self, line: str, message: str, key: tuple[str, str], origin: Origin) -> int:
+        """Add an exception; 1 if it is a library's, or if a rank is known to have ended with it."""
         job = self._job
-        library = self._patterns.line(line)
-        if library is not None:
-            if not library.level:
-                return 0
-            where = job.errors if _BAD.search(message) else job.warnings
-            _see_words(where, message, key, origin)
-            return 1
-        if is_last:
-            _see_words(job.errors, message, key, origin)
-            return 1
         found = _EXCEPTION.search(line) or _THROWN.match(line)
         if found is None:
             return 0
@@ -277,7 +264,9 @@ def _add_fact(
     job: Job, key: tuple[str, str], fact: Fact, found: re.Match[str], origin: Origin
 ) -> None:
     said = {name: value for name, value in found.groupdict().items() if value is not None}
-    process = job.processes.setdefault(key, Process(key[0]))
+    process = job.processes.get(key)
+    if process is None:
+        process = job.processes[key] = Process(key[0])
     if "version" in said:
         process.versions[fact.library] = said["version"]
     for name, counts in (

@@ -15,6 +15,7 @@ from portagpu.base.text import MAX_NAMED, ranks_in_words
 from portagpu.base.units import count
 from portagpu.checks.collectives_doctor.findings import Finding
 from portagpu.checks.collectives_doctor.flight_recorder import contradiction, elements
+from portagpu.runs.results.verdicts import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,6 +33,11 @@ _ROOTED: Final = frozenset(
 )
 _LOCAL: Final = frozenset({"send", "recv", *_ROOTED})
 """Operations that one rank may end while another has not called them."""
+
+_MOMENT: Final = (
+    "the dumps were made at different moments of a job that goes on, or the ranks gave different "
+    "roots, which the recorder does not keep: dump again after some time"
+)
 
 Calls = list["Entry"]
 
@@ -394,13 +400,24 @@ def _unfinished(
         what = f"{entry.words}, number {number} of {group.words}"
         done = [rank for rank in called if rank not in undone]
         given_up = [rank for rank in undone if called[rank].is_given_up]
-        if done:
+        if done and entry.has_no_events and entry.operation not in _LOCAL:
+            # it is retired later and from another thread: nobody finishes it before all called it
+            yield Finding(
+                id="in-flight",
+                evidence=(
+                    f"{ranks_in_words(called)} are in {what}{_at(entry)}: {ranks_in_words(done)} "
+                    f"finished it, which takes all of them, and {ranks_in_words(undone)} not yet"
+                ),
+            )
+        elif done:
             evidence = f"{ranks_in_words(undone)} did not finish {what}{_at(entry)}, and "
             evidence += f"{ranks_in_words(done)} did"
             yield Finding(
                 id="partial",
                 evidence=evidence + _at(called[done[0]]),
                 device=ranks_in_words(undone) if len(undone) == 1 else None,
+                verdict=Verdict.INCONCLUSIVE if entry.has_no_events else None,
+                cause=_MOMENT if entry.has_no_events else "",
             )
         elif given_up:
             limit = entry.timeout_ms

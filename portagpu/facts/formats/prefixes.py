@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -42,6 +42,9 @@ _PREFIXES: Final = re.compile(
     r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d "
     r"\[?[\w./-]{1,80}\.py:\d{1,6}\][ ]?"
 )
+_LEVELS: Final = ("DEBUG ", "INFO ", "WARNING ", "ERROR ", "CRITICAL ")
+_MAX_NAME: Final = 110
+"""Letters in which a prefix that begins with a name has its bracket."""
 _REPEATED: Final = re.compile(r" ?\[repeated (\d{1,7})x across cluster\].{0,200}$")
 _NAME: Final = re.compile(r"([A-Za-z0-9][\w.-]{0,63})(?::[ ]|[ ]{0,20}\|[ ]?)")
 _JSON_TEXTS: Final = ("log", "message", "msg", "text", "textPayload")
@@ -70,6 +73,8 @@ def split_prefixes(line: str, names: frozenset[str] = frozenset()) -> tuple[Orig
     :param line: one line of text.
     :param names: hosts or pods that begin lines here, from :func:`regular_names`.
     """
+    if not names and line[:1].isalpha() and not _may_have_one(line[:_MAX_NAME]):
+        return _without_repeats(PLAIN, line)
     rank: int | None = None
     label = ""
     at = 0
@@ -82,13 +87,19 @@ def split_prefixes(line: str, names: frozenset[str] = frozenset()) -> tuple[Orig
         elif not names or (found := _NAME.match(line, at)) is None or found[1] not in names:
             break
         at = found.end()
-    repeats = 0
     rest = line[at:] if at else line
-    if rest.find("[repeated ") >= 0 and (found := _REPEATED.search(rest)) is not None:
-        repeats, rest = max(int(found[1]) - 1, 0), rest[: found.start()]
-    if rank is None and not label and not repeats:
-        return PLAIN, rest
-    return Origin(rank, label, repeats), rest
+    return _without_repeats(Origin(rank, label) if rank is not None or label else PLAIN, rest)
+
+
+def _may_have_one(head: str) -> bool:
+    """Whether a line that begins with a letter may have a prefix of a known form."""
+    return (" [std" in head or ("/" in head and " [" in head)) or head.startswith(_LEVELS)
+
+
+def _without_repeats(origin: Origin, line: str) -> tuple[Origin, str]:
+    if "[repeated " not in line or (found := _REPEATED.search(line)) is None:
+        return origin, line
+    return replace(origin, repeats=max(int(found[1]) - 1, 0)), line[: found.start()]
 
 
 def regular_names(lines: Iterable[str]) -> frozenset[str]:

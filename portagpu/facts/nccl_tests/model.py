@@ -204,6 +204,9 @@ class PerfTable:
     JSON's ``config``. ``versions`` has those of "tests", "headers" and "library". ``out_of_bounds``
     and ``average_busbw_gbs`` are of the last lines, None without them. ``ended`` says whether they
     are there: a table that was cut is without. ``problems`` are sentences about what was not read.
+    ``are_more_ranks_possible`` says that ``ranks`` comes from the listed lines alone, of which some
+    may be missing. ``ranks_problem`` says why the number of ranks is not known. ``failure`` is what
+    the program said where it ended with an error.
     """
 
     rows: tuple[Row, ...]
@@ -217,6 +220,9 @@ class PerfTable:
     average_busbw_gbs: float | None = None
     ended: bool = True
     problems: tuple[str, ...] = ()
+    are_more_ranks_possible: bool = field(default=False, compare=False)
+    ranks_problem: str = ""
+    failure: str = ""
 
 
 def item_bytes(dtype: str) -> int | None:
@@ -249,6 +255,26 @@ def fitting_operations(table: PerfTable) -> tuple[str, ...]:
         if all(half.has_factor(bus_factor(operation, ranks) or 0.0) for half in halves)
         and all(_row_fits(row, operation, ranks) for row in table.rows)
     )
+
+
+def fitting_ranks(table: PerfTable, operation: str) -> int | None:
+    """How many ranks the bandwidths of every row fit; None if no one number does.
+
+    From ``busbw / algbw``, which is ``2 * (n - 1) / n`` or ``(n - 1) / n``.
+
+    :param table: a table with rows.
+    :param operation: one of ``OPERATIONS``.
+    """
+    halves = [half for row in table.rows for _, half in row.timings if half.algbw_gbs > 0]
+    if not halves or bus_factor(operation, 2) == bus_factor(operation, 3):
+        return None
+    best = max(halves, key=lambda half: half.busbw_gbs)
+    factor = best.busbw_gbs / best.algbw_gbs / (2 if operation == "all_reduce" else 1)
+    if not 0 < factor < 1:
+        return None
+    ranks = round(1 / (1 - factor))
+    fits = all(half.has_factor(bus_factor(operation, max(ranks, 2)) or 0.0) for half in halves)
+    return ranks if ranks > 1 and fits else None
 
 
 def _row_fits(row: Row, operation: str, ranks: int) -> bool:

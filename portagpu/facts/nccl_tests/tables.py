@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final
 from portagpu.base.text import printable
 from portagpu.facts.formats.cleaning import clean_streams
 from portagpu.facts.formats.json_xml import json_documents
+from portagpu.facts.formats.prefixes import regular_names, split_prefixes
 from portagpu.facts.nccl_tests.model import (
     PLACES,
     REDUCTIONS,
@@ -260,11 +261,25 @@ def read_tables(text: str) -> tuple[PerfTable, ...]:
         return (read_json(text),)
     cut = "" if text.endswith("\n") else text[text.rfind("\n") + 1 :].rstrip()
     found: list[PerfTable] = []
+    failure = ""
+    if HEADER.search(text) is None and (bare := _without_prefixes(text)) is not None:
+        text, cut = bare, ""
     for stream in clean_streams(text, lambda each: HEADER.search(each) is not None):
-        found += TextReader().read(stream, cut)
+        reader = TextReader()
+        found += reader.read(stream, cut)
+        failure = failure or reader.failure
     if not any(table.rows for table in found):
         said = next((problem for table in found for problem in table.problems), "")
+        said = next((table.failure for table in found if table.failure), failure) or said
         raise FormatError(
             f"there is no row of a table of nccl-tests or rccl-tests{': ' * bool(said)}{said}"
         )
     return tuple(table for table in found if table.rows)
+
+
+def _without_prefixes(text: str) -> str | None:
+    """The text without prefixes of several kinds at once; None where no table is in it then."""
+    lines = text.split("\n")
+    names = regular_names(lines)
+    bare = "\n".join(split_prefixes(line, names)[1] for line in lines)
+    return bare if HEADER.search(bare) is not None else None

@@ -64,6 +64,7 @@ _OUT_OF_BOUNDS: Final = re.compile(
     r"#? ?(?:Out of bounds values|Errors)\s{0,6}:\s{0,4}(\d{1,18})\b"
 )
 _AVERAGE: Final = re.compile(r"#? ?Avg bus bandwidth\s{0,6}:\s{0,4}(\S{1,40})")
+_FAILURE: Final = re.compile(r"\bTest \w{2,8} failure \S{1,60}(?: '[^'\n]{0,200}')?")
 _FLOAT: Final = re.compile(r"\d{1,20}(?:\.(\d{0,20}))?(?:[eE]([+-]?\d{1,2}))?")
 
 
@@ -80,17 +81,31 @@ class _Preamble:
     """How many the command line starts; None where it does not say."""
     options: dict[str, int] = field(default_factory=dict)
     used: bool = False
+    has_rows: bool = False
+    runs_of_rank_0: int = 0
+    """How often rank 0 was listed: each run lists it once."""
 
     @property
-    def ranks(self) -> int | None:
-        if self.devices and not self.more_devices:
-            # with NCCL_TESTS_SPLIT the rows are of the group of rank 0
-            group = self.devices[min(self.devices)].group
-            return sum(each.group == group for each in self.devices.values())
+    def started(self) -> int | None:
+        """How many ranks the command starts; None where it does not say."""
         if self.processes is None:
             return None
         threads = self.settings.get("nthreads", self.options.get("t", 1))
         return self.processes * threads * self.settings.get("ngpus", self.options.get("g", 1))
+
+    @property
+    def ranks(self) -> int | None:
+        if self.runs_of_rank_0 > 1:
+            return None
+        if self.devices and not self.more_devices:
+            groups = {each.group for each in self.devices.values()}
+            if len(groups) > 1:
+                # with NCCL_TESTS_SPLIT the rows are of the group of rank 0
+                group = self.devices[min(self.devices)].group
+                return sum(each.group == group for each in self.devices.values())
+            # ranks count from 0, and pages often show some of their lines only
+            return max(max(self.devices) + 1, self.started or 0)
+        return self.started
 
 
 class TextReader:
@@ -109,6 +124,8 @@ class TextReader:
         self._problems: list[str] = []
         self._end: dict[str, Any] = {}
         self._reading = False
+        self.failure = ""
+        """What the program said where it failed."""
 
     def read(self, text: str, cut: str) -> list[PerfTable]:
         """The tables in ``text``, which breaks off in a line that ends with ``cut``."""
@@ -133,7 +150,9 @@ class TextReader:
         return line[: ends[0] if ends else log.start()]
 
     def _read_line(self, line: str, number: int, *, is_last: bool) -> None:
-        if HEADER.match(line) is not None and (columns := _column_names(line)):
+        if " failure " in line and (failure := _FAILURE.search(line)) is not None:
+            self.failure = self.failure or printable(failure[0])
+        elif HEADER.match(line) is not None and (columns := _column_names(line)):
             if not is_last:
                 self._begin_table(line, columns)
         elif self._reading and line.lstrip()[:1].isdigit():
@@ -143,7 +162,8 @@ class TextReader:
 
     def _begin_table(self, line: str, columns: list[str]) -> None:
         self._close()
-        if self._before.used:
+        # two runs whose outputs are mixed write two headers before any row
+        if self._before.used and (self._before.has_rows or not self._before.runs_of_rank_0):
             self._before = _Preamble()
         times = [match.start() for match in re.finditer(r"\b(?:cpu)?time\b", line)]
         self._columns = columns
@@ -158,6 +178,7 @@ class TextReader:
         if not self._reading:
             return
         before = self._before
+        before.has_rows |= bool(self._rows)
         ended = "average_busbw_gbs" in self._end
         if not ended:
             self._problems.append("the table breaks off: its last lines are missing")
@@ -172,10 +193,16 @@ class TextReader:
                 versions=before.versions,
                 ended=ended,
                 problems=few_problems(self._problems),
+                are_more_ranks_possible=(before.started or 0) <= max(before.devices, default=-1),
+                ranks_problem=_MIXED_RUNS.format(before.runs_of_rank_0)
+                if before.runs_of_rank_0 > 1
+                else "",
+                failure=self.failure,
                 **self._end,
             )
         )
         self._rows, self._problems, self._end, self._reading = [], [], {}, False
+        self.failure = ""
 
     def _read_row(self, line: str, number: int, *, is_last: bool) -> None:
         cells = line.split()
@@ -185,6 +212,11 @@ class TextReader:
             del cells[-1]
         first = columns.index("time")
         half = (width - first) // 2
+        if "redop" in columns and len(cells) in (width - 1, width - 1 - half):
+            # operations that reduce nothing left this column blank until 2022
+            at = columns.index("redop")
+            if cells[at][:1].isdigit():
+                cells.insert(at, "")
         # blanks stand for a half that did not run; a line that breaks off is shorter
         in_place_only = len(line.rstrip()) > self._second_half_at + len("time")
         if self._second_half_at and len(cells) == width - half and in_place_only:
@@ -217,7 +249,7 @@ class TextReader:
             size_bytes=read_whole(values["size"]),
             count=read_whole(values["count"]) if "count" in values else None,
             type_name=read_name(values.get("type")),
-            redop=read_name(values.get("redop")),
+            redop=read_name(values.get("redop") or None),
             root=read_root(values.get("root")),
             line=number,
             **dict(zip(places, parsed, strict=True)),
@@ -254,6 +286,7 @@ class TextReader:
         elif (match := _DEVICE.match(line)) is not None:
             rank, group, process, host, index, bus, name = match.groups(default="")
             self._new_preamble(of_a_run=False)
+            self._before.runs_of_rank_0 += int(rank) == 0
             self._before.devices[int(rank)] = RankDevice(
                 rank=int(rank),
                 name=printable(name),
@@ -297,6 +330,10 @@ class TextReader:
 
 
 _MAX_COMMAND: Final = 4000
+_MIXED_RUNS: Final = (
+    "rank 0 is listed {0} times: these are {0} runs side by side, as a program that was built "
+    "without MPI makes them; build it with MPI=1"
+)
 _OPTION: Final = re.compile(r"(?:^| )-{1,2}(t|g|nthreads|ngpus)[ =]?(\d{1,5})(?= |$)")
 _LAUNCHER: Final = re.compile(r"\b(?:mpirun|mpiexec|orterun|srun|prun|flux|torchrun|kubectl|ssh)\b")
 _STARTED: Final = re.compile(r" (?:-np|--np|-n|--ntasks)[ =]?(\d{1,6})(?= |$)")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.base.errors import RecordingError
 from portagpu.base.files import read_bounded
 from portagpu.facts.formats.cleaning import decode_text
-from portagpu.facts.nccl_tests.model import bus_factor
+from portagpu.facts.nccl_tests.model import bus_factor, fitting_ranks
 from portagpu.facts.nccl_tests.tables import (
     PLACES,
     REDUCTIONS,
@@ -132,7 +132,7 @@ def _results(name: str, table: PerfTable, operation: str | None) -> Iterator[Res
         )
 
 
-def _judge_values(table: PerfTable, _: str | None) -> Judgement:
+def _judge_values(table: PerfTable, operation: str | None) -> Judgement:
     halves = list(_halves(table))
     wrong = [(row, place, half) for row, place, half in halves if half.wrong or half.beyond]
     count = sum(half.wrong or 0 for _, _, half in halves) or table.out_of_bounds or len(wrong)
@@ -143,6 +143,20 @@ def _judge_values(table: PerfTable, _: str | None) -> Judgement:
         more = f", and {len(wrong) - 1} more places" if len(wrong) > 1 else ""
         reason = f"{_where(row, place)}: {many}{more}"
         return Judgement(Verdict.FAIL, reason, count, "1", expected)
+    moved = [
+        each
+        for each in halves
+        if operation is not None and operation not in REDUCTIONS and each[2].deviation
+    ]
+    if moved:
+        row, place, half = moved[0]
+        reason = (
+            f"{_where(row, place)}: a deviation of {half.deviation:g}, though nothing is reduced"
+        )
+        if operation == "all_to_all" and all(each[1] == PLACES[1] for each in moved):
+            reason += "; all_to_all in place, which libraries do not have, may show one"
+            return Judgement(Verdict.INCONCLUSIVE, reason, len(moved), "1", expected)
+        return Judgement(Verdict.FAIL, reason, len(moved), "1", expected)
     if table.out_of_bounds:
         reason = f"the program says: {table.out_of_bounds} values out of bounds"
         return Judgement(Verdict.FAIL, reason, count, "1", expected)
@@ -161,7 +175,8 @@ def _judge_values(table: PerfTable, _: str | None) -> Judgement:
 def _judge_bandwidths(table: PerfTable, operation: str | None) -> Judgement:
     ranks = table.ranks
     if ranks is None:
-        return Judgement(Verdict.INCONCLUSIVE, "nothing says how many ranks took part")
+        reason = table.ranks_problem or "nothing says how many ranks took part"
+        return Judgement(Verdict.INCONCLUSIVE, reason)
     if ranks == 1:
         return Judgement(Verdict.SKIP, "not applicable: one rank has no bus bandwidth")
     if operation is None:
@@ -175,6 +190,13 @@ def _judge_bandwidths(table: PerfTable, operation: str | None) -> Judgement:
     expected = exactly(factor, _DEFINITION)
     odd = [each for each in _halves(table) if not each[2].has_factor(factor)]
     if odd:
+        other = fitting_ranks(table, operation) if table.are_more_ranks_possible else None
+        if other is not None and other > ranks:
+            reason = (
+                f"the lines list {ranks} ranks, and the bandwidths are those of {other}: lines of "
+                "ranks may be missing"
+            )
+            return Judgement(Verdict.INCONCLUSIVE, reason)
         row, place, half = odd[0]
         more = f", and {len(odd) - 1} more are inconsistent" if len(odd) > 1 else ""
         reason = (
@@ -204,6 +226,8 @@ def _judge_average(table: PerfTable, _: str | None) -> Judgement:
 
 
 def _judge_rows(table: PerfTable, _: str | None) -> Judgement:
+    if table.failure:
+        return Judgement(Verdict.FAIL, f"the program ended with an error: {table.failure}")
     reasons = [*table.problems, *filter(None, [_missing_rows(table)])]
     if reasons:
         more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""

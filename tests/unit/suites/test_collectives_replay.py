@@ -104,12 +104,79 @@ def test_the_prints_rounding_is_allowed_and_no_more(
     assert changed(tmp_path, "122.57", busbw)["bandwidths"].verdict is verdict
 
 
-def test_another_number_of_ranks_fails(tmp_path: Path) -> None:
+def without_lines(folder: Path, *words: str) -> Result:
+    """The judgement of bandwidths of the recording without its lines that have any of ``words``."""
     text = RECORDED.read_text("utf-8")
-    lines = [line for line in text.splitlines(keepends=True) if "Rank  7" not in line]
-    file = tmp_path / "seven.txt"
+    lines = [each for each in text.splitlines(keepends=True) if not any(w in each for w in words)]
+    file = folder / "output.txt"
     file.write_text("".join(lines), encoding="utf-8")
-    assert checks(judged(file))["bandwidths"].verdict is Verdict.FAIL
+    return checks(judged(file, operation="all_reduce"))["bandwidths"]
+
+
+def test_another_number_of_ranks_fails(tmp_path: Path) -> None:
+    assert changed(tmp_path, "Rank  7", "Rank  8")["bandwidths"].verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize("missing", ["Rank  7", "Rank  0", "Rank  4"])
+def test_ranks_whose_lines_are_missing_are_no_fault(tmp_path: Path, missing: str) -> None:
+    assert without_lines(tmp_path, missing).verdict is Verdict.PASS
+
+
+def test_lines_of_ranks_alone_bound_their_number_from_below(tmp_path: Path) -> None:
+    found = without_lines(tmp_path, "_perf", "Rank  6", "Rank  7")
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert "list 6 ranks, and the bandwidths are those of 8" in found.reason
+
+
+def test_two_runs_side_by_side_are_said_to_be_that(tmp_path: Path) -> None:
+    text = RECORDED.read_text("utf-8")
+    file = tmp_path / "output.txt"
+    file.write_text(text.replace("Rank  1 ", "Rank  0 "), encoding="utf-8")
+    found = checks(judged(file))["bandwidths"]
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert "rank 0 is listed 2 times: these are 2 runs side by side" in found.reason
+
+
+# NVIDIA/nccl-tests issue 78, of 2021: no column redop in the rows, and an error of 1 in place
+ALL_TO_ALL = """\
+#       size         count      type   redop     time   algbw   busbw  error     time   algbw   busbw  error
+   268435456       1048576     float           520935    0.52    0.51  {0}   519562    0.52    0.51  1e+00
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 0.51
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize(
+    ("deviation", "verdict"), [("0e+00", Verdict.INCONCLUSIVE), ("1e+00", Verdict.FAIL)]
+)
+def test_a_deviation_where_nothing_is_reduced_is_not_lost(
+    tmp_path: Path, deviation: str, verdict: Verdict
+) -> None:
+    file = tmp_path / "output.txt"
+    file.write_text(ALL_TO_ALL.format(deviation), encoding="utf-8")
+    found = checks(judged(file, operation="all_to_all"))
+    assert found["values"].verdict is verdict
+    assert "a deviation of 1, though nothing is reduced" in found["values"].reason
+    assert found["rows"].verdict is Verdict.PASS
+
+
+def test_a_program_that_ended_with_an_error_is_quoted(tmp_path: Path) -> None:
+    said = "node66: Test NCCL failure common.cu:303 'unhandled cuda error'"
+    found = changed(tmp_path, "# Out of bounds values : 0 OK", said)
+    assert found["rows"].verdict is Verdict.FAIL
+    assert "Test NCCL failure common.cu:303 'unhandled cuda error'" in found["rows"].reason
+    file = tmp_path / "none.txt"
+    file.write_text(f"{ALL_TO_ALL.splitlines()[0]}\n{said}\n", encoding="utf-8")
+    with pytest.raises(RecordingError, match=r"Test NCCL failure common\.cu:303"):
+        judged(file)
+
+
+def test_prefixes_of_two_kinds_at_once_are_taken_off(tmp_path: Path) -> None:
+    file = tmp_path / "output.txt"
+    prefix = "2026-10-06T12:01:02.123456789Z launcher-abc: "
+    text = "".join(f"{prefix}{line}\n" for line in RECORDED.read_text("utf-8").splitlines())
+    file.write_text(text, encoding="utf-8")
+    assert judged(file).verdict is Verdict.PASS
 
 
 def test_an_average_that_is_not_of_the_rows_fails(tmp_path: Path) -> None:
