@@ -291,7 +291,7 @@ def _differences(trait: _Trait, gpus: Sequence[Gpu], compared: list[str]) -> Ite
         return
     if not decided:
         if trait.what == _PRODUCT:
-            # two cards in one desktop are no fault: nobody said that they have to be one product
+            # two cards in one desktop are not a fault: nobody said that they have to be one product
             return
         (one, has), (other, differs) = (
             stated[0],
