@@ -339,9 +339,11 @@ def _with_a_tuner(rank: Any, work: str) -> Any:
     tuner = Tuner("demo", work, lambda: TunerState(True, True, False, "here", 3), switched)  # type: ignore[arg-type]
     shown = {name: getattr(rank.gpu.plugin, name) for name in ("telemetry", "shared")}
     rank.gpu.plugin = SimpleNamespace(**shown, tuners=lambda: (tuner,))
-    right = matmul.product
+    right = matmul.judged_product
     # a CPU without instructions for bfloat16 takes minutes for the shape that GPUs multiply
-    matmul.product = lambda gpu, form, m, n, k, seed: right(gpu, form, m // 16, n // 16, k, seed)
+    matmul.judged_product = lambda gpu, form, m, n, k, seed: right(
+        gpu, form, m // 16, n // 16, k, seed
+    )
     return load_area("tuning")
 
 
