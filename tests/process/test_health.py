@@ -745,7 +745,7 @@ def test_a_gate_answers_where_its_caller_reads(
         (("--since", "yesterday"), '\'yesterday\' is not "boot", "all" or a number of seconds'),
         (("--since", "nan"), "'nan' is not"),
         (("--fail-on", "reset"), "need --gate"),
-        (("--gate", "npd", "--json", "-"), "give --json a file"),
+        (("--gate", "npd", "--json", "-"), "give --json and --ocp a file"),
         (("--limit", "0"), "0 is not in the range"),
         (("--replay", "/nowhere"), "no such file or folder"),
         (("--log", "/nowhere", "--gate", "prolog"), "--log /nowhere: there is no such file"),
