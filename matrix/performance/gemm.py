@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.devices.precision import Support
 from portagpu.runs.results.verdicts import Verdict
-from portagpu.suites.performance.cases import Absent, BenchCase
+from portagpu.suites.performance.cases import Absent, BenchCase, usual_layout
 from portagpu.suites.performance.device import DTYPES
-from portagpu.suites.performance.matmul import usual_layout
 from portagpu.suites.performance.timing import Effort
 
 if TYPE_CHECKING:

@@ -209,16 +209,15 @@ def test_a_suite_of_one_file_does_not_pass(tmp_path: Path, monkeypatch: pytest.M
     pytest.importorskip("torch")
     left = tmp_path / "conformance"
     left.mkdir()
-    shutil.copy(matrix_dir() / "conformance" / "test_graphs.py", left)
-    for file in (matrix_dir() / "conformance").glob("test_rng*.py"):
-        shutil.copy(file, left)
+    for name in ("test_graphs.py", "test_telemetry.py"):
+        shutil.copy(matrix_dir() / "conformance" / name, left)
     monkeypatch.setattr("portagpu.suites.conformance.runner.matrix_dir", lambda: tmp_path)
-    results = by_id(conform("cpu", selection=Selection(only=("rng/seed-repeats",))))
+    results = by_id(conform("cpu", selection=Selection(only=("telemetry/*",))))
     damage = results["suite/contents"]
     assert damage.verdict is Verdict.ERROR
     assert re.search(r"\b0 of \d+ in memory\b", damage.reason)
     assert "reinstall portagpu" in damage.reason
-    assert "in rng" not in damage.reason
+    assert "in telemetry" not in damage.reason
 
 
 def test_a_checklist_that_lost_a_gate_is_refused(

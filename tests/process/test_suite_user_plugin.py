@@ -95,7 +95,7 @@ def test_cases_run_next_to_the_projects_tests_and_are_selected_in_the_same_way(
 
 
 def test_a_failing_case_shows_its_sentence_and_no_traceback(project: Path, tmp_path: Path) -> None:
-    only_cases_of(project, copy_cases(tmp_path / "cases", "memory_programs"))
+    only_cases_of(project, copy_cases(tmp_path / "cases", "random_programs"))
     path = tmp_path / "plugins"
     path.mkdir()
     entry_points = {"broken": "portagpu_broken:PLUGIN"}

@@ -287,7 +287,7 @@ TABLES = {
     "a-key-that-is-none": (
         "kernel_log",
         'worth = ["x"]\nevent = []\nevents = []',
-        "kernel_log.toml.events: is not a known key; did you mean 'event'?",
+        "kernel_log.toml.events: is not a known key; did you mean 'event' or 'severity'?",
     ),
     "a-gpu-without-address": (
         "kernel_log",

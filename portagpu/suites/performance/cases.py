@@ -250,3 +250,11 @@ def function_spec(case: BenchCase) -> str:
 
 def _is_selected_by(name: str, case: BenchCase) -> bool:
     return name in (case.area, case.metric, case.id)
+
+
+def usual_layout(dtype: str) -> str:
+    """The index along which A and along which B is contiguous, unless something else is asked for.
+
+    torch's own products of int8 and fp8 want their second operand column by column.
+    """
+    return "kk" if dtype in ("int8", "fp8") else "kn"

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.suites.performance.cases import usual_layout
 from portagpu.suites.performance.timing import WrongValue
 from portagpu.train.exact import products
 from portagpu.train.exact.draws import Draws
@@ -102,14 +103,6 @@ class Product:
     def shape(self) -> dict[str, int | str]:
         """The shape as results write it."""
         return {"m": self.m, "n": self.n, "k": self.k, "dtype": self.dtype}
-
-
-def usual_layout(dtype: str) -> str:
-    """The index along which A and along which B is contiguous, unless something else is asked for.
-
-    torch's own products of int8 and fp8 want their second operand column by column.
-    """
-    return "kk" if dtype in ("int8", "fp8") else "kn"
 
 
 def product(
