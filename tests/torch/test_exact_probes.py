@@ -75,8 +75,11 @@ def test_draws_keep_their_range_and_streams_differ() -> None:
 @looped("probe", HERE)
 def test_a_sound_device_passes_with_every_seed(probe, gpu) -> None:
     if refused := probe.refuses(gpu):
-        assert refused.startswith(("the cpu backend", "torch has no product of"))
         assert "\n" not in refused
+        if probe.name == "products/int8[full]":  # CPUs without VNNI
+            assert torch.int8 in gpu.precision.saturates
+            return
+        assert refused.startswith(("the cpu backend", "torch has no product of"))
         assert (
             probe.name.startswith(("products/tf32", "products/float8")) or "float32]" in probe.name
         )

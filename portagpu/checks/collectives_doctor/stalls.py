@@ -400,7 +400,8 @@ def _unfinished(
         what = f"{entry.words}, number {number} of {group.words}"
         done = [rank for rank in called if rank not in undone]
         given_up = [rank for rank in undone if called[rank].is_given_up]
-        if done and entry.has_no_events and entry.operation not in _LOCAL:
+        unsure = entry.has_no_events and all(called[r].state != "completed" for r in done)
+        if done and unsure and entry.operation not in _LOCAL:
             # it is retired later and from another thread: nobody finishes it before all called it
             yield Finding(
                 id="in-flight",
@@ -416,8 +417,8 @@ def _unfinished(
                 id="partial",
                 evidence=evidence + _at(called[done[0]]),
                 device=ranks_in_words(undone) if len(undone) == 1 else None,
-                verdict=Verdict.INCONCLUSIVE if entry.has_no_events else None,
-                cause=_MOMENT if entry.has_no_events else "",
+                verdict=Verdict.INCONCLUSIVE if unsure else None,
+                cause=_MOMENT if unsure else "",
             )
         elif given_up:
             limit = entry.timeout_ms
