@@ -205,7 +205,7 @@ def _ends_in_a_line(part: TextPart) -> bool:
     if not part.tail or shape is None or shape.tells_its_end or shape.ends is not None:
         return False
     line = part.tail[:MAX_LINE].strip()
-    if not part.ends_in_a_line:
+    if not part.ends_in_a_line or line.count("[") > line.count("]"):
         return True
     return (shape.last or _WHOLE).fullmatch(line) is None
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from portagpu.base.text import excerpt
-from portagpu.facts.formats.host.kernel_log import KIND, process_codes
+from portagpu.facts.formats.host.kernel_log import KIND, from_the_driver, process_codes
 from portagpu.facts.targets import Scope
 from portagpu.facts.targets.model import normalise
 from portagpu.machine.inventory.gpu import product_target
@@ -61,7 +61,6 @@ class _Rule:
 _SHOWN: Final = frozenset({"driver message", "driver in doubt"})
 """Codes of lines that no table knows: their reasons show the line."""
 _LINE_CHARS: Final = 160
-_DRIVER: Final = re.compile(r"(?:NVRM|nvidia|nv_mem|amdgpu|kfd|drmn\d|\[drm)\b")
 _OF_PROCESS: Final = re.compile(r"\b(?:pid|[Pp]rocess|comm|name|thread)\b", re.ASCII)
 _RULES: Final = (
     _Rule("ecc", "ECC is as it should be", ecc, "memory.ecc"),
@@ -241,9 +240,8 @@ def _events(inventory: Inventory) -> Iterator[Judgement]:
 
 def _sentence(line: str) -> str:
     """What a driver says in a line of a log: no time, no host, and nothing of a process."""
-    match = _DRIVER.search(line)
-    said = line[match.start() :] if match is not None else line
-    return excerpt(_OF_PROCESS.split(said, maxsplit=1)[0].rstrip(" ,(["), _LINE_CHARS)
+    said = _OF_PROCESS.split(from_the_driver(line), maxsplit=1)[0]
+    return excerpt(said.rstrip(" ,(["), _LINE_CHARS)
 
 
 _HOST_IN_ORDER: Final = exactly(0, "a host in order")

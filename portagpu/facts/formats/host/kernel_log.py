@@ -69,6 +69,7 @@ _CLOCK: Final = (
     r"|\[(?:[A-Z][a-z]{2} ?[ \d]\d \d\d:\d\d| *[+<] *\d{1,9}[.,]\d{1,9}>?)\] ?"
 )
 _DRIVER: Final = rf"{_NAMES}|amdgpu: "
+_SPEAKER: Final = re.compile(r"(?:NVRM|nvidia|nv_mem|amdgpu|kfd|drmn\d|\[drm)\b")
 SHAPE: Final = Shape(
     "",
     re.compile(
@@ -100,6 +101,12 @@ def has_kernel_lines(text: str) -> bool:
 def _with_blanks(text: str) -> str:
     """``text`` without the tabs that some forms of paste have in the place of blanks."""
     return text.replace("\t", " ")
+
+
+def from_the_driver(line: str) -> str:
+    """A line from the name of a GPU's driver on; the whole line, where none is in it."""
+    match = _SPEAKER.search(line)
+    return line[match.start() :] if match is not None else line
 
 
 def process_codes() -> frozenset[str]:
