@@ -89,10 +89,14 @@ def _values(document: Any) -> int:
     return document is not None
 
 
+def _nine_digits(text: str) -> str:
+    """``text`` with nine digits of each fraction: the last ones are the CPU's and Python's."""
+    return _FRACTION.sub(lambda found: f"{float(found[0]):.9g}", text)
+
+
 def digest_of(text: str) -> str:
     """The begin of a text's SHA-256, with nine digits of each fraction: the last are the CPU's."""
-    text = _FRACTION.sub(lambda found: f"{float(found[0]):.9g}", text)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(_nine_digits(text).encode()).hexdigest()[:16]
 
 
 def plain(document: Any) -> Any:
@@ -161,7 +165,8 @@ class Calls:
     def neutral(self, text: str) -> str:
         """Without this machine's paths and this moment."""
         text = text.replace(f"{self._folder}/", "").replace(str(self._folder), ".")
-        for place in (ROOT, Path(portagpu.__file__).parents[1]):
+        # an installed package may stand below the checkout
+        for place in (Path(portagpu.__file__).parents[1], ROOT):
             text = text.replace(f"{place}/", "").replace(str(place), "CHECKOUT")
         return _RUN_ID.sub("RUN", text)
 
@@ -190,8 +195,7 @@ def _one(value: Any) -> str:
         return f"{value:.9g}"
     if isinstance(value, tuple | list):
         return ", ".join(map(_one, value))
-    text = str(value)
-    text = _FRACTION.sub(lambda found: f"{float(found[0]):.9g}", text)
+    text = _nine_digits(str(value))
     return text if text.isprintable() else ascii(text)
 
 
@@ -217,7 +221,7 @@ def golden_text(name: str, folder: Path) -> str:
     """What the file ``name`` has to hold; ``folder`` is empty."""
     logging.disable(logging.WARNING)
     try:
-        return "".join(f"{line}\n" for line in goldens()[name].make(folder))
+        return "".join(f"{_nine_digits(line)}\n" for line in goldens()[name].make(folder))
     finally:
         logging.disable(logging.NOTSET)
 
