@@ -186,7 +186,10 @@ def test_the_strict_device_passes(child: Callable[..., Child], strict: Path) -> 
     bad = [
         f"{name}: {each['verdict']}: {each['reason']}"
         for name, each in found.items()
-        if each["verdict"] not in ("PASS", "SKIP") and not re.search(FALLBACK, each["reason"])
+        if each["verdict"] not in ("PASS", "SKIP")
+        and not re.search(FALLBACK, each["reason"])
+        # what a busy machine kept from being judged says nothing of the device
+        and not (each["verdict"] == "INCONCLUSIVE" and "on a busy machine" in each["reason"])
     ]
     assert not bad, "\n".join(bad)
     # it claims no collectives
