@@ -240,13 +240,6 @@ def test_what_is_not_replaced_stays_byte_for_byte(tmp_path: Path, data: bytes) -
     assert before + after.removeprefix(end) == data
 
 
-def test_many_uses_on_one_line(tmp_path: Path) -> None:
-    """A minified file: the time grows with its length, not with its square."""
-    path = tmp_path / "a.py"
-    path.write_text("x.cuda();" * 2000, encoding="utf-8")
-    assert len(rewritten(path).done) == 2000
-
-
 def test_other_kinds_of_files_are_named(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
