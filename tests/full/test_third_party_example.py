@@ -41,7 +41,8 @@ def test_example_passes_among_the_tests_of_its_own_project(
 ) -> None:
     # the longest cases are in the run above
     chosen = "(identity or rng or streams or kernels or collectives) and not (random or huge)"
-    words = ("-m", "pytest", "-p", "no:cacheprovider", "-q", "-k", chosen)
+    plugin = ("-p", "portagpu.suites.conformance.user_plugin")
+    words = ("-m", "pytest", "-p", "no:cacheprovider", *plugin, "-q", "-k", chosen)
     ended = child(*words, "--portagpu-backend", "demo", path=[demo], limit_s=600)
     assert " passed" in ended.ok()
     assert "failed" not in ended.out

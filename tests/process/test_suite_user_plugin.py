@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("forked")]
 
+PLUGIN = "portagpu.suites.conformance.user_plugin"
 BROKEN = """
 from portagpu_cpu.plugin import CpuPlugin
 from portagpu_cpu.backend import CpuBackend
@@ -54,7 +55,7 @@ def run_pytest(
         paths = [str(path), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment["PYTHONPATH"] = os.pathsep.join(paths)
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options],
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", PLUGIN, *options],
         cwd=folder,
         env=environment,
         capture_output=True,
