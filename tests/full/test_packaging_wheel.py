@@ -17,6 +17,7 @@ pytest.importorskip("torch")
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.conftest import Child
 
