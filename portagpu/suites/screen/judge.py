@@ -33,7 +33,7 @@ _LIMITS: Final = (
     "inputs, rates and loads that these batches did not reach: a device without a wrong result "
     "here may still be defective"
 )
-_NO_TIME: Final = "not run: the time was over before its first batch"
+_NO_BATCH: Final = "not run: the screen was over before its first batch"
 
 
 @dataclass(slots=True)
@@ -161,7 +161,7 @@ def _probe_result(device: Screened, name: str, tally: Tally, campaign: int) -> R
     if not tally.results:
         if tally.refused:
             return Result(**shared, verdict=Verdict.SKIP, reason=tally.refused)
-        reason = tally.stopped or (f"not run: {device.lost}" if device.lost else _NO_TIME)
+        reason = tally.stopped or (f"not run: {device.lost}" if device.lost else _NO_BATCH)
         blocked = "screen/device" if device.lost and not tally.stopped else None
         return Result(**shared, **_not_run(reason), blocked_by=blocked)
     reason = judged_in_words(tally.results, tally.inputs)

@@ -74,6 +74,7 @@ def add_results(run: Run, options: ScreenOptions, ranks: Ranks, progress: Progre
     """Screen the devices, and add the results to ``run``, also where Ctrl-C ends it."""
     check_installation()
     campaign = campaign_of() if options.seed is None else options.seed
+    run.info = replace(run.info, seed=campaign)
     screen = _Screen(options, ranks, progress, selected_probes(options), campaign)
     before = error_counts(Live()) if options.count_errors else None
     try:
