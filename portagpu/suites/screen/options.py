@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 SUITE: Final = "screen"
 DEFAULT_S: Final = 60.0
+TOGETHER: Final = "collectives"
+"""The area whose probes all devices run at the same time."""
 PROBES: Final = "portagpu.train.exact.probes:PROBES"
 """Where the probes are."""
 

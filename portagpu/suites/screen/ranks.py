@@ -43,8 +43,6 @@ _READ_S: Final = 0.2
 """Between two readings of clocks, power and temperature."""
 _MOVES_MEMORY: Final = frozenset({"copies", "memory", "reductions", "vectors"})
 """Areas whose probes are bound by memory; the others compute. They take turns."""
-TOGETHER: Final = "collectives"
-"""The area whose probes all ranks run at the same time."""
 MEMORY: Final = "memory"
 """The area whose batches have as much of the memory as the time allows."""
 _QUICK_PART: Final = 0.25
