@@ -354,13 +354,13 @@ def test_the_gate_takes_over_what_was_judged(ranks: Ranks, monkeypatch: pytest.M
     wrong = by_id["screen/products/column"]
     assert wrong.origin == ("screen", "screen")
     assert (severity_of(wrong).id, action_of(wrong)) == ("wrong", Action.ISOLATE)
-    assert (options.seconds, options.indices) == (6, [0])
+    assert (options.batches, options.threads, options.indices) == (1, 1, [0])
     assert not options.count_errors, "a later gate reads them"
 
 
 def test_a_gpu_is_screened_for_a_minute(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
     _, (options,) = gate_results(ranks, monkeypatch, shared=False)
-    assert options.seconds == 60
+    assert (options.seconds, options.batches, options.threads) == (60, None, None)
 
 
 def test_a_gate_without_time_says_so(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -376,9 +376,14 @@ def screen(
     published_seed: int,
     seconds: float | None,
     batches: int | None,
+    threads: int | None,
     together: bool,
 ) -> None:
     """Run this rank's share: ``plans`` has the next batch of each probe, for each rank."""
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
     plan = plans[rank.rank]
     chosen = [each for each in catalogue(place) if each.name in plan]
     with Sampler(rank.gpu, _READ_S) as sampler:

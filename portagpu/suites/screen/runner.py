@@ -223,6 +223,7 @@ class _Screen:
                 published_seed=published_digests().seed,
                 seconds=left_s if counted is None else None,
                 batches=counted,
+                threads=self.options.threads,
                 together=together,
             )
             if outcome is not None and outcome.ok:
