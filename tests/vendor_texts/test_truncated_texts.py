@@ -20,7 +20,9 @@ from tests.vendor_texts.test_pastes import ROCM, TABLE, listed
 if TYPE_CHECKING:
     from pathlib import Path
 
-WITHOUT_END = frozenset({"amd_smi_text", "lspci", "nvidia_nvlink", "nvidia_smi_text"})
+WITHOUT_END = frozenset(
+    {"amd_smi_text", "dcgm_exporter", "lspci", "mig_profiles", "nvidia_nvlink", "nvidia_smi_text"}
+)
 """Formats that end after any line: of them only a cut inside of a line can be recognised."""
 LARGEST = 200_000
 LONG = 20_000
