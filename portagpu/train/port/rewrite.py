@@ -16,7 +16,7 @@ import libcst as cst
 
 from portagpu.base.errors import OutputError
 from portagpu.base.files import write_parts
-from portagpu.base.text import escaped
+from portagpu.base.text import error_line, escaped
 from portagpu.train.port.analysis import Analysis, analyse, finding, parse
 from portagpu.train.port.expressions import dotted
 from portagpu.train.port.reading import Source, files, read
@@ -185,13 +185,47 @@ def rewrite_source(source: Source, rules: Rules, *, unsafe: bool) -> Rewritten |
     same = found.wrapper.module.code  # without the end of a last line that ends with "\r"
     if not source.text.startswith(same):
         return Unread(source.path, "is not given back by libcst as it is")
-    text = _replaced(source.path, found, chosen) + source.text[len(same) :]
-    try:
-        parse(text)
-        text.encode(source.encoding)
-    except (SyntaxError, UnicodeEncodeError) as error:
-        return Unread(source.path, f"would not be Python any more ({error}): please report it")
-    return Rewritten(source, text, [finding(source.path, use) for use in chosen], left)
+    new = _Attempt(source, found, chosen)
+    if new.why:
+        refused = _refused(source, found, chosen)
+        for use in refused:
+            why = f"it cannot be written in this place ({_Attempt(source, found, [use]).why})"
+            left.append(replace(finding(source.path, use), left=why))
+        chosen = [use for use in chosen if use not in refused]
+        new = _Attempt(source, found, chosen)
+    if new.why:
+        return Unread(source.path, f"would not be Python any more ({new.why}): please report it")
+    return Rewritten(source, new.text, [finding(source.path, use) for use in chosen], left)
+
+
+class _Attempt:
+    """The file with these uses replaced, or why that is no program any more."""
+
+    def __init__(self, source: Source, found: Analysis, chosen: list[Use]) -> None:
+        self.text, self.why = source.text, ""
+        if not chosen:
+            return
+        rest = source.text[len(found.wrapper.module.code) :]
+        try:
+            text = _replaced(source.path, found, chosen) + rest
+            parse(text)
+            text.encode(source.encoding)
+        except Exception as error:  # noqa: BLE001 - whatever libcst or a rule cannot write
+            self.why = error_line(error)
+        else:
+            self.text = text
+
+
+def _refused(source: Source, found: Analysis, chosen: list[Use]) -> list[Use]:
+    """The uses that cannot be written where they stand, such as quotes inside an f-string."""
+    if not _Attempt(source, found, chosen).why:
+        return []
+    if len(chosen) == 1:
+        return chosen
+    half = len(chosen) // 2
+    return [
+        each for part in (chosen[:half], chosen[half:]) for each in _refused(source, found, part)
+    ]
 
 
 def _reason(use: Use) -> str:
