@@ -26,9 +26,11 @@ from portagpu.train.port.expressions import Scope, Writer, code_of, dotted, last
 from portagpu.train.port.questions import (
     in_assert,
     in_attribute,
+    in_build,
     in_comparison,
     in_if,
-    in_statistics,
+    in_subscript,
+    in_text,
 )
 from portagpu.train.port.reading import excerpt, has_word
 from portagpu.train.port.rules import Finding, Ignored, Unread, lines_of
@@ -67,6 +69,8 @@ class Uses(cst.CSTVisitor):
         self._portable: set[cst.CSTNode] = set()
         self.called: set[cst.CSTNode] = set()
         self._bare: set[cst.CSTNode] = set()
+        self._packages: list[tuple[str, cst.CSTNode, Rule]] = []
+        self._named: set[str] = set()
         self._tries = 0
 
     def unless_cpu(
@@ -151,6 +155,7 @@ class Uses(cst.CSTVisitor):
             return False
         entry = self.rules.names.get(name)
         if entry is not None:
+            self._named.add(name.partition(".")[0])
             self._add_name(node, entry, name)
             return False
         for words in self.rules.words:
@@ -211,6 +216,12 @@ class Uses(cst.CSTVisitor):
         for package in (first, f"{first}.{rest.partition('.')[0]}"):
             rule = self.rules.packages.get(package)
             if rule is not None and not self._tries:
+                self._packages.append((first, node, rule))
+
+    def note_packages(self) -> None:
+        """Note the imports of packages of which no name was found."""
+        for first, node, rule in self._packages:
+            if first not in self._named:
                 self.add(node, rule, left="no other package has its names")
 
 
@@ -220,6 +231,8 @@ class Finder(Uses):
     def visit_Call(self, node: cst.Call) -> None:
         self.called.add(node.func)
         in_call(self, node)
+        in_text(self, node)
+        in_build(self, node)
 
     def visit_Assign(self, node: cst.Assign) -> None:
         self._bare.add(node.value)
@@ -257,7 +270,7 @@ class Finder(Uses):
         return False  # a pattern takes no call
 
     def visit_Subscript(self, node: cst.Subscript) -> bool:
-        in_statistics(self, node)
+        in_subscript(self, node)
         return last_name(node.value) != "Literal"
 
     def visit_ConcatenatedString(self, node: cst.ConcatenatedString) -> bool:
@@ -305,6 +318,7 @@ class Analysis:
         module.visit(self.scope)
         finder = Finder(rules, self.scope)
         module.visit(finder)
+        finder.note_packages()
         self.uses: list[Use] = self._with_places(finder.uses, source.text, part)
 
     def _with_places(self, uses: list[Use], text: str, part: Excerpt | None) -> list[Use]:

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from portagpu.train.port.analysis import Uses
 
 
-_DEVICE_FIRST: Final = {"Generator", "set_default_device", "set_device", "init_device_mesh"}
+_DEVICE_FIRST: Final = {
+    *("Generator", "set_default_device", "set_device", "init_device_mesh", "is_autocast_enabled"),
+    *("get_autocast_dtype", "is_autocast_available", "set_autocast_enabled", "set_autocast_dtype"),
+}
 """Functions of torch whose first argument is a device."""
 _AUTOCAST: Final = {"torch.autocast", "torch.amp.autocast", "torch.amp.autocast_mode.autocast"}
 _SCALER: Final = {"torch.amp.GradScaler", "torch.GradScaler", "torch.amp.grad_scaler.GradScaler"}
@@ -47,6 +50,8 @@ def in_call(finder: Uses, call: cst.Call) -> None:
     if name in _SCALER and _first_device(finder, call, "device", "scaler"):
         return
     _options(finder, call)
+    _defaults(finder, call)
+    _autocast_state(finder, call, name)
     _devices(finder, call, name)
     _libraries(finder, call)
     _process_devices(finder, call, name)
@@ -165,6 +170,47 @@ def _options(finder: Uses, call: cst.Call) -> None:
     for arg in call.args:
         flag = string(arg.value) if arg.keyword is None or arg.keyword.value == "dest" else None
         in_named(finder, (flag or "").lstrip("-"), default.value)
+
+
+_DEFAULTS: Final = {"getattr": 1, "get": 0, "getenv": 0, "pop": 0, "setdefault": 0}
+"""Functions that return their next argument where there is no value of that name."""
+
+
+def _defaults(finder: Uses, call: cst.Call) -> None:
+    """``getattr(args, "device", "cuda")``, ``options.get("device", "cuda")``."""
+    at = _DEFAULTS.get(last_name(call.func))
+    if at is not None and len(call.args) > at + 1 and call.args[at + 1].keyword is None:
+        name = string(call.args[at].value) or ""
+        in_named(finder, name.rpartition(".")[2], call.args[at + 1].value)
+
+
+_STATES: Final = {
+    "torch.is_autocast_enabled": ("torch.is_autocast_enabled", 0),
+    "torch.get_autocast_gpu_dtype": ("torch.get_autocast_dtype", 0),
+    "torch.set_autocast_enabled": ("torch.set_autocast_enabled", 1),
+    "torch.set_autocast_gpu_dtype": ("torch.set_autocast_dtype", 1),
+}
+"""Functions of torch that mean CUDA with this many arguments, and what takes a device first."""
+
+
+def _autocast_state(finder: Uses, call: cst.Call, name: str) -> None:
+    """``torch.is_autocast_enabled()``, which asks for CUDA's autocast."""
+    to, count = _STATES.get(name, ("", -1))
+    if len(call.args) != count or any(arg.star or arg.keyword for arg in call.args):
+        return
+    if not finder.scope.has_torch:
+        left = "this file does not import torch by its name"
+        finder.add(call, finder.rules.shapes["autocast"], left=left)
+        return
+    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+
+    def replace(new: cst.Call) -> cst.Call:
+        first = cst.Arg(finder.write.device())
+        arguments = [first.with_changes(comma=comma), *new.args] if new.args else [first]
+        return new.with_changes(func=finder.write.expression(to), args=arguments)
+
+    finder.add(call, finder.rules.shapes["autocast"], replace)
+    finder.handled.add(call.func)
 
 
 def _devices(finder: Uses, call: cst.Call, name: str) -> None:
@@ -309,9 +355,17 @@ def _rest(finder: Uses, call: cst.Call) -> None:
                 finder.add(arg.value, rule, left="it is not known what the function does with it")
 
 
+_FIELDS: Final = {"Argument", "Field", "Option", "field"}
+"""Functions that describe an option or a field, and have its default."""
+
+
 def in_assignment(finder: Uses, target: cst.CSTNode, value: cst.BaseExpression) -> None:
     """A value that is assigned, or is a parameter's default."""
     in_named(finder, last_name(target), value)
+    if isinstance(value, cst.Call) and last_name(value.func) in _FIELDS:
+        default = argument(value, 0, "default")
+        if default is not None:
+            in_named(finder, last_name(target), default.value)
     in_any(finder, value)
 
 

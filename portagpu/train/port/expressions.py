@@ -308,6 +308,15 @@ class Scope(cst.CSTVisitor):
             return self.is_guard(test.expression)
         return False
 
+    def is_other(self, test: cst.CSTNode) -> bool:
+        """Whether it holds on a CPU by what it compares: ``device != "cuda"``."""
+        if not isinstance(test, cst.Comparison) or len(test.comparisons) != 1:
+            return False
+        operator, other = test.comparisons[0].operator, test.comparisons[0].comparator
+        if isinstance(operator, cst.NotEqual | cst.NotIn):
+            return self._names_device(test.left) or self._names_device(other)
+        return isinstance(operator, cst.Equal) and "cpu" in (string(test.left), string(other))
+
     def _names_device(self, node: cst.CSTNode) -> bool:
         text = string(node)
         return text is not None and text.partition(":")[0] in self._devices

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import libcst as cst
 
 from portagpu.train.port.expressions import calls, code_of, last_name, string
+from portagpu.train.port.rules import DEVICE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,8 +39,9 @@ def in_attribute(finder: Uses, node: cst.Attribute) -> None:
 _HANDLES: Final = ("stream", "event")
 
 
-def in_statistics(finder: Uses, node: cst.Subscript) -> None:
-    """``memory_stats()["num_ooms"]``."""
+def in_subscript(finder: Uses, node: cst.Subscript) -> None:
+    """``memory_stats()["num_ooms"]``, ``device.split(":")[1]``."""
+    in_split(finder, node)
     first = node.slice[0].slice
     key = string(first.value) if isinstance(first, cst.Index) else None
     if key is None or not isinstance(node.value, cst.Call) or _STATISTICS.fullmatch(key):
@@ -51,7 +53,57 @@ def in_statistics(finder: Uses, node: cst.Subscript) -> None:
         finder.handled.add(node.value.func)
 
 
-_ABOUT_DEVICES: Final = re.compile(r"gpu|device_count|is_available", re.IGNORECASE)
+_ABOUT_DEVICES: Final = re.compile(r"gpu|cuda|device|is_available", re.IGNORECASE)
+_DECISION: Final = "whether the script runs without a GPU is a decision"
+_PARSES: Final = {"replace", "split", "strip", "lstrip", "removeprefix", "partition"}
+_SEARCHES: Final = {"startswith", "find", "index", "count", "search", "match", "fullmatch"}
+
+
+def in_text(finder: Uses, call: cst.Call) -> None:
+    """``device.replace("cuda:", "")``, ``str(error).find("out of memory")``."""
+    last, first = last_name(call.func), string(call.args[0].value) if call.args else None
+    if last in _SEARCHES and any(_is_out_of_memory(string(arg.value)) for arg in call.args):
+        finder.add(call, finder.rules.shapes["out of memory"], left=_WORDS)
+    if last in _PARSES and first in {f"{each.device}:" for each in finder.rules.words}:
+        rule = finder.rules.shapes["device parsed"]
+        finder.add(call, rule, left="what the number is for is not in this line")
+
+
+_BUILDS: Final = {f"torch.utils.cpp_extension.{name}" for name in ("load", "load_inline")}
+
+
+def in_build(finder: Uses, call: cst.Call) -> None:
+    """``load(sources=["a.cu"])`` and ``load_inline(cuda_sources=...)`` of torch's extensions."""
+    if finder.scope.qualified(call.func) not in _BUILDS:
+        return
+    keywords = {arg.keyword.value for arg in call.args if arg.keyword is not None}
+    suffixes = tuple(f"{each}{quote}" for each in finder.rules.suffixes for quote in "'\"")
+    of_vendor = any(each.device in key for key in keywords for each in finder.rules.words)
+    if of_vendor or any(each in code_of(call, 10_000) for each in suffixes):
+        left = "the sources and flags are of one vendor's compiler"
+        finder.add(call, finder.rules.shapes["extension"], left=left)
+
+
+def in_split(finder: Uses, node: cst.Subscript) -> None:
+    """``device.split(":")[1]``."""
+    call = node.value
+    if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Attribute):
+        return
+    is_split = call.func.attr.value == "split" and len(call.args) == 1
+    if not is_split or string(call.args[0].value) != ":" or code_of(node.slice[0]) == "0":
+        return
+    owner = call.func.value
+    owner = owner.args[0].value if isinstance(owner, cst.Call) and owner.args else owner
+    if DEVICE_NAME.fullmatch(last_name(owner)):
+        rule = finder.rules.shapes["device parsed"]
+        finder.add(node, rule, left="what the number is for is not in this line")
+
+
+_WORDS: Final = "what other errors of this kind are called is not in this line"
+
+
+def _is_out_of_memory(text: str | None) -> bool:
+    return text is not None and "out of memory" in text.lower()
 
 
 def in_assert(finder: Uses, node: cst.Assert) -> None:
@@ -61,6 +113,8 @@ def in_assert(finder: Uses, node: cst.Assert) -> None:
         if any(finder.scope.qualified(call.func) in each.available for each in words):
             rule = finder.rules.shapes["gate"]
             finder.add(call.func, rule, finder.write.instead("pg.is_available"))
+    if not any(True for _ in calls(node.test)) and finder.scope.is_guard(node.test):
+        finder.add(node.test, finder.rules.shapes["gate"], left=_DECISION)
     for each in _attributes(node.test):
         if each.attr.value in {f"is_{word.device}" for word in words}:
             rule = finder.rules.shapes["tensor type"]
@@ -89,6 +143,8 @@ def in_comparison(finder: Uses, node: cst.Comparison) -> None:
     """Compute capabilities, and ``get_backend() == "nccl"``."""
     sides = [node.left, *(each.comparator for each in node.comparisons)]
     for side in sides:
+        if _is_out_of_memory(string(side)):
+            finder.add(node, finder.rules.shapes["out of memory"], left=_WORDS)
         if any(string(side) == each.library for each in finder.rules.words):
             rule = finder.rules.shapes["library comparison"]
             finder.add(node, rule, left="you decide what runs without that library")
@@ -123,9 +179,11 @@ def in_if(finder: Uses, node: cst.If) -> None:
                 value = code_of(call.args[0].value) if call.args else "0"
                 silent = value in ("0", "None")
                 rule = finder.rules.shapes["silent exit" if silent else "gate"]
-                finder.add(node.test, rule, left="whether fewer devices will do is a decision")
+                left = "whether fewer devices will do is a decision"
+                if "device_count" in code_of(node.test, 1000):
+                    left += "; PORTAGPU_SHARED_DEVICES=N has a CPU count N"
+                finder.add(node.test, rule, left=left)
     last = node.body.body[-1] if node.body.body else None
     raises = isinstance(last, cst.SimpleStatementLine) and isinstance(last.body[-1], cst.Raise)
-    if raises and finder.scope.is_opposite(node.test):
-        left = "whether the script runs without a GPU is a decision"
-        finder.add(node.test, finder.rules.shapes["gate"], left=left)
+    if raises and (finder.scope.is_opposite(node.test) or finder.scope.is_other(node.test)):
+        finder.add(node.test, finder.rules.shapes["gate"], left=_DECISION)

@@ -1,6 +1,8 @@
 """Kinds of objects: storages, streams of tensors, properties, seeds, classes that derive from torch's."""
+import deepspeed
 import torch
 import portagpu as pg
+import triton
 from torch.nn.parallel import DistributedDataParallel
 
 
@@ -28,5 +30,6 @@ def step(model, batch):
         return model(batch)
     except torch.cuda.OutOfMemoryError:
         properties = pg.get_device_properties(0)
+        print(deepspeed, triton, torch.profiler.ProfilerActivity.CUDA, str(batch.device).split(":")[1])
         print(properties.total_memory, properties.major)
         raise

@@ -1,5 +1,7 @@
 """Kinds of objects: storages, streams of tensors, properties, seeds, classes that derive from torch's."""
+import deepspeed
 import torch
+import triton
 from torch.nn.parallel import DistributedDataParallel
 
 
@@ -27,5 +29,6 @@ def step(model, batch):
         return model(batch)
     except torch.cuda.OutOfMemoryError:
         properties = torch.cuda.get_device_properties(0)
+        print(deepspeed, triton, torch.profiler.ProfilerActivity.CUDA, str(batch.device).split(":")[1])
         print(properties.total_memory, properties.major)
         raise
