@@ -445,3 +445,36 @@ def test_a_source_is_not_an_output_and_an_empty_path_no_folder(
     lines = capfd.readouterr().err.splitlines()
     assert ["is also an input" in each for each in lines] == [True, True, False]
     assert Path("a.py").read_text(encoding="utf-8") == "x.cuda()\n"
+
+
+def test_an_object_whose_class_moves_itself_is_left(tmp_path: Path) -> None:
+    """The class is in another file of the program; files that do not name it are rewritten."""
+    own = "class Batch:\n    def cuda(self):\n        return self\n"
+    (tmp_path / "batch.py").write_text(own, encoding="utf-8")
+    user = "from batch import Batch\nx = Batch().cuda()\ny = model.cuda()\n"
+    (tmp_path / "user.py").write_text(user, encoding="utf-8")
+    (tmp_path / "other.py").write_text("y = model.cuda()\n", encoding="utf-8")
+    result = rewrite([str(tmp_path)])
+    assert [Path(each.source.path).name for each in result.changed] == ["other.py"]
+    assert [each.line for each in result.left] == [2, 3]
+    assert all("Batch of" in each.left for each in result.left)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "print(f\"{x.pin_memory()['a']}\")",
+        'print(f"{x.record_stream(s)}")',
+        "def f():\n    return'cuda:0'",
+    ],
+)
+def test_what_cannot_be_written_in_its_place_leaves_the_rest_done(
+    tmp_path: Path, line: str
+) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(f"import torch\n{line}\ny = x.cuda()\n", encoding="utf-8")
+    found = rewritten(path)
+    assert line in found.text or sys.version_info >= (3, 12)
+    assert "y = x.to(pg.device_string())" in found.text
+    ast.parse(found.text)
+    assert all(each.left.startswith("it cannot be written") for each in found.left)

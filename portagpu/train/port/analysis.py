@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 import warnings
 from dataclasses import dataclass, replace
@@ -36,7 +37,7 @@ from portagpu.train.port.reading import excerpt, has_word
 from portagpu.train.port.rules import Finding, Ignored, Unread, lines_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from portagpu.train.port.reading import Excerpt, Source
     from portagpu.train.port.rules import Name, Rule, Rules
@@ -68,6 +69,7 @@ class Uses(cst.CSTVisitor):
         self.handled: set[cst.CSTNode] = set()
         self._portable: set[cst.CSTNode] = set()
         self.called: set[cst.CSTNode] = set()
+        self._asserted: set[cst.CSTNode] = set()
         self._bare: set[cst.CSTNode] = set()
         self._packages: list[tuple[str, cst.CSTNode, Rule]] = []
         self._named: set[str] = set()
@@ -100,8 +102,10 @@ class Uses(cst.CSTVisitor):
         if isinstance(node, cst.If | cst.IfExp):
             self._note_branches(node)
         elif isinstance(node, cst.BooleanOperation) and isinstance(node.operator, cst.And):
-            if self.scope.is_guard(node.left):
+            if node not in self._asserted and self.scope.is_guard(node.left):
                 self._portable.add(node.right)
+        elif isinstance(node, cst.Assert):  # its own question is rewritten, and the rest with it
+            self._asserted |= {*_sides(node.test)}
         elif isinstance(node, cst.IndentedBlock):
             self._note_early_return(node)
         return super().on_visit(node)
@@ -225,6 +229,14 @@ class Uses(cst.CSTVisitor):
                 self.add(node, rule, left="no other package has its names")
 
 
+def _sides(test: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """The boolean operations in a test, without those inside of calls."""
+    if isinstance(test, cst.BooleanOperation):
+        yield test
+        yield from _sides(test.left)
+        yield from _sides(test.right)
+
+
 class Finder(Uses):
     """Looks at the places where a device, a library or a capability can stand."""
 
@@ -315,6 +327,9 @@ class Analysis:
             raise SyntaxError(f"line {error.raw_line}: libcst cannot read it") from error
         self.wrapper: MetadataWrapper = MetadataWrapper(module, unsafe_skip_copy=True)
         self.scope: Scope = Scope(rules, self.wrapper.resolve(ScopeProvider))
+        for name, path in rules.classes.items():
+            if path != source.path and re.search(rf"\b{name}\b", source.text):
+                self.scope.own_methods = f"{name} of {path}"
         module.visit(self.scope)
         finder = Finder(rules, self.scope)
         module.visit(finder)

@@ -77,6 +77,10 @@ def _method(finder: Uses, call: cst.Call, name: str) -> bool:
     if method in finder.scope.methods:
         finder.add(call, rule, left=f"this file defines a method {method} of its own")
         return True
+    if finder.scope.own_methods:
+        left = f"{finder.scope.own_methods} defines a method {method} of its own"
+        finder.add(call, rule, left=left)
+        return True
     if any(arg.star for arg in call.args) or len(call.args) > 2:
         finder.add(call, rule, left="this line does not show its arguments")
         return True

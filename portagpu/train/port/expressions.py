@@ -202,9 +202,11 @@ class Scope(cst.CSTVisitor):
         self._functions: dict[str, list[cst.Lambda | cst.FunctionDef]] = {}
         self.patched: set[str] = set()
         """Qualified names that the file itself replaces, or asks for as a class."""
-        self.properties: set[str] = set()
-        """Names of devices' properties."""
+        self.properties: set[tuple[object, str]] = set()
+        """Names of devices' properties, with their scopes."""
         self.has_torch = False
+        self.own_methods = ""
+        """A class that the file names, with a method of a device's name."""
         self._wrappers: set[str] = set()
         self.same_seeds: set[cst.CSTNode] = set()
         """Functions that seed a device next to a line that seeds the host in the same way."""
@@ -280,7 +282,16 @@ class Scope(cst.CSTVisitor):
         if isinstance(node, cst.Call):
             name = self.qualified(node.func)
             return name in {f"{each}.get_device_properties" for each in self._modules}
-        return dotted(node) in self.properties if is_dotted(node) else False
+        return bool(self._places(node) & self.properties)
+
+    def _places(self, node: cst.CSTNode) -> set[tuple[object, str]]:
+        """The scopes in which a name is bound, each with it; other dotted names have none."""
+        name, scope = dotted(node), self._scopes.get(node)
+        if not name:
+            return set()
+        if not isinstance(node, cst.Name) or scope is None:
+            return {(None, name)}
+        return {(each.scope, name) for each in scope[name]}
 
     # ---- guards
 
@@ -369,7 +380,7 @@ class Scope(cst.CSTVisitor):
         if self.is_guard(value):
             self._guards.add(name)
         if self.is_properties(value):
-            self.properties.add(name)
+            self.properties |= self._places(target)
         if isinstance(value, cst.Integer | cst.UnaryOperation) or dotted(value) == "None":
             return
         (self._indices if self.is_index(value) else self._others).add(name)

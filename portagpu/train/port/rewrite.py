@@ -5,9 +5,11 @@ It adds the import of portagpu, and removes imports that nothing uses any more.
 
 from __future__ import annotations
 
+import ast
 import difflib
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -143,10 +145,11 @@ def rewrite(paths: Sequence[str], *, unsafe: bool = False) -> Rewriting:
     ``unsafe`` adds the rewrites that may change what a program computes on the GPU that it was
     written for. Raises MissingDependency without libcst.
     """
-    rules, result, has_python = load_rules(), Rewriting(), False
+    result, has_python = Rewriting(), False
     named = {*map(Path, paths)}
-    for path in files(paths):
-        source = read(path)
+    sources = [(path, read(path)) for path in files(paths)]
+    rules = _with_classes(load_rules(), [each for _, each in sources])
+    for path, source in sources:
         if not isinstance(source, Source):
             result.unread.append(source)
         elif source.kind == "python":
@@ -165,6 +168,22 @@ def rewrite(paths: Sequence[str], *, unsafe: bool = False) -> Rewriting:
         why = "is a folder without a Python file, and only Python is rewritten: no file was read"
         result.unread += [Unread(path, why) for path in paths]
     return result
+
+
+def _with_classes(rules: Rules, sources: Sequence[Source | Unread]) -> Rules:
+    """The rules, and the program's classes that have a method of a device's name."""
+    found: dict[str, str] = {}
+    devices = {each.device for each in rules.words}
+    method = re.compile(rf"\bdef (?:{'|'.join(map(re.escape, devices))})\(")
+    for source in sources:
+        if not isinstance(source, Source) or source.kind != "python":
+            continue
+        with suppress(SyntaxError):
+            tree = parse(source.text) if method.search(source.text) else ast.Module([], [])
+            for each in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+                if devices & {getattr(part, "name", "") for part in each.body}:
+                    found[each.name] = source.path
+    return replace(rules, classes=found)
 
 
 def rewrite_source(source: Source, rules: Rules, *, unsafe: bool) -> Rewritten | Unread | None:
