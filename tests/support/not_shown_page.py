@@ -103,8 +103,8 @@ def _checks(counts: dict[str, int]) -> str:
 def _others() -> Iterator[str]:
     yield (
         "\n## Of others' lists\n\nNo check covers these items. "
-        "[The whole map](health.md#what-others-expect-of-a-healthy-node) says which of them another "
-        "command reports, "
+        "[The whole map](health.md#what-others-expect-of-a-healthy-node) says which of them "
+        "another command reports, "
         "and what is missing of the others.\n\n"
         "| list | not covered |\n|---|---|\n"
     )
