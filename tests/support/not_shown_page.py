@@ -104,8 +104,7 @@ def _others() -> Iterator[str]:
     yield (
         "\n## Of others' lists\n\nNo check covers these items. "
         "[The whole map](health.md#what-others-expect-of-a-healthy-node) says which of them "
-        "another command reports, "
-        "and what is missing of the others.\n\n"
+        "another command reports, and what is missing of the others.\n\n"
         "| list | not covered |\n|---|---|\n"
     )
     for group in read_data()["lists"]:
