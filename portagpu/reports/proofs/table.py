@@ -49,11 +49,6 @@ class Committed:
 
 
 NOTHING: Final = Committed({}, {}, ())
-NOT_IN_WHEEL: Final = (
-    "the project's own results are in its source, in the folder matrix, and not in an installed "
-    "wheel: run `portagpu matrix show` in a checkout (pip install -e .), see docs/matrix.md there, "
-    "or name result files of your own"
-)
 
 
 def read_committed(matrix: Path) -> Committed:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.base.paths import matrix_dir
 from portagpu.cli import main
 from portagpu.facts.targets import load_target, load_targets
 from portagpu.reports.bundles.check import stated_names
@@ -248,9 +247,8 @@ def test_the_document_has_every_target(tmp_path: Path) -> None:
     assert found["schema"] == "portagpu.matrix/1"
     assert sorted(each["id"] for each in found["targets"]) == sorted(load_targets())
     (cpu,) = (each for each in found["targets"] if each["id"] == "cpu-x86-64")
-    if matrix_dir() == ROOT / "matrix":  # a wheel has no results
-        suites = {area["suite"] for area in cpu["areas"]}
-        assert suites == {"bringup", "conformance", "performance"}
+    suites = {area["suite"] for area in cpu["areas"]}
+    assert suites == {"bringup", "conformance", "performance"}
 
 
 def test_a_column_without_any_result_is_left_out(
@@ -271,31 +269,8 @@ def test_each_area_of_one_target_is_shown(
     place = written(run_of(9, (CASE, Verdict.FAIL), target="nvidia-t4"), tmp_path / "mine.json")
     assert main(["matrix", "show", str(place), "--target", "nvidia-t4"]) == 0
     out = capsys.readouterr().out
-    own = ", recorded, compiled" if matrix_dir() == ROOT / "matrix" else ""
-    assert f"nvidia-t4: declared{own}, executed" in out
+    assert "nvidia-t4: declared, recorded, compiled, executed" in out
     assert re.search(r"conformance +rng +FAIL +executed, 1 of [0-9]+ +2026-01-09 +mine\.json", out)
-
-
-@pytest.mark.parametrize("words", [(), ("--markdown",), ("--json", "-"), ("--target", "nvidia-t4")])
-def test_where_the_projects_results_are_not_installed_a_line_says_where_they_are(
-    words: tuple[str, ...],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    # what a wheel has
-    (tmp_path / "_matrix").mkdir()
-    (tmp_path / "_matrix" / "targets").symlink_to(matrix_dir() / "targets")
-    monkeypatch.setattr("portagpu.base.paths.matrix_dir", lambda: tmp_path / "_matrix")
-    assert main(["matrix", "show", *words]) == 0
-    out, err = capsys.readouterr()
-    (line,) = err.splitlines()
-    assert "not in an installed wheel" in line
-    assert "matrix show" in line and "checkout" in line
-    assert out
-    place = written(run_of(9, (CASE, Verdict.PASS), target="nvidia-t4"), tmp_path / "mine.json")
-    assert main(["matrix", "show", str(place), *words]) == 0
-    assert capsys.readouterr().err == ""
 
 
 def test_results_of_no_target_that_is_shown_are_not_silently_left_out(
