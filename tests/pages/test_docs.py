@@ -357,7 +357,7 @@ def test_the_keys_of_a_result_are_those_that_are_written() -> None:
 def test_the_keys_of_info_are_those_that_are_written(verbs: ForkedVerbs) -> None:
     recording = ROOT / "tests/vendor_texts/formats/nvidia_smi_xml/v11-mig-throttled.xml"
     document = json.loads(verbs("info", "--replay", str(recording), "--json", "-").ok())
-    under = text("docs/info.md").partition("## JSON")[2]
+    under = text("docs/machine.md").partition("## JSON")[2]
     named = set(re.findall(r"`(\w+)`", under.partition("New versions")[0]))
     parts = {"parts", "indices", "sources", "disagreements", "settings"}
     assert named - parts <= set(document)
@@ -367,7 +367,7 @@ def test_the_keys_of_info_are_those_that_are_written(verbs: ForkedVerbs) -> None
 
 
 @pytest.mark.parametrize(
-    ("page", "area"), [("docs/health.md", "health"), ("docs/topology.md", "links")]
+    ("page", "area"), [("docs/health.md", "health"), ("docs/machine.md", "links")]
 )
 def test_the_rules_are_those_that_can_fail(page: str, area: str) -> None:
     """The page of failures is written by a program, which knows every check."""
@@ -433,7 +433,7 @@ def test_the_metrics_of_expectations_are_the_code_s() -> None:
 def test_the_limits_of_launches_are_the_facts() -> None:
     from portagpu.facts.targets import load_architecture
 
-    rows = {row[0]: row[1:] for row in table("docs/sizing.md", "limit")}
+    rows = {row[0]: row[1:] for row in table("docs/kernels.md", "limit")}
     families = sorted((ROOT / "matrix" / "targets" / "families").glob("*.toml"))
     for vendor, column in (("sm_", 0), ("gfx", 1)):
         archs = [load_architecture(p.stem) for p in families if p.stem.startswith(vendor)]

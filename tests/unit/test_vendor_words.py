@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -103,6 +104,7 @@ def _core_files(pattern: str) -> list[Path]:
     return [file for file in sorted(CORE.rglob(pattern)) if "_matrix" not in file.parts]
 
 
+@cache
 def _found() -> list[tuple[Path, str]]:
     files = [file for file in _core_files("*.py") if not file.is_relative_to(READERS)]
     return [(file, literal) for file in files for literal in _literals(file)]
