@@ -81,6 +81,7 @@ WORK: Final = {
     "occupancy --arch sm_90 --threads 256 --regs 64 --plot plot.svg": (0, 41),
     "plan --model llama-3.1-8b --target nvidia-h100-sxm --ranks 8 --batch 64": (0, 74),
     "targets": (0, 33),
+    "docs": (0, 24),
     "matrix show x.json": (0, 135),
     "matrix report x.json y.json -o matrix.html": (0, 138),
     "matrix history import --store store.db x.json": (0, 56),
