@@ -445,7 +445,8 @@ _INTEGERS: Final = {
 """The largest integers of A and B by variant, that of "square" where none is stated: sums reach two
 thirds of what the accumulators keep."""
 _TOGGLING: Final = {
-    "float64": ((1 << 22) - 1, (1 << 22) - 1), "int8": (127, 63),
+    "float64": ((1 << 22) - 1, (1 << 22) - 1),
+    "int8": (127, 63),
     **dict.fromkeys(("float32", "tf32", "bfloat16", "float16"), (255, 255)),
     **dict.fromkeys(_FP8_NAMES, (7, 7)),
 }
