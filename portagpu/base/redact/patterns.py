@@ -432,8 +432,13 @@ def _host(match: re.Match[str], replace: Replace) -> str:
 
 
 def _replace_secret_run(match: re.Match[str], replace: Replace) -> str:
-    """Replace long runs that mix cases and digits, as keys do and hexadecimal ids do not."""
+    """Replace long runs that mix cases and digits, as keys do and hexadecimal ids do not.
+
+    A UUID that is left stands for another one, also as the value of a name.
+    """
     found = match[0]
+    if _UUID.fullmatch(found.rpartition("=")[2]):
+        return found
     mixed = all(any(test(c) for c in found) for test in (str.islower, str.isupper, str.isdigit))
     return replace("secret", found) if mixed else found
 
