@@ -107,7 +107,7 @@ def test_device_of_index(backend):
 
 @case(
     "identity/device-string",
-    spec="portagpu.device_string(i) is torch's text for the device of that index; other texts stay.",
+    spec="device_string(i) is torch's text for the device of that index; other texts stay.",
     covers=("portagpu.device_string",),
 )
 def test_device_string(backend, torch):
