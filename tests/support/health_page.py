@@ -1,4 +1,4 @@
-"""The part of docs/health.md that maps others' expectations of a healthy node to the checks of this project."""
+"""The part of docs/health.md that maps others' expectations of a node to the checks here."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def passes_and_is_judged(kernel_s, programs):
 
 
 ADDED = ("set_stream", "default_stream", "graph_pool_handle", "is_current_stream_capturing")
-"""Calls of contract 1.2, by the table in CONTRIBUTING.md."""
+"""Calls of contract 1.2, by the table in docs/new-vendors.md."""
 
 
 class OldDevice(VirtualDevice):

@@ -59,6 +59,8 @@ ALLOWED: Final = (
     Allowed("occupancy.py", r".*\"sm_90\", \"gfx942\".*", "an example in a help text"),
     Allowed("compile.py", r".*CUDA or HIP C\+\+.*", "the languages that kernels/cpp compiles"),
     Allowed("run.py", r".*CUDA or HIP C\+\+.*", "the languages that kernels/cpp compiles"),
+    Allowed("expressions.py", "CUDAGraph", "the name of torch's class, which torch has for both"),
+    Allowed("questions.py", r"gpu\|cuda\|.*", "words of programs that ask for any GPU"),
     Allowed("patterns.py", r".*\.(?:amd|nvidia)\.com", "hosts that a published bundle may name"),
     Allowed(
         "patterns.py", r".*\b(?:dev/\(|GPU\|MIG).*", "hides more, whichever vendor is installed"

@@ -62,7 +62,7 @@ _HEALTH: Final = {10: (None, "monitor"), 20: (True, "isolate")}
 _SOURCE: Final = "https://github.com/NVIDIA/dcgm-exporter"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Gpu:
     name: str
     values: dict[str, str]

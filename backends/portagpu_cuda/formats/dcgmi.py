@@ -54,7 +54,7 @@ _SOFTWARE: Final = frozenset(
 _DOCUMENT: Final = "https://docs.nvidia.com/datacenter/dcgm/latest/user-guide/dcgm-diagnostics.html"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Check:
     """One check of a diagnosis, with the lines below it."""
 

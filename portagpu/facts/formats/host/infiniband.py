@@ -40,7 +40,7 @@ _LAYERS: Final = {"InfiniBand": "infiniband", "Ethernet": "roce"}
 _SOURCE: Final = "https://github.com/linux-rdma/rdma-core/blob/master/infiniband-diags/ibstat.c"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _PortText:
     device: str
     number: str
