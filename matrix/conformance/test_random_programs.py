@@ -73,6 +73,18 @@ def test_precision_programs(search):
 
 
 @case(
+    "precision/sizes",
+    spec="Products, sums, sorts, indexing and copies are right on both sides of the sizes at which "
+    "kernels and index types change.",
+    outcome="exact",
+    search=Search("sizes", seconds=4),
+    does_not_show="sizes between, and operands whose sums are rounded",
+)
+def test_sizes(search):
+    search()
+
+
+@case(
     "precision/autocast-programs",
     spec="Autocast computes in the dtype of its innermost block, in this thread, with weights as "
     "they are now.",
