@@ -139,8 +139,8 @@ def wrong_numbers(values: torch.Tensor, draw: Draw, n: int, dtype: str) -> str:
         return f"has {len(values)} numbers"
     low, high = float(values.min()), float(values.max())
     if math.isnan(draw.mean):
-        missing = set(range(n)) - set(map(int, values.tolist()))
-        return f"lacks {len(missing)} of {n} numbers" if missing else ""
+        missing = n - len(values.unique()) if low >= 0 and high < n else n
+        return f"lacks {missing} of {n} numbers" if missing else ""
     if draw.positive and low <= 0:
         return f"has the number {low:g}, and none is 0 or below"
     if not (low >= draw.low and (high < draw.high or (draw.closed and high <= draw.high))):

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter, deque
 from dataclasses import asdict, dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
@@ -314,7 +315,13 @@ def run_program(area: Area, rank: Rank, program: Program, text: str, journal: in
 
 
 def load_areas(names: list[str]) -> None:
-    """Import what the programs of those areas need, where this machine has it."""
+    """Import what the programs of those areas need, where this machine has it.
+
+    The first gradient of a process imports torch's symbolic shapes, with sympy, in seconds: ranks
+    that are forked from here have both.
+    """
+    with contextlib.suppress(ImportError):
+        import_module("torch.fx.experimental.symbolic_shapes")
     for name in names:
         with contextlib.suppress(NotSearchable):
             load_area(name).load()
