@@ -308,7 +308,9 @@ class _Sizes(Area):
         found: list[Program] = []
         had: dict[str, tuple[set[int], set[str]]] = {op: (set(), set()) for op in left}
         while any(left.values()):
-            for op in chance.sample(sorted(left), len(left)):
+            # the one that takes seconds comes after what takes milliseconds
+            order = chance.sample(sorted(left), len(left))
+            for op in sorted(order, key=lambda op: OPS[op][2]):
                 if not left[op]:
                     continue
                 sizes, dtypes = had[op]
