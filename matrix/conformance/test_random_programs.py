@@ -51,7 +51,7 @@ def test_memory_programs(search):
     spec="Each operator and dtype that torch declares gives what float64 on the CPU gives.",
     outcome="bounded: growth(n, u) (S + |y|), n and S by class of operators",
     params={"kind": ("elementwise", "movement", "reductions", "linalg", "nn", "other")},
-    search=Search("operators-{kind}", seconds=2),
+    search=Search("operators-{kind}", seconds=4),
     does_not_show="values beyond those of torch's samples, and operators that torch does not list",
 )
 def test_samples_of_operators(search, kind):
@@ -69,6 +69,18 @@ def test_samples_of_operators(search, kind):
     does_not_show="values and rounding, not speed",
 )
 def test_precision_programs(search):
+    search()
+
+
+@case(
+    "precision/sizes",
+    spec="Products, sums, sorts, indexing and copies are right on both sides of the sizes at which "
+    "kernels and index types change.",
+    outcome="exact",
+    search=Search("sizes", seconds=6),
+    does_not_show="sizes between, and operands whose sums are rounded",
+)
+def test_sizes(search):
     search()
 
 

@@ -168,7 +168,8 @@ def test_every_operator_runs_in_one_dtype_before_a_second(found: dict[str, Any])
     for first, second in found["orders"].values():
         assert first["runs"] == second["runs"]
         assert first["runs"] == first["operators"]
-        assert first["dtypes"] > 5
+        # float32, float16 and bfloat16 come before what is its own reference
+        assert first["dtypes"] >= 3
         assert first["order"] != second["order"]
 
 
@@ -176,6 +177,7 @@ def test_samples_of_odd_sizes_are_of_their_own_kind(found: dict[str, Any]) -> No
     sizes = found["sizes"]
     assert ["33", False] in sizes["exp"]
     assert ["7x11", False] in sizes["sum"]
+    assert ["2x3x5x4", False] in sizes["exp"]
     assert {own for _, own in sizes["_segment_reduce"]} == {True}
     assert found["enlarged"] == [[1, 5], True, "torch.float16"]
 

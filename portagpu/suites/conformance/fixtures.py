@@ -231,6 +231,8 @@ def search(request: pytest.FixtureRequest, gpu: Backend) -> Callable[[], None]:
         programs = f"{report.programs} programs of {report.calls} calls"
         if report.total:
             programs = f"{report.programs} of {report.total} programs"
+        if report.pairs[1]:
+            programs += f", {report.pairs[0] / report.pairs[1]:.0%} of all pairs of values,"
         aside = "".join(f"; {reason}: {count} programs" for reason, count in report.aside)
         session.observed.append(f"{programs} in {report.seconds:.1f} s, seed {asked.seed}{aside}")
         unsure = "; and ".join(each.sentence for each in report.unsure)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from portagpu.base.patience import Starvation, Watch
     from portagpu.devices.contract import Backend
     from portagpu.runs.world import Rank
+    from portagpu.suites.search.covering import Sweep
 
 
 Call = tuple[str, dict[str, Any]]
@@ -145,6 +146,11 @@ class Area(ABC):
     def programs(self, gpu: Backend) -> SearchStrategy[Program]:
         """Programs for what the device claims, the simplest first, so that they shrink well."""
 
+    def sweep(self, gpu: Backend, chance: random.Random) -> Sweep | None:
+        """Programs that come before the drawn ones, in which all pairs of arguments meet."""
+        del gpu, chance
+        return None
+
     def listed(self, gpu: Backend) -> list[Program] | None:
         """All programs of the area, where there are so few that none is drawn; else None.
 
@@ -193,6 +199,7 @@ AREAS: Final[Mapping[str, str]] = {
     "ordering": "portagpu.suites.search.ordering:AREA",
     "ranges": "portagpu.suites.search.ranges:AREA",
     "numbers": "portagpu.suites.search.numbers.area:AREA",
+    "sizes": "portagpu.suites.search.sizes:AREA",
     "autocast": "portagpu.suites.search.autocast.area:AREA",
     "scaler": "portagpu.suites.search.scaler:AREA",
     "operators-elementwise": "portagpu.suites.search.operators.area:ELEMENTWISE",

@@ -35,6 +35,8 @@ class Draw:
     mean: float
     bits: float | None = None
     closed: bool = False
+    positive: bool = False
+    """Whether 0 is outside (docs of Tensor.exponential_: its "actual support" is (0, inf))."""
     deviation: float | None = None
     """The standard deviation of numbers without bounds, None for bounded ones."""
 
@@ -48,6 +50,14 @@ def _uniform_every_second(n: int, dtype: Any, generator: torch.Generator) -> tor
     if not bool((whole[1::2] == 2.0).all()):
         raise ValueError("uniform_ of every second element wrote into those between")
     return whole[::2].clone()
+
+
+def _all_of(n: int, dtype: Any, generator: torch.Generator) -> torch.Tensor:
+    """All of n numbers of one weight, drawn without replacement: each once."""
+    import torch
+
+    weights = torch.ones(n, dtype=dtype, device=generator.device)
+    return torch.multinomial(weights, n, generator=generator) if n else weights.long()
 
 
 @cache
@@ -96,7 +106,9 @@ def draws() -> dict[str, Draw]:
             1,
             bits=6,
             deviation=1,
+            positive=True,
         ),
+        "multinomial": Draw(_all_of, 0, math.inf, math.nan, bits=1),
     }
 
 
@@ -127,8 +139,10 @@ def wrong_numbers(values: torch.Tensor, draw: Draw, n: int, dtype: str) -> str:
         return f"has {len(values)} numbers"
     low, high = float(values.min()), float(values.max())
     if math.isnan(draw.mean):
-        missing = set(range(n)) - set(map(int, values.tolist()))
-        return f"lacks {len(missing)} of {n} numbers" if missing else ""
+        missing = n - len(values.unique()) if low >= 0 and high < n else n
+        return f"lacks {missing} of {n} numbers" if missing else ""
+    if draw.positive and low <= 0:
+        return f"has the number {low:g}, and none is 0 or below"
     if not (low >= draw.low and (high < draw.high or (draw.closed and high <= draw.high))):
         return f"has numbers from {low:g} to {high:g}, outside {draw.low:g} to {draw.high:g}"
     bound = _mean_bound(draw, n) + 2.0 ** -BITS[dtype]

@@ -142,6 +142,8 @@ class Report:
     aside: tuple[tuple[str, int], ...] = ()
     unjudged: int = 0
     not_here: str = ""
+    pairs: tuple[int, int] = (0, 0)
+    """How many pairs of values of arguments met in one round, and of how many."""
 
     def with_failure(self, failure: Failure) -> Report:
         """The report with one failure more, judged or not."""
@@ -244,6 +246,7 @@ class _Searcher:
                 calls=found.calls + value["calls"],
                 aside=_both(found.aside, value["aside"]),
                 unjudged=found.unjudged + value["unjudged"],
+                pairs=max(found.pairs, tuple(value["pairs"])),
             )
             if value["smallest"]:
                 failure = self._differing(value)

@@ -37,7 +37,11 @@ HOST: Final = "host"
 OWN: Final = ("g0", "g1")
 SLOTS: Final = ("s0", "s1")
 SEEDS: Final = (0, 1, 2, 7, 2**31 - 1, 2**31, 2**32 - 1, 2**32 + 5, 2**53 + 1, 2**63 - 1)
-SIZES: Final = (64, 0, 1, 5, 63, 65, 1000, 1001, 4096)
+SIZES: Final = (64, 0, 1, 5, 63, 65, 1000, 1001, 4096, 2**16 + 1)
+SLOPES: Final = ((0.125, 0.375), (-2.75, -2.5), (-1.0, 1.0), (0.5, 0.5), (0.0, 0.25))
+"""Bounds of the slopes of rrelu, negative ones too."""
+RATES: Final = (0.5, 0.25, 0.0, 1.0, 0.75)
+"""Of the elements that dropout leaves out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +133,8 @@ def differ(one: State, other: State) -> bool:
         return True
     short, long = sorted((one[1], other[1]), key=len)
     # of one thing there is one permutation, which may take no number
-    between = [each for each in long[len(short) :] if each[:2] != ("randperm", 1)]
+    alone = (("randperm", 1), ("multinomial", 1))
+    between = [each for each in long[len(short) :] if each[:2] not in alone]
     return one[0] == other[0] and long[: len(short)] == short and bool(between)
 
 
@@ -158,6 +163,13 @@ class _Generators(Area):
             call("scribble", generator=names),
             call("fork"),
             call("join"),
+            call(
+                "differentiate",
+                kind=("rrelu", "dropout", "feature_dropout"),
+                n=(64, 1, 5, 1001),
+                dtype=claimed_dtypes(gpu),
+                option=tuple(range(len(SLOPES))),
+            ),
             *offsets,
         )
 
@@ -310,6 +322,45 @@ class _Run:
         self.seed(generator, value, "own")
         return next(filter(None, (self.draw(generator, *each) for each in history)), "")
 
+    def differentiate(self, kind: str, n: int, dtype: str, option: int) -> str:
+        """The gradient of what multiplies by random numbers is these numbers.
+
+        So it is the result divided by the input, within the roundings of a product and a quotient.
+        The default generator's state is put back.
+        """
+        import torch
+
+        x = (torch.arange(2 * n).view(n, 2) % 7 - 3.25).to(getattr(torch, dtype))
+        given = x.to(self.gpu.device).requires_grad_()
+        state = self.gpu.get_rng_state().clone()
+        try:
+            if kind == "rrelu":
+                result = torch.nn.functional.rrelu(given, *SLOPES[option], training=True)
+            elif kind == "dropout":
+                result = torch.nn.functional.dropout(given, RATES[option])
+            else:
+                result = torch.feature_dropout(given, RATES[option], True)
+            result.backward(torch.ones_like(result))
+        except NotImplementedError:
+            # torch has no kernel of it for that dtype
+            return ""
+        finally:
+            self.gpu.set_rng_state(state)
+        slopes, found = given.grad, result.detach().cpu().double()
+        if slopes is None:
+            return f"{kind} of {2 * n} {dtype} has no gradient"
+        wanted = slopes.cpu().double() * x.double()
+        wrong = (found - wanted).abs() > 8 * 2.0 ** -BITS[dtype] * found.abs()
+        if not bool(wrong.any()):
+            return ""
+        place = int(wrong.flatten().to(torch.uint8).argmax())
+        which = SLOPES[option] if kind == "rrelu" else RATES[option]
+        values = [float(each.flatten()[place]) for each in (slopes.cpu(), x, found)]
+        return (
+            f"the gradient of {kind} ({which}) of {2 * n} {dtype} is {values[0]:g} at element "
+            f"{place}, where {values[1]:g} became {values[2]:g}"
+        )
+
     def draw(
         self, generator: str, kind: str, n: int, dtype: str, times: int = 1, thread: bool = False
     ) -> str:
@@ -360,6 +411,7 @@ class _Run:
 
 
 CALLS: Final[Runners] = {
+    "differentiate": _Run.differentiate,
     "draw": _Run.draw,
     "fork": _Run.fork,
     "initial_seed": _Run.initial_seed,

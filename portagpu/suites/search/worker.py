@@ -6,15 +6,18 @@ import contextlib
 import json
 import math
 import os
+import random
 import threading
 import time
 from collections import Counter, deque
 from dataclasses import asdict, dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis.errors import HypothesisException
 
+from portagpu.base.patience import charged_s
 from portagpu.runs.world.rank import tell_alive
 from portagpu.suites.search.area import (
     NotSearchable,
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 
     from portagpu.runs.world import Rank
     from portagpu.suites.search.area import Area, Program
+    from portagpu.suites.search.covering import Sweep
 
 SETTINGS: Final = settings(
     max_examples=10**9,
@@ -82,7 +86,8 @@ def journal_text(program: str, state: dict[str, Any], earlier: Iterable[str]) ->
 class Budget:
     """How much a round may take.
 
-    The time begins after the first program: what it and hypothesis load takes longer than a short
+    Seconds in which it waits for a CPU do not count: a busy machine runs as many programs. The time
+    begins after the first program: what it and hypothesis load takes longer than a short
     search. So at least one program runs.
     """
 
@@ -116,6 +121,8 @@ class Outcome:
     """What was different in it."""
     earlier: list[str] = field(default_factory=list)
     """The programs before the first that failed, the last ones first."""
+    pairs: tuple[int, int] = (0, 0)
+    """How many pairs of values of arguments met, and of how many; (0, 0) without a sweep."""
 
     def to_json(self) -> dict[str, Any]:
         """Every field, and the kind of the difference."""
@@ -140,6 +147,7 @@ class Round:
     def run(self, number: int) -> Outcome:
         """Run programs of the seed ``number``, and shrink the first that fails."""
         programs = self.area.programs(self.rank.gpu)
+        sweep = self.area.sweep(self.rank.gpu, random.Random(number))  # noqa: S311 - no secret
 
         @SETTINGS
         @seed(number)
@@ -149,19 +157,59 @@ class Round:
 
         # HypothesisException: a program that fails now and then; what was seen is kept here
         with contextlib.suppress(_TimeIsUp, _Differs, HypothesisException):
+            if sweep is not None:
+                self._sweep(sweep)
             each()
+        if sweep is not None:
+            self.outcome.pairs = sweep.covered, sweep.total
         return self.outcome
+
+    def _sweep(self, sweep: Sweep) -> None:
+        for program in sweep.programs():
+            try:
+                self._run_one(program)
+            except _Differs:
+                self._shrink(program, sweep)
+                raise
+
+    def _shrink(self, program: Program, sweep: Sweep) -> None:
+        """Look for one call that differs alone, with the first values that still do."""
+        alone = next((each for each in program if self._keeps([each])), None)
+        if alone is None:
+            for each in reversed(program):
+                fewer = [other for other in program if other is not each]
+                if fewer and self._keeps(fewer):
+                    program = fewer
+            return
+        name, given = alone
+        lists = next(
+            (each.rows.lists for each in sweep.calls if each.name == name and each.fits(given)), {}
+        )
+        for key, values in lists.items():
+            before = values[: next((k for k, v in enumerate(values) if v == given[key]), 0)]
+            tried = [given | {key: each} for each in before]
+            given = next((each for each in tried if self._keeps([(name, each)])), given)
+
+    def _keeps(self, program: Program) -> bool:
+        """Whether it differs too; then it is the smallest so far."""
+        try:
+            self._run_one(program)
+        except _Differs as differs:
+            self.outcome.smallest = to_text(self.area.name, program)
+            (self.outcome.difference,) = differs.args
+            return True
+        return False
 
     def _run_one(self, program: Program) -> None:
         outcome = self.outcome
         over = not outcome.first and outcome.programs >= self.budget.max_programs
-        if over or (outcome.programs and time.monotonic() >= self._end()):
+        if over or (outcome.programs and charged_s() >= self._end()):
             raise _TimeIsUp
         text = to_text(self.area.name, program)
         journal = journal_text(text, {}, self._recent)
         found = run_program(self.area, self.rank, program, journal, self.journal)
         if not outcome.programs:
-            self._started = time.monotonic()
+            self._started = charged_s()
             self._deadline = self._started + self.budget.seconds
         outcome.programs += 1
         outcome.calls += len(program)
@@ -171,13 +219,13 @@ class Round:
         if not outcome.first:
             outcome.first = text
             outcome.earlier = list(self._recent)
-            outcome.found_s = time.monotonic() - self._started
+            outcome.found_s = charged_s() - self._started
             outcome.found_at = outcome.programs
-            self._deadline = time.monotonic() + self.budget.shrink_s
+            self._deadline = charged_s() + self.budget.shrink_s
         smallest = outcome.smallest
         if not smallest or (len(text), text) <= (len(smallest), smallest):
             outcome.smallest, outcome.difference = text, found
-        raise _Differs
+        raise _Differs(found)
 
     def _end(self) -> float:
         if self.outcome.first or self.outcome.programs >= self.budget.min_programs:
@@ -209,9 +257,9 @@ class Listing:
 
     def run(self, listed: list[Program], deadline: float, max_found: int) -> None:
         """Run one program at least, until the deadline, or until ``max_found`` of them differ."""
-        started = time.monotonic()
+        started = charged_s()
         for program in listed[self.next :]:
-            if self.programs and (time.monotonic() >= deadline or len(self.found) >= max_found):
+            if self.programs and (charged_s() >= deadline or len(self.found) >= max_found):
                 return
             text = to_text(self.area.name, program)
             # a process that dies leaves what it found, and where to go on
@@ -223,7 +271,7 @@ class Listing:
             self.calls += len(program)
             if difference:
                 if not self.found:
-                    self.found_s, self.found_at = time.monotonic() - started, self.programs
+                    self.found_s, self.found_at = charged_s() - started, self.programs
                 self.found.append((text, to_json(difference), *self._seen(program, journal)))
 
     def to_json(self, total: int) -> dict[str, Any]:
@@ -243,8 +291,8 @@ class Listing:
 
     def _seen(self, program: Program, journal: str) -> tuple[int, int]:
         """How often the program differs, and of how many runs, the first one included."""
-        seen, runs, deadline = 1, 1, time.monotonic() + REPEAT_S
-        while runs < LISTED_REPEATS and time.monotonic() < deadline:
+        seen, runs, deadline = 1, 1, charged_s() + REPEAT_S
+        while runs < LISTED_REPEATS and charged_s() < deadline:
             seen += bool(run_program(self.area, self.rank, program, journal, self.journal))
             runs += 1
         return seen, runs
@@ -267,7 +315,13 @@ def run_program(area: Area, rank: Rank, program: Program, text: str, journal: in
 
 
 def load_areas(names: list[str]) -> None:
-    """Import what the programs of those areas need, where this machine has it."""
+    """Import what the programs of those areas need, where this machine has it.
+
+    The first gradient of a process imports torch's symbolic shapes, with sympy, in seconds: ranks
+    that are forked from here have both.
+    """
+    with contextlib.suppress(ImportError):
+        import_module("torch.fx.experimental.symbolic_shapes")
     for name in names:
         with contextlib.suppress(NotSearchable):
             load_area(name).load()
@@ -307,7 +361,7 @@ def search_rank(
         listed = found.ordered(listed, seed)
         listing = Listing(found, rank, file, start)
         # how long a list takes to make is not part of the time: torch's database takes seconds
-        listing.run(listed, time.monotonic() + seconds, max_found)
+        listing.run(listed, charged_s() + seconds, max_found)
         found.end(rank)
         return listing.to_json(len(listed))
     budget = Budget(seconds=seconds, shrink_s=shrink_s, min_programs=min_programs, min_s=min_s)

@@ -72,6 +72,8 @@ class _Autocast(Area):
             dtype=dtypes,
             back=("no", "now", "later"),
             block=(False, True, True),
+            inner=halves,
+            op=("mm", "linear"),
         )
         return programs(
             enter,
@@ -278,15 +280,25 @@ class _Run:
                 return f"the {name} operand of {what} changed: it {wrong}"
         return ""
 
-    def weigh(self, number: int, dtype: str, back: str, block: bool = False) -> str:
-        """:meth:`_product` in a block of its own, or as it is."""
+    def weigh(
+        self,
+        number: int,
+        dtype: str,
+        back: str,
+        block: bool = False,
+        inner: str | None = None,
+        op: str = "mm",
+    ) -> str:
+        """:meth:`_product` in a block of its own, of the dtype ``inner``, or as it is."""
         if not block:
-            return self._product(number, dtype, back)
-        found = self.enter(None, True) or self._product(number, dtype, "no")
+            return self._product(number, dtype, back, op)
+        found = self.enter(inner, True) or self._product(number, dtype, "no", op)
         return self.leave() or found
 
-    def _product(self, number: int, dtype: str, back: str) -> str:
+    def _product(self, number: int, dtype: str, back: str, op: str) -> str:
         """A product with a leaf, which may be cast once for all of the outermost block."""
+        import torch
+
         state = self.state
         if state.enabled and self.cast.setdefault(number, state.dtype) != state.dtype:
             # the cache knows no dtypes: torch 2.13 hands out the leaf in the outer block's
@@ -296,10 +308,15 @@ class _Run:
             dtype = "float32"
         values = [EDGE, 2.0, -1.0, 4.0]
         x = self._tensor(values, dtype)
-        found = apply("mm", x, self.leaves[number])
+        if op == "linear" and back == "no":
+            # the leaf itself, and no view of it: what is cast is kept by leaf
+            found = torch.nn.functional.linear(x, self.leaves[number])
+            turned = [0, 2, 1, 3]
+        else:
+            found, turned = apply("mm", x, self.leaves[number]), [0, 1, 2, 3]
         inside = state.runs("mm", [dtype, "float32"], self.gpu.device.type)
         mine = [rounded(rounded(v, dtype), inside) for v in values]
-        candidates = [self.weights[number], *self.former[number]]
+        candidates = [[w[k] for k in turned] for w in (self.weights[number], *self.former[number])]
         right = [
             tuple(each)
             for each in zip(

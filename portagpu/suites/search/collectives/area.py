@@ -23,6 +23,7 @@ from portagpu.suites.search.area import Area, Difference, Kind, raised, watch_wo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from random import Random
 
     from hypothesis.strategies import SearchStrategy
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from portagpu.runs.world import Rank
     from portagpu.suites.search.area import Program, Runners
     from portagpu.suites.search.collectives.runner import Group
+    from portagpu.suites.search.covering import Sweep
 
 
 _HOST: Final = "127.0.0.1"
@@ -242,6 +244,11 @@ class _Collectives(Area):
         from portagpu.suites.search.collectives.drawing import programs
 
         return programs(gpu)
+
+    def sweep(self, gpu: Backend, chance: Random) -> Sweep:
+        from portagpu.suites.search.collectives.drawing import sweep
+
+        return sweep(gpu, chance)
 
     def calls(self) -> Runners:
         from portagpu.suites.search.collectives.runner import RUNNERS

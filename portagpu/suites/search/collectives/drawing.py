@@ -24,11 +24,13 @@ from portagpu.suites.search.collectives.calls import (
     is_claimed,
 )
 from portagpu.suites.search.collectives.model import BITWISE, OPS
-from portagpu.suites.search.collectives.values import INTEGER_BITS
+from portagpu.suites.search.collectives.values import INTEGER_BITS, SIZE
+from portagpu.suites.search.covering import Rows, Sweep, Swept, once
 from portagpu.suites.search.strategies import call, hands
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
+    from random import Random
 
     from hypothesis.strategies import SearchStrategy
 
@@ -48,7 +50,15 @@ MIDDLE: Final = (12, 16, 17, 30, 31, 64, 65, 257, 1000, 1023, 1024)
 LARGE: Final = (70_001, 70_001, 70_001, 300_007)
 """More than 64 KiB of any dtype, and a quarter of it of float32. More than 1 MiB of float32, the
 segment of Gloo's ring (gloo/allreduce.h, kMaxSegmentSize)."""
-SIZES: Final = (*SMALL, *MIDDLE, *LARGE)
+BYTES_OF_PART: Final = ("4 KiB", "16 KiB", "128 KiB", "196 KiB", "1 MiB")
+"""Where libraries change protocols and algorithms, as a size of any dtype: of a part in collectives
+of parts a quarter."""
+SIZES: Final = (*SMALL, *MIDDLE, *LARGE, *BYTES_OF_PART)
+SWEPT_SIZES: Final = (1, 0, 2, 3, 7, 16, 31, 257, 1024, 70_001, *BYTES_OF_PART)
+"""Those whose pairs with other arguments are covered: few, so that all meet soon."""
+SWEPT_GROUPS: Final = ("same", "same", "same", "whole", "even", "tail", "pair", "one")
+SWEPT_DRAWN: Final = frozenset({"seed", "late", "checked", "outsiders"})
+"""Arguments that cost time, or number what is the same: drawn as often as in any program."""
 HOW: Final = ("sync", "later", "wait", "later", "later")
 SHAPES: Final = ("flat", "rows", "deep", "transposed", "scalar", "apart")
 MOVED: Final = (
@@ -111,6 +121,29 @@ def programs(gpu: Backend) -> SearchStrategy[Program]:
 
     # the default group in programs of its own: after an error in it there is no other program
     return st.tuples(st.sampled_from((False, False, True)), hands(_WIDTH, MAX_CALLS)).map(made)
+
+
+def sweep(gpu: Backend, chance: Random) -> Sweep:
+    """Programs in which any two values of two arguments of a call meet."""
+    tables = _tables(gpu, GROUPS)
+    calls = []
+    for table in {each.name: each for each in tables}.values():
+        lists = {
+            name: values if name in SWEPT_DRAWN else once(values)
+            for name, values in table.arguments.items()
+        }
+        lists |= {"n": SWEPT_SIZES} if "n" in lists else {}
+        lists |= {"group": SWEPT_GROUPS} if table.arguments.get("group") == GROUPS else {}
+        times = sum(each.name == table.name for each in tables)
+        calls.append(Swept(table.name, {}, Rows(lists, chance, SWEPT_DRAWN), times))
+
+    def settled_all(program: Program) -> Program:
+        found = [
+            (name, settled(gpu, name, given) if name in CALLS else given) for name, given in program
+        ]
+        return _in_default_group(found) if chance.random() < 1 / 3 else found
+
+    return Sweep(calls, chance, MAX_CALLS, settled_all)
 
 
 def _dealt(gpu: Backend, every: Sequence[Table], hand: bytes) -> Call:
@@ -204,6 +237,9 @@ def _collective(gpu: Backend, name: str) -> dict[str, Sequence[Any]]:
 def settled(gpu: Backend, name: str, given: dict[str, Any]) -> dict[str, Any]:
     """The arguments, with those replaced that have no meaning with the others."""
     found = dict(given)
+    if isinstance(found["n"], str):
+        count, unit = found["n"].split()
+        found["n"] = int(count) * {"KiB": 2**10, "MiB": 2**20}[unit] // SIZE[found["dtype"]]
     n, dtype = found["n"], found["dtype"]
     single = name in WHOLE or name in _FLAT or name.startswith("reduce_scatter_")
     several = name in EACH_PART or "gather" in name

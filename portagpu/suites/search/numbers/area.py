@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.suites.search.area import Area
+from portagpu.suites.search.covering import Rows, Sweep, Swept, once
 from portagpu.suites.search.numbers import (
     casts,
     elementwise,
@@ -28,6 +29,7 @@ from portagpu.suites.search.numbers.tensors import LAYOUTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from random import Random
 
     from hypothesis.strategies import SearchStrategy
 
@@ -132,6 +134,18 @@ class _Numbers(Area):
 
     def programs(self, gpu: Backend) -> SearchStrategy[Program]:
         return drawn(_choices(claimed(gpu)), calls=MAX_CALLS)
+
+    def sweep(self, gpu: Backend, chance: Random) -> Sweep:
+        calls = [
+            Swept(
+                each.name,
+                each.fixed,
+                Rows({name: once(values) for name, values in each.lists.items()}, chance),
+                each.times,
+            )
+            for each in _choices(claimed(gpu))
+        ]
+        return Sweep(calls, chance, MAX_CALLS)
 
     def calls(self) -> Runners:
         return CALLS

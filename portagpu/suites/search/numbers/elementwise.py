@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
     from portagpu.devices.contract import Backend
 
-KINDS: Final = ("integers", "mixed", "special", "wide", "denormal")
-"""Few: "mixed" has nearly all of the others."""
+KINDS: Final = ("integers", "mixed", "special", "wide", "denormal", "last")
+"""Few: "mixed" has nearly all of the others. With "last" the last operand alone has NaN, and
+numbers of full width where it is whole."""
 FORMS: Final = ("function", "method", "in place", "out", "again", "scalar", "conj", "same", "+")
 """torch.add(a, b), a.add(b), a.add_(b), torch.add(a, b, out=c), twice, with a Python number as the
 second operand, with a conjugate view as the first, with the first as the second too, and a + b."""
@@ -233,9 +234,8 @@ class _Call:
         """The first difference, as a clause; empty if there is none."""
         request = self.request
         op, form = request.op, request.form
-        first = place(
-            self.gpu, request.dtype, request.shape, request.layout, request.kind, request.seed
-        )
+        kind = "ordinary" if request.kind == "last" and op.arity > 1 else request.kind
+        first = place(self.gpu, request.dtype, request.shape, request.layout, kind, request.seed)
         rest = self._rest()
         operands, a, values = [first, *rest], first.tensor, first.values
         if form == "conj":
@@ -261,6 +261,8 @@ class _Call:
         if kind == "special" and request.seed % 3 == 0:
             kind = "ordinary"
         for number in range(1, request.op.arity):
+            if request.kind == "last":
+                kind = "last" if number == request.op.arity - 1 else "ordinary"
             size = request.second_shape if number == 1 else request.shape
             seed = request.seed + number
             each = place(self.gpu, request.other, size, request.second_layout, kind, seed)

@@ -65,9 +65,16 @@ KINDS: Final = ("integers", "mixed", "ordinary", "special", "distinct")
 _ADDS: Final = ("addmm", "baddbmm", "addmv", "linear")
 Raw = tuple[Any, float, int, float]
 """A value, its error before the last rounding, the whole size of its terms, and that of flushes."""
-MASKS: Final = ("none", "bool", "float", "causal", "infinite", "empty row")
+MASKS: Final = (
+    *("none", "bool", "float", "causal", "infinite", "empty row"),
+    *("lowest", "lowest row", "lowest block", "infinite block"),
+)
+"""With "lowest" keys are hidden by the dtype's lowest number, which is finite: where all keys of a
+row are, each has the same weight. A block is the first half of the keys."""
+FINITE: Final = ("lowest", "lowest row", "lowest block")
 QUERIES: Final = (4, 1, 7, 9)
-KEYS: Final = (5, 1, 4, 9)
+KEYS: Final = (5, 1, 4, 9, 131, 300)
+"""More than 128 and 256, which are blocks of kernels: a hidden block is one or more than one."""
 WIDTHS: Final = (4, 1, 8, 16)
 SCALES: Final = (None, 0.5, 2.0)
 LAYOUTS: Final = WRITABLE
@@ -350,7 +357,7 @@ def attention_difference(
     given: Any = None
     if mask in ("bool", "empty row"):
         given = torch.tensor(allowed).to(gpu.device)
-    elif mask in ("float", "infinite"):
+    elif mask not in ("none", "causal"):
         given = torch.tensor(added, dtype=getattr(torch, dtype)).to(gpu.device)
     query, key, value = (each.tensor for each in placed)
     found = torch.nn.functional.scaled_dot_product_attention(
@@ -364,7 +371,10 @@ def attention_difference(
             for each, length in zip(placed, (queries, keys, keys), strict=True)
         )
         for i in range(queries):
-            wanted += _row(q[i], k, v, allowed[i], added[i], factor, dtype)
+            if mask in FINITE and not any(allowed[i]):
+                wanted += _hidden_row(v, keys, dtype)
+            else:
+                wanted += _row(q[i], k, v, allowed[i], added[i], factor, dtype)
     what = f"attention of {dtype} (mask {mask}, {queries} queries, {keys} keys, width {width}, "
     what += f"{heads} heads, scale {scale}, {layout})"
     wrong = wrong_result(found, wanted, (1, heads, queries, width), dtype, signs=False)
@@ -398,8 +408,38 @@ def _mask(
         ]
     elif mask == "infinite":
         allowed = [[(i + j + seed) % 3 != 0 or j == i % keys for j in range(keys)] for i in lines]
-        added = [[0.0 if each else -math.inf for each in line] for line in allowed]
+    elif mask in ("lowest block", "infinite block"):
+        hidden = min(-(-keys // 2), keys - 1)
+        allowed = [[j >= hidden for j in range(keys)] for _ in lines]
+    elif mask in FINITE:
+        allowed = [
+            [(i + 2 * j + seed) % 3 != 0 or j == i % keys for j in range(keys)] for i in lines
+        ]
+        if mask == "lowest row":
+            allowed[seed % queries] = [False] * keys
+    if mask in ("infinite", "infinite block", *FINITE):
+        low = -largest(dtype) if mask in FINITE else -math.inf
+        added = [[0.0 if each else low for each in line] for line in allowed]
     return allowed, added
+
+
+def _hidden_row(values: list[list[float]], keys: int, dtype: str) -> list[Right]:
+    """What is right for a query whose keys are all hidden by the lowest number.
+
+    Added to it, scores vanish, and all keys have one weight. Those of float16 do not vanish in a
+    kernel that adds in float32: then the weights are not known, and nothing is outside the values.
+    """
+    found: list[Right] = []
+    for column in zip(*values, strict=True):
+        low, high, mean = min(column), max(column), math.fsum(column) / keys
+        bound = (gamma(keys + 48, roundoff(accumulator(dtype))) + 6 * roundoff(dtype)) * max(
+            map(abs, column)
+        )
+        if dtype == "float16":
+            found.append(Within((low + high) / 2, (high - low) / 2 + bound))
+        else:
+            found.append(Within(mean, bound))
+    return found
 
 
 def _row(
@@ -419,7 +459,7 @@ def _row(
     for key, plus in zip(keys, added, strict=True):
         size = sum(abs(a * b) for a, b in zip(q, key, strict=True)) * factor
         scores.append(factor * math.fsum(a * b for a, b in zip(q, key, strict=True)) + plus)
-        if math.isfinite(plus):
+        if abs(plus) < largest(dtype):
             # with half scores: operands scaled by the root of the factor, a product and a mask
             worst = max(worst, (gamma(len(q) + 4, u) + 5 * own) * (size + abs(plus)))
     kept = [each if ok else -math.inf for each, ok in zip(scores, allowed, strict=True)]

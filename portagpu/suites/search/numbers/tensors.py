@@ -43,6 +43,7 @@ CLASSES: Final = (
     "mixed",
     "distinct",
     "denormal",
+    "last",
 )
 MAX_WHOLE: Final = 8
 """The largest of the class "integers"."""
@@ -67,7 +68,8 @@ def numbers(dtype: str, kind: str, n: int, seed: int) -> tuple[Any, ...]:
     different as far as the dtype goes, in no order. ordinary: 2^-4 to 2^4 with all bits of the
     mantissa. denormal: below the smallest normal number or little above, integers for others. wide:
     any bits of the dtype. whole: integers with a few NaN and infinities, for which their sums need
-    no order. special: NaN, infinities, -0.0, denormals, the largest
+    no order. last: ordinary with NaN of either sign in every third place, any bits for integers.
+    special: NaN, infinities, -0.0, denormals, the largest
     number, and for integers the ends. mixed: ordinary with a few special ones.
     """
     return _stored(dtype, kind, _length(kind, n), seed)[:n]
@@ -117,7 +119,7 @@ def _distinct(dtype: str, n: int, chance: random.Random) -> list[Any]:
 
 def _wholes(dtype: str, kind: str, n: int, chance: random.Random) -> list[int]:
     bits = INTEGERS[dtype]
-    if kind == "wide":
+    if kind in ("wide", "last"):
         return [whole_to_dtype(chance.getrandbits(bits), dtype) for _ in range(n)]
     low, high = (0, 2**bits - 1) if dtype == "uint8" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
     if kind == "special":
@@ -133,6 +135,10 @@ def _floats(dtype: str, kind: str, n: int, chance: random.Random) -> list[float]
         # NaN and the infinities are few among them
         found = _ends(dtype, n, chance)
         return [each if chance.random() < 0.3 else chance.choice(rare) for each in found]
+    if kind == "last":
+        lost = (math.nan, -math.nan)
+        others = _floats(dtype, "ordinary", n, chance)
+        return [lost[k % 2] if k % 3 == 0 else each for k, each in enumerate(others)]
     if kind == "integers":
         most = MAX_WHOLE if largest(dtype) >= MAX_WHOLE else 4
         return [float(each) for each in chance.choices(range(-most, most + 1), k=n)]

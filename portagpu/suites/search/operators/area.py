@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from portagpu.suites.search.area import Program, Runners
 
 
+NARROW: Final = frozenset(("float32", "float16", "bfloat16"))
+
+
 class Operators(Area):
     """The operators of one class."""
 
@@ -69,6 +72,8 @@ class Operators(Area):
         order = random.Random(seed)  # noqa: S311 - an order, no secret
         dtypes = sorted({given["dtype"] for [(_, given)] in listed})
         order.shuffle(dtypes)
+        # float64 is its own reference: the narrower floats say more, and come first
+        dtypes.sort(key=lambda dtype: dtype not in NARROW)
         rows: dict[tuple[str, str], list[list[Program]]] = {}
         for program in sorted(listed, key=lambda program: dtypes.index(program[0][1]["dtype"])):
             given = program[0][1]
@@ -78,8 +83,9 @@ class Operators(Area):
         for place, each in enumerate(operators()):
             if each in rows:
                 pairs = list(zip(*rows[each], strict=True))
-                first = place % len(pairs)
-                pairs = pairs[first:] + pairs[:first]
+                narrow = sum(pair[0][0][1]["dtype"] in NARROW for pair in pairs) or len(pairs)
+                first = place % narrow
+                pairs = pairs[first:narrow] + pairs[:first] + pairs[narrow:]
                 now = [pair[(place + k) % 2] for k, pair in enumerate(pairs)]
                 later = [pair[(place + k + 1) % 2] for k, pair in enumerate(pairs)]
                 turns.append((now, later))

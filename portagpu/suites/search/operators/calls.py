@@ -151,14 +151,18 @@ def backward(
 
     inputs = [each for each in tensors(sample) if each.requires_grad]
     with reseeded(_SEED, torch.float64 if widened else None), torch.enable_grad():
-        results = [
-            each
-            for each in _flat(_called(operator, sample))
-            if isinstance(each, torch.Tensor) and each.requires_grad
+        every = [
+            each for each in _flat(_called(operator, sample)) if isinstance(each, torch.Tensor)
         ]
-        weights = [_weight(each, dtype, nudge, k) for k, each in enumerate(results)]
-        if not results or not inputs:
+        # by its place among all: which results have a gradient depends on the inputs that have one
+        pairs = [
+            (each, _weight(each, dtype, nudge, k))
+            for k, each in enumerate(every)
+            if each.requires_grad
+        ]
+        if not pairs or not inputs:
             return []
+        results, weights = zip(*pairs, strict=True)
         found = torch.autograd.grad(results, inputs, weights, allow_unused=True)
     return [None if each is None else _kept(each) for each in found]
 

@@ -73,6 +73,9 @@ ON_THE_HOST: Final = frozenset(("tensor_split",))
 """Tensors other than the first one have to be on the CPU (docs of torch.tensor_split)."""
 OTHER_WIDTH: Final = frozenset(("linspace", "logspace", "torch.ops.aten._safe_softmax.default"))
 """Results of the default dtype (docs of torch.linspace), or of the one in which they are summed."""
+KILLS: Final = frozenset(("nn.functional.group_norm",))
+"""Whose gradient of the weight without that of a channels last input ends the process on a CPU, by
+signal 11 (torch 2.13, and not with contiguous inputs)."""
 FLOAT16: Final = frozenset(("float16",))
 OWN: Final[Mapping[str, tuple[frozenset[str], str]]] = {
     "nn.functional.soft_margin_loss": (

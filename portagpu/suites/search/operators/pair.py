@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.text import error_line
 from portagpu.suites.search.operators import database
@@ -35,6 +35,7 @@ from portagpu.suites.search.operators.database import (
     has_backward,
 )
 from portagpu.suites.search.operators.samples import (
+    LAYOUTS,
     moved,
     reordered,
     samples,
@@ -50,6 +51,10 @@ if TYPE_CHECKING:
     from portagpu.suites.search.operators.calls import Result
     from portagpu.suites.search.operators.database import Operator
     from portagpu.suites.search.operators.samples import Sample
+
+
+WORDS: Final = {"spread": SPREAD, "last": "channels last", "offset": "at an offset"}
+"""Layouts, as sentences name them."""
 
 
 @dataclass(slots=True)
@@ -119,11 +124,11 @@ class _Pair:
             else:
                 self.found.difference = sentence
 
-    def _moved(self, sample: Sample, spread: bool = False) -> Sample:
+    def _moved(self, sample: Sample, layout: str = "") -> Sample:
         """The sample on the device, but for what has to stay on the CPU."""
-        found = moved(sample, self.device, spread)
+        found = moved(sample, self.device, layout)
         if self.operator.name in database.ON_THE_HOST:
-            host = moved(sample, "cpu", spread)
+            host = moved(sample, "cpu", layout)
             found.args, found.kwargs = host.args, host.kwargs
         return found
 
@@ -135,6 +140,16 @@ class _Pair:
                 backward(self.operator, here, self.dtype)
             else:
                 forward(self.operator, here)
+        except Exception:  # noqa: BLE001 - torch's own
+            return True
+        return False
+
+    def _refuses(self, sample: Sample, layout: str) -> bool:
+        """Whether the operator refuses that layout in float64 on the CPU too, as views do."""
+        if layout in ("", "spread"):
+            return False
+        try:
+            forward(self.operator, moved(widened(moved(sample, "cpu"), self.dtype), "cpu", layout))
         except Exception:  # noqa: BLE001 - torch's own
             return True
         return False
@@ -181,8 +196,11 @@ class _Pair:
             return
         if values:
             self._again(number, sample, here, got, reference)
-        if not (self.found.difference or no_spread):
-            self._run(number, sample, self._moved(sample, True), SPREAD, reference, values)
+        for layout in LAYOUTS:
+            if self.found.difference or no_spread:
+                return
+            here = self._moved(sample, layout)
+            self._run(number, sample, here, WORDS[layout], reference, values, layout)
 
     def _reference(self, sample: Sample, gradient: bool) -> Reference | None:
         """The right results; None where the wide dtype has none."""
@@ -227,11 +245,14 @@ class _Pair:
         direction: str,
         reference: Reference,
         values: bool,
+        layout: str = "",
     ) -> list[Result] | None:
         """The results on the device; None if there is a difference, which is then noted."""
         try:
             got = forward(self.operator, here)
         except Exception as error:  # noqa: BLE001 - whatever a device raises is what it did
+            if self._refuses(sample, layout):
+                return None
             self._raised(number, sample, direction, error)
             return None
         return got if self._compare(number, sample, got, direction, reference, values) else None
@@ -244,15 +265,20 @@ class _Pair:
         direction: str,
         reference: Reference,
         values: bool,
+        asked: list[int] | None = None,
+        layout: str = "",
     ) -> bool:
-        """Whether the results are right."""
+        """Whether the results are right; of gradients those that were ``asked``."""
         kind = CLASSES[class_of(self.operator)]
         sizes = [each.numel() for each in reference.right if hasattr(each, "numel")]
         terms = kind.terms(self.operator, reference.sample, max(sizes, default=1))
         each = kind.each
         if direction == BACKWARD:
             of = "the gradient of input"
-            names = [f"{of} {k}" for k in range(len(reference.right))]
+            asked = asked or []
+            names = [f"{of} {k}" if k in asked else "" for k in range(len(reference.right))]
+            direction += f", {WORDS[layout]}" if layout else ""
+            direction += f" (of input {asked[0]} alone)" if len(asked) == 1 < len(names) else ""
             terms = CLASSES["other"].terms(self.operator, reference.sample, 1) + 2 * terms
             each = False
         else:
@@ -265,7 +291,7 @@ class _Pair:
             self.found.aside.append("not compared: which of equal values an index names")
             names[len(names) > 1 :] = [""] * len(names[len(names) > 1 :])
         self.found.compared += 1
-        self.ran.add(direction)
+        self.ran.add(direction.partition(",")[0])
         found = first_difference(got, reference, terms, each, names, values)
         if found:
             self._tell(number, sample, direction, found)
@@ -332,18 +358,46 @@ class _Pair:
         reference = self._reference(sample, gradient=True)
         if reference is None:
             return
-        for spread in (False,) if no_spread else (False, True):
-            if spread:
+        for layout in ("",) if no_spread else ("", *LAYOUTS):
+            if layout == "spread":
                 with suppress(Exception):
                     other = self._moved(reordered(sample, self.dtype))
                     backward(self.operator, other, self.dtype)
+            here = self._moved(sample, layout)
+            asked = self._asked(number, here, layout)
             try:
-                got = backward(self.operator, self._moved(sample, spread), self.dtype)
+                got = backward(self.operator, here, self.dtype)
             except Exception as error:  # noqa: BLE001 - whatever a device raises is what it did
+                if self._refuses(sample, layout):
+                    continue
                 self._raised(number, sample, BACKWARD, error)
                 return
-            if not self._compare(number, sample, got, BACKWARD, reference, values=True):
+            if not got and len(asked) < len(reference.right):
+                # no result depends on what was asked
+                continue
+            if len(got) == len(asked) < len(reference.right):
+                some = dict(zip(asked, got, strict=True))
+                got = [some.get(k, right) for k, right in enumerate(reference.right)]
+            if not self._compare(number, sample, got, BACKWARD, reference, True, asked, layout):
                 return
+
+    def _asked(self, number: int, here: Sample, layout: str) -> list[int]:
+        """Of which inputs the gradient is asked: of all, of all but one, or of one alone."""
+        inputs = [each for each in tensors(here) if each.requires_grad]
+        every = list(range(len(inputs)))
+        asked = every
+        if layout == "offset":
+            asked = [every[number % len(every)]] if every else every
+        elif layout == "last" and len(every) > 1:
+            asked = [each for each in every if each != number % len(every)]
+            if self.device.type == "cpu" and self.operator.name in database.KILLS:
+                self.found.aside.append(
+                    "not compared: the gradient ends the process, as torch has it"
+                )
+                asked = every
+        for k, each in enumerate(inputs):
+            each.requires_grad_(k in asked)
+        return asked
 
     def _raised(self, number: int, sample: Sample, direction: str, error: Exception) -> None:
         """An error is a difference.

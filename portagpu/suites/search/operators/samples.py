@@ -11,6 +11,7 @@ n > 1 becomes 2 n + 1.
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 from contextlib import contextmanager
@@ -32,6 +33,12 @@ _LOOKED_AT: Final = 32
 Sample = Any
 """A ``SampleInput`` of torch, which has no types."""
 MAX_SAMPLES: Final = 4
+OFFSET: Final = 3
+LAYOUTS: Final = ("spread", "last", "offset")
+"""How elements lie: apart from each other; channels last with four and five dimensions and else
+column by column; contiguous, but not from the start of the memory on."""
+FOUR: Final = (2, 3, 5, 4)
+"""The shape of one more sample of elementwise operators: torch's have no four dimensions."""
 ODD: Final[Mapping[str, int]] = {"S": 7, "M": 11, "L": 33}
 """Instead of 5, 10 and 20. Odd sizes leave a rest in every vector and block; the largest, and the
 squares of the others, are more than the 32 lanes of a warp."""
@@ -126,10 +133,28 @@ def changed(sample: Sample, change: Callable[[Any], Any]) -> Sample:
     )
 
 
-def moved(sample: Sample, device: Any, spread: bool = False) -> Sample:
-    """A copy on that device, with every tensor's elements apart from each other if ``spread``."""
+def laid(tensor: Any, layout: str) -> Any:
+    """A copy of a strided tensor in one of ``LAYOUTS``."""
     import torch
     from torch.testing._internal.common_utils import noncontiguous_like
+
+    if layout == "spread":
+        return noncontiguous_like(tensor).detach()
+    if layout == "last":
+        form = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
+        if form is not None:
+            return tensor.contiguous(memory_format=form)
+        turned = tuple(range(tensor.dim()))[::-1]
+        return tensor.permute(turned).clone(memory_format=torch.contiguous_format).permute(turned)
+    # numbers before it that are in no sample, at no multiple of 8 elements
+    whole = tensor.new_ones(OFFSET + tensor.numel())
+    placed = whole[OFFSET:].view(tensor.shape)
+    return placed.copy_(tensor)
+
+
+def moved(sample: Sample, device: Any, layout: str = "") -> Sample:
+    """A copy on that device, with every tensor's elements in one of ``LAYOUTS``, if any."""
+    import torch
 
     def change(value: Any) -> Any:
         if isinstance(value, torch.device):
@@ -137,8 +162,8 @@ def moved(sample: Sample, device: Any, spread: bool = False) -> Sample:
         if not isinstance(value, torch.Tensor):
             return value
         there = value.clone().to(device)
-        strided = spread and there.layout == torch.strided
-        return noncontiguous_like(there).detach() if strided else there
+        strided = layout and there.layout == torch.strided
+        return laid(there, layout) if strided else there
 
     return changed(sample, change)
 
@@ -302,7 +327,27 @@ def samples(
         *((number, partial(usual.__getitem__, number), True) for number in first),
         *((len(usual) + place, other[place], False) for place in places),
     ]
-    return [(number, make(), own) for number, make, own in every[half :: 1 if half is None else 2]]
+    found = [(number, make(), own) for number, make, own in every[half :: 1 if half is None else 2]]
+    four = fourfold(usual[0], dtype) if usual else None
+    return found if four is None else [*found, (len(usual) + len(other), four, False)]
+
+
+def fourfold(sample: Sample, dtype: Any) -> Sample | None:
+    """The sample with the shape ``FOUR``, and numbers of its own; None where shapes differ."""
+    shapes = {tuple(each.shape) for each in tensors(sample)}
+    same = len(shapes) == 1 and all(_may_grow(each, dtype) for each in tensors(sample))
+    if not same or () in shapes or 4 in map(len, shapes):
+        return None
+
+    def change(value: Any) -> Any:
+        import torch
+
+        if not isinstance(value, torch.Tensor) or not value.numel():
+            return value
+        places = torch.arange(math.prod(FOUR)) % value.numel()
+        return value.flatten()[places].view(FOUR)
+
+    return changed(sample, change)
 
 
 def _others(

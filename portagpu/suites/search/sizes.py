@@ -1,0 +1,339 @@
+"""Sizes at which kernels and index types change, on both sides: few operands, exact and cheap.
+
+Kernels have tiles, grids and blocks of powers of two, a grid of CUDA and HIP ends at 65,535 blocks
+in two of its dimensions (CUDA C++ Programming Guide, "Technical Specifications per Compute
+Capability"), and an index of 32 bits at 2^31. A program is one operation, one dtype and one size.
+Values make every result exact in any order: ones with alternating signs, elements at a few places
+and zeros elsewhere, or whole numbers that are moved. So nothing is bounded, and the model is a
+formula of indices in whole numbers on the host.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.devices.precision import Support
+from portagpu.suites.search.area import Area
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+    from hypothesis.strategies import SearchStrategy
+
+    from portagpu.devices.contract import Backend
+    from portagpu.runs.world import Rank
+    from portagpu.suites.search.area import Program, Runners
+
+THRESHOLDS: Final = (2**10, 2**12, 2**15, 2**16 - 1, 2**16, 2**17, 2**19, 2**20, 2**22)
+SIZES: Final = tuple(sorted({n + more for n in THRESHOLDS for more in (0, 1)}))
+PAST_INDEX: Final = 2**31 + 8
+"""Elements of a byte each, for which an index of 32 bits is too short."""
+_PRODUCTS: Final = 2**20 + 1
+_BATCHES: Final = 2**17 + 1
+"""Above these, products take long on a CPU."""
+FLOATS: Final = ("float32", "bfloat16", "float16")
+DTYPES: Final = (*FLOATS, "int32", "uint8", "int64")
+PERIOD: Final = 127
+"""A prime: no power of two of elements repeats the same numbers, which every dtype has."""
+
+
+def _ramp(n: int, dtype: str) -> torch.Tensor:
+    """Whole numbers from 0 to ``PERIOD`` - 1 by turns, on the host."""
+    import torch
+
+    return (torch.arange(n) % PERIOD).to(getattr(torch, dtype))
+
+
+def _hot(n: int) -> list[int]:
+    """The first, the last and some places between."""
+    return sorted({0, n // 3, n // 2, max(0, n - 9), n - 1})
+
+
+def _few(n: int, dtype: str) -> torch.Tensor:
+    """Zeros with ones at :func:`_hot`, on the host."""
+    import torch
+
+    found = torch.zeros(n, dtype=getattr(torch, dtype))
+    found[_hot(n)] = 1
+    return found
+
+
+def _signs(n: int, dtype: str) -> torch.Tensor:
+    """1 and -1 by turns; where sums of them may be rounded, few of them."""
+    import torch
+
+    if dtype in ("float16", "bfloat16", "uint8"):
+        return _few(n, dtype)
+    return (1 - 2 * (torch.arange(n) % 2)).to(getattr(torch, dtype))
+
+
+Outcome = tuple[Any, Any]
+"""What the device gave, and what is right, as a tensor of whole numbers on the host."""
+
+
+def _rows(put: Any, n: int, dtype: str) -> Outcome:
+    """A tall matrix by one that turns its columns around."""
+    import torch
+
+    x = _ramp(4 * n, dtype).view(n, 4)
+    turn = torch.eye(4, dtype=x.dtype).flip(0)
+    return put(x) @ put(turn), x.flip(1)
+
+
+def _columns(put: Any, n: int, dtype: str) -> Outcome:
+    import torch
+
+    x = _ramp(4 * n, dtype).view(4, n)
+    return put(torch.eye(4, dtype=x.dtype).flip(0)) @ put(x), x.flip(0)
+
+
+def _inner(put: Any, n: int, dtype: str) -> Outcome:
+    """Two rows by three columns, of which the second and the last are few ones."""
+    import torch
+
+    x = torch.stack([_signs(n, dtype), _few(n, dtype)])
+    y = torch.stack([_few(n, dtype), _few(n, dtype).flip(0), _signs(n, dtype)], dim=1)
+    return put(x) @ put(y), x.double() @ y.double()
+
+
+def _linear(put: Any, n: int, dtype: str) -> Outcome:
+    """The weight's gradient of a layer, whose inner size is the number of rows."""
+    import torch
+
+    x, grad = _few(n, dtype).view(n, 1), torch.stack([_signs(n, dtype), _few(n, dtype)], dim=1)
+    weight = put(torch.ones(2, 1, dtype=x.dtype)).requires_grad_()
+    torch.nn.functional.linear(put(x), weight).backward(put(grad))
+    return weight.grad, grad.double().t() @ x.double()
+
+
+def _batch(put: Any, n: int, dtype: str) -> Outcome:
+    import torch
+
+    x = _ramp(4 * n, dtype).view(n, 2, 2)
+    turn = torch.eye(2, dtype=x.dtype).flip(0).expand(n, 2, 2)
+    return torch.bmm(put(x), put(turn)), x.flip(2)
+
+
+def _bytes_product(put: Any, n: int, dtype: str) -> Outcome:
+    """A product of int8 with all bits, whose sums have more bits than float32 has."""
+    import torch
+
+    del dtype
+    # libraries of GPUs take multiples of 8 alone
+    n = n if put(torch.ones(1)).device.type == "cpu" else -(-n // 8) * 8
+    x = (torch.arange(32 * n) * 37 % 256 - 128).to(torch.int8).view(32, n)
+    x[:2] = 127
+    y = x.t().contiguous()
+    return torch._int_mm(put(x), put(y)), x.double() @ y.double()  # sums below 2^53 are exact
+
+
+def _sum(dim: int | None) -> Callable[..., Outcome]:
+    """A sum of all, or over the long or the short dimension."""
+
+    def run(put: Any, n: int, dtype: str) -> Outcome:
+        x = _signs(n, dtype)
+        x[_hot(n)] = 1
+        if dim is None:
+            return put(x).sum(), x.long().sum()
+        x = x.expand(2, n).contiguous() if dim == 1 else x.view(n, 1).expand(n, 2).contiguous()
+        return put(x).sum(dim), x.long().sum(dim)
+
+    return run
+
+
+def _wide_sum(put: Any, n: int, dtype: str) -> Outcome:
+    x = _ramp(2 * n, dtype).view(2, n) % 60
+    return put(x).sum(0), x.long().sum(0)
+
+
+def _running(put: Any, n: int, dtype: str) -> Outcome:
+    x = _few(n, dtype)
+    return put(x).cumsum(0), x.long().cumsum(0)
+
+
+def _place(put: Any, n: int, dtype: str) -> Outcome:
+    """Where the largest number is: at the end, but for one."""
+    import torch
+
+    x = torch.zeros(2, n, dtype=getattr(torch, dtype))
+    x[0, n - 1], x[1, max(0, n - 2)] = 2, 2
+    return put(x).argmax(1), torch.tensor([n - 1, max(0, n - 2)])
+
+
+def _sorted_columns(put: Any, n: int, dtype: str) -> Outcome:
+    """Two rows in the wrong order: the places of a sort of each column."""
+    import torch
+
+    x = torch.tensor([[2], [1]], dtype=getattr(torch, dtype)).expand(2, n).contiguous()
+    return put(x).argsort(0), torch.tensor([[1], [0]]).expand(2, n)
+
+
+def _sorted_row(put: Any, n: int, dtype: str) -> Outcome:
+    x = _ramp(n, dtype)
+    return put(x.flip(0)).sort().values, x.long().sort().values
+
+
+def _largest(put: Any, n: int, dtype: str) -> Outcome:
+    x = _few(n, dtype)
+    return put(x).topk(len(_hot(n))).values, x.long()[_hot(n)]
+
+
+def _plus_one(put: Any, n: int, dtype: str) -> Outcome:
+    x = _ramp(n, dtype)
+    return put(x) + 1, x.long() + 1
+
+
+def _doubled(put: Any, n: int, dtype: str) -> Outcome:
+    x = _ramp(n, dtype)
+    return put(x) * 2, x.long() * 2
+
+
+def _turned(put: Any, n: int, dtype: str) -> Outcome:
+    x = _ramp(3 * n, dtype).view(n, 3)
+    return put(x).t().contiguous(), x.t()
+
+
+def _joined(put: Any, n: int, dtype: str) -> Outcome:
+    import torch
+
+    x = _ramp(n, dtype)
+    return torch.cat([put(x), put(x.flip(0))]), torch.cat([x, x.flip(0)])
+
+
+def _picked(put: Any, n: int, dtype: str) -> Outcome:
+    x = _ramp(n, dtype)
+    index = _few(n, "int64").cumsum(0).flip(0) * (n // 8)
+    return put(x).index_select(0, put(index)), x[index]
+
+
+def _added(put: Any, n: int, dtype: str) -> Outcome:
+    """Each number to its own place, from the end on."""
+    import torch
+
+    x = _ramp(n, dtype)
+    index = torch.arange(n).flip(0)
+    return put(torch.zeros_like(x)).index_add(0, put(index), put(x)), x.flip(0)
+
+
+def _copied(put: Any, n: int, dtype: str) -> Outcome:
+    """As many bytes, of one that is spread: its last elements, for all take long to compare."""
+    import torch
+
+    one = put(torch.ones(1, dtype=getattr(torch, dtype))).expand(n)
+    return one.clone(memory_format=torch.contiguous_format)[-9:], torch.ones(min(9, n))
+
+
+OPS: Final[dict[str, tuple[Callable[..., Outcome], tuple[str, ...], int]]] = {
+    # what runs it, in which dtypes, and up to which size
+    "rows of a product": (_rows, FLOATS, _PRODUCTS),
+    "columns of a product": (_columns, FLOATS, _PRODUCTS),
+    "inner size of a product": (_inner, FLOATS, _PRODUCTS),
+    "rows of a layer": (_linear, FLOATS, _PRODUCTS),
+    "batch of products": (_batch, FLOATS, _BATCHES),
+    "inner size of a product of bytes": (_bytes_product, ("int8",), 2**15 + 1),
+    "sum": (_sum(None), DTYPES, SIZES[-1]),
+    "sum of rows": (_sum(1), DTYPES, SIZES[-1]),
+    "sum of columns": (_sum(0), DTYPES, SIZES[-1]),
+    "sum of two rows": (_wide_sum, DTYPES, SIZES[-1]),
+    "running sum": (_running, DTYPES, SIZES[-1]),
+    "argmax": (_place, DTYPES, SIZES[-1]),
+    "sort of columns": (_sorted_columns, DTYPES, SIZES[-1]),
+    "sort": (_sorted_row, DTYPES, 2**20 + 1),
+    "topk": (_largest, DTYPES, 2**20 + 1),
+    "add": (_plus_one, DTYPES, SIZES[-1]),
+    "mul": (_doubled, DTYPES, SIZES[-1]),
+    "transposed copy": (_turned, DTYPES, SIZES[-1]),
+    "cat": (_joined, DTYPES, SIZES[-1]),
+    "index_select": (_picked, DTYPES, SIZES[-1]),
+    "index_add": (_added, DTYPES, 2**20 + 1),
+    "copy": (_copied, ("uint8",), PAST_INDEX),
+}
+
+
+def size_difference(gpu: Backend, op: str, dtype: str, n: int) -> str:
+    """The first difference of one operation of that size, as a clause.
+
+    What needs more memory than is free is not run.
+    """
+    import torch
+
+    if n >= PAST_INDEX and gpu.mem_get_info()[0] < 2 * n:
+        return ""
+    found, right = OPS[op][0](lambda x: x.to(gpu.device), n, dtype)
+    got = found.detach().cpu()
+    if got.shape != right.shape:
+        return f"{op} of {n} {dtype} gave the shape {list(got.shape)}, not {list(right.shape)}"
+    # whole numbers, which every dtype here rounds to itself
+    wrong = got.double() != right.double()
+    if not bool(wrong.any()):
+        return ""
+    place = int(wrong.flatten().to(torch.uint8).argmax())
+    one, other = got.flatten()[place].item(), int(right.flatten()[place])
+    count = int(wrong.sum())
+    return (
+        f"{op} of {n} {dtype} gave {one:g} at element {place} of {got.numel()}, not {other} "
+        f"({count} are wrong)"
+    )
+
+
+class _Sizes(Area):
+    name = "sizes"
+
+    def programs(self, gpu: Backend) -> SearchStrategy[Program]:
+        raise NotImplementedError("the programs of sizes are listed")
+
+    def listed(self, gpu: Backend) -> list[Program]:
+        """Every operation in each of its dtypes and sizes."""
+        import torch
+
+        computes = (Support.NATIVE, Support.EMULATED)
+        return [
+            [("size", {"op": op, "dtype": dtype, "n": n})]
+            for op, (_, dtypes, most) in OPS.items()
+            for dtype in dtypes
+            if gpu.precision.support(getattr(torch, dtype)) in computes
+            for n in (*SIZES, PAST_INDEX)
+            if n <= most and (n != PAST_INDEX or n == most)
+        ]
+
+    def ordered(self, listed: list[Program], seed: int) -> list[Program]:
+        """Each operation in turn: its largest size first, as most thresholds are below that, and
+        then sizes and dtypes that it did not have yet."""
+        chance = random.Random(seed)  # noqa: S311 - an order, no secret
+        left: dict[str, list[Program]] = {}
+        for program in chance.sample(listed, len(listed)):
+            left.setdefault(program[0][1]["op"], []).append(program)
+        found: list[Program] = []
+        had: dict[str, tuple[set[int], set[str]]] = {op: (set(), set()) for op in left}
+        while any(left.values()):
+            # the one that takes seconds comes after what takes milliseconds
+            order = chance.sample(sorted(left), len(left))
+            for op in sorted(order, key=lambda op: OPS[op][2]):
+                if not left[op]:
+                    continue
+                sizes, dtypes = had[op]
+                best = max(
+                    left[op],
+                    key=lambda each: (
+                        0 if sizes else each[0][1]["n"],
+                        2 * (each[0][1]["n"] not in sizes) + (each[0][1]["dtype"] not in dtypes),
+                    ),
+                )
+                left[op].remove(best)
+                sizes.add(best[0][1]["n"])
+                dtypes.add(best[0][1]["dtype"])
+                found.append(best)
+        return found
+
+    def calls(self) -> Runners:
+        return {"size": size_difference}
+
+    def difference(self, rank: Rank, program: Program) -> str:
+        rank.gpu.set_float32_precision("ieee")
+        return next(filter(None, (size_difference(rank.gpu, **given) for _, given in program)), "")
+
+
+AREA: Final = _Sizes()
+"""Operations on both sides of the sizes at which kernels change."""

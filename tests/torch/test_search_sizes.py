@@ -1,0 +1,88 @@
+"""Operations on both sides of sizes: right on the CPU, and faults past a size by their sentence."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import portagpu
+from portagpu.suites.search.sizes import AREA, OPS, PAST_INDEX, SIZES, size_difference
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.torch
+
+CPU = portagpu.backend("cpu")
+
+
+class Broken(TorchDispatchMode):
+    """``aten::NAME`` gives what ``change`` makes of its result and its first argument."""
+
+    def __init__(self, name: str, change: Callable[[Any, Any], Any]) -> None:
+        super().__init__()
+        self.name, self.change = name, change
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        narrow = args and torch.is_tensor(args[0]) and args[0].dtype != torch.float64
+        right = func._schema.name != f"aten::{self.name}" or not narrow
+        return found if right else self.change(found, args[0])
+
+
+@pytest.mark.parametrize("n", [1024, 1025, 4097])
+def test_every_operation_is_right_on_the_cpu(n: int) -> None:
+    for op, (_, dtypes, _) in OPS.items():
+        for dtype in dtypes:
+            assert size_difference(CPU, op, dtype, n) == ""
+
+
+def last_row_lost(found: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Rows past 65,536 are not written (after legacy-rocm-build#6595, with another threshold)."""
+    found[65536:] = 0
+    return found
+
+
+def no_places(found: Any, x: torch.Tensor) -> Any:
+    """Places of a sort are lost where it has many columns (after pytorch#183885)."""
+    return found[0], found[1] * (x.shape[-1] <= 65536)
+
+
+CAUGHT = [
+    ("mm", last_row_lost, "rows of a product", "float32", 2**16 + 1,
+     "rows of a product of 65537 float32 gave 0 at element 262144 of 262148, not 19"),
+    ("sort", no_places, "sort of columns", "int32", 2**16 + 1,
+     "gave 0 at element 0 of 131074, not 1"),
+    ("_int_mm", lambda found, x: (found.double() + 1).int() if x.shape[1] > 1040 else found,
+     "inner size of a product of bytes", "int8", 4097, "inner size of a product of bytes of 4097"),
+    ("clone", lambda found, x: found * 0, "copy", "uint8", 1025, "gave 0 at element 0 of 9, not 1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "change", "op", "dtype", "n", "words"), CAUGHT)
+def test_a_fault_past_a_size_is_named(
+    name: str, change: Any, op: str, dtype: str, n: int, words: str
+) -> None:
+    with Broken(name, change) if name else contextlib.nullcontext():
+        assert words in size_difference(CPU, op, dtype, n)
+    assert size_difference(CPU, op, dtype, n) == ""
+
+
+def test_each_operation_begins_with_its_largest_size_and_then_has_all() -> None:
+    listed = AREA.listed(CPU)
+    order = AREA.ordered(listed, 7)
+    assert sorted(map(repr, order)) == sorted(map(repr, listed))
+    assert order != AREA.ordered(listed, 8)
+    first = {program[0][1]["op"]: program[0][1]["n"] for program in reversed(order)}
+    for op, n in first.items():
+        assert n == max(program[0][1]["n"] for program in listed if program[0][1]["op"] == op)
+    assert first["copy"] == PAST_INDEX
+    wide = [program[0][1]["n"] for program in order if program[0][1]["op"] == "sum"]
+    assert set(wide[: len(SIZES)]) == set(SIZES)
