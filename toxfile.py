@@ -4,16 +4,20 @@ They install nothing. Each runs portagpu in the Python that has the vendor's tor
 ``$PORTAGPU_PYTHON``, else tox's own interpreter if it has torch, else the ``cpu`` environment's.
 ``compile`` needs no torch: without ``$PORTAGPU_PYTHON`` it has an environment of its own, with the
 compilers that its target needs from PyPI (the extra ``compile``, and ``compile.packages``).
+
+``python toxfile.py TARGETS SUITES`` prints the jobs of ``.github/workflows/hardware.yml`` as JSON.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tomllib
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -58,6 +62,27 @@ def environments() -> dict[str, tuple[str, str, str]]:
             product = f"{path.name}, which cannot be read: {error}"
         for suite in SUITES:
             found[f"{path.stem}-{suite}"] = (path.stem, suite, f"{suite} of {product}")
+    return found
+
+
+def jobs(targets: str, suites: str) -> list[dict[str, str]]:
+    """Each environment of the targets that fit a pattern, with the labels of its runner.
+
+    :param targets: ids, with * and ?.
+    :param suites: suites, separated by commas.
+    :raises SystemExit: there is no such target, or no such suite.
+    """
+    wanted = suites.split(",")
+    unknown = [each for each in wanted if each not in SUITES]
+    if unknown:
+        sys.exit(f"there is no suite {unknown[0]!r}; there are {', '.join(SUITES)}")
+    found = [
+        {"environment": name, "target": target, "vendor": target.partition("-")[0]}
+        for name, (target, suite, _) in environments().items()
+        if suite in wanted and fnmatchcase(target, targets)
+    ]
+    if not found:
+        sys.exit(f"no target fits {targets!r}: portagpu targets lists them")
     return found
 
 
@@ -188,3 +213,7 @@ def tox_before_run_commands(tox_env: ToxEnv) -> None:
         problem = why_not(chosen_python(tox_env.core["work_dir"]))
         if problem:
             raise Fail(problem)
+
+
+if __name__ == "__main__":
+    print(json.dumps(jobs(*sys.argv[1:])))

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
 import click
 
-from portagpu.base.errors import MissingDependency, OutputError, PortagpuError
+from portagpu.base.errors import MissingDependency, OutputError, PortagpuError, TargetError
 from portagpu.base.files import check_writable, is_special, write_atomic
 from portagpu.base.text import is_shown, printable
 from portagpu.cli._call import STDOUT as STDOUT
@@ -25,6 +25,7 @@ from portagpu.runs.results.plain import json_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from click.shell_completion import CompletionItem
     from rich.console import Console
 
     from portagpu.machine.inventory.sources import Machine
@@ -299,11 +300,34 @@ def require_torch(verb: str) -> None:
         raise MissingDependency(f"portagpu {verb} needs torch, and {build.problem}")
 
 
-def complete_target(context: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
-    """The ids of targets with this prefix."""
-    from portagpu.facts.targets import load_targets
+class _TargetId(click.ParamType):  # type: ignore[type-arg]
+    """The id of a target, or the file of one, which is added to those that are known."""
 
-    return _matching_names(incomplete, load_targets)
+    name = "id|file"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: Any) -> str:
+        """The id; raises UsageError for a wrong file."""
+        text = str(value)
+        if not text.endswith(".toml"):
+            return text
+        from portagpu.facts.targets import use_target_file
+
+        with usage_errors(TargetError):
+            return use_target_file(Path(text)).id
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """The ids of targets with this prefix."""
+        from click.shell_completion import CompletionItem
+
+        from portagpu.facts.targets import load_targets
+
+        return [CompletionItem(name) for name in _matching_names(incomplete, load_targets)]
+
+
+TARGET: Final = _TargetId()
+"""The type of ``--target ID|FILE``."""
 
 
 def complete_arch(context: click.Context, option: click.Parameter, incomplete: str) -> list[str]:

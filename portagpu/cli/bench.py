@@ -9,9 +9,9 @@ import click
 from click.core import ParameterSource
 
 from portagpu.cli._common import (
+    TARGET,
     chosen_effort,
     complete_measure,
-    complete_target,
     folder_option,
     print_lines,
     require_torch,
@@ -59,8 +59,8 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--target",
-    metavar="ID",
-    shell_complete=complete_target,
+    type=TARGET,
+    metavar="ID|FILE",
     help="Judge by this target; INCONCLUSIVE if this machine is a different one.",
 )
 @click.option("--junit", metavar="FILE", help="Also write the results as JUnit XML to FILE.")

@@ -11,10 +11,10 @@ import click
 from portagpu.base.errors import BundleError
 from portagpu.cli._common import (
     STDOUT,
+    TARGET,
     check_finite,
     chosen_effort,
     complete_gate,
-    complete_target,
     live_console,
     print_lines,
     run_json_option,
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 @click.option("--backend", metavar="NAME", help="Test this backend. Default: this machine's.")
 @click.option(
     "--target",
-    metavar="ID",
-    shell_complete=complete_target,
+    type=TARGET,
+    metavar="ID|FILE",
     help="Fail unless this machine is that target.",
 )
 @click.option(
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     type=click.FloatRange(1, 86_400),
     callback=check_finite,
     metavar="SECONDS",
-    help="Duration of the sustained load. Default: 10 s, or 120 s with --full.",
+    help="Duration of the sustained load. Default: 10 s (5 s on a CPU), or 120 s with --full.",
 )
 @click.option("--strict", is_flag=True, help="Any UNVERIFIED result lowers PASS to UNVERIFIED.")
 @click.option(

@@ -9,9 +9,9 @@ import click
 
 from portagpu.cli._call import VerbGroup
 from portagpu.cli._common import (
+    TARGET,
     check_outputs,
     chosen_machine,
-    complete_target,
     json_option,
     print_lines,
     run_json_option,
@@ -55,8 +55,8 @@ _SIZE: Final = click.IntRange(min=1)
 )
 @click.option(
     "--target",
-    metavar="ID",
-    shell_complete=complete_target,
+    type=TARGET,
+    metavar="ID|FILE",
     help="The GPUs' product: its links are assumed where no source states any.",
 )
 @json_option

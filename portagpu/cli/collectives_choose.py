@@ -9,9 +9,9 @@ import click
 
 from portagpu.cli._choice_inputs import Answers, Asked
 from portagpu.cli._common import (
+    TARGET,
     SizeType,
     check_outputs,
-    complete_target,
     json_option,
     print_lines,
     terminal,
@@ -62,8 +62,8 @@ _SHOWN: Final = 6
 )
 @click.option(
     "--target",
-    metavar="ID",
-    shell_complete=complete_target,
+    type=TARGET,
+    metavar="ID|FILE",
     help='The GPU; "portagpu targets" lists them.',
 )
 @click.option(
@@ -181,6 +181,7 @@ def document(
             "known_error": None
             if found.known_error is None
             else {**asdict(found.known_error), "wrong": found.known_error.wrong},
+            "interval": None if found.interval is None else asdict(found.interval),
             "remarks": list(found.remarks),
         }
     return {

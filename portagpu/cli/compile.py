@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 import click
 
 from portagpu.cli._common import (
+    TARGET,
     complete_arch,
-    complete_target,
     results_line,
     run_json_option,
     terminal,
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 @click.command("compile")
 @click.option(
     "--target",
-    metavar="ID",
-    shell_complete=complete_target,
+    type=TARGET,
+    metavar="ID|FILE",
     help="Build for the architecture of this target.",
 )
 @click.option(

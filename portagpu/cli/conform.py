@@ -13,8 +13,8 @@ from portagpu.base.patience import LIMITS
 from portagpu.cli._common import (
     MAX_LIMIT_S,
     STDOUT,
+    TARGET,
     complete_area,
-    complete_target,
     folder_option,
     print_lines,
     require_torch,
@@ -112,8 +112,8 @@ class _Options:
 )
 @click.option(
     "--target",
-    metavar="ID",
-    shell_complete=complete_target,
+    type=TARGET,
+    metavar="ID|FILE",
     help="Judge by this target; INCONCLUSIVE if this machine is a different one.",
 )
 @click.option(
@@ -192,6 +192,7 @@ def conform(
     from portagpu.suites.conformance import ConformOptions
     from portagpu.suites.conformance import conform as run_suite
     from portagpu.suites.conformance.engine import Selection, SelectionError
+    from portagpu.suites.conformance.messages import check_dependencies
     from portagpu.suites.search.area import ProgramError
 
     asked.check()
@@ -207,6 +208,7 @@ def conform(
             _list(selection, asked.backend, json_to)
             return 0
         require_torch("conform")
+        check_dependencies()
         options = ConformOptions(
             backend=asked.backend,
             target=asked.target,

@@ -15,9 +15,9 @@ from portagpu.base.text import one_line, shortened
 from portagpu.base.units import count
 from portagpu.cli._call import VerbGroup
 from portagpu.cli._common import (
+    TARGET,
     check_kept,
     check_outputs,
-    complete_target,
     json_option,
     print_lines,
     require_torch,
@@ -106,9 +106,7 @@ def rank(out: Path, backend: str | None) -> int:
     metavar="N",
     help="The option of portagpu health.",
 )
-@click.option(
-    "--target", metavar="ID", shell_complete=complete_target, help="The option of portagpu health."
-)
+@click.option("--target", type=TARGET, metavar="ID|FILE", help="The option of portagpu health.")
 def scripts(out: Path, program: str | None, expect_devices: int | None, target: str | None) -> int:
     """Write a prolog, an epilog and a HealthCheckProgram that call portagpu health on each node.
 
@@ -116,13 +114,15 @@ def scripts(out: Path, program: str | None, expect_devices: int | None, target: 
     command. The HealthCheckProgram drains a node for a fault, and resumes only what it drained.
     """
     from portagpu.facts.targets import load_target
+    from portagpu.facts.targets.load import file_of
     from portagpu.reports.fleet.scripts import write_scripts
 
     options = []
     if expect_devices is not None:
         options += ["--expect-devices", str(expect_devices)]
     if target is not None:
-        options += ["--target", load_target(target).id]
+        found = load_target(target)
+        options += ["--target", str(file_of(found) or found.id)]
     written = write_scripts(out.absolute(), program_words(program), options)
     print_lines([f"wrote {path}" for path in written], sys.stdout)
     return 0

@@ -11,8 +11,8 @@ import click
 from portagpu.cli._call import write_error
 from portagpu.cli._common import (
     STDOUT,
+    TARGET,
     check_finite,
-    complete_target,
     folder_option,
     ocp_place,
     print_lines,
@@ -44,8 +44,8 @@ def _check_since(context: click.Context, option: click.Parameter, value: str | N
 @click.command()
 @click.option(
     "--target",
-    metavar="ID",
-    shell_complete=complete_target,
+    type=TARGET,
+    metavar="ID|FILE",
     help="Fail unless this machine is that target, and judge by its facts.",
 )
 @click.option(

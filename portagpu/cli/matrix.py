@@ -13,9 +13,9 @@ from portagpu.base.text import printable
 from portagpu.cli._call import VerbGroup
 from portagpu.cli._common import (
     STDOUT,
+    TARGET,
     check_kept,
     check_outputs,
-    complete_target,
     json_option,
     print_lines,
     terminal,
@@ -41,8 +41,8 @@ _AREA_HEAD = ("suite", "area", "verdict", "evidence, results", "run", "file")
     "--target",
     "targets",
     multiple=True,
-    metavar="ID",
-    shell_complete=complete_target,
+    type=TARGET,
+    metavar="ID|FILE",
     help="Show each area of this target. May be repeated.",
 )
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print the table as Markdown.")
@@ -52,8 +52,8 @@ def show(
 ) -> int:
     """Show the matrix: for each target what was read, built and run, with verdict and evidence.
 
-    RESULT is a file that --json wrote, a bundle, or a folder of these. A checkout's own matrix is
-    shown too; an installed wheel has no results. A failure stays until the same case passes on the
+    RESULT is a file that --json wrote, a bundle, or a folder of these. The project's own results
+    are shown too. A failure stays until the same case passes on the
     same device, and an area is a PASS when all of its cases were judged. Exit codes: 0, and 3 if no
     RESULT is of a target that is shown.
     """
@@ -63,7 +63,7 @@ def show(
     from portagpu.reports.bundles.files import Aside, find_files
     from portagpu.reports.proofs import document, markdown, rows
     from portagpu.reports.proofs.evidence import target_of
-    from portagpu.reports.proofs.table import NOT_IN_WHEEL, NOTHING, read_committed
+    from portagpu.reports.proofs.table import NOTHING, read_committed
 
     check_outputs(json_to)
     check_kept([path for path, _ in find_files(results)], json_to)
@@ -78,8 +78,6 @@ def show(
         committed = read_committed(matrix_dir())
     matrix = rows(chosen, documents, committed, clearances)
     of_none = bool(documents) and not any(row.cells for row in rows(chosen, documents, NOTHING))
-    if committed == NOTHING and not documents:
-        print_lines([NOT_IN_WHEEL], sys.stderr)
     write_json(document(matrix), json_to)
     if of_none:
         print_lines(["no result that you named is of a target that is shown"], sys.stderr)
@@ -135,8 +133,8 @@ _SUITES = ("compile", "conformance", "performance", "bringup")
     "--target",
     "targets",
     multiple=True,
-    metavar="ID",
-    shell_complete=complete_target,
+    type=TARGET,
+    metavar="ID|FILE",
     help="Run only this target. May be repeated.  [default: all]",
 )
 @click.option(

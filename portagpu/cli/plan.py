@@ -12,10 +12,10 @@ from portagpu.base.errors import PortagpuError
 from portagpu.base.files import read_bounded
 from portagpu.base.units import count
 from portagpu.cli._common import (
+    TARGET,
     SizeType,
     check_outputs,
     chosen_machine,
-    complete_target,
     json_option,
     print_lines,
     text_stream,
@@ -45,8 +45,8 @@ _COUNT: Final = click.IntRange(min=1)
     "--target",
     "targets",
     multiple=True,
-    metavar="ID",
-    shell_complete=complete_target,
+    type=TARGET,
+    metavar="ID|FILE",
     help='The GPU; "portagpu targets" lists them. Repeat it to compare several.',
 )
 @click.option(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 import click
 
 from portagpu.cli._common import (
-    complete_target,
+    TARGET,
     folder_option,
     print_lines,
     require_torch,
@@ -82,8 +82,8 @@ def _complete_probe(context: click.Context, option: click.Parameter, incomplete:
 )
 @click.option(
     "--target",
-    metavar="ID",
-    shell_complete=complete_target,
+    type=TARGET,
+    metavar="ID|FILE",
     help="INCONCLUSIVE if a device is a different product.",
 )
 @click.option("--junit", metavar="FILE", help="Also write the results as JUnit XML to FILE.")

@@ -12,8 +12,8 @@ from portagpu.base.text import printable
 from portagpu.cli._call import VerbGroup
 from portagpu.cli._common import (
     STDOUT,
+    TARGET,
     check_outputs,
-    complete_target,
     json_option,
     terminal,
     write_json,
@@ -78,7 +78,7 @@ def list_targets(json_to: str | None) -> None:
 
 
 @click.command("show")
-@click.argument("name", metavar="ID", shell_complete=complete_target)
+@click.argument("name", type=TARGET, metavar="ID|FILE")
 @json_option
 def show_target(name: str, json_to: str | None) -> None:
     """Show every fact of a target, with its unit, confidence and sources."""

@@ -8,7 +8,7 @@ it says whether its hardware and its build of torch are here, and it opens devic
 
 A backend must implement the abstract methods of both classes, ``Plugin.name``, ``Plugin.contract``,
 and the members of the capabilities that it claims. All other members have a default.
-CONTRIBUTING.md, "Add a backend", has them in one table.
+docs/new-vendors.md, "Add a backend", has them in one table.
 
 The contract has a version, and a backend states the one it was written for. Another major version,
 or a newer minor one than this package's, is refused with both numbers.

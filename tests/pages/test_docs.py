@@ -36,7 +36,7 @@ PAGES: Final = sorted(
 )
 NO_PAGES: Final = ("CHANGELOG.md", "cases.md")
 """One says what was, in which names need not exist any more; the other is generated."""
-INTERNAL: Final = ("CHANGELOG.md", "CONTRIBUTING.md", "design.md")
+INTERNAL: Final = ("CHANGELOG.md", "CONTRIBUTING.md", "design.md", "new-vendors.md", "words.md")
 """Pages for those who change the code: they may name modules that are not public."""
 
 NOT_MODULES: Final = frozenset(
@@ -345,7 +345,8 @@ def test_the_keys_of_a_result_are_those_that_are_written() -> None:
     document = json.loads(stream.getvalue())
     page = "docs/results.md"
     assert names_of(table(page, "key", "## The document")) == set(document)
-    assert names_of(table(page, "key", "## `run`")) == set(document["run"])
+    # a screen alone has a seed
+    assert names_of(table(page, "key", "## `run`")) == {*document["run"], "seed"}
     (result,) = document["results"]
     assert names_of(table(page, "key", "## `results[]`")) == set(result)
     stated = names_of(table(page, "key", "`expected` has the form"))
@@ -357,7 +358,7 @@ def test_the_keys_of_a_result_are_those_that_are_written() -> None:
 def test_the_keys_of_info_are_those_that_are_written(verbs: ForkedVerbs) -> None:
     recording = ROOT / "tests/vendor_texts/formats/nvidia_smi_xml/v11-mig-throttled.xml"
     document = json.loads(verbs("info", "--replay", str(recording), "--json", "-").ok())
-    under = text("docs/info.md").partition("## JSON")[2]
+    under = text("docs/machine.md").partition("## JSON")[2]
     named = set(re.findall(r"`(\w+)`", under.partition("New versions")[0]))
     parts = {"parts", "indices", "sources", "disagreements", "settings"}
     assert named - parts <= set(document)
@@ -367,7 +368,7 @@ def test_the_keys_of_info_are_those_that_are_written(verbs: ForkedVerbs) -> None
 
 
 @pytest.mark.parametrize(
-    ("page", "area"), [("docs/health.md", "health"), ("docs/topology.md", "links")]
+    ("page", "area"), [("docs/health.md", "health"), ("docs/machine.md", "links")]
 )
 def test_the_rules_are_those_that_can_fail(page: str, area: str) -> None:
     """The page of failures is written by a program, which knows every check."""
@@ -404,7 +405,9 @@ def test_the_rules_between_facts_exist() -> None:
 
 
 def test_the_environments_of_contributing_exist() -> None:
-    named = re.findall(r"tox run -e ([\w,-]+)", text("CONTRIBUTING.md"))
+    named = re.findall(
+        r"tox run -e ([\w,-]+)", "".join(map(text, ("CONTRIBUTING.md", "tests/README.md")))
+    )
     sections = set(re.findall(r"^\[testenv:([^]]+)\]", text("tox.ini"), re.MULTILINE))
     for name in {each for names in named for each in names.split(",")}:
         generated = (ROOT / "matrix" / "targets" / f"{name.rpartition('-')[0]}.toml").is_file()
@@ -433,7 +436,7 @@ def test_the_metrics_of_expectations_are_the_code_s() -> None:
 def test_the_limits_of_launches_are_the_facts() -> None:
     from portagpu.facts.targets import load_architecture
 
-    rows = {row[0]: row[1:] for row in table("docs/sizing.md", "limit")}
+    rows = {row[0]: row[1:] for row in table("docs/kernels.md", "limit")}
     families = sorted((ROOT / "matrix" / "targets" / "families").glob("*.toml"))
     for vendor, column in (("sm_", 0), ("gfx", 1)):
         archs = [load_architecture(p.stem) for p in families if p.stem.startswith(vendor)]

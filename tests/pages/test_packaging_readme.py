@@ -17,10 +17,12 @@ import pytest
 
 from portagpu.devices.contract import CONTRACT
 from portagpu.runs.results.run import Evidence, Verdict, exit_code
-from tests.conftest import ROOT, Child
+from tests.conftest import ROOT
 from tests.support.history_samples import measure, run
 from tests.support.readme import (
+    TEST,
     TEXT,
+    WHY,
     assert_gates,
     assert_in_order,
     assert_trained,
@@ -34,8 +36,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from tests.conftest import Child
     from tests.support.forked_verbs import ForkedVerbs
 
+MAX_WORDS: Final = 1200
 MAX_BYTES: Final = 150 * 1024
 """Of one picture: README is read over slow lines too."""
 
@@ -64,25 +68,25 @@ def test_test_command_is_the_one_that_continuous_checks_run() -> None:
     assert command in script.splitlines(), f".ci/run must run exactly: {command}"
 
 
-@pytest.fixture(scope="module")
-def replayed(verbs: ForkedVerbs, tmp_path_factory: pytest.TempPathFactory) -> Child:
-    """The main job with the recording of the example: it runs nothing on this machine."""
-    (recording,) = re.findall(r"^\$ portagpu bringup --replay (.*)$", TEXT, re.MULTILINE)
+def test_main_job_command_prints_what_is_shown(verbs: ForkedVerbs, tmp_path: Path) -> None:
+    """With a recording, which runs nothing here; tests/full has this machine and its verdict."""
     words = shlex.split(shell_blocks()[0][-1])[1:]
-    return verbs(*words, "--replay", str(ROOT / recording), folder=tmp_path_factory.mktemp("job"))
+    recording = ROOT / "tests/vendor_texts/formats/nvidia_smi_xml/v11-mig-throttled.xml"
+    assert_gates(verbs(*words, "--replay", str(recording), folder=tmp_path).out)
 
 
-def test_main_job_command_prints_what_is_shown(replayed: Child) -> None:
-    """tests/full has it on this machine, with its verdict."""
-    assert_gates(replayed.out)
+def test_the_first_screen_has_three_doors() -> None:
+    """Each is a command, what it prints, and one link to a start page."""
+    screen = "\n".join(TEXT.splitlines()[:50])
+    doors = re.split(r"^### ", screen.partition("\n## ")[0], flags=re.MULTILINE)[1:]
+    assert len(doors) == 3
+    for door in doors:
+        assert re.search(r"^```console\n\$ .+\n.+", door, re.MULTILINE)
+        assert len(re.findall(r"\(docs/start-[a-z]+\.md\)", door)) == 1
 
 
-def test_recording_example_prints_what_is_shown(replayed: Child) -> None:
-    (command,) = re.findall(r"^\$ portagpu (bringup --replay .*)$", TEXT, re.MULTILINE)
-    assert replayed.code == 1, replayed.out
-    lines = shown(f"portagpu {command}")
-    assert len(lines) > 4
-    assert_in_order(lines, replayed.out)
+def test_readme_is_short() -> None:
+    assert len(TEXT.split()) <= MAX_WORDS
 
 
 @pytest.mark.torch
@@ -105,7 +109,7 @@ def test_conformance_example_prints_what_is_shown(child: Callable[..., Child]) -
 def test_comparing_runs_prints_what_is_shown(tmp_path: Path, verbs: ForkedVerbs) -> None:
     pytest.importorskip("sqlalchemy")
     pytest.importorskip("alembic")
-    part = section("### 5. Compare runs and machines")
+    part = section("## Compare runs and machines", TEST)
     commands = re.findall(r"^\$ portagpu (.*)$", part, re.MULTILINE)
     files = [words[-1] for words in map(shlex.split, commands) if words[0] == "bench"]
     for day, file in enumerate(files):
@@ -137,7 +141,7 @@ def test_each_verdict_is_explained_once() -> None:
 
 
 def test_exit_codes_are_those_of_the_verdicts() -> None:
-    rows = re.findall(r"^\| (\d+) \| ([^|]+) \|", section("## Check a GPU node"), re.MULTILINE)
+    rows = re.findall(r"^\| (\d+) \| ([^|]+) \|", section("## The verdicts"), re.MULTILINE)
     stated = {int(code): re.findall(r"\b[A-Z]{4,}\b", words) for code, words in rows}
     for verdict in (Verdict.PASS, Verdict.FAIL, Verdict.ERROR, Verdict.INCONCLUSIVE):
         assert verdict in stated[exit_code(verdict)]
@@ -164,7 +168,7 @@ def test_versions_are_the_project_s() -> None:
     pythons = [re.search(r"(3\.\d+)$", line) for line in PROJECT["classifiers"]]
     known = [found[1] for found in pythons if found]
     assert f"Python {known[0]} to {known[-1]}" in TEXT
-    assert f"It is now {CONTRACT[0]}.{CONTRACT[1]}." in section("## What stays stable")
+    assert f"It is now {CONTRACT[0]}.{CONTRACT[1]}." in section("## What stays stable", WHY)
 
 
 @pytest.mark.parametrize("path", re.findall(r"!\[[^]]+\]\(([^)]+)\)", TEXT))

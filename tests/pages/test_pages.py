@@ -25,7 +25,7 @@ def cases() -> list[ListedCase]:
 
 @pytest.mark.parametrize("name", pages.files())
 def test_what_is_generated_is_current(name: str) -> None:
-    if name == "docs/faults.md":
+    if name == "docs/book/faults.md":
         pytest.importorskip("torch")
     current = (ROOT / name).read_text("utf-8") == pages.generate(name)
     assert current, f"{name} is not current: run python -m tests.support.pages"
@@ -101,7 +101,7 @@ def test_what_was_a_case_is_a_test_or_searched_for_and_no_case_again(
 
 
 def test_the_questions_about_collectives_name_cases_that_exist(cases: list[ListedCase]) -> None:
-    text = (ROOT / "docs/collective-cases.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/book/collective-cases.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d+) \| .+ \| (.+) \|$", text, re.MULTILINE)
     assert [int(number) for number, _ in rows] == list(range(1, 40))
     known = {base_id(each.id) for each in cases}

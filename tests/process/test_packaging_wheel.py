@@ -8,7 +8,6 @@ import json
 import shutil
 import subprocess
 import sys
-import tarfile
 import zipfile
 from typing import TYPE_CHECKING, Final
 
@@ -16,7 +15,7 @@ import pytest
 
 import portagpu
 from portagpu.cli import VERBS
-from tests.conftest import CHILD_LIMIT_S, ROOT, build_wheel
+from tests.conftest import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,19 +74,18 @@ def test_every_file_is_in_the_wheel_and_typed(names: set[str], folder: str, insi
     assert f"{inside}/py.typed" in names, "type checkers ignore a package without py.typed"
 
 
-@pytest.mark.parametrize("part", ["targets", "conformance", "performance", "bringup"])
+@pytest.mark.parametrize("part", ["targets", "conformance", "performance", "bringup", "results"])
 def test_wheel_carries_the_matrix(names: set[str], part: str) -> None:
     expected = {f"portagpu/_matrix/{part}/{path}" for path in checkout(f"matrix/{part}", "*")}
     assert expected, f"the checkout's matrix/{part} is empty"
     assert expected == {name for name in names if name.startswith(f"portagpu/_matrix/{part}/")}
 
 
-def test_wheel_has_no_results_tests_or_caches(names: set[str]) -> None:
+def test_wheel_has_no_tests_or_caches(names: set[str]) -> None:
     unwanted = [
         name
         for name in names
         if {"tests", "examples", "__pycache__"} & set(name.split("/")[:-1])
-        or "_matrix/results/" in name
         or name.endswith((".pyc", ".orig", "~"))
     ]
     assert not unwanted, f"the wheel holds {unwanted}"
@@ -107,11 +105,9 @@ def test_metadata_states_licence_and_python(names: set[str], metadata: Message) 
 def test_core_needs_no_torch_and_extras_name_no_build_of_it(metadata: Message) -> None:
     requires = metadata.get_all("Requires-Dist") or []
     core = {entry.split(">=")[0] for entry in requires if "extra ==" not in entry}
-    assert core == {"click", "hypothesis", "pytest", "rich"}, (
-        "the core needs small pure-Python packages only"
-    )
+    assert core == {"click", "rich"}, "a training script's environment gets small packages only"
     torch = [entry for entry in requires if entry.startswith("torch")]
-    assert torch == ["torch>=2.9; extra == 'torch'"], (
+    assert torch == [f"torch>=2.9; extra == '{extra}'" for extra in ("all", "torch")], (
         "torch is an extra with a floor and no build, so that a vendor's wheel is never replaced"
     )
 
@@ -122,27 +118,14 @@ def test_entry_points_are_the_command_and_the_backends(portagpu_wheel: Path) -> 
         parser = configparser.ConfigParser()
         parser.read_string(archive.read(path).decode("utf-8"))
     assert dict(parser["console_scripts"]) == {"portagpu": "portagpu.cli:main"}
+    assert set(parser.sections()) == {"console_scripts", "portagpu.packages"}, (
+        "an entry point of pytest would be in every test run of the environment"
+    )
     assert dict(parser["portagpu.packages"]) == {
         "cpu": "portagpu_cpu:PACKAGE",
         "cuda": "portagpu_cuda:PACKAGE",
         "rocm": "portagpu_rocm:PACKAGE",
     }
-
-
-def test_source_distribution_builds_the_same_wheel(portagpu_wheel: Path, tmp_path: Path) -> None:
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        timeout=CHILD_LIMIT_S,
-    )
-    (archive,) = tmp_path.glob("*.tar.gz")
-    with tarfile.open(archive) as packed:
-        packed.extractall(tmp_path, filter="data")
-    (source,) = (entry for entry in tmp_path.iterdir() if entry.is_dir())
-    again = build_wheel(source, tmp_path / "again")
-    assert _contents(again) == _contents(portagpu_wheel)
 
 
 def _contents(wheel: Path) -> dict[str, int]:
@@ -192,7 +175,7 @@ print(targets.__file__, found.peak("bf16").value, targets.identify("amd", "gfx94
 
 def test_a_wheel_with_a_wrong_target_is_not_built(tmp_path: Path) -> None:
     project = tmp_path / "project"
-    skipped = shutil.ignore_patterns(".*", "__pycache__", "tests", "docs", "results")
+    skipped = shutil.ignore_patterns(".*", "__pycache__", "tests", "docs")
     shutil.copytree(ROOT, project, ignore=skipped)
     twin = (project / "matrix/targets/nvidia-l4.toml").read_text(encoding="utf-8")
     path = project / "matrix/targets/nvidia-l5.toml"
@@ -203,6 +186,33 @@ def test_a_wheel_with_a_wrong_target_is_not_built(tmp_path: Path) -> None:
     last = (ended.stdout + ended.stderr).strip().splitlines()[-1]
     assert "nvidia-l5.toml: match.names: a device can be nvidia-l5 and nvidia-l4" in last
     assert not list(tmp_path.glob("*.whl"))
+
+
+def test_installed_wheel_shows_what_the_project_has_proven(
+    installed: Callable[..., Child],
+) -> None:
+    shown = json.loads(installed("-m", "portagpu", "matrix", "show", "--json", "-").ok())
+    rows = {each["id"]: each for each in shown["targets"]}
+    assert "executed" in rows["cpu-x86-64"]["badges"]
+    assert rows["nvidia-h100-sxm"]["compiled_kernels"]
+    assert rows["amd-mi300x"]["recorded"]
+
+
+def test_without_the_packages_of_the_suite_a_line_says_what_to_install(
+    installed: Callable[..., Child],
+) -> None:
+    code = """
+import sys
+sys.modules["pytest"] = sys.modules["hypothesis"] = None
+from portagpu.cli import main
+assert main(["info"]) == 0
+raise SystemExit(main(["conform", "--list"]))
+"""
+    ended = installed("-c", code)
+    assert ended.code == 3
+    (line,) = ended.err.splitlines()
+    assert "the conformance suite needs pytest and hypothesis: pip install " in line
+    assert "[conform]'" in line
 
 
 def test_installed_wheel_describes_the_machine(installed: Callable[..., Child]) -> None:

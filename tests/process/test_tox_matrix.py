@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
+import subprocess
+import sys
+import tomllib
 import venv
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -222,3 +227,39 @@ def test_without_any_torch_the_error_says_what_to_do(
     assert ended.code == 1
     assert "there is no Python with torch: set PORTAGPU_PYTHON" in ended.out
     assert "tox run -e cpu --notest" in ended.out
+
+
+def test_the_jobs_of_the_hardware_workflow_are_the_environments_with_their_vendors_label() -> None:
+    words = [sys.executable, str(ROOT / "toxfile.py"), "*", ",".join(SUITES)]
+    printed = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    jobs = json.loads(printed)
+    assert sorted(each["environment"] for each in jobs) == sorted(
+        f"{target}-{suite}" for target in TARGETS for suite in SUITES
+    )
+    for each in jobs:
+        facts = tomllib.loads((ROOT / f"matrix/targets/{each['target']}.toml").read_text("utf-8"))
+        assert each["vendor"] == facts["vendor"]
+        assert each["environment"].startswith(f"{each['target']}-")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), [(("nothing*", "bringup"), "no target fits"), (("*", "speed"), "no suite")]
+)
+def test_a_hardware_workflow_without_jobs_is_one_line(words: tuple[str, str], said: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, str(ROOT / "toxfile.py"), *words],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 1
+    (line,) = ended.stderr.splitlines()
+    assert said in line
+
+
+def test_each_commit_is_linted_with_the_versions_of_the_checks() -> None:
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text("utf-8")
+    pinned = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    named = re.findall(r'additional_dependencies: \["([^"]+)"\]', hooks)
+    assert named
+    assert set(named) <= set(pinned)

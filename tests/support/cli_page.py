@@ -26,7 +26,7 @@ also has `-h` and `--help`.
 
 
 def cli_page() -> str:
-    """docs/cli.md."""
+    """docs/book/cli.md."""
     parts = [_HEAD]
     parts += [
         f"| [`{verb}`](#portagpu-{verb}) | {cell(line)} |\n" for verb, (_, line) in VERBS.items()

@@ -1,19 +1,17 @@
-"""The page that maps others' expectations of a healthy node to the checks of this project."""
+"""The part of docs/health.md that maps others' expectations of a node to the checks here."""
 
 from __future__ import annotations
 
 import tomllib
 from typing import Any, Final
 
-from portagpu.base.installation import WRITE_PAGES
 from tests.conftest import ROOT
 
 DATA: Final = ROOT / "tests/support/health_expectations.toml"
 VENDORS: Final = ("nvidia", "amd")
-_HEAD: Final = f"""\
-# What others expect of a healthy node
+_HEAD: Final = """\
 
-Written by `{WRITE_PAGES}` from `tests/support/health_expectations.toml`.
+The rows are in `tests/support/health_expectations.toml`.
 
 Four lists say what a GPU node should pass: ClusterMAX's health checks, NVIDIA's DCGM diagnostics,
 AMD's RVS, and AMD's system acceptance. This page maps each of their items to the checks here, for
@@ -27,9 +25,9 @@ tool tests its hardware more deeply. Run it as well.
 | asked | they ask or load the device itself; no machine of that vendor has run them or was read |
 | not covered | there is no such check |
 
-Ids are those of [when-it-fails.md](when-it-fails.md) and [performance.md](performance.md). A check
+Ids are those of [when a check fails](when-it-fails.md) and [performance](performance.md). A check
 may ask for less than the item next to it; the last column says what is missing. Which
-figures judge is in [targets.md](targets.md#what-a-figure-judges).
+figures judge is in [targets](targets.md#what-a-figure-judges).
 """
 
 
@@ -47,7 +45,8 @@ def status(checks: list[str], recorded: list[str]) -> str:
     return "recorded" if found == checks else "partly recorded"
 
 
-def health_page() -> str:
+def expectations_table() -> str:
+    """docs/health.md: the lists of others, item by item."""
     data = read_data()
     parts = [_HEAD]
     for group in data["lists"]:
@@ -62,5 +61,5 @@ def health_page() -> str:
             rows.append(
                 f"| {row['expected']} | {ids} | {' | '.join(words)} | {row.get('missing', '')} |"
             )
-        parts.append(f"## {group['title']}\n\n{group['source']}\n\n" + "\n".join(rows) + "\n")
+        parts.append(f"### {group['title']}\n\n{group['source']}\n\n" + "\n".join(rows) + "\n")
     return "\n".join(parts)

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from portagpu.reports.proofs import Row
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-_SECTION: Final = re.compile(r"^## (What (?:it|the \w+) (?:does|do) not \w+.*)$", re.MULTILINE)
+_SECTION: Final = re.compile(
+    r"^##+ (What (?:it|readings|the \w+) (?:does|do) not \w+.*)$", re.MULTILINE
+)
 _HEAD: Final = f"""\
 # What a pass does not show
 
@@ -101,8 +103,8 @@ def _checks(counts: dict[str, int]) -> str:
 def _others() -> Iterator[str]:
     yield (
         "\n## Of others' lists\n\nNo check covers these items. "
-        "[The whole map](health-expectations.md) says which of them another command reports, "
-        "and what is missing of the others.\n\n"
+        "[The whole map](health.md#what-others-expect-of-a-healthy-node) says which of them "
+        "another command reports, and what is missing of the others.\n\n"
         "| list | not covered |\n|---|---|\n"
     )
     for group in read_data()["lists"]:

@@ -41,7 +41,7 @@ from portagpu.suites.conformance.cases import AREAS, base_id, retired_cases
 from portagpu.train.kernels.cpp.sources import KERNELS
 from tests.benchmarks import cost_models
 from tests.support.cli_page import cli_page
-from tests.support.health_page import health_page
+from tests.support.health_page import expectations_table
 from tests.support.layers_picture import layers_picture
 from tests.support.monitor_dashboard import dashboard_page
 from tests.support.not_shown_page import not_shown_page
@@ -60,7 +60,7 @@ _CASES: Final = f"""\
 # The cases
 
 Written by `{WRITE_PAGES}`.
-[conformance.md](conformance.md) says what a verdict means and how a case is added.
+[Conformance](../conformance.md) says what a verdict means and how a case is added.
 
 """
 _TRAPS: Final = """
@@ -115,7 +115,7 @@ def traps() -> tuple[Trap, ...]:
 
 
 def cases_page(cases: Sequence[ListedCase], known: Iterable[Trap]) -> str:
-    """docs/cases.md: every case with its sentence, and the cases for every trap."""
+    """docs/book/cases.md: every case with its sentence, and the cases for every trap."""
     areas: dict[str, dict[str, list[ListedCase]]] = {area: {} for area in AREAS}
     for each in cases:
         areas[each.area].setdefault(base_id(each.id), []).append(each)
@@ -181,7 +181,7 @@ def faults() -> dict[str, dict[str, str]]:
 
 
 def faults_page() -> str:
-    """docs/faults.md: the faults that tests seed, and the case that catches each."""
+    """docs/book/faults.md: the faults that tests seed, and the case that catches each."""
     found = faults()
     parts = [f"{_FAULTS}{sum(map(len, found.values()))} faults.\n"]
     for heading, rows in found.items():
@@ -371,10 +371,9 @@ def monitor_sample_table() -> str:
 
 
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
-    "docs/cases.md": lambda: cases_page(list_cases(), traps()),
-    "docs/cli.md": cli_page,
-    "docs/faults.md": faults_page,
-    "docs/health-expectations.md": health_page,
+    "docs/book/cases.md": lambda: cases_page(list_cases(), traps()),
+    "docs/book/cli.md": cli_page,
+    "docs/book/faults.md": faults_page,
     "docs/images/layers.svg": layers_picture,
     "docs/not-shown.md": lambda: not_shown_page(_matrix()),
     "docs/when-it-fails.md": advice_page,
@@ -393,6 +392,7 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "bundles": lambda: f"{bundle.table(ROOT / 'matrix/results')}\n",
     "compiled": lambda: f"{compiled_table(_compiled())}\n",
     "cpp-kernels": cpp_kernels_table,
+    "expectations": expectations_table,
     "fp8": fp8_table,
     "limits": limits_table,
     "matrix": lambda: f"{matrix.markdown(_matrix())}\n",

@@ -11,6 +11,9 @@ from typing import Final
 from tests.conftest import ROOT
 
 TEXT: Final = (ROOT / "README.md").read_text("utf-8")
+TRAIN: Final = (ROOT / "docs/start-train.md").read_text("utf-8")
+TEST: Final = (ROOT / "docs/start-test.md").read_text("utf-8")
+WHY: Final = (ROOT / "docs/why.md").read_text("utf-8")
 
 
 def shell_blocks() -> list[list[str]]:
@@ -20,13 +23,13 @@ def shell_blocks() -> list[list[str]]:
     return [[part.strip() for part in block.replace("\\\n", " ").split("&&")] for block in found]
 
 
-def section(title: str) -> str:
-    """The text under a heading of README, up to the next one of that level or above."""
+def section(title: str, text: str = TEXT) -> str:
+    """The text under a heading, of README by default, up to the next of that level or above."""
     level = len(title) - len(title.lstrip("#"))
     found = re.search(
-        rf"^{re.escape(title)}\n(.*?)(?=^#{{1,{level}}} |\Z)", TEXT, re.MULTILINE | re.DOTALL
+        rf"^{re.escape(title)}\n(.*?)(?=^#{{1,{level}}} |\Z)", text, re.MULTILINE | re.DOTALL
     )
-    assert found, f"README.md has no section {title!r}"
+    assert found, f"there is no section {title!r}"
     return found[1]
 
 
@@ -72,9 +75,7 @@ def assert_gates(printed: str) -> None:
 
 def training_example() -> str:
     """The script ``train.py``."""
-    code = re.search(
-        r"^```python\n(.*?)^```", section("### 1. Train on any vendor"), re.MULTILINE | re.DOTALL
-    )
+    code = re.search(r"^```python\n(.*?)^```", TRAIN, re.MULTILINE | re.DOTALL)
     assert code
     return code[1]
 

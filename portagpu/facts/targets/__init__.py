@@ -22,6 +22,7 @@ from portagpu.facts.targets.load import (
     parse_target,
     product_with_pci_id,
     target_problems,
+    use_target_file,
     wrong_files,
 )
 from portagpu.facts.targets.model import (
@@ -63,5 +64,6 @@ __all__ = [
     "peak_key",
     "product_with_pci_id",
     "target_problems",
+    "use_target_file",
     "wrong_files",
 ]

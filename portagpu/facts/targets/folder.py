@@ -137,11 +137,15 @@ def _open_sources(path: Traversable) -> Mapping[str, Source]:
     return MadeWhenUsed(parts, make)
 
 
-def read_folder(path: Path, base: Catalogue | None = None) -> Catalogue:
+def read_folder(
+    path: Path, base: Catalogue | None = None, products: Iterable[Path] | None = None
+) -> Catalogue:
     """What ``path`` adds to ``base``, checked, as a catalogue that holds both.
 
     Files of the folder may refer to the families and sources of ``base``. Raises TargetError at the
     first thing that is wrong, and leaves ``base`` as it was.
+
+    :param products: the files of products that are read; by default all of the folder's.
     """
     base = base or Catalogue()
     sources, families, targets = dict(base.sources), dict(base.families), dict(base.targets)
@@ -154,7 +158,7 @@ def read_folder(path: Path, base: Catalogue | None = None) -> Catalogue:
         family = read_family(file.name, read_text(file), found, file.stem)
         _check_unique(file.name, "id", family.id, families)
         families[family.id] = family
-    for file in sorted(path.glob("*.toml")):
+    for file in sorted(path.glob("*.toml") if products is None else products):
         if file.name != _SOURCES:
             target = read_target(file.name, read_text(file), found, file.stem)
             _check_unique(file.name, "id", target.id, targets)

@@ -7,7 +7,8 @@ files are checked against all others, so that where there are any, all files are
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from portagpu.facts.targets.read import Family
 
 ENTRY_POINTS: Final = "portagpu.targets"
+FILES: Final = "PORTAGPU_TARGETS"
+"""The variable that names files of further products, separated as the folders of ``PATH`` are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,23 @@ def _with_packages(catalogue: Catalogue, entry_points: Iterable[EntryPoint]) -> 
     return _AllTargets(MappingProxyType(targets), catalogue, tuple(problems))
 
 
+def _with_files(known: _AllTargets, files: Iterable[Path]) -> _AllTargets:
+    """``known`` together with files of products, each with the sources and families next to it."""
+    catalogue, problems = known.catalogue, list(known.problems)
+    for file in files:
+        try:
+            catalogue = read_folder(file.parent, catalogue, [file])
+        except TargetError as error:
+            problems.append(TargetProblem(escaped(str(file)), str(error)))
+    targets = dict(sorted(catalogue.targets.items()))
+    return _AllTargets(MappingProxyType(targets), catalogue, tuple(problems))
+
+
+def files_of_targets() -> list[Path]:
+    """The files that ``PORTAGPU_TARGETS`` names."""
+    return [Path(name) for name in os.environ.get(FILES, "").split(os.pathsep) if name]
+
+
 def _folder() -> Traversable:
     try:
         return matrix_dir() / "targets"
@@ -111,7 +131,34 @@ def _all_targets() -> _AllTargets:
     # takes time to import, and most callers have it already
     from portagpu.base.plugins import entry_points
 
-    return _with_packages(_matrix(), entry_points(ENTRY_POINTS))
+    found = _with_packages(_matrix(), entry_points(ENTRY_POINTS))
+    files = files_of_targets()
+    return _with_files(found, files) if files else found
+
+
+def _same_facts(one: Target, other: Target) -> bool:
+    return all(getattr(one, each.name) == getattr(other, each.name) for each in fields(one))
+
+
+def file_of(target: Target) -> Path | None:
+    """The file that ``PORTAGPU_TARGETS`` names for a target; None for those that are installed."""
+    return next((file for file in files_of_targets() if file.stem == target.id), None)
+
+
+def use_target_file(path: Path) -> Target:
+    """The target in a file, which this process and its children know from now on.
+
+    :param path: its name is the target's id with the ending ".toml". ``sources.toml`` and the
+        folder ``families`` next to it are read too.
+    :raises TargetError: with file, key and rule; also where the id is another target's.
+    """
+    known = load_targets().get(path.stem)
+    if known is not None and _same_facts(known, parse_target(path)):
+        return known
+    target = read_folder(path.parent, _all_targets().catalogue, [path]).targets[path.stem]
+    os.environ[FILES] = os.pathsep.join([*map(str, files_of_targets()), str(path.absolute())])
+    _all_targets.cache_clear()
+    return target
 
 
 @functools.cache

@@ -1,6 +1,6 @@
 """A whole fleet from its result files: who failed and where, who is unlike the others, and in what.
 
-The document is ``portagpu.fleet-report/1``; docs/fleet-report.md has its keys.
+The document is ``portagpu.fleet-report/1``; docs/fleet.md has its keys.
 """
 
 from __future__ import annotations

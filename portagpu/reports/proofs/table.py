@@ -49,11 +49,6 @@ class Committed:
 
 
 NOTHING: Final = Committed({}, {}, ())
-NOT_IN_WHEEL: Final = (
-    "the project's own results are in its source, in the folder matrix, and not in an installed "
-    "wheel: run `portagpu matrix show` in a checkout (pip install -e .), see docs/matrix.md there, "
-    "or name result files of your own"
-)
 
 
 def read_committed(matrix: Path) -> Committed:
@@ -82,7 +77,7 @@ def _read_recorded(path: Path) -> dict[str, Recorded]:
 
 
 SCHEMA: Final = "portagpu.matrix/1"
-SUITES: Final = ("bringup", "conformance", "performance", "compile")
+SUITES: Final = ("bringup", "conformance", "performance", "screen", "compile")
 """The suites with a column, in its order."""
 NOTHING_RAN: Final = "-"
 _STRENGTH: Final = tuple(Evidence).index

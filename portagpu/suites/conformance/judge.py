@@ -315,7 +315,7 @@ def _result(
         verdict=verdict,
         evidence=() if earned is None else (earned,),
         reason=reason,
-        expected=exactly(case.spec, "docs/cases.md") if judged and case.spec else None,
+        expected=exactly(case.spec, "docs/book/cases.md") if judged and case.spec else None,
         does_not_show=case.does_not_show or _DOES_NOT_SHOW.get(case.area, ""),
         duration_s=duration_s,
         extra={**(extra or {}), "case": base_id(case.id)},

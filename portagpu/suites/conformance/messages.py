@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.base.errors import PortagpuError
+from portagpu.base.errors import MissingDependency, PortagpuError
 from portagpu.base.files import Scratch
+from portagpu.base.plugins import install
 from portagpu.base.subprocesses import Subprocess
 from portagpu.devices.contract import Override  # noqa: TC001 - documents read the types of fields
 from portagpu.facts.targets import ExpectedFailure, Target  # noqa: TC001 - as above
@@ -178,6 +180,8 @@ class DeviceUnderTest(OpenedDevice):
 
 _INI: Final = Path(__file__).with_name("suite.ini")
 _PYTEST: Final = "pytest"
+_NEEDED: Final = (_PYTEST, "hypothesis")
+"""Of the extra ``conform``: a training script needs neither."""
 LEFT_OUT: Final = (
     "PYTEST_ADDOPTS",
     "PYTEST_PLUGINS",
@@ -192,13 +196,23 @@ class SuiteError(PortagpuError, RuntimeError):
     """The suite itself could not run; the message says why."""
 
 
+def check_dependencies() -> None:
+    """Raise MissingDependency, with what to install, where the suite's packages are missing."""
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        needed = " and ".join(missing)
+        raise MissingDependency(f"the conformance suite needs {needed}: {install('conform')}")
+
+
 class Child(Subprocess):
     """One pytest process over the files of a folder; a context manager that cleans up.
 
     A ``forker`` has imported what cases need; without one the process does when they need it.
+    Raises MissingDependency where the suite's packages are not installed.
     """
 
     def __init__(self, folder: Path, forker: Forker | None = None) -> None:
+        check_dependencies()
         self._scratch = Scratch("suite")
         scratch = self._scratch.path
         options = (

@@ -1,11 +1,12 @@
-"""The plugin of a user's own pytest: ``pytest --portagpu-backend NAME`` adds the conformance suite.
+"""The plugin of a user's own pytest: ``--portagpu-backend NAME`` adds the conformance suite.
 
-Every case becomes an item next to the project's tests, so ``-k``, ``-x`` and ``--junitxml`` work as
-usual. The cases still run in a child process with its own configuration. PASS is a passed test,
-FAIL and ERROR a failed one. Every other verdict is a skip with its reason; ``--portagpu-strict``
-turns INCONCLUSIVE and UNVERIFIED into failures. A last item is about the run as a whole; no option
-deselects it while there is a case. It passes if some case was judged and no result is in the area
-``suite``.
+``-p portagpu.suites.conformance.user_plugin`` loads it, and nothing else does: an installation for
+training adds no plugin to the tests of its environment. Every case becomes an item next to the
+project's tests, so ``-k``, ``-x`` and ``--junitxml`` work as usual. The cases still run in a child
+process with its own configuration. PASS is a passed test, FAIL and ERROR a failed one. Every other
+verdict is a skip with its reason; ``--portagpu-strict`` turns INCONCLUSIVE and UNVERIFIED into
+failures. A last item is about the run as a whole; no option deselects it while there is a case. It
+passes if some case was judged and no result is in the area ``suite``.
 """
 
 from __future__ import annotations

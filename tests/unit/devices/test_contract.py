@@ -33,8 +33,8 @@ ROW = re.compile(
 
 
 def documented() -> dict[tuple[str, str], list[str]]:
-    """The members in the table of CONTRIBUTING.md, by class and by whether they are required."""
-    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    """The members in the table of docs/new-vendors.md, by class and by whether required."""
+    text = (ROOT / "docs/new-vendors.md").read_text("utf-8")
     rows = ROW.findall(text.partition("## Add a backend")[2].partition("\n## ")[0])
     return {(of, how.strip()): re.findall(r"`(\w+)`", members) for of, how, members in rows}
 

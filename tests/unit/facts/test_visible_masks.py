@@ -1,6 +1,6 @@
 """Masks over eight made-up devices, read as each vendor's runtime reads them.
 
-The oracles are the vendors' documentation and sources that docs/visibility.md names.
+The oracles are the vendors' documentation and sources that docs/machine.md names.
 """
 
 from __future__ import annotations

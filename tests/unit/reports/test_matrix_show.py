@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.base.paths import matrix_dir
 from portagpu.cli import main
 from portagpu.facts.targets import load_target, load_targets
 from portagpu.reports.bundles.check import stated_names
 from portagpu.reports.bundles.files import read_files
 from portagpu.reports.proofs import cells, rows
-from portagpu.reports.proofs.table import read_committed
+from portagpu.reports.proofs.table import HEAD, line, read_committed
 from portagpu.runs.results.run import Evidence, Result, Run, Verdict, new_run
 from tests.conftest import ROOT
 from tests.support.history_samples import measure
@@ -150,6 +149,28 @@ def test_one_device_executes_no_collectives(
     assert cell.badge is badge
 
 
+def test_a_screen_has_a_column_and_is_whole_with_all_its_probes(tmp_path: Path) -> None:
+    def screened(day: int, *names: str, verdict: Verdict = Verdict.PASS) -> Run:
+        run = run_of(day, *((name, verdict) for name in names))
+        return Run(run.info, [replace(each, suite="screen", area="screen") for each in run.results])
+
+    names = sorted(stated_names("screen", "screen"))
+    assert "screen/device" in names
+    assert "screen/products/float32[square]" in names
+    written(screened(1, names[0], "screen/no-such-probe"), tmp_path / "a.json")
+    target = load_target("cpu-x86-64")
+
+    def shown() -> str:
+        (row,) = rows([target], read_files([tmp_path]))
+        return dict(zip(HEAD, line(row), strict=True))["screen"]
+
+    assert shown() == f"INCONCLUSIVE, executed, 1 of {len(names)}"
+    written(screened(2, *names), tmp_path / "b.json")
+    assert shown() == f"PASS, executed, {len(names) + 1}"
+    written(screened(3, names[1], verdict=Verdict.FAIL), tmp_path / "c.json")
+    assert shown().startswith("FAIL, executed")
+
+
 def test_what_did_not_run_earns_nothing(tmp_path: Path) -> None:
     place = written(run_of(1, (CASE, Verdict.SKIP)), tmp_path / "a.json")
     (cell,) = cells_of(place)
@@ -226,9 +247,8 @@ def test_the_document_has_every_target(tmp_path: Path) -> None:
     assert found["schema"] == "portagpu.matrix/1"
     assert sorted(each["id"] for each in found["targets"]) == sorted(load_targets())
     (cpu,) = (each for each in found["targets"] if each["id"] == "cpu-x86-64")
-    if matrix_dir() == ROOT / "matrix":  # a wheel has no results
-        suites = {area["suite"] for area in cpu["areas"]}
-        assert suites == {"bringup", "conformance", "performance"}
+    suites = {area["suite"] for area in cpu["areas"]}
+    assert suites == {"bringup", "conformance", "performance"}
 
 
 def test_a_column_without_any_result_is_left_out(
@@ -249,31 +269,8 @@ def test_each_area_of_one_target_is_shown(
     place = written(run_of(9, (CASE, Verdict.FAIL), target="nvidia-t4"), tmp_path / "mine.json")
     assert main(["matrix", "show", str(place), "--target", "nvidia-t4"]) == 0
     out = capsys.readouterr().out
-    own = ", recorded, compiled" if matrix_dir() == ROOT / "matrix" else ""
-    assert f"nvidia-t4: declared{own}, executed" in out
+    assert "nvidia-t4: declared, recorded, compiled, executed" in out
     assert re.search(r"conformance +rng +FAIL +executed, 1 of [0-9]+ +2026-01-09 +mine\.json", out)
-
-
-@pytest.mark.parametrize("words", [(), ("--markdown",), ("--json", "-"), ("--target", "nvidia-t4")])
-def test_where_the_projects_results_are_not_installed_a_line_says_where_they_are(
-    words: tuple[str, ...],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    # what a wheel has
-    (tmp_path / "_matrix").mkdir()
-    (tmp_path / "_matrix" / "targets").symlink_to(matrix_dir() / "targets")
-    monkeypatch.setattr("portagpu.base.paths.matrix_dir", lambda: tmp_path / "_matrix")
-    assert main(["matrix", "show", *words]) == 0
-    out, err = capsys.readouterr()
-    (line,) = err.splitlines()
-    assert "not in an installed wheel" in line
-    assert "matrix show" in line and "checkout" in line
-    assert out
-    place = written(run_of(9, (CASE, Verdict.PASS), target="nvidia-t4"), tmp_path / "mine.json")
-    assert main(["matrix", "show", str(place), *words]) == 0
-    assert capsys.readouterr().err == ""
 
 
 def test_results_of_no_target_that_is_shown_are_not_silently_left_out(

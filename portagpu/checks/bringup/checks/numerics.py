@@ -6,11 +6,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from portagpu.base.errors import MissingDependency
 from portagpu.runs.engine import OpenedDevice, Progress
 from portagpu.runs.results.run import Verdict, fold
 from portagpu.runs.results.wording import exactly
 from portagpu.suites.conformance import ConformOptions, Selection
 from portagpu.suites.conformance.judge import OWN_AREA, UNOPENED_DEVICE
+from portagpu.suites.conformance.messages import check_dependencies
 from portagpu.suites.conformance.runner import judge_cases
 
 if TYPE_CHECKING:
@@ -80,6 +82,11 @@ def check(context: Context) -> Iterator[Result]:
 
     Cases on ranks and cases about no device run once.
     """
+    try:
+        check_dependencies()
+    except MissingDependency as error:
+        yield context.result("suite", Verdict.INCONCLUSIVE, str(error))
+        return
     judged = _SuiteResults(context)
     devices = [] if context.tested.shared else [device.index for device in context.tested.devices]
     selection = Selection(smoke=context.amounts["smoke"])
