@@ -113,7 +113,7 @@ def in_assert(finder: Uses, node: cst.Assert) -> None:
         if any(finder.scope.qualified(call.func) in each.available for each in words):
             rule = finder.rules.shapes["gate"]
             finder.add(call.func, rule, finder.write.instead("pg.is_available"))
-    if not any(True for _ in calls(node.test)) and finder.scope.is_guard(node.test):
+    if isinstance(node.test, cst.Comparison | cst.Name) and finder.scope.is_guard(node.test):
         finder.add(node.test, finder.rules.shapes["gate"], left=_DECISION)
     for each in _attributes(node.test):
         if each.attr.value in {f"is_{word.device}" for word in words}:
