@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import libcst as cst
 
-from portagpu.train.port.expressions import calls, code_of, last_name, string
+from portagpu.train.port.expressions import argument, calls, code_of, last_name, string
 from portagpu.train.port.rules import DEVICE_NAME
 
 if TYPE_CHECKING:
@@ -79,8 +79,14 @@ def in_build(finder: Uses, call: cst.Call) -> None:
     keywords = {arg.keyword.value for arg in call.args if arg.keyword is not None}
     suffixes = tuple(f"{each}{quote}" for each in finder.rules.suffixes for quote in "'\"")
     of_vendor = any(each.device in key for key in keywords for each in finder.rules.words)
-    if of_vendor or any(each in code_of(call, 10_000) for each in suffixes):
+    sources = argument(call, 1, "sources")
+    is_shown = not any(arg.star for arg in call.args) and (
+        sources is None or isinstance(sources.value, cst.List | cst.SimpleString)
+    )
+    if of_vendor or not is_shown or any(each in code_of(call, 10_000) for each in suffixes):
         left = "the sources and flags are of one vendor's compiler"
+        if not of_vendor and not is_shown:
+            left = "this line does not show which compiler builds it"
         finder.add(call, finder.rules.shapes["extension"], left=left)
 
 
