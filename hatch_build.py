@@ -1,4 +1,4 @@
-"""Checks the targets when a wheel is built: what is installed takes them as they are."""
+"""Checks the targets when a wheel is built, and adds the pages that errors name."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+_MARK = "<!-- book: "
+"""In pages that only the book can fill."""
 
 
 class CheckTargets(BuildHookInterface):  # type: ignore[type-arg]
@@ -23,3 +26,8 @@ class CheckTargets(BuildHookInterface):  # type: ignore[type-arg]
             read_folder(Path(self.root, "matrix", "targets"))
         finally:
             sys.path.remove(self.root)
+        docs = Path(self.root, "docs")
+        for path in (*docs.glob("*.md"), *docs.glob("book/*.md")):
+            if _MARK not in path.read_text("utf-8"):
+                name = path.relative_to(docs).as_posix()
+                build_data["force_include"][str(path)] = f"portagpu/_docs/{name}"

@@ -1,4 +1,5 @@
-"""Where the hardware matrix lies, in the wheel or in the checkout, and where this process works."""
+"""Where the hardware matrix and the pages lie, in the wheel or in the checkout, and where this
+process works."""
 
 from __future__ import annotations
 
@@ -23,6 +24,14 @@ def matrix_dir() -> Path:
     raise PortagpuError(
         "the hardware matrix is missing from this installation: reinstall portagpu from its wheel"
     )
+
+
+def docs_dir() -> Path:
+    """The folder of the pages: ``portagpu/_docs`` in an installed wheel, ``docs`` in a checkout."""
+    for candidate in (_PACKAGE / "_docs", _PACKAGE.parent / "docs"):
+        if (candidate / "design.md").is_file():
+            return candidate
+    raise PortagpuError("the pages are missing from this installation: reinstall portagpu")
 
 
 def check_unpacked() -> None:

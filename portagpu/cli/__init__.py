@@ -88,8 +88,22 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
         "portagpu.cli.compile:compile_kernels",
         "Build the portable kernels for any architecture and check their machine code.",
     ),
+    "docs": (
+        "portagpu.cli.docs:docs",
+        "Print a page of the documentation, such as one that an error names.",
+    ),
 }
 """Verb -> (module:command, one-line help). The command is a click command or group."""
+
+GROUPS: Final[dict[str, tuple[str, ...]]] = {
+    "Check a machine, health first, then bringup": (
+        *("health", "bringup", "monitor", "info", "record", "screen", "fleet"),
+    ),
+    "Test a product, conform --smoke first": ("conform", "bench", "compile", "collectives"),
+    "Train, port lint first": ("port", "plan", "occupancy", "profile", "trace"),
+    "Understand, docs first": ("docs", "report", "matrix", "targets"),
+}
+"""The verbs as ``portagpu --help`` lists them, and with which one each group begins."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -21,7 +21,7 @@ import click
 from portagpu._version import __version__
 from portagpu.base.files import is_special, read_bounded, write_atomic
 from portagpu.base.text import did_you_mean, one_line
-from portagpu.cli import VERBS
+from portagpu.cli import GROUPS, VERBS
 from portagpu.cli._process import USAGE
 
 if TYPE_CHECKING:
@@ -337,8 +337,10 @@ class VerbGroup(click.Group):
                 yield from (f"{verb} {below}" for below in command.paths(name))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Verbs"):
-            formatter.write_dl([(name, text) for name, (_, text) in self._verbs.items()])
+        groups = GROUPS if self._verbs is VERBS else {"Verbs": tuple(self._verbs)}
+        for title, names in groups.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, self._verbs[name][1]) for name in names])
 
 
 @click.group(

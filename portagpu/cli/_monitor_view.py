@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _DRAWN_EVERY_S: Final = 0.5
 """Drawing costs more than reading: a faster table would be no more readable."""
 _UNKNOWN: Final = "-"
+_FREE: Final = "ok"
+"""The state of a device that nothing slows, as its source says, and that asks for nothing."""
 _NUMBERS: Final = ("busy", "power", "heat", "memory", "errors", "clock")
 _LEFT: Final = frozenset({"device", "address", "state"})
 _NAME_WIDTHS: Final = (10, 32)
@@ -136,7 +138,10 @@ def _aligned(
         whole if cell_len(whole := printable(full)) <= left else short
         for (full, _), short in zip(states, columns["state"], strict=True)
     ]
-    widths["state"] = left
+    widths["state"] = min(left, max(map(cell_len, ("state", *columns["state"]))))
+    # what is wrong stands first: it is what somebody looks for
+    columns = {"state": columns.pop("state"), **columns}
+    widths = {head: widths[head] for head in columns}
     found = Text(f"{title}\n", no_wrap=True, overflow="ellipsis")
     for cells, style in zip(
         (tuple(columns), *zip(*columns.values(), strict=True)), ("bold", *styles), strict=True
@@ -213,7 +218,7 @@ def say_events(each: Round, say: Callable[[str], None]) -> None:
 
 
 def _state(sample: Sample, age_s: float | None) -> tuple[tuple[str, str], str]:
-    """What there is to say next to the values, in full and in short, and the row's style."""
+    """What there is to say of a device, in full and in short, and the row's style."""
     if age_s is not None:
         return (f"no reading for {age_s:.0f} s",) * 2, "dim"
     if sample.error:
@@ -221,7 +226,9 @@ def _state(sample: Sample, age_s: float | None) -> tuple[tuple[str, str], str]:
     words = ["stalled?"] if sample.stalled else []
     words += [f"asks for {sample.recovery}"] if sample.recovery else []
     slowed = ["throttling"] if sample.throttling else []
-    style = "bold red" if sample.stalled else "yellow" if words or slowed else ""
+    if not words and not slowed:
+        return (_FREE if sample.throttling is not None else _UNKNOWN,) * 2, ""
+    style = "bold red" if sample.stalled else "yellow"
     return (", ".join([*words, *(sample.throttling or ())]), ", ".join([*words, *slowed])), style
 
 

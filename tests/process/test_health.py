@@ -37,7 +37,7 @@ from portagpu.machine.inventory.sources import Live
 from portagpu.runs.results.advice import Action, action_of
 from portagpu.runs.results.run import Result, Run, Verdict, read_json, validate
 from tests.support.forked_verbs import VERB, ForkedVerbs
-from tests.support.gpu_trees import machine, nvidia_gpu
+from tests.support.gpu_trees import address, machine, nvidia_gpu
 from tests.support.host_trees import build, two_socket_x86
 from tests.support.result_samples import info
 from tests.support.waits import wait_until
@@ -132,6 +132,32 @@ def test_all_devices_there_and_no_event_is_not_yet_a_pass(node: Callable[..., Ru
     assert "no source states any value of the health" in silent.reason
     assert run.exit_code == 3
     assert answer(run).state is State.UNKNOWN
+
+
+LIBRARY = "NVML does not answer: its Python module pynvml is not installed: pip install '.[cuda]'"
+QUIET_GPU = GpuState(throttling=(), temperatures_c={"gpu": 40.0}, power_limit_w=700.0)
+"""What NVML states of a quiet H200, written by hand."""
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_eight_quiet_gpus_state_their_health_or_the_missing_library_is_named(
+    node: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    readings = [
+        Reading(source="nvml", vendor="nvidia", pci=address(number), state=QUIET_GPU)
+        for number in range(8)
+    ]
+    answered = Findings(kind="nvml", readings=tuple(readings), complete=True)
+    silent = Findings(kind="nvml", problems=(LIBRARY,))
+    said = answered if there else silent
+    monkeypatch.setattr("portagpu.checks.health.machine.Snapshot._libraries", (said,))
+    run = node(expect_devices=8)
+    (answers,) = found(run, "health/answers")
+    if there:
+        assert (answers.verdict, answers.reason) == (Verdict.PASS, "8 GPU(s) state their health")
+    else:
+        assert (answers.verdict, run.exit_code) == (Verdict.INCONCLUSIVE, 3)
+        assert LIBRARY in answers.reason
 
 
 def test_the_cpu_stands_for_no_gpu_that_is_missing(

@@ -506,7 +506,7 @@ def test_no_name_is_cut_to_that_of_another_product(vendor: str, width: int) -> N
     for row, name, each in zip(rows, names, samples, strict=True):
         if width >= 60:
             assert len(row) <= width
-        shown = row[: head.index("address")].strip()
+        shown = row[head.index("device") : head.index("address")].strip()
         whole = {name, name.partition(" ")[2]}
         assert shown in whole or any(
             shown.endswith("…") and long.startswith(shown[:-1]) for long in whole
@@ -518,7 +518,25 @@ def test_no_name_is_cut_to_that_of_another_product(vendor: str, width: int) -> N
             assert name in row
             assert ", ".join(each.throttling or ()) in row
     if width >= 80:
-        assert len({row[: head.index("address")] for row in rows}) == len(names)
+        of_names = slice(head.index("device"), head.index("address"))
+        assert len({row[of_names] for row in rows}) == len(names)
+    assert head.startswith("state ")
+
+
+@pytest.mark.parametrize(
+    ("values", "state"),
+    [
+        ({"throttling": ()}, "ok"),
+        ({"throttling": None}, "-"),
+        ({"throttling": (), "stalled": True}, "stalled?"),
+    ],
+)
+def test_a_device_is_ok_only_if_its_source_says_what_slows_it(
+    values: dict[str, Any], state: str
+) -> None:
+    from portagpu.cli._monitor_view import _state
+
+    assert _state(full(0, **{"recovery": None, **values}), None)[0] == (state, state)
 
 
 def test_a_long_state_and_a_uuid_are_cut_with_a_mark() -> None:
@@ -532,11 +550,11 @@ def test_a_long_state_and_a_uuid_are_cut_with_a_mark() -> None:
     ]
     states, styles = zip(*(_state(each, None) for each in samples), strict=True)
     for width in (60, 80, 100, 120, 160):
-        rows = _aligned("title", samples, states, styles, width).plain.splitlines()[2:]
+        _, head, *rows = _aligned("title", samples, states, styles, width).plain.splitlines()
         assert all(len(row) <= width for row in rows)
         assert "longer than any other" not in rows[1]
-        assert rows[1].partition("  ")[0].endswith("…")
-        assert rows[1].endswith("…")
+        assert rows[1][: head.index("device")].rstrip().endswith("…")
+        assert rows[1][head.index("device") : head.index("address")].rstrip().endswith("…")
 
 
 def test_every_happening_is_in_the_page() -> None:

@@ -74,6 +74,12 @@ def test_every_file_is_in_the_wheel_and_typed(names: set[str], folder: str, insi
     assert f"{inside}/py.typed" in names, "type checkers ignore a package without py.typed"
 
 
+def test_wheel_carries_the_pages_that_errors_name(names: set[str]) -> None:
+    pages = {path for path in checkout("docs", "*.md") if not path.startswith("book/")}
+    assert {f"portagpu/_docs/{path}" for path in pages} <= names
+    assert "portagpu/_docs/book/cases.md" in names
+
+
 @pytest.mark.parametrize("part", ["targets", "conformance", "performance", "bringup", "results"])
 def test_wheel_carries_the_matrix(names: set[str], part: str) -> None:
     expected = {f"portagpu/_matrix/{part}/{path}" for path in checkout(f"matrix/{part}", "*")}

@@ -439,7 +439,11 @@ def _replace_secret_run(match: re.Match[str], replace: Replace) -> str:
 
 
 def _replace_assignment(match: re.Match[str], replace: Replace) -> str:
-    """Replace the value of a variable; numbers, such as device masks and switches, are kept."""
-    if _HARMLESS_VALUE.fullmatch(match["value"]):
+    """Replace the value of a variable; numbers, such as device masks and switches, are kept.
+
+    So are UUIDs, as in labels of metrics: those that are left stand for others.
+    """
+    value = match["value"]
+    if _HARMLESS_VALUE.fullmatch(value) or _UUID.fullmatch(value.strip("\"'")):
         return match[0]
     return match["keep"] + replace("environment", match["value"])

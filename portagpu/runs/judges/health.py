@@ -58,6 +58,8 @@ class _Rule:
     claim: str | None = None
 
 
+_NO_LIBRARY: Final = " does not answer: "
+"""In a problem of a vendor's library, before the reason and what to install."""
 _SHOWN: Final = frozenset({"driver message", "driver in doubt"})
 """Codes of lines that no table knows: their reasons show the line."""
 _LINE_CHARS: Final = 160
@@ -92,14 +94,16 @@ def judge_health(inventory: Inventory, target: Target | None = None) -> Iterator
     able: list[Gpu] = []
     for gpu in inventory.gpus:
         (silent if device_answers(gpu) is None else able).append(gpu)
-    yield from _answers(able, silent)
+    yield from _answers(able, silent, inventory.problems)
     for rule in _RULES:
         yield from _apply(rule, able, target)
     yield from _events(inventory)
     yield from judge_peer_consistency(able)
 
 
-def _answers(able: Sequence[Gpu], silent: Sequence[Gpu]) -> Iterator[Judgement]:
+def _answers(
+    able: Sequence[Gpu], silent: Sequence[Gpu], problems: Sequence[str]
+) -> Iterator[Judgement]:
     bad = 0
     for gpu in able:
         seen = device_answers(gpu)
@@ -109,6 +113,9 @@ def _answers(able: Sequence[Gpu], silent: Sequence[Gpu]) -> Iterator[Judgement]:
             yield replace(seen, name="answers", device=gpu_key(gpu), reason=reason)
     if silent:
         reason = f"no source states any value of the health of {_and_more(silent)}"
+        missing = [each for each in problems if _NO_LIBRARY in each]
+        if missing:
+            reason = f"{reason}: {'; '.join(missing)}"
         yield Judgement(Verdict.INCONCLUSIVE, reason, name="answers", device=gpu_key(silent[0]))
     elif able and not bad:
         yield Judgement(Verdict.PASS, f"{len(able)} GPU(s) state their health", name="answers")

@@ -1,0 +1,80 @@
+"""``portagpu docs``: the pages that errors and reports name."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from portagpu.base.paths import docs_dir
+from portagpu.base.text import did_you_mean
+from portagpu.cli._common import print_lines, terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_FENCE: Final = "```"
+
+
+@click.command()
+@click.argument("page", required=False, metavar="[PAGE[#SECTION]]")
+def docs(page: str | None) -> None:
+    """Print a page of the documentation, or a section of one; without PAGE, list the pages.
+
+    PAGE is written as an error names it, such as docs/health.md#actions, or in short: health.
+    """
+    pages = {path.stem: path for path in sorted(docs_dir().rglob("*.md"))}
+    if page is None:
+        width = max(map(len, pages))
+        print_lines(
+            [f"{name:<{width}}  {_title(path)}" for name, path in pages.items()], sys.stdout
+        )
+        return
+    place, _, section = page.partition("#")
+    name = PurePosixPath(place).name.removesuffix(".md")
+    if name not in pages:
+        offer = did_you_mean(name, pages, "'portagpu docs' lists the pages")
+        raise click.UsageError(f"there is no page {name!r}: {offer}")
+    text = pages[name].read_text("utf-8")
+    if section:
+        text = _section(text, section, name)
+    console = terminal()
+    if console is None:
+        click.echo(text.rstrip())
+    else:
+        from rich.markdown import Markdown
+
+        console.print(Markdown(text, hyperlinks=False))
+
+
+def _title(path: Path) -> str:
+    with path.open(encoding="utf-8") as file:
+        return next((line.removeprefix("# ").strip() for line in file if line.startswith("# ")), "")
+
+
+def _section(text: str, anchor: str, name: str) -> str:
+    """The part under the heading that a link with ``#anchor`` leads to."""
+    lines = text.splitlines()
+    headings = list(_headings(lines))
+    at = next((each for each in headings if each[2] == anchor), None)
+    if at is None:
+        offer = did_you_mean(anchor, [each[2] for each in headings], "leave the section out", 3)
+        raise click.UsageError(f"the page {name} has no section {anchor!r}: {offer}")
+    first, level, _ = at
+    last = (number for number, depth, _ in headings if number > first and depth <= level)
+    return "\n".join(lines[first : next(last, len(lines))])
+
+
+def _headings(lines: list[str]) -> Iterator[tuple[int, int, str]]:
+    """Line number, level and anchor of each heading."""
+    fenced = False
+    for number, line in enumerate(lines):
+        fenced ^= line.startswith(_FENCE)
+        found = re.match(r"(#+) (.+)", line)
+        if found and not fenced:
+            plain = re.sub(r"[`*]|\[([^]]*)\]\([^)]*\)", r"\1", found[2]).strip().lower()
+            yield number, len(found[1]), re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
