@@ -98,6 +98,8 @@ from portagpu.devices.precision import Support as Support
 from portagpu.profiler import profiling as profiling
 from portagpu.devices.registry import available as available
 from portagpu.devices.registry import backend as backend
+from portagpu.devices.registry import c10d_name as c10d_name
+from portagpu.devices.registry import device_string as device_string
 from portagpu.devices.registry import is_initialized as is_initialized
 from portagpu.devices.sizing import Launch as Launch
 from portagpu.devices.sizing import Sizing as Sizing

@@ -6,7 +6,8 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from portagpu.devices.functions import GradScaler
-from portagpu.devices.registry import backend
+from portagpu.devices.functions import autocast as _autocast
+from portagpu.devices.registry import device_string
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,20 +22,20 @@ _F = TypeVar("_F", bound="Callable[..., Any]")
 
 
 def autocast(
-    enabled: bool = True, dtype: torch.dtype | None = None, cache_enabled: bool | None = None
+    enabled: bool = True, dtype: torch.dtype | None = None, cache_enabled: bool | None = True
 ) -> torch.autocast | NoAutocast:
     """``torch.autocast`` for the current device, with the arguments of ``torch.cuda.amp``'s.
 
     :param enabled: whether anything is cast; False is a block that changes nothing.
     :param dtype: float16 or bfloat16; by default torch's for the device: float16 on a GPU, bfloat16
-        on a CPU.
+        on a CPU. float32 casts nothing.
     :param cache_enabled: whether casts of weights are kept inside the block; None is torch's
         setting.
     :returns: a context manager.
     :raises ValueError: for another dtype.
     :raises Unsupported: where the device has no autocast, unless ``enabled`` is False.
     """
-    return backend().autocast(dtype, enabled, cache_enabled)
+    return _autocast(dtype, enabled, cache_enabled)
 
 
 def _decorate_when_called(name: str, function: Callable[..., Any], **options: Any) -> Any:
@@ -43,7 +44,7 @@ def _decorate_when_called(name: str, function: Callable[..., Any], **options: An
 
     @wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:
-        kind = backend().device.type
+        kind = device_string()
         decorated = made.get(kind)
         if decorated is None:
             import torch

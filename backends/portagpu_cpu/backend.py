@@ -13,6 +13,7 @@ from portagpu.facts.captures.labels import DOMAIN, check
 from portagpu.facts.captures.marked_blocks import Annotation, torch_records
 from portagpu_cpu import identity, memory
 from portagpu_cpu.queues import CpuEvent, CpuStream, CurrentStream, StreamBlock, cpu_index
+from portagpu_cpu.strided import make_contiguous
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,6 +41,8 @@ class CpuBackend(Backend):
     - The generator is the one that also draws on the host: seeding the device seeds a DataLoader's
       shuffling, which on a GPU it does not.
     - ``Graph`` and ``pin`` raise ``Unsupported``.
+    - Collectives of CPU tensors that are not contiguous are done on copies, for all groups of the
+      process: Gloo itself does not look at strides, and NCCL and RCCL refuse them.
     - ``GradScaler`` and ``autocast`` are torch's for the CPU, whose default dtype is bfloat16.
     """
 
@@ -50,6 +53,7 @@ class CpuBackend(Backend):
         super().__init__(plugin, description)
         self._default_stream = CpuStream(self.device)
         self._current = CurrentStream(self._default_stream)
+        make_contiguous()
 
     def current_device(self) -> int:
         """The index of this device, which torch takes as ``device`` too; see ``CpuIndex``.

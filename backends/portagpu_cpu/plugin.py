@@ -22,8 +22,10 @@ class CpuPlugin(Plugin):
     """One device, shared by all ranks of the machine, wherever torch is installed."""
 
     name = "cpu"
-    contract = (1, 5)
+    contract = (1, 6)
     shared = True
+    device_type = "cpu"
+    c10d_name = "gloo"
     storage_module = "portagpu_cpu.storage"
     variables = Variables(caches={"TORCHINDUCTOR_CACHE_DIR": "inductor"})
 

@@ -20,7 +20,7 @@ class CudaPlugin(TorchGpuPlugin):
     """Usable where torch is a CUDA build and NVIDIA's driver shows a GPU to this process."""
 
     name = "cuda"
-    contract = (1, 5)
+    contract = (1, 6)
     need = Need(kind="cuda", build="CUDA", vendor="nvidia", maker="NVIDIA")
     vendor = "nvidia"
     variables = Variables(

@@ -22,7 +22,7 @@ class RocmPlugin(TorchGpuPlugin):
     """Usable where torch is a ROCm build and the amdgpu driver lets this process compute."""
 
     name = "rocm"
-    contract = (1, 5)
+    contract = (1, 6)
     need = Need(kind="rocm", build="ROCm", vendor="amd", maker="AMD")
     vendor = "amd"
     variables = Variables(

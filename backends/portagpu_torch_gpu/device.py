@@ -20,6 +20,7 @@ from portagpu.devices.precision.model import precision_from_facts
 from portagpu.devices.rng import launch_wave
 from portagpu.devices.sizing.launch import sizing_of_device
 from portagpu.devices.torch_compile import run_by_the_compiler
+from portagpu.devices.training import checked_autocast
 from portagpu.facts.captures.labels import DOMAIN, check, encode
 from portagpu.facts.captures.marked_blocks import Annotation, torch_records
 from portagpu.facts.targets import identify
@@ -335,6 +336,16 @@ class TorchGpu(Backend):
             torch.cuda.graph(cuda_graph, pool, stream, capture_error_mode),
         ):
             yield cuda_graph
+
+    def autocast(
+        self,
+        dtype: torch.dtype | None = None,
+        enabled: bool = True,
+        cache_enabled: bool | None = None,
+    ) -> torch.autocast:
+        """``torch.autocast`` for GPUs, which takes every dtype: float32 casts to float32."""
+        given = (dtype, enabled, cache_enabled)
+        return checked_autocast(self.device.type, *given, any_dtype=True)
 
     def pin(self, tensor: torch.Tensor) -> torch.Tensor:
         """``tensor`` in page-locked host memory; torch raises for one that is on a device."""

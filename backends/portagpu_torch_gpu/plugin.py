@@ -41,6 +41,9 @@ class TorchGpuPlugin(Plugin):
     change; it runs in a child process."""
     library: ClassVar[str]
     """The name of the vendor's management library, for messages."""
+    device_type = "cuda"
+    c10d_name = "nccl"
+    unopened_module = "portagpu_torch_gpu.unopened"
     start_s = (
         60.0  # a driver that nothing keeps loaded needs up to 30 s, and a library's first group
     )

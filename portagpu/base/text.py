@@ -102,6 +102,12 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str, count: int = 1
     return f"did you mean {' or '.join(map(repr, near))}?" if near else otherwise
 
 
+def is_twice_in_itself(text: str, part: str) -> bool:
+    """Whether two writers of one terminal made ``text``: ``part`` in the middle of ``part``."""
+    middle = range(1, len(part))
+    return len(text) == 2 * len(part) and any(text == part[:at] + part + part[at:] for at in middle)
+
+
 def ranks_in_words(ranks: Collection[int]) -> str:
     """ "rank 3", "ranks 0, 1 and 2", "ranks 0 to 7"."""
     named = sorted(ranks)

@@ -300,7 +300,7 @@ def require_torch(verb: str) -> None:
         raise MissingDependency(f"portagpu {verb} needs torch, and {build.problem}")
 
 
-class _TargetId(click.ParamType):
+class _TargetId(click.ParamType):  # type: ignore[type-arg]
     """The id of a target, or the file of one, which is added to those that are known."""
 
     name = "id|file"

@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     type=click.FloatRange(1, 86_400),
     callback=check_finite,
     metavar="SECONDS",
-    help="Duration of the sustained load. Default: 10 s, or 120 s with --full.",
+    help="Duration of the sustained load. Default: 10 s (5 s on a CPU), or 120 s with --full.",
 )
 @click.option("--strict", is_flag=True, help="Any UNVERIFIED result lowers PASS to UNVERIFIED.")
 @click.option(

@@ -181,6 +181,7 @@ def document(
             "known_error": None
             if found.known_error is None
             else {**asdict(found.known_error), "wrong": found.known_error.wrong},
+            "interval": None if found.interval is None else asdict(found.interval),
             "remarks": list(found.remarks),
         }
     return {

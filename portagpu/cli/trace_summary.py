@@ -24,6 +24,7 @@ from portagpu.traces.analysis.comparison import ALLOWABLE
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from portagpu.facts.captures.model import Capture
     from portagpu.traces.analysis.comparison import Comparison, Difference
     from portagpu.traces.analysis.model import Summary
 
@@ -102,7 +103,7 @@ def summary(
 
     FILE is what a profiler wrote, of any vendor or of torch; a folder stands for all traces in it.
     Several files are the ranks of one run. Exit codes: 1 if a file could not be read, the others
-    are shown; 3 if the files have no event.
+    are shown; 3 if the files have no event, or if more of their rows were left out than read.
     """
     from portagpu.cli.trace import read_captures
     from portagpu.traces.analysis.reading import to_document
@@ -118,7 +119,10 @@ def summary(
     if not captures:
         return FAILED
     found = summary_of(captures, device, within)
+    mostly_lost = found.dropped > _read(captures)
     _show(found, text_stream(STDOUT if csv_to == STDOUT else json_to), by, top)
+    if mostly_lost:
+        click.echo(f"portagpu: more rows were left out than read: {found.dropped:,}", err=True)
     write_json(to_document(found), json_to)
     if csv_to is not None:
         default = "kernel" if found.rows.num_rows else "operator"
@@ -130,7 +134,17 @@ def summary(
         click.echo(f"wrote {write_atomic(html_to, render(found))}", err=True)
     if not whole:
         return FAILED
-    return 0 if any(found.events.values()) else NOT_JUDGED
+    return 0 if any(found.events.values()) and not mostly_lost else NOT_JUDGED
+
+
+def _read(captures: Sequence[Capture]) -> int:
+    """How many rows of events, sums and counters the captures have."""
+    return sum(
+        part.num_rows
+        for each in captures
+        for part in (*each.tables.values(), each.totals, each.metrics)
+        if part is not None
+    )
 
 
 def _show(found: Summary, stream: TextIO, by: str | None, top: int | None) -> None:
@@ -172,7 +186,10 @@ def _remarks(found: Summary) -> Iterator[str]:
     if not found.rows.num_rows:
         yield "nothing ran on a device in what is shown"
     if found.dropped:
-        yield f"left out: {count(found.dropped, 'event')}"
+        yield f"left out: {count(found.dropped, 'row')}"
+    for name, value in found.details.items():
+        if name.startswith("all of "):
+            yield f"{one_line(name)}: {one_line(value)}"
     yield from (f"problem: {one_line(each)}" for each in found.problems)
     yield from (
         f"the profiler says ({each.level}): {one_line(each.text)}"

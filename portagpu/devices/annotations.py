@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from portagpu.base.errors import Unsupported
 from portagpu.devices import registry
-from portagpu.devices.registry import backend
+from portagpu.devices.registry import answer, backend
 from portagpu.facts.captures.labels import DOMAIN, check, plain
 
 if TYPE_CHECKING:
@@ -155,12 +155,13 @@ def region(name: str = "") -> Iterator[None]:
 
 def mark(msg: str) -> None:
     """Mark this moment for the profiler of the current device's vendor."""
-    backend().mark(msg)
+    answer("mark", msg)
 
 
 def range_push(msg: str) -> int:
     """Open a profiler range; returns its depth, from 0."""
-    return backend().range_push(msg)
+    found: int = answer("range_push", msg)
+    return found
 
 
 def range_pop() -> int:
@@ -168,7 +169,8 @@ def range_pop() -> int:
 
     Raises IndexError when none is open.
     """
-    return backend().range_pop()
+    found: int = answer("range_pop")
+    return found
 
 
 def profiler_start() -> None:

@@ -23,7 +23,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from portagpu.devices.plugin_parts import Variables
-from portagpu.devices.training import Ranges, Training
+from portagpu.devices.training import Training
 from portagpu.facts.capability import Capability as Capability
 from portagpu.facts.captures.labels import DOMAIN, encode
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from portagpu.facts.readings.model import Source
     from portagpu.facts.targets import Target
 
-CONTRACT: Final = (1, 5)
+CONTRACT: Final = (1, 6)
 """(major, minor): a new minor adds optional members; a new major changes what is required."""
 
 
@@ -140,7 +140,7 @@ class Backend(Training, ABC):
     """
 
     # the compiler guards them one by one, and backends set some
-    __slots__ = ("_ranges", "plugin", *Description.__slots__)
+    __slots__ = ("plugin", *Description.__slots__)
 
     if TYPE_CHECKING:
         plugin: Plugin
@@ -151,7 +151,6 @@ class Backend(Training, ABC):
         for name in Description.__slots__:
             setattr(self, name, getattr(description, name))
         self.comm: Comm = replace(description.comm, _gpu=self)
-        self._ranges = Ranges()
 
     _known_capabilities = tuple(Capability)
 
@@ -351,6 +350,17 @@ class Plugin(ABC):
     """The module with ``TUNERS``, which :meth:`tuners` imports. Since contract 1.4."""
     storage_module: ClassVar[str] = ""
     """The module with ``STORAGE``, which :meth:`direct_storage` imports. Since contract 1.4."""
+    device_type: ClassVar[str] = ""
+    """The type of ``torch.device`` of these devices, which no device has to be opened for; empty
+    where only an opened one knows it. Since contract 1.6."""
+    c10d_name: ClassVar[str] = ""
+    """The name of their communication library in ``torch.distributed``; empty as above. Since
+    contract 1.6."""
+    unopened_module: ClassVar[str] = ""
+    """The module that answers before a device is opened, and opens none: ``autocast``,
+    ``device_count``, ``empty_cache``, ``Event``, ``GradScaler``, ``is_available``, ``manual_seed``,
+    ``manual_seed_all`` and the four of ``memory_allocated``. Empty where each of these opens one.
+    Since contract 1.6."""
     vendor: ClassVar[str] = ""
     """Whose devices these are, in lower case, as their readings, architectures and targets have it;
     empty for a CPU. It is the name of the :class:`portagpu.facts.vendors.Vendor` that the

@@ -18,7 +18,13 @@ from portagpu.devices.objects import Graph as Graph
 from portagpu.devices.objects import MemPool as MemPool
 from portagpu.devices.objects import Stream as Stream
 from portagpu.devices.objects import makes
-from portagpu.devices.registry import backend, handle_for, select
+from portagpu.devices.registry import (
+    answer,
+    backend,
+    handle_for,
+    select,
+    without_opening,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -36,9 +42,23 @@ if TYPE_CHECKING:
 _F = TypeVar("_F", bound="Callable[..., Any]")
 
 
+def _memory(name: str, device: DeviceLike) -> int:
+    unopened = without_opening()
+    if unopened is not None:
+        found: int = getattr(unopened, name)(device)
+        return found
+    return int(getattr(backend() if device is None else handle_for(device), name)())
+
+
 def is_available() -> bool:
-    """False exactly when ``backend()`` would raise; never raises itself."""
+    """False exactly when ``backend()`` would raise; never raises itself.
+
+    Before a device is open it may be torch's answer, which opens none.
+    """
     try:
+        unopened = without_opening()
+        if unopened is not None:
+            return bool(unopened.is_available())
         backend()
     except Exception:  # noqa: BLE001 - whatever keeps a device from opening makes it unavailable
         return False
@@ -52,7 +72,8 @@ def device(device: DeviceLike = None) -> torch.device:
 
 def device_count() -> int:
     """The number of devices of the current backend; 1 on a CPU, so that a script still trains."""
-    return backend().device_count()
+    found: int = answer("device_count")
+    return found or backend().device_count()
 
 
 def current_device() -> int:
@@ -79,16 +100,20 @@ def synchronize(device: DeviceLike = None) -> None:
 
 def empty_cache() -> None:
     """Give cached memory of the current device back to the system."""
-    backend().empty_cache()
+    answer("empty_cache")
 
 
 def manual_seed(seed: int) -> None:
-    """Seed the current device's default generator."""
-    backend().manual_seed(seed)
+    """Seed the current device's default generator, on a GPU when it is opened."""
+    answer("manual_seed", seed)
 
 
 def manual_seed_all(seed: int) -> None:
-    """Seed the default generator of every device of the current backend."""
+    """Seed the default generator of every device of the current backend, on a GPU when it opens."""
+    unopened = without_opening()
+    if unopened is not None:
+        unopened.manual_seed_all(seed)
+        return
     current = backend()
     for index in range(current.device_count()):
         (current if index == current.index else handle_for(index)).manual_seed(seed)
@@ -136,22 +161,22 @@ def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
 
 def memory_allocated(device: DeviceLike = None) -> int:
     """Bytes that this process's tensors hold on the device; resident memory on a CPU."""
-    return (backend() if device is None else handle_for(device)).memory_allocated()
+    return _memory("memory_allocated", device)
 
 
 def max_memory_allocated(device: DeviceLike = None) -> int:
     """The peak of ``memory_allocated`` in bytes since the start or the last reset."""
-    return (backend() if device is None else handle_for(device)).max_memory_allocated()
+    return _memory("max_memory_allocated", device)
 
 
 def memory_reserved(device: DeviceLike = None) -> int:
     """Bytes that this process's allocator holds on the device; resident memory on a CPU."""
-    return (backend() if device is None else handle_for(device)).memory_reserved()
+    return _memory("memory_reserved", device)
 
 
 def max_memory_reserved(device: DeviceLike = None) -> int:
     """The peak of ``memory_reserved`` in bytes since the start or the last reset."""
-    return (backend() if device is None else handle_for(device)).max_memory_reserved()
+    return _memory("max_memory_reserved", device)
 
 
 def memory_stats(device: DeviceLike = None) -> Mapping[str, int]:
@@ -188,7 +213,8 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:
 def _event(
     enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
 ) -> Event:
-    return backend().Event(enable_timing, blocking, interprocess)
+    made: Event = answer("Event", enable_timing, blocking, interprocess)
+    return made
 
 
 @makes(Stream)
@@ -241,7 +267,7 @@ def autocast(
     ``enabled`` first, so write it as a keyword.
 
     :param dtype: float16 or bfloat16; by default torch's for the device: float16 on a GPU, bfloat16
-        on a CPU.
+        on a CPU. float32 casts nothing.
     :param enabled: whether anything is cast; False is a block that changes nothing.
     :param cache_enabled: whether casts of weights are kept inside the block; None is torch's
         setting.
@@ -250,7 +276,8 @@ def autocast(
     :raises ValueError: for another dtype.
     :raises Unsupported: where the device has no autocast, unless ``enabled`` is False.
     """
-    return backend().autocast(dtype, enabled, cache_enabled)
+    made: torch.autocast | NoAutocast = answer("autocast", dtype, enabled, cache_enabled)
+    return made
 
 
 def GradScaler(  # noqa: N802 - torch's name
@@ -271,7 +298,9 @@ def GradScaler(  # noqa: N802 - torch's name
     :raises TypeError: for a device as the first argument, which ``torch.amp.GradScaler`` takes.
     :raises Unsupported: where the device has no autocast, unless ``enabled`` is False.
     """
-    return backend().GradScaler(init_scale, growth_factor, backoff_factor, growth_interval, enabled)
+    given = (init_scale, growth_factor, backoff_factor, growth_interval, enabled)
+    made: torch.amp.GradScaler = answer("GradScaler", *given)
+    return made
 
 
 def pin(tensor: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,8 @@ import logging
 import os
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, SupportsIndex
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, SupportsIndex
 
 from portagpu.base.environment import shared_count
 from portagpu.base.errors import BackendNotFound, MissingDependency, PortagpuError
@@ -32,15 +33,19 @@ if TYPE_CHECKING:
 
 __all__ = [
     "VARIABLE",
+    "answer",
     "available",
     "backend",
+    "c10d_name",
     "count",
+    "device_string",
     "handle_for",
     "plugin",
     "resolve",
     "select",
     "status",
     "statuses",
+    "without_opening",
 ]
 
 VARIABLE: Final = "PORTAGPU_BACKEND"
@@ -321,6 +326,62 @@ def _new_handle(found: Plugin, name: str, index: int) -> Backend:
 def _pickle_by_name(handle: Backend) -> tuple[Callable[..., Backend], tuple[str, int]]:
     """The pickle of a handle: opening its device again, by name and index."""
     return backend, (handle.name, handle.index)
+
+
+@run_by_the_compiler
+def without_opening() -> Any:
+    """What answers before a device is open, and opens none: ``Plugin.unopened_module``.
+
+    None where a device is open, or where the default backend has no such module.
+    """
+    if not isinstance(_current, _NoDevice):
+        return None
+    found = plugin(_name_of_default())
+    if not found.unopened_module or found.current_index() is not None:
+        return None
+    return import_module(found.unopened_module)
+
+
+def answer(name: str, *given: Any) -> Any:
+    """The call of that name by what opens no device, or by the current device."""
+    unopened = without_opening()
+    return getattr(backend() if unopened is None else unopened, name)(*given)
+
+
+@run_by_the_compiler
+def device_string(index: SupportsIndex | str | torch.device | None = None) -> str:
+    """torch's text for a device of the default backend, which no device is opened for.
+
+    It is "cuda" or "cuda:1" on a GPU, and "cpu" on a CPU, whatever the index, because all ranks
+    share that device. Nothing is checked: torch raises for a device that is not there.
+
+    :param index: the device's number, or a text of digits; None is a text without a number, which
+        is the current device. A ``torch.device`` or another text stays as it is.
+    """
+    found = plugin(_name_of_default())
+    kind = found.device_type or backend().device.type
+    if index is None:
+        return kind
+    text = str(index)
+    if not isinstance(index, SupportsIndex) and not text.lstrip("-").isdecimal():
+        return text
+    return kind if found.shared else f"{kind}:{index}"
+
+
+@run_by_the_compiler
+def c10d_name(*, host: bool = False) -> str:
+    """The default backend's library in torch.distributed: "nccl" or "gloo"; opens no device.
+
+    :param host: whether to add Gloo for tensors on the CPU: "cpu:gloo,cuda:nccl" on a GPU.
+    :raises Unsupported: for a device without a library.
+    """
+    found = plugin(_name_of_default())
+    name = found.c10d_name
+    if not name:
+        both = backend().comm.init_string
+        return both if host else both.rpartition(":")[2]
+    kind = device_string()
+    return name if kind == "cpu" or not host else f"cpu:gloo,{kind}:{name}"
 
 
 def select(device: int | str | torch.device) -> Backend:

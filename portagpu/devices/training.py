@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import ContextDecorator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.environment import shared_count
 from portagpu.devices import oom
@@ -48,6 +48,28 @@ class Ranges(threading.local):
         self.open: list[AbstractContextManager[Any]] = []
 
 
+_ranges: Final = Ranges()
+"""Of all devices, because a program may choose another one in between."""
+
+
+def push_range(block: AbstractContextManager[Any]) -> int:
+    """Enter the block, which :func:`pop_range` leaves; returns its depth, from 0."""
+    block.__enter__()
+    _ranges.open.append(block)
+    return len(_ranges.open) - 1
+
+
+def pop_range() -> int:
+    """Leave the innermost block of this thread; returns its depth, from 0.
+
+    Raises IndexError when none is open.
+    """
+    if not _ranges.open:
+        raise IndexError("range_pop: this thread has no range open on the device")
+    _ranges.open.pop().__exit__(None, None, None)
+    return len(_ranges.open)
+
+
 class NoAutocast(ContextDecorator):
     """``autocast(enabled=False)`` on a device without autocast: it has no effect."""
 
@@ -56,6 +78,44 @@ class NoAutocast(ContextDecorator):
 
     def __exit__(self, *raised: object) -> None:
         pass
+
+
+def checked_autocast(
+    device_type: str,
+    dtype: torch.dtype | None = None,
+    enabled: bool = True,
+    cache_enabled: bool | None = None,
+    *,
+    any_dtype: bool = False,
+) -> torch.autocast:
+    """``torch.autocast``, which needs no opened device, with what :meth:`Training.autocast` raises.
+
+    :param device_type: the type of ``torch.device``.
+    :param dtype: as there, with the others.
+    :param any_dtype: whether torch casts to other dtypes too, as to float32 on a GPU.
+    """
+    import torch
+
+    if isinstance(dtype, bool):
+        raise TypeError(f"the first argument of autocast is dtype: write enabled={dtype}")
+    if dtype is torch.float32 and not any_dtype:
+        return torch.autocast(device_type, enabled=False)
+    if enabled and not any_dtype and dtype not in (None, torch.bfloat16, torch.float16):
+        raise ValueError(f"autocast computes in float16 or bfloat16, not in {dtype}")
+    return torch.autocast(device_type, dtype, enabled, cache_enabled)
+
+
+def checked_scaler(device_type: str, init_scale: float, *options: Any) -> torch.amp.GradScaler:
+    """``torch.amp.GradScaler``, with what :meth:`Training.GradScaler` raises.
+
+    :param device_type: the type of ``torch.device``.
+    :param init_scale: as there, with the others.
+    """
+    import torch
+
+    if isinstance(init_scale, str):
+        raise TypeError(f"GradScaler knows its device: leave {init_scale!r} out")
+    return torch.amp.GradScaler(device_type, init_scale, *options)
 
 
 class Training(OptionalCalls):
@@ -78,7 +138,6 @@ class Training(OptionalCalls):
         pci: str | None
         versions: Mapping[str, str | None]
         plugin: Any
-        _ranges: Ranges
 
         _known_capabilities: tuple[str, ...]
 
@@ -158,7 +217,8 @@ class Training(OptionalCalls):
     ) -> torch.autocast | NoAutocast:
         """``torch.autocast`` for this device.
 
-        :param dtype: float16 or bfloat16; None is torch's default for the device's type.
+        :param dtype: float16 or bfloat16; None is torch's default for the device's type, and
+            float32 casts nothing.
         :param enabled: False is a block that changes nothing, on every device.
         :param cache_enabled: whether casts of weights are kept inside the block; None is torch's
             setting.
@@ -167,19 +227,13 @@ class Training(OptionalCalls):
         :raises ValueError: for a dtype with which torch would only warn and compute as before.
         :raises Unsupported: where AUTOCAST is not claimed, unless ``enabled`` is False.
         """
-        import torch
-
-        if isinstance(dtype, bool):
-            raise TypeError(f"the first argument of autocast is dtype: write enabled={dtype}")
-        if not self.supports("autocast"):
+        if not self.supports("autocast") and not isinstance(dtype, bool):
             if enabled:
                 self._raise_unsupported(
                     "has no autocast; cast the model, or run with enabled=False"
                 )
             return NoAutocast()
-        if enabled and dtype not in (None, torch.bfloat16, torch.float16):
-            raise ValueError(f"autocast computes in float16 or bfloat16, not in {dtype}")
-        return torch.autocast(self.device.type, dtype, enabled, cache_enabled)
+        return checked_autocast(self.device.type, dtype, enabled, cache_enabled)
 
     def GradScaler(  # noqa: N802 - torch's name
         self,
@@ -200,15 +254,11 @@ class Training(OptionalCalls):
         :raises TypeError: for a device as the first argument, which ``torch.amp.GradScaler`` takes.
         :raises Unsupported: where AUTOCAST is not claimed, unless ``enabled`` is False.
         """
-        import torch
-
-        if isinstance(init_scale, str):
-            raise TypeError(f"GradScaler knows its device: leave {init_scale!r} out")
-        if enabled and not self.supports("autocast"):
+        if enabled and not self.supports("autocast") and not isinstance(init_scale, str):
             self._raise_unsupported(
                 "scales no gradients; train in float32, or run with enabled=False"
             )
-        return torch.amp.GradScaler(
+        return checked_scaler(
             self.device.type, init_scale, growth_factor, backoff_factor, growth_interval, enabled
         )
 
@@ -276,22 +326,14 @@ class Training(OptionalCalls):
 
     def range_push(self, msg: str) -> int:
         """Open a range as ``torch.cuda.nvtx.range_push`` does; returns its depth, from 0."""
-        block = self._range(msg)
-        block.__enter__()
-        ranges = self._ranges.open
-        ranges.append(block)
-        return len(ranges) - 1
+        return push_range(self._range(msg))
 
     def range_pop(self) -> int:
         """Close the innermost range of this thread; returns its depth, from 0.
 
         Raises IndexError when none is open.
         """
-        ranges = self._ranges.open
-        if not ranges:
-            raise IndexError("range_pop: this thread has no range open on the device")
-        ranges.pop().__exit__(None, None, None)
-        return len(ranges)
+        return pop_range()
 
     def mark(self, msg: str) -> None:
         """Mark this moment for the vendor's profiler, as ``torch.cuda.nvtx.mark`` does.

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from portagpu.base.units import size
 from portagpu.devices.collectives.choice import Hardware, Question, choose
-from portagpu.devices.collectives.cost import percentile
+from portagpu.devices.collectives.cost import KnownError, percentile
+from portagpu.devices.collectives.error_interval import interval_of
 from portagpu.devices.discovery import cost_model_for
 from portagpu.facts.targets import load_target
 
@@ -96,6 +97,8 @@ def summary(points: Sequence[Point]) -> dict[str, Any]:
         "ratio_p50": round(median(point.ratio for point in points), 3),
         "factor_p50": round(median(factors), 3),
         "factor_p95": round(percentile(factors, 0.95), 3),
+        "ratio_low": round(min(point.ratio for point in points), 3),
+        "ratio_high": round(max(point.ratio for point in points), 3),
     }
 
 
@@ -110,6 +113,45 @@ def groups(vendor: str) -> list[tuple[tuple[str, str, int], list[Point], list[st
         points += compare(table)
         sources[table["source"]] = None
     return [(key, points, list(sources)) for key, (points, sources) in sorted(found.items())]
+
+
+def left_out() -> list[tuple[dict[str, Any], Point, tuple[float, float, bool]]]:
+    """(table, point, (low, high, compared)) with the interval that all other tables give."""
+    tables = [(each, compare(each)) for each in published() if "excluded" not in each]
+    targets = {each["target"]: load_target(each["target"]) for each, _ in tables}
+    architectures = {name: target.arch.name for name, target in targets.items()}
+    found = []
+    for table, points in tables:
+        vendor = targets[table["target"]].vendor
+        kinds: dict[tuple[str, str, int], list[Point]] = {}
+        for other, its_points in tables:
+            if other is not table and targets[other["target"]].vendor == vendor:
+                key = other["target"], other["operation"], min(other["nodes"], 3)
+                kinds.setdefault(key, []).extend(its_points)
+        errors = [
+            KnownError(
+                target=target,
+                operation=operation,
+                nodes=nodes,
+                low_bytes=low,
+                high_bytes=high,
+                sources=(),
+                **summary(inside),
+            )
+            for (target, operation, nodes), its_points in sorted(kinds.items())
+            for low, high, inside in by_range(its_points)
+        ]
+        for point in points:
+            asked = Question(
+                operation=table["operation"],
+                size_bytes=point.size_bytes,
+                ranks=table["ranks"],
+                nodes=table["nodes"],
+                hardware=Hardware.of_target(targets[table["target"]]),
+            )
+            interval, _ = interval_of(asked, point.predicted_us, errors, architectures)
+            found.append((table, point, (interval.low_us, interval.high_us, interval.compared)))
+    return found
 
 
 def rows() -> Iterator[tuple[str, ...]]:
@@ -162,6 +204,15 @@ def main() -> None:
                 f"{found['ratio_p50']:6.2f}  factor p50 {found['factor_p50']:6.2f} "
                 f"p95 {found['factor_p95']:6.2f}  {chosen}"
             )
+    intervals = left_out()
+    held = sum(low <= point.measured_us <= high for _, point, (low, high, _) in intervals)
+    compared = sum(compared for _, _, (_, _, compared) in intervals)
+    within = [sum(p.factor < limit for _, p, _ in intervals) for limit in (1.25, 2.0)]
+    width = median(high / low for _, _, (low, high, _) in intervals)
+    print(
+        f"{len(intervals)} sizes: predicted within 25 % {within[0]}, within 2 times {within[1]}; "
+        f"intervals of all other tables hold {held}, median width {width:.2f}, {compared} compared"
+    )
 
 
 if __name__ == "__main__":

@@ -9,7 +9,11 @@ import pytest
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
+from portagpu.train.exact.draws import Draws
 from tests.conftest import ROOT
+from tests.support.looped import looped
+from tests.torch.test_exact_probes import HERE, torch
+from tests.torch.test_exact_probes import gpu as gpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,3 +71,24 @@ def test_every_element_that_is_measured_is_right_with_any_instructions(
     # torch's threads wait for each other in loops, which takes minutes on a busy machine
     ended = child("-c", MEASURED, path=[ROOT], environment=variables, limit_s=600)
     assert ended.ok().strip() == "right"
+
+
+@looped("probe", HERE)
+def test_a_sound_device_passes_with_every_seed(probe, gpu) -> None:
+    if refused := probe.refuses(gpu):
+        assert "\n" not in refused
+        if probe.name == "products/int8[full]":  # CPUs without VNNI
+            assert torch.int8 in gpu.precision.saturates
+            return
+        assert refused.startswith(("the cpu backend", "torch has no product of"))
+        assert (
+            probe.name.startswith(("products/tf32", "products/float8")) or "float32]" in probe.name
+        )
+        return
+    for seed in (0, 2**63):
+        work = probe.make(gpu, Draws(seed), 1)
+        for _ in range(2):
+            result = work.run()
+            assert result.numel() == work.results
+            assert work.judge(result) is None, f"seed {seed}"
+    assert probe.make(gpu, Draws(3), 2).results >= work.results

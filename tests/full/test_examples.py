@@ -5,14 +5,19 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.first]
 
+from tests.process.test_examples import AGREEMENT as AGREEMENT_OF_SPLITS
+from tests.process.test_examples import parallel_losses
 from tests.support.launched import run_on_the_cpu
+
+if TYPE_CHECKING:
+    from portagpu.runs.world import Ranks
 
 EXAMPLE: Final = Path(__file__).resolve().parents[2] / "examples" / "train_transformer.py"
 ALONE: Final = [sys.executable, str(EXAMPLE)]
@@ -120,3 +125,18 @@ def test_a_run_goes_on_on_other_ranks(tmp_path: Path) -> None:
     alone = _losses(tmp_path, 1)
     for step, pair in on.items():
         assert pair == pytest.approx(alone[step], rel=ONE_TASK), f"step {step}"
+
+
+def test_a_split_run_trains_the_same_and_goes_on_split_in_another_way(
+    training_ranks: Ranks, tmp_path: Path
+) -> None:
+    alone = parallel_losses(training_ranks, 1)
+    assert sorted(alone) == [0, 1, 2, 3, 4]
+    kept = ("--checkpoints", str(tmp_path / "kept"))
+    begun = parallel_losses(training_ranks, 2, *kept, "--tp", "2", steps=3)
+    assert sorted(begun) == [0, 1, 2]
+    ways = ("--pp", "2", "--schedule", "interleaved", "--recompute", "operators")
+    on = parallel_losses(training_ranks, 2, *kept, *ways)
+    assert sorted(on) == [3, 4]
+    for step, pair in alone.items():
+        assert (begun | on)[step] == pytest.approx(pair, rel=AGREEMENT_OF_SPLITS), f"step {step}"

@@ -45,3 +45,16 @@ def test_a_writer_that_is_killed_100_times_loses_and_doubles_nothing(
     assert not twice, "they were added, and then were not there"
     outcomes(place, folder)
     check_whole(place, 400)
+
+
+def test_writers_at_once_add_each_document_once(
+    place: str, tmp_path: Path, child: Callable[..., Child]
+) -> None:
+    """They make the store at once too."""
+    folder = tmp_path / "documents"
+    documents(folder, 60)
+    done = json.loads(child(str(WRITERS), "together", place, str(folder), "3").ok())
+    assert done["codes"] == [0, 0, 0], done["reported"]
+    counts = Counter(line.rpartition(" node-1")[0] for line in done["reported"])
+    assert counts == {"added": 60, "there already": 120}
+    check_whole(place, 60)

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import tarfile
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.conftest import CHILD_LIMIT_S, ROOT, build_wheel
+from tests.process.test_packaging_wheel import _contents
 
 pytest.importorskip("torch")
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.conftest import Child
 
@@ -36,3 +43,19 @@ def test_installed_wheel_brings_a_machine_up_to_the_gate_that_fails(
     ended = installed("-m", "portagpu", "bringup", "--target", "amd-mi300x", "--json", "-")
     assert json.loads(ended.out)["first_failed"] == "identity/target", ended.err
     assert ended.code == 1
+
+
+def test_source_distribution_builds_the_same_wheel(portagpu_wheel: Path, tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        timeout=CHILD_LIMIT_S,
+    )
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as packed:
+        packed.extractall(tmp_path, filter="data")
+    (source,) = (entry for entry in tmp_path.iterdir() if entry.is_dir())
+    again = build_wheel(source, tmp_path / "again")
+    assert _contents(again) == _contents(portagpu_wheel)

@@ -26,6 +26,8 @@ ON_RANKS = ("collectives", "parallel", "failures")
 FALLBACK = r"^logdet in \w+, sample 8 \(3x5x5\), backward: [^;]*$"
 """What at::native::cpu_fallback gets wrong: the gradient of logdet of a tensor with gaps."""
 
+FP8 = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
+
 CONFORM = ("-m", "portagpu", "conform", "--json", "-")
 
 LIAR = """
@@ -289,3 +291,31 @@ def test_bring_up_and_bench_know_what_the_device_lacks(
     assert "collectives" not in brought["capabilities"]
     assert (benched["shared"], benched["triton"], benched["comm"]) == (False, False, "none")
     assert (benched["support"]["fp64"], benched["support"]["fp16"]) == ("none", "emulated")
+
+
+def test_a_screen_judges_what_the_device_has(
+    child: Callable[..., Child], strict: Path, tmp_path: Path
+) -> None:
+    words = ["-m", "portagpu", "screen", "--time", "1s", "--backend", "strict", "--json", "-"]
+    ended = child(*words, path=[strict], limit_s=600)
+    found = judged(ended)
+    assert ended.code == 0, ended.err
+    names = [each["id"] for each in json.loads(ended.out)["results"]]
+    assert names.count("screen/device") == 2
+    reasons = {
+        each["reason"].partition(" here: ")[0]
+        for each in found.values()
+        if each["verdict"] == "SKIP"
+    }
+    assert reasons == {
+        "nothing here counts errors of memory",
+        "the strict backend does not compute in float64",
+        "the strict backend multiplies float32 in ieee, not in tf32",
+        "it needs two devices or more that a communication library joins",
+        *(f"the strict backend has no instructions for {each}" for each in FP8),
+        *(
+            f"torch has no product of {each} with results in float32"
+            for each in ("bfloat16", "float16")
+        ),
+    }
+    assert {each["verdict"] for each in found.values()} == {"PASS", "SKIP"}

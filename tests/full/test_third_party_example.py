@@ -50,3 +50,41 @@ def test_example_passes_among_the_tests_of_its_own_project(
 
 def _bad(result: dict[str, str]) -> bool:
     return result["verdict"] not in {"PASS", "SKIP"}
+
+
+def test_example_trains_under_its_own_name(child: Callable[..., Child], demo: Path) -> None:
+    code = """
+import warnings
+warnings.simplefilter("error")
+import torch, portagpu
+gpu = portagpu.backend("demo")
+assert gpu.name == "demo" and gpu is portagpu.backend("demo", index=0)
+gpu.manual_seed(0)
+model = torch.nn.Linear(4, 1).to(gpu.device)
+rate = torch.optim.SGD(model.parameters(), lr=0.1)
+data = torch.randn(64, 4, device=gpu.device)
+wanted = data.sum(dim=1, keepdim=True)
+losses = []
+start, end = gpu.Event(enable_timing=True), gpu.Event(enable_timing=True)
+start.record()
+for _ in range(50):
+    with gpu.annotate("step"), gpu.autocast(enabled=False):
+        loss = torch.nn.functional.mse_loss(model(data), wanted)
+    rate.zero_grad()
+    loss.backward()
+    rate.step()
+    losses.append(loss.item())
+end.record()
+gpu.synchronize()
+assert start.elapsed_time(end) > 0
+assert losses[-1] < losses[0] / 10, losses
+assert gpu.max_memory_allocated() >= gpu.memory_allocated() > 0
+for missing in (gpu.Stream, gpu.current_stream, gpu.Graph, gpu.reset_peak_memory_stats):
+    try:
+        missing()
+    except portagpu.Unsupported:
+        continue
+    raise SystemExit(f"{missing} must raise Unsupported")
+print("trained")
+"""
+    assert child("-c", code, path=[demo]).ok().strip() == "trained"

@@ -627,10 +627,15 @@ def test_what_is_not_a_regular_file_is_refused_at_once(
         assert ended.err.endswith(": cannot be read: not a regular file\n")
 
 
-@pytest.mark.parametrize(
-    "text", ["token-" * 666, "a-" * 2000, "//" * 2000, "a." * 2000, "serial " + " " * 3990]
-)
-def test_a_bundle_of_texts_that_keep_patterns_busy_is_validated(text: str) -> None:
+BUSY: Final = ("token-" * 666, "a-" * 2000, "//" * 2000, "a." * 2000, "serial " + " " * 3990)
+"""Texts that keep patterns busy. tests/full has all but the first."""
+
+
+def test_a_bundle_of_texts_that_keep_patterns_busy_is_validated() -> None:
+    check_of_busy_texts(BUSY[0])
+
+
+def check_of_busy_texts(text: str) -> None:
     """200 of them: at a minute a text, as cubic time takes, nobody would wait for the end."""
     parse(altered(put("result", "results", 3, "extra", value={"texts": [text] * 200})))
 

@@ -144,8 +144,12 @@ def test_without_a_model_and_measurements_nothing_is_invented():
 )
 def test_a_range_in_which_the_model_is_wrong_is_reported(fields, found):
     answer = choose(asked(**fields), Model((1, 10.0), errors=(known(),)))
-    (remark,) = answer.remarks
+    remark, expected = answer.remarks
     assert (answer.known_error is not None) == found
+    # a model that states no range of its errors has none to give
+    assert expected.startswith("expected: 2.5 to 40 µs, UNVERIFIED: no published table compares")
+    assert answer.interval is not None
+    assert not answer.interval.compared
     if found:
         assert remark == (
             "the model is wrong here: its times are 2.5 times too short in the median of 5 sizes "
@@ -153,6 +157,66 @@ def test_a_range_in_which_the_model_is_wrong_is_reported(fields, found):
         )
     else:
         assert "was compared with the model of ACL 3.4.5" in remark
+
+
+@pytest.mark.parametrize(
+    ("fields", "wider", "words"),
+    [
+        ({}, 1.3, "by the errors in published tables of all_reduce on acme-1, one node, 64 KiB"),
+        ({"operation": "all_gather"}, 1.3 * 1.5, "in the nearest published tables, of all_reduce"),
+        ({"hardware": Hardware(target="acme-2", arch="acme_1")}, 1.3 * 1.5, "nearest"),
+        ({"size_bytes": 16 << 20}, 1.3 * 1.5, "nearest"),
+    ],
+)
+def test_the_errors_of_the_nearest_tables_give_an_interval(fields, wider, words):
+    error = known(ratio_low=0.3, ratio_high=0.6)
+    found = choose(asked(**fields), Model((1, 12.0), errors=(error,)))
+    assert found.known_error is error
+    assert found.interval.compared
+    assert found.interval.low_us == pytest.approx(12 / (0.6 * wider))
+    assert found.interval.high_us == pytest.approx(12 / (0.3 / wider))
+    assert words in found.interval.words
+    assert f"expected: {found.interval}" in found.remarks
+
+
+def test_of_several_tables_that_are_as_near_the_interval_has_all():
+    errors = (
+        known(target="acme-2", ratio_low=0.5, ratio_high=0.6),
+        known(target="acme-3", ratio_low=0.9, ratio_high=1.1),
+        known(operation="broadcast", target="acme-2", ratio_low=0.01, ratio_high=9.0),
+    )
+    found = choose(asked(), Model((1, 10.0), errors=errors)).interval
+    assert (found.low_us, found.high_us) == (
+        pytest.approx(10 / (1.1 * 1.95)),
+        pytest.approx(10 / (0.5 / 1.95)),
+    )
+    assert "acme-2, acme-3" in found.words
+
+
+def test_errors_of_far_tables_that_allow_more_than_a_factor_of_four_compare_nothing():
+    error = known(ratio_low=0.3, ratio_high=0.6)
+    far = asked(operation="broadcast", size_bytes=16 << 20)
+    found = choose(far, Model((1, 12.0), errors=(error,)))
+    assert (found.interval.low_us, found.interval.high_us) == (3.0, 48.0)
+    assert found.known_error is None
+
+
+def test_intervals_from_all_other_published_tables_hold_in_nine_of_ten_sizes():
+    found = cost_models.left_out()
+    held = [low <= point.measured_us <= high for _, point, (low, high, _) in found]
+    assert len(found) > 400
+    assert sum(held) > 0.9 * len(held)
+    # a factor of four to both sides everywhere would be no answer
+    widths = sorted(high / low for _, _, (low, high, _) in found)
+    assert widths[len(widths) // 2] < 4
+
+
+def test_one_node_says_nothing_of_a_network():
+    error = known(target="acme-2", ratio_low=0.9, ratio_high=1.1)
+    found = choose(asked(nodes=2, ranks=4), Model((1, 8.0), errors=(error,)))
+    assert (found.interval.low_us, found.interval.high_us) == (2.0, 32.0)
+    assert not found.interval.compared
+    assert found.known_error is None
 
 
 def test_more_than_two_nodes_are_one_kind_and_the_last_range_has_no_end():

@@ -97,18 +97,3 @@ def parallel_losses(
     out = trained(run(ranks, PARALLEL, world, *given))
     found = re.findall(r"^step +(\d+)  loss (\S+)  norm (\S+)$", out, re.MULTILINE)
     return {int(step): (float(loss), float(norm)) for step, loss, norm in found}
-
-
-def test_a_split_run_trains_the_same_and_goes_on_split_in_another_way(
-    training_ranks: Ranks, tmp_path: Path
-) -> None:
-    alone = parallel_losses(training_ranks, 1)
-    assert sorted(alone) == [0, 1, 2, 3, 4]
-    kept = ("--checkpoints", str(tmp_path / "kept"))
-    begun = parallel_losses(training_ranks, 2, *kept, "--tp", "2", steps=3)
-    assert sorted(begun) == [0, 1, 2]
-    ways = ("--pp", "2", "--schedule", "interleaved", "--recompute", "operators")
-    on = parallel_losses(training_ranks, 2, *kept, *ways)
-    assert sorted(on) == [3, 4]
-    for step, pair in alone.items():
-        assert (begun | on)[step] == pytest.approx(pair, rel=AGREEMENT), f"step {step}"

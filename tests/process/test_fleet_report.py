@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,6 @@ import pytest
 from portagpu.base.errors import ResultError
 from portagpu.cli import main
 from portagpu.reports.bundles.files import write_clearance
-from portagpu.reports.fleet.nodes import read_nodes
 from portagpu.reports.fleet.record import (
     FleetRecord,
     FleetRecordError,
@@ -512,37 +510,10 @@ def test_the_page_keeps_what_it_reads(tmp_path: Path, capfd: pytest.CaptureFixtu
                 assert "is also an input" in capfd.readouterr().err
 
 
-def test_several_processes_read_what_one_does(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    used = []
-
-    def pool(processes: int, **options: Any) -> ProcessPoolExecutor:
-        used.append(processes)
-        return ProcessPoolExecutor(processes, **options)
-
-    monkeypatch.setattr("portagpu.reports.fleet.nodes.ProcessPoolExecutor", pool)
-    monkeypatch.setattr("portagpu.reports.fleet.nodes._SHARE", 8)
-    paths = sorted(fleet.glob("*/result.json"))[:24]
-    assert list(read_nodes(paths, 1)) == list(read_nodes(paths, 3))
-    assert used == [3]
-
-
 @pytest.fixture(scope="module")
 def judged(fleet: Path) -> FleetReport:
     """What is found in those files."""
     return report([fleet])
-
-
-def test_every_picture_has_every_node_once(judged: FleetReport) -> None:
-    found = judged
-    pictures = re.findall("<svg [^>]*data-columns.*?</svg>", render(found))
-    assert len(pictures) == 2 + len(found.gates)
-    for picture in pictures:
-        cells = [
-            (int(x) + offset, int(y))
-            for x, y, width in re.findall(r"M(\d+) (\d+)h(\d+)v1h-\d+z", picture)
-            for offset in range(int(width))
-        ]
-        assert len(cells) == len(set(cells)) == len(found.nodes)
 
 
 def test_a_page_has_no_more_gates_than_can_be_seen(tmp_path: Path) -> None:

@@ -412,26 +412,6 @@ def test_a_file_that_is_not_there_or_a_pipe_does_not_wait(tmp_path: Path) -> Non
         assert "cannot be read: " in read.problem, name
 
 
-def test_of_a_log_of_gigabytes_the_end_is_read(tmp_path: Path, node: Callable[..., Run]) -> None:
-    path = tmp_path / "kern.log"
-    line = b"[  1.000000] pci 0000:00:00.0: bridge\n"
-    with path.open("wb") as stream:
-        stream.write(dmesg(LOST).encode())
-        # a hole of 4 GiB takes no room on the disk
-        stream.seek(4 << 30)
-        stream.write(line * ((logs.MAX_BYTES // len(line)) + 100))
-        stream.write(f"[  200.000000] {ECC}".encode())
-    run = node(log=str(path))
-    (event,) = found(run, "health/events")
-    assert "Xid 95" in event.reason
-    assert "Xid 79" not in event.reason
-    (cut,) = found(run, "health/log")
-    assert (cut.verdict, cut.reason) == (
-        Verdict.UNVERIFIED,
-        f"{path}: only its last 16 MiB were read",
-    )
-
-
 def test_a_driver_that_repeats_itself_all_day_does_not_use_up_the_time() -> None:
     many = dmesg(*([CRASH] * logs.MAX_LINES), LOST)
     read = logs._parsed(many)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sqlite3
 import subprocess
 import sys
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -63,19 +61,6 @@ def check_whole(place: str, count: int) -> None:
     assert rows(place, "SELECT count(*) FROM portagpu_names") == [(count + MEASURES - 1,)]
     if "://" not in place:
         assert rows(place, "PRAGMA integrity_check") == [("ok",)]
-
-
-def test_writers_at_once_add_each_document_once(
-    place: str, tmp_path: Path, child: Callable[..., Child]
-) -> None:
-    """They make the store at once too."""
-    folder = tmp_path / "documents"
-    documents(folder, 60)
-    done = json.loads(child(str(WRITERS), "together", place, str(folder), "3").ok())
-    assert done["codes"] == [0, 0, 0], done["reported"]
-    counts = Counter(line.rpartition(" node-1")[0] for line in done["reported"])
-    assert counts == {"added": 60, "there already": 120}
-    check_whole(place, 60)
 
 
 def import_within(child: Callable[..., Child], limit: int, place: Path, folder: Path) -> Child:

@@ -30,6 +30,7 @@ from portagpu_rocm_build import clang
 from tests.conftest import ROOT
 from tests.support.forked_verbs import VERB, ForkedVerbs
 from tests.support.planted import (
+    CHEAP_VERBS,
     PROGRAMS,
     VERBS,
     WITH_GPUS,
@@ -105,24 +106,13 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-ONE_KERNEL: Final = """
-import portagpu.suites.compile.cpp_jobs as cpp
-import portagpu.suites.compile.triton_jobs as triton
-triton.VARIANTS = triton.VARIANTS[:1]
-cpp.KERNELS = {name: cpp.KERNELS[name] for name in list(cpp.KERNELS)[:1]}
-"""
-DEAR: Final = ("compile", "conform --backend", "bench")
-"""Verbs that run with GPUs alone, which is all that they do without and more."""
-
-
-@pytest.mark.parametrize("words", VERBS, ids=" ".join)
+@pytest.mark.parametrize("words", CHEAP_VERBS, ids=" ".join)
 def test_no_verb_executes_what_lies_in_the_working_folder(
     watched: Watched, words: tuple[str, ...]
 ) -> None:
     """The verbs' own process imports only what is watched, and so do their children."""
-    dear = " ".join(words).startswith(DEAR)
-    for body in (WITH_GPUS,) if dear else (VERB, WITH_GPUS):
-        ended = watched.run(*words, body=ONE_KERNEL * (words[0] == "compile") + body)
+    for body in (VERB, WITH_GPUS):
+        ended = watched.run(*words, body=body)
         assert ended.code in (0, 1, 2, 3), ended.err
         assert not {"unexpected", "Traceback"} & {*ended.err.split()}, ended.err
         assert watched.reported() == [], f"{words} executed what lies in the working folder"

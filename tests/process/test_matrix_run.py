@@ -6,7 +6,6 @@ import contextlib
 import functools
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -32,9 +31,8 @@ from portagpu.reports.proofs.run import (
 from portagpu.runs.ledger import Device
 from portagpu.runs.results.run import Result, Run, Verdict, new_run
 from portagpu.train.kernels.cpp.sources import KERNELS
-from tests.conftest import CHILD_LIMIT_S, ROOT
+from tests.conftest import ROOT
 from tests.support.forked_verbs import VERB, ForkedVerbs
-from tests.support.waits import wait_until
 
 pytest.importorskip("tox")
 if matrix_dir() != ROOT / "matrix":
@@ -328,17 +326,6 @@ def test_what_did_not_end_runs_again(
     assert "kept" not in out
 
 
-def test_an_environment_without_a_result_states_its_last_line(
-    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("BROKEN", "nvidia-t4 compile")
-    words = ["--target", "nvidia-t4", "--suite", "compile", "--out", str(tmp_path / "out")]
-    assert main(["matrix", "run", *words]) == 1
-    out = capsys.readouterr().out
-    assert "1/1  ERROR" in out
-    assert "nvidia-t4-compile: said by nvidia-t4 compile" in out
-
-
 def words_of_two(out: Path, jobs: int) -> list[str]:
     """Those of the verb with two environments."""
     targets = ["--target", "nvidia-t4", "--target", "nvidia-l4"]
@@ -363,16 +350,6 @@ def check_nothing_left(folder: Path) -> None:
     for each in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             assert str(folder / "bin").encode() not in each.read_bytes(), "a process is left"
-
-
-def test_ctrl_c_ends_what_runs(log: Path, tmp_path: Path) -> None:
-    child = started(tmp_path / "out", 1, "nvidia-l4")
-    wait_until(lambda: log.exists() and "begin nvidia-l4" in log.read_text(), "it does not begin")
-    child.send_signal(signal.SIGINT)
-    _, err = child.communicate(timeout=CHILD_LIMIT_S)
-    assert child.returncode == 130, err
-    assert "interrupted" in err
-    check_nothing_left(tmp_path)
 
 
 def test_a_log_that_cannot_be_written_ends_what_runs(

@@ -8,7 +8,6 @@ import json
 import shutil
 import subprocess
 import sys
-import tarfile
 import zipfile
 from typing import TYPE_CHECKING, Final
 
@@ -16,7 +15,7 @@ import pytest
 
 import portagpu
 from portagpu.cli import VERBS
-from tests.conftest import CHILD_LIMIT_S, ROOT, build_wheel
+from tests.conftest import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -133,22 +132,6 @@ def test_entry_points_are_the_command_and_the_backends(portagpu_wheel: Path) -> 
         "cuda": "portagpu_cuda:PACKAGE",
         "rocm": "portagpu_rocm:PACKAGE",
     }
-
-
-def test_source_distribution_builds_the_same_wheel(portagpu_wheel: Path, tmp_path: Path) -> None:
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        timeout=CHILD_LIMIT_S,
-    )
-    (archive,) = tmp_path.glob("*.tar.gz")
-    with tarfile.open(archive) as packed:
-        packed.extractall(tmp_path, filter="data")
-    (source,) = (entry for entry in tmp_path.iterdir() if entry.is_dir())
-    again = build_wheel(source, tmp_path / "again")
-    assert _contents(again) == _contents(portagpu_wheel)
 
 
 def _contents(wheel: Path) -> dict[str, int]:

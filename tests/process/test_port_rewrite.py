@@ -86,21 +86,27 @@ def test_a_portable_program_stays_as_it_is(path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
-        ("x.cuda()\n", "x.to(pg.device())\n"),
-        ("x.cuda(None)\n", "x.to(pg.device())\n"),
-        ("x.cuda(device=0)\n", "x.to(pg.device(0))\n"),
-        ("x.cuda(0, True)\n", "x.to(pg.device(0), non_blocking=True)\n"),
-        ("f(x.cuda().y.cuda())\n", "f(x.to(pg.device()).y.to(pg.device()))\n"),
-        ("device = f'cuda:{a + 1}'\n", "device = str(pg.device(a + 1))\n"),
-        ("d = x or torch.device(0)\n", "d = x or pg.device(0)\n"),
-        ("device = a or 'cuda'\n", "device = a or pg.device().type\n"),
+        ("x.cuda()\n", "x.to(pg.device_string())\n"),
+        ("x.cuda(None)\n", "x.to(pg.device_string())\n"),
+        ("x.cuda(device=0)\n", "x.to(pg.device_string(0))\n"),
+        ("x.cuda(0, True)\n", "x.to(pg.device_string(0), non_blocking=True)\n"),
+        ("f(x.cuda().y.cuda())\n", "f(x.to(pg.device_string()).y.to(pg.device_string()))\n"),
+        ("device = f'cuda:{a + 1}'\n", "device = pg.device_string(a + 1)\n"),
+        ("d = x or torch.device(0)\n", "d = x or torch.device(pg.device_string(0))\n"),
+        ("device = a or 'cuda'\n", "device = a or pg.device_string()\n"),
         ("if (torch.cuda.device_count() < 2): f()\n", "if (pg.device_count() < 2): f()\n"),
-        ("torch.cuda.set_device('cuda:1')\n", "pg.set_device(str(pg.device(1)))\n"),
+        ("torch.cuda.set_device('cuda:1')\n", "pg.set_device(pg.device_string(1))\n"),
         ("x = torch.cuda.current_device() # a\n", "x = pg.current_device() # a\n"),
-        ("m = {'cuda:%d' % 0: 'cuda:%d' % r}\n", "m = {'cuda:%d' % 0: str(pg.device(r))}\n"),
-        ("f(f'cuda:{torch.cuda.current_device()}')\n", "f(str(pg.device(pg.current_device())))\n"),
-        ("x = 1\r\nx.cuda()\r\n", "x = 1\r\nx.to(pg.device())\r\n"),
-        ("with torch.autocast('cuda'):\n\tpass\n", "with pg.autocast():\n\tpass\n"),
+        ("m = {'cuda:%d' % 0: 'cuda:%d' % r}\n", "m = {'cuda:%d' % 0: pg.device_string(r)}\n"),
+        (
+            "f(f'cuda:{torch.cuda.current_device()}')\n",
+            "f(pg.device_string(pg.current_device()))\n",
+        ),
+        ("x = 1\r\nx.cuda()\r\n", "x = 1\r\nx.to(pg.device_string())\r\n"),
+        (
+            "with torch.autocast('cuda'):\n\tpass\n",
+            "with torch.autocast(pg.device_string()):\n\tpass\n",
+        ),
     ],
 )
 def test_one_use(tmp_path: Path, code: str, expected: str) -> None:
@@ -136,7 +142,7 @@ def test_what_means_something_else_stays(tmp_path: Path, code: str) -> None:
 
 def test_a_comment_ignores_only_the_rules_that_it_names(tmp_path: Path) -> None:
     code = "x.cuda()  # portagpu: ignore[PG002]\n"
-    assert "x.to(pg.device())" in changed(tmp_path, code)
+    assert "x.to(pg.device_string())" in changed(tmp_path, code)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +173,7 @@ def test_the_encoding_stays(tmp_path: Path, data: bytes) -> None:
     path.chmod(0o750)
     assert main(["port", "rewrite", "--write", str(path)]) == 0
     new = path.read_bytes()
-    assert b"x.to(pg.device())" in new
+    assert b"x.to(pg.device_string())" in new
     assert new[:3] == data[:3]
     assert (b"\xe9" in new) == (b"\xe9" in data)
     assert path.stat().st_mode & 0o777 == 0o750
@@ -227,18 +233,11 @@ def test_what_is_not_replaced_stays_byte_for_byte(tmp_path: Path, data: bytes) -
     path = tmp_path / "a.py"
     path.write_bytes(data)
     assert main(["port", "rewrite", "--write", str(path)]) == 0
-    new = path.read_bytes().replace(b"x.to(pg.device())", b"x.cuda()")
+    new = path.read_bytes().replace(b"x.to(pg.device_string())", b"x.cuda()")
     before, line, after = new.partition(b"import portagpu as pg")
     assert line
     end = data[len(b"import torch") :][: len(before) - len(b"import torch")]
     assert before + after.removeprefix(end) == data
-
-
-def test_many_uses_on_one_line(tmp_path: Path) -> None:
-    """A minified file: the time grows with its length, not with its square."""
-    path = tmp_path / "a.py"
-    path.write_text("x.cuda();" * 2000, encoding="utf-8")
-    assert len(rewritten(path).done) == 2000
 
 
 def test_other_kinds_of_files_are_named(
@@ -338,7 +337,7 @@ def test_the_package_imports_no_torch() -> None:
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
-        ("DEVICE = 'cuda'\nimport os\n", "import portagpu as pg\nDEVICE = pg.device().type\n"),
+        ("DEVICE = 'cuda'\nimport os\n", "import portagpu as pg\nDEVICE = pg.device_string()\n"),
         ("'d'\nimport os\ndevice = 'cuda'\nimport torch\n", "'d'\nimport portagpu as pg\n"),
         ("from __future__ import annotations\ndevice = 'cuda'\nimport torch\n",
          "import annotations\nimport portagpu as pg\n"),
@@ -371,7 +370,7 @@ class _Tensor:
 @pytest.mark.parametrize("written", ["cuda:01", "cuda:\N{ARABIC-INDIC DIGIT THREE}"])
 def test_a_number_may_be_written_in_other_ways(tmp_path: Path, written: str) -> None:
     number = int(written.partition(":")[2])
-    assert changed(tmp_path, f"device = '{written}'\n") == f"device = str(pg.device({number}))\n"
+    assert changed(tmp_path, f"device = '{written}'\n") == f"device = pg.device_string({number})\n"
     assert changed(tmp_path, "device = 'cuda:\N{SUPERSCRIPT TWO}'\n").startswith("device = 'cuda:")
 
 
@@ -446,3 +445,36 @@ def test_a_source_is_not_an_output_and_an_empty_path_no_folder(
     lines = capfd.readouterr().err.splitlines()
     assert ["is also an input" in each for each in lines] == [True, True, False]
     assert Path("a.py").read_text(encoding="utf-8") == "x.cuda()\n"
+
+
+def test_an_object_whose_class_moves_itself_is_left(tmp_path: Path) -> None:
+    """The class is in another file of the program; files that do not name it are rewritten."""
+    own = "class Batch:\n    def cuda(self):\n        return self\n"
+    (tmp_path / "batch.py").write_text(own, encoding="utf-8")
+    user = "from batch import Batch\nx = Batch().cuda()\ny = model.cuda()\n"
+    (tmp_path / "user.py").write_text(user, encoding="utf-8")
+    (tmp_path / "other.py").write_text("y = model.cuda()\n", encoding="utf-8")
+    result = rewrite([str(tmp_path)])
+    assert [Path(each.source.path).name for each in result.changed] == ["other.py"]
+    assert [each.line for each in result.left] == [2, 3]
+    assert all("Batch of" in each.left for each in result.left)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "print(f\"{x.pin_memory()['a']}\")",
+        'print(f"{x.record_stream(s)}")',
+        "def f():\n    return'cuda:0'",
+    ],
+)
+def test_what_cannot_be_written_in_its_place_leaves_the_rest_done(
+    tmp_path: Path, line: str
+) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(f"import torch\n{line}\ny = x.cuda()\n", encoding="utf-8")
+    found = rewritten(path)
+    assert line in found.text or sys.version_info >= (3, 12)
+    assert "y = x.to(pg.device_string())" in found.text
+    ast.parse(found.text)
+    assert all(each.left.startswith("it cannot be written") for each in found.left)

@@ -45,15 +45,6 @@ def captured(
     return found
 
 
-@pytest.mark.torch
-def test_traces_of_torch_are_opened(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("torch")
-    words = ("--with", "torch", "--", sys.executable, str(write_script(tmp_path)))
-    counts = captured(capfd, tmp_path, *words)["extra"]["counts"]
-    assert counts["operator"] >= 3
-    assert counts["range"] >= 1
-
-
 @pytest.mark.parametrize(("tool", "write"), [("nsys", "write_nsys"), ("rocprofv3", "write_rocpd")])
 def test_captures_of_vendors_are_opened(
     tool: str,

@@ -204,26 +204,6 @@ def test_what_the_processes_say_explains_an_absence(
     assert said in result(run, "captured").reason
 
 
-@pytest.mark.torch
-def test_a_vendors_profiler_starts_none_of_torch_and_explains_the_programs_own(
-    run_with: Callable[..., Run], tmp_path: Path
-) -> None:
-    pytest.importorskip("torch")
-    text = """
-        import sys, torch
-        assert sys.modules["portagpu_launched"].process.profile is None
-        assert not torch.cuda.is_initialized()
-        torch.cuda.is_initialized = lambda: True
-        with torch.profiler.profile():
-            torch.ones(2) + 1
-    """
-    run = run_with("rocprofv3", text, what={"kernels": 0})
-    assert result(run, "command").verdict is Verdict.PASS
-    assert files(tmp_path) == OUTPUT["rocprofv3"]
-    reason = result(run, "captured").reason
-    assert "records from the same library as rocprofv3: leave one of them out" in reason
-
-
 def test_regions_give_several_reports_of_one_rank(
     run_with: Callable[..., Run], tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ from portagpu.runs.results.verdicts import Verdict
 from portagpu.suites.screen import ScreenOptions, ScreenProgress, add_results
 from portagpu.suites.screen.options import selected_probes
 from tests.conftest import ROOT
-from tests.support.ocp_rules import lines_of, of_steps, problems
+from tests.support.ocp_rules import lines_of, of_run, of_steps, problems
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -120,10 +120,12 @@ class TestWithTorch:
 
         monkeypatch.setattr(Files, "update", updated)
         ocp = tmp_path / "r.jsonl"
-        words = ["--json", str(path), "--ocp", str(ocp)]
+        words = ["--seed", "7", "--json", str(path), "--ocp", str(ocp)]
         assert main(["screen", "--backend", "cpu", *words]) == 0
         lines = lines_of(ocp.read_text("utf-8"))
         assert problems(lines) == []
+        (start,) = of_run(lines, "testRunStart")
+        assert start["parameters"]["seed"] == read_json(path).info.seed == 7
         counted = next(
             each["measurementSeriesId"]
             for each in of_steps(lines, "measurementSeriesStart")

@@ -99,22 +99,6 @@ def _judged(site: Path, monkeypatch: pytest.MonkeyPatch, *index: int, **more: An
     return conform("many", selection=selection, index=index, folder=_cases(site), **more)
 
 
-def test_the_device_that_computes_wrong_is_named(
-    site: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = {(each.id, each.device): each for each in _judged(site, monkeypatch, *range(4))}
-    verdicts = {key: each.verdict for key, each in found.items()}
-    assert verdicts == {
-        (DATA, None): Verdict.PASS,
-        (RANKS, None): Verdict.PASS,
-        (PRODUCT, "cpu:0"): Verdict.PASS,
-        (PRODUCT, "cpu:1"): Verdict.PASS,
-        (PRODUCT, f"cpu:{WRONG}"): Verdict.FAIL,
-        ("suite/device", f"many device {CLOSED}"): Verdict.ERROR,
-    }
-    assert "the device fell off the bus" in found["suite/device", f"many device {CLOSED}"].reason
-
-
 def test_any_device_can_be_the_one_that_is_judged(
     site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,15 +88,15 @@ BROKEN = {
     "not-a-plugin": ("PLUGIN = dict()", "names a dict instead of a portagpu Plugin"),
     "newer-major-contract": (
         GOOD.format(name="other").replace("(1, 0)", "(2, 0)"),
-        "was written for contract 2.0, this portagpu has 1.5: upgrade portagpu",
+        "was written for contract 2.0, this portagpu has 1.6: upgrade portagpu",
     ),
     "newer-minor-contract": (
         GOOD.format(name="other").replace("(1, 0)", "(1, 99)"),
-        "was written for contract 1.99, this portagpu has 1.5: upgrade portagpu",
+        "was written for contract 1.99, this portagpu has 1.6: upgrade portagpu",
     ),
     "older-major-contract": (
         GOOD.format(name="other").replace("(1, 0)", "(0, 9)"),
-        "was written for contract 0.9, this portagpu has 1.5: upgrade other",
+        "was written for contract 0.9, this portagpu has 1.6: upgrade other",
     ),
     "not-a-contract": (
         GOOD.format(name="other").replace("(1, 0)", "'1.0'"),

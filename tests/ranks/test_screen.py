@@ -81,6 +81,7 @@ def test_what_is_right_is_counted(ranks: Ranks) -> None:
     assert good.extra["batches"] == 2
     assert good.extra["excluded_rate"] == pytest.approx(3 / (3 * RUNS * ONE_RUN))
     assert "none wrong" in good.reason
+    assert run.info.seed == DAY
     assert good.does_not_show
     refused = of(run, "products/refused")
     assert (refused.verdict, refused.value) == (Verdict.SKIP, None)
@@ -214,6 +215,17 @@ def test_a_device_that_dies_leaves_and_the_others_go_on(ranks: Ranks) -> None:
     assert "died" in good.reason
 
 
+def test_a_wrong_result_stands_where_the_device_dies_in_its_repetition(ranks: Ranks) -> None:
+    run = screened(ranks, "WRONG_THEN_DYING")
+    wrong = of(run, "products/column")
+    assert wrong.verdict is Verdict.FAIL
+    assert severity_of(wrong).id == "wrong"
+    assert wrong.extra["wrong"]["where"]["form"] == "one column"
+    assert wrong.extra["wrong"]["repeated"] == 0
+    assert "the operands were not run again" in wrong.reason
+    assert "died of SIGKILL" in of(run, "device").reason
+
+
 def test_a_device_that_hangs_is_named_with_its_probe(ranks: Ranks) -> None:
     run = screened(ranks, "HANGING", devices=2, silence_s=1.0)  # allowed: it sleeps for an hour
     hung = of(run, "vectors/hangs", "rank 1")
@@ -242,7 +254,7 @@ def test_without_time_for_a_batch_it_says_which_probes_did_not_run(ranks: Ranks)
     run = screened(ranks, "GOOD", batches=None, seconds=1e-9)
     for name in ("vectors/good", "products/good"):
         assert of(run, name).verdict is Verdict.INCONCLUSIVE
-        assert "the time was over" in of(run, name).reason
+        assert "the screen was over" in of(run, name).reason
 
 
 def test_ctrl_c_keeps_what_was_judged(ranks: Ranks) -> None:
@@ -289,6 +301,16 @@ def test_collectives_run_at_the_same_time_on_all_ranks(ranks: Ranks) -> None:
     assert "another rank had a wrong result" in other.reason
 
 
+def test_memory_that_one_rank_lacks_ends_the_probe_on_all(ranks: Ranks) -> None:
+    run = screened(ranks, "TOO_LARGE_TOGETHER", devices=2)
+    for device, words in (("rank 0", "another rank could not"), ("rank 1", "64 GiB")):
+        large = of(run, "collectives/large", device)
+        assert large.verdict is Verdict.INCONCLUSIVE
+        assert words in large.reason
+        assert of(run, "collectives/sum", device).verdict is Verdict.PASS
+        assert of(run, "device", device).verdict is Verdict.PASS
+
+
 def test_one_device_has_no_collectives(ranks: Ranks) -> None:
     assert of(screened(ranks, "TOGETHER"), "collectives/sum").verdict is Verdict.SKIP
 
@@ -332,13 +354,13 @@ def test_the_gate_takes_over_what_was_judged(ranks: Ranks, monkeypatch: pytest.M
     wrong = by_id["screen/products/column"]
     assert wrong.origin == ("screen", "screen")
     assert (severity_of(wrong).id, action_of(wrong)) == ("wrong", Action.ISOLATE)
-    assert (options.seconds, options.indices) == (6, [0])
+    assert (options.batches, options.threads, options.indices) == (1, 1, [0])
     assert not options.count_errors, "a later gate reads them"
 
 
 def test_a_gpu_is_screened_for_a_minute(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
     _, (options,) = gate_results(ranks, monkeypatch, shared=False)
-    assert options.seconds == 60
+    assert (options.seconds, options.batches, options.threads) == (60, None, None)
 
 
 def test_a_gate_without_time_says_so(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -332,10 +332,9 @@ JUDGED = [
     ("value", BUSY, 10, BUSY, True, "the sum is off, in:"),
     ("value", BUSY, 0, BUSY, True, "the sum is off, 1 of 11 times, in:"),
     ("value", BUSY, 3, BUSY, True, "the sum is off, 3 of 10 times, in:"),
-    ("counter", QUIET, 0, QUIET, True, "the sum is off, 1 of 11 times, in:"),
-    ("counter", BUSY, 0, QUIET, False, f"the sum is off, 1 of 11 times {WORDS}, in:"),
-    ("counter", QUIET, 0, BUSY, False, f"the sum is off, 1 of 11 times {WORDS}, in:"),
-    ("counter", BUSY, 4, BUSY, False, f"the sum is off, 4 of 10 times {WORDS}, in:"),
+    ("counter", QUIET, 6, QUIET, True, "the sum is off, 6 of 10 times, in:"),
+    ("counter", BUSY, 6, QUIET, True, "the sum is off, 6 of 10 times, in:"),
+    ("counter", BUSY, 6, BUSY, False, f"the sum is off, 6 of 10 times {WORDS}, in:"),
     ("counter", BUSY, 10, BUSY, True, "the sum is off, in:"),
     ("death", QUIET, 0, QUIET, True, "died of SIGKILL, 1 of 3 times, in:"),
     ("death", BUSY, 0, QUIET, False, f"died of SIGKILL, 1 of 3 times {WORDS}, in:"),
@@ -374,6 +373,21 @@ def test_a_busy_machine_excuses_all_but_values_and_what_always_fails(
     assert report.not_here == ""
 
 
+@pytest.mark.parametrize("seen", [0, 1, 5])
+@pytest.mark.parametrize("starved", [QUIET, BUSY])
+def test_a_counter_that_most_repetitions_find_right_is_not_a_failure(
+    monkeypatch: pytest.MonkeyPatch, seen: int, starved: Starvation
+) -> None:
+    """The resident memory of a process moves by more than tensors: its median is judged."""
+    clock = iter(range(10**6))
+    monkeypatch.setattr(engine.time, "monotonic", lambda: float(next(clock)))
+    fork = Scripted([("counter", starved), ("right", QUIET), ("value", QUIET)], (seen, starved))
+    report = search(SearchRequest(area="adding", seconds=100.0), fork)
+    assert [each.seen for each in report.failures] == [max(seen, 1)]
+    assert (report.failures[0].runs, report.unsure) == (10 if seen else 11, ())
+    assert fork.calls.count("search_rank") == 3, "the search did not go on"
+
+
 def test_what_only_was_slow_is_not_repeated_and_the_search_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -400,9 +414,9 @@ def test_a_machine_on_which_no_program_begins_in_time_is_not_judged() -> None:
     )
 
 
-@pytest.mark.parametrize("again", [10, 0])
+@pytest.mark.parametrize("again", [20, 0])
 def test_a_repeated_program_that_a_busy_machine_may_have_changed_is_not_judged(again: int) -> None:
-    fork = Scripted([], (again - again // 2, BUSY))
+    fork = Scripted([], (again * 3 // 10, BUSY))
     fork.what = "counter"
     program = [("add", {"n": 77})]
     report = search(SearchRequest(area="adding", seconds=1.0, program=program), fork)

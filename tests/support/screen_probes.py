@@ -119,6 +119,15 @@ def die_on_rank_1(result: torch.Tensor, run: int) -> None:
         die(result, run)
 
 
+def wrong_and_then_dies(result: torch.Tensor, run: int) -> None:
+    """Wrong in the first run of the process, which dies in the second."""
+    global _was_wrong
+    if _was_wrong:
+        die(result, run)
+    _was_wrong = True
+    result[:, 3] ^= 4
+
+
 def breaks(result: torch.Tensor, run: int) -> None:
     raise ValueError("no such kernel")
 
@@ -157,6 +166,12 @@ def together(name: str, fault: Callable[[torch.Tensor, int], None]) -> Probe:
     return Probe(name, "int64", lambda gpu, draws, scale: AllReduce(draws, scale, fault), _alone)
 
 
+def _no_memory_on_rank_1(gpu: Backend, draws: Draws, scale: int) -> AllReduce:
+    if rank() == 1:
+        raise MemoryError("cannot allocate 64 GiB")
+    return AllReduce(draws, scale, lambda result, run: None)
+
+
 GOOD: Final = (probe("vectors/good"), probe("products/good"))
 REFUSED: Final = probe("products/refused", refuses="the cpu backend does not compute in fp8")
 NO_MEMORY: Final = Probe("memory/large", "int64", _no_memory, lambda gpu: "")
@@ -167,6 +182,11 @@ TOGETHER: Final = (
     together("collectives/sum", lambda result, run: None),
     together("collectives/wrong", column_of_rank_1),
 )
+TOO_LARGE_TOGETHER: Final = (
+    *GOOD,
+    Probe("collectives/large", "int64", _no_memory_on_rank_1, _alone),
+    together("collectives/sum", lambda result, run: None),
+)
 SOUND: Final = (*GOOD, REFUSED)
 ON_RANK_1: Final = (*GOOD, probe("products/column", column_of_rank_1))
 EVERYWHERE: Final = (*GOOD, probe("products/column", column))
@@ -174,4 +194,5 @@ SOMETIMES: Final = (*GOOD, probe("products/sometimes", every_fourth_run))
 ONCE: Final = (*GOOD, probe("products/once", later))
 HANGING: Final = (*GOOD, probe("vectors/hangs", hang_on_rank_1))
 DYING: Final = (*GOOD, probe("vectors/dies", die_on_rank_1))
+WRONG_THEN_DYING: Final = (*GOOD, probe("products/column", wrong_and_then_dies))
 BROKEN: Final = (*GOOD, probe("products/breaks", breaks), NO_MEMORY, NOT_EXACT)

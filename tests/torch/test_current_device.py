@@ -6,7 +6,6 @@ import copy
 import importlib
 import pickle
 import threading
-from multiprocessing.reduction import ForkingPickler
 
 import pytest
 
@@ -155,14 +154,6 @@ def test_a_handle_pickles_and_copies_as_the_device_it_names(monkeypatch):
     registry._handles.clear()
     again = pickle.loads(text)  # noqa: S301 - its own text
     assert (again.name, again.index, plugin.opened) == ("fake", 1, [1, 1])
-
-
-@pytest.mark.processes(2, "another process is what is tested")
-def test_a_handle_passes_to_a_spawned_process(child):
-    # as multiprocessing's "spawn" passes it
-    given = bytes(ForkingPickler.dumps(pg.backend("cpu"))).hex()
-    read = "import pickle, sys; print(pickle.loads(bytes.fromhex(sys.argv[1])).name)"
-    assert child("-c", read, given).ok().split() == ["cpu"]
 
 
 @pytest.mark.parametrize(

@@ -72,27 +72,6 @@ def test_draws_keep_their_range_and_streams_differ() -> None:
     assert bool((draws.odd("x", (64,)) & 1).all())
 
 
-@looped("probe", HERE)
-def test_a_sound_device_passes_with_every_seed(probe, gpu) -> None:
-    if refused := probe.refuses(gpu):
-        assert "\n" not in refused
-        if probe.name == "products/int8[full]":  # CPUs without VNNI
-            assert torch.int8 in gpu.precision.saturates
-            return
-        assert refused.startswith(("the cpu backend", "torch has no product of"))
-        assert (
-            probe.name.startswith(("products/tf32", "products/float8")) or "float32]" in probe.name
-        )
-        return
-    for seed in (0, 2**63):
-        work = probe.make(gpu, Draws(seed), 1)
-        for _ in range(2):
-            result = work.run()
-            assert result.numel() == work.results
-            assert work.judge(result) is None, f"seed {seed}"
-    assert probe.make(gpu, Draws(3), 2).results >= work.results
-
-
 def changed(result: torch.Tensor, place: int, how: str) -> torch.Tensor:
     """The result with one wrong element."""
     found = result.clone()

@@ -84,3 +84,31 @@ def test_layers_in_a_list_recompute() -> None:
     pg.parallel.recompute(model)
     wrapped = [name for name, each in model.named_modules() if type(each).__name__ == "Layer"]
     assert wrapped == [f"layers.{layer}._checkpoint_wrapped_module" for layer in range(2)]
+
+
+def test_a_stage_without_the_class_is_left_as_a_whole() -> None:
+    """Its model has the class elsewhere; a class that no stage has is wrong on every rank."""
+
+    class Place:
+        """One rank of two in a pipeline."""
+
+        def __init__(self, rank: int) -> None:
+            self.rank = rank
+
+        def __getitem__(self, name: str) -> Place:
+            return self
+
+        def size(self) -> int:
+            return 2
+
+        def get_local_rank(self) -> int:
+            return self.rank
+
+    for rank in range(2):
+        model = nn.Sequential(Layer(), nn.Linear(16, 4))
+        (part,) = pg.parallel.split(model, Place(rank))
+        pg.parallel.recompute(part, Layer)
+        wrapped = any("_checkpoint_wrapped_module" in name for name, _ in part.named_modules())
+        assert wrapped == (rank == 0)
+        with pytest.raises(ValueError, match="the model has no layer of LSTM"):
+            pg.parallel.recompute(part, nn.LSTM)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -100,16 +101,42 @@ def test_a_batch_that_does_not_fit_is_halved(error: Exception) -> None:
     assert slot.batch == 1
 
 
+def test_a_wrong_result_stands_where_its_operands_are_not_made_again() -> None:
+    made: list[Any] = []
+
+    def flip(result: Any, run: int) -> None:
+        result[0, 0] ^= 1
+
+    def make(gpu: Any, draws: Any, scale: int) -> Sums:
+        if made:
+            assert made[0]() is None, "the first operands still take memory"
+            raise MemoryError("cannot allocate")
+        found = Sums(draws, scale, flip)
+        made.append(weakref.ref(found))
+        return found
+
+    one = share(Probe("memory/a", "int64", make, lambda gpu: ""))
+    one.run()
+    records = [record for _, record in one.rank.records]  # type: ignore[attr-defined]
+    # at once, and with what repetitions gave
+    assert [each["failure"]["count"] for each in records] == [1, 1]
+    assert records[-1]["failure"]["repeated"] == 0
+    assert records[-1]["results"] == 8 * 32
+    assert not one.slots, "it runs no further"
+
+
 def test_batches_grow_while_they_are_short_and_small() -> None:
     one = share(probe("products/a"), probe("memory/b"), seconds=60.0)
     ordinary, memory = one.slots
     assert one.may_grow(ordinary, 0.05, 1 << 20)
     assert not one.may_grow(ordinary, 0.15, 1 << 20), "twice that is above 0.2 s"
     assert not one.may_grow(ordinary, 0.05, (1 << 30) // 32), "a thirty-second of what is free"
-    # half of 60 s is the share of one of two probes
-    assert one.may_grow(memory, 10.0, 64 << 20)
-    assert not one.may_grow(memory, 10.0, 129 << 20), "of a CPU, 256 MiB"
+    # half of 60 s is the share of one of two probes, and 20 s the most
+    assert one.may_grow(memory, 9.0, 64 << 20)
+    assert not one.may_grow(memory, 9.0, 129 << 20), "of a CPU, 256 MiB"
     assert not one.may_grow(memory, 20.0, 1 << 20)
+    one.seconds = 28_800.0
+    assert not one.may_grow(memory, 10.0, 1 << 20), "a device that is silent for long has hung"
     counted = share(probe("products/a"))
     assert not counted.may_grow(counted.slots[0], 0.0, 1), "a number of batches is of one size"
 

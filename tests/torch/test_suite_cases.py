@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from typing import Any
 
 import pytest
-from hypothesis import Phase, given, seed, settings
 
 import portagpu
 from portagpu.base.lazy import stub_names
@@ -20,7 +18,6 @@ from portagpu.suites.conformance import AREAS, case, list_cases, refused
 from portagpu.suites.conformance.cases import matches
 from portagpu.suites.conformance.engine import SelectionError, select
 from portagpu.suites.conformance.messages import ListedCase
-from portagpu.suites.search.area import load_area
 
 
 @pytest.fixture(scope="module")
@@ -99,29 +96,6 @@ def test_every_dtype_of_the_cpu_s_table_has_its_own_cases(cases: list[ListedCase
         for function in ("support-is-a-level", "storage-holds", "arithmetic-works"):
             assert f"precision/{function}[{name}]" in ids, f"no case {function} for {name}"
     assert torch.float32 in portagpu.backend("cpu").precision.table
-
-
-def test_every_reduce_op_of_the_cpu_is_drawn_and_asked_of_one_rank(
-    cases: list[ListedCase],
-) -> None:
-    pytest.importorskip("torch")
-    gpu = portagpu.backend("cpu")
-    search = next(each for each in cases if each.id == "collectives/random-programs[n2]")
-    assert "Comm.reduce_ops" in search.covers
-    drawn: set[tuple[str, str]] = set()
-
-    @settings(max_examples=2000, database=None, deadline=None, phases=[Phase.generate])
-    @seed(0)
-    @given(load_area(search.search).programs(gpu))
-    def draw(program: Any) -> None:
-        drawn.update((name, given["op"]) for name, given in program if "op" in given)
-
-    draw()
-    ids = {each.id for each in cases}
-    for op in gpu.comm.reduce_ops:
-        for name in ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor"):
-            assert (name, op) in drawn, f"no program has {name} {op}"
-        assert f"collectives/all-reduce-alone[{op}]" in ids, f"no case for the reduce op {op}"
 
 
 def test_ids_are_unique_and_named_after_their_file(cases: list[ListedCase]) -> None:

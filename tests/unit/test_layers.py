@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,8 @@ PUBLIC = {path.stem for path in PRODUCT.glob("*.py") if not path.stem.startswith
 """The modules next to the rooms: public names of what lies in the rooms."""
 
 
-def imported(path: Path) -> set[tuple[str, ...]]:
+@cache
+def imported(path: Path) -> frozenset[tuple[str, ...]]:
     """Every module that a file names in an import, at whatever place and for whatever purpose."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
@@ -35,7 +37,7 @@ def imported(path: Path) -> set[tuple[str, ...]]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: write the whole name of what is imported"
             found |= {f"{node.module}.{each.name}" for each in node.names}
-    return {tuple(name.split(".")) for name in found}
+    return frozenset(tuple(name.split(".")) for name in found)
 
 
 def box(names: tuple[str, ...]) -> tuple[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -58,6 +59,8 @@ ALLOWED: Final = (
     Allowed("occupancy.py", r".*\"sm_90\", \"gfx942\".*", "an example in a help text"),
     Allowed("compile.py", r".*CUDA or HIP C\+\+.*", "the languages that kernels/cpp compiles"),
     Allowed("run.py", r".*CUDA or HIP C\+\+.*", "the languages that kernels/cpp compiles"),
+    Allowed("expressions.py", "CUDAGraph", "the name of torch's class, which torch has for both"),
+    Allowed("questions.py", r"gpu\|cuda\|.*", "words of programs that ask for any GPU"),
     Allowed("patterns.py", r".*\.(?:amd|nvidia)\.com", "hosts that a published bundle may name"),
     Allowed(
         "patterns.py", r".*\b(?:dev/\(|GPU\|MIG).*", "hides more, whichever vendor is installed"
@@ -103,6 +106,7 @@ def _core_files(pattern: str) -> list[Path]:
     return [file for file in sorted(CORE.rglob(pattern)) if "_matrix" not in file.parts]
 
 
+@cache
 def _found() -> list[tuple[Path, str]]:
     files = [file for file in _core_files("*.py") if not file.is_relative_to(READERS)]
     return [(file, literal) for file in files for literal in _literals(file)]

@@ -39,7 +39,6 @@ from portagpu.runs.results.run import Run
 from tests.support import fuzz_trees
 from tests.support.fuzz_trees import OUTSIDE, fuzz, own, texts
 from tests.support.host_trees import PCI, build, gfx942_node
-from tests.support.read_parts import read_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -418,8 +417,3 @@ def test_mutated_trees_are_the_same_every_time(tmp_path: Path) -> None:
     assert fuzz_trees.mutation(first, 5, 1) == fuzz_trees.mutation(first, 5, 1)
     assert fuzz_trees.mutation(first, 0, 1) == first
     assert fuzz_trees.mutation(first, 5, 1) != fuzz_trees.mutation(first, 6, 1)
-
-
-def test_one_long_line_of_a_table_is_read_in_linear_time() -> None:
-    text = "GPU  POWER  GFX_CLK\n" + "0 " + "x " * (1 << 21) + "\n"
-    assert read_all(text + "0  10 W  100 MHz\n").readings

@@ -123,15 +123,6 @@ def test_values_that_are_not_events_may_not_be_any_number(
         read(file)
 
 
-def test_text_in_wide_characters_is_read_to_its_end(tmp_path: Path) -> None:
-    file = tmp_path / "kernel_trace.csv"
-    # above what was once read of such text at a time
-    row = KERNELS.splitlines()[1] + "\n"
-    count = (9 << 20) // len(row)
-    file.write_text(KERNELS + row * count, encoding="utf-16")
-    assert read(file).count("kernel") == count + 1
-
-
 def test_what_is_missing_is_said_with_every_verb(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

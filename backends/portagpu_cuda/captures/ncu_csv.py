@@ -1,7 +1,9 @@
 """What ``ncu --csv`` prints on the pages raw and details: metrics of kernels.
 
 Source: docs.nvidia.com, Nsight Compute CLI, "Page" and "Comma Separated Values". On the page raw
-the line after the header has units. Lines of the tool and of the program may stand before it.
+the line after the header has units, and one row is one launch. On the page details one row is one
+metric of a launch, or one rule, which has no metric; the columns of rules come last, and rows of
+metrics may stop before them. Lines of the tool and of the program may stand before the header.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ def matches(head: bytes, path: Path) -> bool:
 def read(path: Path) -> Capture:
     """The metrics of all launches. Raises FormatError where there is no table."""
     problems: list[str] = []
-    source = rows(lines(path, problems), problems)
+    source = rows(_whole_lines(lines(path, problems), problems), problems)
     header = next((each for each in source if each and _is_header(each)), None)
     if header is None:
         raise FormatError(f"{path}: has no table of ncu")
@@ -84,12 +86,26 @@ def read(path: Path) -> Capture:
     )
 
 
+def _whole_lines(texts: Iterator[str], problems: list[str]) -> Iterator[str]:
+    """The lines without a last one that ends within a cell: half a value is another one."""
+    last = None
+    for text in texts:
+        if last is not None:
+            yield last
+        last = text
+    if last is not None and '"' in last and not last.endswith(("\n", '"')):
+        problems.append("the file breaks off in its last line, which is left out")
+    elif last is not None:
+        yield last
+
+
 class _Table:
     """A table of metrics, and what was read of it so far."""
 
     def __init__(self, header: Sequence[str]) -> None:
         self._at = {name: place for place, name in enumerate(header)}
-        self._width = len(header)
+        self._widths = range(self._at.get("Rule Name", len(header)), len(header) + 1)
+        """How many cells a row has."""
         self._mark: str | None = None
         self.is_long = {"Metric Name", "Metric Value"} <= self._at.keys()
         """Whether each metric has a row (page details), not a column (page raw)."""
@@ -119,7 +135,7 @@ class _Table:
         whole = [
             each
             for each in batch
-            if len(each) == self._width and whole_number(each[self._at["ID"]]) is not None
+            if len(each) in self._widths and whole_number(each[self._at["ID"]]) is not None
         ]
         self.dropped += sum(bool(each) for each in batch) - len(whole)
         if self._mark is None:

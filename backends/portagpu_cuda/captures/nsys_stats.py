@@ -2,7 +2,9 @@
 
 Source: docs.nvidia.com, Nsight Systems User Guide, "Post-Collection Analysis", statistical reports
 cuda_gpu_kern_sum, cuda_gpu_mem_time_sum, cuda_gpu_mem_size_sum, cuda_api_sum, nvtx_sum and
-cuda_gpu_trace. Units stand in the headings. Numbers are read in the notation of any locale.
+cuda_gpu_trace. Units stand in the headings. Numbers are read in the notation of any locale. One row
+is the sum of one name, of cuda_gpu_trace one event; each begins with a number. Other lines are the
+tool's progress, and no rows.
 """
 
 from __future__ import annotations
@@ -65,6 +67,7 @@ _DIRECTIONS: Final = {
     "PTOP": "PtoP",
 }
 _CALL: Final = re.compile(r"cuda[A-Z]|cu[A-Z]")
+_ROW: Final = re.compile(r'[\s"]*[-+]?[\d.,]')
 _BATCH: Final = 4096
 
 
@@ -131,6 +134,8 @@ def _reports(path: Path, problems: list[str]) -> Iterator[_Report]:
             continue
         if set(text.strip()) <= {"-", " "} and not dashes:
             dashes = True
+            continue
+        if not _ROW.match(text):
             continue
         report.rows.append(_cells(text, delimiter, len(report.header)))
         if len(report.rows) == _BATCH:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from portagpu.facts.formats import Shape, integer, pci_address, stated, within_device_limit
-from portagpu.facts.readings.model import Findings, FormatError, GpuState, Memory, Reading
+from portagpu.facts.readings.model import Event, Findings, FormatError, GpuState, Memory, Reading
 from portagpu_cuda.formats._nvidia import (
     NO_HANDLE,
     VENDOR,
@@ -232,6 +232,10 @@ def _pages(rows: list[dict[str, str]]) -> Table:
 _FULL: Final = "nvidia-smi -q"
 
 _BANNER: Final = "NVSMI LOG"
+_LICENCES: Final = tuple(
+    f"{block}/license_status"
+    for block in ("vgpu_software_licensed_product", "grid_licensed_product")
+)
 _GPU: Final = re.compile(r"GPU ((?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{1,2}:[0-9A-Fa-f]{1,2}[.:][0-7])")
 # a GPU's line and the first below it; or a block of errors alone, as people quote it
 _BLOCK: Final = re.compile(
@@ -318,11 +322,30 @@ def parse_query(text: str) -> Findings:
     return Findings(
         kind=_FULL,
         readings=(*readings, *(one for one, _ in gone)),
+        events=tuple(event for gpu in gpus if (event := _unlicensed(gpu)) is not None),
         versions=version_texts(header),
         taken=stated(header.get("timestamp")),
         problems=(*filter(None, problems), *(problem for _, problem in gone)),
         breaks_off=not complete,
         complete=complete and attached is not None,
+    )
+
+
+def _unlicensed(gpu: _Gpu) -> Event | None:
+    """The event of a virtual GPU without a licence, which the driver slows after some time."""
+    status = next((gpu.values[path] for path in _LICENCES if path in gpu.values), "")
+    if not status.lower().startswith("unlicensed"):
+        return None
+    return Event(
+        source=_FULL,
+        vendor=VENDOR,
+        code="vGPU unlicensed",
+        meaning="The virtual GPU has no licence, and the driver will slow it",
+        action="give the guest a licence: see its log of nvidia-gridd",
+        todo="monitor",
+        reference="https://docs.nvidia.com/vgpu/latest/grid-licensing-user-guide/index.html",
+        line=status,
+        pci=pci_address(gpu.address),
     )
 
 

@@ -22,11 +22,12 @@ from portagpu.facts.captures.text_tables import kept, number, whole_number
 from portagpu.facts.readings.model import FormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
 VENDOR: Final = "amd"
 _MAX_PIDS: Final = 4096
+_MAX_DOMAINS: Final = 64
 DIRECTIONS: Final = {
     "HOST_TO_DEVICE": "HtoD",
     "DEVICE_TO_HOST": "DtoH",
@@ -113,8 +114,10 @@ class Collected:
     problems: list[str] = field(default_factory=list)
     dropped: int = 0
     details: dict[str, str] = field(default_factory=dict)
-    launches: set[int | None] = field(default_factory=set)
-    """The dispatches of counters that are among the kernels already."""
+    launches: dict[tuple[Any, ...], tuple[Any, ...]] = field(default_factory=dict)
+    """Dispatches of counters that are among the kernels already -> their start and end."""
+    repeated: set[tuple[Any, ...]] = field(default_factory=set)
+    """Starts and ends at which these dispatches were measured again, for other counters."""
     known: bool = False
     """Whether anything of the format was there."""
 
@@ -140,6 +143,35 @@ class Collected:
         new = set(columns.get("pid", ())) - {None} - self.pids
         self.pids.update(itertools.islice(new, max(0, _MAX_PIDS - len(self.pids))))
 
+    def first_rows(
+        self, dispatches: Iterable[tuple[Any, ...]], times: Iterable[tuple[Any, ...]]
+    ) -> list[bool]:
+        """Whether a row is the first of its dispatch, in tables that have a row for each counter.
+
+        A dispatch that has another start or end later was measured again: that is another pass.
+
+        :param dispatches: what identifies the dispatch of each row: process, device, number, name.
+        :param times: the start and end of each row.
+        """
+        found = []
+        for dispatch, at in zip(dispatches, times, strict=True):
+            first = self.launches.get(dispatch)
+            found.append(first is None)
+            if first is None:
+                self.launches[dispatch] = at
+            elif first != at:
+                self.repeated.add((dispatch, at))
+        return found
+
+    def add_domain(self, name: str, calls: str, total_ns: str) -> None:
+        """Keep the sum of a whole domain, which is none of its kernels or calls."""
+        count, total = whole_number(calls), whole_number(total_ns)
+        if count is None or total is None or len(self.details) > _MAX_DOMAINS:
+            self.dropped += 1
+            return
+        self.details[f"all of {name}"] = f"{count:,} calls, {total:,} ns"
+        self.known = True
+
     def add_total(self, kind: Kind | None, name: str, values: Mapping[str, Any]) -> None:
         """Add one line of a table of totals, of what its name says where there is no ``kind``.
 
@@ -163,6 +195,12 @@ class Collected:
             self.problems.append(
                 "rows without a time, with a negative duration or that cannot be read: "
                 f"{self.dropped:,} are left out"
+            )
+        if self.repeated:
+            self.details["measured again"] = f"{len(self.repeated):,}"
+            self.problems.append(
+                f"{len(self.repeated):,} dispatches were measured again for other counters: the "
+                "times are those of the first pass"
             )
         empty: dict[str, list[int]] = {"start_ns": [], "end_ns": []}
         for rows in self.rows.values():

@@ -3,7 +3,9 @@
 Source: recordings in tests/recordings, and ROCm/rocm-systems, projects/rocprofiler. rocprof writes
 results.csv, results.stats.csv, results.hip_stats.csv, results.copy_stats.csv, and results.json in
 the form of Chrome's traces, with exact times in ``args``. rocprof-compute keeps the counters in
-pmc_perf.csv and timestamps.csv. Grids are in work-items, of all dimensions together.
+pmc_perf.csv and timestamps.csv. Grids are in work-items, of all dimensions together. One row is one
+launch; with the columns Counter_Name and Counter_Value, as newer ones of rocprof-compute have, one
+row is one counter of a launch.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ _NAMES: Final = {
     "end": ("EndNs", "End_Timestamp"),
 }
 _NO_COUNTERS: Final = re.compile(
-    r"(?:Correlation_ID|Wave_Size|wave_size|sig|obj|queue-index|DispatchNs|CompleteNs|DurationNs"
+    r"(?:Correlation_I[Dd]|Kernel_ID|Wave_Size|wave_size|sig|obj|queue-index|DispatchNs|CompleteNs|DurationNs"
     r"|XCC_Index)(?:_\d+)?"
 )
 _TOTALS: Final = ["Name", "Calls", "TotalDurationNs", "AverageNs", "Percentage"]
@@ -129,53 +131,77 @@ def _read_launches(names: Sequence[str], body: Iterator[list[str]], found: Colle
         for what, spellings in _NAMES.items()
     }
     own = {name for spellings in _NAMES.values() for name in spellings}
+    own |= {"GUID", "Counter_Name", "Counter_Value"}
     counters = {
         name: place
         for name, place in list(at.items())[::-1][:_MAX_COUNTERS]
         if name not in own and name and not _NO_COUNTERS.fullmatch(name)
     }
+    named, valued = at.get("Counter_Name"), at.get("Counter_Value")
+    is_long = named is not None and valued is not None
     timed = places["start"] is not None and places["end"] is not None
     found.known = True
     if timed:
         found.add("kernel", {"start_ns": [], "end_ns": []})
     for batch in batches(body):
         batch = [row for row in batch if row]
-
-        def wholes(what: str, batch: list[list[str]] = batch) -> list[int | None]:
-            return [whole_number(each) if each else None for each in column(batch, places[what])]
-
-        kernels, devices = column(batch, places["name"]), wholes("device")
-        for row, launch, name, device in zip(
-            batch, wholes("launch"), kernels, devices, strict=True
-        ):
+        kernels, launches = column(batch, places["name"]), _wholes(batch, places["launch"])
+        devices = _wholes(batch, places["device"])
+        for row, launch, name, device in zip(batch, launches, kernels, devices, strict=True):
             stated = _stated(row, counters)
+            if named is not None and valued is not None:
+                stated = _stated(row, {row[named]: valued}) if len(row) > named else {}
+                found.dropped += not stated
             if size := len(stated):
                 whose = {"launch": [launch] * size, "name": [name] * size}
                 values = {"metric": list(stated), "value": list(stated.values())}
                 found.metrics.add({**whose, "device": [device] * size, **values})
-        if not timed:
-            continue
-        starts, ends, good = times(batch, places["start"] or 0, places["end"] or 0)
-        blocks_x = wholes("block")
-        arch, accumulated = wholes("arch"), wholes("accumulated")
-        columns: dict[str, Sequence[Any]] = {
-            "start_ns": starts,
-            "end_ns": ends,
-            "name": [each.removesuffix(" [clone .kd]").removesuffix(" (.kd)") for each in kernels],
-            "pid": wholes("pid"),
-            "tid": wholes("tid"),
-            "device": devices,
-            "queue": wholes("queue"),
-            "grid_x": [blocks(*each) for each in zip(wholes("grid"), blocks_x, strict=True)],
-            "block_x": blocks_x,
-            "registers": [
-                None if a is None else a + (b or 0) for a, b in zip(arch, accumulated, strict=True)
-            ],
-            "scalar_registers": wholes("scalar"),
-            "shared_bytes": wholes("shared"),
-            "scratch_bytes": wholes("scratch"),
-        }
-        found.add_good("kernel", columns, good)
+        if timed and is_long:
+            of = [at.get("GUID"), *(places[each] for each in ("pid", "device", "launch", "name"))]
+            spans = [places["start"], places["end"]]
+            fresh = found.first_rows(_cells(batch, of), _cells(batch, spans))
+            batch = [row for row, is_new in zip(batch, fresh, strict=True) if is_new]
+        if timed and batch:
+            _add_kernels(batch, places, found)
+
+
+def _wholes(batch: list[list[str]], place: int | None) -> list[int | None]:
+    return [whole_number(each) if each else None for each in column(batch, place)]
+
+
+def _cells(batch: list[list[str]], places: Sequence[int | None]) -> list[tuple[str, ...]]:
+    """Those cells of each row."""
+    return list(zip(*(column(batch, place) for place in places), strict=True))
+
+
+def _add_kernels(
+    batch: list[list[str]], places: Mapping[str, int | None], found: Collected
+) -> None:
+    def wholes(what: str) -> list[int | None]:
+        return _wholes(batch, places[what])
+
+    starts, ends, good = times(batch, places["start"] or 0, places["end"] or 0)
+    blocks_x = wholes("block")
+    names = column(batch, places["name"])
+    arch, accumulated = wholes("arch"), wholes("accumulated")
+    columns: dict[str, Sequence[Any]] = {
+        "start_ns": starts,
+        "end_ns": ends,
+        "name": [each.removesuffix(" [clone .kd]").removesuffix(" (.kd)") for each in names],
+        "pid": wholes("pid"),
+        "tid": wholes("tid"),
+        "device": wholes("device"),
+        "queue": wholes("queue"),
+        "grid_x": [blocks(*each) for each in zip(wholes("grid"), blocks_x, strict=True)],
+        "block_x": blocks_x,
+        "registers": [
+            None if a is None else a + (b or 0) for a, b in zip(arch, accumulated, strict=True)
+        ],
+        "scalar_registers": wholes("scalar"),
+        "shared_bytes": wholes("shared"),
+        "scratch_bytes": wholes("scratch"),
+    }
+    found.add_good("kernel", columns, good)
 
 
 def _stated(row: Sequence[str], counters: Mapping[str, int]) -> dict[str, float]:

@@ -63,6 +63,11 @@ _STATISTICS: Final[dict[str, Kind]] = {
     "marker_api_stats": "range",
     "rccl_api_stats": "collective",
 }
+_DOMAIN: Final = re.compile(
+    r"(?:KERNEL_DISPATCH|MEMORY_(?:COPY|ALLOCATION)|SCRATCH_MEMORY|PAGE_MIGRATION"
+    r"|(?:HIP|HSA|MARKER|RCCL|OMPT|ROCDECODE|ROCJPEG)(?:_[A-Z_]{2,20})?)"
+)
+"""A line of domain_stats.csv: the sum of all of a domain."""
 
 
 def _what(header: Sequence[str]) -> str | None:
@@ -257,10 +262,9 @@ def _counters(
         found.metrics.add({name: kept(each, good) for name, each in metric.items()})
     if "Start_Timestamp" not in at or "End_Timestamp" not in at:
         return
-    fresh = []
-    for launch in launches:
-        fresh.append(launch not in found.launches)
-        found.launches.add(launch)
+    starts, ends = _of(batch, at, "Start_Timestamp"), _of(batch, at, "End_Timestamp")
+    whose = zip(_of(batch, at, "Process_Id"), devices, launches, names, strict=True)
+    fresh = found.first_rows(whose, zip(starts, ends, strict=True))
     once = [row for row, is_new in zip(batch, fresh, strict=True) if is_new]
     if once:
         columns, fine = _dispatches(at, once, numbers)
@@ -338,6 +342,9 @@ def _read_totals(
     for row in body:
         if len(row) < len(at):
             found.dropped += 1
+            continue
+        if stated is None and _DOMAIN.fullmatch(row[at["Name"]]):
+            found.add_domain(row[at["Name"]], row[at["Calls"]], row[at["TotalDurationNs"]])
             continue
         cells = {
             name: row[at[heading]]

@@ -2,7 +2,8 @@
 
 An agent's own lines are two blanks deep and begin with its name (``rocminfo.cc``); pools and ISAs
 stand deeper. The tool prints no PCI domain, so an address is given only where all agents' differ,
-with the domain 0 of machines with one; what it prints under "Node" is the KFD's node.
+with the domain 0 of machines with one; what it prints under "Node" is the KFD's node. In lines that
+grep took out of the list, an agent that is named after an architecture is a GPU.
 """
 
 from __future__ import annotations
@@ -39,7 +40,15 @@ _NO_GPU: Final = "rocminfo: no agent is a GPU"
 """What the tool does not print, and its list shows."""
 _END: Final = "*** Done ***"
 
+_GREPPED: Final = re.compile(r"Name: +(gfx[0-9a-f]{3,5})\s*$", re.MULTILINE)
+_GREPPED_LINE: Final = r"(?:Marketing |Vendor )?Name: +\S"
 SHAPES: Final = (
+    Shape(
+        r"Name: +(?:gfx[0-9a-f]{3,5}|amdgcn-amd-amdhsa--gfx\S{3,40})\s*\n",
+        re.compile(rf"\s*{_GREPPED_LINE}"),
+        weak=True,
+        last=re.compile(rf".*{_GREPPED_LINE}.*"),
+    ),
     Shape(
         r"ROCk module |HSA System Attributes",
         re.compile(
@@ -60,12 +69,14 @@ class _Agent:
 def matches(text: str) -> bool:
     """Whether one of the headings stands in the first lines of ``text``."""
     head = text[:_HEAD]
-    return "HSA System Attributes" in head or "HSA Agents" in head
+    return "HSA System Attributes" in head or "HSA Agents" in head or bool(_GREPPED.search(head))
 
 
 def parse(text: str) -> Findings:
     """What the agents say; raises FormatError where there is none."""
     lines = without_colours(text).splitlines()
+    if not any(title in text for title in ("HSA System Attributes", "HSA Agents", _END)):
+        return _grepped(lines)
     agents, versions = _agents(lines)
     if not agents:
         raise FormatError("this text has no agent of rocminfo")
@@ -90,6 +101,31 @@ def parse(text: str) -> Findings:
         versions=versions,
         problems=tuple(problems),
         breaks_off=broken,
+        complete=False,
+    )
+
+
+def _grepped(lines: list[str]) -> Findings:
+    """The GPUs of lines with names alone."""
+    gpus: list[_Agent] = []
+    is_gpu = False
+    for line in map(str.strip, lines):
+        if (name := _GREPPED.match(line)) is not None:
+            gpus.append(_Agent({"Name": name.group(1)}))
+            is_gpu = True
+        elif line.startswith("Name:"):
+            is_gpu = is_gpu and "amdgcn" in line
+        elif line.startswith("Marketing Name:") and is_gpu:
+            gpus[-1].values.setdefault("Marketing Name", line.partition(":")[2].strip())
+    if not gpus:
+        raise FormatError("this text has no agent of rocminfo")
+    return Findings(
+        kind=KIND,
+        readings=within_device_limit(
+            (_reading(index, agent, False) for index, agent in enumerate(gpus)), KIND
+        ),
+        problems=("lines were taken out of the list: more of it says more",),
+        breaks_off=True,
         complete=False,
     )
 

@@ -164,13 +164,10 @@ def left_out_gates(
 
 def with_load_duration(gate: Gate, seconds: float) -> Gate:
     """The gate with its load, if any, lasting that long; its time limit grows as needed."""
-    amounts = {
-        effort: dict(has)
-        | (
-            {"seconds": seconds, "limit_s": has["limit_s"] + max(0.0, seconds - has["seconds"])}
-            if "seconds" in has
-            else {}
-        )
-        for effort, has in gate.amounts.items()
-    }
+    amounts = {}
+    for effort, has in gate.amounts.items():
+        changed = dict.fromkeys(has.keys() & {"seconds", "shared_seconds"}, seconds)
+        if changed:
+            changed["limit_s"] = has["limit_s"] + max(0.0, seconds - has["seconds"])
+        amounts[effort] = {**has, **changed}
     return replace(gate, amounts=amounts)

@@ -2,9 +2,10 @@
 
 Its watchdog's timeouts, the calls that its wrapper of process groups compares
 (``TORCH_DISTRIBUTED_DEBUG=DETAIL``), the ranks that a monitored barrier misses, and which rank a
-launcher saw end first. Sources: ``torch/csrc/distributed/c10d`` ``ProcessGroupNCCL.cpp``,
-``ProcessGroupWrapper.cpp`` and ``ProcessGroupGloo.cpp`` of torch 1.9 to 2.13, and
-``torch/distributed/elastic/multiprocessing/errors/__init__.py``.
+launcher saw end first, in its summary or in its records of events. Sources:
+``torch/csrc/distributed/c10d`` ``ProcessGroupNCCL.cpp``, ``ProcessGroupWrapper.cpp`` and
+``ProcessGroupGloo.cpp`` of torch 1.9 to 2.13, and ``torch/distributed/elastic``
+``multiprocessing/errors/__init__.py`` and ``events/api.py``.
 """
 
 from __future__ import annotations
@@ -73,7 +74,14 @@ _STEP: Final = re.compile(
     r"srun: error: (?P<host>[\w.-]{1,100}): tasks? (?P<rank>\d{1,7})[\d,\[\]-]{0,60}: "
     r"(?P<how>Killed|Exited with exit code \d{1,3}|[A-Z][\w ()]{1,40})"
 )
+_STATE: Final = re.compile(
+    r'"torchelastic\.worker\.status\.(?P<state>[A-Z]{2,20})", "source": "(?P<source>WORKER|AGENT)"'
+    r'.{0,200}?"global_rank": (?P<rank>\d{1,7}|null)'
+    r'(?:.{0,300}?"hostname": "(?P<host>[\w.-]{1,100})")?'
+)
+_RAW_ERROR: Final = re.compile(r'\\"message\\": \\"(?P<message>(?:[^\\]|\\\\(?!")){1,400})')
 MARKS: Final = (
+    "torchelastic.worker.status",
     "work", "Watchdog", "Detected mismatch", "monitoredBarrier", "Root Cause", "failed (exitcode",
     " noticed that process", "MPI_A", "srun: error", "is running collective",
 )  # fmt: skip
@@ -209,8 +217,28 @@ def _called(call: dict[str, str]) -> str:
     return f"{call.get('OpType', 'a collective')}{shape}{dtype}{number}"
 
 
+def _read_state(line: str, diagnosis: Diagnosis) -> bool:
+    """Add a rank of which torchelastic's record of events says that it failed."""
+    found = _STATE.search(line)
+    if found is None:
+        return False
+    failed = found["state"] == "FAILED" and found["source"] == "WORKER" and found["rank"] != "null"
+    if failed and not diagnosis.first_is_known and len(diagnosis.ended) < _MAX_KEPT:
+        said = _RAW_ERROR.search(line)
+        message = "" if said is None or said["message"] == "<NONE>" else f": {said['message']}"
+        on = f" on {found['host']}" if found["host"] else ""
+        evidence = excerpt(f"torchrun saw rank {found['rank']}{on} fail{message}", 400)
+        device = f"rank {found['rank']}"
+        diagnosis.ended.setdefault(
+            evidence, Finding(id="rank-ended", evidence=evidence, device=device)
+        )
+    return True
+
+
 def _read_ended(lines: Sequence[str], at: int, diagnosis: Diagnosis) -> bool:
     line = lines[at]
+    if "torchelastic.worker.status" in line:
+        return _read_state(line, diagnosis)
     if "Root Cause (first" in line:
         if found := _FIRST_FAILED.search(_joined(lines, at)):
             rank, local = int(found["rank"]), found["local"]

@@ -21,7 +21,7 @@ from portagpu.checks.recordings.archives import UnpackedArchive, file_head, gunz
 from portagpu.devices.contract import Status
 from portagpu.facts.formats.cleaning import decode_text
 from portagpu.facts.formats.host import kernel_log
-from portagpu.facts.formats.reader import read_text
+from portagpu.facts.formats.reader import UNREAD, read_text
 from portagpu.facts.host.tree import Kind, RootedFolder, Tree, resolve_link
 from portagpu.facts.readings.document import from_document
 from portagpu.facts.readings.model import Findings, FormatError
@@ -190,10 +190,12 @@ def _open_recording(
 
 
 def _says_something(found: Findings) -> bool:
-    # a log without any error is a reading too; one that nobody might read is judged as unread
+    # a text without any error is a reading too; a log that nobody might read is judged as unread
+    whole = not found.problems and found.kind not in (UNREAD, "files")
     logs = (kernel_log.KIND, kernel_log.UNREAD)
-    return bool(
-        found.readings or found.links or found.events or found.versions or found.kind in logs
+    return (
+        bool(found.readings or found.links or found.events or found.versions or found.kind in logs)
+        or whole
     )
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from portagpu.base.errors import Unsupported
@@ -27,10 +28,11 @@ from portagpu.devices.collectives.cost import KnownError as KnownError
 from portagpu.devices.collectives.cost import Prediction as Prediction
 from portagpu.devices.collectives.cost import Question as Question
 from portagpu.devices.collectives.cost import Shots as Shots
+from portagpu.devices.collectives.error_interval import Interval, interval_of
 from portagpu.facts.nccl_tests.model import bus_factor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     import torch
     import torch.distributed as dist
@@ -67,7 +69,9 @@ class Choice:
     """The answer: ``best`` is the fastest candidate.
 
     ``alternatives`` are the others, in order; a measured time has none. ``shots`` is None where it
-    does not apply. ``own_answer`` says whether the library itself was asked. ``remarks`` are
+    does not apply. ``known_error`` is of the tables that the model was compared with, in this range
+    or the nearest to it, and ``interval`` is the time that their errors allow; a measured time has
+    neither. ``own_answer`` says whether the library itself was asked. ``remarks`` are
     sentences about how far to trust it.
     """
 
@@ -78,6 +82,7 @@ class Choice:
     inputs: tuple[Input, ...] = ()
     shots: Shots | None = None
     known_error: KnownError | None = None
+    interval: Interval | None = None
     own_answer: str = "not available: it needs a process group on the library's devices"
     remarks: tuple[str, ...] = ()
 
@@ -106,17 +111,16 @@ def choose(
         )
     predicted: Prediction | None = None
     remarks: tuple[str, ...] = ()
-    error = None
+    error, interval = None, None
     if model is not None and (fit is None or question.hardware is not None):
         predicted = model.predict(question)
-        error = _known_error(question, model)
     ranked = sorted(predicted.candidates, key=lambda each: each.time_us) if predicted else []
     if fit is not None:
         algorithm = (ranked[0].algorithm, ranked[0].protocol) if ranked else ("", "")
         best = candidate(question, *algorithm, fit.time_us(question.size_bytes))
         basis = Basis(BasisKind.MEASURED, str(fit))
         # the model's own errors say nothing of a measured time
-        error, remarks = None, fit.remarks(question.size_bytes)
+        remarks = fit.remarks(question.size_bytes)
         if ranked:
             assert model is not None  # noqa: S101 - a prediction comes from a model
             remarks += (f"algorithm and protocol: {_basis(model, library_version)}",)
@@ -131,7 +135,12 @@ def choose(
                 f"{question.ranks} ranks with {', '.join(question.algorithms) or 'these inputs'}"
             )
         best, basis = ranked[0], _basis(model, library_version)
-        remarks = _remarks(question, model, error, predicted)
+        errors = model.known_errors()
+        error = _known_error(question, errors)
+        architectures = {each.target: _architecture(each.target) for each in errors}
+        interval, nearest = interval_of(question, best.time_us, errors, architectures)
+        remarks = _remarks(question, model, error, interval, predicted)
+        error = error or (nearest if interval.compared else None)
     return Choice(
         question=question,
         best=best,
@@ -140,6 +149,7 @@ def choose(
         inputs=predicted.inputs if predicted else (),
         shots=predicted.shots if predicted else None,
         known_error=error,
+        interval=interval,
         remarks=remarks,
     )
 
@@ -229,15 +239,26 @@ def _minor(version: str) -> tuple[str, ...]:
     return tuple(version.split(".")[:2])
 
 
-def _known_error(question: Question, model: CostModel) -> KnownError | None:
+def _known_error(question: Question, errors: Iterable[KnownError]) -> KnownError | None:
     assert question.hardware is not None  # noqa: S101 - the model has answered
     nodes = min(question.nodes, 3)
     wanted = question.hardware.target, question.operation, nodes
-    for each in model.known_errors():
+    for each in errors:
         inside = each.low_bytes < question.size_bytes <= (each.high_bytes or math.inf)
         if inside and (each.target, each.operation, each.nodes) == wanted:
             return each
     return None
+
+
+@cache
+def _architecture(target: str) -> str:
+    """The architecture of a target's GPU; "" for a target that is not known here."""
+    from portagpu.facts.targets import load_target
+
+    try:
+        return load_target(target).arch.name
+    except (LookupError, ValueError, OSError):
+        return ""
 
 
 def network_floor_us(question: Question) -> float | None:
@@ -275,9 +296,13 @@ def _doubts(question: Question, model: CostModel, predicted: Prediction) -> tupl
 
 
 def _remarks(
-    question: Question, model: CostModel, error: KnownError | None, predicted: Prediction
+    question: Question,
+    model: CostModel,
+    error: KnownError | None,
+    interval: Interval,
+    predicted: Prediction,
 ) -> tuple[str, ...]:
-    found = _doubts(question, model, predicted)
+    found = (f"expected: {interval}", *_doubts(question, model, predicted))
     if error is not None:
         return (str(error), *found)
     assert question.hardware is not None  # noqa: S101 - the model has answered

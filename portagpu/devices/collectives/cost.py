@@ -196,8 +196,9 @@ class KnownError:
 
     ``low_bytes`` is outside and ``high_bytes`` (None: no end) inside the range. ``nodes`` is 1, 2,
     or 3 for more. ``factor_p50`` and ``factor_p95`` are of ``max(predicted / measured, measured /
-    predicted)`` over ``points`` sizes; ``ratio_p50`` is the median of ``predicted / measured``
-    time. ``sources`` are addresses of the tables.
+    predicted)`` over ``points`` sizes; ``ratio_p50``, ``ratio_low`` and ``ratio_high`` are the
+    median, the smallest and the largest ``predicted / measured`` time (a model of contract 1.4 and
+    older lacks the last two). ``sources`` are addresses of the tables.
     """
 
     target: str
@@ -210,6 +211,8 @@ class KnownError:
     factor_p50: float
     factor_p95: float
     sources: tuple[str, ...]
+    ratio_low: float | None = None
+    ratio_high: float | None = None
 
     @property
     def wrong(self) -> bool:

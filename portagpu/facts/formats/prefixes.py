@@ -133,5 +133,8 @@ def text_of_json(line: str) -> str:
         return line
     if not isinstance(document, dict):
         return line
+    if isinstance(inner := document.get("message"), dict):
+        # torch's file of an error: {"message": {"message": ..., "extraInfo": ...}}
+        document = inner
     text = next((t for k in _JSON_TEXTS if isinstance(t := document.get(k), str)), None)
     return line if text is None else text.rstrip("\n").replace("\n", " ")

@@ -63,8 +63,8 @@ def read_text(text: str) -> tuple[Findings, ...]:
     broken: list[str] = []
     unread: list[tuple[int, str]] = []
     for stream in clean_streams(text, partial(is_known, shapes=shapes)):
-        parts, lines = divide_text(stream, shapes)
-        if parts:
+        parts, lines, is_report = divide_text(stream, shapes)
+        if parts and not is_report:
             unread += lines
         whole = [TextPart(None, 0, lines=stream.split("\n"))]
         for part, reader in _with_readers(parts or whole, broken):

@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 _TOOLS: Final = (
     r"(?:sudo |watch |time |srun |timeout |docker |podman |kubectl |cat |/\S{1,60}/)?"
     r"(?:nvidia-|rocm|amd|lspci|dmesg|journalctl|lstopo|cat |grep |sudo |srun |docker |kubectl |"
+    r"ibstat|ras-mc-ctl|mcelog|ethtool |dcgmi|curl |"
     r"watch |ssh |head |tail |echo |uname|lsmod|modinfo|lscpu|free|numactl|python|exit|ls\b|cd )"
 )
 _BARE_COMMAND: Final = (
     r"(?:sudo )?(?:/?(?:[\w.-]{1,40}/){1,8})?"
-    r"(?:nvidia-[a-z]{2,12}|rocm[a-z-]{0,10}|amd-?smi|lspci|dmesg|ibstat|dcgmi)(?:\.exe)?"
+    r"(?:nvidia-[a-z]{2,12}|rocm[a-z-]{0,10}|amd-?smi|lspci|dmesg|ibstat(?:us)?|dcgmi|ras-mc-ctl"
+    r"|mcelog|ethtool|rocminfo)(?:\.exe)?"
     r"(?: +-{1,2}[\w=,.:*-]{1,60}| +[a-z]{1,20}(?![\w:])| +\d{1,4}(?![\w:.]))*(?: *\|.{0,200})?"
 )
 """A command without a prompt, as it is left above its output."""
@@ -46,6 +48,9 @@ _FENCE: Final = re.compile(
     re.IGNORECASE,
 )
 _FRAME: Final = re.compile(r"#{10,}\s*")
+_RULE: Final = re.compile(r"_{20,}")
+_REPORT_RULES: Final = 5
+"""Rules between the sections of a text that is a report of a whole machine."""
 _COMMAND: Final = re.compile(r"# \$ (.{1,60})")
 _LEFT_OUT: Final = re.compile(
     r"(?:\.{3}|…).{0,60}|-{2,} ?(?:More|8<|>8|snip|cut).{0,40}"
@@ -105,6 +110,8 @@ class DividedText(NamedTuple):
     parts: list[TextPart]
     unread: list[tuple[int, str]]
     """Lines that belong to no part, each with its number from 0."""
+    is_report: bool = False
+    """A collector of whole machines wrote it, with sections that nobody has to read."""
 
 
 class Shapes:
@@ -169,6 +176,7 @@ class _Divider:
         self.logged = -1
         self.cut = False
         self.at_prompt = False
+        self.rules = 0
 
     def run(self) -> DividedText:
         for at in range(len(self.lines)):
@@ -178,7 +186,7 @@ class _Divider:
         # after a prompt nothing was cut
         if self.parts and self.lines[-1] and not self.at_prompt:
             (self.current or self.parts[-1]).tail = self.lines[-1]
-        return DividedText(self.parts, self.unread)
+        return DividedText(self.parts, self.unread, self.rules >= _REPORT_RULES)
 
     def _line(self, at: int) -> None:
         line = self.lines[at]
@@ -224,6 +232,10 @@ class _Divider:
                 return True
             # a frame that is not closed is not a banner
             self.banner = None
+        if bare[0] == "_" and _RULE.fullmatch(bare):
+            self.rules += 1
+            self._close("")
+            return True
         if _FENCE.fullmatch(bare) and (self.document is None or bare[0] != "<"):
             self._close("")
             return True

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from portagpu.runs.results.run import Result
 
 _RAN: Final = frozenset({Verdict.PASS, Verdict.UNVERIFIED}) | FAILING
-_SUITES: Final = ("conformance", "performance", "bringup")
+_SUITES: Final = ("conformance", "performance", "screen", "bringup")
 _MARKUP: Final = re.compile(r"[\\`*_\[\]<>|~&@:$]|(?<=www)\.")
 
 
@@ -111,7 +111,7 @@ def table(folder: Path) -> str:
         return "No result of real hardware is committed yet."
     bundles.sort(key=lambda entry: instant(entry[1]["result"]["run"]["started"]), reverse=True)
     bundles.sort(key=lambda entry: str(entry[1]["result"]["run"]["target"]))
-    ran = ("conformance", "performance", "bring-up")
+    ran = ("conformance", "performance", "screen", "bring-up")
     head = ["target", "devices", "software", *ran, "loaded", "result"]
     rows = [head, ["---"] * len(head), *(_row(name, bundle) for name, bundle in bundles)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)

@@ -116,13 +116,13 @@ def stated_names(suite: str, area: str) -> frozenset[str]:
         return frozenset(name for name in _cases() if name.partition("/")[0] == area)
     if suite == MEASURES:
         return frozenset(name for name in measures.metrics() if name.partition("/")[0] == area)
-    return frozenset()
+    return _screened() if suite == area == SCREEN else frozenset()
 
 
 def stated_areas(suite: str) -> frozenset[str]:
     """The areas of a suite of which ``stated_names`` knows what is in them."""
     names = _cases() if suite == SUITE else measures.metrics() if suite == MEASURES else ()
-    return frozenset(name.partition("/")[0] for name in names)
+    return frozenset([SCREEN] if suite == SCREEN else (name.partition("/")[0] for name in names))
 
 
 def stated_name(suite: str, identifier: str) -> str:

@@ -26,7 +26,12 @@ _VERB: Final = re.compile(r"[a-z]+")
 def run_start(info: RunInfo) -> dict[str, Any]:
     """``testRunStart``, with the devices that are described so far."""
     verb = info.command[1] if len(info.command) > 1 else ""
-    parameters = {"target": info.target, "backend": info.backend, "strict": info.strict}
+    parameters = {
+        "target": info.target,
+        "backend": info.backend,
+        "strict": info.strict,
+        "seed": info.seed,
+    }
     return {
         "name": f"portagpu-{verb}" if _VERB.fullmatch(verb) else "portagpu",
         "version": info.versions.get("portagpu") or "unknown",

@@ -16,6 +16,7 @@ measurement series.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -111,8 +112,10 @@ class _Step:
     elements: int = 0
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
+def _steady_clock() -> Callable[[], datetime]:
+    """The time in UTC, which does not go back where the machine's clock is set back."""
+    began, began_s = datetime.now(UTC), time.monotonic()
+    return lambda: began + timedelta(seconds=time.monotonic() - began_s)
 
 
 class Stream:
@@ -122,12 +125,15 @@ class Stream:
     recording describes them. A failure does not wait.
 
     :param write: gets each line, with its end; what it raises ends the call.
-    :param now: the time of the next line, in UTC.
+    :param now: the time of the next line, in UTC; by default the machine's when the stream is
+        made, and what has passed since.
     """
 
-    def __init__(self, write: Callable[[str], object], now: Callable[[], datetime] = _now) -> None:
+    def __init__(
+        self, write: Callable[[str], object], now: Callable[[], datetime] | None = None
+    ) -> None:
         self._write = write
-        self._now = now
+        self._now = now or _steady_clock()
         self._lines = 0
         self._ids = 0
         self._started = False
@@ -345,5 +351,5 @@ def _key(result: Result) -> tuple[str, str, str | None]:
     return result.suite, result.id, result.device
 
 
-def _instant(time: datetime) -> str:
-    return f"{time:%Y-%m-%dT%H:%M:%S.%f}Z"
+def _instant(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%dT%H:%M:%S.%f}Z"

@@ -77,7 +77,7 @@ def _read_recorded(path: Path) -> dict[str, Recorded]:
 
 
 SCHEMA: Final = "portagpu.matrix/1"
-SUITES: Final = ("bringup", "conformance", "performance", "compile")
+SUITES: Final = ("bringup", "conformance", "performance", "screen", "compile")
 """The suites with a column, in its order."""
 NOTHING_RAN: Final = "-"
 _STRENGTH: Final = tuple(Evidence).index

@@ -22,7 +22,7 @@ from portagpu.facts.vendors import vendors
 from portagpu.runs.results.advice import check_of, gravest_first
 from portagpu.runs.results.plain import json_text, plain
 from portagpu.runs.results.result import Result
-from portagpu.runs.results.schema import RUN_RULES, SCHEMA, check_form, check_run
+from portagpu.runs.results.schema import RUN_ABSENT, RUN_RULES, SCHEMA, check_form, check_run
 from portagpu.runs.results.verdicts import (
     FAILING,
     INTERRUPTED_EXIT_CODE,
@@ -66,7 +66,8 @@ class RunInfo:
     because the verdict depends on them. ``replay`` has an object with "name", "sha256" and "source"
     for each recording that was judged instead of a machine. ``switches`` has the variables of the
     environment under which a device or torch does not work as it does otherwise, with their values.
-    ``error`` is what ended the run: its "message" and the command's "exit_code".
+    ``error`` is what ended the run: its "message" and the command's "exit_code". ``seed`` is the
+    number that all operands of a screen are made from.
     """
 
     id: str
@@ -84,6 +85,7 @@ class RunInfo:
     replay: Sequence[Mapping[str, str | None]] = ()
     switches: Mapping[str, str] = field(default_factory=dict)
     error: Mapping[str, Any] | None = None
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         given = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -94,8 +96,9 @@ class RunInfo:
     def to_json(self) -> dict[str, Any]:
         """The object ``run`` of the schema."""
         document = {key: getattr(self, key) for key in RUN_RULES}
-        if self.error is None:
-            del document["error"]
+        for key in RUN_ABSENT:
+            if document[key] is None:
+                del document[key]
         lists = {key: list(document[key]) for key in ("command", "devices", "replay")}
         return {**document, **lists}
 

@@ -209,9 +209,12 @@ RUN_RULES: Final[Mapping[str, Rule]] = {
     "switches": values_of(text),
     "replay": each(object_of({"name": name, "sha256": or_null(name), "source": or_null(name)})),
     "error": or_null(object_of({"exit_code": positive, "message": text})),
+    "seed": or_null(count),
 }
-RUN_OPTIONAL: Final = frozenset({"replay", "switches", "error"})
-"""Keys of a run that older documents lack; "error" is only in a run that an error ended."""
+RUN_ABSENT: Final = ("error", "seed")
+"""Keys that only some runs have: one that an error ended, one whose operands a seed makes."""
+RUN_OPTIONAL: Final = frozenset({"replay", "switches", *RUN_ABSENT})
+"""These, and the keys that older documents lack."""
 
 RESULT_RULES: Final[Mapping[str, Rule]] = {
     "id": name,

@@ -14,7 +14,7 @@ from portagpu.runs.results.wording import exactly
 from portagpu.runs.world import RankState
 from portagpu.suites.performance.load import telemetry_curves
 from portagpu.suites.performance.timing import summary
-from portagpu.suites.screen.options import SUITE
+from portagpu.suites.screen.options import SUITE, TOGETHER
 from portagpu.suites.screen.statistics import (
     excluded_rate,
     judged_in_words,
@@ -33,7 +33,7 @@ _LIMITS: Final = (
     "inputs, rates and loads that these batches did not reach: a device without a wrong result "
     "here may still be defective"
 )
-_NO_TIME: Final = "not run: the time was over before its first batch"
+_NO_BATCH: Final = "not run: the screen was over before its first batch"
 
 
 @dataclass(slots=True)
@@ -161,7 +161,7 @@ def _probe_result(device: Screened, name: str, tally: Tally, campaign: int) -> R
     if not tally.results:
         if tally.refused:
             return Result(**shared, verdict=Verdict.SKIP, reason=tally.refused)
-        reason = tally.stopped or (f"not run: {device.lost}" if device.lost else _NO_TIME)
+        reason = tally.stopped or (f"not run: {device.lost}" if device.lost else _NO_BATCH)
         blocked = "screen/device" if device.lost and not tally.stopped else None
         return Result(**shared, **_not_run(reason), blocked_by=blocked)
     reason = judged_in_words(tally.results, tally.inputs)
@@ -196,10 +196,15 @@ def _failure_extra(tally: Tally) -> dict[str, Any]:
 
 def _digest_result(device: Screened, screened: Sequence[Screened]) -> Result:
     """Whether the published seed gave the published digests, on this device as on its peers."""
-    found = {name: tally.digest for name, tally in device.tallies.items() if tally.digest}
+    found = {
+        name: tally.digest
+        for name, tally in device.tallies.items()
+        # ranks of a collective get parts of their own
+        if tally.digest and not name.startswith(TOGETHER)
+    }
     published = published_digests().sha256
     wrong: dict[str, Separation] = {}
-    unpublished = []
+    unpublished, shared_by_all = [], 0
     for name, own in found.items():
         peers = [
             each.tallies[name].digest
@@ -207,7 +212,9 @@ def _digest_result(device: Screened, screened: Sequence[Screened]) -> Result:
             if each is not device and each.tallies[name].digest
         ]
         expected = published.get(name) or _usual([own, *peers])
-        if name not in published and (peers or name.partition("/")[0] in AREAS):
+        if name not in published and name.partition("/")[0] not in AREAS and {own} == {*peers}:
+            shared_by_all += 1
+        elif name not in published and (peers or name.partition("/")[0] in AREAS):
             unpublished.append(name)
         if expected is not None and own != expected:
             seen = [[None if each == expected else each] for each in peers]
@@ -232,6 +239,8 @@ def _digest_result(device: Screened, screened: Sequence[Screened]) -> Result:
         )
     own_ones = sum(name in published for name in found)
     said = f"{own_ones} of {count(own_ones + len(unpublished), 'digest')} are the published ones"
+    if shared_by_all:
+        said = f"{said}, and {shared_by_all} that have none are those of all peers"
     if unpublished:
         return Result(
             **judged,

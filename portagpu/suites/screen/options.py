@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 SUITE: Final = "screen"
 DEFAULT_S: Final = 60.0
+TOGETHER: Final = "collectives"
+"""The area whose probes all devices run at the same time."""
 PROBES: Final = "portagpu.train.exact.probes:PROBES"
 """Where the probes are."""
 
@@ -35,7 +37,9 @@ class ScreenOptions(RunOptions):
 
     :param seconds: How long it computes, of wall time, after devices are open.
     :param batches: How many batches each probe has on each device, whatever time that takes; None
-        for as many as the time allows.
+        for as many as the time allows. The one with a published digest comes before them.
+    :param threads: How many CPU threads each rank has; None for as many as torch takes. With one,
+        a number of batches costs the same CPU seconds on every CPU.
     :param seed: The number that all devices have in common, by default that of the day in UTC.
     :param probes: Names or patterns ("products/*") of probes; without any, all run.
     :param backend: The backend's name, by default the one for this machine.
@@ -47,6 +51,7 @@ class ScreenOptions(RunOptions):
 
     seconds: float = DEFAULT_S
     batches: int | None = None
+    threads: int | None = None
     seed: int | None = None
     probes: Sequence[str] = ()
     backend: str | None = None

@@ -43,8 +43,6 @@ _READ_S: Final = 0.2
 """Between two readings of clocks, power and temperature."""
 _MOVES_MEMORY: Final = frozenset({"copies", "memory", "reductions", "vectors"})
 """Areas whose probes are bound by memory; the others compute. They take turns."""
-TOGETHER: Final = "collectives"
-"""The area whose probes all ranks run at the same time."""
 MEMORY: Final = "memory"
 """The area whose batches have as much of the memory as the time allows."""
 _QUICK_PART: Final = 0.25
@@ -52,6 +50,8 @@ _QUICK_PART: Final = 0.25
 _LONG_S: Final = 600.0
 _LONG_PART: Final = 0.9
 """The same in a screen of ``_LONG_S`` and more."""
+_MEMORY_S: Final = 20.0
+"""How long a batch of that area lasts at most: a device that is silent for a minute has hung."""
 _RESULT_PART: Final = 1 / 32
 """Of the free memory, a result of another area; operands and what judges them are larger."""
 _SHARED_BYTES: Final = 256 << 20
@@ -214,7 +214,7 @@ class _Share:
             return False
         limit_s, part = _BATCH_S, _RESULT_PART
         if slot.probe.area == MEMORY:
-            limit_s = max(_BATCH_S, self.seconds / len(self.slots))
+            limit_s = min(max(_BATCH_S, self.seconds / len(self.slots)), _MEMORY_S)
             part = _QUICK_PART if self.seconds < _LONG_S else _LONG_PART
         most = part * self.free_bytes
         if self.rank.gpu.plugin.shared:
@@ -231,7 +231,7 @@ class _Share:
     def judged(self, slot: _Slot, seed: int) -> tuple[dict[str, Any], int]:
         """What a batch gave, and the bytes of one result."""
         gpu, first = self.rank.gpu, slot.batch < 0
-        work = slot.probe.make(gpu, Draws(seed, gpu.device), slot.scale)
+        work = self.made(slot, seed)
         runs, judging_s, found, any_wrong = 0, 0.0, "", False
         while runs < RUNS and not any_wrong:
             runs += 1
@@ -253,19 +253,41 @@ class _Share:
             "digest": found,
         }
         result_bytes = result.numel() * result.element_size()
-        if any_wrong:
-            self.read()
-            again = self.again(slot, seed)
-            if wrong is None:
-                record["stopped"] = "ended: another rank had a wrong result"
-            else:
-                about: dict[str, Any] = {"batch": slot.batch, "run": runs}
-                known = described(wrong, self.rank.gpu.arch.warp_size)
-                about |= {"seed": seed, "scale": slot.scale, "of": work.results}
-                about |= {"telemetry": dict(self.reading)}
-                failure: dict[str, Any] = {**about, **known, **again}
-                record["failure"] = failure | self.units(slot.probe.name, work, failure)
+        if not any_wrong:
+            return record, result_bytes
+        self.read()
+        failure: dict[str, Any] = {}
+        if wrong is None:
+            record["stopped"] = "ended: another rank had a wrong result"
+        else:
+            failure = {"batch": slot.batch, "run": runs, "seed": seed, "scale": slot.scale}
+            failure |= {"of": work.results, "telemetry": dict(self.reading)}
+            failure |= described(wrong, gpu.arch.warp_size) | repetitions([])
+            # reported now: whatever ends this process takes no failure with it
+            self.rank.step(slot.probe.name, record={"failure": dict(failure)})
+        asks = not self.together and can_ask(gpu, work)
+        # what is run again needs the memory
+        del work, result, wrong
+        again = self.again(slot, seed)
+        if failure:
+            failure |= again
+            record["failure"] = failure | (self.units(slot, seed, failure) if asks else {})
         return record, result_bytes
+
+    def made(self, slot: _Slot, seed: int) -> Work:
+        """The operands of a batch; where ranks run together, all raise if one cannot make its own.
+
+        The others would wait for it in a collective.
+        """
+        gpu = self.rank.gpu
+        try:
+            work = slot.probe.make(gpu, Draws(seed, gpu.device), slot.scale)
+        except Exception:
+            self.agree(1.0)
+            raise
+        if self.agree(0.0):
+            raise MemoryError("another rank could not make its operands")
+        return work
 
     def repeats_until_s(self) -> float:
         """Until when the operands of a wrong result are run again; infinite without a time."""
@@ -275,11 +297,10 @@ class _Share:
         # what was wrong is repeated for a moment where the time is over, too
         return now_s + min(_REPEAT_S, max(_MIN_REPEAT_S, self.started_s + self.seconds - now_s))
 
-    def units(self, name: str, work: Work, failure: Mapping[str, Any]) -> dict[str, Any]:
+    def units(self, slot: _Slot, seed: int, failure: Mapping[str, Any]) -> dict[str, Any]:
         """On which units wrong tiles of a product are computed, where that can be asked."""
-        gpu, until_s = self.rank.gpu, 0.0
-        if self.together or not can_ask(gpu, work):
-            return {}
+        gpu, name, until_s = self.rank.gpu, slot.probe.name, 0.0
+        work = self.made(slot, seed)
         # reported now: a compiler that ends this process takes no failure with it
         self.rank.step(name, record={"failure": dict(failure)})
         self.rank.step(f"{name}{BY_UNIT}")
@@ -298,18 +319,28 @@ class _Share:
         """How often the operands of a wrong result go wrong again, within a limit of time."""
         until_s = self.repeats_until_s()
         outcomes: list[str] = []
-        work = slot.probe.make(self.rank.gpu, Draws(seed, self.rank.gpu.device), slot.scale)
-        while len(outcomes) < REPEATS:
-            outcomes.append(_wrong_digest(work))
-            self.rank.tell_alive()
-            if self.agree(float(time.monotonic() >= until_s)):
-                break
-        found = [each for each in outcomes if each]
-        return {
-            "repeated": len(outcomes),
-            "repeated_wrong": len(found),
-            "outcomes": len(set(found)),
-        }
+        try:
+            work = self.made(slot, seed)
+            while len(outcomes) < REPEATS:
+                outcomes.append(_wrong_digest(work))
+                self.rank.tell_alive()
+                if self.agree(float(time.monotonic() >= until_s)):
+                    break
+        except Exception:
+            # the failure stands; alone, whatever broke the device breaks its next batch too
+            if self.together:
+                raise
+        return repetitions(outcomes)
+
+
+def repetitions(outcomes: Sequence[str]) -> dict[str, int]:
+    """What repetitions gave, by the digest of what was wrong in each; empty where all was right."""
+    found = [each for each in outcomes if each]
+    return {
+        "repeated": len(outcomes),
+        "repeated_wrong": len(found),
+        "outcomes": len(set(found)),
+    }
 
 
 def _wrong_digest(work: Work) -> str:
@@ -345,9 +376,14 @@ def screen(
     published_seed: int,
     seconds: float | None,
     batches: int | None,
+    threads: int | None,
     together: bool,
 ) -> None:
     """Run this rank's share: ``plans`` has the next batch of each probe, for each rank."""
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
     plan = plans[rank.rank]
     chosen = [each for each in catalogue(place) if each.name in plan]
     with Sampler(rank.gpu, _READ_S) as sampler:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.base.installation import check_installation
 from portagpu.base.patience import LIMITS
 from portagpu.devices import registry
+from portagpu.facts.capability import Capability
 from portagpu.machine.inventory.sources import Live
 from portagpu.runs.engine import (
     Progress,
@@ -21,7 +22,12 @@ from portagpu.runs.world import Ranks
 from portagpu.suites.performance.device import MeasuredDevice
 from portagpu.suites.screen.judge import Screened, results_of
 from portagpu.suites.screen.memory_errors import error_counts, errors_result
-from portagpu.suites.screen.options import ScreenOptions, chosen_indices, selected_probes
+from portagpu.suites.screen.options import (
+    TOGETHER,
+    ScreenOptions,
+    chosen_indices,
+    selected_probes,
+)
 from portagpu.suites.screen.seeds import campaign_of
 from portagpu.suites.screen.tally import Tally
 from portagpu.train.exact.published import published_digests
@@ -33,8 +39,6 @@ if TYPE_CHECKING:
     from portagpu.runs.world import RankOutcome, WorldOutcome
     from portagpu.train.exact.probe import Probe
 
-_TOGETHER: Final = "collectives"
-"""The area whose probes all devices run at the same time."""
 _PEER_RUNS: Final = 4
 """How often a peer runs the operands of a wrong result."""
 _NO_LIMIT_S: Final = 86_400.0
@@ -74,6 +78,7 @@ def add_results(run: Run, options: ScreenOptions, ranks: Ranks, progress: Progre
     """Screen the devices, and add the results to ``run``, also where Ctrl-C ends it."""
     check_installation()
     campaign = campaign_of() if options.seed is None else options.seed
+    run.info = replace(run.info, seed=campaign)
     screen = _Screen(options, ranks, progress, selected_probes(options), campaign)
     before = error_counts(Live()) if options.count_errors else None
     try:
@@ -130,6 +135,8 @@ class _Screen:
     campaign: int
     """The number from which seeds are made: of the day on which it began."""
     screened: list[Screened] = field(default_factory=list)
+    joins: bool = True
+    """Whether a communication library joins the devices, so that they have collectives."""
     partial_s: float = 0.0
 
     @property
@@ -160,6 +167,7 @@ class _Screen:
             blamed = left if failed is None or outcome.culprit is None else [left[failed.rank]]
             lost |= dict.fromkeys(blamed, (outcome, failed))
             left = [each for each in left if each not in blamed]
+        self.joins = all(Capability.COLLECTIVES in each.capabilities for each in opened.values())
         shares = len(indices) > 1 and any(each.shared for each in opened.values())
         for place, index in enumerate(indices):
             device = opened.get(index)
@@ -181,9 +189,9 @@ class _Screen:
     def work(self) -> None:
         """Run all probes, and then what was wrong on one device on the others."""
         self.partial_s = time.monotonic()
-        together = [each.name for each in self.probes if each.area == _TOGETHER]
-        alone = [each.name for each in self.probes if each.area != _TOGETHER]
-        if len(self.screened) < 2:
+        together = [each.name for each in self.probes if each.area == TOGETHER]
+        alone = [each.name for each in self.probes if each.area != TOGETHER]
+        if len(self.screened) < 2 or not self.joins:
             alone, together = [*alone, *together], []
         share = len(alone) / max(1, len(self.probes))
         if alone:
@@ -215,6 +223,7 @@ class _Screen:
                 published_seed=published_digests().seed,
                 seconds=left_s if counted is None else None,
                 batches=counted,
+                threads=self.options.threads,
                 together=together,
             )
             if outcome is not None and outcome.ok:

@@ -247,9 +247,10 @@ class _Searcher:
             )
             if value["smallest"]:
                 failure = self._differing(value)
-                found = found.with_failure(failure)
                 lost += 1
-                if failure.starved is None or lost == MAX_LOST:
+                if failure is not None:
+                    found = found.with_failure(failure)
+                if (failure is not None and failure.starved is None) or lost == MAX_LOST:
                     return found
         return found
 
@@ -286,8 +287,11 @@ class _Searcher:
         failure = _repeated(self.request.area, program, again)
         return report if failure is None else report.with_failure(failure)
 
-    def _differing(self, value: Mapping[str, Any]) -> Failure:
-        """The failure of a round that returned; the smallest program if it fails again alone."""
+    def _differing(self, value: Mapping[str, Any]) -> Failure | None:
+        """The failure of a round that returned; the smallest program if it fails again alone.
+
+        None where most repetitions find a counter right.
+        """
         area = self.request.area
         again: list[_Run] = []
         for text in dict.fromkeys((value["smallest"], value["first"])):
@@ -303,6 +307,8 @@ class _Searcher:
         if after is not None:
             return after
         difference = Difference(value["difference"], Kind(value["kind"]))
+        if difference.kind is Kind.COUNTER:
+            return None
         first = _Run(difference, decode(Starvation, value["starved"], "starved"))
         program = from_text(value["first"])[1]
         return _failure(area, program, [first, *(again or [_Run("", None)])])
@@ -409,8 +415,16 @@ def _runs(differences: Sequence[Sequence[str]], starved: Starvation | None) -> l
 
 
 def _repeated(area: str, program: Program, runs: list[_Run]) -> Failure | None:
-    """The failure that these repetitions show, None where the program did not differ."""
-    return _failure(area, program, runs) if any(each.difference for each in runs) else None
+    """The failure that these repetitions show, None where the program did not differ.
+
+    A counter may be that of the whole process, which other things move: its median decides, so that
+    it has to be wrong in more than half of the runs.
+    """
+    seen = [each for each in runs if each.difference]
+    counters = all(kind_of(each.difference) is Kind.COUNTER for each in seen)
+    if not seen or (counters and 2 * len(seen) <= len(runs)):
+        return None
+    return _failure(area, program, runs)
 
 
 def _failure(area: str, program: Program, runs: list[_Run]) -> Failure:

@@ -29,6 +29,7 @@ from portagpu.traces.analysis.model import (
     Steps,
     Summary,
 )
+from portagpu.traces.analysis.one_process import joined
 from portagpu.traces.analysis.operators import Operators
 from portagpu.traces.analysis.ranges import matching, paths_of_work, range_rows, ranges_of, steps_of
 from portagpu.traces.analysis.work import calls_of, work_of
@@ -76,7 +77,7 @@ def summarize(
     """
     parts: list[_Part] = []
     problems: list[str] = []
-    single = [each for capture in captures for each in _by_rank(capture)]
+    single = [each for capture in joined(captures, problems) for each in _by_rank(capture)]
     for rank, capture in zip(_ranks(single, problems), single, strict=True):
         part = _Part(rank, capture, device, within)
         problems += [f"{part.prefix(len(single))}{each}" for each in part.problems]

@@ -128,7 +128,7 @@ def _refuses(dtype: str, gpu: Backend) -> str:
     import torch.distributed as dist
 
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() < 2:
-        return "this process is in no group of ranks"
+        return "it needs two devices or more that a communication library joins"
     return lacks(dtype, gpu)
 
 

@@ -147,10 +147,10 @@ class TrainingScreen:
 
         digest = int(wrong.digest(), 16) >> 1 if wrong else 0
         ours = [wrong.count if wrong else 0, digest]
-        if self._parameters:
-            ours.append(int(parameter_digest(self._parameters)))
         if not (dist.is_available() and dist.is_initialized()):
             return [ours]
+        if self._parameters:
+            ours.append(int(parameter_digest(self._parameters)))
         sent = torch.tensor(ours, dtype=torch.int64, device=self._gpu.device)
         found = torch.empty(
             dist.get_world_size(self._group), len(ours), dtype=torch.int64, device=sent.device

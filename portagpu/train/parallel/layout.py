@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 from portagpu.train.planning.recipe import RECOMPUTES, SCHEDULES
 
@@ -89,12 +90,16 @@ def mesh(
     return made
 
 
+_KINDS: Final[WeakKeyDictionary[nn.Module, frozenset[type]]] = WeakKeyDictionary()
+"""The classes in all of a model's stages, by stage."""
+
+
 def layers_of(model: nn.Module, layers: Layers | None) -> list[nn.Module]:
     """The modules of ``model`` of the class ``layers``; by default its children with parameters.
 
-    An ``nn.ModuleList`` stands for what is in it, as it has no forward of its own. Raises
-    ValueError for a class of which the model has no layer, and for a value that is not a class of
-    modules.
+    An ``nn.ModuleList`` stands for what is in it, as it has no forward of its own. None for a stage
+    whose model has such layers in other stages. Raises ValueError for a class of which the model
+    has no layer, and for a value that is not a class of modules.
     """
     from torch import nn
 
@@ -107,7 +112,9 @@ def layers_of(model: nn.Module, layers: Layers | None) -> list[nn.Module]:
         raise ValueError(f"layers is a class of modules, or a tuple of some, not {layers!r}")
     found = [each for each in model.modules() if isinstance(each, kinds) and each is not model]
     names = " or ".join(each.__name__ for each in kinds)
-    if not found:
+    # of a stage without such a layer the whole is one, where another stage has it
+    elsewhere = _KINDS.get(model, frozenset())
+    if not found and not any(issubclass(each, kinds) for each in elsewhere):
         raise ValueError(f"the model has no layer of {names}")
     if any(_is_container(each) for each in found):
         raise ValueError(f"{names} has no forward: give the class of the layers that are in it")
@@ -232,12 +239,13 @@ def split(model: nn.Sequential, mesh: DeviceMesh, *, chunks: int = 1) -> list[nn
         raise ValueError(f"{len(layers)} layers do not make {stages} stages of at least one")
     each, more = divmod(len(layers), stages)
     starts = [stage * each + min(stage, more) for stage in range(stages + 1)]
-    parts = []
+    parts, kinds = [], frozenset(map(type, model.modules()))
     for begin, end in pairwise(starts):
         part = nn.Sequential()
         for name, layer in layers[begin:end]:
             part.add_module(name, layer)
         parts.append(part)
+        _KINDS[part] = kinds
     _check_not_shared(parts)
     return parts[rank::ranks]
 

@@ -8,16 +8,16 @@ from math import prod
 from typing import TYPE_CHECKING, Final
 
 from portagpu.base.units import count, number, size
-from portagpu.train.planning.cluster import Network, step_time
+from portagpu.train.planning.cluster import Cluster, Network, step_time
 from portagpu.train.planning.memory import estimate
+from portagpu.train.planning.model import Model
 from portagpu.train.planning.recipe import MAX_COUNT, Layout
 from portagpu.train.planning.states import Fit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from portagpu.train.planning.cluster import Cluster, Timing
-    from portagpu.train.planning.model import Model
+    from portagpu.train.planning.cluster import Timing
     from portagpu.train.planning.recipe import Recipe
     from portagpu.train.planning.states import Estimate
 
@@ -255,8 +255,13 @@ def plan(
     :param longest_context: the greatest cp that is tried
     :param efficiency: the share of the peak that products of matrices reach; by default all of it
     :returns: the plans, and the layouts that break a rule
+    :raises TypeError: for another model or cluster, such as a name
     :raises ValueError: for an unknown word of ``strategy``, and for an impossible batch
     """
+    for name, given, kind in (("model", model, Model), ("cluster", cluster, Cluster)):
+        if not isinstance(given, kind):
+            hint = ': planning.find_model("name") has the known ones' if kind is Model else ""
+            raise TypeError(f"{name} is a planning.{kind.__name__}, not {given!r}{hint}")
     if not 0 < batch <= MAX_COUNT:
         raise ValueError(f"batch is from 1 to {MAX_COUNT:,} sequences, not {batch:,}")
     if efficiency is not None and not 0.001 <= efficiency <= 1:

@@ -11,13 +11,28 @@ import re
 import sys
 import warnings
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider, ScopeProvider
 
-from portagpu.train.port.arguments import in_any, in_assignment, in_call, in_named
-from portagpu.train.port.expressions import Scope, Writer, calls, code_of, dotted, last_name, string
+from portagpu.train.port.arguments import (
+    in_any,
+    in_assignment,
+    in_call,
+    in_named,
+    in_process_devices,
+)
+from portagpu.train.port.expressions import Scope, Writer, code_of, dotted, last_name, string
+from portagpu.train.port.questions import (
+    in_assert,
+    in_attribute,
+    in_build,
+    in_comparison,
+    in_if,
+    in_subscript,
+    in_text,
+)
 from portagpu.train.port.reading import excerpt, has_word
 from portagpu.train.port.rules import Finding, Ignored, Unread, lines_of
 
@@ -54,7 +69,17 @@ class Uses(cst.CSTVisitor):
         self.handled: set[cst.CSTNode] = set()
         self._portable: set[cst.CSTNode] = set()
         self.called: set[cst.CSTNode] = set()
+        self._asserted: set[cst.CSTNode] = set()
+        self._bare: set[cst.CSTNode] = set()
+        self._packages: list[tuple[str, cst.CSTNode, Rule]] = []
+        self._named: set[str] = set()
         self._tries = 0
+
+    def unless_cpu(
+        self, node: cst.CSTNode, otherwise: Callable[[Any], cst.BaseExpression]
+    ) -> Callable[[Any], cst.CSTNode]:
+        """Keeps the node for every GPU; a CPU has ``otherwise`` of it instead."""
+        return lambda new: self.write.unless_cpu(new, otherwise(new), bare=node in self._bare)
 
     def add(
         self,
@@ -77,8 +102,10 @@ class Uses(cst.CSTVisitor):
         if isinstance(node, cst.If | cst.IfExp):
             self._note_branches(node)
         elif isinstance(node, cst.BooleanOperation) and isinstance(node.operator, cst.And):
-            if self.scope.is_guard(node.left):
+            if node not in self._asserted and self.scope.is_guard(node.left):
                 self._portable.add(node.right)
+        elif isinstance(node, cst.Assert):  # its own question is rewritten, and the rest with it
+            self._asserted |= {*_sides(node.test)}
         elif isinstance(node, cst.IndentedBlock):
             self._note_early_return(node)
         return super().on_visit(node)
@@ -116,6 +143,8 @@ class Uses(cst.CSTVisitor):
         return False  # the name after the dot is not in the scope
 
     def visit_Arg(self, node: cst.Arg) -> bool:
+        if not node.star:
+            self._bare.add(node.value)
         node.value.visit(self)
         return False
 
@@ -130,28 +159,31 @@ class Uses(cst.CSTVisitor):
             return False
         entry = self.rules.names.get(name)
         if entry is not None:
-            self._add_name(node, entry)
+            self._named.add(name.partition(".")[0])
+            self._add_name(node, entry, name)
             return False
         for words in self.rules.words:
-            if f"{name}.".startswith(f"{words.module}."):
-                known = self._has_known_start(name, words.module)
-                if not known and "unknown name" in self.rules.shapes:
-                    is_module = name == words.module
-                    why = "it is the whole module" if is_module else "portagpu has no such name"
-                    self.add(node, self.rules.shapes["unknown name"], left=why)
-                return known
+            if f"{name}.".startswith(f"{words.module}.") and "unknown name" in self.rules.shapes:
+                is_module = name == words.module
+                why = "it is the whole module" if is_module else "portagpu has no such name"
+                self.add(node, self.rules.shapes["unknown name"], left=why)
+                return False
         return True
 
-    def _has_known_start(self, name: str, module: str) -> bool:
-        while "." in name and name != module:
-            name = name.rpartition(".")[0]
-            if name in self.rules.names or any(name in each.available for each in self.rules.words):
-                return True
-        return False
-
-    def _add_name(self, node: cst.CSTNode, entry: Name) -> None:
-        if entry.to is None:
+    def _add_name(self, node: cst.CSTNode, entry: Name, name: str) -> None:
+        if "seed" in self.rules.shapes and entry.rule is self.rules.shapes["seed"]:
+            same = node in self.scope.same_seeds
+            left = "" if same else "on a CPU it would seed the host's generator, which has its own"
+            replace = self.write.instead(f"pg.{entry.to}") if same else None
+            self.add(node, entry.rule, replace, left)
+        elif entry.to is None:
             self.add(node, entry.rule, left="no single expression replaces it")
+        elif name in self.scope.patched:
+            self.add(
+                node, entry.rule, left="the file puts another object there, or asks for its class"
+            )
+        elif entry.to.startswith(".") and not self.scope.has_torch:
+            self.add(node, entry.rule, left=f"this file does not import torch for {entry.to[1:]}")
         elif entry.called and node not in self.called:
             self.add(node, entry.rule, left="it is not called here: portagpu's is a function")
         else:
@@ -188,7 +220,21 @@ class Uses(cst.CSTVisitor):
         for package in (first, f"{first}.{rest.partition('.')[0]}"):
             rule = self.rules.packages.get(package)
             if rule is not None and not self._tries:
+                self._packages.append((first, node, rule))
+
+    def note_packages(self) -> None:
+        """Note the imports of packages of which no name was found."""
+        for first, node, rule in self._packages:
+            if first not in self._named:
                 self.add(node, rule, left="no other package has its names")
+
+
+def _sides(test: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """The boolean operations in a test, without those inside of calls."""
+    if isinstance(test, cst.BooleanOperation):
+        yield test
+        yield from _sides(test.left)
+        yield from _sides(test.right)
 
 
 class Finder(Uses):
@@ -197,8 +243,11 @@ class Finder(Uses):
     def visit_Call(self, node: cst.Call) -> None:
         self.called.add(node.func)
         in_call(self, node)
+        in_text(self, node)
+        in_build(self, node)
 
     def visit_Assign(self, node: cst.Assign) -> None:
+        self._bare.add(node.value)
         for target in node.targets:
             entry = self.rules.names.get(self.scope.qualified(target.target))
             if isinstance(target.target, cst.Attribute) and entry is not None and entry.to:
@@ -215,10 +264,33 @@ class Finder(Uses):
 
     def visit_DictElement(self, node: cst.DictElement) -> None:
         in_named(self, string(node.key) or "", node.value)
+        if string(node.key) in ("device_ids", "output_device"):
+            in_process_devices(self, node.value)
         in_any(self, node.value)
 
     def visit_Comparison(self, node: cst.Comparison) -> None:
         in_comparison(self, node)
+
+    def visit_ClassDef(self, node: cst.ClassDef) -> None:
+        for each in node.bases:
+            entry = self.rules.names.get(self.scope.qualified(each.value))
+            if entry is not None:
+                left = "a class derives from it, and portagpu's has none of its members"
+                self.add(each.value, entry.rule, left=left)
+
+    def visit_MatchValue(self, node: cst.MatchValue) -> bool:
+        return False  # a pattern takes no call
+
+    def visit_Subscript(self, node: cst.Subscript) -> bool:
+        in_subscript(self, node)
+        return last_name(node.value) != "Literal"
+
+    def visit_ConcatenatedString(self, node: cst.ConcatenatedString) -> bool:
+        return False
+
+    def visit_Attribute(self, node: cst.Attribute) -> bool:
+        in_attribute(self, node)
+        return super().visit_Attribute(node)
 
     def visit_Assert(self, node: cst.Assert) -> None:
         in_assert(self, node)
@@ -227,6 +299,7 @@ class Finder(Uses):
         in_if(self, node)
 
     def visit_Expr(self, node: cst.Expr) -> bool:
+        self._bare.add(node.value)
         return string(node.value) is None  # a docstring
 
     def visit_SimpleString(self, node: cst.SimpleString) -> None:
@@ -254,9 +327,13 @@ class Analysis:
             raise SyntaxError(f"line {error.raw_line}: libcst cannot read it") from error
         self.wrapper: MetadataWrapper = MetadataWrapper(module, unsafe_skip_copy=True)
         self.scope: Scope = Scope(rules, self.wrapper.resolve(ScopeProvider))
+        for name, path in rules.classes.items():
+            if path != source.path and re.search(rf"\b{name}\b", source.text):
+                self.scope.own_methods = f"{name} of {path}"
         module.visit(self.scope)
         finder = Finder(rules, self.scope)
         module.visit(finder)
+        finder.note_packages()
         self.uses: list[Use] = self._with_places(finder.uses, source.text, part)
 
     def _with_places(self, uses: list[Use], text: str, part: Excerpt | None) -> list[Use]:
@@ -300,6 +377,7 @@ def analyse(source: Source, rules: Rules, *, whole: bool) -> Analysis | Unread |
         return None
     try:
         tree = parse(source.text)
+        whole |= "manual_seed" in source.text  # what stands between two seeds counts
         return Analysis(source, rules, None if whole else excerpt(source.text, tree))
     except SyntaxError as error:
         return Unread(source.path, str(error))
@@ -310,83 +388,3 @@ def analyse(source: Source, rules: Rules, *, whole: bool) -> Analysis | Unread |
 def finding(path: str, use: Use) -> Finding:
     """The use as a finding."""
     return Finding(path, use.line, use.column, use.rule, use.code, use.left)
-
-
-_ABOUT_DEVICES: Final = re.compile(r"gpu|device_count|is_available", re.IGNORECASE)
-
-
-def in_assert(finder: Uses, node: cst.Assert) -> None:
-    """``assert torch.cuda.is_available()``, ``assert x.is_cuda``."""
-    words = finder.rules.words
-    for call in calls(node.test):
-        if any(finder.scope.qualified(call.func) in each.available for each in words):
-            rule = finder.rules.shapes["gate"]
-            finder.add(call.func, rule, finder.write.instead("pg.is_available"))
-    for each in _attributes(node.test):
-        if each.attr.value in {f"is_{word.device}" for word in words}:
-            rule = finder.rules.shapes["tensor type"]
-            finder.add(each, rule, lambda new: _on_device(finder, new))
-
-
-def _attributes(node: cst.CSTNode) -> Iterator[cst.Attribute]:
-    if isinstance(node, cst.Attribute):
-        yield node
-    for child in node.children:
-        yield from _attributes(child)
-
-
-def _on_device(finder: Uses, tensor: cst.Attribute) -> cst.BaseExpression:
-    own = cst.Attribute(cst.Attribute(tensor.value, cst.Name("device")), cst.Name("type"))
-    other = finder.write.expression("pg.device().type")
-    return cst.Comparison(
-        own,
-        [cst.ComparisonTarget(cst.Equal(), other)],
-        lpar=[cst.LeftParen()],
-        rpar=[cst.RightParen()],
-    )
-
-
-def in_comparison(finder: Uses, node: cst.Comparison) -> None:
-    """Compute capabilities, and ``get_backend() == "nccl"``."""
-    sides = [node.left, *(each.comparator for each in node.comparisons)]
-    for side in sides:
-        if any(string(side) == each.library for each in finder.rules.words):
-            rule = finder.rules.shapes["library comparison"]
-            finder.add(node, rule, left="you decide what runs without that library")
-    if len(node.comparisons) == 1:
-        _capability(finder, node)
-
-
-def _capability(finder: Uses, node: cst.Comparison) -> None:
-    rule = finder.rules.shapes["capability"]
-    capabilities = {f"{each.module}.get_device_capability" for each in finder.rules.words}
-    found = [call for call in calls(node) if finder.scope.qualified(call.func) in capabilities]
-    if not found:
-        return
-    finder.handled.add(found[0].func)
-    bound = re.sub(r"\s", "", code_of(node.comparisons[0].comparator))
-    is_minimum = isinstance(node.comparisons[0].operator, cst.GreaterThanEqual)
-    major = isinstance(node.left, cst.Subscript) and code_of(node.left).endswith("[0]")
-    if is_minimum and (bound == "8" if major else bound in ("(8,0)", "(8,)")):
-        code = "pg.is_bf16_supported(including_emulation=False)"
-        finder.add(node, rule, finder.write.instead(code))
-    else:
-        finder.add(node, rule, left="this line does not say which feature the number stands for")
-
-
-def in_if(finder: Uses, node: cst.If) -> None:
-    """A script that ends where there are too few GPUs."""
-    if not _ABOUT_DEVICES.search(code_of(node.test, 1000)):
-        return
-    for statement in node.body.body:
-        for call in calls(statement) if not isinstance(statement, cst.If) else ():
-            if last_name(call.func) in ("exit", "quit", "_exit"):
-                value = code_of(call.args[0].value) if call.args else "0"
-                silent = value in ("0", "None")
-                rule = finder.rules.shapes["silent exit" if silent else "gate"]
-                finder.add(node.test, rule, left="whether fewer devices will do is a decision")
-    last = node.body.body[-1] if node.body.body else None
-    raises = isinstance(last, cst.SimpleStatementLine) and isinstance(last.body[-1], cst.Raise)
-    if raises and finder.scope.is_opposite(node.test):
-        left = "whether the script runs without a GPU is a decision"
-        finder.add(node.test, finder.rules.shapes["gate"], left=left)

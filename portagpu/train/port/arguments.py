@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import libcst as cst
 
 from portagpu.train.port.expressions import (
+    NOT_CPU,
     argument,
     code_of,
     is_simple,
@@ -15,7 +16,6 @@ from portagpu.train.port.expressions import (
     last_name,
     numbered,
     string,
-    without,
 )
 from portagpu.train.port.rules import DEVICE_NAME, LIBRARY_NAME
 
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from portagpu.train.port.analysis import Uses
 
 
-_DEVICE_FIRST: Final = {"Generator", "set_default_device", "set_device", "init_device_mesh"}
+_DEVICE_FIRST: Final = {
+    *("Generator", "set_default_device", "set_device", "init_device_mesh", "is_autocast_enabled"),
+    *("get_autocast_dtype", "is_autocast_available", "set_autocast_enabled", "set_autocast_dtype"),
+}
 """Functions of torch whose first argument is a device."""
 _AUTOCAST: Final = {"torch.autocast", "torch.amp.autocast", "torch.amp.autocast_mode.autocast"}
 _SCALER: Final = {"torch.amp.GradScaler", "torch.GradScaler", "torch.amp.grad_scaler.GradScaler"}
@@ -47,9 +50,13 @@ def in_call(finder: Uses, call: cst.Call) -> None:
     if name in _SCALER and _first_device(finder, call, "device", "scaler"):
         return
     _options(finder, call)
+    _defaults(finder, call)
+    _autocast_state(finder, call, name)
     _devices(finder, call, name)
     _libraries(finder, call)
     _process_devices(finder, call, name)
+    _forked_generators(finder, call, name)
+    _stream_of_tensor(finder, call)
     _keywords(finder, call, name)
     _vendor_options(finder, call, name)
     _name_as_text(finder, call)
@@ -60,7 +67,9 @@ def in_call(finder: Uses, call: cst.Call) -> None:
 
 def _method(finder: Uses, call: cst.Call, name: str) -> bool:
     """``x.cuda(...)``."""
-    method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+    if not isinstance(call.func, cst.Attribute):
+        return False
+    method = call.func.attr.value
     words = [each for each in finder.rules.words if each.device == method and each.module != name]
     if not words:
         return False
@@ -68,20 +77,30 @@ def _method(finder: Uses, call: cst.Call, name: str) -> bool:
     if method in finder.scope.methods:
         finder.add(call, rule, left=f"this file defines a method {method} of its own")
         return True
+    if finder.scope.own_methods:
+        left = f"{finder.scope.own_methods} defines a method {method} of its own"
+        finder.add(call, rule, left=left)
+        return True
     if any(arg.star for arg in call.args) or len(call.args) > 2:
         finder.add(call, rule, left="this line does not show its arguments")
         return True
     value = argument(call, 0, "device")
+    is_storage = call.func.value in finder.scope.storages
+    if value is not None and not is_storage and finder.scope.may_be_storage(call.func.value):
+        finder.add(call, rule, left="a storage takes 0 for the current device, a tensor does not")
+        return True
     if value is not None and any(
         string(value.value) == each.device or numbered(value.value, each.device) is not None
         for each in words
     ):
         finder.handled.add(value.value)
-    finder.add(call, rule, lambda new: _to_device(finder, new, method))
+    is_storage |= finder.scope.may_be_storage(call.func.value)
+    finder.add(call, rule, lambda new: _to_device(finder, new, method, is_storage=is_storage))
     return True
 
 
-def _to_device(finder: Uses, call: cst.Call, method: str) -> cst.Call:
+def _to_device(finder: Uses, call: cst.Call, method: str, *, is_storage: bool) -> cst.Call:
+    assert isinstance(call.func, cst.Attribute)  # noqa: S101 - as where it was found
     value, waits = argument(call, 0, "device"), argument(call, 1, "non_blocking")
     index = None if value is None or string(value.value) == method else value.value
     if index is not None:
@@ -89,66 +108,62 @@ def _to_device(finder: Uses, call: cst.Call, method: str) -> cst.Call:
     if isinstance(index, cst.Name) and index.value == "None":
         index = None
     new = [cst.Arg(finder.write.device(index))]
+    equal = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+    if is_storage:
+        if index is not None and not (isinstance(index, cst.Integer) and int(index.value)):
+            # torch takes 0 for the current device here (torch 2.13, torch/storage.py)
+            space = cst.SimpleWhitespace(" ")
+            either = cst.Or(whitespace_before=space, whitespace_after=space)
+            index = cst.BooleanOperation(index, either, cst.Name("None"))
+        place = finder.write.device(index)
+        new = [cst.Arg(place, keyword=cst.Name("device"), equal=equal)]
     if waits is not None and waits is not value:
-        equal = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
         new[0] = new[0].with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
         new.append(cst.Arg(waits.value, keyword=cst.Name("non_blocking"), equal=equal))
-    assert isinstance(call.func, cst.Attribute)  # noqa: S101 - as where it was found
     return call.with_changes(func=call.func.with_changes(attr=cst.Name("to")), args=new)
 
 
 def _torch_device(finder: Uses, call: cst.Call, name: str) -> bool:
-    """``torch.device("cuda", i)``."""
+    """``torch.device("cuda", i)``: a text without a number stays a device without one."""
     if name != "torch.device" or not call.args:
         return False
     first, second = argument(call, 0, "type"), argument(call, 1, "index")
-    for words in finder.rules.words:
-        device = words.device
-        if first is None or finder.is_portable(first.value):
-            break
-        is_plain = string(first.value) == device
-        if is_plain or numbered(first.value, device) is not None:
-            finder.handled.add(first.value)
+    devices = [each.device for each in finder.rules.words]
+    if first is None or finder.is_portable(first.value):
+        return True
+    if second is None:
+        in_device_place(finder, first.value, numbers=True)
+    elif string(first.value) in devices:
+        finder.handled.add(first.value)
 
-            def replace(new: cst.Call, device: str = device) -> cst.BaseExpression:
-                place = argument(new, 1, "index") if second is not None else None
-                inner = argument(new, 0, "type")
-                found = None if inner is None else numbered(inner.value, device)
-                return finder.write.device(found if place is None else place.value)
+        def replace(new: cst.Call) -> cst.BaseExpression:
+            place = argument(new, 1, "index")
+            assert place is not None  # noqa: S101 - it was there
+            return new.with_changes(args=[cst.Arg(finder.write.device(place.value))])
 
-            finder.add(call, finder.rules.shapes["device text"], replace)
-            return True
-    if first is not None and second is None:
-        if finder.scope.is_index(first.value):
-            rule = finder.rules.shapes["device index"]
-            finder.add(call, rule, lambda new: finder.write.device(new.args[0].value))
-        else:
-            in_device_place(finder, first.value)
+        finder.add(call, finder.rules.shapes["device text"], replace)
     return True
 
 
 def _first_device(finder: Uses, call: cst.Call, key: str, shape: str) -> bool:
     """``torch.autocast("cuda", ...)``, ``torch.amp.GradScaler("cuda", ...)``."""
-    first = argument(call, 0, key)
-    plain = first is not None and any(
-        string(first.value) == each.device for each in finder.rules.words
-    )
-    if first is not None and not plain:
-        return False
-    if first is None and (key != "device" or any(arg.star for arg in call.args)):
-        return False  # GradScaler alone has a default: the vendor's device
+    rule, first = finder.rules.shapes[shape], argument(call, 0, key)
     if first is not None:
-        finder.handled.add(first.value)
+        if any(string(first.value) == each.device for each in finder.rules.words):
+            finder.add(first.value, rule, lambda _: finder.write.device())
+        return False
+    if key == "device" and not any(arg.star for arg in call.args):  # its default is a device
+        comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
 
-    def replace(new: cst.Call) -> cst.Call:
-        gone = argument(new, 0, key) if first is not None else None
-        arguments = new.args if gone is None else without(new.args, gone)
-        to = finder.write.expression("pg.autocast" if shape == "autocast" else "pg.GradScaler")
-        return new.with_changes(func=to, args=arguments)
+        def replace(new: cst.Call) -> cst.Call:
+            place = cst.Arg(finder.write.device())
+            return new.with_changes(
+                args=[place.with_changes(comma=comma), *new.args] if new.args else [place]
+            )
 
-    finder.add(call, finder.rules.shapes[shape], replace)
-    finder.handled.add(call.func)
-    return True
+        finder.add(call, rule, replace)
+        finder.handled.add(call.func)
+    return False
 
 
 def _options(finder: Uses, call: cst.Call) -> None:
@@ -161,15 +176,58 @@ def _options(finder: Uses, call: cst.Call) -> None:
         in_named(finder, (flag or "").lstrip("-"), default.value)
 
 
+_DEFAULTS: Final = {"getattr": 1, "get": 0, "getenv": 0, "pop": 0, "setdefault": 0}
+"""Functions that return their next argument where there is no value of that name."""
+
+
+def _defaults(finder: Uses, call: cst.Call) -> None:
+    """``getattr(args, "device", "cuda")``, ``options.get("device", "cuda")``."""
+    at = _DEFAULTS.get(last_name(call.func))
+    if at is not None and len(call.args) > at + 1 and call.args[at + 1].keyword is None:
+        name = string(call.args[at].value) or ""
+        in_named(finder, name.rpartition(".")[2], call.args[at + 1].value)
+
+
+_STATES: Final = {
+    "torch.is_autocast_enabled": ("torch.is_autocast_enabled", 0),
+    "torch.get_autocast_gpu_dtype": ("torch.get_autocast_dtype", 0),
+    "torch.set_autocast_enabled": ("torch.set_autocast_enabled", 1),
+    "torch.set_autocast_gpu_dtype": ("torch.set_autocast_dtype", 1),
+}
+"""Functions of torch that mean CUDA with this many arguments, and what takes a device first."""
+
+
+def _autocast_state(finder: Uses, call: cst.Call, name: str) -> None:
+    """``torch.is_autocast_enabled()``, which asks for CUDA's autocast."""
+    to, count = _STATES.get(name, ("", -1))
+    if len(call.args) != count or any(arg.star or arg.keyword for arg in call.args):
+        return
+    if not finder.scope.has_torch:
+        left = "this file does not import torch by its name"
+        finder.add(call, finder.rules.shapes["autocast"], left=left)
+        return
+    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+
+    def replace(new: cst.Call) -> cst.Call:
+        first = cst.Arg(finder.write.device())
+        arguments = [first.with_changes(comma=comma), *new.args] if new.args else [first]
+        return new.with_changes(func=finder.write.expression(to), args=arguments)
+
+    finder.add(call, finder.rules.shapes["autocast"], replace)
+    finder.handled.add(call.func)
+
+
 def _devices(finder: Uses, call: cst.Call, name: str) -> None:
     """Positional devices: ``x.to("cuda")``, ``torch.load(path, "cuda")``."""
     last = last_name(call.func)
     is_torch = name.startswith("torch.")
     at = 0 if last == "to" or (is_torch and last in _DEVICE_FIRST) else None
     at = 1 if name == "torch.load" else at
+    if any(name.startswith(f"{each.module}.") for each in finder.rules.words):
+        at = 0
     if at is None or len(call.args) <= at or call.args[at].keyword is not None:
         return
-    in_device_place(finder, call.args[at].value, as_text=last != "to")
+    in_device_place(finder, call.args[at].value, numbers=last == "to")
 
 
 def _libraries(finder: Uses, call: cst.Call) -> None:
@@ -185,10 +243,9 @@ def _keywords(finder: Uses, call: cst.Call, name: str) -> None:
     takes_object = name.startswith("torch.") or last_name(call.func) in ("to", "to_empty")
     for arg in call.args:
         key = "" if arg.keyword is None else arg.keyword.value
-        if key == "map_location" or (DEVICE_NAME.fullmatch(key) and not key.endswith("type")):
-            in_device_place(finder, arg.value, as_text=not takes_object)
-        elif DEVICE_NAME.fullmatch(key):
-            in_device_place(finder, arg.value)
+        if key == "map_location" or DEVICE_NAME.fullmatch(key):
+            numbers = takes_object and not key.endswith("type")
+            in_device_place(finder, arg.value, numbers=numbers)
         elif LIBRARY_NAME.fullmatch(key):
             in_library_place(finder, arg.value)
 
@@ -216,32 +273,55 @@ def _name_as_text(finder: Uses, call: cst.Call) -> None:
 
 
 def _process_devices(finder: Uses, call: cst.Call, name: str) -> None:
-    """``device_ids=[i]`` and ``output_device=i`` of DistributedDataParallel and barrier."""
-    is_wrapper = name.endswith(".DistributedDataParallel") and not name.startswith("apex.")
-    if not is_wrapper and not name.endswith("distributed.barrier"):
+    """``device_ids=[i]`` and ``output_device=i`` of DistributedDataParallel, barrier and others.
+
+    A class that derives from torch's takes them too. DataParallel takes them on a CPU as well.
+    """
+    if name.startswith("apex.") or last_name(call.func) in ("DataParallel", "data_parallel"):
         return
-    rule = finder.rules.shapes["device ids"]
+    is_wrapper = name.endswith(".DistributedDataParallel") or finder.scope.is_wrapper(call.func)
     for at, key in ((1, "device_ids"), (2, "output_device")):
         arg = argument(call, at, key) if is_wrapper else keyword(call, key)
-        value = None if arg is None else arg.value
-        if value is None or last_name(value) == "None" or finder.scope.is_own(value):
-            continue
-        one = isinstance(value, cst.List) and len(value.elements) == 1
-        if key == "output_device" or one:
-            code = f"pg.backend().comm.{key}"
-            finder.add(value, rule, finder.write.instead(code))
-        elif not (isinstance(value, cst.IfExp) and finder.scope.is_guard(value.test)):
-            finder.add(value, rule, left="it is not a list of one device here")
+        if arg is not None:
+            in_process_devices(finder, arg.value)
+
+
+def in_process_devices(finder: Uses, value: cst.BaseExpression) -> None:
+    """The devices of a process, which has none on a CPU."""
+    guarded = isinstance(value, cst.IfExp) and finder.scope.is_guard(value.test)
+    if last_name(value) == "None" or finder.scope.is_own(value) or guarded:
+        return
+    rule = finder.rules.shapes["device ids"]
+    finder.add(value, rule, finder.unless_cpu(value, lambda _: cst.Name("None")))
+
+
+def _forked_generators(finder: Uses, call: cst.Call, name: str) -> None:
+    """``fork_rng(devices=[...])``, which forks the CPU's generator in any case."""
+    if name not in ("torch.random.fork_rng", "torch.fork_rng"):
+        return
+    arg = argument(call, 0, "devices")
+    if arg is None or finder.scope.is_own(arg.value) or code_of(arg.value) in ("None", "[]", "()"):
+        return
+    rule = finder.rules.shapes["generators"]
+    finder.add(arg.value, rule, finder.unless_cpu(arg.value, lambda _: cst.List([])))
+
+
+def _stream_of_tensor(finder: Uses, call: cst.Call) -> None:
+    """``x.record_stream(stream)``, which torch has on no CPU."""
+    if last_name(call.func) != "record_stream" or len(call.args) != 1:
+        return
+    if isinstance(call.func, cst.Attribute):
+        rule = finder.rules.shapes["stream of a tensor"]
+        finder.add(call, rule, finder.unless_cpu(call, lambda _: cst.Name("None")))
 
 
 def _pinned(finder: Uses, call: cst.Call, name: str) -> None:
     """``x.pin_memory()``, and ``pin_memory=True`` of a loader."""
-    code = 'pg.supports("pinned-memory")'
     option = keyword(call, "pin_memory")
     if option is not None and last_name(option.value) == "True":
         is_tensor = name.startswith("torch.") and not name.startswith("torch.utils.data.")
         rule = finder.rules.shapes["pin" if is_tensor else "loader pin"]
-        finder.add(option.value, rule, finder.write.instead(code))
+        finder.add(option.value, rule, finder.write.instead(NOT_CPU))
     if last_name(call.func) != "pin_memory" or call.args:
         return
     rule = finder.rules.shapes["pin"]
@@ -252,19 +332,7 @@ def _pinned(finder: Uses, call: cst.Call, name: str) -> None:
         finder.add(call, rule, left="the tensor would be computed twice: give it a name first")
         return
 
-    def replace(new: Any) -> cst.BaseExpression:
-        tensor = new.func.value
-        pinned = cst.Call(finder.write.expression("pg.pin"), [cst.Arg(tensor)])
-        return _choice(pinned, finder.write.expression(code), tensor)
-
-    finder.add(call, rule, replace)
-
-
-def _choice(
-    then: cst.BaseExpression, test: cst.BaseExpression, otherwise: cst.BaseExpression
-) -> cst.BaseExpression:
-    brackets = {"lpar": [cst.LeftParen()], "rpar": [cst.RightParen()]}
-    return cst.IfExp(test=test, body=then, orelse=otherwise).with_changes(**brackets)
+    finder.add(call, rule, finder.unless_cpu(call, lambda new: new.func.value))
 
 
 def _batch_norm(finder: Uses, call: cst.Call, name: str) -> None:
@@ -275,12 +343,7 @@ def _batch_norm(finder: Uses, call: cst.Call, name: str) -> None:
     if not is_simple(call.args[0].value):
         finder.add(call, rule, left="the module would be made twice: give it a name first")
         return
-    test = 'pg.device().type != "cpu"'
-    finder.add(
-        call,
-        rule,
-        lambda new: _choice(new, finder.write.expression(test), new.args[0].value),
-    )
+    finder.add(call, rule, finder.unless_cpu(call, lambda new: new.args[0].value))
 
 
 def _rest(finder: Uses, call: cst.Call) -> None:
@@ -296,9 +359,17 @@ def _rest(finder: Uses, call: cst.Call) -> None:
                 finder.add(arg.value, rule, left="it is not known what the function does with it")
 
 
+_FIELDS: Final = {"Argument", "Field", "Option", "field"}
+"""Functions that describe an option or a field, and have its default."""
+
+
 def in_assignment(finder: Uses, target: cst.CSTNode, value: cst.BaseExpression) -> None:
     """A value that is assigned, or is a parameter's default."""
     in_named(finder, last_name(target), value)
+    if isinstance(value, cst.Call) and last_name(value.func) in _FIELDS:
+        default = argument(value, 0, "default")
+        if default is not None:
+            in_named(finder, last_name(target), default.value)
     in_any(finder, value)
 
 
@@ -325,19 +396,18 @@ def _is_fact(finder: Uses, value: cst.BaseExpression) -> bool:
     return known and not name.endswith("current_device")
 
 
-def in_device_place(finder: Uses, value: cst.BaseExpression, *, as_text: bool = True) -> None:
-    """An expression in a place for a device. A text stays a text where ``as_text``."""
-    if finder.is_portable(value) or _in_branches(finder, value, in_device_place, as_text=as_text):
+def in_device_place(finder: Uses, value: cst.BaseExpression, *, numbers: bool = False) -> None:
+    """An expression in a place for a device, where numbers are devices too if ``numbers``."""
+    if finder.is_portable(value) or _in_branches(finder, value, in_device_place, numbers=numbers):
         return
     write = finder.write
-    make = write.device_text if as_text else write.device
     for words in finder.rules.words:
         rule = finder.rules.shapes["device text"]
         if string(value) == words.device:
-            finder.add(value, rule, lambda _: make())
+            finder.add(value, rule, lambda _: write.device())
         elif numbered(value, words.device) is not None:
-            finder.add(value, rule, partial(_renumbered, make, words.device))
-    if not as_text and finder.scope.is_index(value):
+            finder.add(value, rule, partial(_renumbered, write.device, words.device))
+    if numbers and finder.scope.is_index(value):
         finder.add(value, finder.rules.shapes["device index"], write.device)
 
 
@@ -353,12 +423,14 @@ def in_library_place(finder: Uses, value: cst.BaseExpression) -> None:
     """An expression in a place for a communication library."""
     if finder.is_portable(value) or _in_branches(finder, value, in_library_place):
         return
-    text = string(value) or ""
     for words in finder.rules.words:
-        each = {part.rpartition(":")[2] for part in text.split(",")}
-        if words.library in each:
-            rule = finder.rules.shapes["library text"]
-            finder.add(value, rule, finder.write.instead("pg.backend().comm.init_string"))
+        rule, text = finder.rules.shapes["library text"], string(value) or ""
+        both = f"cpu:gloo,{words.device}:{words.library}"
+        if text in (words.library, both):
+            code = "pg.c10d_name(host=True)" if text == both else "pg.c10d_name()"
+            finder.add(value, rule, finder.write.instead(code))
+        elif words.library in {part.rpartition(":")[2] for part in text.split(",")}:
+            finder.add(value, rule, left="portagpu names one library, and Gloo with it")
 
 
 def _in_branches(finder: Uses, value: cst.BaseExpression, of: object, **options: bool) -> bool:

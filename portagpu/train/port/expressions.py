@@ -7,6 +7,7 @@ expressions that a rewrite puts in.
 from __future__ import annotations
 
 import re
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, TypeGuard
 
 import libcst as cst
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 
 _EMPTY: Final = cst.Module([])
+NOT_CPU: Final = 'pg.device_string() != "cpu"'
+"""A test that opens no device."""
 
 
 def code_of(node: cst.CSTNode, max_length: int = 80) -> str:
@@ -97,6 +100,13 @@ def calls(node: cst.CSTNode) -> Iterator[cst.Call]:
         yield from calls(child)
 
 
+def _names(node: cst.CSTNode) -> Iterator[cst.Name]:
+    if isinstance(node, cst.Name):
+        yield node
+    for child in node.children:
+        yield from _names(child)
+
+
 def is_simple(node: cst.CSTNode) -> bool:
     """Whether it may be written twice: names, dots, and subscripts by names or numbers."""
     if isinstance(node, cst.Subscript):
@@ -145,18 +155,29 @@ class Writer:
         return lambda _: self.expression(code)
 
     def device(self, index: cst.BaseExpression | None = None) -> cst.BaseExpression:
-        """``pg.device()`` or ``pg.device(index)``."""
-        arguments = [] if index is None else [cst.Arg(index)]
-        return cst.Call(self.expression("pg.device"), arguments)
+        """``pg.device_string(index)``: the same text on the vendor's devices, and nothing opened.
 
-    def device_text(self, index: cst.BaseExpression | None = None) -> cst.BaseExpression:
-        """``pg.device().type`` or ``str(pg.device(index))``: a text where there was one."""
-        if index is None:
-            return self.expression("pg.device().type")
-        return cst.Call(cst.Name("str"), [cst.Arg(self.device(index))])
+        ``pg.device(index)`` would be a device with a number where there was none, of now and not of
+        when it is used.
+        """
+        arguments = [] if index is None else [cst.Arg(index)]
+        return cst.Call(self.expression("pg.device_string"), arguments)
+
+    def unless_cpu(
+        self, value: cst.BaseExpression, otherwise: cst.BaseExpression, *, bare: bool
+    ) -> cst.BaseExpression:
+        """``value if pg.device_string() != "cpu" else otherwise``: ``value`` on every GPU.
+
+        In brackets unless it may stand ``bare``.
+        """
+        made = cst.IfExp(test=self.expression(NOT_CPU), body=value, orelse=otherwise)
+        brackets = {"lpar": [cst.LeftParen()], "rpar": [cst.RightParen()]}
+        return made if bare else made.with_changes(**brackets)
 
 
 OWN: Final = "portagpu"
+CLASSES: Final = frozenset({"CUDAGraph", "Event", "ExternalStream", "Graph", "MemPool", "Stream"})
+"""The names of portagpu that are classes, as torch's of these names are."""
 
 
 class Scope(cst.CSTVisitor):
@@ -168,6 +189,7 @@ class Scope(cst.CSTVisitor):
         self._modules = {each.module for each in rules.words}
         self._available = frozenset().union(*(each.available for each in rules.words))
         self._devices = {each.device for each in rules.words}
+        self._classes = {name for name, each in rules.names.items() if each.to in CLASSES}
         self._roots = {name.partition(".")[0] for name in rules.names}
         self._taken: set[str] = set()
         self._alias: str | None = None
@@ -176,6 +198,18 @@ class Scope(cst.CSTVisitor):
         self._others: set[str] = set()
         self._depth = 0
         self.methods: set[str] = set()
+        self._placers: list[str | cst.Lambda] = []
+        self._functions: dict[str, list[cst.Lambda | cst.FunctionDef]] = {}
+        self.patched: set[str] = set()
+        """Qualified names that the file itself replaces, or asks for as a class."""
+        self.properties: set[tuple[object, str]] = set()
+        """Names of devices' properties, with their scopes."""
+        self.has_torch = False
+        self.own_methods = ""
+        """A class that the file names, with a method of a device's name."""
+        self._wrappers: set[str] = set()
+        self.same_seeds: set[cst.CSTNode] = set()
+        """Functions that seed a device next to a line that seeds the host in the same way."""
 
     @property
     def alias(self) -> str:
@@ -223,6 +257,42 @@ class Scope(cst.CSTVisitor):
             self.qualified(each.func).rpartition(".")[2] == "device_count" for each in calls(node)
         )
 
+    @cached_property
+    def storages(self) -> set[cst.CSTNode]:
+        """The values that are a storage: what a ``map_location`` is called with."""
+        found: set[cst.CSTNode] = set()
+        for placer in self._placers:
+            for each in (
+                [placer] if not isinstance(placer, str) else self._functions.get(placer, [])
+            ):
+                first = each.params.params[0].name.value if each.params.params else ""
+                found |= {node for node in _names(each.body) if node.value == first}
+        return found
+
+    def may_be_storage(self, node: cst.CSTNode) -> bool:
+        """Whether its name says that it is a storage."""
+        return "storage" in last_name(node.func if isinstance(node, cst.Call) else node).lower()
+
+    def is_wrapper(self, node: cst.CSTNode) -> bool:
+        """Whether it is a class of the file that derives from DistributedDataParallel."""
+        return dotted(node) in self._wrappers
+
+    def is_properties(self, node: cst.CSTNode) -> bool:
+        """Whether the value is a device's properties."""
+        if isinstance(node, cst.Call):
+            name = self.qualified(node.func)
+            return name in {f"{each}.get_device_properties" for each in self._modules}
+        return bool(self._places(node) & self.properties)
+
+    def _places(self, node: cst.CSTNode) -> set[tuple[object, str]]:
+        """The scopes in which a name is bound, each with it; other dotted names have none."""
+        name, scope = dotted(node), self._scopes.get(node)
+        if not name:
+            return set()
+        if not isinstance(node, cst.Name) or scope is None:
+            return {(None, name)}
+        return {(each.scope, name) for each in scope[name]}
+
     # ---- guards
 
     def is_guard(self, test: cst.CSTNode) -> bool:
@@ -249,6 +319,15 @@ class Scope(cst.CSTVisitor):
             return self.is_guard(test.expression)
         return False
 
+    def is_other(self, test: cst.CSTNode) -> bool:
+        """Whether it holds on a CPU by what it compares: ``device != "cuda"``."""
+        if not isinstance(test, cst.Comparison) or len(test.comparisons) != 1:
+            return False
+        operator, other = test.comparisons[0].operator, test.comparisons[0].comparator
+        if isinstance(operator, cst.NotEqual | cst.NotIn):
+            return self._names_device(test.left) or self._names_device(other)
+        return isinstance(operator, cst.Equal) and "cpu" in (string(test.left), string(other))
+
     def _names_device(self, node: cst.CSTNode) -> bool:
         text = string(node)
         return text is not None and text.partition(":")[0] in self._devices
@@ -269,19 +348,68 @@ class Scope(cst.CSTVisitor):
         for target in node.targets:
             self._assigned(target.target, node.value)
 
+            if isinstance(target.target, cst.Attribute):
+                self.patched.add(self.qualified(target.target))
+
     def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
         if node.value is not None:
             self._assigned(node.target, node.value)
+
+    def visit_Call(self, node: cst.Call) -> None:
+        last = last_name(node.func)
+        if last in ("setattr", "patch", "object") and node.args:
+            first, second = node.args[0].value, node.args[1].value if len(node.args) > 1 else None
+            self.patched.add(string(first) or f"{self.qualified(first)}.{string(second)}")
+        if last in ("isinstance", "issubclass") and len(node.args) == 2:
+            kinds = node.args[1].value
+            elements = kinds.elements if isinstance(kinds, cst.Tuple) else [node.args[1]]
+            self.patched |= {self.qualified(each.value) for each in elements} - self._classes
+        place = keyword(node, "map_location")
+        if place is None and last == "load":
+            place = argument(node, 1, "map_location")
+        if place is not None and isinstance(place.value, cst.Name | cst.Lambda):
+            name = place.value.value if isinstance(place.value, cst.Name) else place.value
+            self._placers.append(name)
 
     def _assigned(self, target: cst.CSTNode, value: cst.CSTNode) -> None:
         name = dotted(target)
         if not name:
             return
+        if isinstance(value, cst.Lambda):
+            self._functions.setdefault(name, []).append(value)
         if self.is_guard(value):
             self._guards.add(name)
+        if self.is_properties(value):
+            self.properties |= self._places(target)
         if isinstance(value, cst.Integer | cst.UnaryOperation) or dotted(value) == "None":
             return
         (self._indices if self.is_index(value) else self._others).add(name)
+
+    def visit_Module(self, node: cst.Module) -> None:
+        self._seeded(node.body)
+
+    def visit_IndentedBlock(self, node: cst.IndentedBlock) -> None:
+        self._seeded(node.body)
+
+    def _seeded(self, block: Sequence[cst.BaseStatement]) -> None:
+        """Seeds of devices with the host's value after it, or with any before it."""
+        value, before = "", set[cst.CSTNode]()
+        for each in block:
+            small = each.body[0] if isinstance(each, cst.SimpleStatementLine) else None
+            call = small.value if isinstance(small, cst.Expr) else None
+            if isinstance(small, cst.Assign) and not any(calls(small)):
+                continue
+            if not isinstance(call, cst.Call) or "seed" not in last_name(call.func):
+                value, before = "", set()
+                continue
+            name = self.qualified(call.func)
+            if name in ("torch.manual_seed", "torch.random.manual_seed"):
+                self.same_seeds |= before
+                value = code_of(call.args[0].value) if call.args else ""
+            elif name.rpartition(".")[0] in self._modules and call.args:
+                before.add(call.func)
+                if code_of(call.args[0].value) == value:
+                    self.same_seeds.add(call.func)
 
     def visit_Name(self, node: cst.Name) -> None:
         self._taken.add(node.value)
@@ -294,16 +422,20 @@ class Scope(cst.CSTVisitor):
                 self._taken.add(last_name(each.asname.name))
             else:
                 self._taken.add(dotted(each.name).partition(".")[0])
+                self.has_torch |= dotted(each.name).partition(".")[0] == "torch"
         return False
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         self.methods.add(node.name.value)
+        self._functions.setdefault(node.name.value, []).append(node)
         self._depth += 1
 
     def leave_FunctionDef(self, original_node: cst.FunctionDef) -> None:
         self._depth -= 1
 
     def visit_ClassDef(self, node: cst.ClassDef) -> None:
+        if any(last_name(each.value) == "DistributedDataParallel" for each in node.bases):
+            self._wrappers.add(node.name.value)
         self._depth += 1
 
     def leave_ClassDef(self, original_node: cst.ClassDef) -> None:

@@ -50,6 +50,13 @@ def code_line(each: Finding) -> str:
     return escaped(" ".join(each.code.split()))
 
 
+NOT_SEEN: Final = (
+    "not seen: what other packages do, names that are put together when the program runs, exec, "
+    "and settings that come from elsewhere"
+)
+"""What a list without a finding does not show."""
+
+
 def text(result: Lint) -> Iterator[str]:
     """One line for each finding, why it breaks below it, and the counts."""
     for each in result.findings:
@@ -57,6 +64,8 @@ def text(result: Lint) -> Iterator[str]:
         yield f"{place}: {each.rule.id} {each.rule.severity}: {code_line(each)}"
         yield f"    {message(each)}"
     yield summary(result.findings, result.files)
+    if result.files and not result.findings:
+        yield f"    {NOT_SEEN}"
 
 
 def summary(findings: Sequence[Finding], files: int) -> str:
@@ -68,7 +77,7 @@ def summary(findings: Sequence[Finding], files: int) -> str:
         return "no file was read"
     if not findings:
         rules = len(load_rules().rules)
-        return f"no use found that one of the {rules} rules names; {read}"
+        return f"no use found that ties this to a vendor, among what {rules} rules name; {read}"
     uses = f"{len(findings)} use{'' if len(findings) == 1 else 's'}"
     return f"{uses}: {parts}; {read}"
 

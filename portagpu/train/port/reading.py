@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 
-Kind = Literal["python", "kernel", "shell", "docker", "requirements"]
+Kind = Literal["python", "kernel", "shell", "docker", "requirements", "config"]
 
 MAX_BYTES: Final = 1 << 20
 """A larger file is data or generated."""
@@ -35,6 +35,7 @@ _SUFFIXES: Final[dict[str, Kind]] = {
     **dict.fromkeys((".py", ".pyi"), "python"),
     **dict.fromkeys((".cpp", ".cc", ".cxx", ".h", ".hpp", ".inl"), "kernel"),
     **dict.fromkeys((".sh", ".bash", ".slurm", ".sbatch"), "shell"),
+    **dict.fromkeys((".yaml", ".yml"), "config"),
 }
 _NAMES: Final[tuple[tuple[str, Kind], ...]] = (
     (r"(?:.+\.)?(?:[Dd]ocker|[Cc]ontainer)file(?:\..+)?", "docker"),
@@ -119,7 +120,7 @@ def read(path: Path) -> Source | Unread:
     if path.suffix == ".ipynb":
         return Unread(str(path), "is a notebook: export it first (jupyter nbconvert --to script)")
     if kind is None:
-        return Unread(str(path), "is not a Python, C++, shell, Docker or requirements file")
+        return Unread(str(path), "is not a Python, C++, shell, Docker, YAML or requirements file")
     try:
         data = read_bounded(path, MAX_BYTES + 1, follow=False)
     except OSError as error:
@@ -149,7 +150,9 @@ if TYPE_CHECKING:
 
 _SHAPES: Final = (
     *("device_ids", "output_device", "DistributedDataParallel", "convert_sync_batchnorm"),
-    *("GradScaler", "pin_memory", r"(?:\.to\(|dev(?:ice)?\s*[=(]|map_location\s*=)\s*\d"),
+    *("GradScaler", "pin_memory", "record_stream", "fork_rng", "autocast_", "out of memory"),
+    *("cpp_extension", r"\.split\([\"']:"),
+    r"(?:\.to\(|dev(?:ice)?\s*[=(]|map_location\s*=)\s*\d",
 )
 """Shapes of code that have no word of a vendor's."""
 _INDEX: Final = rf"\b(?:{INDEX_NAME.pattern})\b|LOCAL_RANK|device_count"
@@ -158,7 +161,7 @@ _PAIRS: Final[tuple[Group, ...]] = (
     (re.compile(r"(?i:gpu|device_count|is_available)"), re.compile(r"\b(?:_?exit|quit|raise)\b")),
 )
 """A number of a device where a device belongs, and a script's end for want of GPUs."""
-_LOCAL: Final = ("[\"']cpu", r"\bportagpu\b")
+_LOCAL: Final = ("[\"']cpu", r"\bportagpu\b", "map_location")
 """What else decides whether a use is one."""
 _STAY: Final = (ast.Import, ast.ImportFrom, ast.Return, ast.Continue, ast.Raise)
 _TARGET: Final = r"^[ \t]*([\w.]+)(?:[ \t]*:[^=\n]*)?[ \t]*=(?!=)"
@@ -167,6 +170,8 @@ _NUMBER: Final = re.compile(
     re.MULTILINE,
 )
 """A device's number gets another name."""
+_PROPERTIES: Final = re.compile(rf"{_TARGET}.*get_device_properties", re.MULTILINE)
+"""So do its properties."""
 
 
 @cache
@@ -247,7 +252,7 @@ def _local_groups(text: str, tree: ast.Module) -> tuple[Group, ...]:
         for each in node.names
         if words.search(f"{getattr(node, 'module', '')}.{each.name}")
     }
-    assigned = {*_answer().findall(text), *_NUMBER.findall(text)}
+    assigned = {*_answer().findall(text), *_NUMBER.findall(text), *_PROPERTIES.findall(text)}
     names |= {
         each for name in assigned if not INDEX_NAME.fullmatch(each := name.rpartition(".")[2])
     }

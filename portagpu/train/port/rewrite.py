@@ -5,9 +5,11 @@ It adds the import of portagpu, and removes imports that nothing uses any more.
 
 from __future__ import annotations
 
+import ast
 import difflib
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +18,7 @@ import libcst as cst
 
 from portagpu.base.errors import OutputError
 from portagpu.base.files import write_parts
-from portagpu.base.text import escaped
+from portagpu.base.text import error_line, escaped
 from portagpu.train.port.analysis import Analysis, analyse, finding, parse
 from portagpu.train.port.expressions import dotted
 from portagpu.train.port.reading import Source, files, read
@@ -143,10 +145,11 @@ def rewrite(paths: Sequence[str], *, unsafe: bool = False) -> Rewriting:
     ``unsafe`` adds the rewrites that may change what a program computes on the GPU that it was
     written for. Raises MissingDependency without libcst.
     """
-    rules, result, has_python = load_rules(), Rewriting(), False
+    result, has_python = Rewriting(), False
     named = {*map(Path, paths)}
-    for path in files(paths):
-        source = read(path)
+    sources = [(path, read(path)) for path in files(paths)]
+    rules = _with_classes(load_rules(), [each for _, each in sources])
+    for path, source in sources:
         if not isinstance(source, Source):
             result.unread.append(source)
         elif source.kind == "python":
@@ -167,6 +170,22 @@ def rewrite(paths: Sequence[str], *, unsafe: bool = False) -> Rewriting:
     return result
 
 
+def _with_classes(rules: Rules, sources: Sequence[Source | Unread]) -> Rules:
+    """The rules, and the program's classes that have a method of a device's name."""
+    found: dict[str, str] = {}
+    devices = {each.device for each in rules.words}
+    method = re.compile(rf"\bdef (?:{'|'.join(map(re.escape, devices))})\(")
+    for source in sources:
+        if not isinstance(source, Source) or source.kind != "python":
+            continue
+        with suppress(SyntaxError):
+            tree = parse(source.text) if method.search(source.text) else ast.Module([], [])
+            for each in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+                if devices & {getattr(part, "name", "") for part in each.body}:
+                    found[each.name] = source.path
+    return replace(rules, classes=found)
+
+
 def rewrite_source(source: Source, rules: Rules, *, unsafe: bool) -> Rewritten | Unread | None:
     """One file, or why it was not read; None where nothing of a rule is in it."""
     found = analyse(source, rules, whole=True)
@@ -185,13 +204,47 @@ def rewrite_source(source: Source, rules: Rules, *, unsafe: bool) -> Rewritten |
     same = found.wrapper.module.code  # without the end of a last line that ends with "\r"
     if not source.text.startswith(same):
         return Unread(source.path, "is not given back by libcst as it is")
-    text = _replaced(source.path, found, chosen) + source.text[len(same) :]
-    try:
-        parse(text)
-        text.encode(source.encoding)
-    except (SyntaxError, UnicodeEncodeError) as error:
-        return Unread(source.path, f"would not be Python any more ({error}): please report it")
-    return Rewritten(source, text, [finding(source.path, use) for use in chosen], left)
+    new = _Attempt(source, found, chosen)
+    if new.why:
+        refused = _refused(source, found, chosen)
+        for use in refused:
+            why = f"it cannot be written in this place ({_Attempt(source, found, [use]).why})"
+            left.append(replace(finding(source.path, use), left=why))
+        chosen = [use for use in chosen if use not in refused]
+        new = _Attempt(source, found, chosen)
+    if new.why:
+        return Unread(source.path, f"would not be Python any more ({new.why}): please report it")
+    return Rewritten(source, new.text, [finding(source.path, use) for use in chosen], left)
+
+
+class _Attempt:
+    """The file with these uses replaced, or why that is no program any more."""
+
+    def __init__(self, source: Source, found: Analysis, chosen: list[Use]) -> None:
+        self.text, self.why = source.text, ""
+        if not chosen:
+            return
+        rest = source.text[len(found.wrapper.module.code) :]
+        try:
+            text = _replaced(source.path, found, chosen) + rest
+            parse(text)
+            text.encode(source.encoding)
+        except Exception as error:  # noqa: BLE001 - whatever libcst or a rule cannot write
+            self.why = error_line(error)
+        else:
+            self.text = text
+
+
+def _refused(source: Source, found: Analysis, chosen: list[Use]) -> list[Use]:
+    """The uses that cannot be written where they stand, such as quotes inside an f-string."""
+    if not _Attempt(source, found, chosen).why:
+        return []
+    if len(chosen) == 1:
+        return chosen
+    half = len(chosen) // 2
+    return [
+        each for part in (chosen[:half], chosen[half:]) for each in _refused(source, found, part)
+    ]
 
 
 def _reason(use: Use) -> str:

@@ -97,6 +97,8 @@ class Rules:
     options: dict[str, Option] = field(default_factory=dict)
     texts: list[Text] = field(default_factory=list)
     words: list[Words] = field(default_factory=list)
+    classes: dict[str, str] = field(default_factory=dict)
+    """Classes of the program with a method of a device's name, such as "cuda", and their files."""
     suffixes: set[str] = field(default_factory=set)
     kernels: list[re.Pattern[str]] = field(default_factory=list)
 

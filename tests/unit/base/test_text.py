@@ -14,6 +14,7 @@ from portagpu.base.text import (
     error_line,
     escaped,
     excerpt,
+    is_twice_in_itself,
     one_line,
     printable,
     printable_lines,
@@ -107,3 +108,12 @@ def test_there_is_one_place_for_each() -> None:
             if joined or close:
                 found.append(f"{path.name}:{node.lineno}")  # type: ignore[attr-defined]
     assert found == []
+
+
+def test_a_name_in_the_middle_of_itself_is_of_two_writers() -> None:
+    name = "NVIDIA A100-SXM4-80GB"
+    assert is_twice_in_itself("NVIDIA A100-SXM4-NVIDIA A100-SXM4-80GB80GB", name)
+    assert is_twice_in_itself(name[:1] + name + name[1:], name)
+    for other in ("", name, f"{name} {name}", "NVIDIA A100-SXM4-40GB", "NVIDIA A100-PCIE-80GB" * 2):
+        assert not is_twice_in_itself(other, name)
+    assert not is_twice_in_itself("", "")

@@ -150,5 +150,5 @@ def test_a_longer_load_has_a_longer_limit_and_other_gates_stay() -> None:
     changed = [name for name in before if before[name].amounts != after[name].amounts]
     assert changed == ["sustained"]
     quick, full = (after["sustained"].amounts[effort] for effort in ("quick", "full"))
-    assert (quick["seconds"], quick["limit_s"]) == (40.0, 330.0)
+    assert (quick["seconds"], quick["shared_seconds"], quick["limit_s"]) == (40.0, 40.0, 330.0)
     assert (full["seconds"], full["limit_s"]) == (40.0, 1800.0)

@@ -70,7 +70,10 @@ def test_json_has_every_candidate_input_and_error(capfd, tmp_path):
     assert choice["question"]["size_bytes"] == 1 << 30
     assert choice["basis"] == {"kind": "model", "words": "model, constants of version 2.30.7"}
     assert {each["name"]: each["estimated"] for each in choice["inputs"]}["links"] is False
-    assert choice["known_error"] is None
+    # of another GPU, whose tables are the nearest
+    assert choice["known_error"]["target"] == "nvidia-a100-sxm-40gb"
+    assert choice["interval"]["compared"] is True
+    assert choice["interval"]["low_us"] < choice["best"]["time_us"] < choice["interval"]["high_us"]
     assert choice["shots"] is None
     assert found["buckets"] == []
     capfd.readouterr()

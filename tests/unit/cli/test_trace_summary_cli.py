@@ -200,9 +200,9 @@ def test_every_verb_is_listed(name: str, capfd: pytest.CaptureFixture[str]) -> N
 def test_untrusted_names_stay_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    given = evil()
+    given, read_one = evil(), Capture(Source("a", "b"))
     monkeypatch.setattr("portagpu.traces.analysis.summary.summarize", lambda *_, **__: given)
-    monkeypatch.setattr("portagpu.cli.trace.read_captures", lambda *_: ([given], True))
+    monkeypatch.setattr("portagpu.cli.trace.read_captures", lambda *_: ([read_one], True))
     words = ["trace", "summary", str(tmp_path), "--csv", str(tmp_path / "a.csv")]
     assert cli.main([*words, "--html", str(tmp_path / "a.html")]) == 0
     text = capfd.readouterr().out
@@ -254,3 +254,17 @@ def test_nulls_are_empty_and_never_0() -> None:
     assert {row[name] for name in ("rank", "name", "library", "rule", "bytes")} == {None}
     assert row.keys() == SUMMARY_COLUMNS.keys()
     assert given.devices[0].median_launch_ns is None
+
+
+def test_a_file_of_which_most_rows_are_left_out_is_not_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head = '"Kind","Kernel_Name","Start_Timestamp","End_Timestamp"\n'
+    good, bad = '"KERNEL_DISPATCH","a",1,2\n', '"KERNEL_DISPATCH","a",2,1\n'
+    trace = tmp_path / "1_kernel_trace.csv"
+    for rows, code in (((good, good, bad), 0), ((good, bad), 0), ((good, bad, bad), 3)):
+        trace.write_text(head + "".join(rows))
+        assert cli.main(["trace", "summary", str(trace)]) == code
+        said = capsys.readouterr()
+        assert f"left out: {rows.count(bad)} row" in said.out
+        assert ("more rows were left out than read: 2" in said.err) is (code == 3)

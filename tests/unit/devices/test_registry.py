@@ -354,3 +354,35 @@ def test_broken_variables_of_a_launcher_keep_no_device_closed(monkeypatch):
     rank_variables(monkeypatch, 2, 4)
     monkeypatch.setenv("RANK", "two")
     assert registry.backend().index == 0
+
+
+@pytest.mark.parametrize(
+    ("index", "gpu", "cpu"),
+    [
+        (None, "cuda", "cpu"),
+        (0, "cuda:0", "cpu"),
+        (3, "cuda:3", "cpu"),
+        ("1", "cuda:1", "cpu"),
+        ("cuda:1", "cuda:1", "cuda:1"),
+        ("cpu", "cpu", "cpu"),
+    ],
+)
+def test_a_device_has_a_text_without_being_opened(monkeypatch, index, gpu, cpu):
+    for plugin, expected in ((gpu_plugin(), gpu), (cpu_plugin(), cpu)):
+        forget(monkeypatch)
+        machine(monkeypatch, "cuda" if plugin.name == "cuda" else "cpu", ("nvidia",))
+        monkeypatch.setattr(plugin, "device_type", plugin.name, raising=False)
+        monkeypatch.setattr(plugin, "shared", plugin.name == "cpu", raising=False)
+        use_plugins(monkeypatch, plugin)
+        assert registry.device_string(index) == expected
+        assert not registry.is_initialized(), "a device was opened for its text"
+
+
+def test_the_library_has_a_name_without_a_device_being_opened(monkeypatch):
+    machine(monkeypatch, "cuda", ("nvidia",))
+    plugin = gpu_plugin()
+    monkeypatch.setattr(plugin, "device_type", "cuda", raising=False)
+    monkeypatch.setattr(plugin, "c10d_name", "nccl", raising=False)
+    use_plugins(monkeypatch, plugin)
+    assert (registry.c10d_name(), registry.c10d_name(host=True)) == ("nccl", "cpu:gloo,cuda:nccl")
+    assert not registry.is_initialized(), "a device was opened for its library's name"

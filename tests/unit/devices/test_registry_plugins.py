@@ -95,15 +95,15 @@ BROKEN = {
     "misnamed": (GOOD.format(name="else"), "calls itself 'else'"),
     "major": (
         VERSIONED.format(name="major", contract=(2, 0)),
-        "was written for contract 2.0, this portagpu has 1.5: upgrade portagpu",
+        "was written for contract 2.0, this portagpu has 1.6: upgrade portagpu",
     ),
     "minor": (
         VERSIONED.format(name="minor", contract=(1, 99)),
-        "was written for contract 1.99, this portagpu has 1.5: upgrade portagpu",
+        "was written for contract 1.99, this portagpu has 1.6: upgrade portagpu",
     ),
     "old": (
         VERSIONED.format(name="old", contract=(0, 9)),
-        "was written for contract 0.9, this portagpu has 1.5: upgrade third-old",
+        "was written for contract 0.9, this portagpu has 1.6: upgrade third-old",
     ),
     "text": (
         VERSIONED.format(name="text", contract="1.0"),

@@ -14,7 +14,7 @@ from portagpu.facts.targets import load_target, load_targets
 from portagpu.reports.bundles.check import stated_names
 from portagpu.reports.bundles.files import read_files
 from portagpu.reports.proofs import cells, rows
-from portagpu.reports.proofs.table import read_committed
+from portagpu.reports.proofs.table import HEAD, line, read_committed
 from portagpu.runs.results.run import Evidence, Result, Run, Verdict, new_run
 from tests.conftest import ROOT
 from tests.support.history_samples import measure
@@ -147,6 +147,28 @@ def test_one_device_executes_no_collectives(
     run.add(Result(id="collectives/values", suite="bringup", area="collectives", **fields))
     (cell,) = cells([("a.json", run)])
     assert cell.badge is badge
+
+
+def test_a_screen_has_a_column_and_is_whole_with_all_its_probes(tmp_path: Path) -> None:
+    def screened(day: int, *names: str, verdict: Verdict = Verdict.PASS) -> Run:
+        run = run_of(day, *((name, verdict) for name in names))
+        return Run(run.info, [replace(each, suite="screen", area="screen") for each in run.results])
+
+    names = sorted(stated_names("screen", "screen"))
+    assert "screen/device" in names
+    assert "screen/products/float32[square]" in names
+    written(screened(1, names[0], "screen/no-such-probe"), tmp_path / "a.json")
+    target = load_target("cpu-x86-64")
+
+    def shown() -> str:
+        (row,) = rows([target], read_files([tmp_path]))
+        return dict(zip(HEAD, line(row), strict=True))["screen"]
+
+    assert shown() == f"INCONCLUSIVE, executed, 1 of {len(names)}"
+    written(screened(2, *names), tmp_path / "b.json")
+    assert shown() == f"PASS, executed, {len(names) + 1}"
+    written(screened(3, names[1], verdict=Verdict.FAIL), tmp_path / "c.json")
+    assert shown().startswith("FAIL, executed")
 
 
 def test_what_did_not_run_earns_nothing(tmp_path: Path) -> None:

@@ -374,6 +374,32 @@ def test_results_that_still_change_show_their_failures_and_counts() -> None:
     assert of_steps(watched.lines, "measurementSeriesEnd")[0]["totalCount"] == 3
 
 
+def test_a_clock_that_is_set_back_sets_no_line_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    class SetBack(datetime):
+        """An hour earlier with each look."""
+
+        looks = 0
+
+        @classmethod
+        def now(cls, tz: Any = None) -> SetBack:
+            cls.looks += 1
+            return cls(2026, 12, 1, 20 - cls.looks, tzinfo=tz)
+
+    monkeypatch.setattr("portagpu.reports.ocp.stream.datetime", SetBack)
+    text: list[str] = []
+    run, stream = run_of(result(), backend=None), Stream(text.append)
+    stream.begin()
+    stream.update(run)
+    stream.end(run.finish())
+    assert problems(lines_of("".join(text))) == []
+
+
+def test_parameters_name_the_seed_where_there_is_one() -> None:
+    plain, seeded = (of_run(checked(run_of(**one)), "testRunStart") for one in ({}, {"seed": 0}))
+    assert "seed" not in plain[0]["parameters"]
+    assert seeded[0]["parameters"]["seed"] == 0
+
+
 def test_a_step_that_began_ends_with_the_run() -> None:
     watched = Watched(run_of(backend=None))
     watched.stream.judged_so_far(Run(watched.run.info, [result(V.FAIL)]))

@@ -123,17 +123,6 @@ def test_documents_of_this_package_follow_the_schema(schema: Any) -> None:
         schema.validate(json.loads(path.read_text())["result"])
 
 
-def test_what_the_schema_refuses_is_refused(schema: Any) -> None:
-    random_ = random.Random(16)  # noqa: S311 - a choice, no secret
-    refused = 0
-    for _ in range(MUTATIONS):
-        words, document = mutated(sample(), random_)
-        if not schema.is_valid(document):
-            refused += 1
-            assert not fits(document), words
-    assert refused > MUTATIONS / 4
-
-
 def test_the_schema_refuses_what_has_another_type(schema: Any) -> None:
     """What it cannot say is left: two keys that must be equal, or of one length."""
     random_ = random.Random(17)  # noqa: S311 - a choice, no secret

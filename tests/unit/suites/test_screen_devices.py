@@ -106,6 +106,20 @@ def test_a_digest_that_most_peers_do_not_have_is_that_device() -> None:
         assert of(devices, "digests", good).verdict is Verdict.UNVERIFIED
 
 
+def test_digests_of_all_peers_leave_nothing_unverified_where_none_is_published() -> None:
+    devices = screened("copies/a", "memory/b", "collectives/c")
+    # each rank of a collective has a part of its own
+    devices[1].tallies["collectives/c"].digest = "cd" * 32
+    found = of(devices, "digests", "cuda:1")
+    assert found.verdict is Verdict.PASS
+    assert found.reason == (
+        "0 of 0 digests are the published ones, and 2 that have none are those of all peers"
+    )
+    assert set(found.extra["digests"]) == {"copies/a", "memory/b"}
+    # of exact computing there should be one
+    assert of(screened("products/a"), "digests", "cuda:1").verdict is Verdict.UNVERIFIED
+
+
 def test_two_devices_that_differ_have_no_majority() -> None:
     devices = screened("repeated/a", count=2)
     devices[1].tallies["repeated/a"].digest = "cd" * 32

@@ -12,7 +12,15 @@ import pytest
 pa: Any = pytest.importorskip("pyarrow")
 np: Any = pytest.importorskip("numpy")
 
-from portagpu.facts.captures.model import Capture, CapturedDevice, Kind, Process, Source, table
+from portagpu.facts.captures.model import (
+    METRIC_COLUMNS,
+    Capture,
+    CapturedDevice,
+    Kind,
+    Process,
+    Source,
+    table,
+)
 from portagpu.traces.analysis.kernel_names import classify
 from portagpu.traces.analysis.reading import read, to_document
 from portagpu.traces.analysis.summary import summarize
@@ -584,3 +592,59 @@ def test_ranges_that_nobody_closes_do_not_fill_memory() -> None:
 
 
 CALL = {"name": "launch", "correlation": 1}
+
+
+# --- several files of one process
+
+
+def counted(
+    path: str, metric: str | None, start: int = 0, names: Sequence[str] = ("a", "b")
+) -> Capture:
+    """Two kernels on one device, with a counter of each."""
+    kernels = {"start_ns": [start, start + 20], "end_ns": [start + 10, start + 25]}
+    kernels |= {"name": list(names), "device": [0, 0]}
+    counters = {"launch": [0, 1], "name": list(names), "value": [1.0, 2.0]}
+    return Capture(
+        Source(path, "rocprof", "rocprof"),
+        tables={"kernel": table(kernels)},
+        metrics=table({**counters, "metric": [metric] * 2}, METRIC_COLUMNS) if metric else None,
+    )
+
+
+def test_passes_with_other_counters_are_one_process() -> None:
+    passes = [
+        counted("w/pmc.csv", "A"),
+        counted("w/sq.csv", "B", 500),
+        counted("w/t.csv", None, 900),
+    ]
+    found = summarize(passes)
+    assert found.events == {"kernel": 2}
+    assert {each["rank"] for each in found.rows.to_pylist()} == {None}
+    assert found.devices[0].busy_ns == 15
+    # the pass without counters has the times
+    assert "passes of one process" in found.problems[0]
+    assert found.problems[0].endswith("those of t.csv")
+
+
+def test_ranks_with_the_same_counters_or_other_kernels_are_ranks() -> None:
+    same = [counted("w/0.csv", "A"), counted("w/1.csv", "A", 3)]
+    other = [counted("w/0.csv", "A"), counted("w/1.csv", "B", 3, names=("a", "c"))]
+    for ranks in (same, other, [counted("w/0.csv", None), counted("w/1.csv", None, 3)]):
+        found = summarize(ranks)
+        assert {each["rank"] for each in found.rows.to_pylist()} == {0, 1}
+        assert found.events == {"kernel": 4}
+
+
+def test_files_of_different_events_of_one_process_are_one_rank() -> None:
+    def part(kind: Kind, pid: int, **columns: list[Any]) -> Capture:
+        of = Source(f"w/{pid}_{kind}.csv", "rocprofv3 CSV", "rocprofv3")
+        events = table({"start_ns": [0], "end_ns": [9], "name": [kind], **columns})
+        return Capture(of, tables={kind: events}, processes=(Process(pid),))
+
+    files = [part(kind, pid, correlation=[1]) for pid in (7, 8) for kind in ("kernel", "api")]
+    found = summarize(files)
+    assert found.events == {"api": 2, "kernel": 2}
+    assert [each.rank for each in found.devices] == [0, 1]
+    # the call and its kernel have one clock
+    assert [each.median_launch_ns for each in found.devices] == [0.0, 0.0]
+    assert summarize(files[:2]).devices[0].rank is None

@@ -216,6 +216,58 @@ def test_counters_of_rocprof_compute_are_metrics() -> None:
     assert counts(capture) == {"kernel": 3}
 
 
+LONG_HEAD = (
+    "GPU_ID,GUID,Correlation_Id,Dispatch_ID,Grid_Size,Workgroup_Size,LDS_Per_Workgroup,"
+    "Scratch_Per_Workitem,Arch_VGPR,Accum_VGPR,SGPR,Kernel_Name,Start_Timestamp,End_Timestamp,"
+    "Kernel_ID,Counter_Name,Counter_Value\n"
+)
+
+
+def long_row(dispatch: int, start: int, counter: str, device: int = 1) -> str:
+    launch = f"{device},5f,{dispatch + 1},{dispatch},4096,256,0,0,8,0,128"
+    return f'{launch},"copy(int, int)",{start},{start + 10},0,{counter},{start}.0\n'
+
+
+def test_a_launch_with_a_row_for_each_counter_counts_once(tmp_path: Path) -> None:
+    rows = [
+        long_row(dispatch, 1000 * device + 100 * dispatch, f"C{counter}", device)
+        for counter in range(5)
+        for device in (1, 2)
+        for dispatch in (0, 1, 2)
+    ]
+    for order in (rows, sorted(rows), rows[::-1]):
+        capture = read(tmp_path, LONG_HEAD + "".join(order), "results_pmc_perf_0.csv")
+        kernels = capture.tables["kernel"].to_pylist()
+        assert sorted(each["start_ns"] for each in kernels) == [
+            1000, 1100, 1200, 2000, 2100, 2200,
+        ]  # fmt: skip
+        assert {(e["name"], e["grid_x"]) for e in kernels} == {("copy(int, int)", 16)}
+        assert len(metrics(capture)) == 30
+        assert (capture.dropped, capture.problems) == (0, ())
+
+
+def test_passes_in_one_table_are_measured_again(tmp_path: Path) -> None:
+    passes = [long_row(0, start, f"C{start}") for start in (100, 200, 300)]
+    capture = read(tmp_path, LONG_HEAD + "".join(passes), "pmc_perf.csv")
+    assert [each["start_ns"] for each in capture.tables["kernel"].to_pylist()] == [100]
+    assert [each["metric"] for each in metrics(capture)] == ["C100", "C200", "C300"]
+    assert "2 dispatches were measured again" in "".join(capture.problems)
+
+
+def test_sums_of_whole_domains_are_no_kernels(tmp_path: Path) -> None:
+    # the form of amd/HPCTrainingExamples, rocprofv3 --stats --hip-trace
+    capture = read(
+        tmp_path,
+        '"Name","Calls","TotalDurationNs","AverageNs","Percentage","MinNs","MaxNs","StdDev"\n'
+        '"HIP_API",24044,1660103043,69044.3,60.00,79,297454413,1941729.9\n'
+        '"KERNEL_DISPATCH",10,1000,100.0,40.00,1,500,5.0\n',
+        "77_domain_stats.csv",
+    )
+    assert capture.totals is None
+    assert capture.details["all of HIP_API"] == "24,044 calls, 1,660,103,043 ns"
+    assert (capture.dropped, capture.problems) == (0, ())
+
+
 def test_text_of_rocprofv2_is_read() -> None:
     capture = reading.read(RECORDINGS / "rocprofv2" / "rocprofv2-hsa_async_copy.txt")
     assert counts(capture) == {"copy": 6, "api": 64}
@@ -328,6 +380,24 @@ def test_kernels_of_nsys_stats_are_the_same_in_every_form(tmp_path: Path, text: 
     assert not [e for e in totals(capture) if e["name"] == "poll"]
 
 
+def test_progress_lines_of_nsys_stats_are_no_rows(tmp_path: Path) -> None:
+    # between and after tables, as nsys 2022 to 2025 print them
+    lines = (
+        "SKIPPED: run.sqlite does not contain NV Tools Extension (NVTX) data.",
+        "Exporting 640388 events: [=====================100%]",
+        "Using run.sqlite for SQL queries.",
+        "Generated:",
+        "        /data/run.nsys-rep",
+        "        /data/run.sqlite",
+    )
+    said = "\n".join(lines) + "\n"
+    for text in (NSYS_TEXT, NSYS_CSV):
+        plain = read(tmp_path, text, "stats.txt")
+        noisy = read(tmp_path, text.replace("\n\n", f"\n{said}\n") + said, "stats.txt")
+        assert totals(noisy) == totals(plain)
+        assert (noisy.dropped, noisy.problems) == (0, ())
+
+
 def test_copies_of_nsys_stats_have_their_direction(tmp_path: Path) -> None:
     found = [e for e in totals(read(tmp_path, NSYS_CSV)) if e["kind"] != "kernel"]
     assert [(e["kind"], e["name"], e["calls"]) for e in found] == [
@@ -408,6 +478,25 @@ def test_metrics_of_ncu_are_the_same_on_both_pages(tmp_path: Path, text: str) ->
         (1, "add", "Mbyte", 2.5, 0),
     ]
     assert [each.pid for each in capture.processes] == [1234]
+
+
+def test_rows_of_ncu_that_stop_before_the_columns_of_rules_are_read(tmp_path: Path) -> None:
+    head, *rows = NCU_DETAILS.splitlines()
+    rules = (
+        ',"Rule Name","Rule Type","Rule Description","Estimated Speedup Type","Estimated Speedup"'
+    )
+    rule = (
+        ',"0","9.0","SpeedOfLight","","","","SOLBottleneck","OPT","Use more, of it","global","34"'
+    )
+    advice = rows[0].partition(',"0","9.0"')[0] + rule
+    for end in ("", ',"","","",""', ',"","","","",""'):
+        text = "\n".join([head + rules, rows[0] + end, advice, rows[1] + end, ""])
+        capture = read(tmp_path, text)
+        assert [(e["launch"], e["value"]) for e in metrics(capture)] == [(0, 1234.5), (1, 2.5)]
+        assert (capture.dropped, capture.problems) == (0, ())
+    cut = read(tmp_path, "\n".join([head + rules, rows[0], rows[1][:-2]]))
+    assert [(e["launch"], e["value"]) for e in metrics(cut)] == [(0, 1234.5)]
+    assert "breaks off in its last line" in "".join(cut.problems)
 
 
 # --- what no reader knows

@@ -317,3 +317,9 @@ def test_an_unknown_model_says_what_to_give(name: str) -> None:
         find_model(name)
     assert "llama-3.1-8b" in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_a_name_is_not_a_model() -> None:
+    with pytest.raises(TypeError, match="find_model") as caught:
+        plan("llama-3-8b", None, None, batch=8)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from portagpu.base.errors import BackendNotFound
+from portagpu.base.text import is_twice_in_itself
 from portagpu.checks.bringup.device import (
     CheckedDevice,
     device_names,
@@ -276,11 +277,14 @@ def _target(context: Context) -> Iterator[Result]:
     for each in context.tested.devices:
         target = targets[each.name]
         if target is None or (target.scope is Scope.FAMILY and context.tested.wanted is not None):
-            # an unnamed device is compared with the wanted target, or with that of its peers
-            unnamed = each.facts["product"] is None or context.tested.wanted is not None
-            target = (
-                context.tested.target if unnamed and context.tested.target is not None else target
+            # an unnamed device is compared with the wanted target, or with that of its peers: of
+            # another architecture it is another card
+            of_peers, arch = context.tested.target, base_name(each.facts["arch"] or "")
+            is_another = context.tested.wanted is None and (
+                each.facts["product"] is not None
+                or (of_peers is not None and arch not in ("", of_peers.arch.name))
             )
+            target = target if is_another or of_peers is None else of_peers
         if target is not None:
             yield from _facts(context, each, target)
 
@@ -424,7 +428,11 @@ def _same_kind(context: Context) -> Result:
         usual, votes, decided = majority([value for _, value in stated])
         first = next(device for device, value in stated if value == usual)
         peers = votes if decided else None
-        odd += [(each, first.name, peers) for each, value in stated if value != usual]
+        for each, value in stated:
+            if isinstance(value, str) and is_twice_in_itself(value, str(usual)):
+                silent.append(each.name)
+            elif value != usual:
+                odd.append((each, first.name, peers))
     if odd:
         device, other, peers = odd[0]
         if peers is None and _may_be_two_products(devices, other, device):

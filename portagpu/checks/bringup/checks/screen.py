@@ -15,15 +15,19 @@ if TYPE_CHECKING:
 
 
 def check(context: Context) -> Iterator[Result]:
-    """Every probe on all devices at once, for the stated seconds."""
+    """Every probe on all devices at once, for the stated seconds or number of batches."""
     if spent := context.time_is_up():
         yield context.result("screen", Verdict.INCONCLUSIVE, spent)
         return
-    tested = context.tested
+    tested, amounts = context.tested, context.amounts
+    counted = tested.shared and "shared_batches" in amounts
     options = screen.ScreenOptions(
         backend=tested.backend,
         indices=[device.index for device in tested.devices],
-        seconds=context.amounts["shared_s" if tested.shared else "screen_s"],
+        seconds=amounts["shared_s" if tested.shared and not counted else "screen_s"],
+        batches=amounts["shared_batches"] if counted else None,
+        # idle threads wait in a loop: what that costs depends on the cores and on other work
+        threads=1 if counted else None,
         # the gate health-after reads what the machine counts
         count_errors=False,
     )

@@ -21,7 +21,10 @@ def check(context: Context) -> Iterator[Result]:
     if spent := context.time_is_up():
         yield context.result("sustained", Verdict.INCONCLUSIVE, spent)
         return
-    seconds = context.amounts["seconds"]
+    amounts = context.amounts
+    seconds = amounts["seconds"]
+    if context.tested.shared:
+        seconds = amounts.get("shared_seconds", seconds)
 
     def show(position: int, interval: Mapping[str, Any]) -> None:
         context.step(

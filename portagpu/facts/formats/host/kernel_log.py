@@ -16,6 +16,8 @@ from portagpu.facts.readings.model import Findings, FormatError, Reading
 KIND: Final = "kernel log"
 UNREAD: Final = "kernel log, not read"
 """The kind of a log without a line of the kernel, which has lines since its start."""
+SERVICE: Final = "fabric manager, journal"
+"""The kind of the journal of the fabric manager's service alone."""
 NOT_READ: Final = "the log was not read"
 NO_LINE: Final = (
     "no line in it is of a kernel's log; give what `dmesg -T` or `journalctl -k` prints for root"
@@ -51,6 +53,7 @@ _IS_KERNELS: Final = (
 )
 _KERNELS: Final = re.compile(_IS_KERNELS, re.MULTILINE)
 _IS_LOG: Final = re.compile(rf"{_IS_KERNELS}|\[tid \d+\]", re.MULTILINE)
+_SERVICE: Final = re.compile(r"(?<=\S )nv-fabricmanager(?:\[\d{1,9}\])?: \S")
 # journalctl's marks between boots; what it and dmesg print in place of a log that they may not read
 _NO_LINE: Final = (
     r"-- (?:No entries|Reboot|Boot [0-9a-f]{32}|(?:Logs begin|Journal begins) at .{10,120}) --"
@@ -122,7 +125,8 @@ def parse(text: str) -> Findings:
     """
     text = _with_blanks(text)
     # a system's log may begin with many lines of programs
-    if _IS_LOG.search(text) is None:
+    is_service = _IS_LOG.search(text) is None and _SERVICE.search(text) is not None
+    if _IS_LOG.search(text) is None and not is_service:
         if _HAS_NO_LINE.search(text) is None:
             raise FormatError(f"{KIND}: {NO_LINE}")
         return Findings(kind=UNREAD, problems=(f"{NOT_READ}: {NO_LINE}",))
@@ -144,5 +148,8 @@ def parse(text: str) -> Findings:
             if (match := pattern.search(line)) is not None:
                 versions[name] = match.group("version")
     return Findings(
-        kind=KIND, readings=tuple(readings.values()), events=tuple(found), versions=versions
+        kind=SERVICE if is_service else KIND,
+        readings=tuple(readings.values()),
+        events=tuple(found),
+        versions=versions,
     )

@@ -35,8 +35,9 @@ _COLUMNS: Final = (2, 3, 5, 7)
 class Buffer:
     """One content on the device. ``moved`` contents are bits, others are numbers of ``dtype``.
 
-    ``offset`` guard elements stand before it. ``shape`` is "flat", "rows", "transposed" or
-    "scalar"; ``unit`` is how many elements a rank's part has, which rows divide.
+    ``offset`` guard elements stand before it. ``shape`` is "flat", "rows", "transposed", "scalar"
+    or "apart": rows with guard elements between their elements, at other places on the next
+    ``position``. ``unit`` is how many elements a rank's part has, which rows divide.
     """
 
     content: Content
@@ -46,14 +47,34 @@ class Buffer:
     offset: int = 4
     shape: str = "flat"
     unit: int = 0
+    position: int = 0
     storage: torch.Tensor = field(init=False)
     tensor: torch.Tensor = field(init=False)
     _sizes: torch.Size = field(init=False)
+    _places: torch.Tensor | None = field(init=False, default=None)
+    """Where in the storage each guard and element is, where they do not follow each other."""
 
     def __post_init__(self) -> None:
-        self.storage = self._host(self.content.before).to(self.device)
-        flat = self.storage[self.offset : len(self.storage) - _BEHIND].view(self._torch_dtype)
-        self.tensor = shaped(flat, self.shape, self.unit)
+        host = self._host(self.content.before)
+        flat = host[self.offset : len(host) - _BEHIND]
+        if self.shape != "apart":
+            self.storage = host.to(self.device)
+            flat = self.storage[self.offset : len(host) - _BEHIND].view(self._torch_dtype)
+            self.tensor = shaped(flat, self.shape, self.unit)
+        else:
+            sizes = shaped(flat, "rows", self.unit).shape
+            strides, length = apart(sizes, self.position)
+            whole = torch.arange(self.offset + length + _BEHIND)
+            inner = whole.as_strided(sizes, strides, self.offset)
+            ends = whole[: self.offset], inner.flatten(), whole[len(whole) - _BEHIND :]
+            self._places = torch.cat(ends)
+            # as integers: not every format can be indexed
+            spread = self._guard_bits().repeat(len(whole))
+            spread[self._places] = _bits(host)
+            self.storage = spread.view(host.dtype).to(self.device)
+            self.tensor = self.storage.view(self._torch_dtype).as_strided(
+                sizes, strides, self.offset
+            )
         self._sizes = self.tensor.shape
 
     @property
@@ -64,6 +85,9 @@ class Buffer:
     @property
     def _host_dtype(self) -> torch.dtype:
         return _INTEGERS[self._torch_dtype.itemsize] if self.moved else self._torch_dtype
+
+    def _guard_bits(self) -> torch.Tensor:
+        return _bits(torch.full((1,), self._plain(GUARD), dtype=self._host_dtype))
 
     def _host(self, parts: Sequence[Part]) -> torch.Tensor:
         """The whole storage with those parts."""
@@ -93,6 +117,12 @@ class Buffer:
         if self.tensor.shape != self._sizes:
             return f"got {list(self.tensor.shape)} as the shape of {self.content.what}"
         found = self.storage.cpu()
+        if self._places is not None:
+            between = torch.ones(len(found), dtype=torch.bool)
+            between[self._places] = False
+            if bool((_bits(found)[between] != self._guard_bits()).any()):
+                return f"wrote between the elements of {self.content.what}"
+            found = _bits(found)[self._places].view(found.dtype)
         if not any(part.pattern is None or part.bounds for part in self.content.after):
             wanted = self._host(self.content.after)
             if torch.equal(_bits(found), _bits(wanted)):
@@ -110,6 +140,8 @@ class Buffer:
     def digest(self) -> str:
         """A text that is the same for the same bits, whatever the bits of a NaN are."""
         found = self.storage.cpu()
+        if self._places is not None:
+            found = _bits(found)[self._places].view(found.dtype)
         wide = found.to(torch.float64)
         numbers = _bits(found).masked_fill(wide.isnan(), 0)
         return hashlib.blake2b(numbers.numpy().tobytes(), digest_size=8).hexdigest()
@@ -221,6 +253,22 @@ def shaped(flat: torch.Tensor, shape: str, unit: int) -> torch.Tensor:
         return flat.view(math.prod(flat.shape) // columns, 1, columns)
     rows = flat.view(-1, columns) if len(flat) else flat.view(0, columns)
     return rows.t() if shape == "transposed" else rows
+
+
+def apart(sizes: Sequence[int], position: int) -> tuple[tuple[int, int], int]:
+    """The strides of rows with gaps, another one on each of three ranks, and the last place + 1.
+
+    Every second element, three elements between rows, or column by column with one between. One row
+    or column has gaps of another length. None of these is contiguous, so that a library which
+    refuses a call does so on all ranks.
+    """
+    rows, columns = sizes
+    strides = ((2 * columns, 2), (columns + 3, 1), (1, rows + 1))[position % 3]
+    if 1 in (rows, columns):
+        step = 2 + position % 3
+        strides = step * columns, step
+    last = sum(max(0, size - 1) * step for size, step in zip(sizes, strides, strict=True))
+    return strides, last + 1
 
 
 _LATE_S = 0.003

@@ -71,6 +71,8 @@ EACH_PART: Final = frozenset(
 )
 """Calls whose input has a part for each position."""
 FLOATS: Final = ("float32", "float64", "float16", "bfloat16")
+STRIDED: Final = frozenset({"transposed", "apart"})
+"""Shapes of tensors that are not contiguous, which a library may refuse."""
 CLAIMED: Final = (*FLOATS, "int64")
 """No library refuses them."""
 
@@ -303,7 +305,7 @@ def is_claimed(comm: Comm, name: str, dtype: str, op: str, shape: str, *, in_pla
     """Whether the library has to do the call; else it may refuse it on every rank."""
     if name in HELPERS:
         return True
-    if name == "all_to_all" or shape == "transposed" or dtype not in CLAIMED:
+    if name == "all_to_all" or shape in STRIDED or dtype not in CLAIMED:
         return False
     if name not in REDUCES:
         return True

@@ -50,7 +50,7 @@ LARGE: Final = (70_001, 70_001, 70_001, 300_007)
 segment of Gloo's ring (gloo/allreduce.h, kMaxSegmentSize)."""
 SIZES: Final = (*SMALL, *MIDDLE, *LARGE)
 HOW: Final = ("sync", "later", "wait", "later", "later")
-SHAPES: Final = ("flat", "rows", "deep", "transposed", "scalar")
+SHAPES: Final = ("flat", "rows", "deep", "transposed", "scalar", "apart")
 MOVED: Final = (
     "float32", "float64", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool",
     "int16", "complex64", "float8_e4m3fn", "float8_e5m2",
@@ -212,6 +212,8 @@ def settled(gpu: Backend, name: str, given: dict[str, Any]) -> dict[str, Any]:
     if found["shape"] == "scalar" and (n != 1 or several):
         found["shape"] = "flat"
     if found["shape"] == "transposed" and (single or name in HELPERS):
+        found["shape"] = "rows"
+    if found["shape"] == "apart" and (found.get("in_place") or name in HELPERS):
         found["shape"] = "rows"
     if found.get("uneven"):
         found |= {"shape": "flat", "n": n % 40}

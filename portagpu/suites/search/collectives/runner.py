@@ -194,7 +194,9 @@ class Runner:
             receives=[row[position] for row in counts] if uneven else None,
         )
         buffers = [
-            Buffer(each, dtype, self.rank.gpu.device, kind is None, offset, shape, n)
+            Buffer(
+                each, dtype, self.rank.gpu.device, kind is None, offset, shape, n, max(position, 0)
+            )
             for each in contents
         ]
         if takes_part:

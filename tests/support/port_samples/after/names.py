@@ -19,12 +19,12 @@ def report(scaler: amp.GradScaler) -> str:
 
 def step(model, x):
     pg.nvtx.range_push("step")
-    with pg.amp.autocast(enabled=True), pg.autocast(dtype=torch.bfloat16), pg.autocast():
+    with pg.amp.autocast(enabled=True), torch.autocast(pg.device_string(), dtype=torch.bfloat16), torch.autocast(device_type=pg.device_string()):
         y = model(x)
-    with pg.autocast(torch.float16, enabled=False):
+    with torch.amp.autocast(pg.device_string(), torch.float16, enabled=False):
         y = y + 1
     pg.nvtx.range_pop()
     start = pg.Event(enable_timing=True)
     pg.synchronize()
     torch.cuda.no_such_name()
-    return pg.GradScaler(init_scale=2.0), pg.GradScaler(), start, y
+    return torch.amp.GradScaler(pg.device_string(), init_scale=2.0), torch.amp.GradScaler(pg.device_string()), start, y

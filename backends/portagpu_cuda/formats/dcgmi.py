@@ -1,0 +1,198 @@
+"""What dcgmi prints: ``discovery -l``, ``diag`` and ``nvlink --link-status``.
+
+Source: NVIDIA/DCGM, dcgmi/ of 3.x and 4.x (DeviceInfo, Diag, Nvlink), and outputs that
+people published. DCGM numbers GPUs as NVML does. The list of discovery is of the host engine, which
+may serve fewer GPUs than the machine has.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from portagpu.base.text import excerpt
+from portagpu.facts.actions import Action
+from portagpu.facts.formats import MAX_DEVICES, Shape, pci_address, stated, within_device_limit
+from portagpu.facts.readings.model import End, Event, Findings, FormatError, Link, Node, Reading
+from portagpu_cuda.formats._nvidia import VENDOR, unmasked_uuid
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+KIND: Final = "dcgmi"
+
+_TABLE: Final = re.compile(r"\s*(?:\||\+[-=]|\d{1,4} (?:GPU|NvSwitch|CPU)(?:e?s)? found\.)")
+_LINKS: Final = re.compile(
+    r"\s*(?:\||\+[-=+]+\+|GPUs:|NvSwitches:|gpuId \d|physicalId \d|switchId \d"
+    r"|[UDX_?](?: [UDX_?])*\s*$|No NvSwitches|No GPUs|Key:)"
+)
+SHAPES: Final = (
+    Shape(
+        r"\d{1,4} GPUs? found\.\s*\n\+-|\| GPU ID \| Device Information|"
+        r"\| +Diagnostic +\| +Result |Successfully ran diagnostic for group\.",
+        re.compile(
+            _TABLE.pattern + r"|\s*Successfully ran diagnostic|\s*(?:Error|Warning): .{0,300}"
+        ),
+        tells_its_end=True,
+    ),
+    Shape(r"\|\s+NvLink Link Status\s+\||gpuId \d{1,4}:\s*\n[UDX_?] ", _LINKS, tells_its_end=True),
+)
+_FOUND: Final = re.compile(r"(\d{1,4}) GPUs? found\.")
+_ROW: Final = re.compile(r"\|\s*(.{0,120}?)\s*\|\s*(.{0,400}?)\s*\|\s*$")
+_SAYS: Final = re.compile(r"(Name|PCI Bus ID|Device UUID)[ =>:]{1,8}(\S.{0,200})")
+_RESULT: Final = re.compile(r"(Fail|Warn(?:ing)?|Error)\b(?: - (?P<who>.{1,80}))?", re.IGNORECASE)
+_MESSAGE: Final = re.compile(r"(?:Error|Warning|Info)\b")
+_GPU: Final = re.compile(r"\bGPUs?(?: ID)?:? ?(\d{1,3}(?:, ?\d{1,3}){0,63})\b")
+_LINK_OF: Final = re.compile(r"gpuId (\d{1,4}):")
+_STATES: Final = re.compile(r"[UDX_?](?: [UDX_?]){0,63}")
+_SOFTWARE: Final = frozenset(
+    {"persistence mode", "denylist", "permissions and os blocks", "environment variables",
+     "graphics processes", "nvml library", "cuda main library", "cuda toolkit library"}
+)  # fmt: skip
+"""Checks of a diagnosis that are of the node's settings, and not of its hardware."""
+_DOCUMENT: Final = "https://docs.nvidia.com/datacenter/dcgm/latest/user-guide/dcgm-diagnostics.html"
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    """One check of a diagnosis, with the lines below it."""
+
+    name: str
+    result: str
+    who: str = ""
+    said: list[str] = field(default_factory=list)
+
+
+def matches(text: str) -> bool:
+    """Whether one of the tool's titles stands in the beginning."""
+    head = text[:20_000]
+    titles = ("Device Information", "NvLink Link Status")
+    return (
+        any(title in head for title in titles)
+        or re.search(r"\|\s+Diagnostic\s+\|\s+Result", head) is not None
+        or _LINK_OF.search(head) is not None
+    )
+
+
+def parse(text: str) -> Findings:
+    """The GPUs of discovery, the checks that did not pass, and the links that are not up."""
+    lines = [line.strip() for line in text.splitlines()]
+    readings = list(_devices(lines))
+    found = _FOUND.search(text)
+    count = int(found.group(1)) if found is not None and "Device Information" in text else None
+    links = list(_links(lines))[: MAX_DEVICES * 8]
+    checks = list(_checks(lines))
+    known = readings or links or checks or count is not None
+    if not known and "Diagnostic" not in text:
+        raise FormatError(f"{KIND}: no device, check or link in it")
+    short = count is not None and len(readings) < count
+    return Findings(
+        kind=KIND,
+        readings=within_device_limit(readings, KIND),
+        links=tuple(links),
+        events=tuple(event for each in checks if (event := _event(each)) is not None),
+        problems=(f"{count} GPUs are counted and {len(readings)} described",) if short else (),
+        breaks_off=short,
+    )
+
+
+def _devices(lines: list[str]) -> Iterator[Reading]:
+    """The rows of the table of devices; rows of switches and CPUs say no address."""
+    index: int | None = None
+    facts: dict[str, str] = {}
+    of_gpus = False
+    for line in [*lines, "+-+"]:
+        row = _ROW.match(line)
+        if row is not None and row.group(2) == "Device Information":
+            of_gpus = row.group(1) == "GPU ID"
+        elif row is None and line.startswith("+"):
+            if index is not None and facts:
+                yield _device(index, facts)
+            index, facts = None, {}
+        elif row is not None and of_gpus:
+            if row.group(1).isdigit():
+                index = int(row.group(1)[:6])
+            if (says := _SAYS.match(row.group(2))) is not None:
+                facts[says.group(1)] = says.group(2).strip()
+
+
+def _device(index: int, facts: dict[str, str]) -> Reading:
+    name = stated(facts.get("Name"))
+    return Reading(
+        source=KIND,
+        vendor=VENDOR,
+        index=index,
+        pci=pci_address(facts.get("PCI Bus ID")),
+        uuid=unmasked_uuid(facts.get("Device UUID")),
+        # the engine's own words where it has no name
+        name=None if name is None or "NULL" in name else name,
+    )
+
+
+def _checks(lines: list[str]) -> Iterator[_Check]:
+    """The checks of a diagnosis that did not pass."""
+    current: _Check | None = None
+    for line in lines:
+        row = _ROW.match(line)
+        if row is None:
+            continue
+        name, value = row.groups()
+        result = _RESULT.match(value)
+        goes_on = not name or _MESSAGE.match(name) is not None
+        if goes_on and current is not None and (result is None or not name):
+            current.said.append(value)
+        elif result is not None and name:
+            if current is not None:
+                yield current
+            current = _Check(name, result.group(1).lower(), result["who"] or "")
+        elif name and not goes_on:
+            if current is not None:
+                yield current
+            current = None
+    if current is not None:
+        yield current
+
+
+def _event(check: _Check) -> Event | None:
+    # a word that the table's width has cut goes on in the next row
+    said = excerpt(re.sub(r"\s+", " ", " ".join(check.said)), 200)
+    gpu = _GPU.search(f"{check.name} {check.who} {said}")
+    failed = check.result == "fail" or check.result == "error"
+    software = check.name.lower() in _SOFTWARE
+    todo = Action.ISOLATE if failed and not software else Action.MONITOR
+    return Event(
+        source=KIND,
+        vendor=VENDOR,
+        code=f"DCGM {check.name}",
+        meaning=said or ("The check failed" if failed else "The check warns"),
+        action="see the check's own words, and run it again",
+        todo=str(todo),
+        fatal=(failed and not software) or None,
+        reference=_DOCUMENT,
+        line=f"{check.name}: {check.result} {check.who}".strip(),
+        device=f"GPU {gpu.group(1)}" if gpu is not None else None,
+        unsettled=failed and software,
+    )
+
+
+def _links(lines: list[str]) -> Iterator[Link]:
+    index: int | None = None
+    for line in lines:
+        if (of := _LINK_OF.match(line)) is not None:
+            index = int(of.group(1))
+        elif line.startswith("NvSwitches"):
+            index = None
+        elif index is not None and _STATES.fullmatch(line) is not None:
+            for number, state in enumerate(line.split()):
+                # a link that the GPU does not have, or that is switched off
+                if state in "UD":
+                    yield Link(
+                        source=KIND,
+                        a=End(Node.GPU, f"GPU{index}", index=index),
+                        b=End(Node.UNKNOWN, "not stated"),
+                        kind="nvlink",
+                        count=1,
+                        up=state == "U",
+                        extra={"link": str(number)},
+                    )

@@ -1,0 +1,168 @@
+"""``ibstat`` and ``ibstatus``: the ports of RDMA devices (infiniband-diags of rdma-core).
+
+``State`` is what the subnet manager made of a port, or the network's driver of one of Ethernet;
+``Physical state`` is the cable. A port that has a LID was in service since the driver was loaded. A
+port without one that is down may be unused: many cards have a second one without a cable.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+from portagpu.facts.actions import Action
+from portagpu.facts.formats import Shape, integer, number, within_device_limit
+from portagpu.facts.formats.events import HOST
+from portagpu.facts.readings.model import End, Event, Findings, FormatError, Link, Node
+
+KIND: Final = "ibstat"
+
+_DEVICE: Final = r"CA:? '[\w.-]{1,64}'"
+_STATUS: Final = r"Infiniband device '[\w.-]{1,64}' port \d{1,3} status:"
+_PORT: Final = re.compile(r"Port (\d{1,3}):$")
+_FIELD: Final = re.compile(r"([A-Za-z][A-Za-z _]{1,24}):\s*(\S.{0,80}?)?\s*$")
+_PANIC: Final = re.compile(r"ibpanic: .{0,80}stat of IB device '([\w.-]{1,64})' failed: (.{1,80})")
+SHAPES: Final = (
+    Shape(
+        rf"(?:{_DEVICE}|{_STATUS}|ibpanic: )",
+        re.compile(
+            r"\s*(?:CA type|Number of ports|Firmware version|Hardware version|Node GUID"
+            r"|System image GUID|Port \d|State|Physical state|Rate|Base lid|LMC|SM lid"
+            r"|Capability mask|Port GUID|Link layer|default gid|base lid|sm lid|state|phys state"
+            r"|rate|link_layer)\b.{0,100}|\s*(?:ibpanic: .*|" + f"{_DEVICE}|{_STATUS})"
+        ),
+        tells_its_end=True,
+    ),
+)
+_NO_LID: Final = frozenset({None, 0, 0xFFFF})
+_LAYERS: Final = {"InfiniBand": "infiniband", "Ethernet": "roce"}
+_SOURCE: Final = "https://github.com/linux-rdma/rdma-core/blob/master/infiniband-diags/ibstat.c"
+
+
+@dataclass(frozen=True, slots=True)
+class _PortText:
+    device: str
+    number: str
+    facts: dict[str, str] = field(default_factory=dict)
+    """Labels in lower case, without blanks: "state", "physicalstate" of both tools."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.device} port {self.number}"
+
+    @property
+    def state(self) -> str:
+        """ "active", "down", "init" or "armed"; "" where it is not stated."""
+        return self.facts.get("state", "").rpartition(":")[2].strip().lower()
+
+    @property
+    def cable(self) -> str:
+        """ "linkup", "polling", "disabled" and others; "" where it is not stated."""
+        return self.facts.get("physicalstate", "").rpartition(":")[2].strip().lower()
+
+    @property
+    def was_in_service(self) -> bool:
+        return integer(self.facts.get("baselid")) not in _NO_LID
+
+
+def matches(text: str) -> bool:
+    """Whether a line names a device or a port as one of the tools does."""
+    return (
+        re.search(rf"^[ \t]*(?:{_DEVICE}\s*$|{_STATUS}|ibpanic: )", text[:4000], re.MULTILINE)
+        is not None
+    )
+
+
+def parse(text: str) -> Findings:
+    """A link for each port, and an event for each that carries no data though it should."""
+    ports: list[_PortText] = []
+    events: list[Event] = []
+    device = ""
+    for line in map(str.strip, text.splitlines()):
+        if (panic := _PANIC.match(line)) is not None:
+            events.append(_lost(panic.group(1), panic.group(2), line))
+        elif (named := re.match(r"CA:? '([\w.-]{1,64})'", line)) is not None:
+            device = named.group(1)
+        elif status := re.match(r"Infiniband device '([\w.-]{1,64})' port (\d{1,3})", line):
+            ports.append(_PortText(status.group(1), status.group(2)))
+        elif (port := _PORT.match(line)) is not None and device:
+            ports.append(_PortText(device, port.group(1)))
+        elif ports and (stated := _FIELD.match(line)) is not None and stated.group(2):
+            label = re.sub(r"[ _]", "", stated.group(1)).lower()
+            ports[-1].facts.setdefault(
+                {"physstate": "physicalstate"}.get(label, label), stated.group(2)
+            )
+    ports = list(within_device_limit(ports, KIND))
+    if not ports and not events:
+        raise FormatError(f"{KIND}: no port of a device in it")
+    events += [event for port in ports if (event := _event(port)) is not None]
+    unread = [port.name for port in ports if not port.state]
+    return Findings(
+        kind=KIND,
+        links=tuple(map(_link, ports)),
+        events=tuple(events),
+        problems=(f"it breaks off at {unread[0]}",) if unread else (),
+    )
+
+
+def _link(port: _PortText) -> Link:
+    rate = number(port.facts.get("rate"))
+    return Link(
+        source=KIND,
+        a=End(Node.NIC, port.device),
+        b=End(Node.SWITCH, port.name),
+        kind=_LAYERS.get(port.facts.get("linklayer", ""), "network"),
+        bandwidth_bytes_s=None if rate is None else rate * 1e9 / 8,
+        up=port.state == "active" if port.state else None,
+        extra={key: port.facts[key] for key in ("state", "physicalstate") if key in port.facts},
+    )
+
+
+def _event(port: _PortText) -> Event | None:
+    """What a port that is not active is: out of service, not configured, or perhaps unused."""
+    if not port.state or port.state == "active":
+        return None
+    line = f"{port.name}: {port.state}, {port.cable or 'cable not stated'}"
+    in_service = port.was_in_service
+    meaning = "The port carries no data"
+    if port.cable == "linkup" or port.state in ("init", "initializing", "armed"):
+        meaning = "The cable is up, and no subnet manager has made the port active"
+        action, todo, in_service = "look at the subnet manager", Action.MONITOR, True
+    elif in_service and port.cable != "disabled":
+        action, todo = "check the cable and the switch's port", Action.ISOLATE
+    elif in_service:
+        action, todo = "switch it on if a job needs it", Action.MONITOR
+        meaning += ": it was in service, and is switched off"
+    else:
+        action, todo = "check its cable if a job needs it", Action.NONE
+        meaning += ": it is switched off" if port.cable == "disabled" else ""
+    fatal = todo is Action.ISOLATE
+    return Event(
+        source=KIND,
+        vendor=HOST,
+        code="port down" if fatal else "port not active",
+        meaning=meaning,
+        action=action,
+        todo=str(todo),
+        fatal=fatal or None,
+        reference=_SOURCE,
+        line=line,
+        device=port.name,
+        unsettled=in_service and not fatal,
+    )
+
+
+def _lost(device: str, why: str, line: str) -> Event:
+    return Event(
+        source=KIND,
+        vendor=HOST,
+        code="device lost",
+        meaning=f"The tool lists the device and cannot open it ({why.strip()})",
+        action="see dmesg for the device; restart the machine",
+        todo=str(Action.ISOLATE),
+        fatal=True,
+        reference=_SOURCE,
+        line=line,
+        device=device,
+    )

@@ -1,0 +1,157 @@
+"""What kubectl says of a node's GPUs: capacity and allocatable, conditions, and events.
+
+``kubectl describe node`` and ``get node -o yaml`` or ``json``. A device plugin lowers allocatable
+when it calls a device unhealthy. Conditions are those of node-problem-detector's plugins:
+NVSentinel, AKS and others name theirs after GPUs. "True" is a problem in each of them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.base.text import excerpt
+from portagpu.facts.actions import Action
+from portagpu.facts.formats import Shape
+from portagpu.facts.formats.events import HOST
+from portagpu.facts.formats.json_xml import json_documents, json_start
+from portagpu.facts.readings.model import Event, Findings, FormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+KIND: Final = "kubectl"
+
+_RESOURCE: Final = r"[a-z0-9.-]{2,60}/(?:gpu|mig-[\w.-]{2,30}|vgpu|gpumem)"
+_NUMBER: Final = re.compile(rf"\s*[\"']?({_RESOURCE})[\"']?:\s*[\"']?(\d{{1,6}})[\"']?(?:\s.*)?,?$")
+_SECTION: Final = re.compile(r"\s*[\"']?(capacity|allocatable)[\"']?:\s*\{?\s*$", re.IGNORECASE)
+_CONDITION: Final = re.compile(
+    r"\s*(?P<type>[A-Z]\w{2,60})\s+(?P<status>True|False|Unknown)\s+(?P<rest>\S.{0,2000})$"
+)
+_GPU_WORDS: Final = re.compile(
+    r"gpu|xid|nvlink|nvswitch|nvidia|amd|infiniband|\bib\b", re.IGNORECASE
+)
+_NORMAL: Final = frozenset(
+    {"MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable", "Ready"}
+)
+_TIMES: Final = re.compile(
+    r"(?:[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} [\d:]{8} [+-]\d{4}\s+){1,2}"
+)
+_ACTION: Final = re.compile(r"Recommended Action=(?P<action>[A-Z_]{2,40})")
+_TODO: Final = {"NONE": Action.NONE, "RESTART_VM": Action.ISOLATE, "RESTART_BM": Action.ISOLATE,
+                "COMPONENT_RESET": Action.RESET, "REPLACE_VM": Action.REPLACE,
+                "CONTACT_SUPPORT": Action.ISOLATE}  # fmt: skip
+_FIELDS: Final = (
+    r"Name|Roles|Labels|Annotations|CreationTimestamp|Taints|Unschedulable|Lease|Conditions"
+    r"|Addresses|Capacity|Allocatable|System Info|PodCIDRs?|ProviderID|Non-terminated Pods"
+    r"|ExternalID|Allocated resources|Events"
+)
+SHAPES: Final = (
+    Shape(
+        r"(?:Capacity|Allocatable|capacity|allocatable):\s*\n|Name: {5,}\S+\s*\nRoles: "
+        r"|Type {5,}Status +(?:LastHeartbeatTime|LastTransitionTime) ",
+        re.compile(
+            rf"\s*(?:(?:{_FIELDS}|capacity|allocatable):|[\w.-]{{1,80}}(?:/[\w.-]{{1,80}})?[:=]"
+            r"|[A-Z]\w{2,60} +(?:True|False|Unknown) |Type +Status|-{2,}[ -]*$)"
+            r"|\s+\S"
+        ),
+        tells_its_end=True,
+    ),
+)
+_SOURCE: Final = (
+    "https://kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/device-plugins/"
+)
+
+
+def matches(text: str) -> bool:
+    """Whether a node's sections stand in the beginning, as text, YAML or JSON."""
+    head = text[:60_000]
+    if json_start(head) == 0:
+        return '"allocatable"' in head and '"capacity"' in head
+    return any(map(_SECTION.match, head.splitlines())) or re.search(
+        r"^[ \t]*Type +Status +Last(?:Heartbeat|Transition)Time ", head, re.MULTILINE
+    ) is not None  # fmt: skip
+
+
+def parse(text: str) -> Findings:
+    """An event for each GPU resource that is not whole, and for each condition that names GPUs."""
+    counts: dict[str, dict[str, int]] = {"capacity": {}, "allocatable": {}}
+    events: list[Event] = []
+    section = ""
+    if '"allocatable"' in text:
+        _read_json(text, counts)
+    for line in text.splitlines():
+        if (found := _SECTION.match(line)) is not None:
+            section = found.group(1).lower()
+        elif section and (number := _NUMBER.match(line)) is not None:
+            counts[section].setdefault(number.group(1), int(number.group(2)))
+        elif re.match(r"\S", line) and not line.startswith(("}", "]")):
+            section = ""
+        if (condition := _CONDITION.match(line)) is not None:
+            events += _condition(condition)
+    if not any(counts.values()) and not events and not matches(text):
+        raise FormatError(f"{KIND}: no section of a node in it")
+    known = counts["capacity"].keys() & counts["allocatable"].keys()
+    events += [
+        _short(name, counts["allocatable"][name], counts["capacity"][name])
+        for name in sorted(known)
+        if counts["allocatable"][name] < counts["capacity"][name]
+    ]
+    return Findings(kind=KIND, events=tuple(events))
+
+
+def _read_json(text: str, counts: dict[str, dict[str, int]]) -> None:
+    try:
+        documents, _ = json_documents(text)
+    except FormatError:
+        return
+    for document in documents:
+        items = document.get("items") if isinstance(document, dict) else None
+        for node in items if isinstance(items, list) else [document]:
+            status: Any = node.get("status") if isinstance(node, dict) else None
+            for section, found in counts.items():
+                stated = status.get(section) if isinstance(status, dict) else None
+                for name, count in stated.items() if isinstance(stated, dict) else ():
+                    if re.fullmatch(_RESOURCE, name) and str(count).isdigit():
+                        found.setdefault(name, int(str(count)[:6]))
+
+
+def _short(resource: str, allocatable: int, capacity: int) -> Event:
+    missing = capacity - allocatable
+    return Event(
+        source=KIND,
+        vendor=HOST,
+        code="GPUs not allocatable",
+        meaning=f"{missing} of {capacity} {resource} cannot be allocated",
+        action="see the device plugin's log for the device that it calls unhealthy, and that "
+        "device's own errors; restart the plugin where they are mended",
+        todo=str(Action.MONITOR),
+        reference=_SOURCE,
+        line=f"{resource}: capacity {capacity}, allocatable {allocatable}",
+        device=resource,
+        unsettled=True,
+    )
+
+
+def _condition(found: re.Match[str]) -> Iterator[Event]:
+    kind, status = found["type"], found["status"]
+    if kind in _NORMAL or status == "False" or not _GPU_WORDS.search(kind):
+        return
+    said = excerpt(_TIMES.sub("", found["rest"]), 300)
+    stated = _ACTION.search(said)
+    todo = _TODO.get(stated["action"], Action.MONITOR) if stated is not None else Action.MONITOR
+    # NVSentinel's own false alarm: no IMEX daemon runs where no domain of several nodes is in use
+    imex = "IMEX_UNHEALTHY" in said
+    fatal = status == "True" and todo >= Action.RESET and not imex
+    yield Event(
+        source=KIND,
+        vendor=HOST,
+        code=f"condition {kind}",
+        meaning=said,
+        action="follow what the condition says of the device",
+        todo=str(Action.NONE if imex else todo),
+        fatal=fatal or None,
+        reference=_SOURCE,
+        line=f"{kind} {status}",
+        unsettled=not fatal and not imex and todo > Action.NONE,
+    )
