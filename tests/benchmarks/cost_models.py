@@ -119,7 +119,6 @@ def left_out() -> list[tuple[dict[str, Any], Point, tuple[float, float, bool]]]:
     """(table, point, (low, high, compared)) with the interval that all other tables give."""
     tables = [(each, compare(each)) for each in published() if "excluded" not in each]
     targets = {each["target"]: load_target(each["target"]) for each, _ in tables}
-    architectures = {name: target.arch.name for name, target in targets.items()}
     found = []
     for table, points in tables:
         vendor = targets[table["target"]].vendor
@@ -131,6 +130,7 @@ def left_out() -> list[tuple[dict[str, Any], Point, tuple[float, float, bool]]]:
         errors = [
             KnownError(
                 target=target,
+                arch=targets[target].arch.name,
                 operation=operation,
                 nodes=nodes,
                 low_bytes=low,
@@ -149,7 +149,7 @@ def left_out() -> list[tuple[dict[str, Any], Point, tuple[float, float, bool]]]:
                 nodes=table["nodes"],
                 hardware=Hardware.of_target(targets[table["target"]]),
             )
-            interval, _ = interval_of(asked, point.predicted_us, errors, architectures)
+            interval, _ = interval_of(asked, point.predicted_us, errors)
             found.append((table, point, (interval.low_us, interval.high_us, interval.compared)))
     return found
 
@@ -179,7 +179,8 @@ def known_errors(vendor: str) -> str:
     ]
     for (target, operation, nodes), points, sources in groups(vendor):
         for low, high, inside in by_range(points):
-            lines += ["", "[[error]]", f'target = "{target}"', f'operation = "{operation}"']
+            lines += ["", "[[error]]", f'target = "{target}"']
+            lines += [f'arch = "{load_target(target).arch.name}"', f'operation = "{operation}"']
             lines += [f"nodes = {nodes}", f"low_bytes = {low}"]
             lines += [f"high_bytes = {high}"] if high is not None else []
             lines += [f"{name} = {value}" for name, value in summary(inside).items()]

@@ -108,7 +108,7 @@ def test_failures_stand_at_the_end_before_the_verdict(
     cli.main(["conform"])
     lines = [line for line in capsys.readouterr().out.splitlines() if line.strip()]
     at = lines.index("1 failure:")
-    assert lines[at + 1] == "results are wrong:"
+    assert lines[at + 1] == "a claim of the backend does not hold:"
     assert lines[at + 2] == "  FAIL  memory/bad: the peak is below the current value"
     assert lines[at + 3].startswith("  next: run the case alone")
     assert len(lines) == at + 6, "below it are the counts and the verdict"

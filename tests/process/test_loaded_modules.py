@@ -63,7 +63,7 @@ ROOMS: Final = {
 }
 """Folders of packages: modules without code, which do not count."""
 WORK: Final = {
-    "info --replay gpus.json": (0, 132),
+    "info --replay gpus.json": (0, 143),
     "record recorded": (0, 124),
     "monitor --dashboard -": (0, 18),
     "bringup --list": (0, 34),
@@ -72,14 +72,14 @@ WORK: Final = {
     "bench --list": (0, 69),
     "screen --list": (0, 71),
     "profile --print --with nsys --tool-version 2025.1 -- true": (0, 50),
-    "collectives choose --target nvidia-h100-sxm --ranks 16 --bytes 1M": (0, 68),
+    "collectives choose --target nvidia-h100-sxm --ranks 16 --bytes 1M": (0, 69),
     "collectives verify --replay all_reduce.txt": (0, 107),
     "collectives doctor log": (3, 66),
     "trace summary a.sqlite": (0, 72),
     "trace diff a.sqlite a.sqlite": (3, 74),
-    "port lint program.py": (1, 33),
+    "port lint program.py": (1, 34),
     "occupancy --arch sm_90 --threads 256 --regs 64 --plot plot.svg": (0, 41),
-    "plan --model llama-3.1-8b --target nvidia-h100-sxm --ranks 8 --batch 64": (0, 74),
+    "plan --model llama-3.1-8b --target nvidia-h100-sxm --ranks 8 --batch 64": (0, 75),
     "targets": (0, 33),
     "docs": (0, 24),
     "matrix show x.json": (0, 135),

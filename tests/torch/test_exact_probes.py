@@ -196,6 +196,18 @@ def test_a_bit_that_memory_loses_after_the_write_is_found(pattern) -> None:
     assert int(wrong.found[0] ^ wrong.expected[0]) == 1
 
 
+def test_much_memory_has_few_parts(monkeypatch) -> None:
+    monkeypatch.setattr("portagpu.train.exact.memory._CHUNK", 4)
+    words = torch.empty(10_000, dtype=torch.int64)
+    held = HeldMemory(words, lambda: None, seed=4)
+    assert len(list(held._chunks())) == 250
+    for pattern in PATTERNS:
+        held.fill(pattern)
+        assert held.wrong(pattern) is None
+    words[9_999] ^= 1
+    assert held.wrong(PATTERNS[-1]).places.tolist() == [9_999]
+
+
 def test_memory_that_changes_under_load_is_found(gpu) -> None:
     probes = [each for each in PROBES if each.area == "memory"]
     assert [each.name for each in probes] == [f"memory/int64[{name}]" for name in PATTERNS]
@@ -297,6 +309,32 @@ def test_published_digests_are_those_of_products_in_integers() -> None:
             exact = np.ldexp(exact, rows + drawn("columns", (1, n), -exponents, exponents))
         found = hashlib.sha256((exact + kind(0)).tobytes()).hexdigest()
         assert found == stated.sha256[f"products/{name}"], name
+    for name, left, right, exponents, kind in (
+        ("float32[toggling]", 255, 255, 30, np.float32),
+        ("int8[toggling]", 127, 63, 0, np.int32),
+    ):
+        # 0101... on odd diagonals and its complement on even ones
+        checkers = np.indices((256, 512)).sum(0) % 2
+        a = np.where(checkers, left - left // 3, left // 3) * (2 * drawn("a", (256, 512), 0, 1) - 1)
+        b = np.where(checkers.T, right - right // 3, right // 3)
+        exact = (a @ (b * (2 * drawn("b", (512, 256), 0, 1) - 1))).astype(kind)
+        if exponents:
+            rows = drawn("rows", (256, 1), -exponents, exponents)
+            exact = np.ldexp(exact, rows + drawn("columns", (1, 256), -exponents, exponents))
+        found = hashlib.sha256((exact + kind(0)).tobytes()).hexdigest()
+        assert found == stated.sha256[f"products/{name}"], name
+
+
+@looped("bits", [3, 7, 8, 22])
+def test_all_bits_of_operands_toggle_from_each_term_to_the_next(bits) -> None:
+    largest = (1 << bits) - 1
+    drawn = Draws(1).toggling("x", (6, 64), largest)
+    sizes = drawn.abs()
+    assert bool((sizes[1:] ^ sizes[:-1] == largest).all())
+    assert bool((sizes[:, 1:] ^ sizes[:, :-1] == largest).all())
+    adjacent = 0b11 << torch.arange(bits - 1)
+    assert not bool((sizes.unsqueeze(-1) & adjacent == adjacent).any()), "two bits next to it"
+    assert {int(each) for each in drawn.sign().unique()} == {-1, 1}
 
 
 def test_products_beyond_the_rule_refuse_to_run(gpu) -> None:
@@ -451,7 +489,7 @@ def native_fp8(gpu: portagpu.Backend) -> Any:
 def test_fp8_is_judged_where_a_device_states_it(gpu) -> None:
     device = native_fp8(gpu)
     probes = [each for each in HERE if each.dtype.startswith("float8")]
-    assert len(probes) == 22
+    assert len(probes) == 26
     for probe in probes:
         assert probe.refuses(gpu) == f"the cpu backend has no instructions for {probe.dtype}"
         if probe.refuses(device):
@@ -475,7 +513,7 @@ def test_a_device_without_a_product_says_so_in_one_line(gpu, monkeypatch) -> Non
         said = probe.refuses(device)
         assert said.startswith(f"torch has no product of {probe.dtype} with results in ")
         assert said.endswith(" here: no kernel for")
-    assert len(tried) == 23
+    assert len(tried) == 27
 
 
 def test_full_int8_is_refused_where_its_sums_saturate(gpu) -> None:

@@ -280,7 +280,7 @@ def test_what_cannot_be_is_refused(arch, asked, error, said):
 
 def test_the_examples_of_the_guide_run():
     pytest.importorskip("torch")
-    guide = (Path(__file__).resolve().parents[2] / "docs" / "sizing.md").read_text("utf-8")
+    guide = (Path(__file__).resolve().parents[2] / "docs" / "kernels.md").read_text("utf-8")
     examples = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
     assert len(examples) >= 3
     for example in examples:
@@ -288,7 +288,7 @@ def test_the_examples_of_the_guide_run():
 
 
 def test_the_guide_names_every_architecture_that_has_occupancy():
-    guide = (Path(__file__).resolve().parents[2] / "docs" / "sizing.md").read_text("utf-8")
+    guide = (Path(__file__).resolve().parents[2] / "docs" / "kernels.md").read_text("utf-8")
     row = next(line for line in guide.splitlines() if line.startswith("| `--arch`"))
     families = (path.stem for path in (matrix_dir() / "targets" / "families").glob("*.toml"))
     counted = [name for name in families if load_architecture(name).fact("exec.occupancy_rule")]

@@ -466,3 +466,18 @@ def test_a_broken_table_of_a_vendor_is_left_out_and_named(
     assert re.search(said, left_out[0])
     gloo = "gloo/transport/tcp/pair.cc:1] Connection closed by peer"
     assert problems(judged(tmp_path, gloo)) == ["gloo-closed"]
+
+
+def test_lines_without_a_known_word_change_nothing(tmp_path: Path) -> None:
+    # the lines of a program between those of the library, also next to a line that is waited for
+    library = (
+        "[rank0]: torch.distributed.DistBackendError: NCCL error in: x.cpp:1, internal error\n"
+        "[rank0]: Last error:\n[rank0]: step 7 of 9\n"
+        "node1:7:9 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
+    )
+    program = "".join(f"step {n} of 90\n[rank0]: step {n} of 9\n" for n in range(20))
+    alone, among = Job(), Job()
+    read_log(library, alone)
+    read_log(program + library + program, among)
+    assert among == alone
+    assert [seen.line for seen in alone.errors.values()][-1] == "step 7 of 9"

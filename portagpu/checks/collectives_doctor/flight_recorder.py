@@ -171,7 +171,11 @@ _MAX_ENTRIES: Final = 200_000
 _MAX_FRAMES: Final = 64
 _MAX_TENSORS: Final = 4096
 _MAX_RANKS: Final = 1 << 20
-_OWN_FILES: Final = ("-packages/torch/", "/torch/distributed/", "/torch/csrc/", "/torch/_")
+_OWN_FILES: Final = (
+    *("-packages/torch/", "/torch/distributed/", "/torch/csrc/", "/torch/_"),
+    "/portagpu_",
+)
+"""Of torch, and of a backend, which may do collectives on copies."""
 
 
 _SAME_SIZES: Final = frozenset({"all_reduce", "allreduce_coalesced"})
@@ -436,7 +440,7 @@ class _EntryReader:
 
 
 def _place(frames: object) -> str:
-    """ "function (file:line)" of the first frame outside torch, else of the first; "" without."""
+    """ "function (file:line)" of the first frame of the program, else of the first; "" without."""
     if not isinstance(frames, list | tuple):
         return ""
     known = [each for each in frames[:_MAX_FRAMES] if isinstance(each, dict)]

@@ -18,6 +18,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from portagpu.checks.collectives_doctor.findings import TABLE, known_findings, own_table
+from portagpu.facts.formats.prefixes import REPEATED
 from portagpu.facts.vendors import leave_out_table, tables
 
 if TYPE_CHECKING:
@@ -136,6 +137,12 @@ class Patterns:
     """Words of which a line has one if a pattern may be anywhere in it; empty for all lines."""
     words: re.Pattern[str]
     """Of libraries, in the text of exceptions."""
+
+    @property
+    def line_words(self) -> tuple[str, ...]:
+        """Words of which every line has one that says something; empty if any line may."""
+        words = {*self.marks, *(mark for mark, _ in self.lines), REPEATED}
+        return tuple(sorted(words)) if self.marks and "" not in words else ()
 
     def line(self, text: str) -> LibraryLine | None:
         """The line as one of a library; None for others."""

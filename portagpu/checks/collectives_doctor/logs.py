@@ -37,6 +37,9 @@ _TEXT_SHARE: Final = 0.9
 """Of the signs of a text; colours of a terminal do not print. Of random bytes it is 0.74."""
 _SHOWN: Final = 200
 """Letters of a line that are shown."""
+_DIGITS: Final = str.maketrans("123456789", "000000000")
+_MAX_SHAPES: Final = 100_000
+"""Lines without their numbers that are remembered, of which none says anything."""
 _MAX_KINDS: Final = 200
 """Warnings of different words that are kept: a log repeats few."""
 
@@ -134,9 +137,21 @@ def read_log(text: str, job: Job) -> None:
     has_escapes = "\x1b" in text or "\x9b" in text or "[0m" in text
     raw = (without_escapes(text) if has_escapes else text).split("\n")
     reader = _Reader(raw, job)
+    words = patterns().line_words
+    numbered = [word for word in words if word.translate(_DIGITS) != word]
+    silent: set[str] = set()
     for number, line in enumerate(raw):
-        if line and not line.isspace():
+        # lines that differ in numbers alone have the same words, or none
+        shape = line.translate(_DIGITS)
+        # what a collector put into JSON has its words escaped
+        if not words or line[:1] == "{" or reader.is_waiting:
             reader.read(number, line)
+        elif shape in silent and not any(word in line for word in numbered):
+            continue
+        elif any(word in line for word in words):
+            reader.read(number, line)
+        elif len(silent) < _MAX_SHAPES:
+            silent.add(shape)
     if job.lines == before:
         said = "no line is from a communication library, torch's watchdog or PortaGPU"
         raise NoKnownLineError(said) if _is_text(text) else FormatError("its format is not known")
@@ -152,7 +167,15 @@ class _Reader:
         self._last_error: set[Origin] = set()
         """Those whose next line is a library's last error."""
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the next line of somebody says what the last error was."""
+        return bool(self._last_error)
+
     def read(self, number: int, raw: str) -> None:
+        """Add what a line says; one of blanks alone says nothing."""
+        if not raw or raw.isspace():
+            return
         if raw[0] == "{":
             raw = text_of_json(raw)
         origin, line = split_prefixes(raw[:_MAX_LINE], self._names)

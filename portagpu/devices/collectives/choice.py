@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from portagpu.base.errors import Unsupported
@@ -137,8 +136,7 @@ def choose(
         best, basis = ranked[0], _basis(model, library_version)
         errors = model.known_errors()
         error = _known_error(question, errors)
-        architectures = {each.target: _architecture(each.target) for each in errors}
-        interval, nearest = interval_of(question, best.time_us, errors, architectures)
+        interval, nearest = interval_of(question, best.time_us, errors)
         remarks = _remarks(question, model, error, interval, predicted)
         error = error or (nearest if interval.compared else None)
     return Choice(
@@ -248,17 +246,6 @@ def _known_error(question: Question, errors: Iterable[KnownError]) -> KnownError
         if inside and (each.target, each.operation, each.nodes) == wanted:
             return each
     return None
-
-
-@cache
-def _architecture(target: str) -> str:
-    """The architecture of a target's GPU; "" for a target that is not known here."""
-    from portagpu.facts.targets import load_target
-
-    try:
-        return load_target(target).arch.name
-    except (LookupError, ValueError, OSError):
-        return ""
 
 
 def network_floor_us(question: Question) -> float | None:

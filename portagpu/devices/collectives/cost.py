@@ -198,7 +198,8 @@ class KnownError:
     or 3 for more. ``factor_p50`` and ``factor_p95`` are of ``max(predicted / measured, measured /
     predicted)`` over ``points`` sizes; ``ratio_p50``, ``ratio_low`` and ``ratio_high`` are the
     median, the smallest and the largest ``predicted / measured`` time (a model of contract 1.4 and
-    older lacks the last two). ``sources`` are addresses of the tables.
+    older lacks the last two, and ``arch``, the architecture of ``target``). ``sources`` are
+    addresses of the tables.
     """
 
     target: str
@@ -213,6 +214,7 @@ class KnownError:
     sources: tuple[str, ...]
     ratio_low: float | None = None
     ratio_high: float | None = None
+    arch: str | None = None
 
     @property
     def wrong(self) -> bool:

@@ -54,19 +54,18 @@ class Interval:
 
 
 def interval_of(
-    question: Question, time_us: float, errors: Iterable[KnownError], architectures: dict[str, str]
+    question: Question, time_us: float, errors: Iterable[KnownError]
 ) -> tuple[Interval, KnownError | None]:
     """The interval of a predicted time, and the nearest table's errors.
 
     :param question: what was asked, with its hardware.
     :param time_us: the predicted time.
     :param errors: all known errors of the model.
-    :param architectures: the architecture of each target that the errors are of.
     """
     near = [
         (away, each)
         for each in errors
-        if each.ratio_low and (away := _distance(question, each, architectures)) <= _FARTHEST
+        if each.ratio_low and (away := _distance(question, each)) <= _FARTHEST
     ]
     distance, nearest = min(near, key=lambda each: each[0], default=(0.0, None))
     used = [each for away, each in near if away == distance]
@@ -93,16 +92,16 @@ def _of(errors: list[KnownError]) -> str:
     return f"{operations} on {targets}, {nodes}, {size(first.low_bytes)} to {upto}"
 
 
-def _distance(question: Question, error: KnownError, architectures: dict[str, str]) -> float:
+def _distance(question: Question, error: KnownError) -> float:
     assert question.hardware is not None  # noqa: S101 - a model has answered
     away = 0.0
     if error.target != question.hardware.target:
-        same = architectures.get(error.target) == question.hardware.arch
+        same = error.arch == question.hardware.arch
         away += _OTHER_PRODUCT if same else _OTHER_ARCHITECTURE
         away += _OTHER_NETWORK if error.nodes > 1 else 0.0
     if error.operation != question.operation:
-        alike = any({error.operation, question.operation} <= each for each in _LIKE)
-        away += _LIKE_OPERATION if alike else _OTHER_OPERATION
+        moves_the_same = any({error.operation, question.operation} <= each for each in _LIKE)
+        away += _LIKE_OPERATION if moves_the_same else _OTHER_OPERATION
     nodes = min(question.nodes, 3)
     if nodes != error.nodes:
         away += _BETWEEN_NODES if 1 in (nodes, error.nodes) else _OTHER_NODES

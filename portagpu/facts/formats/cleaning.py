@@ -21,9 +21,11 @@ _CONTROLS: Final = re.compile(
     rf"(?:{_ESCAPE}\[|\x9b)[0-?]{{0,40}}[ -/]{{0,4}}[@-~]"
     rf"|{_ESCAPE}\][^\x07\x1b\n]{{0,200}}(?:\x07|\x1b\\|\^G)?"
     r"|\x1b[()*+][0-9A-Za-z]|\x1b[ -/]{0,2}[0-~]|\x1b"
-    # copies often lose the escape character of a colour
     r"|\[\d{1,2}(?:;\d{1,3}){0,4}m"
 )
+_MARKS: Final = ("\x1b", "\x9b", "^[", "\\u001b", "\\x1b", "\\033", "\\e[")
+"""One of them is in every text with control sequences that kept their escape."""
+_COLOUR: Final = re.compile(r"\[\d{1,2}(?:;\d{1,3}){0,4}m")
 _STRUCK: Final = re.compile(r"[^\n\x08]\x08")
 _ODD: Final = str.maketrans(
     dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)), None)
@@ -95,9 +97,12 @@ def without_escapes(text: str) -> str:
     """``text`` without terminal control sequences; a cursor move to another line begins a line."""
     if "\x08" in text:
         text = _STRUCK.sub("", text)
-    if any(mark in text for mark in ("\x1b", "\x9b", "^[", "\\", "m")):
+    if any(mark in text for mark in _MARKS):
         text = _RIGHT.sub(lambda match: " " * min(int(match.group(1) or 1), 200), text)
         text = _CONTROLS.sub("", _MOVES.sub("\n", text))
+    elif "m" in text:
+        # copies often lose the escape character of a colour
+        text = _COLOUR.sub("", text)
     return text.translate(_ODD)
 
 

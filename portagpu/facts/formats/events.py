@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 import tomllib
+from bisect import bisect_right
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -100,6 +102,8 @@ class _Rule:
     event: _EventLine
     file: _File
     where: tuple[tuple[str, re.Pattern[str]], ...]
+    literal: str
+    """Letters that every line has which the pattern matches; "" where none are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +177,7 @@ def _vendor_table(vendor: str, file: _File) -> Table:
             raise ValueError(f"there are no codes {each.codes!r}")
         if each.source is not None and each.source not in file.sources:
             raise ValueError(f"there is no source {each.source!r}")
-        return _Rule(pattern, vendor, each, file, where)
+        return _Rule(pattern, vendor, each, file, where, required_letters(each.pattern))
 
     stated = [each.todo for each in file.event]
     stated += [each.todo for each in (*file.actions.values(), *file.recovery.values())]
@@ -194,19 +198,13 @@ def events(text: str, rules: Table, source: str) -> Iterator[tuple[str, Event | 
     """Each line that has a keyword, with its event; None for a line without one."""
     about: tuple[str, str] | None = None
     left = 0
-    everything = text.lower()
-    worth = {
-        vendor: present
-        for vendor, words in rules.keywords.items()
-        if (present := [word for word in words if word in everything])
-    }
-    for whole in text.splitlines() if worth else ():
-        line = whole[:_LINE_CHARS]
-        left -= 1
-        lower = line.lower()
-        vendors = {v for v, words in worth.items() if any(word in lower for word in words)}
-        if not vendors:
-            continue
+    worth = _lines_with_words(text.lower(), rules.keywords)
+    lines = text.splitlines() if worth else []
+    before = -1
+    for at in sorted(worth):
+        line, vendors = lines[at][:_LINE_CHARS], worth[at]
+        left -= at - before
+        before = at
         for of, pattern in rules.about:
             if (match := pattern.search(line)) is not None:
                 about, left = (of, match.group("pci")), _ABOUT_LINES
@@ -217,6 +215,65 @@ def events(text: str, rules: Table, source: str) -> Iterator[tuple[str, Event | 
         yield line, event
 
 
+_PLAIN: Final = re.compile(r"(?:[\w ,:;=<>@/#%&'\"~`!-]|\\[^\w\s])+")
+"""Letters of a regular expression that stand for themselves."""
+
+
+def required_letters(pattern: str) -> str:
+    """The longest run of letters that every text has which the regular expression matches.
+
+    Only what stands outside of groups, classes and alternatives is looked at; "" where that has
+    none, or where the case of letters does not count.
+    """
+    if "(?i" in pattern:
+        return ""
+    best, at, depth = "", 0, 0
+    while at < len(pattern):
+        letter = pattern[at]
+        if letter == "[":
+            # a bracket may be the first letter of a class
+            at = pattern.index("]", at + (3 if pattern[at + 1 : at + 3] == "^]" else 2)) + 1
+        elif letter == "{":
+            at = pattern.index("}", at) + 1
+        elif depth == 0 and letter == "|":
+            return ""
+        elif depth == 0 and (run := _PLAIN.match(pattern, at)) is not None:
+            at = run.end()
+            text = re.sub(r"\\(.)", r"\1", run.group())
+            # a quantifier belongs to the last letter
+            if pattern[at : at + 1] in ("?", "*", "{"):
+                text = text[:-1]
+            best = max(best, text, key=len)
+        else:
+            depth += (letter == "(") - (letter == ")")
+            at += 2 if letter == "\\" else 1
+            if letter == ")" and depth < 0:
+                return ""
+    return best
+
+
+def _lines_with_words(lower: str, keywords: Mapping[str, Collection[str]]) -> dict[int, set[str]]:
+    """The numbers of lines that have a keyword, each with the vendors whose it is.
+
+    The words are searched in the whole text: most lines of a log have none, and cost nothing.
+    """
+    found: dict[int, set[str]] = {}
+    places = [
+        (vendor, hit.start())
+        for vendor, words in keywords.items()
+        if (present := [re.escape(word) for word in words if word in lower])
+        for hit in re.finditer("|".join(present), lower)
+    ]
+    if not places:
+        return found
+    ends = list(accumulate(map(len, lower.splitlines(keepends=True))))
+    for vendor, place in places:
+        at = bisect_right(ends, place)
+        if place - (ends[at - 1] if at else 0) < _LINE_CHARS:
+            found.setdefault(at, set()).add(vendor)
+    return found
+
+
 def no_answer_events(text: str) -> tuple[Event, ...]:
     """Events for the lines that vendors' tools print where they have no answer."""
     found = events(text, table("answers"), ANSWERS)
@@ -225,7 +282,9 @@ def no_answer_events(text: str) -> tuple[Event, ...]:
 
 def _event(line: str, rules: Table, source: str, vendors: Collection[str]) -> Event | None:
     for rule in rules.rules:
-        match = rule.pattern.search(line) if rule.vendor in vendors else None
+        if rule.vendor not in vendors or rule.literal not in line:
+            continue
+        match = rule.pattern.search(line)
         if match is None:
             continue
         groups = {key: value for key, value in match.groupdict().items() if value is not None}

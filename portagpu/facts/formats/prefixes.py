@@ -45,6 +45,8 @@ _PREFIXES: Final = re.compile(
 _LEVELS: Final = ("DEBUG ", "INFO ", "WARNING ", "ERROR ", "CRITICAL ")
 _MAX_NAME: Final = 110
 """Letters in which a prefix that begins with a name has its bracket."""
+REPEATED: Final = "[repeated "
+"""What a line of Ray has that stands for others."""
 _REPEATED: Final = re.compile(r" ?\[repeated (\d{1,7})x across cluster\].{0,200}$")
 _NAME: Final = re.compile(r"([A-Za-z0-9][\w.-]{0,63})(?::[ ]|[ ]{0,20}\|[ ]?)")
 _JSON_TEXTS: Final = ("log", "message", "msg", "text", "textPayload")
@@ -97,7 +99,7 @@ def _may_have_one(head: str) -> bool:
 
 
 def _without_repeats(origin: Origin, line: str) -> tuple[Origin, str]:
-    if "[repeated " not in line or (found := _REPEATED.search(line)) is None:
+    if REPEATED not in line or (found := _REPEATED.search(line)) is None:
         return origin, line
     return replace(origin, repeats=max(int(found[1]) - 1, 0)), line[: found.start()]
 

@@ -47,10 +47,12 @@ _FENCE: Final = re.compile(
     r"|\[/?code\]",
     re.IGNORECASE,
 )
+_FENCES: Final = "`~<["
 _FRAME: Final = re.compile(r"#{10,}\s*")
-_RULE: Final = re.compile(r"_{20,}")
+_RULE: Final = re.compile(r"_{40,60}")
+_RULES: Final = re.compile(r"\n\n_{40,60}(?=\n\n)")
 _REPORT_RULES: Final = 5
-"""Rules between the sections of a text that is a report of a whole machine."""
+"""Rules with an empty line around them, between the sections of a report of a whole machine."""
 _COMMAND: Final = re.compile(r"# \$ (.{1,60})")
 _LEFT_OUT: Final = re.compile(
     r"(?:\.{3}|…).{0,60}|-{2,} ?(?:More|8<|>8|snip|cut).{0,40}"
@@ -61,6 +63,10 @@ _LEFT_OUT: Final = re.compile(
     r" ?(?:\.{3,}|…)?[\])>}]?",
     re.IGNORECASE,
 )
+_MAY_SAY_IT: Final = re.compile(
+    r"\.\.\.|…|--|truncat|omit|snip|trimm|cut|skipp|left out|elided", re.IGNORECASE
+)
+"""What a line that says that others were left out has."""
 _LOG_INDENT: Final = 8
 _BAR: Final = re.compile(r"\+[-=+]+\+")
 
@@ -176,7 +182,7 @@ class _Divider:
         self.logged = -1
         self.cut = False
         self.at_prompt = False
-        self.rules = 0
+        self.is_report = len(_RULES.findall(text)) >= _REPORT_RULES
 
     def run(self) -> DividedText:
         for at in range(len(self.lines)):
@@ -186,7 +192,7 @@ class _Divider:
         # after a prompt nothing was cut
         if self.parts and self.lines[-1] and not self.at_prompt:
             (self.current or self.parts[-1]).tail = self.lines[-1]
-        return DividedText(self.parts, self.unread, self.rules >= _REPORT_RULES)
+        return DividedText(self.parts, self.unread, self.is_report)
 
     def _line(self, at: int) -> None:
         line = self.lines[at]
@@ -200,7 +206,12 @@ class _Divider:
         self.at_prompt = self._is_between(line, bare)
         if self.at_prompt:
             return
-        if len(bare) < 80 and (words := bare.strip("| ")) and _LEFT_OUT.fullmatch(words):
+        if (
+            len(bare) < 80
+            and _MAY_SAY_IT.search(bare) is not None
+            and (words := bare.strip("| "))
+            and _LEFT_OUT.fullmatch(words)
+        ):
             self._left_out()
         elif self.shapes.is_log(bare):
             self._to_log(at, bare if line[:1].isspace() else line)
@@ -232,11 +243,14 @@ class _Divider:
                 return True
             # a frame that is not closed is not a banner
             self.banner = None
-        if bare[0] == "_" and _RULE.fullmatch(bare):
-            self.rules += 1
+        if self.is_report and _RULE.fullmatch(bare):
             self._close("")
             return True
-        if _FENCE.fullmatch(bare) and (self.document is None or bare[0] != "<"):
+        if (
+            bare[0] in _FENCES
+            and _FENCE.fullmatch(bare)
+            and (self.document is None or bare[0] != "<")
+        ):
             self._close("")
             return True
         if bare[0] in '|{<"' or (

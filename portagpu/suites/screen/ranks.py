@@ -265,13 +265,14 @@ class _Share:
             failure |= described(wrong, gpu.arch.warp_size) | repetitions([])
             # reported now: whatever ends this process takes no failure with it
             self.rank.step(slot.probe.name, record={"failure": dict(failure)})
-        asks = not self.together and can_ask(gpu, work)
+        asks = can_ask(gpu, work)
         # what is run again needs the memory
         del work, result, wrong
         again = self.again(slot, seed)
         if failure:
             failure |= again
-            record["failure"] = failure | (self.units(slot, seed, failure) if asks else {})
+            known = self.units(slot.probe.name, self.made(slot, seed), failure) if asks else {}
+            record["failure"] = failure | known
         return record, result_bytes
 
     def made(self, slot: _Slot, seed: int) -> Work:
@@ -297,10 +298,11 @@ class _Share:
         # what was wrong is repeated for a moment where the time is over, too
         return now_s + min(_REPEAT_S, max(_MIN_REPEAT_S, self.started_s + self.seconds - now_s))
 
-    def units(self, slot: _Slot, seed: int, failure: Mapping[str, Any]) -> dict[str, Any]:
+    def units(self, name: str, work: Work, failure: Mapping[str, Any]) -> dict[str, Any]:
         """On which units wrong tiles of a product are computed, where that can be asked."""
-        gpu, name, until_s = self.rank.gpu, slot.probe.name, 0.0
-        work = self.made(slot, seed)
+        gpu, until_s = self.rank.gpu, 0.0
+        if self.together or not can_ask(gpu, work):
+            return {}
         # reported now: a compiler that ends this process takes no failure with it
         self.rank.step(name, record={"failure": dict(failure)})
         self.rank.step(f"{name}{BY_UNIT}")

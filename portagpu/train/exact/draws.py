@@ -86,3 +86,22 @@ class Draws:
     def odd(self, stream: str, shape: Sequence[int]) -> torch.Tensor:
         """Odd integers of 64 bits, int64."""
         return self.bits(stream, shape).bitwise_or_(1)
+
+    def signed(self, stream: str, shape: Sequence[int], largest: int) -> torch.Tensor:
+        """Integers of up to that magnitude, int64; from 2**30 on of exactly it one less."""
+        if largest < 1 << 30:
+            return self.integers(stream, shape, -largest, largest)
+        # the upper bits of a draw, with its sign
+        return self.bits(stream, shape) >> (63 - largest.bit_length())
+
+    def toggling(self, stream: str, shape: tuple[int, int], largest: int) -> torch.Tensor:
+        """Integers whose bits are 1010... and 0101... in turn both ways, int64; random signs.
+
+        :param largest: 2**n - 1: they have n bits.
+        """
+        import torch
+
+        rows, columns = (torch.arange(each, device=self.device) for each in shape)
+        even = (rows.unsqueeze(1) + columns) % 2 == 0
+        sizes = torch.where(even, largest // 3, largest - largest // 3)
+        return sizes * (2 * self.integers(stream, shape, 0, 1) - 1)

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 WORD_BYTES: Final = 8
 _CHUNK: Final = 1 << 20
-"""Words that are written or compared at once: limits the extra memory that this needs."""
+"""Words that are written or compared at once, or a ``_PARTS``-th of all where those are more: this
+limits the extra memory, and the launches of kernels that much memory takes."""
+_PARTS: Final = 256
 _CONSTANTS: Final = {
     "zeros": 0,
     "ones": -1,
@@ -66,8 +68,9 @@ class HeldMemory:
         return first and replace(first, count=count, shape=tuple(self.words.shape))
 
     def _chunks(self) -> Iterator[tuple[int, torch.Tensor]]:
-        for start in range(0, self.words.numel(), _CHUNK):
-            yield start, self.words[start : start + _CHUNK]
+        size = max(_CHUNK, -(-self.words.numel() // _PARTS))
+        for start in range(0, self.words.numel(), size):
+            yield start, self.words[start : start + size]
 
     def _expected(self, name: str, start: int, count: int) -> torch.Tensor:
         import torch

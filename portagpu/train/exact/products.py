@@ -1,9 +1,8 @@
 """Matrix products whose results are exact, or rounded once, in each format that a device has.
 
-Operands are integers times a power of two for each row of A and each column of B. Results in
-float32, float64 and int32 are judged by the row check alone. Those in 16 bits are the exact sums,
-rounded once: they are compared with the float32 product of the same integers on the same device,
-which the row check judges.
+Operands are integers times a power of two for each row of A and each column of B. The row check
+judges results in float32, float64 and int32. Those in 16 bits are the exact sums, rounded once, and
+are compared with the float32 product of the same integers on the same device, which it judges.
 """
 
 from __future__ import annotations
@@ -55,6 +54,7 @@ class Form:
     :param right: That of B.
     :param layout: The index along which A and the one along which B is contiguous.
     :param terms: How many elements of each column of B are not zero; 0 for all.
+    :param toggles: Whether all bits of operands change from each term to the next.
     """
 
     m: int
@@ -64,6 +64,7 @@ class Form:
     right: int
     layout: str = "kn"
     terms: int = 0
+    toggles: bool = False
 
     def times(self, scale: int) -> Form:
         """One with ``scale`` times as many results, as square as that allows."""
@@ -228,29 +229,22 @@ def integers(draws: Draws, form: Form, exponents: tuple[int, int]) -> Integers:
     """Draw the operands of a product."""
     from portagpu.train.exact.judge import RowCheck
 
-    a = _drawn(draws, "a", (form.m, form.k), form.left)
+    draw = draws.toggling if form.toggles else draws.signed
+    a = draw("a", (form.m, form.k), form.left)
     if form.terms:
         import torch
 
         block = form.k // form.terms
-        values = _drawn(draws, "b", (form.terms, 1, form.n), form.right)
+        values = draws.signed("b", (form.terms, 1, form.n), form.right)
         places = draws.integers("places", (form.terms, 1, form.n), 0, block - 1)
         empty = torch.zeros((form.terms, block, form.n), dtype=torch.int64, device=a.device)
         b = empty.scatter_(1, places, values).flatten(0, 1)
         a = a[:, : b.shape[0]]
     else:
-        b = _drawn(draws, "b", (form.k, form.n), form.right)
+        b = draw("b", (form.k, form.n), form.right)
     rows = draws.integers("rows", (form.m, 1), *exponents)
     columns = draws.integers("columns", (1, form.n), *exponents)
     return Integers(a, b, rows, columns, RowCheck.of(a, b, draws))
-
-
-def _drawn(draws: Draws, stream: str, shape: tuple[int, ...], largest: int) -> torch.Tensor:
-    """Integers of up to that magnitude, and one of exactly it less."""
-    if largest < 1 << 30:
-        return draws.integers(stream, shape, -largest, largest)
-    # the upper bits of a draw, with its sign
-    return draws.bits(stream, shape) >> (63 - largest.bit_length())
 
 
 def check_sums(kind: Kind, of: Integers, what: str) -> None:
@@ -354,8 +348,8 @@ def make(kind: Kind, form: Form, gpu: Backend, draws: Draws, scale: int) -> Work
 def make_single(kind: Kind, form: Form, gpu: Backend, draws: Draws, scale: int) -> Work:
     """A product with one term in each sum: two numbers of all bits, multiplied and rounded once."""
     form = form.times(scale)
-    a = _drawn(draws, "a", (form.m, form.k), form.left)
-    values = _drawn(draws, "b", (1, form.n), form.right)
+    a = draws.signed("a", (form.m, form.k), form.left)
+    values = draws.signed("b", (1, form.n), form.right)
     what = f"a product of one term in {kind.name}"
     for each, bits in zip((a, values), kind.bits, strict=True):
         check_operands(each, bits, what)
@@ -450,6 +444,12 @@ _INTEGERS: Final = {
 }
 """The largest integers of A and B by variant, that of "square" where none is stated: sums reach two
 thirds of what the accumulators keep."""
+_TOGGLING: Final = {
+    "float64": ((1 << 22) - 1, (1 << 22) - 1),
+    "int8": (127, 63),
+    **dict.fromkeys(("float32", "tf32", "bfloat16", "float16"), (255, 255)),
+    **dict.fromkeys(_FP8_NAMES, (7, 7)),
+}
 _FULL: Final = {
     "float64": Form(256, 256, 64, (1 << 53) - 1, (1 << 53) - 1, terms=1),
     "float32": Form(256, 256, 64, (1 << 24) - 1, (1 << 24) - 1, terms=1),
@@ -477,6 +477,7 @@ def _forms(kind: Kind) -> Iterator[tuple[str, Form]]:
     }
     for variant, (m, n, k, layout) in shapes.items():
         yield variant, Form(m, n, k, *largest.get(variant, largest["square"]), layout)
+    yield "toggling", Form(*square, *_TOGGLING[kind.name], usual, toggles=True)
     if kind.name in _FULL:
         yield "full", _FULL[kind.name]
 

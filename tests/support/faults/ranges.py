@@ -8,6 +8,7 @@ from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+from portagpu.devices import training
 from portagpu.devices.annotations import annotate
 from portagpu.facts.captures import marked_blocks
 from portagpu_cpu.backend import CpuBackend
@@ -199,7 +200,7 @@ RANGES: dict[str, Callable[[CpuBackend], bool]] = {
     "everywhere": _anywhere,
     "in another thread": lambda gpu: threading.current_thread() is not MAIN,
     "in the main thread": lambda gpu: threading.current_thread() is MAIN,
-    "inside another range": lambda gpu: len(gpu._ranges.open) > 1,
+    "inside another range": lambda gpu: len(training._ranges.open) > 1,
     "while a profiler listens": lambda gpu: gpu.listens(),
     "while none listens": lambda gpu: not gpu.listens(),
 }
@@ -236,11 +237,11 @@ class _Shared:
 
 
 def _shared_push(shared: _Shared, good: Any, gpu: Any, *given: Any) -> Any:
-    kept, gpu._ranges = gpu._ranges, shared
+    kept, training._ranges = training._ranges, shared
     try:
         return good(gpu, *given)
     finally:
-        gpu._ranges = kept
+        training._ranges = kept
 
 
 @contextlib.contextmanager
@@ -255,7 +256,7 @@ def _threads_share() -> Iterator[None]:
 
 def _pop_of_none(answer: Any) -> Any:
     def pop(good: Any, gpu: Any) -> Any:
-        if gpu._ranges.open:
+        if training._ranges.open:
             return good(gpu)
         if isinstance(answer, type):
             raise answer("no range is open")
@@ -266,8 +267,8 @@ def _pop_of_none(answer: Any) -> Any:
 
 def _not_pushed(good: Any, gpu: Any, message: str) -> Any:
     """The range has its depth, and no mark."""
-    gpu._ranges.open.append(contextlib.nullcontext())
-    return len(gpu._ranges.open) - 1
+    training._ranges.open.append(contextlib.nullcontext())
+    return len(training._ranges.open) - 1
 
 
 _HELD: list[Any] = []
@@ -276,19 +277,19 @@ _HELD: list[Any] = []
 
 def _not_popped(good: Any, gpu: Any) -> Any:
     """The depth is right, and the block stays open in the profile."""
-    if not gpu._ranges.open:
+    if not training._ranges.open:
         return good(gpu)
-    _HELD.append(gpu._ranges.open.pop())
-    return len(gpu._ranges.open)
+    _HELD.append(training._ranges.open.pop())
+    return len(training._ranges.open)
 
 
 def _pops_first(good: Any, gpu: Any) -> Any:
     """The outermost range is closed."""
-    gpu._ranges.open.reverse()
+    training._ranges.open.reverse()
     try:
         return good(gpu)
     finally:
-        gpu._ranges.open.reverse()
+        training._ranges.open.reverse()
 
 
 def _never(good: Any, gpu: Any) -> bool:
