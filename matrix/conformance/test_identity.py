@@ -106,6 +106,19 @@ def test_device_of_index(backend):
 
 
 @case(
+    "identity/device-string",
+    spec="device_string(i) is torch's text for the device of that index; other texts stay.",
+    covers=("portagpu.device_string",),
+)
+def test_device_string(backend, torch):
+    found = torch.device(pg.device_string(backend.index))
+    assert found == backend.device, f"{found} is not {backend.device}"
+    kind = torch.device(pg.device_string())
+    assert kind.type == backend.device.type, f"{kind} is not of {backend.device.type}"
+    assert pg.device_string("meta") == "meta", f"meta became {pg.device_string('meta')!r}"
+
+
+@case(
     "identity/foreign-device-is-refused",
     spec="A device of another type is refused with ValueError and not mapped to this one.",
     covers=("portagpu.device", "portagpu.synchronize"),

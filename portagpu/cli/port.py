@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -144,6 +145,37 @@ def _document(result: Rewriting, write: bool) -> dict[str, object]:
     }
 
 
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("script", type=click.Path(exists=True, dir_okay=False), metavar="SCRIPT")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENT...]")
+def run(script: str, words: tuple[str, ...]) -> int:
+    """Run an unchanged program that was written for one vendor's GPUs on this backend.
+
+    torch's names of that vendor, and its devices, answer with this backend's for the process; what
+    was answered is listed at the end, by line. It is for trying a program, not for measurements,
+    and refused where torch's own build for GPUs works. The exit code is the program's.
+    """
+    import runpy
+    import traceback
+
+    from portagpu.train.port.bridge import activate
+
+    activate()
+    sys.argv[:] = [script, *words]
+    sys.path.insert(0, str(Path(script).resolve().parent))
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as error:
+        if error.code is None or isinstance(error.code, int):
+            return error.code or 0
+        print_lines([str(error.code)], sys.stderr)
+        return 1
+    except Exception:  # noqa: BLE001 - the program's own, shown as Python shows it
+        traceback.print_exc()
+        return 1
+    return 0
+
+
 _VERBS: Final[dict[str, tuple[str, str]]] = {
     "lint": (
         "portagpu.cli.port:lint",
@@ -153,10 +185,14 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
         "portagpu.cli.port:rewrite",
         "Rewrite Python programs so that they run on every backend.",
     ),
+    "run": (
+        "portagpu.cli.port:run",
+        "Run an unchanged program for one vendor's GPUs on this backend, to try it.",
+    ),
 }
 """As ``portagpu.cli.VERBS``."""
 
 
 @click.group(cls=VerbGroup, verbs=_VERBS, subcommand_metavar="VERB ...")
 def port() -> None:
-    """Find and rewrite what ties training programs to one vendor. No program is run."""
+    """Find and rewrite what ties training programs to one vendor, or try one unchanged."""

@@ -71,16 +71,18 @@ def by_tool(name: str, rules: Rules) -> str:
     return new.text
 
 
-def losses(text: str, folder: Path, ranks: int, name: str) -> list[str]:
-    """What the script prints as losses; it may fail or print none."""
+def losses(
+    text: str, folder: Path, ranks: int, name: str, through: tuple[str, ...] = ()
+) -> list[str]:
+    """What the script prints as losses; it may fail or print none. ``through`` starts it."""
     folder.mkdir()
     script = folder / "script.py"
     script.write_text(text, encoding="utf-8")
-    command = [sys.executable, str(script)]
+    command = [sys.executable, *through, str(script)]
     if name == "ranks":
         rendezvous = ["--nnodes=1", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
         launcher = [sys.executable, "-m", "torch.distributed.run", *rendezvous]
-        command = [*launcher, f"--nproc-per-node={ranks}", str(script)]
+        command = [*launcher, f"--nproc-per-node={ranks}", *through, str(script)]
     elif name == "spawn":
         command.append(str(folder / "store"))
     environment = {
@@ -140,3 +142,16 @@ def test_a_wrong_rule_gives_other_losses(tmp_path: Path) -> None:
     assert len(found) == len(expected) == 4
     assert found[0] == expected[0]
     assert found != expected
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks"), [(name, ranks) for name, each in RANKS.items() for ranks in each]
+)
+def test_an_unchanged_script_has_the_same_losses_when_it_is_run_through(
+    name: str, ranks: int, tmp_path: Path
+) -> None:
+    """``portagpu port run`` answers for the GPUs of the original."""
+    original = (SCRIPTS / f"{name}.py").read_text(encoding="utf-8")
+    expected = losses(by_hand(name), tmp_path / "hand", ranks, name)
+    through = ("-m", "portagpu", "port", "run")
+    assert losses(original, tmp_path / "run", ranks, name, through) == expected

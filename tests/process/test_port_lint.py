@@ -81,6 +81,7 @@ def test_every_rule_finds_something_in_the_samples() -> None:
         # NVlabs/stylegan3 torch_utils/custom_ops.py, BlinkDL/RWKV-LM
         ("a.py", "from torch.utils.cpp_extension import load\nload('a', ['a.cu'])\n", "PG403"),
         ("a.py", "import torch\ntorch.utils.cpp_extension.load_inline(cuda_sources='')\n", "PG403"),
+        ("a.py", "import torch\ntorch.utils.cpp_extension.load('a', found, **flags)\n", "PG403"),
         # open-mmlab/mmengine mmengine/runner/runner.py
         ("a.py", "m = Wrapped(m, device_ids=[local_rank])\n", "PG102"),
         # huggingface/pytorch-image-models timm/utils/distributed.py

@@ -50,7 +50,7 @@ SHAPES: Final = (
         last=re.compile(rf".*{_GREPPED_LINE}.*"),
     ),
     Shape(
-        r"ROCk module |HSA System Attributes",
+        r"ROCk module |HSA System Attributes|HSA Agents *\n\*{3}",
         re.compile(
             r"\s+\S|[=*]|ROCk module |HSA |Agent +\d|[A-Z][^:\n]{0,63}:|\w{0,60}: not |\*\*\*"
         ),

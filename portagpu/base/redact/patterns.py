@@ -432,14 +432,23 @@ def _host(match: re.Match[str], replace: Replace) -> str:
 
 
 def _replace_secret_run(match: re.Match[str], replace: Replace) -> str:
-    """Replace long runs that mix cases and digits, as keys do and hexadecimal ids do not."""
+    """Replace long runs that mix cases and digits, as keys do and hexadecimal ids do not.
+
+    A UUID that is left stands for another one, also as the value of a name.
+    """
     found = match[0]
+    if _UUID.fullmatch(found.rpartition("=")[2]):
+        return found
     mixed = all(any(test(c) for c in found) for test in (str.islower, str.isupper, str.isdigit))
     return replace("secret", found) if mixed else found
 
 
 def _replace_assignment(match: re.Match[str], replace: Replace) -> str:
-    """Replace the value of a variable; numbers, such as device masks and switches, are kept."""
-    if _HARMLESS_VALUE.fullmatch(match["value"]):
+    """Replace the value of a variable; numbers, such as device masks and switches, are kept.
+
+    So are UUIDs, as in labels of metrics: those that are left stand for others.
+    """
+    value = match["value"]
+    if _HARMLESS_VALUE.fullmatch(value) or _UUID.fullmatch(value.strip("\"'")):
         return match[0]
     return match["keep"] + replace("environment", match["value"])

@@ -442,8 +442,7 @@ _INTEGERS: Final = {
     **dict.fromkeys(_FP8_NAMES, _FOUR_BITS),
     "int8": {"square": (127, _UNSATURATED)},
 }
-"""The largest integers of A and B by variant, that of "square" where none is stated: sums reach two
-thirds of what the accumulators keep."""
+"""The largest integers by variant, else those of "square": sums reach two thirds of W."""
 _TOGGLING: Final = {
     "float64": ((1 << 22) - 1, (1 << 22) - 1),
     "int8": (127, 63),

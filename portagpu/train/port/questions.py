@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import libcst as cst
 
-from portagpu.train.port.expressions import calls, code_of, last_name, string
+from portagpu.train.port.expressions import argument, calls, code_of, last_name, string
 from portagpu.train.port.rules import DEVICE_NAME
 
 if TYPE_CHECKING:
@@ -79,8 +79,14 @@ def in_build(finder: Uses, call: cst.Call) -> None:
     keywords = {arg.keyword.value for arg in call.args if arg.keyword is not None}
     suffixes = tuple(f"{each}{quote}" for each in finder.rules.suffixes for quote in "'\"")
     of_vendor = any(each.device in key for key in keywords for each in finder.rules.words)
-    if of_vendor or any(each in code_of(call, 10_000) for each in suffixes):
+    sources = argument(call, 1, "sources")
+    is_shown = not any(arg.star for arg in call.args) and (
+        sources is None or isinstance(sources.value, cst.List | cst.SimpleString)
+    )
+    if of_vendor or not is_shown or any(each in code_of(call, 10_000) for each in suffixes):
         left = "the sources and flags are of one vendor's compiler"
+        if not of_vendor and not is_shown:
+            left = "this line does not show which compiler builds it"
         finder.add(call, finder.rules.shapes["extension"], left=left)
 
 
@@ -113,7 +119,7 @@ def in_assert(finder: Uses, node: cst.Assert) -> None:
         if any(finder.scope.qualified(call.func) in each.available for each in words):
             rule = finder.rules.shapes["gate"]
             finder.add(call.func, rule, finder.write.instead("pg.is_available"))
-    if not any(True for _ in calls(node.test)) and finder.scope.is_guard(node.test):
+    if isinstance(node.test, cst.Comparison | cst.Name) and finder.scope.is_guard(node.test):
         finder.add(node.test, finder.rules.shapes["gate"], left=_DECISION)
     for each in _attributes(node.test):
         if each.attr.value in {f"is_{word.device}" for word in words}:

@@ -1,0 +1,292 @@
+"""Runs a program that was written for one vendor's GPUs, unchanged, on this backend.
+
+For this process torch's names of that vendor answer with portagpu's, and its devices are this
+backend's. It is for trying a program before it is rewritten: what was answered is counted by line
+and reported at the end. It is refused where torch's own build for GPUs works. What it cannot
+answer raises as it does without it: a ``torch.Generator`` on a GPU, names that portagpu lacks, and
+processes that a program starts by anything but ``torch.multiprocessing.spawn``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import re
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.base.errors import Unsupported
+from portagpu.devices import registry
+from portagpu.train.port.rules import load_rules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+answered: Final[Counter[tuple[str, int, str]]] = Counter()
+"""How often each name was answered, by the file and line that asked."""
+
+_MAX_LINES: Final = 40
+_is_active = False
+
+
+def activate() -> None:
+    """Answer for this process from now on; a second call changes nothing.
+
+    Raises Unsupported where torch's own build for GPUs works, with what to do instead.
+    """
+    global _is_active
+    if _is_active:
+        return
+    import torch
+
+    gpu = registry.backend()
+    if torch.cuda.is_available() or gpu.plugin.unopened_module:
+        raise Unsupported("torch's own build for GPUs works here: run the program as it is")
+    _is_active = True
+    _say(
+        f"portagpu bridge: the {gpu.name} backend answers for GPUs in this process. "
+        "Try a program with it, and keep it out of libraries and measurements"
+    )
+    atexit.register(_report)
+    _answer_names()
+    _answer_torch()
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+
+
+def _report() -> None:
+    for line in report():
+        _say(line)
+
+
+def report() -> Iterator[str]:
+    """What was answered, by line of the program, and what to do next."""
+    places = sorted(answered)
+    for path, line, name in places[:_MAX_LINES]:
+        times = answered[path, line, name]
+        yield f"{path}:{line}: {name} answered {times} time{'' if times == 1 else 's'}"
+    if len(places) > _MAX_LINES:
+        yield f"and {len(places) - _MAX_LINES} more places"
+    files = {path for path, _, _ in places}
+    yield (
+        f"portagpu bridge: {sum(answered.values())} answers at {len(places)} places of "
+        f"{len(files)} files; to replace them: "
+        f"portagpu port rewrite {' '.join(sorted(files)) or 'FILE'}"
+    )
+
+
+def note(name: str, *, through_torch: bool = False) -> None:
+    """Count an answer for the line of the program that asked, if one did.
+
+    :param name: what was answered.
+    :param through_torch: whether a line counts that asked through a function of torch, as
+        ``model.to("cuda")`` does; else what torch asks for itself counts for no line.
+    """
+    frame = sys._getframe(1)
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if not _OWN.search(path) and not (through_torch and _TORCH.search(path)):
+            if not _TORCH.search(path):
+                answered[path, frame.f_lineno, name] += 1
+            return
+        frame = frame.f_back  # type: ignore[assignment]
+
+
+_OWN: Final = re.compile(r"[\\/]portagpu(?:_cpu)?[\\/]|<frozen|[\\/](?:contextlib|functools)\.py\Z")
+_TORCH: Final = re.compile(r"[\\/](?:torch|site-packages)[\\/]|<string>")
+
+
+def _answer_names() -> None:
+    """Put portagpu's functions where the rules' names are."""
+    import portagpu
+
+    rules = load_rules()
+    modules = tuple(f"{each.module}." for each in rules.words)
+    for name, entry in rules.names.items():
+        if entry.rule is rules.shapes.get("seed"):
+            continue  # torch keeps it for a device that never comes
+        if entry.to is not None and not entry.to.startswith(".") and name.startswith(modules):
+            owner, found = _owner(name), functools.reduce(getattr, entry.to.split("."), portagpu)
+            if owner is not None:
+                is_class = isinstance(found, type)
+                value = found if is_class else _noted(found, name)
+                setattr(owner, name.rpartition(".")[2], value)
+    for words in rules.words:
+        for name in words.available:
+            owner = _owner(name)
+            if owner is not None and name.startswith(modules):
+                answer = _noted(portagpu.is_available, name)
+                setattr(owner, name.rpartition(".")[2], answer)
+
+
+def _owner(name: str) -> Any:
+    """The module that has the name, or None."""
+    import torch
+
+    found: Any = torch
+    for part in name.split(".")[1:-1]:
+        found = getattr(found, part, None)
+    return found
+
+
+def _noted(function: Any, name: str) -> Callable[..., Any]:
+    if not callable(function):
+        return function  # type: ignore[no-any-return]
+
+    @functools.wraps(function)
+    def answer(*given: Any, **options: Any) -> Any:
+        note(name)
+        given = tuple(map(_device, given))
+        return function(*given, **{key: _device(each) for key, each in options.items()})
+
+    return answer
+
+
+def _device(value: Any) -> Any:
+    """A vendor's device as this backend's; anything else as it is."""
+    import torch
+
+    text = value if isinstance(value, str) else None
+    if isinstance(value, torch.device):
+        text = str(value)
+    for words in load_rules().words if text is not None else ():
+        kind, _, number = text.partition(":")  # type: ignore[union-attr]
+        if kind == words.device and (not number or number.isdecimal()):
+            place = registry.device_string(number or None)
+            return torch.device(place) if isinstance(value, torch.device) else place
+    return value
+
+
+def _library(value: Any) -> Any:
+    for words in load_rules().words:
+        if isinstance(value, str) and words.library in re.split("[:,]", value):
+            return registry.c10d_name()
+    return value
+
+
+def _answer_torch() -> None:
+    """What takes a device or a library in torch itself."""
+    import torch
+    import torch.distributed as dist
+    import torch.multiprocessing as mp
+
+    _moves().__enter__()
+    here = registry.device_string()
+    put: list[tuple[Any, str, Callable[..., Any]]] = [
+        (torch.Tensor, "record_stream", lambda call, tensor, stream: None),
+        (torch.Tensor, "pin_memory", lambda call, tensor, *given, **options: tensor),
+        (torch.storage._StorageBase, "cuda", lambda call, each, *given, **options: each),
+        (torch._utils, "_get_available_device_type", lambda call: None),
+        (torch.autocast, "__init__", _mapped(_device, "device_type")),
+        (torch.amp.GradScaler, "__init__", lambda call, each, device=here, *given, **options: call(
+            each, _device(device), *given, **options)),
+        (torch, "load", _loaded),
+        (torch, "is_autocast_enabled", lambda call, kind=here: call(_device(kind))),
+        (torch, "get_autocast_gpu_dtype", lambda call: torch.get_autocast_dtype(here)),
+        (torch, "set_default_tensor_type", lambda call, kind: call(_tensor_type(kind))),
+        (torch, "set_default_device", lambda call, device: call(_device(device))),
+        (mp, "spawn", lambda call, fn, *given, **options: call(
+            functools.partial(_in_child, fn), *given, **options)),
+        (torch.nn.parallel.DistributedDataParallel, "__init__", _without_devices),
+    ]  # fmt: skip
+    if dist.is_available():
+        put += [
+            (dist, "init_process_group", _mapped(_library, "backend")),
+            (dist, "new_group", _mapped(_library, "backend")),
+            (dist, "barrier", _without_devices),
+        ]
+    for owner, name, answer in put:
+        _put(owner, name, answer)
+
+
+def _put(owner: Any, name: str, answer: Callable[..., Any]) -> None:
+    call = getattr(owner, name)
+
+    @functools.wraps(call)
+    def instead(*given: Any, **options: Any) -> Any:
+        note(f"{getattr(owner, '__name__', 'torch')}.{name}".replace(".__init__", ""))
+        return answer(call, *given, **options)
+
+    setattr(owner, name, instead)
+
+
+def _loaded(
+    call: Callable[..., Any], file: Any, place: Any = None, *given: Any, **named: Any
+) -> Any:
+    place = named.pop("map_location", place)
+    if place is None or isinstance(place, dict):
+        place = registry.device_string()
+    return call(file, _device(place), *given, **named)
+
+
+def _mapped(change: Callable[[Any], Any], key: str) -> Callable[..., Any]:
+    def answer(call: Callable[..., Any], *given: Any, **options: Any) -> Any:
+        if key in options:
+            options[key] = change(options[key])
+        return call(*map(change, given), **options)
+
+    return answer
+
+
+def _without_devices(call: Callable[..., Any], *given: Any, **options: Any) -> Any:
+    kept = {key: each for key, each in options.items() if key not in _DEVICES}
+    return call(*given[:2], *(None for _ in given[2:4]), *given[4:], **kept)
+
+
+_DEVICES: Final = ("device_ids", "output_device")
+
+
+def _tensor_type(kind: Any) -> Any:
+    if not isinstance(kind, str):
+        return kind
+    return functools.reduce(lambda text, each: text.replace(f".{each.device}.", "."),
+                            load_rules().words, kind)  # fmt: skip
+
+
+def _in_child(function: Callable[..., Any], *given: Any) -> Any:
+    activate()
+    return function(*given)
+
+
+def _moves() -> Any:
+    """The mode in which torch's functions put on this backend what a program puts on a GPU."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    class Moves(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            kwargs = kwargs or {}
+            name = getattr(func, "__name__", "")
+            if any(name == each.device for each in load_rules().words):
+                note(f"Tensor.{name}", through_torch=True)
+                return args[0].to(registry.device_string())
+            if func is torch.Tensor.to and len(args) > 1 and type(args[1]) is int:
+                note("Tensor.to")
+                args = (args[0], registry.device_string(args[1]), *args[2:])
+            if name == "_parse_to" and args and type(args[0]) is int:
+                note("Module.to", through_torch=True)
+                args = (registry.device_string(args[0]), *args[1:])
+            if func is torch.Tensor.type and len(args) > 1:
+                args = (args[0], _tensor_type(args[1]), *args[2:])
+            if kwargs.get("pin_memory"):
+                kwargs = {**kwargs, "pin_memory": False}
+            if type(kwargs.get("device")) is int:
+                kwargs = {**kwargs, "device": registry.device_string(kwargs["device"])}
+            if func is not torch.device:
+                placed = tuple(map(_device, args))
+                named = {key: _device(each) for key, each in kwargs.items()}
+                pairs = [
+                    *zip(args, placed, strict=True),
+                    *zip(kwargs.values(), named.values(), strict=True),
+                ]
+                if any(one is not other for one, other in pairs):
+                    note(name, through_torch=name == "_parse_to")
+                args, kwargs = placed, named
+            return func(*args, **kwargs)
+
+    return Moves()
