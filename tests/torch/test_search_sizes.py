@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import portagpu
-from portagpu.suites.search.sizes import AREA, OPS, PAST_INDEX, SIZES, size_difference
+from portagpu.suites.search.sizes import AREA, DTYPES, OPS, PAST_INDEX, SIZES, size_difference
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,7 +75,7 @@ def test_a_fault_past_a_size_is_named(
     assert size_difference(CPU, op, dtype, n) == ""
 
 
-def test_each_operation_begins_with_its_largest_size_and_then_has_all() -> None:
+def test_each_operation_begins_with_its_largest_size_in_each_dtype_and_then_has_all_sizes() -> None:
     listed = AREA.listed(CPU)
     order = AREA.ordered(listed, 7)
     assert sorted(map(repr, order)) == sorted(map(repr, listed))
@@ -84,5 +84,8 @@ def test_each_operation_begins_with_its_largest_size_and_then_has_all() -> None:
     for op, n in first.items():
         assert n == max(program[0][1]["n"] for program in listed if program[0][1]["op"] == op)
     assert first["copy"] == PAST_INDEX
-    wide = [program[0][1]["n"] for program in order if program[0][1]["op"] == "sum"]
-    assert set(wide[: len(SIZES)]) == set(SIZES)
+    wide = [program[0][1] for program in order if program[0][1]["op"] == "sum"]
+    assert {given["n"] for given in wide[: len(DTYPES)]} == {SIZES[-1]}
+    assert {given["dtype"] for given in wide[: len(DTYPES)]} == set(DTYPES)
+    assert wide[0]["dtype"] == "float32"
+    assert {given["n"] for given in wide[: len(DTYPES) + len(SIZES)]} == set(SIZES)

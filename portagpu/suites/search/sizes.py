@@ -299,8 +299,8 @@ class _Sizes(Area):
         ]
 
     def ordered(self, listed: list[Program], seed: int) -> list[Program]:
-        """Each operation in turn: its largest size first, as most thresholds are below that, and
-        then sizes and dtypes that it did not have yet."""
+        """Each operation in turn: its largest size in each dtype, as most thresholds are below it,
+        and then the sizes that it did not have yet."""
         chance = random.Random(seed)  # noqa: S311 - an order, no secret
         left: dict[str, list[Program]] = {}
         for program in chance.sample(listed, len(listed)):
@@ -314,13 +314,7 @@ class _Sizes(Area):
                 if not left[op]:
                     continue
                 sizes, dtypes = had[op]
-                best = max(
-                    left[op],
-                    key=lambda each: (
-                        0 if sizes else each[0][1]["n"],
-                        2 * (each[0][1]["n"] not in sizes) + (each[0][1]["dtype"] not in dtypes),
-                    ),
-                )
+                best = max(left[op], key=lambda each: _news(each[0][1], sizes, dtypes))
                 left[op].remove(best)
                 sizes.add(best[0][1]["n"])
                 dtypes.add(best[0][1]["dtype"])
@@ -333,6 +327,13 @@ class _Sizes(Area):
     def difference(self, rank: Rank, program: Program) -> str:
         rank.gpu.set_float32_precision("ieee")
         return next(filter(None, (size_difference(rank.gpu, **given) for _, given in program)), "")
+
+
+def _news(given: dict[str, Any], sizes: set[int], dtypes: set[str]) -> tuple[int, ...]:
+    """How much is new of a program for an operation that had those sizes and dtypes."""
+    if given["dtype"] not in dtypes:
+        return 1, given["n"], given["dtype"] == "float32"
+    return 0, given["n"] not in sizes
 
 
 AREA: Final = _Sizes()
