@@ -2,14 +2,14 @@
 
 torch's names of one vendor's GPUs answer with portagpu's for the process, and a report at its end
 says which lines asked. ``portagpu port run SCRIPT`` does it without a change of the script. It is
-refused in a library, whose users would get it unasked, and where torch's own GPU build works.
+refused where torch's own GPU build works, and does nothing in a library, whose users would get it
+unasked.
 """
 
 from __future__ import annotations
 
 import sys
 
-from portagpu.base.errors import Unsupported
 from portagpu.train.port.bridge import activate, report
 
 __all__ = ["report"]
@@ -25,6 +25,10 @@ def _importer() -> str:
     return "" if frame is None else str(frame.f_globals.get("__name__"))
 
 
-if _importer() not in ("__main__", "__mp_main__"):
-    raise Unsupported("portagpu.bridge is for scripts: import it in the first line of the program")
-activate()
+if _importer() in ("__main__", "__mp_main__"):
+    activate()
+else:
+    sys.stderr.write(
+        f"portagpu.bridge is for scripts and does nothing in {_importer()}: import it in the first "
+        "line of the program\n"
+    )
