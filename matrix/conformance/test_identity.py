@@ -7,7 +7,7 @@ import re
 import threading
 
 import portagpu as pg
-from portagpu.devices.contract import CONTRACT
+from portagpu.devices.contract import CONTRACT, Capability
 from portagpu.suites.conformance import NotClaimed, case, refused
 from portagpu.suites.conformance.closeness import require_dtypes
 
@@ -116,6 +116,17 @@ def test_device_string(backend, torch):
     kind = torch.device(pg.device_string())
     assert kind.type == backend.device.type, f"{kind} is not of {backend.device.type}"
     assert pg.device_string("meta") == "meta", f"meta became {pg.device_string('meta')!r}"
+
+
+@case(
+    "identity/c10d-name",
+    spec="c10d_name() is the library of the device's collectives, and host=True adds the CPU's.",
+    capability=Capability.COLLECTIVES,
+    covers=("portagpu.c10d_name",),
+)
+def test_c10d_name(backend):
+    named = pg.c10d_name(), pg.c10d_name(host=True)
+    assert named == (backend.comm.c10d_name, backend.comm.init_string), f"c10d_name is {named}"
 
 
 @case(

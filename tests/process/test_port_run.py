@@ -68,6 +68,8 @@ BY_HAND: Final = (
 def run(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     paths = os.pathsep.join([str(ROOT), str(ROOT / "backends")])
     environment = {**os.environ, "PYTHONPATH": paths, "PORTAGPU_BACKEND": "cpu"}
+    # the folder of a program is on its path, as users have it
+    environment.pop("PYTHONSAFEPATH", None)
     return subprocess.run(
         [sys.executable, *words], env=environment, cwd=folder, capture_output=True, text=True,
         check=False,

@@ -80,6 +80,8 @@ def fails(found: dict[str, list[str]], fault: str) -> None:
 SEARCHED: Final = [fault for fault, (name, _) in FAULTS.items() if name == SEARCH]
 SEEDS: Final = dict.fromkeys(SEARCHED, 1) | {
     "saturates integers": 8,
+    "gathers in reverse": 2,
+    "scatters to the next rank": 2,
     "flushes subnormal numbers": 9,
     "does nothing where it must refuse": 21,
     "takes no maximum of int32": 17,

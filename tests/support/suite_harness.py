@@ -24,6 +24,7 @@ import torch
 
 import portagpu as pg
 from portagpu.base.paths import matrix_dir
+from portagpu.devices import training
 from portagpu.runs.world import Ranks
 from portagpu.suites.conformance.cases import ATTRIBUTE, Case, label
 from portagpu.suites.conformance.fixtures import comm_of
@@ -113,7 +114,11 @@ def _of_function(function: Callable[..., None], case: Case) -> Iterator[Runnable
 def open_device(
     monkeypatch: pytest.MonkeyPatch, kind: type[CpuBackend] = CpuBackend, **attributes: Any
 ) -> CpuBackend:
-    """A handle of that class, which is also the default of the module's functions."""
+    """A handle of that class, which is also the default of the module's functions.
+
+    No range is open: a fault may have left one.
+    """
+    training._ranges.open.clear()
 
     class Opener(CpuPlugin):
         name = "cpu"
