@@ -345,8 +345,7 @@ def test_the_keys_of_a_result_are_those_that_are_written() -> None:
     document = json.loads(stream.getvalue())
     page = "docs/results.md"
     assert names_of(table(page, "key", "## The document")) == set(document)
-    # a screen alone has a seed
-    assert names_of(table(page, "key", "## `run`")) == {*document["run"], "seed"}
+    assert names_of(table(page, "key", "## `run`")) == set(document["run"])
     (result,) = document["results"]
     assert names_of(table(page, "key", "## `results[]`")) == set(result)
     stated = names_of(table(page, "key", "`expected` has the form"))
