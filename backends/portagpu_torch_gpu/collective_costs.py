@@ -29,7 +29,7 @@ _NEXT_SPEED: Final = 0.49
 class TableModel:
     """A model whose constants are the table ``cost_model`` of a vendor.
 
-    Beside it the table ``cost_model_errors`` has how far the model was from published tables.
+    Next to it, the table ``cost_model_errors`` has how far the model was from published tables.
     """
 
     def __init__(self, vendor: str) -> None:
