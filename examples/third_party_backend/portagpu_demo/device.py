@@ -27,6 +27,7 @@ from portagpu import (
     Support,
     Unsupported,
 )
+from portagpu_cpu.strided import make_contiguous
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -131,6 +132,8 @@ class DemoBackend(Backend):
             warp_size=1,
         )
         super().__init__(plugin, _describe(index, cores, self._properties.name))
+        # its library is Gloo, which does not look at strides
+        make_contiguous()
 
     def activate(self) -> None:
         """torch's calls without a device already use the CPU."""
