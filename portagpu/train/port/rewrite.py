@@ -218,7 +218,7 @@ def rewrite_source(source: Source, rules: Rules, *, unsafe: bool) -> Rewritten |
 
 
 class _Attempt:
-    """The file with these uses replaced, or why that is no program any more."""
+    """The file with these uses replaced, or why the result is not a program."""
 
     def __init__(self, source: Source, found: Analysis, chosen: list[Use]) -> None:
         self.text, self.why = source.text, ""
