@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.runs.world.rank import tell_alive
 from portagpu.suites.search.operators.samples import changed, moved, reseeded, tensors
 
 if TYPE_CHECKING:
@@ -30,7 +31,11 @@ _SEED: Final = 1
 
 
 def _called(operator: Operator, sample: Sample) -> Any:
-    """The value, made unique as torch's own gradient tests do."""
+    """The value, made unique as torch's own gradient tests do.
+
+    A program is many calls, and each shows that its process goes on.
+    """
+    tell_alive()
     value = operator.gradcheck_wrapper(operator.op, sample.input, *sample.args, **sample.kwargs)
     return sample.output_process_fn_grad(value)
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.text import error_line
-from portagpu.runs.world.rank import tell_alive
 from portagpu.suites.search.operators import database
 from portagpu.suites.search.operators.calls import (
     CLASSES,
@@ -110,8 +109,6 @@ class _Pair:
             self.found.aside.append(f"not compared: torch makes no samples ({_kind(error)})")
             return
         for number, sample, own in every:
-            # a program is all samples: each shows that the process goes on
-            tell_alive()
             if self._lacks(sample):
                 continue
             self.own = own
