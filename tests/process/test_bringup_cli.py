@@ -41,7 +41,7 @@ def portagpu(*arguments, cwd, **environment):
         (("--backend", "cpuu"), "did you mean 'cpu'?"),
         (("--expect-devices", "0"), "'--expect-devices'"),
         (("--expect-devices", "many"), "'--expect-devices'"),
-        (("--fulll",), "--full"),
+        (("--levl",), "--level"),
         (("--full", "--quick"), "--quick or --full"),
         (("--only", "memry"), "did you mean 'memory'?"),
         (("--skip", "zzz"), "gates are environment"),
