@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("libcst")
-from portagpu.train.port.reading import Source, has_word, read
-from tests.unit.train.test_port_screen import (
-    both,
-)
+from typing import Final
+
+from portagpu.train.port.reading import Source, files, has_word, read
+from tests.conftest import ROOT
+from tests.unit.train.test_port_screen import both
+
+SAMPLES: Final = ROOT / "tests/support/port_samples"
 
 
 def test_public_code_has_the_same_uses() -> None:
@@ -29,3 +32,13 @@ def test_public_code_has_the_same_uses() -> None:
             assert screened == whole, path
             compared += 1
     assert compared > 20
+
+
+@pytest.mark.parametrize(
+    "path", [each for each in files([str(SAMPLES)]) if each.suffix == ".py"], ids=lambda p: p.name
+)
+def test_samples_have_the_same_uses(path: Path) -> None:
+    source = read(path)
+    assert isinstance(source, Source)
+    screened, whole = both(source)
+    assert screened == whole

@@ -88,3 +88,10 @@ for missing in (gpu.Stream, gpu.current_stream, gpu.Graph, gpu.reset_peak_memory
 print("trained")
 """
     assert child("-c", code, path=[demo]).ok().strip() == "trained"
+
+
+def test_info_lists_the_example_as_usable(child: Callable[..., Child], demo: Path) -> None:
+    ended = child("-m", "portagpu", "info", "--json", "-", path=[demo])
+    backends = {entry["name"]: entry for entry in json.loads(ended.ok())["backends"]}
+    assert backends["demo"]["usable"] is True, backends
+    assert backends["demo"]["reason"] == "the demo device is the host's CPU"

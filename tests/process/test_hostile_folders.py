@@ -184,18 +184,6 @@ def test_python_m_portagpu_leaves_the_working_folder_out(
     assert marks(folder) == [], f"{words} executed what lies in the working folder"
 
 
-@pytest.mark.parametrize(
-    "start", ["-m portagpu.reports.bundles", "-mportagpu.facts.targets", "-Wi -m portagpu"]
-)
-def test_every_module_of_the_package_does(
-    tmp_path: Path, starting: frozenset[str], start: str
-) -> None:
-    folder = tmp_path / "stranger"
-    plant(folder, tmp_path / "marks", without=starting)
-    run(folder, *start.split(), "info")
-    assert marks(folder) == []
-
-
 def test_a_package_in_the_working_folder_is_run_from_there(tmp_path: Path) -> None:
     (tmp_path / "portagpu").symlink_to(HOME / "portagpu")
     ended = run(tmp_path, "-m", "portagpu", "--version", PYTHONPATH="")
