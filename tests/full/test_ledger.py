@@ -50,6 +50,7 @@ _RUNS = st.lists(
 EXAMPLES = int(os.environ.get("LEDGER_EXAMPLES", "600"))
 """100,000 take a quarter of an hour."""
 
+
 def name_in(made: Made, device: str) -> str:
     """What a run that states something of the device knows of it: its UUID, or its index alone.
 
@@ -58,6 +59,7 @@ def name_in(made: Made, device: str) -> str:
     if not made.listed and device == DEVICES[0]:
         return ""
     return device if device in made.listed else f"example:{DEVICES.index(device)}"
+
 
 def unrepaired(runs: list[Made], reliefs: list[Clearance]) -> set[tuple[str, str]]:
     """The failures that stand: each FAIL that nothing repaired after it."""
@@ -94,9 +96,11 @@ def unrepaired(runs: list[Made], reliefs: list[Clearance]) -> set[tuple[str, str
                 found.add((known, name))
     return found
 
+
 def shown(identity: str) -> str:
     """An identity as the documents of this module write it."""
     return identity.replace("gpu-", "GPU-")
+
 
 def run_of(made: Made) -> Run:
     # a run of one device names it by its place alone
@@ -124,6 +128,7 @@ def run_of(made: Made) -> Run:
             )
         )
     return made_run
+
 
 @settings(
     max_examples=EXAMPLES,

@@ -13,8 +13,15 @@ import inspect
 from portagpu.runs.results.run import Verdict
 from portagpu_cpu.backend import CpuBackend
 from tests.support import suite_harness
+from tests.support.looped import rest
 from tests.support.suite_patches import PATCHES
-from tests.torch.test_suite_faults import FAULTS, _Nothing
+from tests.torch.test_suite_faults import (
+    CASES,
+    FAULTS,
+    _Nothing,
+    does_not_fail,
+    fails_the_case_for_it,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,6 +38,21 @@ def test_good_backend_passes_many_random_programs(
     gpu = suite_harness.open_device(monkeypatch)
     result = suite_harness.run(gpu, name, tmp_path, programs=800)
     assert result.verdict in (Verdict.PASS, Verdict.SKIP), f"{name}: {result.reason}"
+
+
+@pytest.mark.processes(1, "some cases run in a child")
+@pytest.mark.parametrize("fault", rest(FAULTS))
+def test_backend_with_a_fault_fails_the_case_for_it(
+    monkeypatch: pytest.MonkeyPatch, fault: str, tmp_path: Path
+) -> None:
+    fails_the_case_for_it(monkeypatch, fault, tmp_path)
+
+
+@pytest.mark.parametrize("name", rest(CASES))
+def test_good_backend_does_not_fail_the_case(
+    monkeypatch: pytest.MonkeyPatch, name: str, tmp_path: Path
+) -> None:
+    does_not_fail(monkeypatch, name, tmp_path)
 
 
 @pytest.mark.processes(2, "some cases run in a child")
