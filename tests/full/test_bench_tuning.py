@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from portagpu.runs.results.run import Verdict
-
-if TYPE_CHECKING:
-    from portagpu.runs.world import Ranks
 from tests.ranks.test_bench_tuning import (
     measured,
 )
+
+if TYPE_CHECKING:
+    from portagpu.runs.world import Ranks
 
 
 @pytest.mark.torch

@@ -13,7 +13,10 @@ pytest.importorskip("alembic")
 from typing import TYPE_CHECKING
 
 from tests.process.test_history_cli import say as say
+from tests.process.test_history_cli import store as store
 from tests.support.history_samples import measure, run, write
+from tests.support.history_stores import place as place
+from tests.support.history_stores import postgres_server as postgres_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable

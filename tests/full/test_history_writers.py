@@ -11,23 +11,25 @@ import pytest
 pytest.importorskip("numpy")
 pytest.importorskip("sqlalchemy")
 pytest.importorskip("alembic")
-from portagpu.reports.history.store import open_store
-from tests.process.test_history_store import outcomes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.conftest import Child
 import os
 import signal
 import sqlite3
 import subprocess
 import sys
 
+from portagpu.reports.history.store import open_store
 from tests.conftest import ROOT
+from tests.process.test_history_store import outcomes
 from tests.process.test_history_writers import check_whole, documents, import_within
+from tests.support.history_stores import place as place
 from tests.support.history_stores import postgres_server as postgres_server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.conftest import Child
+
 
 WRITERS = ROOT / "tests/support/history_writers.py"
 

@@ -22,8 +22,6 @@ from tests.support import trace_samples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-if TYPE_CHECKING:
     from pathlib import Path
 
 

@@ -27,8 +27,6 @@ from tests.vendor_texts.test_recording_secrets import (
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-if TYPE_CHECKING:
     from pathlib import Path
 
     import pytest

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.runs.results.run import Verdict, new_run
-from tests.support.case_files import by_id, conform, write_cases
-
-if TYPE_CHECKING:
-    from pathlib import Path
-import json
-
 from portagpu import cli
+from portagpu.runs.results.run import Verdict, new_run
 from portagpu.suites.conformance import Selection
 from tests.process.test_suite_unearned import needs_torch
 from tests.support import registry_state
-from tests.support.case_files import copy_cases, only_files
+from tests.support.case_files import by_id, conform, copy_cases, only_files, write_cases
 from tests.support.fake_plugins import install
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
 
 # A world that fails once: rank 1, where it is the first to leave its mark in the folder.
 ONCE = """

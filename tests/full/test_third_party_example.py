@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.process.test_third_party_example import demo as demo
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from tests.conftest import Child
 pytest.importorskip("torch")
-from tests.process.test_third_party_example import demo as demo
 
 pytestmark = pytest.mark.torch
 

@@ -26,13 +26,11 @@ from tests.support.case_files import conform, write_cases
 from tests.support.waits import wait_until
 
 if TYPE_CHECKING:
-    from portagpu.runs.results.run import Result
-
-if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from portagpu.base.subprocesses import Subprocess
+    from portagpu.runs.results.run import Result
     from portagpu.runs.world import Ranks
 
 CLIENT: Final = """

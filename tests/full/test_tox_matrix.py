@@ -11,6 +11,7 @@ pytest.importorskip("tox")
 from typing import TYPE_CHECKING
 
 from tests.process.test_tox_matrix import SUITES
+from tests.process.test_tox_matrix import forks as forks
 from tests.process.test_tox_matrix import tox as tox
 from tests.process.test_tox_matrix import vendor as vendor
 
