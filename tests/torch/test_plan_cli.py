@@ -101,7 +101,7 @@ def test_what_cannot_be_is_one_line(
         ("{", "it is not JSON"),
         ("[]", "it has no names and values"),
         ('"llama"', "it has no names and values"),
-        ('{"hidden_size": 1}', "no 'num_attention_heads'"),
+        ('{"hidden_size": 1}', "no 'num_hidden_layers'"),
     ],
 )
 def test_a_wrong_config_is_one_line(
