@@ -37,7 +37,7 @@ def test_a_module_of_the_users_folder_does_not_stand_in_for_torch(tmp_path):
         (("--backend", "cpuu"), "did you mean 'cpu'?"),
         (("--expect-devices", "0"), "'--expect-devices'"),
         (("--expect-devices", "many"), "'--expect-devices'"),
-        (("--fulll",), "--full"),
+        (("--levl",), "--level"),
         (("--full", "--quick"), "--quick or --full"),
         (("--only", "memry"), "did you mean 'memory'?"),
         (("--skip", "zzz"), "gates are environment"),

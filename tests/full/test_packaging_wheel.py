@@ -36,7 +36,9 @@ def test_installed_wheel_runs_its_own_cases_and_measures(
     )
     conformance = json.loads(ended.ok())
     assert conformance["counts"]["PASS"] > 20
-    ended = installed("-m", "portagpu", "bench", "launch", "--backend", "cpu", "--json", "-")
+    ended = installed(
+        "-m", "portagpu", "bench", "--only", "launch", "--backend", "cpu", "--json", "-"
+    )
     measures = {entry["id"]: entry for entry in json.loads(ended.out)["results"]}
     assert measures["launch/issue"]["value"] > 0, ended.err
 

@@ -122,7 +122,10 @@ def test_no_verb_shows_help_as_wrong_usage(capfd: pytest.CaptureFixture[str]) ->
             "matrix: there is no verb 'conform': did you mean 'portagpu conform'?",
         ),
         (["targets", "zzz"], "targets: there is no verb 'zzz': verbs are list, show, check"),
-        (["bench", "zzz", "--list"], "there is no measure 'zzz': areas are gemm, memory,"),
+        (
+            ["bench", "--only", "zzz", "--list"],
+            "there is no measure 'zzz': areas are gemm, memory,",
+        ),
         (["info", "--jsn", "x"], "Did you mean '--json'?"),
         (["--verison"], "Did you mean '--version'?"),
         (["info", "extra"], "(extra)"),

@@ -201,6 +201,12 @@ def test_typed_memory_errors_are_known_whatever_they_say() -> None:
     assert pg.is_oom(OSError(errno.ENOMEM, "Cannot allocate memory")) is True
 
 
+def test_the_type_that_gpus_raise_is_torchs_own() -> None:
+    assert pg.OutOfMemoryError is torch.OutOfMemoryError
+    with pytest.raises(pg.OutOfMemoryError):
+        raise torch.OutOfMemoryError
+
+
 def test_an_error_is_known_by_what_caused_it() -> None:
     step = ValueError("step 7 failed")
     step.__cause__ = RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")

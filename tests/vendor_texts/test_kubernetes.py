@@ -315,6 +315,16 @@ def test_the_commands_that_build_an_image_name_what_is_there() -> None:
     assert len(found) == 3
     for line in found:
         words = shlex.split(line)
-        assert words[-1] == "."
+        assert words[-1] in (".", "examples/kubernetes")
         if "--file" in words:
             assert (FOLDER / words[words.index("--file") + 1]).is_file()
+
+
+def test_all_commands_of_the_page_run_in_one_folder() -> None:
+    """A `cd` in one block would break the paths of the next."""
+    page = (ROOT / "docs/kubernetes.md").read_text("utf-8")
+    commands = re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert commands
+    assert not [block for block in commands if re.search(r"^cd ", block, re.MULTILINE)]
+    for path in re.findall(r"examples/kubernetes/[\w.-]+\.yaml", "".join(commands)):
+        assert (ROOT / path).is_file()
