@@ -101,6 +101,20 @@ _COUNT: Final = click.IntRange(min=1)
 @click.option("--plain-attention", is_flag=True, help="Attention that keeps its scores.")
 @click.option("--fused-loss", is_flag=True, help="A loss without float32 copies of the logits.")
 @click.option("--frozen", is_flag=True, help="Weights get no gradients, as with LoRA.")
+@click.option(
+    "--lora-rank",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Rank of adapters that are trained in place of frozen weights.",
+)
+@click.option(
+    "--adapted",
+    default="all",
+    show_default=True,
+    metavar="NAME",
+    help="What adapters are added to: queries-values, attention or all.",
+)
 @click.option("--graphs", is_flag=True, help="Steps are captured as graphs.")
 @click.option(
     "--kv-tokens",
@@ -265,6 +279,8 @@ def _recipe(asked: dict[str, Any]) -> Any:
         "graphs",
         "kv_tokens",
         "frozen",
+        "lora_rank",
+        "adapted",
         "fused_loss",
     )
     recipe = Recipe(**{name: asked[name] for name in names}, fused=not asked["plain_attention"])

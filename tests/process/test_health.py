@@ -733,35 +733,6 @@ def test_the_command_judges_and_writes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "out", "err"),
-    [
-        (("--gate", "prolog"), 1, "", "portagpu health: isolate: health/answers on "),
-        (("--gate", "healthcheck"), 1, "portagpu health: isolate: health/answers", ""),
-        (("--gate", "npd"), 1, "isolate: health/answers on ", ""),
-        (("--gate", "prolog", "--fail-on", "replace"), 0, "", "isolate: health/answers on "),
-    ],
-)
-def test_a_gate_answers_where_its_caller_reads(
-    words: tuple[str, ...],
-    code: int,
-    out: str,
-    err: str,
-    tmp_path: Path,
-    fork: Callable[..., Child],
-) -> None:
-    """A prolog has no PATH, no HOME and no terminal: the environment here has neither."""
-    reason = () if "npd" in words else ("--reason-file", str(tmp_path / "reason"))
-    done = fork(*words, *reason, "--replay", str(PAGES / "v13-lost.xml"))
-    assert done.code == code, done.err
-    assert out in done.out
-    assert bool(out) == bool(done.out)
-    assert err in done.err
-    assert len(done.out.splitlines()) <= 1
-    if reason:
-        assert " isolate: health/answers on " in (tmp_path / "reason").read_text()
-
-
-@pytest.mark.parametrize(
     ("words", "said"),
     [
         (("--gate", "sbatch"), "'sbatch' is not one of"),

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import pty
-import signal
 import subprocess
 import sys
 import time
@@ -26,7 +25,6 @@ from portagpu.facts.readings import End, GpuState, Link, Memory, Node, Pcie, Rea
 from portagpu.facts.readings.stream import Problem
 from tests.support import owned
 from tests.support.monitor_samples import Library, a_round, full, sample
-from tests.support.waits import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -406,27 +404,6 @@ def _start(*words: str, **files: Any) -> subprocess.Popen[bytes]:
         env=environment,
         **{"stderr": subprocess.PIPE, **files},
     )
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_cleanly(tmp_path: Path, number: signal.Signals) -> None:
-    path = tmp_path / "samples.jsonl"
-    child = _start("--interval", "0.1", "--json", str(path))
-    wait_until(lambda: path.exists() and path.read_text().count("\n") > 2, "no sample was written")
-    child.send_signal(number)
-    _, err = child.communicate(timeout=60)
-    assert child.returncode == 130
-    assert err.decode().splitlines()[-1] == "portagpu: interrupted"
-    assert [json.loads(line) for line in path.read_text().splitlines()], "lines are whole"
-
-
-@pytest.mark.parametrize("words", [(), ("--json", "-")], ids=["text", "json"])
-def test_it_ends_when_its_reader_has_enough(words: tuple[str, ...]) -> None:
-    with _start("--interval", "0.1", *words, stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
-        assert child.stdout.readline()
-        child.stdout.close()
-        assert child.wait(timeout=60) == 0
 
 
 def test_a_terminal_shows_a_table() -> None:

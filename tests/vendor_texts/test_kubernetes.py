@@ -91,15 +91,6 @@ def valid() -> Any:
     return lambda document, version: validator.validate(document, version, strict=True)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("name", FILES)
-def test_every_document_is_valid(name: str, version: str, valid: Any) -> None:
-    found = documents(name)
-    assert found
-    for document in found:
-        valid(document, version)
-
-
 @pytest.mark.parametrize("name", FILES)
 def test_a_document_with_a_wrong_key_or_type_is_refused(name: str, valid: Any) -> None:
     spec = copy.deepcopy(workload(name))
