@@ -322,9 +322,7 @@ def test_the_page_has_every_verb_and_table() -> None:
     from portagpu.cli.matrix_history import _VERBS
     from portagpu.reports.history.database import METADATA, VERSION_TABLE
 
-    rows = re.findall(
-        r"^\| `(\w+)", (ROOT / "docs" / "matrix.md").read_text("utf-8"), re.MULTILINE
-    )
+    rows = re.findall(r"^\| `(\w+)", (ROOT / "docs" / "matrix.md").read_text("utf-8"), re.MULTILINE)
     assert set(rows) == {*_VERBS, *METADATA.tables, VERSION_TABLE}
 
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 import time
