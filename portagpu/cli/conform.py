@@ -73,8 +73,10 @@ class _Options:
     smoke: bool
     deep: bool
     search_s: float | None
-    seed: int
+    seed: int | None
     program: str | None
+    upstream: Path | None
+    expected: Path | None
     failed_in: Path | None
     shard: tuple[int, int] | None
     shuffle: int | None
@@ -87,6 +89,13 @@ class _Options:
             raise click.UsageError("give either --smoke or --deep, not both")
         if self.search_s is not None and not self.deep:
             raise click.UsageError("--time needs --deep: it is how long --deep searches")
+        if self.expected is not None and self.upstream is None:
+            raise click.UsageError("--expected needs --upstream: it is of PyTorch's own tests")
+        others = self.smoke or self.deep or self.list_only or self.program is not None
+        if self.upstream is not None and others:
+            raise click.UsageError(
+                "--upstream runs PyTorch's own tests: leave out --smoke, --deep, --list, --program"
+            )
         if self.program is None:
             return
         if not self.program.strip():
@@ -127,7 +136,11 @@ class _Options:
 @click.option("-x", "--exitfirst", "exit_first", is_flag=True, help="Stop after the first failure.")
 @click.option("-v", "--verbose", is_flag=True, help="Print every result as it comes.")
 @click.option("--smoke", is_flag=True, help="Run only the short smoke selection.")
-@click.option("--deep", is_flag=True, help="Search with random programs for as long as --time.")
+@click.option(
+    "--deep",
+    is_flag=True,
+    help="Search with random programs for as long as --time, and run the cases that take long.",
+)
 @click.option(
     "--time",
     "search_s",
@@ -138,15 +151,27 @@ class _Options:
 @click.option(
     "--seed",
     type=click.IntRange(0, 2**63 - 1),
-    default=0,
-    show_default=True,
     metavar="N",
-    help="The seed of random programs; the same seed gives the same programs.",
+    help="The seed of random programs; the same seed gives the same programs. Default: of the day "
+    "in UTC and the version, such as 20261201000100, which the run prints.",
 )
 @click.option(
     "--program",
     metavar="TEXT",
     help="Run only this program, which a failure printed, ten times.",
+)
+@click.option(
+    "--upstream",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="DIR",
+    help="Run PyTorch's own tests for types of devices on this one: DIR is the folder test of a "
+    "checkout of the installed version.",
+)
+@click.option(
+    "--expected",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
+    help="With --upstream: known failures, as a TOML file with reasons.",
 )
 @click.option(
     "--last-failed",
@@ -200,6 +225,7 @@ def conform(
         selection = Selection(
             only=asked.only,
             smoke=asked.smoke,
+            deep=asked.deep or asked.list_only,
             failed_in=asked.failed_in,
             shard=asked.shard,
             shuffle=asked.shuffle,
@@ -219,6 +245,9 @@ def conform(
             seed=asked.seed,
             search_s=(asked.search_s or DEEP_S) if asked.deep else None,
             program=asked.program or "",
+            folder=asked.upstream,
+            upstream=asked.upstream is not None,
+            expected=asked.expected,
             strict=asked.strict,
             command=["portagpu", *sys.argv[1:]],
         )
