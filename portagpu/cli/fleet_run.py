@@ -304,6 +304,7 @@ def _import(place: str, folder: Path, record: FleetRecord) -> bool:
 def _view(stream: TextIO) -> Any:
     """Prints each step that ended; on a terminal the last line says how far all are."""
     from portagpu.cli._fleet_text import counts_line, step_line
+    from portagpu.cli._heartbeat import Heartbeat
     from portagpu.reports.fleet.record import StepState
     from portagpu.reports.fleet.run import FleetProgress
 
@@ -311,10 +312,11 @@ def _view(stream: TextIO) -> Any:
         def __init__(self) -> None:
             console = live_console(stream)
             self._status: Any = None if console is None else console.status("beginning")
+            self._words = ""
+            self._heartbeat = Heartbeat(lambda: self._words)
 
         def begin(self, record: FleetRecord) -> None:
-            if self._status is not None:
-                self._status.start()
+            (self._heartbeat if self._status is None else self._status).start()
             self._show(record)
 
         def changed(self, step: Step, record: FleetRecord) -> None:
@@ -326,8 +328,7 @@ def _view(stream: TextIO) -> Any:
             self._say(f"portagpu: {text}", sys.stderr)
 
         def end(self) -> None:
-            if self._status is not None:
-                self._status.stop()
+            (self._heartbeat if self._status is None else self._status).stop()
 
         def _say(self, line: str, to: TextIO) -> None:
             # the last line of the terminal is the status
@@ -338,8 +339,9 @@ def _view(stream: TextIO) -> Any:
                 self._status.start()
 
         def _show(self, record: FleetRecord) -> None:
+            self._words = counts_line(record)
             if self._status is not None:
-                self._status.update(counts_line(record))
+                self._status.update(self._words)
 
     return View()
 

@@ -138,7 +138,7 @@ def screen(
 
     files = Files(json_to, junit, out)
     with usage_errors(UnknownDevice):
-        run = engine.run(options, _view(files))
+        run = engine.run(options, _view(files, options.seconds))
     stream = text_stream(json_to)
     _show_table(run, stream)
     lines = ["", *_notes(run), *failures_text(run.results), results_line(run), run.summary_line()]
@@ -148,7 +148,7 @@ def screen(
     return run.exit_code
 
 
-def _view(files: Any) -> Any:
+def _view(files: Any, lasts_s: float) -> Any:
     """Shows the current probe, and keeps the files up to what was judged."""
     from portagpu.cli._run_output import View
     from portagpu.runs.results.run import Run
@@ -162,7 +162,7 @@ def _view(files: Any) -> Any:
         def judged(self, results: Sequence[Result]) -> None:
             self.files.update(Run(self.run.info, list(results)))
 
-    return Screening(files)
+    return Screening(files, lasts_s)
 
 
 _HEAD: Final = ("probe", "results", "inputs", "rate excluded", "verdict")

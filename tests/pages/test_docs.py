@@ -36,7 +36,7 @@ PAGES: Final = sorted(
 )
 NO_PAGES: Final = ("CHANGELOG.md", "cases.md")
 """One says what was, in which names need not exist any more; the other is generated."""
-INTERNAL: Final = ("CHANGELOG.md", "CONTRIBUTING.md", "design.md", "new-vendors.md", "words.md")
+INTERNAL: Final = ("CHANGELOG.md", "CONTRIBUTING.md", "design.md", "new-vendors.md", "design.md")
 """Pages for those who change the code: they may name modules that are not public."""
 
 NOT_MODULES: Final = frozenset(

@@ -1,7 +1,7 @@
 """``portagpu fleet run --ssh``, ``--local`` and ``--kubernetes``: fleets without Slurm.
 
 A program in sh stands for ssh. It answers as OpenSSH's client does for nodes that are away, that
-refuse, or whose key is another one; ``tests/full/test_fleet_ssh.py`` has a real sshd.
+refuse, or whose key is another one; ``tests/full/test_fleet_processes.py`` has a real sshd.
 """
 
 from __future__ import annotations

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 import time
@@ -420,6 +422,30 @@ def test_a_terminal_shows_a_table() -> None:
     assert child.wait(timeout=60) == 0, output
     assert b"device" in output
     assert b"busy" in output
+
+
+def test_keys_of_a_terminal_sort_filter_and_end_it() -> None:
+    child, leader = pty.fork()
+    if child == 0:
+        words = [sys.executable, "-m", "portagpu", "monitor", "--interval", "0.1"]
+        path = f"{ROOT}:{ROOT / 'backends'}"
+        variables = {"PYTHONPATH": path, "TERM": "xterm", "COLUMNS": "120"}
+        os.execve(words[0], words, variables)  # noqa: S606 - in the forked child
+    output = b""
+    try:
+        for word, typed in ((b"q quit", b"s"), (b"sorted by busy", b"f"), (b"not ok alone", b"q")):
+            while word not in output:
+                output += os.read(leader, 65536)
+            os.write(leader, typed)
+        with contextlib.suppress(OSError):
+            while os.read(leader, 65536):
+                pass
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL if b"not ok alone" not in output else signal.SIGCONT)
+        _, status = os.waitpid(child, 0)
+        os.close(leader)
+    assert os.waitstatus_to_exitcode(status) == 0, output
 
 
 def test_the_table_shows_what_matters() -> None:

@@ -306,7 +306,7 @@ def test_no_image_is_invented() -> None:
 
 def test_the_commands_that_build_an_image_name_what_is_there() -> None:
     texts = [path.read_text("utf-8") for path in FOLDER.glob("Dockerfile*")]
-    texts.append((ROOT / "docs/kubernetes.md").read_text("utf-8"))
+    texts.append((ROOT / "docs/fleet.md").read_text("utf-8"))
     found = [
         line
         for text in texts
@@ -322,7 +322,7 @@ def test_the_commands_that_build_an_image_name_what_is_there() -> None:
 
 def test_all_commands_of_the_page_run_in_one_folder() -> None:
     """A `cd` in one block would break the paths of the next."""
-    page = (ROOT / "docs/kubernetes.md").read_text("utf-8")
+    page = (ROOT / "docs/fleet.md").read_text("utf-8")
     commands = re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     assert commands
     assert not [block for block in commands if re.search(r"^cd ", block, re.MULTILINE)]

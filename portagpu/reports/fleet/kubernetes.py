@@ -1,6 +1,6 @@
 """The manifest of a fleet run on Kubernetes: an Indexed Job, one pod a node.
 
-Nothing is asked of a cluster. docs/kubernetes.md says what each permission is for.
+Nothing is asked of a cluster. docs/fleet.md says what each permission is for.
 """
 
 from __future__ import annotations

@@ -7,5 +7,5 @@
 - ``model``: runs and measures as plain data, and a set of runs from words.
 - ``compare``, ``regressions``: pure functions over that data.
 
-``docs/history.md`` describes all of it.
+``docs/matrix.md`` describes all of it.
 """
