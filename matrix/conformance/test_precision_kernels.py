@@ -1,12 +1,45 @@
-"""Precision: operations whose usual shortcuts show in exact numbers.
+"""Precision: sums, and operations whose usual shortcuts show in exact numbers.
 
-Inputs are whole numbers, or chosen so that the right answer is known to the last bit that counts.
+Inputs are whole numbers, or chosen so that the right answer is known to the last bit that counts;
+sums of random numbers are held against float64.
 """
 
 from __future__ import annotations
 
+import math
+
 from portagpu.suites.conformance import NotClaimed, NotHere, case
-from portagpu.suites.conformance.closeness import require_dtypes
+from portagpu.suites.conformance.closeness import FLOATS, ROUNDOFF, require_dtypes
+
+
+@case(
+    "precision/sum-is-accurate",
+    spec="The sum of random numbers is near the sum in float64.",
+    outcome="bounded: n u' sum|x| + u |sum|, u' = 2^-24 for the sum, u of the dtype for the end",
+    params={"dtype": FLOATS},
+)
+def test_sum_is_accurate(gpu, torch, dtype):
+    require_dtypes(gpu, dtype)
+    count = 4096
+    values = torch.randn(count, dtype=torch.float64).to(getattr(torch, dtype))
+    exact = math.fsum(values.double().tolist())
+    total = float(values.to(gpu.device).sum())
+    inner = max(
+        ROUNDOFF["float32"] if dtype != "float64" else ROUNDOFF["float64"], ROUNDOFF["float64"]
+    )
+    bound = count * inner * float(values.double().abs().sum()) + ROUNDOFF[dtype] * abs(exact) * 1.01
+    assert abs(total - exact) <= bound, f"off by {abs(total - exact)}, at most {bound} is allowed"
+
+
+@case(
+    "precision/mean-of-ones",
+    spec="The mean of 100000 ones is 1 in every format.",
+    params={"dtype": FLOATS},
+)
+def test_mean_of_ones(gpu, torch, dtype):
+    require_dtypes(gpu, dtype)
+    found = float(torch.ones(100_000, device=gpu.device).to(getattr(torch, dtype)).mean())
+    assert found == 1.0, f"the mean of ones in {dtype} is {found}: a narrow sum was kept"
 
 
 @case(

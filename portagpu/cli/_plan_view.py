@@ -47,7 +47,7 @@ def show_plans(model: Model, plans: Plans, show: int, stream: TextIO) -> None:
     where = f"{on.world} x {on.target.id}, {size(on.memory)} each, {count(on.nodes, 'machine')}"
     print_lines([f"{what}; {where}, tp within {on.domain}", *on.remarks], stream)
     if plans.ranked:
-        head = (
+        head: tuple[str, ...] = (
             "layout",
             "micro-batch",
             "recompute",
@@ -58,6 +58,12 @@ def show_plans(model: Model, plans: Plans, show: int, stream: TextIO) -> None:
             "why",
         )
         rows = [_row(each) for each in plans.ranked[:show]]
+        if plans.utilisation is not None:
+            head = (*head[:-1], "as published", head[-1])
+            rows = [
+                (*row[:-1], _between(each), row[-1])
+                for row, each in zip(rows, plans.ranked, strict=False)
+            ]
         click.echo("", file=stream)
         print_table(
             stream, terminal(stream), head, rows, {"micro-batch", "step s", "no overlap"}, {0}
@@ -66,9 +72,10 @@ def show_plans(model: Model, plans: Plans, show: int, stream: TextIO) -> None:
         notes = [f"times of collectives: {'; '.join(plans.bases)}"] if plans.bases else []
         if plans.best.timing is not None and plans.efficiency is None:
             notes.append(
-                "products are taken to reach the dense peak, so the times are lower bounds: give "
-                "the share that you have measured as --efficiency"
+                '"step s" takes products to reach the dense peak, so it is a lower bound: give the '
+                "share that you have measured as --efficiency"
             )
+            notes += _published(plans)
         print_lines([*notes, *plans.best.memory.remarks], stream)
     counted = Counter(each.rule for each in plans.rejected)
     first = {each.rule: each for each in reversed(plans.rejected)}
@@ -77,6 +84,22 @@ def show_plans(model: Model, plans: Plans, show: int, stream: TextIO) -> None:
     ]
     print_lines(rejected, stream)
     click.echo("", file=stream)
+
+
+def _between(found: Plan) -> str:
+    times = found.between_s
+    return "?" if times is None else f"{number(times[0], 2)} to {number(times[1], 2)}"
+
+
+def _published(plans: Plans) -> list[str]:
+    """What the column "as published" is based on."""
+    from portagpu.train.planning.utilisation import WIDER
+
+    if plans.utilisation is None:
+        return ["no training on this product is published here, so there is no other time"]
+    sources = ", ".join(plans.utilisation.sources)
+    shares = f"{plans.utilisation}, and {WIDER:g} times less and more"
+    return [f'"as published" takes {shares}: so 9 of 10 runs of other sources hold ({sources})']
 
 
 def _row(found: Plan) -> tuple[str, ...]:
@@ -130,6 +153,7 @@ def plans_document(plans: Plans) -> dict[str, Any]:
         "batch": plans.batch,
         "remarks": list(on.remarks),
         "bases": list(plans.bases),
+        "utilisation": None if plans.utilisation is None else asdict(plans.utilisation),
         "ranked": [_plan(each) for each in plans.ranked],
         "rejected": [_rejected(each) for each in plans.rejected],
         "nothing": None if plans.ranked else plans.nothing,
@@ -144,6 +168,7 @@ def _plan(found: Plan) -> dict[str, Any]:
         "fit": found.fit,
         "why": found.why,
         "timing": None if found.timing is None else asdict(found.timing),
+        "between_s": found.between_s,
         "memory": {
             "phase": memory.phase,
             "least": memory.least,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,6 +22,7 @@ from portagpu.cli._common import (
     text_stream,
     write_json,
 )
+from portagpu.cli._process import FAILED
 from portagpu.runs.results.plain import json_text
 
 if TYPE_CHECKING:
@@ -99,6 +101,20 @@ _COUNT: Final = click.IntRange(min=1)
 @click.option("--plain-attention", is_flag=True, help="Attention that keeps its scores.")
 @click.option("--fused-loss", is_flag=True, help="A loss without float32 copies of the logits.")
 @click.option("--frozen", is_flag=True, help="Weights get no gradients, as with LoRA.")
+@click.option(
+    "--lora-rank",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Rank of adapters that are trained in place of frozen weights.",
+)
+@click.option(
+    "--adapted",
+    default="all",
+    show_default=True,
+    metavar="NAME",
+    help="What adapters are added to: queries-values, attention or all.",
+)
 @click.option("--graphs", is_flag=True, help="Steps are captured as graphs.")
 @click.option(
     "--kv-tokens",
@@ -141,10 +157,10 @@ def plan(
     show: int,
     json_to: str | None,
     **asked: Any,
-) -> None:
+) -> int:
     """Plan a training: the memory of a GPU, and which parallel layouts fit and how fast.
 
-    Computed from formulas and the facts of targets: no device is opened. The exit code is 2 if
+    Computed from formulas and the facts of targets: no device is opened. Exit codes: 0, and 1 if
     nothing fits.
     """
     from portagpu.cli._plan_view import show_plans, show_targets
@@ -183,7 +199,12 @@ def plan(
         write_json(_document(model, found, settings, tracked), json_to)
     nowhere = [plans.nothing for plans in found if not plans.ranked]
     if len(nowhere) == len(found):
-        raise click.UsageError(nowhere[0])
+        if not any(each.needs is not None for plans in found for each in plans.rejected):
+            # it is the degrees that are wrong, not the memory that is too small
+            raise click.UsageError(nowhere[0])
+        print_lines([f"portagpu: plan: {nowhere[0]}"], sys.stderr)
+        return FAILED
+    return 0
 
 
 def _document(
@@ -258,6 +279,8 @@ def _recipe(asked: dict[str, Any]) -> Any:
         "graphs",
         "kv_tokens",
         "frozen",
+        "lora_rank",
+        "adapted",
         "fused_loss",
     )
     recipe = Recipe(**{name: asked[name] for name in names}, fused=not asked["plain_attention"])

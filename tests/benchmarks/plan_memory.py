@@ -13,7 +13,6 @@ import os
 import subprocess
 import sys
 from statistics import median
-from typing import Any
 
 import torch
 
@@ -24,63 +23,11 @@ from portagpu.facts.targets import load_target
 from portagpu.train.planning import Estimate, Layout, Recipe, estimate, find_model
 from portagpu.train.planning.trackers import track
 from tests.support.planned_models import CASES, Decoder, adamw, decoder, loss_of
+from tests.support.published_memory import TITAN, TITAN_ROWS
 
 GIB = 1 << 30
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 """So that glibc gives back what is freed, and the peak is what torch holds."""
-TITAN = "torchtitan benchmarks/llama3_h100_202412_torchtitan.md at 31a17bf"
-EIGHT: dict[str, Any] = {
-    "micro_batch": 2,
-    "sequence": 8192,
-    "sharding": "fsdp2",
-    "recompute": "operators",
-    "precision": "autocast-bf16",
-}
-FULL: dict[str, Any] = {"sharding": "fsdp2", "recompute": "full", "precision": "autocast-fp8"}
-TWO: dict[str, Any] = {"dp": 32, "tp": 8, "sequence_parallel": True}
-PIPE: dict[str, Any] = {"dp": 8, "tp": 8, "pp": 8, "sequence_parallel": True, "micro_batches": 8}
-CHUNKS = PIPE | {"schedule": "interleaved", "chunks": 2}
-LONG = [
-    (32768 * cp, FULL | {"sequence": 32768 * cp}, PIPE | {"dp": 8 // cp, "cp": cp})
-    for cp in (1, 2, 4, 8)
-]
-COMPILED = EIGHT | {"precision": "autocast-fp8", "fused_loss": True}
-FOUR = FULL | {"micro_batch": 4, "sequence": 8192}
-PUBLISHED: list[tuple[str, str, dict[str, Any], dict[str, Any], float]] = [
-    ("table 1, FSDP 8", "llama-3.1-8b", EIGHT, {"dp": 8}, 82.4),
-    ("table 1, torch.compile", "llama-3.1-8b", EIGHT, {"dp": 8}, 77.0),
-    ("table 3, FSDP 128", "llama-3.1-8b", EIGHT, {"dp": 128}, 67.0),
-    ("table 3, torch.compile", "llama-3.1-8b", EIGHT, {"dp": 128}, 62.0),
-    *(
-        (f"table 2, {32 * cp}k", "llama-3.1-8b", FULL | {"sequence": 32768 * cp}, layout, peak)
-        for cp, layout, peak in (
-            (1, {"dp": 8}, 83.9),
-            (2, {"dp": 4, "cp": 2}, 84.2),
-            (4, {"dp": 2, "cp": 4}, 84.0),
-            (8, {"dp": 1, "cp": 8}, 84.5),
-        )
-    ),
-    (
-        "table 4, FSDP 32 TP 8",
-        "llama-3.1-70b",
-        FULL | {"micro_batch": 16, "sequence": 8192},
-        TWO,
-        71.9,
-    ),
-    ("table 5, FSDP 8 TP 8 PP 8", "llama-3.1-405b", FOUR, PIPE, 82.5),
-    ("table 5, interleaved", "llama-3.1-405b", FOUR, CHUNKS, 72.7),
-    *(
-        (f"table 6, {tokens >> 10}k", "llama-3.1-405b", recipe, layout, peak)
-        for (tokens, recipe, layout), peak in zip(LONG, (75.3, 75.9, 77.1, 84.9), strict=True)
-    ),
-    ("H200, 4 machines", "llama-3.1-8b", COMPILED, {"dp": 32}, 47.96),
-    ("H200, 8 machines", "llama-3.1-8b", COMPILED, {"dp": 64}, 46.97),
-]
-"""Row, model, recipe, layout and GiB. torchtitan splits a pipeline's batch into as many as stages.
-
-The last two are of llama3-8b_h200_202506_trainy-whitefiber.md at b5bcd76, when torchtitan compiled
-the loss.
-"""
 
 
 def measured(name: str) -> int:
@@ -159,7 +106,7 @@ def against_published() -> None:
         f"\n{TITAN}\n{'GiB':<28}{'reported':>9}{'least':>8}{'expected':>10}{'most':>8}{'error':>8}"
     )
     errors = []
-    for name, model, recipe, layout, reported in PUBLISHED:
+    for name, model, recipe, layout, reported in TITAN_ROWS:
         found = estimate(find_model(model), Recipe(**recipe), Layout(**layout))
         expected = reserved(found) / GIB
         errors.append(expected / reported - 1)

@@ -16,7 +16,7 @@ from typing import Any, Final
 from portagpu.facts.targets import load_target
 from portagpu.train.planning import Layout, Recipe, cluster_of, find_model
 from portagpu.train.planning.cluster import Network, step_time
-from tests.benchmarks.plan_memory import EIGHT, FULL, LONG, PIPE, TITAN, TWO
+from tests.support.published_memory import EIGHT, FULL, LONG, PIPE, TITAN, TWO
 
 FP8: Final = EIGHT | {"precision": "autocast-fp8"}
 BIG: Final = FULL | {"sequence": 8192}

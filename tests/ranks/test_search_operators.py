@@ -123,12 +123,6 @@ def test_unit_roundoffs() -> None:
     assert unit_roundoff(torch.complex64) == pytest.approx(2 * math.sqrt(2) * 2.0**-24)
 
 
-def test_every_operator_is_in_one_class_and_none_is_lost(found: dict[str, Any]) -> None:
-    # each pair in two halves
-    assert sum(found["listed"].values()) == 2 * found["claimed"]
-    assert min(found["listed"].values()) > 100
-
-
 def test_a_right_device_passes(found: dict[str, Any]) -> None:
     assert len(found["differences"]) > 80
     assert {*found["differences"]} == {""}

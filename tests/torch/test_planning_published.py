@@ -10,14 +10,15 @@ import pytest
 pytest.importorskip("torch")
 
 from portagpu.train.planning import Layout, Recipe, estimate, find_model
-from tests.benchmarks.plan_memory import GIB, PUBLISHED, reserved
+from tests.benchmarks.plan_memory import GIB, reserved
 from tests.benchmarks.plan_times import ASYNC, H200, MLPERF, TITANS, Run, efficiency_of
+from tests.support.published_memory import TITAN_ROWS
 
 ALL = (*TITANS, *ASYNC, *H200)
 pytestmark = pytest.mark.torch
 
 
-@pytest.mark.parametrize("row", PUBLISHED, ids=[row[0] for row in PUBLISHED])
+@pytest.mark.parametrize("row", TITAN_ROWS, ids=[row[0] for row in TITAN_ROWS])
 def test_a_published_peak_is_in_the_range(row: Any) -> None:
     _, model, recipe, layout, reported = row
     found = estimate(find_model(model), Recipe(**recipe), Layout(**layout))
@@ -26,7 +27,7 @@ def test_a_published_peak_is_in_the_range(row: Any) -> None:
 
 def test_published_peaks_are_near_the_expected_ones() -> None:
     off = []
-    for _, model, recipe, layout, reported in PUBLISHED:
+    for _, model, recipe, layout, reported in TITAN_ROWS:
         found = estimate(find_model(model), Recipe(**recipe), Layout(**layout))
         off.append(abs(reserved(found) / GIB / reported - 1))
     assert median(off) < 0.10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -131,6 +132,15 @@ def _gate(given: dict[str, Any], path: str, earlier: list[str]) -> Gate:
 
 class UnknownGate(PortagpuError, LookupError):
     """No gate has that id; the message suggests the closest one."""
+
+
+def fitting(gates: Sequence[Gate], names: Sequence[str]) -> tuple[str, ...]:
+    """``names``, each pattern with * and ? replaced by the gates that it fits, if there are any."""
+    found: dict[str, None] = {}
+    for name in names:
+        fits = [gate.id for gate in gates if fnmatchcase(gate.id, name)]
+        found |= dict.fromkeys(fits or [name])
+    return tuple(found)
 
 
 def left_out_gates(

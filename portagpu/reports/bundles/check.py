@@ -388,7 +388,7 @@ def _document(data: bytes) -> dict[str, Any]:
         raise BundleError(f"is not JSON: {shortened(str(error))}") from error
     if not isinstance(document, dict) or set(document) != set(KEYS):
         raise BundleError(
-            f"is not a bundle of bringup --full --out: its keys must be {', '.join(KEYS)}"
+            f"is not a bundle of bringup --level full --out: its keys must be {', '.join(KEYS)}"
         )
     _check_bounds(document)
     result = document["result"]

@@ -79,8 +79,8 @@ class Selection:
             ]
         if not chosen:
             raise SelectionError(
-                f"all cases of {', '.join(self.only)} are of the deep level: add --deep, or give "
-                "their whole names"
+                f"all cases of {', '.join(self.only)} are of the deep level: add --level "
+                "deep, or give their whole names"
             )
         if self.failed_in is not None:
             chosen = [each for each in chosen if each.id in (self.failed or ())]

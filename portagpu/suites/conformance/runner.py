@@ -454,7 +454,7 @@ def _searches(options: ConformOptions, chosen: Sequence[ListedCase]) -> Searches
     if options.search_s is not None:
         default_s = sum(case.search_s for case in chosen)
         if chosen and not default_s:
-            raise SelectionError("no selected case runs random programs: leave out --deep")
+            raise SelectionError("no selected case runs random programs: leave out --level deep")
         share = options.search_s / (default_s or 1.0)
     return Searches(seed=options.seed or 0, share=share, program=options.program)
 

@@ -2,9 +2,12 @@
 
 from portagpu.train.planning.cluster import Cluster as Cluster
 from portagpu.train.planning.cluster import cluster_of as cluster_of
+from portagpu.train.planning.deepspeed import DeepSpeedNeeds as DeepSpeedNeeds
+from portagpu.train.planning.deepspeed import deepspeed_needs as deepspeed_needs
 from portagpu.train.planning.memory import estimate as estimate
 from portagpu.train.planning.memory import kv_cache as kv_cache
 from portagpu.train.planning.model import MODELS as MODELS
+from portagpu.train.planning.model import Latent as Latent
 from portagpu.train.planning.model import Model as Model
 from portagpu.train.planning.model import find_model as find_model
 from portagpu.train.planning.model import read_model as read_model

@@ -249,11 +249,14 @@ class Flops:
 
 
 def forward_flops(model: Model, sequence: int) -> Flops:
-    """Two for each weight that multiplies the token, and 4 H Q T for the scores and their sum."""
+    """Two for each weight that multiplies the token, and 4 H Q T for the scores and their sum.
+
+    Values may have another size than queries, and windows make T smaller.
+    """
     head = 2.0 * (model.vocabulary * model.hidden + model.norm_parameters)
     return Flops(
         products=(2.0 * model.active_parameters - head) / model.layers,
-        attention=4.0 * model.heads * model.head_size * sequence,
+        attention=2.0 * model.heads * (model.head_size + model.value_size) * model.span(sequence),
         head=head,
     )
 

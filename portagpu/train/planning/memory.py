@@ -15,12 +15,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from portagpu.base.units import count
+from portagpu.base.units import count, size
+from portagpu.train.planning.deepspeed import deepspeed_needs
 from portagpu.train.planning.recipe import Layout, stages
 from portagpu.train.planning.states import (
     Estimate,
     Phase,
     Term,
+    adapter_term,
     buffer_terms,
     exact,
     ranged,
@@ -47,7 +49,8 @@ class Layer:
 
     ``entrance`` is its input, which full recomputation keeps alone; ``norm`` is what a norm keeps
     in addition. ``scores`` are the core of attention, ``outputs`` what torchtitan's selective
-    operators keep, ``working`` the gradients that backward holds at once in the layer.
+    operators keep, ``working`` the gradients that backward holds at once in the layer. ``spared``
+    is of ``kept`` what weights' gradients alone read, which frozen products do not keep.
     """
 
     entrance: float
@@ -56,10 +59,15 @@ class Layer:
     scores: float
     outputs: float
     working: float
+    spared: float = 0.0
 
 
-def layer(model: Model, recipe: Recipe, layout: Layout, *, on_gpu: bool = True) -> Layer:
+def layer(
+    model: Model, recipe: Recipe, layout: Layout, *, on_gpu: bool = True, plain: bool = False
+) -> Layer:
     """One layer's bytes. Tokens are split by cp; tp splits the inner sizes, and sp the rest.
+
+    ``plain`` is one of the model's ``plain_layers``.
 
     On a CPU torch computes RMSNorm in steps, and each keeps what is not yet multiplied with the
     weight.
@@ -70,18 +78,39 @@ def layer(model: Model, recipe: Recipe, layout: Layout, *, on_gpu: bool = True) 
     whole = split if layout.sequence_parallel else tokens
     one = whole * model.hidden * item
     query = split * item * model.heads * model.head_size
+    result = split * item * model.heads * model.value_size
     # with more ranks than key heads each rank has a whole one
-    key = split * item * max(model.kv_heads, layout.tp) * model.head_size
+    keys = split * item * max(model.kv_heads, layout.tp)
+    core = query + result + keys * (model.head_size + model.value_size)
+    if model.head_norms:
+        core += query + keys * model.head_size
+    if model.latent is not None:
+        # compressed, before and after their norms; the part with positions has none
+        short = 2 * (model.latent.query_rank + model.latent.key_rank) + model.latent.rotary
+        core += whole * item * short
     # of each expert that a token takes, as are the inputs that a router copies
-    copies = model.active_experts or 1
-    inner = split * item * model.inner * copies
-    routed = 2 * copies * one if model.experts else 0
+    copies = 0 if plain or not model.experts else model.active_experts
+    width = model.inner * copies + model.shared_inner if copies else model.inner
+    inner = split * item * (model.plain_inner if plain else width)
+    routed = 2 * copies * one
     mask = _MASK if model.dropout else 0
     norm = 0 if on_gpu or model.norm_biases else one
+    # attention and the MLP read one input, or one each; norms of results read two more
+    reads = model.norms if model.parallel else 2
+    normed = 1 if model.parallel else model.norms
     # torch's tensor parallelism keeps the whole input that a product gathered
-    gathered = 2 * (tokens - whole) * model.hidden * item if recipe.by_torch else 0
-    # twice: the inputs of a norm and of the products after it, and the mask of what is added
-    outside = 4 * one + 2 * norm + 2 * whole * model.hidden * mask + gathered
+    gathered = reads * (tokens - whole) * model.hidden * item if recipe.keeps_gathered else 0
+    # the inputs of norms and of the products after them, and the masks of what is added
+    outside = (normed + reads) * one + model.norms * norm
+    outside += 2 * whole * model.hidden * mask + gathered
+    spared = again = 0.0
+    if recipe.frozen and not (recipe.lora_rank and recipe.adapted == "all"):
+        # the input of the MLP's last product, and its normed input, which an RMSNorm in steps
+        # keeps in float32 instead
+        normed_input = one if model.norm_biases and reads == 2 else 0
+        spared = inner + normed_input + routed / 2
+    if recipe.lora_rank and recipe.lora_dropout:
+        again = whole * model.hidden * (item + _MASK) * (2 if recipe.adapted == "all" else 1)
     if recipe.fused:
         scores = split * model.heads * _FLOAT32
     else:
@@ -90,10 +119,11 @@ def layer(model: Model, recipe: Recipe, layout: Layout, *, on_gpu: bool = True) 
     return Layer(
         entrance=one,
         norm=norm,
-        kept=outside + 2 * query + 2 * key + (4 if model.gated else 2) * inner + routed,
+        kept=outside + core + (4 if model.gated else 2) * inner + routed + again,
         scores=scores,
-        outputs=2 * one + 2 * query + key + inner,
+        outputs=2 * one + query + result + keys * model.head_size + inner,
         working=(3 if model.gated else 2) * inner + one,
+        spared=spared,
     )
 
 
@@ -118,13 +148,14 @@ def logits(model: Model, recipe: Recipe, layout: Layout) -> tuple[float, float, 
     logits. Its loss over a split vocabulary makes a fourth
     (``torch.distributed.tensor.parallel.loss``, ``_nll_loss_and_log_softmax_backward``). The block
     of the 16-bit logits, which are freed before, is too small for any of them and stays reserved.
-    A fused loss keeps the logits and their gradient alone. The least is one float32 tensor
+    A fused loss keeps the logits and their gradient alone, in chunks those of one chunk
+    (arXiv:2410.10989). The least is one float32 tensor
     (arXiv:2205.05198, section 4.3: 4 s b v); at most the caller keeps its logits too.
     """
     item = recipe.numbers.activation
     count = recipe.micro_batch * recipe.sequence / layout.cp * model.vocabulary / layout.tp
     if recipe.fused_loss:
-        return (count * 2 * item,) * 3
+        return count * 2 * item, 0.0, count * 2 * item
     tensors = (4 if layout.tp > 1 else 3) * _FLOAT32
     freed = item if item < _FLOAT32 else 0
     return count * (tensors + freed), count * _FLOAT32, count * (tensors + _FLOAT32 + item)
@@ -141,6 +172,9 @@ _BLOCK: Final = 512
 """Bytes that torch's caching allocator rounds to (kMinBlockSize)."""
 _SEGMENT: Final = 20 * _MIB
 """A segment for requests of 1 to 10 MiB, the last of which may be nearly empty (kLargeBuffer)."""
+_LOST: Final = 0.02
+"""What is reserved and not allocated, of what is allocated: the median of nine peaks that nanotron
+published (huggingface.co/nanotron/old_bench, llama-1B: 1 to 16%)."""
 _CHANNEL: Final = 4 * _MIB
 """A library's buffer for one channel and direction (NCCL's documentation: NCCL_BUFFSIZE)."""
 _CHANNELS: Final = 32
@@ -186,11 +220,15 @@ def _of_stage(model: Model, recipe: Recipe, layout: Layout, stage: Stage, on_gpu
         resident = (2 * part.layer + part.outside) * recipe.numbers.weight
         source = "FSDP2's CPUOffloadPolicy"
         terms.append(exact("parameters in use", resident, "two layers and the rest", source))
+    if recipe.lora_rank and recipe.training:
+        terms.append(adapter_term(model, recipe, layout, part, stage))
     if recipe.kv_tokens:
         terms.append(kv_cache(model, recipe, layout))
     if on_gpu:
         terms += _device_terms(terms, recipe, layout, part.dense_ranks)
-    remarks = []
+    remarks: list[str] = []
+    if recipe.sharding in ("zero2", "zero3") and recipe.training and not recipe.frozen:
+        remarks += _deepspeed_remarks(model, recipe, layout)
     if model.experts:
         remarks.append(
             "tokens are taken to be spread evenly over the experts: a popular expert needs more"
@@ -203,10 +241,30 @@ def _of_stage(model: Model, recipe: Recipe, layout: Layout, stage: Stage, on_gpu
     return Estimate(terms=tuple(terms), host=tuple(host), remarks=tuple(remarks))
 
 
+def _deepspeed_remarks(model: Model, recipe: Recipe, layout: Layout) -> Iterator[str]:
+    """What DeepSpeed's own estimator says, for a layout that it knows."""
+    if layout.tp * layout.pp * layout.cp * layout.ep > 1:
+        return
+    largest = model.hidden * max(model.vocabulary, model.inner, model.plain_inner)
+    stage = int(recipe.sharding[-1])
+    if stage == 2 and recipe.offload == "parameters":
+        return
+    found = deepspeed_needs(
+        model.parameters, stage=stage, gpus=layout.dp, offload=recipe.offload, largest=largest
+    )
+    yield (
+        f"DeepSpeed's estimator (estimate_zero{stage}_model_states_mem_needs) gives "
+        f"{size(found.gpu)} a GPU and {size(found.host)} a host for the states, on one machine; "
+        "the parts above are by the paper"
+    )
+
+
 def kv_cache(model: Model, recipe: Recipe, layout: Layout) -> Term:
     """The KV cache of a rank: 2 (key and value) x layers x kv heads x head size x bytes a token.
 
-    Llama 2 7B has 524,288 B a token in 16 bits; with grouped queries it is less.
+    Llama 2 7B has 524,288 B a token in 16 bits; with grouped queries it is less. Latent attention
+    caches the short vector and the part with positions, which no split makes smaller. A layer with
+    a window needs no more than the window of each sequence; at most it keeps all tokens.
 
     :param model: the sizes of the model
     :param recipe: its ``kv_tokens``, and ``kv_bytes`` of each number
@@ -215,30 +273,52 @@ def kv_cache(model: Model, recipe: Recipe, layout: Layout) -> Term:
     """
     # a head cannot be split: with more ranks than heads each rank has a whole one
     heads = max(model.kv_heads / layout.tp, 1)
-    token = 2 * model.layers / layout.pp * heads * model.head_size * recipe.kv_bytes
-    formula = (
-        f"2 x {count(model.layers, 'layer')} x {count(model.kv_heads, 'kv head')} x "
-        f"{model.head_size} x {recipe.kv_bytes:g} B x {recipe.kv_tokens:,} tokens / tp / pp"
+    numbers, words = 2 * heads * model.head_size, "2 x {} x {} x {}"
+    words = words.format(
+        count(model.layers, "layer"), count(model.kv_heads, "kv head"), model.head_size
     )
-    return exact("KV cache", token * recipe.kv_tokens, formula, "arXiv:2309.06180, section 3")
+    ends, source = "tp / pp", "arXiv:2309.06180, section 3"
+    if model.latent is not None:
+        numbers = model.latent.key_rank + model.latent.rotary
+        words = f"{count(model.layers, 'layer')} x {numbers} of the latent"
+        ends, source = "pp", "arXiv:2405.04434, section 2.1"
+    whole = model.layers / layout.pp * numbers * recipe.kv_bytes * recipe.kv_tokens
+    length = min(recipe.sequence, recipe.kv_tokens or 1)
+    expected = whole * model.span(length) / length
+    if expected < whole:
+        windowed = count(len(model.windowed_layers), "layer")
+        words += f", {windowed} of them with {model.window:,} tokens of each sequence"
+    formula = f"{words} x {recipe.kv_bytes:g} B x {recipe.kv_tokens:,} tokens / {ends}"
+    return ranged("KV cache", (expected, expected, whole), formula, source)
 
 
 def activation_terms(
     model: Model, recipe: Recipe, layout: Layout, stage: Stage, *, on_gpu: bool
 ) -> Iterator[Term]:
     """What forward keeps, the logits, and what backward holds in addition."""
-    one = layer(model, recipe, layout, on_gpu=on_gpu)
+    kinds = (stage.layers - stage.plain, False), (stage.plain, True)
+    found = [
+        (times, layer(model, recipe, layout, on_gpu=on_gpu, plain=plain))
+        for times, plain in kinds
+        if times or not stage.layers
+    ]
+    # the layer that needs most is the one that is recomputed, and whose gradients are held
+    one = max((each for _, each in found), key=lambda each: each.kept)
     if not recipe.training:
         forward = one.kept + one.scores
         yield exact("activations", forward, "one layer's, without gradients", _PAPER, _FORWARD)
         return
-    kept = kept_per_layer(one, recipe)
+    over = max(stage.layers, 1)
+    most = sum(times * kept_per_layer(each, recipe) for times, each in found) / over
+    kept = most
+    if recipe.recompute in ("none", "selective"):
+        kept -= sum(times * each.spared for times, each in found) / over
     # the inputs of fp8 products may be kept in 8 bits
     low = 0.5 if recipe.numbers.matrix == "fp8" else 1.0
     layers = f"{stage.in_flight:g} layer{'' if stage.in_flight == 1 else 's'} in flight"
     yield ranged(
         "activations",
-        (kept * stage.in_flight, kept * stage.in_flight * low, kept * stage.in_flight),
+        (kept * stage.in_flight, kept * stage.in_flight * low, most * stage.in_flight),
         f"{layers} x {kept:,.0f} B, recompute {recipe.recompute}",
         f"{_PAPER}; {layout.schedule}" if layout.pp > 1 else _PAPER,
         _FORWARD,
@@ -329,9 +409,12 @@ def _device_terms(
     most = {phase: sum(each.most for each in terms if phase in each.phases) for phase in Phase}
     peak = max(most.values())
     lost = peak * recipe.fragmentation / (1 - recipe.fragmentation)
+    usual = max(sum(each.expected for each in terms if phase in each.phases) for phase in Phase)
+    usual = min(usual * _LOST, lost)
     yield ranged(
         "fragmentation and rounding",
-        (_SEGMENT, _BLOCK, max(lost, _SEGMENT)),
-        f"0 to {recipe.fragmentation:.0%} of what is reserved; {_BLOCK} B blocks, 20 MiB segments",
-        "arXiv:1910.02054, section 3.2; torch's caching allocator",
+        (max(usual, _SEGMENT), _BLOCK, max(lost, _SEGMENT)),
+        f"0 to {recipe.fragmentation:.0%} of what is reserved, mostly {_LOST:.0%}; {_BLOCK} B "
+        "blocks, 20 MiB segments",
+        "arXiv:1910.02054, section 3.2; nanotron/old_bench; torch's caching allocator",
     )

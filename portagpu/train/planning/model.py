@@ -1,7 +1,7 @@
 """The sizes of a transformer that decide its memory and time, and published configurations.
 
 Counts are exact for the decoders that they describe: token embedding, layers of attention and MLP,
-a last norm and an output head. Norms count, biases only where ``biases`` says so.
+a last norm and an output head. Norms count, and biases where the model has them.
 """
 
 from __future__ import annotations
@@ -19,13 +19,36 @@ _MAX_SIZE: Final = 1 << 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Latent:
+    """Multi-head latent attention: keys and values of all heads come from one short vector.
+
+    ``key_rank`` is that vector's size, ``query_rank`` the one of queries (0: queries are not
+    compressed). ``rotary`` is the part of a query or key that has positions, which is the same for
+    all heads; the rest of ``Model.head_size`` has none. ``value_size`` is of one head's value.
+    Source: DeepSeek-V2, arXiv:2405.04434, section 2.1.
+    """
+
+    key_rank: int
+    rotary: int
+    value_size: int
+    query_rank: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """A decoder. ``head_size`` is of one head, ``inner`` of the MLP (of one expert, if there are).
 
     ``gated`` MLPs have three matrices, others two. ``tied`` embeddings are also the output head.
     ``positions`` are learned position embeddings, 0 for rotary ones. ``experts`` is 0 for a dense
-    model; of the others each token takes ``active_experts``. Raises ValueError for impossible
-    sizes.
+    model; of the others each token takes ``active_experts``, and ``shared_inner`` is the width of
+    the experts that every token takes, whose share ``shared_gate`` weighs. The layers at the
+    positions ``plain_layers`` have an MLP of ``plain_inner`` instead of experts. ``biases`` are of
+    every product in a layer, ``query_biases`` of queries, keys and values alone, ``output_bias`` of
+    attention's result, ``head_bias`` of the output head. ``norms`` of a layer are two, four if
+    results are normed too, and one or two if attention and MLP are ``parallel``: they read the same
+    input. ``head_norms`` norm queries and keys; with ``sinks`` each head has a logit that takes
+    attention away. The layers at ``windowed_layers`` see ``window`` tokens. Raises ValueError for
+    impossible sizes.
     """
 
     name: str = "model"
@@ -44,6 +67,20 @@ class Model:
     experts: int = 0
     active_experts: int = 0
     dropout: bool = False
+    shared_inner: int = 0
+    shared_gate: bool = False
+    plain_layers: tuple[int, ...] = ()
+    plain_inner: int = 0
+    query_biases: bool = False
+    output_bias: bool = False
+    head_bias: bool = False
+    norms: int = 2
+    head_norms: bool = False
+    parallel: bool = False
+    sinks: bool = False
+    window: int = 0
+    windowed_layers: tuple[int, ...] = ()
+    latent: Latent | None = None
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "kv_heads", "head_size", "inner", "vocabulary"):
@@ -52,27 +89,78 @@ class Model:
                 raise ValueError(
                     f"a model's {name} is a whole number from 1 to {_MAX_SIZE - 1:,}, not {value!r}"
                 )
-        if not 0 <= self.positions < _MAX_SIZE or not 0 <= self.experts < _MAX_SIZE:
-            raise ValueError(f"positions and experts are from 0 to {_MAX_SIZE - 1:,}")
+        for name in ("positions", "experts", "shared_inner", "plain_inner", "window"):
+            if not 0 <= getattr(self, name) < _MAX_SIZE:
+                raise ValueError(f"a model's {name} is from 0 to {_MAX_SIZE - 1:,}")
         if self.heads % self.kv_heads:
             raise ValueError(f"{self.kv_heads} kv_heads do not divide {self.heads} heads")
         if self.experts and not 0 < self.active_experts <= self.experts:
             raise ValueError(
                 f"active_experts is from 1 to {self.experts}, not {self.active_experts}"
             )
+        for name, size in (("plain_layers", "plain_inner"), ("windowed_layers", "window")):
+            found = getattr(self, name)
+            if {*found} - {*range(self.layers)} or (found and not getattr(self, size)):
+                raise ValueError(
+                    f"{name} are positions from 0 to {self.layers - 1}, with {size} above 0"
+                )
+        if self.latent is not None and not 0 < self.latent.rotary < self.head_size:
+            raise ValueError(
+                f"the rotary part of a latent head is from 1 to {self.head_size - 1}, "
+                f"not {self.latent.rotary}"
+            )
+
+    @property
+    def value_size(self) -> int:
+        """Of one head's value."""
+        return self.head_size if self.latent is None else self.latent.value_size
+
+    @property
+    def attention_matrices(self) -> tuple[tuple[int, int], ...]:
+        """(inputs, outputs) of each product of a layer's attention: query, key, value, output."""
+        query, result = self.heads * self.head_size, self.heads * self.value_size
+        latent = self.latent
+        if latent is None:
+            key = self.kv_heads * self.head_size
+            return (
+                (self.hidden, query),
+                (self.hidden, key),
+                (self.hidden, key),
+                (result, self.hidden),
+            )
+        rank = latent.query_rank
+        queries = ((self.hidden, rank), (rank, query)) if rank else ((self.hidden, query),)
+        expanded = self.heads * (self.head_size - latent.rotary + latent.value_size)
+        return (
+            *queries,
+            (self.hidden, latent.key_rank + latent.rotary),
+            (latent.key_rank, expanded),
+            (result, self.hidden),
+        )
 
     @property
     def attention_parameters(self) -> int:
-        """Of one layer: query, key, value and output."""
-        query, key = self.heads * self.head_size, self.kv_heads * self.head_size
-        biases = query + 2 * key + self.hidden if self.biases else 0
-        return 2 * self.hidden * query + 2 * self.hidden * key + biases
+        """Of one layer: the products with their biases, the norms inside of it, and the sinks."""
+        products = self.attention_matrices
+        biases = sum(outputs for _, outputs in products) if self.biases else 0
+        if self.query_biases:
+            biases += (self.heads + 2 * self.kv_heads) * self.head_size
+        if self.output_bias:
+            biases += self.hidden
+        norms = 2 * self.head_size if self.head_norms else 0
+        if self.latent is not None:
+            norms += self.latent.query_rank + self.latent.key_rank
+        sinks = self.heads if self.sinks else 0
+        return sum(inputs * outputs for inputs, outputs in products) + biases + norms + sinks
 
     @property
     def mlp_parameters(self) -> int:
         """Of one layer's MLP, or of one expert."""
-        biases = self.inner * (2 if self.gated else 1) + self.hidden if self.biases else 0
-        return (3 if self.gated else 2) * self.hidden * self.inner + biases
+        return self._mlp(self.inner)
+
+    def _mlp(self, inner: int) -> int:
+        biases = inner * (2 if self.gated else 1) + self.hidden if self.biases else 0
+        return (3 if self.gated else 2) * self.hidden * inner + biases
 
     @property
     def norm_parameters(self) -> int:
@@ -81,13 +169,26 @@ class Model:
 
     @property
     def dense_layer_parameters(self) -> int:
-        """Of one layer, without experts: attention, norms, and the MLP or the router."""
-        rest = self.hidden * self.experts if self.experts else self.mlp_parameters
-        return self.attention_parameters + 2 * self.norm_parameters + rest
+        """Of one layer, without experts: attention, norms, and the MLP, or what goes with experts.
+
+        That is the router, and the experts that every token takes.
+        """
+        rest = self.mlp_parameters
+        if self.experts:
+            rest = self.hidden * self.experts + (self.experts if self.biases else 0)
+            rest += self._mlp(self.shared_inner) if self.shared_inner else 0
+            rest += self.hidden if self.shared_gate else 0
+        return self.attention_parameters + self.norms * self.norm_parameters + rest
+
+    @property
+    def plain_layer_parameters(self) -> int:
+        """Of one of ``plain_layers``."""
+        norms = self.norms * self.norm_parameters
+        return self.attention_parameters + norms + self._mlp(self.plain_inner)
 
     @property
     def expert_layer_parameters(self) -> int:
-        """Of all experts of one layer."""
+        """Of all experts of one layer that tokens choose from."""
         return self.experts * self.mlp_parameters
 
     @property
@@ -98,80 +199,78 @@ class Model:
     @property
     def head_parameters(self) -> int:
         """Of the last norm and of an output head of its own."""
-        return self.norm_parameters + (0 if self.tied else self.vocabulary * self.hidden)
+        bias = self.vocabulary if self.head_bias else 0
+        head = 0 if self.tied else self.vocabulary * self.hidden
+        return self.norm_parameters + head + bias
+
+    def _layers(self, experts: int) -> int:
+        """Of all layers, with as many of the experts."""
+        plain = len(self.plain_layers)
+        routed = self.dense_layer_parameters + experts * self.mlp_parameters
+        return (self.layers - plain) * routed + plain * self.plain_layer_parameters
 
     @property
     def parameters(self) -> int:
         """All of them."""
-        layer = self.dense_layer_parameters + self.expert_layer_parameters
-        return self.embedding_parameters + self.layers * layer + self.head_parameters
+        return self.embedding_parameters + self._layers(self.experts) + self.head_parameters
 
     @property
     def active_parameters(self) -> int:
         """Those that multiply one token: active experts, and the head, but no look-up."""
-        layer = self.dense_layer_parameters + self.active_experts * self.mlp_parameters
-        return self.layers * layer + self.norm_parameters + self.vocabulary * self.hidden
+        layers = self._layers(self.active_experts)
+        return layers + self.norm_parameters + self.vocabulary * self.hidden
+
+    def span(self, sequence: int) -> float:
+        """Tokens that a token's attention looks at, of ``sequence``, on average over layers.
+
+        A causal mask takes none away, as in arXiv:2204.02311.
+        """
+        seen = min(self.window, sequence) * len(self.windowed_layers)
+        return (seen + sequence * (self.layers - len(self.windowed_layers))) / self.layers
+
+    def adapter_parameters(self, rank: int, matrices: str) -> int:
+        """Of low-rank adapters in all layers: rank x (inputs + outputs) of each adapted product.
+
+        Experts that tokens choose from have none. Source: arXiv:2106.09685, section 4.1.
+
+        :param rank: the adapters' rank.
+        :param matrices: which products: a word of ``recipe.ADAPTED``.
+        :raises ValueError: for queries and values of latent attention, which has no such products.
+        """
+        return rank * sum(
+            inputs + outputs
+            for position in range(self.layers)
+            for inputs, outputs in self._adapted(position, matrices)
+        )
+
+    def _adapted(self, position: int, matrices: str) -> tuple[tuple[int, int], ...]:
+        found = self.attention_matrices
+        if matrices == "queries-values":
+            if self.latent is not None:
+                raise ValueError("latent attention has no products of queries and values: adapt "
+                                 "attention or all")  # fmt: skip
+            return found[0], found[2]
+        inner = self.plain_inner if position in self.plain_layers else self.inner
+        if self.experts and position not in self.plain_layers:
+            inner = self.shared_inner
+        if matrices == "attention" or not inner:
+            return found
+        into = ((self.hidden, inner),) * (2 if self.gated else 1)
+        return (*found, *into, (inner, self.hidden))
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], name: str = "model") -> Model:
-        """The model of a Hugging Face ``config.json``.
+        """The model of a Hugging Face ``config.json``; of its text, where it has pictures too.
 
-        Biases of attention's inputs and norms inside of it, which some have, are left out.
+        Layers that predict further tokens in training alone (DeepSeek-V3's) are left out.
 
         :param config: the names and values of the file.
         :param name: what the model is called in results.
         :raises ValueError: for what the file lacks, and for another kind of model.
         """
-        kind = config.get("model_type", "llama")
-        if kind == "gpt2" or "n_embd" in config:
-            names = ("n_layer", "n_embd", "n_head", "n_positions", "vocab_size")
-            sizes = [_whole(config, each) for each in names]
-            return _gpt(name, *sizes, inner=_whole(config, "n_inner", 4 * sizes[1]))
-        if kind not in DECODERS:
-            raise ValueError(
-                f"a model of type {kind!r} has no closed form: known are {', '.join(DECODERS)}; "
-                "for any other module use portagpu.planning.track"
-            )
-        hidden, heads = _whole(config, "hidden_size"), _whole(config, "num_attention_heads")
-        experts = _whole(config, "num_local_experts", _whole(config, "num_experts", 0))
-        inner = "moe_intermediate_size" if experts and "moe_intermediate_size" in config else None
-        return cls(
-            name=name,
-            layers=_whole(config, "num_hidden_layers"),
-            hidden=hidden,
-            heads=heads,
-            kv_heads=_whole(config, "num_key_value_heads", heads),
-            head_size=_whole(config, "head_dim", hidden // heads),
-            inner=_whole(config, inner or "intermediate_size"),
-            vocabulary=_whole(config, "vocab_size"),
-            tied=_truth(config, "tie_word_embeddings", kind == "gemma"),
-            experts=experts,
-            active_experts=_whole(config, "num_experts_per_tok", 0) if experts else 0,
-        )
+        from portagpu.train.planning.configurations import model_of
 
-
-DECODERS: Final = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gemma", "phi3",
-                   "gpt2")  # fmt: skip
-"""Values of ``model_type`` whose layers are as described here."""
-
-
-def _whole(config: Mapping[str, Any], key: str, otherwise: int | None = None) -> int:
-    """A number above 0, or ``otherwise`` where there is none."""
-    value = config.get(key)
-    if value is None:
-        if otherwise is None:
-            raise ValueError(f"the configuration has no {key!r}")
-        return otherwise
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{key!r} must be a whole number above 0, not {value!r}")
-    return value
-
-
-def _truth(config: Mapping[str, Any], key: str, otherwise: bool) -> bool:
-    value = config.get(key)
-    if value is not None and not isinstance(value, bool):
-        raise ValueError(f"{key!r} is true or false, not {value!r}")
-    return otherwise if value is None else value
+        return model_of(config, name)
 
 
 def _gpt(name: str, *sizes: int, inner: int | None = None) -> Model:

@@ -13,6 +13,7 @@ from portagpu.train.planning.memory import estimate
 from portagpu.train.planning.model import Model
 from portagpu.train.planning.recipe import MAX_COUNT, Layout
 from portagpu.train.planning.states import Fit
+from portagpu.train.planning.utilisation import published_utilisation, seconds_between
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from portagpu.train.planning.cluster import Timing
     from portagpu.train.planning.recipe import Recipe
     from portagpu.train.planning.states import Estimate
+    from portagpu.train.planning.utilisation import Utilisation
 
 
 def broken_rule(
@@ -54,7 +56,8 @@ def _kv_heads(m: Model, r: Recipe, at: Layout, on: Cluster, batch: int) -> str |
 
 
 def _inner(m: Model, r: Recipe, at: Layout, on: Cluster, batch: int) -> str | None:
-    return f"tp {at.tp} does not divide the MLP's {m.inner}" if m.inner % at.tp else None
+    widths = [each for each in (m.inner, m.shared_inner, m.plain_inner) if each % at.tp]
+    return f"tp {at.tp} does not divide the MLP's {widths[0]}" if widths else None
 
 
 def _domain(m: Model, r: Recipe, at: Layout, on: Cluster, batch: int) -> str | None:
@@ -169,6 +172,8 @@ class Plan:
     """A layout that keeps every rule, with its recipe, its memory and its time.
 
     ``timing`` is None where a rate or a link is not known. ``why`` says what decides its time.
+    ``between_s`` is the shortest and longest step with the share of the peak that published
+    trainings reach, None where none is published and where an efficiency was given.
     """
 
     layout: Layout
@@ -177,6 +182,7 @@ class Plan:
     fit: Fit
     timing: Timing | None
     why: str
+    between_s: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +206,7 @@ class Plans:
     rejected: tuple[Rejected, ...]
     bases: tuple[str, ...] = ()
     efficiency: float | None = None
+    utilisation: Utilisation | None = None
 
     @property
     def best(self) -> Plan:
@@ -268,6 +275,8 @@ def plan(
         raise ValueError(f"efficiency is a share of the peak from 0.001 to 1, not {efficiency!r}")
     network = Network(cluster)
     ranked, rejected = [], []
+    shares = published_utilisation(cluster.target, recipe.numbers.matrix, model.active_parameters)
+    shares = shares if efficiency is None and recipe.training and not recipe.frozen else None
     recipes = [
         replace(recipe, micro_batch=micro, recompute=again)
         for micro, again in product(micro_batches, recomputes)
@@ -295,6 +304,9 @@ def plan(
                 fit=fit,
                 timing=timing,
                 why=_why(timing, layout),
+                between_s=None
+                if timing is None or shares is None
+                else seconds_between(shares, model, each, layout, cluster.target, timing.step_s),
             )
         )
     ranked.sort(key=lambda each: _order(each, cluster.memory))
@@ -305,6 +317,7 @@ def plan(
         rejected=tuple(rejected),
         bases=tuple(network.bases),
         efficiency=efficiency,
+        utilisation=shares,
     )
 
 

@@ -8,6 +8,7 @@ embedding and the head count as a layer each, and the first parts take what is l
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from portagpu.base.text import did_you_mean
@@ -32,6 +33,9 @@ OFFLOADS: Final = ("none", "optimizer", "parameters")
 """What is in the host's memory: nothing; the optimiser's state and step (and gradients, which it
 reads); parameters too (ZeRO-Infinity, arXiv:2104.07857; FSDP2's ``CPUOffloadPolicy``)."""
 SCHEDULES: Final = ("gpipe", "1f1b", "interleaved")
+ADAPTED: Final = ("queries-values", "attention", "all")
+"""Products that low-rank adapters are added to; "all" has those of the MLP too. Experts that tokens
+choose from have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,10 @@ PRECISIONS: Final[Mapping[str, Precision]] = {
     each.name: each
     for each in (
         Precision("fp32", 4, 4, 0, 4, 0, 4, "fp32", "every tensor is float32"),
+        Precision(
+            *("bf16", 2, 2, 0, 2, 0, 2, "bf16"),
+            "every tensor is bfloat16, the optimiser's state too if it is adam-bf16",
+        ),
         Precision(
             *("autocast-bf16", 4, 4, 0, 2, 2, 2, "bf16"),
             "float32 weights, products in bfloat16: torch.autocast, MixedPrecisionPolicy",
@@ -99,9 +107,12 @@ class Recipe:
     attention that keeps no scores (FlashAttention), ``fused_loss`` a loss that makes no float32
     copies of the logits (compiled, or in chunks). ``graphs`` is for steps captured as graphs, and
     ``foreach`` for an optimiser that steps all parameters at once, torch's default on a GPU. Not
-    ``training`` is a forward alone. ``frozen`` weights get no gradients: what is trained in
-    addition (LoRA, arXiv:2106.09685) is too small to count. A KV cache holds ``kv_tokens`` tokens
-    of all sequences, each number in ``kv_bytes``.
+    ``training`` is a forward alone. ``frozen`` weights get no gradients; adapters of ``lora_rank``
+    are trained in their place (LoRA, arXiv:2106.09685), of the products that ``adapted`` says: a
+    word of ``ADAPTED``; with ``lora_dropout`` what they read is kept again, with a mask.
+    ``keep_gathered`` says whether tensor parallelism keeps the whole inputs that it gathered; by
+    default torch's does, and Megatron-LM's gathers again. A KV cache holds ``kv_tokens`` tokens of
+    sequences that are ``sequence`` long, each number in ``kv_bytes``.
     """
 
     micro_batch: int = 1
@@ -117,6 +128,10 @@ class Recipe:
     foreach: bool = True
     training: bool = True
     frozen: bool = False
+    lora_rank: int = 0
+    adapted: str = "all"
+    lora_dropout: bool = False
+    keep_gathered: bool | None = None
     kv_tokens: int = 0
     kv_bytes: float = 2
     fragmentation: float = 0.3
@@ -130,6 +145,7 @@ class Recipe:
             ("sharding", self.sharding, SHARDINGS),
             ("recompute", self.recompute, RECOMPUTES),
             ("offload", self.offload, OFFLOADS),
+            ("adapted", self.adapted, ADAPTED),
         ):
             _known(kind, word, known)
         if not (0 < self.micro_batch <= MAX_COUNT and 0 < self.sequence <= MAX_COUNT):
@@ -141,6 +157,10 @@ class Recipe:
             raise ValueError(
                 f"kv_tokens are from 0 to {MAX_COUNT:,}, and kv_bytes above 0 and at most 8"
             )
+        if not 0 <= self.lora_rank <= MAX_COUNT or (self.lora_rank and not self.frozen):
+            raise ValueError(
+                f"lora_rank is from 0 to {MAX_COUNT:,}, and above 0 for frozen weights alone"
+            )
         if not 0 <= self.fragmentation < 1:
             raise ValueError(f"fragmentation is at least 0 and below 1, not {self.fragmentation!r}")
 
@@ -148,6 +168,11 @@ class Recipe:
     def numbers(self) -> Precision:
         """The bytes of its precision."""
         return PRECISIONS[self.precision]
+
+    @property
+    def keeps_gathered(self) -> bool:
+        """``keep_gathered``, or what is usual."""
+        return self.by_torch if self.keep_gathered is None else self.keep_gathered
 
     @property
     def by_torch(self) -> bool:
@@ -211,8 +236,9 @@ def _known(kind: str, word: str, known: Iterable[str]) -> None:
 class Stage:
     """One rank of a pipeline: its layers in all chunks, and what is in flight.
 
-    ``in_flight`` counts layers times micro-batches whose activations it holds at once. The first
-    stage has the embedding, and the last one the head.
+    ``in_flight`` counts layers times micro-batches whose activations it holds at once. ``plain`` of
+    its layers have an MLP in a model with experts. The first stage has the embedding, and the last
+    one the head.
     """
 
     index: int
@@ -220,6 +246,7 @@ class Stage:
     in_flight: float
     first: bool
     last: bool
+    plain: int = 0
 
 
 def layers_of_parts(layers: int, parts: int) -> tuple[int, ...]:
@@ -241,6 +268,7 @@ def stages(model: Model, layout: Layout) -> tuple[Stage, ...]:
     (arXiv:2205.05198, section 4.2.3). GPipe holds all m micro-batches, and nothing holds more.
     """
     parts = layers_of_parts(model.layers, layout.pp * layout.chunks)
+    begins = [0, *accumulate(parts)][:-1]
     found = []
     for index in range(layout.pp):
         layers = sum(parts[index :: layout.pp])
@@ -250,5 +278,13 @@ def stages(model: Model, layout: Layout) -> tuple[Stage, ...]:
         elif layout.schedule == "interleaved":
             started = (layout.chunks - 1) * layout.pp + 2 * (layout.pp - index) - 1
             held = min(held, started / layout.chunks)
-        found.append(Stage(index, layers, layers * held, index == 0, index == layout.pp - 1))
+        plain = sum(
+            begin <= each < begin + size
+            for begin, size in zip(
+                begins[index :: layout.pp], parts[index :: layout.pp], strict=True
+            )
+            for each in model.plain_layers
+        )
+        last = index == layout.pp - 1
+        found.append(Stage(index, layers, layers * held, index == 0, last, plain))
     return tuple(found)

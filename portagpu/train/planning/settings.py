@@ -107,9 +107,21 @@ def megatron_arguments(model: Model, plan: Plan) -> list[str]:
     :param model: the model that was planned.
     :param plan: one of its plans.
     :raises ValueError: for a sharding other than DDP and its distributed optimiser (zero1), for
-        more tokens than learned positions, and for stages that Megatron cannot make.
+        more tokens than learned positions, for stages that Megatron cannot make, and for models
+        whose settings are not known here, as latent attention's.
     """
     at, recipe = plan.layout, plan.recipe
+    written = {
+        "latent attention": model.latent,
+        "windows": model.windowed_layers,
+        "sinks": model.sinks,
+        "plain layers next to experts": model.plain_layers,
+        "a shared expert": model.shared_inner,
+        "a parallel block": model.parallel,
+        "norms of results": model.norms == 4,
+    }
+    if lacking := [name for name, has in written.items() if has]:
+        raise ValueError(f"a model with {lacking[0]} has no Megatron settings here: write its own")
     if recipe.sharding not in ("ddp", "zero1"):
         raise ValueError(f"Megatron is planned with ddp or zero1 here, not with {recipe.sharding}")
     if 0 < model.positions < recipe.sequence:

@@ -140,6 +140,8 @@ class Estimate:
         return Fit.MAYBE if self.least <= capacity else Fit.NO
 
 
+_STAGE_OF: Final = {"ddp": 0, "zero1": 1, "zero2": 2}
+"""Of what is shared out less than everything."""
 _ZERO: Final = "ZeRO, arXiv:1910.02054, section 5"
 _DEEPSPEED: Final = "DeepSpeed documentation, zero_optimization"
 _BUCKET: Final = 500_000_000
@@ -189,21 +191,42 @@ def share(model: Model, layout: Layout, stage: Stage) -> Share:
         copied = model.tied and not stage.first
         outside += model.head_parameters + (model.vocabulary * model.hidden if copied else 0)
     dense, experts = model.dense_layer_parameters, model.expert_layer_parameters
+    plain = stage.plain * model.plain_layer_parameters if stage.plain else 0
+    routed = stage.layers - stage.plain
+    largest = (dense + experts / layout.ep) if routed else model.plain_layer_parameters
     return Share(
-        dense=(stage.layers * dense + outside) / layout.tp,
-        experts=stage.layers * experts / layout.tp / layout.ep,
-        layer=(dense + experts / layout.ep) / layout.tp,
+        dense=(routed * dense + plain + outside) / layout.tp,
+        experts=routed * experts / layout.tp / layout.ep,
+        layer=largest / layout.tp,
         outside=outside / layout.tp,
         dense_ranks=layout.dp * layout.cp,
         expert_ranks=max(1, layout.dp * layout.cp // layout.ep),
-        largest=model.hidden * max(model.inner, model.vocabulary if outside else 0) / layout.tp,
+        largest=model.hidden
+        * max(model.inner, model.plain_inner, model.vocabulary if outside else 0)
+        / layout.tp,
     )
+
+
+def adapter_term(model: Model, recipe: Recipe, layout: Layout, part: Share, stage: Stage) -> Term:
+    """Low-rank adapters with their gradients, master weights and optimiser state."""
+    numbers = recipe.numbers
+    all_layers = model.adapter_parameters(recipe.lora_rank, recipe.adapted)
+    adapters = all_layers * stage.layers / model.layers / layout.tp
+    shared = _STAGE_OF.get(recipe.sharding, 3)
+    roles = (
+        (numbers.weight, 3),
+        (numbers.gradient, 2),
+        (numbers.master + OPTIMIZERS[recipe.optimizer][0], 1),
+    )
+    each = sum(size / (part.dense_ranks if shared >= least else 1) for size, least in roles)
+    formula = f"{each:g} B x {adapters:,.0f} of rank {recipe.lora_rank}, {recipe.adapted}"
+    return exact("adapters and their states", adapters * each, formula, "arXiv:2106.09685")
 
 
 def state_terms(part: Share, recipe: Recipe, layout: Layout) -> Iterator[tuple[Term, bool]]:
     """Terms of the states; True says that offloading moves it to the host."""
     numbers = recipe.numbers
-    stage = {"ddp": 0, "zero1": 1, "zero2": 2}.get(recipe.sharding, 3)
+    stage = _STAGE_OF.get(recipe.sharding, 3)
 
     def held(
         name: str,

@@ -94,7 +94,7 @@ def test_a_config_with_experts_of_their_own_width() -> None:
         "vocab_size": 151936,
     }
     found = Model.from_config(config)
-    assert found.parameters == pytest.approx(30_532_122_624, rel=1e-5)
+    assert found.parameters == 30_532_122_624
     assert found.active_parameters + 151936 * 2048 == pytest.approx(3.35e9, rel=0.01)
 
 
@@ -109,7 +109,7 @@ def test_a_wrong_model_is_one_line(wrong: dict[str, float]) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("kind", ["bert", "deepseek_v3", "mamba2", "t5", 7])
+@pytest.mark.parametrize("kind", ["bert", "deepseek_v9", "mamba2", "t5", 7])
 def test_another_kind_of_model_has_no_closed_form(kind: object) -> None:
     with pytest.raises(ValueError, match="no closed form") as caught:
         read_model(json.dumps({"model_type": kind, "hidden_size": 768}), "c.json")
