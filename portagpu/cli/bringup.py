@@ -127,7 +127,8 @@ def bringup(
     if list_only:
         _list(gates, json_to)
         return 0
-    if level == "smoke" and not only:
+    by_level = level == "smoke" and not only
+    if by_level:
         only = tuple(gate.id for gate in gates if gate.replay is not None)
     if level == "deep" and duration_s is None:
         duration_s = _DEEP_S
@@ -153,6 +154,7 @@ def bringup(
         duration_s=duration_s,
         command=["portagpu", *sys.argv[1:]],
         replay=Recording(*replay) if replay else None,
+        asked="--level smoke" if by_level else "",
     )
     stream = text_stream(json_to)
     files = Files(json_to, folder=out)

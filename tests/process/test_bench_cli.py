@@ -88,8 +88,8 @@ class TestWithTorch:
     @pytest.mark.parametrize(
         ("arguments", "words"),
         [
-            (["gem"], "did you mean 'gemm'"),
-            (["gemm/fp32[102]"], "gemm/fp32[102"),
+            (["--only", "gem"], "did you mean 'gemm'"),
+            (["--only", "gemm/fp32[102]"], "gemm/fp32[102"),
             (["--only", "launch", "--target", "amd-mi300"], "amd-mi300x"),
             (["--only", "launch", "--backend", "cpuu"], "did you mean 'cpu'"),
             (["--only", "launch", "--world", "0"], "--world"),

@@ -302,10 +302,15 @@ sys.exit(main(["matrix", "history", "regressions", "--help"]))
     assert "--rate" in child("-c", code).ok()
 
 
+def history_page() -> str:
+    """The part of the page of the matrix that is about its history."""
+    return (ROOT / "docs" / "matrix.md").read_text("utf-8").partition("\n## History\n")[2]
+
+
 def test_the_page_shows_what_is_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    page = (ROOT / "docs" / "matrix.md").read_text("utf-8")
+    page = history_page()
     block = page.partition("```console\n$ ")[2].partition("\n```")[0]
     (tmp_path / "runs").mkdir()
     fleet(tmp_path / "runs")
@@ -322,7 +327,7 @@ def test_the_page_has_every_verb_and_table() -> None:
     from portagpu.cli.matrix_history import _VERBS
     from portagpu.reports.history.database import METADATA, VERSION_TABLE
 
-    rows = re.findall(r"^\| `(\w+)", (ROOT / "docs" / "matrix.md").read_text("utf-8"), re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)", history_page(), re.MULTILINE)
     assert set(rows) == {*_VERBS, *METADATA.tables, VERSION_TABLE}
 
 

@@ -144,11 +144,12 @@ def fitting(gates: Sequence[Gate], names: Sequence[str]) -> tuple[str, ...]:
 
 
 def left_out_gates(
-    gates: Sequence[Gate], only: Sequence[str] = (), skip: Sequence[str] = ()
+    gates: Sequence[Gate], only: Sequence[str] = (), skip: Sequence[str] = (), asked: str = ""
 ) -> dict[str, str]:
     """The gates that do not run, each with the reason; raises UnknownGate.
 
-    With ``only``, the gates that those need run too, except those in ``skip``.
+    With ``only``, the gates that those need run too, except those in ``skip``. ``asked`` is the
+    option that chose ``only``, by default each of its names.
     """
     known = {gate.id: gate for gate in gates}
     for name in (*only, *skip):
@@ -164,9 +165,10 @@ def left_out_gates(
             pending.extend(known[name].needs)
     if not wanted:
         raise UnknownGate("no gate is left to run")
-    asked = f"--only {' --only '.join(only)} leaves it out"
+    named = " ".join(f"--only {name}" for name in only)
+    reason = f"{asked or named} leaves it out"
     return {
-        name: "--skip leaves it out" if name in skip else asked
+        name: "--skip leaves it out" if name in skip else reason
         for name in known
         if name not in wanted
     }

@@ -6,7 +6,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from portagpu.checks.bringup.gates import fitting, load_gates
+from portagpu.checks.bringup.gates import fitting, left_out_gates, load_gates
 from portagpu.cli import main
 from portagpu.cli._levels import LEVELS, level_option
 from portagpu.suites.performance.cases import UnknownMeasure, selected_areas
@@ -53,6 +53,12 @@ def test_gates_are_chosen_by_patterns() -> None:
     gates = load_gates()
     assert fitting(gates, ["health*"]) == ("health", "health-after")
     assert fitting(gates, ["memry", "links"]) == ("memry", "links"), "the error names it later"
+
+
+def test_a_gate_that_a_level_leaves_out_says_so() -> None:
+    reasons = left_out_gates(load_gates(), ["health"], asked="--level smoke")
+    assert reasons["memory"] == "--level smoke leaves it out"
+    assert left_out_gates(load_gates(), ["health"])["memory"] == "--only health leaves it out"
 
 
 def test_measures_are_chosen_by_patterns() -> None:
