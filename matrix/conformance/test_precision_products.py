@@ -433,29 +433,6 @@ def test_long_matmul_repeats(gpu, torch):
 
 
 @case(
-    "precision/compiled-code-may-fuse",
-    unaltered=("compiler",),
-    spec="Whether compiled code fuses a product and a sum differs by vendor.",
-    outcome="undefined",
-    traps=("P16",),
-)
-def test_compiled_code_may_fuse(gpu, torch, record):
-    if gpu.device.type == "cpu":
-        raise NotClaimed("on a CPU the compiler of the machine decides")
-    value = torch.full((1024,), 1 + 2.0**-12, device=gpu.device)
-    call = torch.compile(lambda x, square: torch.add(-square, x, alpha=float(1 + 2.0**-12)))
-    try:
-        found = float(call(value, value * value)[0])
-    except torch._dynamo.exc.TorchDynamoException as error:
-        from torch._inductor.codegen.common import get_scheduling_for_device
-
-        if get_scheduling_for_device(gpu.device.type) is None:
-            raise NotClaimed(f"torch compiles nothing for {gpu.device.type!r}") from None
-        raise NotHere(f"torch compiles nothing here: {str(error).splitlines()[0]}") from None
-    record(f"x * x - round(x * x) is {found}: {'fused' if found else 'not fused'}")
-
-
-@case(
     "precision/sparse-matmul-is-right",
     spec="A product of a 2:4 sparse float16 matrix is that of the same dense one.",
     traps=("P22",),

@@ -74,8 +74,10 @@ class _Options:
     exit_first: bool
     level: str
     search_s: float | None
-    seed: int
+    seed: int | None
     program: str | None
+    upstream: Path | None
+    expected: Path | None
     failed_in: Path | None
     shard: tuple[int, int] | None
     shuffle: int | None
@@ -85,8 +87,13 @@ class _Options:
     def check(self) -> None:
         """Raise UsageError for options that exclude each other."""
         if self.search_s is not None and self.level != "deep":
+            raise click.UsageError("--time needs --level deep: it is how long it searches")
+        if self.expected is not None and self.upstream is None:
+            raise click.UsageError("--expected needs --upstream: it is of PyTorch's own tests")
+        others = self.level != "default" or self.list_only or self.program is not None
+        if self.upstream is not None and others:
             raise click.UsageError(
-                "--time needs --level deep: it is how long random programs are searched"
+                "--upstream runs PyTorch's own tests: leave out --level, --list, --program"
             )
         if self.program is None:
             return
@@ -145,15 +152,27 @@ class _Options:
 @click.option(
     "--seed",
     type=click.IntRange(0, 2**63 - 1),
-    default=0,
-    show_default=True,
     metavar="N",
-    help="The seed of random programs; the same seed gives the same programs.",
+    help="The seed of random programs; the same seed gives the same programs. Default: of the day "
+    "in UTC and the version, such as 20261201000100, which the run prints.",
 )
 @click.option(
     "--program",
     metavar="TEXT",
     help="Run only this program, which a failure printed, ten times.",
+)
+@click.option(
+    "--upstream",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="DIR",
+    help="Run PyTorch's own tests for types of devices on this one: DIR is the folder test of a "
+    "checkout of the installed version.",
+)
+@click.option(
+    "--expected",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
+    help="With --upstream: known failures, as a TOML file with reasons.",
 )
 @click.option(
     "--last-failed",
@@ -207,6 +226,7 @@ def conform(
         selection = Selection(
             only=asked.only,
             smoke=asked.level == "smoke",
+            deep=asked.level == "deep" or asked.list_only,
             failed_in=asked.failed_in,
             shard=asked.shard,
             shuffle=asked.shuffle,
@@ -226,6 +246,9 @@ def conform(
             seed=asked.seed,
             search_s=(asked.search_s or DEEP_S) if asked.level == "deep" else None,
             program=asked.program or "",
+            folder=asked.upstream,
+            upstream=asked.upstream is not None,
+            expected=asked.expected,
             strict=asked.strict,
             command=["portagpu", *sys.argv[1:]],
         )

@@ -115,7 +115,7 @@ def test_a_result_of_something_else_is_not_kept(
     where: str, value: Any, why: str, tmp_path: Path
 ) -> None:
     suite, ids = whole()["conform"]
-    command = ["portagpu", "conform", "--target", "cpu-x86-64", "--json", "x.json"]
+    command = ["portagpu", "conform", "--target", "cpu-x86-64", "--seed", "0", "--json", "x.json"]
     made = new_run(command, target="cpu-x86-64", backend="cpu", versions={"torch": "2.9"})
     for name in ids:
         made.add(Result(id=name, suite=suite, area="a", verdict=Verdict.PASS))

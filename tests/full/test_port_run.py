@@ -79,3 +79,61 @@ def test_an_unchanged_script_computes_what_a_port_by_hand_does(tmp_path: Path) -
     linted = {each.line for each in lint([str(tmp_path / "script.py")]).findings}
     used = {10, 14, 16}  # names that an import or an assignment has bound, which are found there
     assert lines - used <= linted and len(lines) >= 10, (lines, linted)
+
+
+RANKS: Final = """\
+import os
+import sys
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+START = torch.full((4, 1), 0.5).cuda()
+
+
+def train(rank, world, store, folder):
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", init_method=f"file://{store}", rank=rank, world_size=world)
+    model = torch.nn.Linear(4, 1).cuda(rank)
+    with torch.no_grad():
+        model.weight.copy_(START.T)
+        model.bias.zero_()
+    model = DDP(model, device_ids=[rank])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.125)
+    with open(f"{folder}/{rank}.txt", "w") as file:
+        for step in range(3):
+            x = torch.full((2, 4), float(rank + 1), device=f"cuda:{rank}")
+            loss = (model(x) - 1).pow(2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            print(loss.item(), file=file)
+    dist.barrier(device_ids=[rank])
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    folder = sys.argv[1]
+    mp.spawn(train, args=(2, f"{folder}/store", folder), nprocs=2)
+    print("both ended")
+"""
+
+
+def test_ranks_that_a_script_spawns_are_answered_from_their_first_line(tmp_path: Path) -> None:
+    """Each imports the script again, whose first lines ask for a GPU; the losses are by hand."""
+    (tmp_path / "ranks.py").write_text(RANKS, encoding="utf-8")
+    found = run("-m", "portagpu", "port", "run", "ranks.py", str(tmp_path), folder=tmp_path)
+    assert (found.stdout, found.returncode) == ("both ended\n", 0), found.stderr
+    weight, bias = 0.5, 0.0
+    expected: tuple[list[float], list[float]] = ([], [])
+    for _ in range(3):
+        off = [4 * weight * x + bias - 1 for x in (1, 2)]
+        for rank in range(2):
+            expected[rank].append(off[rank] ** 2)
+        # the mean of both ranks' gradients
+        weight -= 0.125 * (2 * off[0] * 1 + 2 * off[1] * 2) / 2
+        bias -= 0.125 * (2 * off[0] + 2 * off[1]) / 2
+    for rank in range(2):
+        losses = [float(line) for line in (tmp_path / f"{rank}.txt").read_text("utf-8").split()]
+        assert losses == pytest.approx(expected[rank], rel=1e-6)

@@ -45,8 +45,9 @@ def test_the_verb_prints_such_a_line(name: str, tmp_path: Path) -> None:
     source = MODULE.format(change=change)
     install(tmp_path, "portagpu-odd", {"odd": "portagpu_odd:PLUGIN"}, {"portagpu_odd": source})
     paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+    words = ("conform", "--backend", "odd", "--only", "rng", "--seed", "0")
     done = subprocess.run(
-        [sys.executable, "-m", "portagpu", "conform", "--backend", "odd", "--only", "rng"],
+        [sys.executable, "-m", "portagpu", *words],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
         text=True,

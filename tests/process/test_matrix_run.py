@@ -76,7 +76,7 @@ case " $* " in *" --notest "*) exit 0 ;; esac
 while [ "$1" != -- ]; do shift; done
 shift
 case "$name" in
-*-conformance) verb=conform ;;
+*-conformance) verb=conform; set -- --seed 0 "$@" ;;
 *-performance) verb=bench ;;
 *) verb=${name##*-} ;;
 esac

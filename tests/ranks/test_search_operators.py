@@ -173,6 +173,9 @@ def test_samples_of_odd_sizes_are_of_their_own_kind(found: dict[str, Any]) -> No
     assert ["7x11", False] in sizes["sum"]
     assert ["2x3x5x4", False] in sizes["exp"]
     assert {own for _, own in sizes["_segment_reduce"]} == {True}
+    # channels last needs four dimensions next to weights, and channels are more than one
+    assert ["1x6x3x4", False] in sizes["nn.functional.group_norm"]
+    assert ["4x4x4x4x4", False] in sizes["nn.functional.conv3d"]
     assert found["enlarged"] == [[1, 5], True, "torch.float16"]
 
 

@@ -178,7 +178,7 @@ class Uses(cst.CSTVisitor):
             self.add(node, entry.rule, replace, left)
         elif entry.to is None:
             self.add(node, entry.rule, left="no single expression replaces it")
-        elif name in self.scope.patched:
+        elif self.scope.is_patched(name):
             self.add(
                 node, entry.rule, left="the file puts another object there, or asks for its class"
             )

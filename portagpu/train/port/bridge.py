@@ -2,9 +2,10 @@
 
 For this process torch's names of that vendor answer with portagpu's, and its devices are this
 backend's. It is for trying a program before it is rewritten: what was answered is counted by line
-and reported at the end. It is refused where torch's own build for GPUs works. What it cannot
-answer raises as it does without it: a ``torch.Generator`` on a GPU, names that portagpu lacks, and
-processes that a program starts by anything but ``torch.multiprocessing.spawn``.
+and reported at the end. It is refused where torch's own build for GPUs works. Processes of
+multiprocessing are answered too, from before they import the program on. What it cannot answer
+raises as it does without it: a ``torch.Generator`` on a GPU, names that portagpu lacks, and other
+programs that a program starts.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import functools
 import re
 import sys
 from collections import Counter
+from multiprocessing import spawn
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.errors import Unsupported
@@ -51,6 +53,25 @@ def activate() -> None:
     atexit.register(_report)
     _answer_names()
     _answer_torch()
+    _answer_processes()
+
+
+class _Answered:
+    """Where it is unpickled, the bridge answers."""
+
+    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+        return activate, ()
+
+
+def _answer_processes() -> None:
+    """What a process that is spawned reads first is pickled next to this: before it imports the
+    program, whose first lines may ask for a GPU."""
+    prepared = spawn.get_preparation_data
+
+    def data(name: str) -> dict[str, Any]:
+        return {**prepared(name), "portagpu bridge": _Answered()}
+
+    spawn.get_preparation_data = data  # type: ignore[assignment]
 
 
 def _say(line: str) -> None:
@@ -171,7 +192,6 @@ def _answer_torch() -> None:
     """What takes a device or a library in torch itself."""
     import torch
     import torch.distributed as dist
-    import torch.multiprocessing as mp
 
     _moves().__enter__()
     here = registry.device_string()
@@ -188,8 +208,6 @@ def _answer_torch() -> None:
         (torch, "get_autocast_gpu_dtype", lambda call: torch.get_autocast_dtype(here)),
         (torch, "set_default_tensor_type", lambda call, kind: call(_tensor_type(kind))),
         (torch, "set_default_device", lambda call, device: call(_device(device))),
-        (mp, "spawn", lambda call, fn, *given, **options: call(
-            functools.partial(_in_child, fn), *given, **options)),
         (torch.nn.parallel.DistributedDataParallel, "__init__", _without_devices),
     ]  # fmt: skip
     if dist.is_available():
@@ -244,11 +262,6 @@ def _tensor_type(kind: Any) -> Any:
         return kind
     return functools.reduce(lambda text, each: text.replace(f".{each.device}.", "."),
                             load_rules().words, kind)  # fmt: skip
-
-
-def _in_child(function: Callable[..., Any], *given: Any) -> Any:
-    activate()
-    return function(*given)
 
 
 def _moves() -> Any:

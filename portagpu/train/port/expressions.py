@@ -216,6 +216,10 @@ class Scope(cst.CSTVisitor):
         """What portagpu is, or will be, called: "pg" unless the file has another use for it."""
         return self._alias or ("pg" if "pg" not in self._taken else OWN)
 
+    def is_patched(self, name: str) -> bool:
+        """Whether the file replaces what has that name, or what it is a part of."""
+        return any(f"{name}.".startswith(f"{each}.") for each in self.patched if each)
+
     @property
     def has_import(self) -> bool:
         """Whether portagpu is imported already, for the whole file."""
@@ -424,6 +428,11 @@ class Scope(cst.CSTVisitor):
                 self._taken.add(dotted(each.name).partition(".")[0])
                 self.has_torch |= dotted(each.name).partition(".")[0] == "torch"
         return False
+
+    def visit_ImportFrom(self, node: cst.ImportFrom) -> None:
+        if isinstance(node.names, cst.ImportStar):
+            # it may bind any short name
+            self._taken.add("pg")
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         self.methods.add(node.name.value)
