@@ -2,9 +2,9 @@
 
     python -m tests.benchmarks.search_figures [--seeds 20] [--time 3m] [--isa AVX2 SSE41]
 
-Each seed is a run of all searches as ``portagpu conform --deep --time T`` has them, with oneDNN
-limited to each instruction set in turn (``ONEDNN_MAX_CPU_ISA``; DEFAULT is this processor's own).
-It takes seeds x instruction sets x T. The first seed is ``--first``: alarms name theirs.
+Each seed is a run of all searches as ``portagpu conform --level deep --time T`` has them, with
+oneDNN limited to each instruction set in turn (``ONEDNN_MAX_CPU_ISA``; DEFAULT is this processor's
+own). It takes seeds x instruction sets x T. The first seed is ``--first``: alarms name theirs.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """How many random programs find faults drawn by a seed: ``python -m tests.support.fault_score``.
 
 Without ``--seed`` the seed is a new one, and printed. Each fault is searched for as long as the
-case of its area searches in ``--deep --time 10m``, or until it is found. So one run shows what each
-level would have found. The suite searches collectives in several worlds of ranks: what is missed in
-the fault's own is searched in the others. The smoke selection has fewer searches: a fault of
-another one is missed there, one of collectives is searched in its world too.
+case of its area searches in ``--level deep --time 10m``, or until it is found. So one run shows
+what each level would have found. The suite searches collectives in several worlds of ranks: what
+is missed in the fault's own is searched in the others. The smoke selection has fewer searches: a
+fault of another one is missed there, one of collectives is searched in its world too.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ _CASES: Final = f"""\
 
 Written by `{WRITE_PAGES}`.
 [Conformance](../conformance.md) says what a verdict means and how a case is added. Forms that are
-deep run with `--deep`, in a full bring-up, and where `--only` has their whole name.
+deep run with `--level deep`, in a full bring-up, and where `--only` has their whole name.
 
 """
 _TRAPS: Final = """

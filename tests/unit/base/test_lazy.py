@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -147,3 +148,12 @@ def test_no_name_is_that_of_a_module(path: Path) -> None:
     folders = {each.parent.name for each in path.parent.glob("*/__init__.py")}
     assert names
     assert not names & (modules | folders)
+
+
+def test_the_help_of_the_package_begins_with_names_that_there_are() -> None:
+    import portagpu
+
+    said = portagpu.__doc__ or ""
+    called = re.findall(r"\bpg\.(\w+)", said)
+    assert called[0] == "backend"
+    assert set(called) <= set(portagpu.__all__)
