@@ -41,7 +41,7 @@ Program = list[Call]
 Runners = Mapping[str, Callable[..., Any]]
 """What runs each call, by its name: the arguments of the call are parameters of that name."""
 
-MAX_PASS: Final = 2.0
+MAX_PASS: Final = 3.0
 """How many times the seconds of a search the first pass of listed programs may take."""
 _MAX_LINE = 400
 _NOT_DRAWN: Final = frozenset({"self", "gpu", "index", "name", "rank", "ranks"})
