@@ -43,6 +43,8 @@ SUITES: Final = {
     "compile": "compile",
 }
 """Suite -> the verb that runs it."""
+FIXED: Final = {"conformance": ("--seed", "0")}
+"""What an environment of a suite adds: two runs of the matrix have the same random programs."""
 _INSTALLS: Final = "compile"
 _NEEDED: Final = ("torch", "portagpu")
 _PROBE: Final = (
@@ -149,8 +151,8 @@ class MatrixEnvironment(MemoryLoader):
         own = installs(self.suite)
         python = "python" if own else chosen_python(self.work_dir) or VARIABLE
         extra = conf.pos_args(ROOT) if conf is not None else None
-        words = [python, "-P", "-m", "portagpu", self.verb, "--target", self.target, *(extra or ())]
-        return [Command(words)]
+        words = [python, "-P", "-m", "portagpu", self.verb, "--target", self.target]
+        return [Command([*words, *FIXED.get(self.suite, ()), *(extra or ())])]
 
 
 def chosen_python(work_dir: Path) -> str | None:

@@ -1,5 +1,18 @@
 """One import for training code on NVIDIA, AMD and CPU.
 
+What one calls::
+
+    gpu = pg.backend()             the device of this process, opened; .device is torch's
+    pg.supports("graphs")          whether it can do that; else the call raises Unsupported
+    pg.synchronize(), pg.Event(), pg.Stream(), pg.memory_allocated(), ...
+                                   the names of torch.cuda, on every device
+    pg.autocast(), pg.GradScaler() mixed precision
+    pg.is_oom(error)               whether memory is exhausted
+    pg.parallel, pg.planning, pg.profiler, pg.screen
+                                   parallel training, its memory, traces, silent corruption
+
+``portagpu --help`` lists the commands, and ``portagpu docs start-train`` prints the first page.
+
 Importing this package imports neither torch nor a vendor's package and opens no device: every name
 is loaded from its module on first use and kept. ``__init__.pyi`` lists them.
 """

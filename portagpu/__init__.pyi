@@ -91,6 +91,7 @@ from portagpu.devices.functions import stream as stream
 from portagpu.devices.functions import supports as supports
 from portagpu.devices.functions import synchronize as synchronize
 from portagpu.devices.functions import use_mem_pool as use_mem_pool
+from portagpu.devices.oom import OutOfMemoryError as OutOfMemoryError
 from portagpu.devices.oom import is_oom as is_oom
 from portagpu.devices.precision import Fp8 as Fp8
 from portagpu.devices.precision import Precision as Precision

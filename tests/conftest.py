@@ -388,3 +388,11 @@ def installed(child: Callable[..., Child], portagpu_installed: Path) -> Callable
         return child("-S", *words, environment={"PYTHONPATH": path})
 
     return run
+
+
+@pytest.fixture
+def search_ranks(ranks: Ranks) -> Ranks:
+    """The rank server, from which ranks that search begin at once."""
+    from tests.support.search_ranks import prepare
+
+    return prepare(ranks)

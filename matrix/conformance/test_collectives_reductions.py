@@ -198,6 +198,7 @@ def test_sums_repeat_at_every_size(world, count):
     "affair: those in a switch (NVLS) need not.",
     capability=COLLECTIVES,
     outcome="undefined",
+    default=False,
     traps=("C04",),
 )
 def test_sums_repeat_by_default(world, record):
@@ -252,6 +253,7 @@ def _count_sums_by_order(rank):
     spec="In which order a library adds the ranks, and how often it rounds, is its own affair.",
     capability=COLLECTIVES,
     outcome="undefined",
+    default=False,
 )
 def test_order_of_a_sum(world, record):
     ordered, once = world(4, _count_sums_by_order)[0]
@@ -276,6 +278,7 @@ def _count_differing_sums(rank):
     spec="Whether one sum of a buffer has the bits of sums of its parts is not specified.",
     capability=COLLECTIVES,
     outcome="undefined",
+    default=False,
 )
 def test_fused_or_split(world, record):
     record(f"{world(4, _count_differing_sums)[0]} of 4096 sums differ when the buffer is split")

@@ -198,6 +198,7 @@ def _lose_rank_in_checked_group(rank, victim, how):
     capability=COLLECTIVES,
     covers=("Comm.checked",),
     params={"how": ("killed", "stopped", "absent"), "victim": (0, 2)},
+    default={"victim": 2},
 )
 def test_lost_rank_is_named(world, how, victim):
     found = world(4, _lose_rank_in_checked_group, victim=victim, how=how, lost=[victim])

@@ -1,12 +1,45 @@
-"""Precision: operations whose usual shortcuts show in exact numbers.
+"""Precision: sums, and operations whose usual shortcuts show in exact numbers.
 
-Inputs are whole numbers, or chosen so that the right answer is known to the last bit that counts.
+Inputs are whole numbers, or chosen so that the right answer is known to the last bit that counts;
+sums of random numbers are held against float64.
 """
 
 from __future__ import annotations
 
-from portagpu.suites.conformance import case
-from portagpu.suites.conformance.closeness import require_dtypes
+import math
+
+from portagpu.suites.conformance import NotClaimed, NotHere, case
+from portagpu.suites.conformance.closeness import FLOATS, ROUNDOFF, require_dtypes
+
+
+@case(
+    "precision/sum-is-accurate",
+    spec="The sum of random numbers is near the sum in float64.",
+    outcome="bounded: n u' sum|x| + u |sum|, u' = 2^-24 for the sum, u of the dtype for the end",
+    params={"dtype": FLOATS},
+)
+def test_sum_is_accurate(gpu, torch, dtype):
+    require_dtypes(gpu, dtype)
+    count = 4096
+    values = torch.randn(count, dtype=torch.float64).to(getattr(torch, dtype))
+    exact = math.fsum(values.double().tolist())
+    total = float(values.to(gpu.device).sum())
+    inner = max(
+        ROUNDOFF["float32"] if dtype != "float64" else ROUNDOFF["float64"], ROUNDOFF["float64"]
+    )
+    bound = count * inner * float(values.double().abs().sum()) + ROUNDOFF[dtype] * abs(exact) * 1.01
+    assert abs(total - exact) <= bound, f"off by {abs(total - exact)}, at most {bound} is allowed"
+
+
+@case(
+    "precision/mean-of-ones",
+    spec="The mean of 100000 ones is 1 in every format.",
+    params={"dtype": FLOATS},
+)
+def test_mean_of_ones(gpu, torch, dtype):
+    require_dtypes(gpu, dtype)
+    found = float(torch.ones(100_000, device=gpu.device).to(getattr(torch, dtype)).mean())
+    assert found == 1.0, f"the mean of ones in {dtype} is {found}: a narrow sum was kept"
 
 
 @case(
@@ -56,3 +89,56 @@ def test_layer_norm_of_a_large_mean(gpu, torch):
     found = torch.nn.functional.layer_norm(values.to(gpu.device), (1024,), eps=0.0).cpu()
     off = float((found - (values - 4096.0)).abs().max())
     assert off <= 2.0**-8, f"a variance of 1 next to a mean of 4096 is normalised {off} off"
+
+
+@case(
+    "precision/compiled-code-may-fuse",
+    unaltered=("compiler",),
+    spec="Whether compiled code fuses a product and a sum differs by vendor.",
+    outcome="undefined",
+    traps=("P16",),
+)
+def test_compiled_code_may_fuse(gpu, torch, record):
+    if gpu.device.type == "cpu":
+        raise NotClaimed("on a CPU the compiler of the machine decides")
+    value = torch.full((1024,), 1 + 2.0**-12, device=gpu.device)
+    call = torch.compile(lambda x, square: torch.add(-square, x, alpha=float(1 + 2.0**-12)))
+    found = float(_of_compiled(gpu, torch, call, value, value * value)[0])
+    record(f"x * x - round(x * x) is {found}: {'fused' if found else 'not fused'}")
+
+
+def _of_compiled(gpu, torch, call, *given):
+    """What compiled code gives; raises NotClaimed or NotHere where torch compiles nothing."""
+    try:
+        return call(*given)
+    except torch._dynamo.exc.TorchDynamoException as error:
+        from torch._inductor.codegen.common import get_scheduling_for_device
+
+        if get_scheduling_for_device(gpu.device.type) is None:
+            raise NotClaimed(f"torch compiles nothing for {gpu.device.type!r}") from None
+        raise NotHere(f"torch compiles nothing here: {str(error).splitlines()[0]}") from None
+
+
+@case(
+    "precision/compiled-layouts",
+    default=False,
+    unaltered=("compiler",),
+    spec="Compiled code reads inputs at an offset, apart, transposed and expanded as they lie.",
+    does_not_show="on a CPU torch's tracing alone: no code is compiled, which takes seconds there",
+)
+def test_compiled_layouts(gpu, torch):
+    backend = "eager" if gpu.device.type == "cpu" else "inductor"
+    call = torch.compile(lambda x: 2 * x + 1, backend=backend)
+    ramp = torch.arange(64.0, device=gpu.device)
+    views = {
+        "from the start": ramp[:16].view(4, 4),
+        "at an offset": ramp[3:19].view(4, 4),
+        "apart": ramp.view(8, 8)[::2, ::2],
+        "apart at an offset": ramp.view(8, 8)[1::2, 1::2],
+        "transposed": ramp[:16].view(4, 4).t(),
+        "expanded": ramp[5:9].expand(4, 4),
+    }
+    for where, view in views.items():
+        found = _of_compiled(gpu, torch, call, view).cpu().tolist()
+        expected = [[2 * each + 1 for each in row] for row in view.cpu().tolist()]
+        assert found == expected, f"of elements {where} compiled code gave {found}, not {expected}"

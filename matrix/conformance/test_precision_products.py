@@ -1,4 +1,4 @@
-"""Precision: sums, products of matrices, and the arithmetic that they run in.
+"""Precision: products of matrices, and the arithmetic that they run in.
 
 ``u`` in a bound is the unit roundoff: 2^-53, 2^-24, 2^-11 and 2^-8 for float64, float32, float16
 and bfloat16. Oracles are float64 or values worked out by hand.
@@ -24,36 +24,6 @@ def _check_product(found, left, right):
     exact = left.cpu().double() @ right.cpu().double()
     off = float((found.cpu().double() - exact).norm() / exact.norm())
     assert off <= 1 / 16, f"the product is {off:.2g} of its own norm off"
-
-
-@case(
-    "precision/sum-is-accurate",
-    spec="The sum of random numbers is near the sum in float64.",
-    outcome="bounded: n u' sum|x| + u |sum|, u' = 2^-24 for the sum, u of the dtype for the end",
-    params={"dtype": FLOATS},
-)
-def test_sum_is_accurate(gpu, torch, dtype):
-    require_dtypes(gpu, dtype)
-    count = 4096
-    values = torch.randn(count, dtype=torch.float64).to(getattr(torch, dtype))
-    exact = math.fsum(values.double().tolist())
-    total = float(values.to(gpu.device).sum())
-    inner = max(
-        ROUNDOFF["float32"] if dtype != "float64" else ROUNDOFF["float64"], ROUNDOFF["float64"]
-    )
-    bound = count * inner * float(values.double().abs().sum()) + ROUNDOFF[dtype] * abs(exact) * 1.01
-    assert abs(total - exact) <= bound, f"off by {abs(total - exact)}, at most {bound} is allowed"
-
-
-@case(
-    "precision/mean-of-ones",
-    spec="The mean of 100000 ones is 1 in every format.",
-    params={"dtype": FLOATS},
-)
-def test_mean_of_ones(gpu, torch, dtype):
-    require_dtypes(gpu, dtype)
-    found = float(torch.ones(100_000, device=gpu.device).to(getattr(torch, dtype)).mean())
-    assert found == 1.0, f"the mean of ones in {dtype} is {found}: a narrow sum was kept"
 
 
 @case(
@@ -460,29 +430,6 @@ def test_long_matmul_repeats(gpu, torch):
     again = [torch.equal(left @ right, first) for _ in range(10)]
     assert all(again), f"{again.count(False)} of ten repeated products differ"
     _check_product(first, left, right)
-
-
-@case(
-    "precision/compiled-code-may-fuse",
-    unaltered=("compiler",),
-    spec="Whether compiled code fuses a product and a sum differs by vendor.",
-    outcome="undefined",
-    traps=("P16",),
-)
-def test_compiled_code_may_fuse(gpu, torch, record):
-    if gpu.device.type == "cpu":
-        raise NotClaimed("on a CPU the compiler of the machine decides")
-    value = torch.full((1024,), 1 + 2.0**-12, device=gpu.device)
-    call = torch.compile(lambda x, square: torch.add(-square, x, alpha=float(1 + 2.0**-12)))
-    try:
-        found = float(call(value, value * value)[0])
-    except torch._dynamo.exc.TorchDynamoException as error:
-        from torch._inductor.codegen.common import get_scheduling_for_device
-
-        if get_scheduling_for_device(gpu.device.type) is None:
-            raise NotClaimed(f"torch compiles nothing for {gpu.device.type!r}") from None
-        raise NotHere(f"torch compiles nothing here: {str(error).splitlines()[0]}") from None
-    record(f"x * x - round(x * x) is {found}: {'fused' if found else 'not fused'}")
 
 
 @case(

@@ -13,7 +13,7 @@ from portagpu.suites.conformance import Search, case
     covers=("Comm.reduce_ops",),
     traps=("C01", "C02", "P13", "P20"),
     params={"n": (2, 3, 4, 8)},
-    search=Search("collectives-{n}", seconds=2.5),
+    search=Search("collectives-{n}", seconds={2: 2.5, 3: 1.5, 4: 2.5, 8: 1.0}),
     smoke={"n": 2},
     does_not_show="ranks of one machine: nothing about several machines or their network",
 )
@@ -38,7 +38,7 @@ MEMORY_CALLS = (
         "Backend.get_device_properties",
     ),
     traps=("M07",),
-    search=Search("memory", seconds=3),
+    search=Search("memory", seconds=2),
     smoke=True,
     does_not_show="this process only, and small amounts: nothing about a device that is full",
 )
@@ -51,7 +51,18 @@ def test_memory_programs(search):
     spec="Each operator and dtype that torch declares gives what float64 on the CPU gives.",
     outcome="bounded: growth(n, u) (S + |y|), n and S by class of operators",
     params={"kind": ("elementwise", "movement", "reductions", "linalg", "nn", "other")},
-    search=Search("operators-{kind}", seconds=4),
+    # enough for each operator in two dtypes, whatever one of its class takes
+    search=Search(
+        "operators-{kind}",
+        seconds={
+            "elementwise": 3.5,
+            "movement": 3,
+            "reductions": 3.5,
+            "linalg": 4,
+            "nn": 6,
+            "other": 2.5,
+        },
+    ),
     does_not_show="values beyond those of torch's samples, and operators that torch does not list",
 )
 def test_samples_of_operators(search, kind):

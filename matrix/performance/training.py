@@ -39,7 +39,7 @@ _ALLOWED: Final = {"fp32": 1e-3, "bf16": 0.1, "fp8": 0.3}
 of roundoff of 24 and 8 bits. In fp8 a product rounds a gradient to 3 bits and the other operand to
 4: errors of u / sqrt(3) each, 0.08 together. 0.3 is 14 such errors on one way, if none depends on
 another. A term that is left out changes a gradient by more."""
-_SLOW: Final = "compiling takes up to minutes: measured with --full"
+_SLOW: Final = "compiling takes up to minutes: measured with --level full"
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ _IMAGES: Final = (16, 64, 56, 56)
 _TURNS: Final = {Effort.QUICK: 3, Effort.FULL: 9}
 _LAUNCH_LIMIT_S: Final = 50.0
 """Of one process, with the import of torch and the start of the device: below the case's own."""
-_SLOW: Final = "compiling takes up to minutes: measured with --full"
+_SLOW: Final = "compiling takes up to minutes: measured with --level full"
 
 
 def cases(

@@ -98,6 +98,13 @@ def size(count: float | None, digits: int = 3) -> str:
     return f"{number(count * factor, digits)} {unit}"
 
 
+def share_apart(share: float, limit: float) -> str:
+    """``share`` in percent, with as many places as it takes not to look like ``limit``: "10.3%"."""
+    return next(
+        (text for n in range(6) if (text := f"{share:.{n}%}") != f"{limit:.{n}%}"), f"{share:.6%}"
+    )
+
+
 _SIZE: Final = re.compile(r"(\d{1,18}(?:\.\d{1,6})?)([KMGT]?)(?:i?B)?", re.IGNORECASE)
 
 

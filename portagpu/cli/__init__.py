@@ -78,7 +78,7 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     ),
     "fleet": (
         "portagpu.cli.fleet:fleet",
-        "Check many nodes through Slurm, and say what they show together.",
+        "Check many nodes through Slurm, ssh or Kubernetes, and say what they show together.",
     ),
     "report": (
         "portagpu.cli.report:report",
@@ -99,7 +99,7 @@ GROUPS: Final[dict[str, tuple[str, ...]]] = {
     "Check a machine, health first, then bringup": (
         *("health", "bringup", "monitor", "info", "record", "screen", "fleet"),
     ),
-    "Test a product, conform --smoke first": ("conform", "bench", "compile", "collectives"),
+    "Test a product, conform --level smoke first": ("conform", "bench", "compile", "collectives"),
     "Train, port lint first": ("port", "plan", "occupancy", "profile", "trace"),
     "Understand, docs first": ("docs", "report", "matrix", "targets"),
 }

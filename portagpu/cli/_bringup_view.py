@@ -6,6 +6,7 @@ import time
 from typing import IO, TYPE_CHECKING, Any
 
 from portagpu.checks.bringup import GateProgress
+from portagpu.cli._heartbeat import Heartbeat, Pace
 from portagpu.runs.results.run import Verdict, verdict_of
 from portagpu.runs.results.wording import found_in_words, headline, ids_and_devices, without_device
 
@@ -61,12 +62,30 @@ class PlainView(GateProgress):
         self._stream = stream
         self._files = files
         self._width = max(len(gate.title) for gate in gates)
+        # gates take from milliseconds to minutes: what is over says nothing of the time left
+        self._pace = Pace(even=False)
+        self._gates = gates
+        self._heartbeat = Heartbeat(self._pace.words)
 
     def begin(self, run: Run) -> None:
         self._run = run
         self._files.begin(run)
+        self._heartbeat.start()
         for line in recording_lines(run):
             print(line, file=self._stream, flush=True)
+
+    def gate_begins(self, gate: Gate) -> None:
+        self._step(gate, gate.title)
+
+    def step(self, gate: Gate, text: str) -> None:
+        self._step(gate, f"{gate.title}: {text}")
+
+    def _step(self, gate: Gate, words: str) -> None:
+        ids = [each.id for each in self._gates]
+        self._pace.item_begins(words, ids.index(gate.id) + 1, len(ids))
+
+    def end(self) -> None:
+        self._heartbeat.stop()
 
     def result_added(self, result: Result) -> None:
         self._files.result_added()

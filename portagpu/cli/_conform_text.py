@@ -91,6 +91,8 @@ def summary(run: Run, devices: Sequence[DeviceUnderTest]) -> str:
         parts.append("\n".join(_area_table(run)))
     if failures := failures_text(run.results):
         parts.append("\n".join(failures).rstrip())
+    if run.info.seed is not None:
+        parts.append(f"Random programs have the seed {run.info.seed}: --seed repeats them")
     where = printable(_judged_devices(devices))
     counts = f"{results_line(run)} {where}".rstrip()
     parts.append(f"{counts}\n{run.summary_line()}")

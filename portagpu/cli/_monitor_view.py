@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from typing import IO, TYPE_CHECKING, Final
 
 import click
 
 from portagpu.base.text import printable
 from portagpu.base.units import size as in_bytes
-from portagpu.checks.monitor.sample import Happening, stamp
+from portagpu.checks.monitor.run import ReaderGone
+from portagpu.checks.monitor.sample import Happening, Sample, stamp
+from portagpu.cli._monitor_marks import (
+    bar,
+    busy_share,
+    memory_share,
+    process_lines,
+    sparkline,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from rich.console import Console
     from rich.text import Text
 
-    from portagpu.checks.monitor.sample import Round, Sample
+    from portagpu.checks.monitor.sample import Round
 
 _DRAWN_EVERY_S: Final = 0.5
 """Drawing costs more than reading: a faster table would be no more readable."""
@@ -25,7 +34,17 @@ _UNKNOWN: Final = "-"
 _FREE: Final = "ok"
 """The state of a device that nothing slows, as its source says, and that asks for nothing."""
 _NUMBERS: Final = ("busy", "power", "heat", "memory", "errors", "clock")
-_LEFT: Final = frozenset({"device", "address", "state"})
+_LEFT: Final = frozenset({"device", "address", "state", "last looks"})
+_LOOKS: Final = 24
+"""How many looks a line of the past has."""
+_ORDERS: Final[tuple[tuple[str, Callable[[Sample], float | None] | None], ...]] = (
+    ("device", None),
+    ("busy", lambda each: each.utilization_percent),
+    ("memory", lambda each: each.memory_used_bytes),
+    ("power", lambda each: each.power_w),
+    ("heat", lambda each: max(each.temperatures_c.values(), default=None)),
+)
+"""How rows may be sorted, the largest first; by device they stay as they are."""
 _NAME_WIDTHS: Final = (10, 32)
 """The narrowest and the widest column of names."""
 _PRODUCT_WIDTH: Final = 18
@@ -62,14 +81,43 @@ class LiveTable:
         self._title = title
         self._stale_s = stale_s
         self._seen: dict[str, tuple[float, Sample]] = {}
+        self._past: dict[str, deque[float | None]] = {}
+        self._last: Round | None = None
+        self._order = 0
+        self._only_bad = False
+        self._ends = False
         self._drawn_at = -1e9
+        self.keys = ""
+        """What the keys do, for the title."""
 
     def write(self, each: Round) -> None:
+        """Show a round. Raises ReaderGone after the key q."""
+        if self._ends:
+            raise ReaderGone
+        self._last = each
         self._seen |= {sample.key: (each.at_s, sample) for sample in each.samples}
+        for sample in each.samples:
+            past = self._past.setdefault(sample.key, deque(maxlen=_LOOKS))
+            past.append(sample.utilization_percent)
         now = time.monotonic()
         if now - self._drawn_at >= _DRAWN_EVERY_S:
             self._drawn_at = now
-            self._live.update(self._table(each), refresh=True)
+            self._draw(each)
+
+    def press(self, key: str) -> bool:
+        """Do what a key asks for; False where the monitor shall not wait any longer."""
+        if key in "sS":
+            self._order = (self._order + 1) % len(_ORDERS)
+        elif key in "fF":
+            self._only_bad = not self._only_bad
+        elif key in "qQ":
+            self._ends = True
+        if self._last is not None and not self._ends:
+            self._draw(self._last)
+        return not self._ends
+
+    def _draw(self, each: Round) -> None:
+        self._live.update(self._table(each), refresh=True)
 
     def say(self, text: str) -> None:
         """Print a line above the table."""
@@ -83,15 +131,33 @@ class LiveTable:
         self._live.__exit__(None, None, None)
 
     def _table(self, each: Round) -> Text:
-        samples = [sample for _, sample in self._seen.values()]
-        states, styles = [], []
+        order, value = _ORDERS[self._order]
+        rows = []
         for at_s, sample in self._seen.values():
             age = each.at_s - at_s
             words, style = _state(sample, age if age > self._stale_s else None)
-            states.append(words)
-            styles.append(style)
-        title = f"{self._title}, {stamp(each.time)}"
-        return _aligned(title, samples, states, styles, self._live.console.width)
+            if not self._only_bad or words[0] not in (_FREE, _UNKNOWN):
+                rows.append((sample, words, style))
+        if value is not None:
+            # the sort is stable: devices that are as busy keep their places
+            rows.sort(key=lambda row: -(value(row[0]) or 0.0))
+        asked = [f"sorted by {order}" if value else "", "not ok alone" if self._only_bad else ""]
+        parts = [self._title, stamp(each.time), *filter(None, asked), self.keys]
+        samples, states, styles = map(list, zip(*rows, strict=True)) if rows else ([], [], [])
+        console = self._live.console
+        found = _aligned(
+            ", ".join(filter(None, parts)),
+            samples,
+            states,
+            styles,
+            console.width,
+            {key: list(past) for key, past in self._past.items()},
+            plain=not console.encoding.lower().startswith("utf"),
+        )
+        room = console.height - len(rows) - 4
+        for line in process_lines(samples, console.width, room):
+            found.append(line + "\n")
+        return found
 
 
 def _aligned(
@@ -100,16 +166,20 @@ def _aligned(
     states: Sequence[tuple[str, str]],
     styles: Sequence[str],
     width: int,
+    past: Mapping[str, Sequence[float | None]] | None = None,
+    *,
+    plain: bool = False,
 ) -> Text:
     """The title and a line for each sample, in columns that fit where that is possible.
 
-    ``states`` has each state in full and in short. rich's own table takes 6 ms to draw 9 rows,
-    more than half of the budget at a look a second.
+    ``states`` has each state in full and in short, ``past`` the utilisation of the last looks by
+    device; with ``plain`` bars are of ASCII, and lines of the past are left out. rich's own table
+    takes 6 ms to draw 9 rows, more than half of the budget at a look a second.
     """
     from rich.cells import cell_len
     from rich.text import Text
 
-    columns, narrower = _columns(samples)
+    columns, narrower = _columns(samples, past or {}, plain=plain)
     columns["state"] = [printable(short) for _, short in states]
 
     def measure() -> dict[str, int]:
@@ -155,7 +225,7 @@ def _aligned(
 
 
 def _columns(
-    samples: Sequence[Sample],
+    samples: Sequence[Sample], past: Mapping[str, Sequence[float | None]], *, plain: bool
 ) -> tuple[dict[str, list[str]], list[tuple[str, list[str] | None]]]:
     """The columns but the state's, and what makes them narrower, the least loss first.
 
@@ -166,13 +236,26 @@ def _columns(
     numbers = [dict(zip(_NUMBERS, _cells(each), strict=True)) for each in samples]
     columns = {"device": names, "address": places}
     columns |= {head: [each[head] for each in numbers] for head in _NUMBERS}
+    simple = {head: columns[head] for head in ("busy", "memory")}
+    shares = {"busy": busy_share, "memory": memory_share}
+    for head, share in shares.items():
+        bars = [bar(share(each), plain=plain) for each in samples]
+        size = max(map(len, simple[head]), default=0)
+        columns[head] = [
+            f"{drawn} {cell:>{size}}" for drawn, cell in zip(bars, simple[head], strict=True)
+        ]
+    if past and not plain:
+        columns["last looks"] = [sparkline(past.get(each.key, ())) for each in samples]
     bare = [_without_vendor(name, each.vendor) for name, each in zip(names, samples, strict=True)]
     domains = {each.pci.partition(":")[0] for each in samples if each.pci}
     same = f"{domains.pop()}:" if len(domains) == 1 else ""
     short = [_cut(place.removeprefix(same), _UUID_WIDTH) for place in places]
     narrower: list[tuple[str, list[str] | None]] = [
+        *((("last looks", None),) if "last looks" in columns else ()),
+        ("memory", simple["memory"]),
+        ("busy", simple["busy"]),
         ("device", bare),
-        ("memory", [_in_one_unit(cell) for cell in columns["memory"]]),
+        ("memory", [_in_one_unit(cell) for cell in simple["memory"]]),
     ]
     if all(cell == _UNKNOWN for cell in columns["errors"]):
         narrower.append(("errors", None))

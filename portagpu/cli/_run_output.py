@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from portagpu.base.errors import OutputError, ResultError
 from portagpu.base.files import GrowingFile, is_special, remove_file
-from portagpu.base.text import printable
 from portagpu.cli._call import document_written, ocp_begun, ocp_ended, run_begun
 from portagpu.cli._common import (
     STDOUT,
@@ -21,6 +20,7 @@ from portagpu.cli._common import (
     text_stream,
     usage_errors,
 )
+from portagpu.cli._heartbeat import Heartbeat, Pace
 from portagpu.cli._tables import aside_lines
 from portagpu.runs.engine import Progress
 from portagpu.runs.results.run import Run
@@ -215,32 +215,38 @@ def _write_junit(run: Run, path: str | os.PathLike[str]) -> Path:
 
 
 class View(Progress):
-    """Shows the current item on the last line of a terminal, and begins the run's files."""
+    """Shows the current item on the last line of a terminal, and begins the run's files.
 
-    def __init__(self, files: Files) -> None:
+    Where there is no terminal, a line every few seconds says how far the run is.
+    """
+
+    def __init__(self, files: Files, lasts_s: float | None = None) -> None:
         self.files = files
         self.stream = text_stream(files.json_to)
         console = live_console(self.stream)
         self._status: Any = None if console is None else console.status("starting")
+        self._pace = Pace(lasts_s=lasts_s)
+        self._heartbeat = Heartbeat(self._pace.words)
 
     def begin(self, run: Run) -> None:
         self.files.begin(run)
-        if self._status is not None:
-            self._status.start()
+        self._pace.begin()
+        (self._heartbeat if self._status is None else self._status).start()
 
     def item_begins(self, name: str, number: int, total: int) -> None:
+        self._pace.item_begins(name, number, total)
         if self._status is not None:
             from rich.text import Text
 
             # a Text, because rich would read brackets in ids as markup
-            self._status.update(Text(f"{number}/{total} {printable(name)}"))
+            self._status.update(Text(self._pace.words()))
 
     def result_added(self, result: Result) -> None:
+        self._pace.result_added(result)
         self.files.result_added()
 
     def end(self) -> None:
-        if self._status is not None:
-            self._status.stop()
+        (self._heartbeat if self._status is None else self._status).stop()
 
 
 def deliver(run: Run, files: Files, lines: Sequence[str]) -> list[Path]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 import click
 from click.core import ParameterSource
 
 from portagpu.cli._common import (
     TARGET,
-    chosen_effort,
     complete_measure,
     folder_option,
     print_lines,
@@ -21,19 +20,33 @@ from portagpu.cli._common import (
     text_stream,
     usage_errors,
 )
+from portagpu.cli._levels import level_option, say_old
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from portagpu.runs.results.run import Run
 
+_SMOKE: Final = ("gemm", "memory")
+"""The areas of the level smoke."""
+
 
 @click.command()
-@click.argument(
-    "names",
-    nargs=-1,
-    metavar="[AREA|METRIC|ID|RESULT ...]",
+@click.argument("names", nargs=-1, metavar="[RESULT ...]", shell_complete=complete_measure)
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="AREA|ID",
     shell_complete=complete_measure,
+    help="Measure only this area, metric or id, or what a pattern with * and ? fits. May be "
+    "repeated.",
+)
+@level_option(
+    {"quick": "default", "full": "full"},
+    smoke="matrix products and memory, within the limits of default",
+    default="everything, in at most three minutes",
+    full="more samples and sizes, in minutes",
+    deep="as full",
 )
 @click.option("--backend", metavar="NAME", help="Measure this backend. Default: this machine's.")
 @click.option(
@@ -49,8 +62,6 @@ if TYPE_CHECKING:
     metavar="N",
     help="Number of ranks for collectives. Default: one per device, or 2 if ranks share one.",
 )
-@click.option("--quick", is_flag=True, help="Take at most three minutes for everything (default).")
-@click.option("--full", is_flag=True, help="Take more samples and sizes: minutes.")
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
@@ -80,11 +91,11 @@ if TYPE_CHECKING:
 @run_json_option
 def bench(
     names: tuple[str, ...],
+    only: tuple[str, ...],
     backend: str | None,
     index: int,
     world: int | None,
-    quick: bool,
-    full: bool,
+    level: str,
     seed: int | None,
     target: str | None,
     junit: str | None,
@@ -98,17 +109,22 @@ def bench(
     """Measure this device: matrix products, memory, transfers, launches, kernels, attention,
     operators, training, tuning and collectives.
 
-    Name areas, metrics or ids to measure only these. Computed values are checked before a time
-    counts, and measured values are judged by the target's expectations. With --peers and
-    --calibrate the arguments are files that --json wrote, or folders of --out.
+    Computed values are checked before a time counts, and measured values are judged by the
+    target's expectations. RESULT is for --peers and --calibrate: files that --json wrote, or
+    folders of --out.
 
     Exit codes: 0 for PASS, 1 for FAIL or ERROR, 3 if something was not judged, 130 if interrupted.
     """
     if peers or calibrate:
         return _from_results(names, peers, calibrate, json_to, junit)
+    if names:
+        say_old(f"bench {names[0]}", f"bench --only {names[0]}")
+    only = (*only, *names)
     if list_only:
-        return _list(names)
-    effort = chosen_effort(quick, full)
+        return _list(only)
+    if level == "smoke" and not only:
+        only = _SMOKE
+    effort = "full" if level in ("full", "deep") else "quick"
     require_torch("bench")
     from portagpu.cli._run_output import Files, View, deliver
     from portagpu.facts.host import read_host
@@ -116,7 +132,7 @@ def bench(
     from portagpu.suites import performance as engine
 
     options = engine.BenchOptions(
-        names=names,
+        names=only,
         backend=backend,
         index=index,
         world=world,

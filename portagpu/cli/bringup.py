@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -13,7 +13,6 @@ from portagpu.cli._common import (
     STDOUT,
     TARGET,
     check_finite,
-    chosen_effort,
     complete_gate,
     live_console,
     print_lines,
@@ -22,6 +21,7 @@ from portagpu.cli._common import (
     usage_errors,
     write_json,
 )
+from portagpu.cli._levels import level_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,9 +30,18 @@ if TYPE_CHECKING:
     from portagpu.runs.results.run import Run
 
 
+_DEEP_S: Final = 1800.0
+"""How long the load of the level deep lasts without ``--duration``."""
+
+
 @click.command()
-@click.option("--quick", is_flag=True, help="Take a minute on an idle CPU, two on GPUs (default).")
-@click.option("--full", is_flag=True, help="Run all cases, test more memory, load for longer.")
+@level_option(
+    {"quick": "default", "full": "full"},
+    smoke="what only reads the machine, in seconds",
+    default="a minute on an idle CPU, two on GPUs",
+    full="all cases, more memory, a longer load",
+    deep="full, with half an hour of load",
+)
 @click.option("--backend", metavar="NAME", help="Test this backend. Default: this machine's.")
 @click.option(
     "--target",
@@ -57,7 +66,8 @@ if TYPE_CHECKING:
     multiple=True,
     metavar="GATE",
     shell_complete=complete_gate,
-    help="Run this gate and those it needs. May be repeated. The run is partial.",
+    help="Run this gate, or those that a pattern with * and ? fits, and those they need. May be "
+    "repeated. The run is partial.",
 )
 @click.option(
     "--skip",
@@ -74,7 +84,7 @@ if TYPE_CHECKING:
     type=click.FloatRange(1, 86_400),
     callback=check_finite,
     metavar="SECONDS",
-    help="Duration of the sustained load. Default: 10 s (5 s on a CPU), or 120 s with --full.",
+    help="Duration of the sustained load. Default: 10 s (5 s on a CPU), 120 s with --level full.",
 )
 @click.option("--strict", is_flag=True, help="Any UNVERIFIED result lowers PASS to UNVERIFIED.")
 @click.option(
@@ -82,13 +92,12 @@ if TYPE_CHECKING:
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="FOLDER",
-    help="Write result.json, junit.xml and report.html to this folder; with --full also a bundle, "
-    "unless a recording is judged.",
+    help="Write result.json, junit.xml and report.html to this folder; with --level full also "
+    "a bundle, unless a recording is judged.",
 )
 @run_json_option
 def bringup(
-    quick: bool,
-    full: bool,
+    level: str,
     backend: str | None,
     target: str | None,
     expect_devices: int | None,
@@ -110,15 +119,21 @@ def bringup(
     With --replay, or without a torch that can use this machine's devices, nothing runs on a device.
     Gates that can judge files do so; the others are INCONCLUSIVE, so the exit code is 1 or 3.
     """
-    effort = chosen_effort(quick, full)
-    from portagpu.checks.bringup.gates import UnknownGate, left_out_gates, load_gates
+    effort = "full" if level in ("full", "deep") else "quick"
+    from portagpu.checks.bringup.gates import UnknownGate, fitting, left_out_gates, load_gates
     from portagpu.cli._run_output import Files, deliver
 
     gates = load_gates()
     if list_only:
         _list(gates, json_to)
         return 0
+    by_level = level == "smoke" and not only
+    if by_level:
+        only = tuple(gate.id for gate in gates if gate.replay is not None)
+    if level == "deep" and duration_s is None:
+        duration_s = _DEEP_S
     with usage_errors(UnknownGate):
+        only, skip = fitting(gates, only), fitting(gates, skip)
         left_out_gates(gates, only, skip)
     if replay and backend is not None:
         raise click.UsageError("--backend needs a machine: leave it out with --replay")
@@ -139,6 +154,7 @@ def bringup(
         duration_s=duration_s,
         command=["portagpu", *sys.argv[1:]],
         replay=Recording(*replay) if replay else None,
+        asked="--level smoke" if by_level else "",
     )
     stream = text_stream(json_to)
     files = Files(json_to, folder=out)

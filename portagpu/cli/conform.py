@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
+from click.core import ParameterSource
 
 from portagpu.base.patience import LIMITS
 from portagpu.cli._common import (
@@ -24,12 +25,13 @@ from portagpu.cli._common import (
     with_options,
     write_json,
 )
+from portagpu.cli._levels import level_option
 
 if TYPE_CHECKING:
     from portagpu.suites.conformance.engine import Selection
 
 DEEP_S: Final = 1800.0
-"""How long ``--deep`` searches without ``--time``."""
+"""How long the level deep searches without ``--time``."""
 
 
 def _limit(context: click.Context, option: click.Parameter, value: float) -> float:
@@ -70,11 +72,12 @@ class _Options:
     only: tuple[str, ...]
     list_only: bool
     exit_first: bool
-    smoke: bool
-    deep: bool
+    level: str
     search_s: float | None
-    seed: int
+    seed: int | None
     program: str | None
+    upstream: Path | None
+    expected: Path | None
     failed_in: Path | None
     shard: tuple[int, int] | None
     shuffle: int | None
@@ -83,10 +86,15 @@ class _Options:
 
     def check(self) -> None:
         """Raise UsageError for options that exclude each other."""
-        if self.smoke and self.deep:
-            raise click.UsageError("give either --smoke or --deep, not both")
-        if self.search_s is not None and not self.deep:
-            raise click.UsageError("--time needs --deep: it is how long --deep searches")
+        if self.search_s is not None and self.level != "deep":
+            raise click.UsageError("--time needs --level deep: it is how long it searches")
+        if self.expected is not None and self.upstream is None:
+            raise click.UsageError("--expected needs --upstream: it is of PyTorch's own tests")
+        others = self.level != "default" or self.list_only or self.program is not None
+        if self.upstream is not None and others:
+            raise click.UsageError(
+                "--upstream runs PyTorch's own tests: leave out --level, --list, --program"
+            )
         if self.program is None:
             return
         if not self.program.strip():
@@ -94,13 +102,21 @@ class _Options:
                 "--program is empty: copy the text that follows it in the failure"
             )
         selects = self.only or self.failed_in or self.shard or self.shuffle is not None
-        if selects or self.smoke or self.deep or self.list_only:
+        if selects or self.level != "default" or self.list_only:
             raise click.UsageError(
-                "--program runs that program alone: leave out what selects cases, --deep and --list"
+                "--program runs that program alone: leave out what selects cases, --level and "
+                "--list"
             )
 
 
 @click.command()
+@level_option(
+    {"smoke": "smoke", "deep": "deep"},
+    smoke="a short selection",
+    default="every case",
+    full="every case, on every device",
+    deep="also random programs, for as long as --time",
+)
 @click.option("--backend", metavar="NAME", help="Judge this backend. Default: this machine's.")
 @click.option(
     "--index",
@@ -126,27 +142,37 @@ class _Options:
 @click.option("--list", "list_only", is_flag=True, help="List the cases and exit.")
 @click.option("-x", "--exitfirst", "exit_first", is_flag=True, help="Stop after the first failure.")
 @click.option("-v", "--verbose", is_flag=True, help="Print every result as it comes.")
-@click.option("--smoke", is_flag=True, help="Run only the short smoke selection.")
-@click.option("--deep", is_flag=True, help="Search with random programs for as long as --time.")
 @click.option(
     "--time",
     "search_s",
     callback=seconds_of,
     metavar="TIME",
-    help="How long all random programs of --deep take: 90s, 30m, 2h.  [default: 30m]",
+    help="How long all random programs of --level deep take: 90s, 30m, 2h.  [default: 30m]",
 )
 @click.option(
     "--seed",
     type=click.IntRange(0, 2**63 - 1),
-    default=0,
-    show_default=True,
     metavar="N",
-    help="The seed of random programs; the same seed gives the same programs.",
+    help="The seed of random programs; the same seed gives the same programs. Default: of the day "
+    "in UTC and the version, such as 20261201000100, which the run prints.",
 )
 @click.option(
     "--program",
     metavar="TEXT",
     help="Run only this program, which a failure printed, ten times.",
+)
+@click.option(
+    "--upstream",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="DIR",
+    help="Run PyTorch's own tests for types of devices on this one: DIR is the folder test of a "
+    "checkout of the installed version.",
+)
+@click.option(
+    "--expected",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
+    help="With --upstream: known failures, as a TOML file with reasons.",
 )
 @click.option(
     "--last-failed",
@@ -199,7 +225,8 @@ def conform(
     with usage_errors(ProgramError, SelectionError, UnknownDevice):
         selection = Selection(
             only=asked.only,
-            smoke=asked.smoke,
+            smoke=asked.level == "smoke",
+            deep=asked.level == "deep" or asked.list_only,
             failed_in=asked.failed_in,
             shard=asked.shard,
             shuffle=asked.shuffle,
@@ -213,12 +240,15 @@ def conform(
             backend=asked.backend,
             target=asked.target,
             selection=selection,
-            index=asked.index,
+            index=None if asked.level == "full" and _is_default("index") else asked.index,
             timeout_s=asked.timeout_s,
             exit_first=asked.exit_first,
             seed=asked.seed,
-            search_s=(asked.search_s or DEEP_S) if asked.deep else None,
+            search_s=(asked.search_s or DEEP_S) if asked.level == "deep" else None,
             program=asked.program or "",
+            folder=asked.upstream,
+            upstream=asked.upstream is not None,
+            expected=asked.expected,
             strict=asked.strict,
             command=["portagpu", *sys.argv[1:]],
         )
@@ -229,6 +259,11 @@ def conform(
     if out is not None:
         print_lines([f"wrote {path}" for path in written], view.stream)
     return run.exit_code
+
+
+def _is_default(name: str) -> bool:
+    source = click.get_current_context().get_parameter_source(name)
+    return source is ParameterSource.DEFAULT
 
 
 def _list(selection: Selection, backend: str | None, json_to: str | None) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from portagpu._version import ADDRESS
 from portagpu.base.paths import docs_dir
 from portagpu.base.text import did_you_mean
 from portagpu.cli._common import print_lines, terminal
@@ -31,7 +32,11 @@ def docs(page: str | None) -> None:
     if page is None:
         width = max(map(len, pages))
         print_lines(
-            [f"{name:<{width}}  {_title(path)}" for name, path in pages.items()], sys.stdout
+            [
+                *(f"{name:<{width}}  {_title(path)}" for name, path in pages.items()),
+                *([f"also at {ADDRESS}"] if ADDRESS else []),
+            ],
+            sys.stdout,
         )
         return
     place, _, section = page.partition("#")

@@ -352,4 +352,4 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
 
 @click.group(cls=VerbGroup, verbs=_VERBS, subcommand_metavar="VERB ...")
 def fleet() -> None:
-    """Check many nodes through Slurm, and say what they show together."""
+    """Check many nodes through Slurm, ssh or Kubernetes, and say what they show together."""

@@ -1,4 +1,4 @@
-"""``portagpu fleet run`` and ``status``: many nodes, through Slurm."""
+"""``portagpu fleet run`` and ``status``: many nodes, through Slurm, ssh or Kubernetes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,13 @@ from portagpu.cli._common import (
     usage_errors,
     write_json,
 )
+from portagpu.cli._levels import LEVELS
 from portagpu.cli._process import FAILED, INTERRUPTED
 from portagpu.cli.fleet import program_option, program_words
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from portagpu.reports.fleet.record import FleetRecord, Step
 
 
@@ -40,17 +43,48 @@ def _seconds(
 @click.argument("arguments", nargs=-1, metavar="[-- ARGUMENT...]")
 @click.option(
     "--nodes",
-    required=True,
     metavar="LIST",
-    help="The nodes, as Slurm writes them: gpu[01-08],gpu12; or 'all' for all of the partition.",
+    help="Through Slurm, on these nodes, as it writes them: gpu[01-08],gpu12; or 'all' for all of "
+    "the partition.",
+)
+@click.option(
+    "--ssh",
+    metavar="NODES|FILE",
+    help="Through ssh, on these nodes: gpu[01-08],gpu12, or a file of such lines.",
+)
+@click.option("--local", type=click.IntRange(1, 1024), metavar="N", help="Here, N times: to try.")
+@click.option(
+    "--kubernetes",
+    type=click.IntRange(1, 100_000),
+    metavar="N",
+    help="Run nothing: print the manifest of a job on N nodes.",
+)
+@click.option(
+    "--ssh-config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="For --ssh: its configuration, with jump hosts, ports and keys. Default: yours.",
+)
+@click.option("--image", metavar="NAME", help="For --kubernetes: the image of the pods.")
+@click.option("--claim", metavar="NAME", help="For --kubernetes: the claim for the results.")
+@click.option(
+    "--level",
+    type=click.Choice(LEVELS),
+    metavar="|".join(LEVELS),
+    help="How much to run on each node: the option of the command.",
+)
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="ID",
+    help="What to run on each node: the option of the command. May be repeated.",
 )
 @click.option(
     "-o",
     "--out",
-    required=True,
     type=click.Path(file_okay=False, path_type=Path),
     metavar="FOLDER",
-    help="The folder of the record and all results; it must be shared with the nodes.",
+    help="The folder of the record and all results. For Slurm it must be shared with the nodes.",
 )
 @click.option("--partition", metavar="NAME", help="Slurm's partition. Default: the cluster's.")
 @click.option("--account", metavar="NAME", help="Slurm's account. Default: yours.")
@@ -119,6 +153,13 @@ def _seconds(
     "reason. Default: nothing is drained.",
 )
 @click.option(
+    "--drain-with",
+    default="",
+    metavar="COMMAND",
+    help="Without Slurm: the command that drains, called with 'drain NODE REASON' or 'resume "
+    "NODE'.",
+)
+@click.option(
     "--rounds",
     type=click.IntRange(1, 10_000),
     default=4,
@@ -145,15 +186,23 @@ def _seconds(
     help="Also import the results into this store (portagpu matrix history).",
 )
 def run(
-    out: Path, gres: str | None, shared: bool, program: str | None, place: str | None, **given: Any
+    out: Path | None,
+    gres: str | None,
+    shared: bool,
+    program: str | None,
+    place: str | None,
+    **given: Any,
 ) -> int:
-    """Run WHAT on every node through Slurm, one job each, and collect the results in one folder.
+    """Run WHAT on every node, and collect the results in one folder.
+
+    Name the nodes for Slurm (--nodes), for ssh (--ssh), or a number for this machine (--local).
+    Through ssh and here, nothing is left running after Ctrl-C; Slurm's jobs go on.
 
     collectives runs an all_reduce on pairs of nodes in rounds, which separate a slow node from a
     slow link; the others run the command of that name on each node. screen has the same operands on
     all of them: those of the day on which the fleet run began.
 
-    ARGUMENTs after -- go to the command on each node, such as -- --quick. Repeat the same
+    ARGUMENTs after -- go to the command on each node, such as -- --strict. Repeat the same
     command with the same folder to continue after Ctrl-C, a lost node or a lost connection. Exit
     codes: 0 if every node is PASS, 1 after FAIL or ERROR, 3 if a node has no result, 130 if
     interrupted; jobs then continue.
@@ -163,6 +212,17 @@ def run(
     from portagpu.reports.fleet.run import run as run_fleet
     from portagpu.reports.fleet.slurm import UnknownNodes
 
+    given["arguments"] = _arguments(given, given.pop("level"), given.pop("only"))
+    pods, image, claim = (given.pop(each) for each in ("kubernetes", "image", "claim"))
+    where = {"--nodes": given["nodes"], "--ssh": given["ssh"], "--local": given["local"]}
+    chosen = [name for name, value in {**where, "--kubernetes": pods}.items() if value is not None]
+    if len(chosen) != 1:
+        raise click.UsageError("give one of --nodes, --ssh, --local and --kubernetes")
+    if pods is not None:
+        return _print_manifest(given, pods, image, claim, gres)
+    if out is None:
+        raise click.UsageError("give --out: the folder of the record and all results")
+    given["nodes"] = given["nodes"] or ""
     # the other parameters are named as the fields of the options
     options = FleetOptions(
         folder=out.absolute(),
@@ -176,6 +236,9 @@ def run(
     slow = slow_sentences(outcome.record, options.folder)
     print_lines(closing_lines(outcome.record, out, slow), sys.stdout)
     stored = True if place is None else _import(place, options.folder, outcome.record)
+    if outcome.interrupted and not options.nodes:
+        print_lines(["interrupted: nothing is left running; repeat the command"], sys.stdout)
+        return INTERRUPTED
     if outcome.interrupted:
         from portagpu.reports.fleet.run import job_name
 
@@ -185,10 +248,46 @@ def run(
     return code_of(outcome.record, slow) if stored else FAILED
 
 
+def _print_manifest(
+    given: Mapping[str, Any], pods: int, image: str | None, claim: str | None, gres: str | None
+) -> int:
+    from portagpu.reports.fleet.kubernetes import PodOptions, manifest
+    from portagpu.reports.fleet.request import FleetUsageError
+
+    if not (image and claim and gres):
+        raise click.UsageError("--kubernetes needs --image, --claim and --gres")
+    with usage_errors(FleetUsageError):
+        document = manifest(
+            PodOptions(
+                nodes=pods,
+                what=given["what"],
+                image=image,
+                gres=gres,
+                claim=claim,
+                arguments=given["arguments"],
+                minutes=given["minutes"],
+                at_once=given["at_once"],
+            )
+        )
+    write_json(document, "-")
+    return 0
+
+
+def _arguments(given: Mapping[str, Any], level: str | None, only: Sequence[str]) -> tuple[str, ...]:
+    """The words that the command on each node gets."""
+    chosen = [
+        *(["--level", level] if level else []),
+        *(w for each in only for w in ("--only", each)),
+    ]
+    if chosen and given["what"] == "collectives":
+        raise click.UsageError("collectives run as a whole: leave out --level and --only")
+    return (*chosen, *given["arguments"])
+
+
 def _import(place: str, folder: Path, record: FleetRecord) -> bool:
     """Import the results that were read; False where one was refused."""
     from portagpu.cli.matrix_history import open_for
-    from portagpu.reports.history.store import Outcome, import_files
+    from portagpu.reports.history.files import Outcome, import_files
 
     files = [folder / step.result for step in record.steps if step.result is not None]
     if not files:
@@ -205,17 +304,19 @@ def _import(place: str, folder: Path, record: FleetRecord) -> bool:
 def _view(stream: TextIO) -> Any:
     """Prints each step that ended; on a terminal the last line says how far all are."""
     from portagpu.cli._fleet_text import counts_line, step_line
+    from portagpu.cli._heartbeat import Heartbeat
     from portagpu.reports.fleet.record import StepState
     from portagpu.reports.fleet.run import FleetProgress
 
     class View(FleetProgress):
         def __init__(self) -> None:
             console = live_console(stream)
-            self._status: Any = None if console is None else console.status("asking Slurm")
+            self._status: Any = None if console is None else console.status("beginning")
+            self._words = ""
+            self._heartbeat = Heartbeat(lambda: self._words)
 
         def begin(self, record: FleetRecord) -> None:
-            if self._status is not None:
-                self._status.start()
+            (self._heartbeat if self._status is None else self._status).start()
             self._show(record)
 
         def changed(self, step: Step, record: FleetRecord) -> None:
@@ -227,8 +328,7 @@ def _view(stream: TextIO) -> Any:
             self._say(f"portagpu: {text}", sys.stderr)
 
         def end(self) -> None:
-            if self._status is not None:
-                self._status.stop()
+            (self._heartbeat if self._status is None else self._status).stop()
 
         def _say(self, line: str, to: TextIO) -> None:
             # the last line of the terminal is the status
@@ -239,8 +339,9 @@ def _view(stream: TextIO) -> Any:
                 self._status.start()
 
         def _show(self, record: FleetRecord) -> None:
+            self._words = counts_line(record)
             if self._status is not None:
-                self._status.update(counts_line(record))
+                self._status.update(self._words)
 
     return View()
 

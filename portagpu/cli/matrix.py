@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from portagpu.base.errors import ResultError
-from portagpu.base.text import printable
+from portagpu.base.text import did_you_mean, printable
 from portagpu.cli._call import VerbGroup
 from portagpu.cli._common import (
     STDOUT,
@@ -22,6 +23,7 @@ from portagpu.cli._common import (
     usage_errors,
     write_json,
 )
+from portagpu.cli._levels import level_option
 from portagpu.cli._process import NOT_JUDGED
 from portagpu.cli._tables import aside_lines, print_table
 
@@ -126,9 +128,25 @@ def _print_areas(row: Row) -> None:
 
 
 _SUITES = ("compile", "conformance", "performance", "bringup")
+_SMOKE: Final = _SUITES[:2]
+"""The suites of the level smoke."""
 
 
 @click.command()
+@level_option(
+    {},
+    smoke="machine code and conformance",
+    default="every suite",
+    full="as default",
+    deep="as default",
+)
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="NAME",
+    help="Run only this environment, as --list names it, or those that a pattern with * and ? "
+    "fits. May be repeated.",
+)
 @click.option(
     "--target",
     "targets",
@@ -165,6 +183,8 @@ _SUITES = ("compile", "conformance", "performance", "bringup")
 @click.option("--again", is_flag=True, help="Also run what has a result already.")
 @click.option("--list", "list_only", is_flag=True, help="List what would run, and run nothing.")
 def run(
+    level: str,
+    only: tuple[str, ...],
     targets: tuple[str, ...],
     suites: tuple[str, ...],
     out: Path,
@@ -184,7 +204,12 @@ def run(
     from portagpu.runs.results.verdicts import exit_code, fold
 
     chosen = [load_target(each) for each in dict.fromkeys(targets)] or list(load_targets().values())
-    found = reachable(chosen, suites or _SUITES)
+    found = reachable(chosen, suites or (_SMOKE if level == "smoke" else _SUITES))
+    for name in only:
+        if not any(fnmatchcase(each.name, name) for each in found):
+            hint = did_you_mean(name, [each.name for each in found], "--list names them")
+            raise click.UsageError(f"there is no environment {name!r}: {hint}")
+    found = [each for each in found if not only or any(fnmatchcase(each.name, n) for n in only)]
     if not found:
         raise click.UsageError(
             "this machine can run none of these: it builds machine code for GPUs, and runs the "

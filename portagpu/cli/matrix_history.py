@@ -158,7 +158,7 @@ def import_runs(paths: tuple[Path, ...], place: str, json_to: str | None) -> int
     check_kept(paths, json_to)
     store = open_for(place, json_to, create=True)
     from portagpu.reports.bundles.files import Aside
-    from portagpu.reports.history.store import Outcome, import_files
+    from portagpu.reports.history.files import Outcome, import_files
 
     counts: Counter[Outcome] = Counter()
     refused = []
@@ -204,7 +204,7 @@ def export(place: str, which: str | None, out: Path) -> int:
     same files.
     """
     store = open_for(place)
-    from portagpu.reports.history.store import export_files
+    from portagpu.reports.history.files import export_files
 
     with store:
         count = sum(1 for _ in export_files(store, chosen(store, which), out))

@@ -169,7 +169,7 @@ def regressions(
     """Find changes of level of every measure, or of MEASURE, on each target and host.
 
     A change needs four runs before and after it, and about five to be found. The software that
-    changed between the two runs is named. docs/history.md has the method. Exit codes: 0 if
+    changed between the two runs is named. docs/matrix.md has the method. Exit codes: 0 if
     nothing became worse, 1 if something did, 3 if no measure has enough runs.
     """
     store = open_for(place, json_to)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from portagpu.base.errors import RecordingError
 from portagpu.checks.monitor.options import MAX_INTERVAL_S, MIN_INTERVAL_S, MonitorOptions
 from portagpu.checks.monitor.tracker import AFTER_S
 from portagpu.cli._call import document_written
@@ -20,10 +22,11 @@ from portagpu.cli._common import (
     check_outputs,
     live_console,
     text_stream,
+    usage_errors,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from portagpu.checks.monitor import Endpoint, JsonLines
     from portagpu.checks.monitor.sample import Round
@@ -95,6 +98,12 @@ class _Address(click.ParamType):  # type: ignore[type-arg]
     help="Report a busy device that stays at nearly idle power for this time.",
 )
 @click.option(
+    "--replay",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Show the samples that --json wrote to FILE, on a terminal at their pace, and no device.",
+)
+@click.option(
     "--dashboard",
     metavar="FILE",
     help="Write the Grafana dashboard of these metrics to FILE, and do nothing else.",
@@ -104,14 +113,16 @@ def monitor(
     max_bytes: int | None,
     serve: tuple[str, int] | None,
     dashboard: str | None,
+    replay: Path | None,
     **asked: Any,
 ) -> int:
     """Watch utilisation, memory, power, heat, clocks and errors of all devices, GPUs and the CPU.
 
-    A terminal shows a table. If the output is not a terminal, and neither --json nor --serve is
-    given, each sample is a line. Events are lines too: a stalled job, new errors, a device that is
-    gone or back. Ends with --count or --duration, else with Ctrl-C. Exit codes: 0 at its end, 2 for
-    wrong usage, 3 if the package that --serve needs is missing, 130 if interrupted.
+    A terminal shows a table; there s sorts, f shows what is not ok alone, and q ends. If the output
+    is not a terminal, and neither --json nor --serve is given, each sample is a line. Events are
+    lines too: a stalled job, new errors, a device that is gone or back. Ends with --count or
+    --duration, else with Ctrl-C. Exit codes: 0 at its end, 2 for wrong usage, 3 if the package that
+    --serve needs is missing, 130 if interrupted.
     """
     if dashboard is not None:
         return _write_dashboard(dashboard)
@@ -128,7 +139,7 @@ def monitor(
         document_written()
     options = MonitorOptions(**asked)
     with contextlib.ExitStack() as stack:
-        outputs, say = _terminal_outputs(stack, options, json_to, serves=serve is not None)
+        outputs, say, sleep = _terminal_outputs(stack, options, json_to, serves=serve is not None)
         lines = JsonLines(json_to, say, max_bytes) if json_to is not None else None
         if lines is not None:
             stack.callback(lines.close)
@@ -137,7 +148,12 @@ def monitor(
             endpoint = stack.enter_context(_endpoint(serve, options, lines))
             outputs.append(endpoint.write)
             say(f"metrics: {endpoint.url}")
-        engine(options, outputs)
+        if replay is not None:
+            _show_again(replay, outputs, sleep if sleep is not time.sleep else lambda _: None)
+        elif sleep is time.sleep:
+            engine(options, outputs)
+        else:
+            engine(options, outputs, sleep=sleep)
     return 0
 
 
@@ -173,8 +189,9 @@ def _check_appendable(path: str | None) -> None:
 
 def _terminal_outputs(
     stack: contextlib.ExitStack, options: MonitorOptions, json_to: str | None, *, serves: bool
-) -> tuple[list[Callable[[Round], None]], Callable[[str], None]]:
-    """The outputs for people, and what says one line to them."""
+) -> tuple[list[Callable[[Round], None]], Callable[[str], None], Callable[[float], None]]:
+    """The outputs for people, what says one line to them, and what waits for the next look."""
+    from portagpu.cli._monitor_keys import Keys
     from portagpu.cli._monitor_view import Lines, LiveTable, say_events
 
     stream = text_stream(json_to)
@@ -182,7 +199,9 @@ def _terminal_outputs(
     if console is not None:
         title = f"every {options.interval_s:g} s"
         table = stack.enter_context(LiveTable(console, title, options.stale_s))
-        return [table.write, lambda each: say_events(each, table.say)], table.say
+        keys = stack.enter_context(Keys(table.press))
+        table.keys = "s sort, f filter, q quit" if keys.are_read else ""
+        return [table.write, lambda each: say_events(each, table.say)], table.say, keys.sleep
 
     def say(text: str) -> None:
         # where standard error is full or closed, nobody can read it
@@ -192,7 +211,23 @@ def _terminal_outputs(
     outputs: list[Callable[[Round], None]] = [lambda each: say_events(each, say)]
     if json_to is None and not serves:
         outputs += [Lines(stream).write, _end_with_reader()]
-    return outputs, say
+    return outputs, say, time.sleep
+
+
+def _show_again(
+    path: Path, outputs: Sequence[Callable[[Round], None]], sleep: Callable[[float], None]
+) -> None:
+    """Give the rounds of a file to the outputs, with the pauses between them."""
+    from portagpu.checks.monitor.replay import read_rounds
+    from portagpu.checks.monitor.run import ReaderGone
+
+    before_s = 0.0
+    with contextlib.suppress(ReaderGone), usage_errors(RecordingError):
+        for each in read_rounds(path):
+            sleep(max(0.0, each.at_s - before_s))
+            before_s = each.at_s
+            for output in outputs:
+                output(each)
 
 
 def _end_with_reader() -> Callable[[Round], None]:

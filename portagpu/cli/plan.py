@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,6 +22,7 @@ from portagpu.cli._common import (
     text_stream,
     write_json,
 )
+from portagpu.cli._process import FAILED
 from portagpu.runs.results.plain import json_text
 
 if TYPE_CHECKING:
@@ -155,10 +157,10 @@ def plan(
     show: int,
     json_to: str | None,
     **asked: Any,
-) -> None:
+) -> int:
     """Plan a training: the memory of a GPU, and which parallel layouts fit and how fast.
 
-    Computed from formulas and the facts of targets: no device is opened. The exit code is 2 if
+    Computed from formulas and the facts of targets: no device is opened. Exit codes: 0, and 1 if
     nothing fits.
     """
     from portagpu.cli._plan_view import show_plans, show_targets
@@ -197,7 +199,12 @@ def plan(
         write_json(_document(model, found, settings, tracked), json_to)
     nowhere = [plans.nothing for plans in found if not plans.ranked]
     if len(nowhere) == len(found):
-        raise click.UsageError(nowhere[0])
+        if not any(each.needs is not None for plans in found for each in plans.rejected):
+            # it is the degrees that are wrong, not the memory that is too small
+            raise click.UsageError(nowhere[0])
+        print_lines([f"portagpu: plan: {nowhere[0]}"], sys.stderr)
+        return FAILED
+    return 0
 
 
 def _document(

@@ -19,12 +19,17 @@ from portagpu.cli._common import (
     text_stream,
     usage_errors,
 )
+from portagpu.cli._levels import level_option, say_old
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from portagpu.runs.results.run import Result, Run
+
+
+_SECONDS: Final = {"smoke": 10.0, "default": 60.0, "full": 600.0, "deep": 28_800.0}
+"""How long each level computes without ``--time``."""
 
 
 def _indices(context: click.Context, option: click.Parameter, value: str) -> tuple[int, ...] | None:
@@ -49,11 +54,10 @@ def _complete_probe(context: click.Context, option: click.Parameter, incomplete:
     "--time",
     "seconds",
     callback=seconds_of,
-    default="1m",
-    show_default=True,
     metavar="TIME",
-    help="How long to compute, such as 90s, 10m or 8h.",
+    help="How long to compute, such as 90s, 10m or 8h. Default: by the level.",
 )
+@level_option({}, smoke="10 seconds", default="a minute", full="ten minutes", deep="eight hours")
 @click.option(
     "--seed",
     type=click.IntRange(0, 2**63 - 1),
@@ -62,13 +66,13 @@ def _complete_probe(context: click.Context, option: click.Parameter, incomplete:
     "so that devices that are screened on one day have the same operands.",
 )
 @click.option(
-    "--probe",
-    "probes",
+    "--only",
     multiple=True,
     metavar="NAME",
     shell_complete=_complete_probe,
-    help="Only this probe, or those of a pattern such as 'products/*'. May be repeated.",
+    help="Only this probe, or those that a pattern such as 'products/*' fits. May be repeated.",
 )
+@click.option("--probe", "probes", multiple=True, hidden=True)
 @click.option("--list", "list_only", is_flag=True, help="List the probes and exit.")
 @click.option("--backend", metavar="NAME", help="Screen this backend. Default: this machine's.")
 @click.option(
@@ -95,6 +99,10 @@ def screen(
     out: Path | None,
     json_to: str | None,
     list_only: bool,
+    level: str,
+    only: tuple[str, ...],
+    probes: tuple[str, ...],
+    seconds: float | None,
     **given: Any,
 ) -> int:
     """Look for silent corruption: wrong results without an error.
@@ -109,7 +117,14 @@ def screen(
     """
     from portagpu.suites.screen.options import ScreenOptions, UnknownProbe, selected_probes
 
-    options = ScreenOptions(**given, command=["portagpu", *sys.argv[1:]])
+    if probes:
+        say_old("--probe", "--only")
+    options = ScreenOptions(
+        **given,
+        seconds=seconds or _SECONDS[level],
+        probes=(*only, *probes),
+        command=["portagpu", *sys.argv[1:]],
+    )
     with usage_errors(UnknownProbe):
         chosen = selected_probes(options)
     if list_only:
@@ -123,7 +138,7 @@ def screen(
 
     files = Files(json_to, junit, out)
     with usage_errors(UnknownDevice):
-        run = engine.run(options, _view(files))
+        run = engine.run(options, _view(files, options.seconds))
     stream = text_stream(json_to)
     _show_table(run, stream)
     lines = ["", *_notes(run), *failures_text(run.results), results_line(run), run.summary_line()]
@@ -133,7 +148,7 @@ def screen(
     return run.exit_code
 
 
-def _view(files: Any) -> Any:
+def _view(files: Any, lasts_s: float) -> Any:
     """Shows the current probe, and keeps the files up to what was judged."""
     from portagpu.cli._run_output import View
     from portagpu.runs.results.run import Run
@@ -147,7 +162,7 @@ def _view(files: Any) -> Any:
         def judged(self, results: Sequence[Result]) -> None:
             self.files.update(Run(self.run.info, list(results)))
 
-    return Screening(files)
+    return Screening(files, lasts_s)
 
 
 _HEAD: Final = ("probe", "results", "inputs", "rate excluded", "verdict")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import errno
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.facts.vendors import vendors
+
+if TYPE_CHECKING:
+    from torch import OutOfMemoryError as OutOfMemoryError
 
 _HOST_TEXTS: Final = (
     # pytorch, c10/core/impl/alloc_cpu.cpp: Linux, and the text of Windows
@@ -18,6 +21,18 @@ _HOST_TEXTS: Final = (
 """Texts of the host, in lower case. ``Vendor.out_of_memory`` has those of vendors."""
 _TRITON: Final = re.compile(r"triton error \[\w+\]:.*out of memory")
 """How Triton reports a vendor's errors (third_party/*/backend/driver.c)."""
+
+
+def __getattr__(name: str) -> Any:
+    """``OutOfMemoryError`` is torch's own class, which the allocators of GPUs raise.
+
+    The host's allocator raises a RuntimeError: :func:`is_oom` knows both.
+    """
+    if name != "OutOfMemoryError":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import torch
+
+    return torch.OutOfMemoryError
 
 
 def is_oom(error: BaseException) -> bool:

@@ -29,7 +29,17 @@ def results(seed: int, isa: str, duration: str, names: list[str]) -> list[dict[s
     environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": isa}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "result.json")
-        words = ["-m", "portagpu", "conform", "--backend", "cpu", "--deep", "--time", duration]
+        words = [
+            "-m",
+            "portagpu",
+            "conform",
+            "--backend",
+            "cpu",
+            "--level",
+            "deep",
+            "--time",
+            duration,
+        ]
         words += ["--seed", str(seed), "--json", str(file)]
         words += [word for name in names for word in ("--only", name)]
         subprocess.run(

@@ -16,12 +16,17 @@ import pytest
 pytest.importorskip("torch")
 
 
+from fractions import Fraction
+
+import torch
+
 from portagpu.base.subprocesses.start import python_environment
 from portagpu.facts.nccl_tests.model import OPERATIONS
 from portagpu.facts.nccl_tests.tables import read_tables, write_text
 from portagpu.runs.results.run import Run
 from portagpu.runs.results.verdicts import Evidence, Verdict
 from portagpu.suites.collectives import VerifyOptions, tables_of, verify
+from portagpu.suites.collectives.ranks import Inputs, kinds
 from tests.conftest import ROOT
 from tests.support.waits import wait_until
 
@@ -296,3 +301,27 @@ def test_words_of_a_refusal_are_one_line() -> None:
     assert by_id(run)["collectives/verify/all_reduce/int32[2]"].reason == (
         "the library refuses int32: no int32 today"
     )
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 4, 16])
+@pytest.mark.parametrize("redop", ["sum", "prod", "avg"])
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2"])
+def test_exact_values_are_exact_in_every_order(name: str, redop: str, world: int) -> None:
+    """In exact arithmetic, every prefix of every rotation is a number of the dtype."""
+    dtype = getattr(torch, name)
+    if "exact" not in kinds(dtype, redop, world):
+        return
+    inputs = Inputs(dtype=dtype, world=world, length=16, redop=redop, kind="exact", seed=7)
+    sent = [inputs.sent(rank).to(torch.float64).tolist() for rank in range(world)]
+    expected, bound = inputs.reduced()
+    assert bound is None
+    for index in range(16):
+        for start in range(world):
+            found = Fraction(1 if redop == "prod" else 0)
+            for step in range(world):
+                each = Fraction(sent[(start + step) % world][index])
+                found = found * each if redop == "prod" else found + each
+                rounded = torch.tensor(float(found), dtype=torch.float64).to(dtype)
+                assert Fraction(rounded.to(torch.float64).item()) == found
+        found = found / world if redop == "avg" else found
+        assert Fraction(expected[index].to(torch.float64).item()) == found

@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.first]
 
 from tests.process.test_examples import AGREEMENT as AGREEMENT_OF_SPLITS
-from tests.process.test_examples import parallel_losses
+from tests.process.test_examples import run, trained
 from tests.support.launched import run_on_the_cpu
 
 if TYPE_CHECKING:
@@ -37,6 +37,16 @@ LEARNED: Final = 0.3
 AGREEMENT: Final = 1e-2
 """Relative. Both runs see the same batches and differ in the order of float32 sums, which is
 1e-7 at first and grows with every step."""
+
+
+def parallel_losses(
+    ranks: Ranks, world: int, *options: str, steps: int = 5
+) -> dict[int, tuple[float, float]]:
+    """Step -> (loss, norm) of a run of the parallel example, which must succeed."""
+    given = ("--steps", str(steps), "--every", "1", "--batch", "8", *options)
+    out = trained(run(ranks, PARALLEL, world, *given))
+    found = re.findall(r"^step +(\d+)  loss (\S+)  norm (\S+)$", out, re.MULTILINE)
+    return {int(step): (float(loss), float(norm)) for step, loss, norm in found}
 
 
 def _run(command: list[str], *options: str, folder: Path) -> tuple[int, str, str]:

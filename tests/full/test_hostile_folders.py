@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.process.test_hostile_folders import stranger as stranger
 from tests.support.forked_verbs import VERB
 from tests.support.planted import VERBS, WITH_GPUS, marks, modules_of_a_start, plant, run
 
@@ -60,3 +62,15 @@ def test_no_folder_for_temporary_files_is_one_clear_line(
         assert ended.code == 1
         assert said[0].startswith("portagpu: there is no folder for temporary files")
         assert said[0].endswith("set TMPDIR to one that is writable")
+
+
+@pytest.mark.parametrize(
+    "start", ["-m portagpu.reports.bundles", "-mportagpu.facts.targets", "-Wi -m portagpu"]
+)
+def test_every_module_of_the_package_does(
+    tmp_path: Path, starting: frozenset[str], start: str
+) -> None:
+    folder = tmp_path / "stranger"
+    plant(folder, tmp_path / "marks", without=starting)
+    run(folder, *start.split(), "info")
+    assert marks(folder) == []

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests.conftest import ROOT
+from tests.process.test_kernels import (
+    needs_triton,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.conftest import Child
-from tests.process.test_kernels import (
-    needs_triton,
-)
 
 NUMERICS: Final = ROOT / "tests/support/kernel_numerics.py"
 

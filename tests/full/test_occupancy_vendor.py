@@ -9,6 +9,8 @@ import pytest
 from tests.support import occupancy_vendor as vendor
 from tests.vendor_texts.test_occupancy_vendor import (
     amd_mismatch,
+    ask_amd,
+    ask_cuda,
     cuda_mismatch,
     differing,
 )
@@ -31,3 +33,18 @@ def test_amd_equals_the_installed_llvm():
     cases = vendor.run_amd(vendor.amd_cases(ANOTHER_SEED, 10_000))
     wrong = differing(amd_mismatch, cases)
     assert not wrong, f"{len(wrong)} of {len(cases)} differ, first {wrong[0]}"
+
+
+@pytest.mark.parametrize("arch", [*vendor.CUDA, *vendor.AMD])
+def test_the_stored_cases_reach_every_architecture_and_limit(arch):
+    cases = vendor.stored("nvidia" if arch in vendor.CUDA else "amd")
+    ask = ask_cuda if arch in vendor.CUDA else ask_amd
+    limits, full = set(), 0
+    for case in cases:
+        if case["arch"] == arch and case.get("by_memory") != 0:
+            found = ask(case)
+            limits |= set(found.limited_by)
+            full += found.fraction == 1
+    expected = {"waves", "registers", "shared memory"}
+    assert limits >= expected, f"{arch} is never limited by {expected - limits}"
+    assert full, f"no case fills {arch}"

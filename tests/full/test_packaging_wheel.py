@@ -6,12 +6,12 @@ import json
 import subprocess
 import sys
 import tarfile
+import zipfile
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.conftest import CHILD_LIMIT_S, ROOT, build_wheel
-from tests.process.test_packaging_wheel import _contents
 
 pytest.importorskip("torch")
 
@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.conftest import Child
+
+
+def _contents(wheel: Path) -> dict[str, int]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {entry.filename: entry.CRC for entry in archive.infolist()}
 
 
 @pytest.mark.torch
@@ -31,7 +36,9 @@ def test_installed_wheel_runs_its_own_cases_and_measures(
     )
     conformance = json.loads(ended.ok())
     assert conformance["counts"]["PASS"] > 20
-    ended = installed("-m", "portagpu", "bench", "launch", "--backend", "cpu", "--json", "-")
+    ended = installed(
+        "-m", "portagpu", "bench", "--only", "launch", "--backend", "cpu", "--json", "-"
+    )
     measures = {entry["id"]: entry for entry in json.loads(ended.out)["results"]}
     assert measures["launch/issue"]["value"] > 0, ended.err
 
@@ -59,3 +66,13 @@ def test_source_distribution_builds_the_same_wheel(portagpu_wheel: Path, tmp_pat
     (source,) = (entry for entry in tmp_path.iterdir() if entry.is_dir())
     again = build_wheel(source, tmp_path / "again")
     assert _contents(again) == _contents(portagpu_wheel)
+
+
+def test_installed_wheel_shows_what_the_project_has_proven(
+    installed: Callable[..., Child],
+) -> None:
+    shown = json.loads(installed("-m", "portagpu", "matrix", "show", "--json", "-").ok())
+    rows = {each["id"]: each for each in shown["targets"]}
+    assert "executed" in rows["cpu-x86-64"]["badges"]
+    assert rows["nvidia-h100-sxm"]["compiled_kernels"]
+    assert rows["amd-mi300x"]["recorded"]

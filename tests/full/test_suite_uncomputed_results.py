@@ -1,4 +1,4 @@
-"""Memory that holds another value than zero does not pass for a result either."""
+"""Memory that nobody wrote does not pass for a result, whatever it holds."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.torch
 
 
-@pytest.mark.parametrize("names", [PRODUCTS, DRAWS], ids=["products", "draws"])
+@pytest.mark.processes(2, "some cases run in a child")
+@pytest.mark.parametrize(
+    ("names", "value"), [(PRODUCTS, 0.0), (PRODUCTS, 1.75), (DRAWS, 1.75)], ids=str
+)
 def test_no_case_passes_over_what_nobody_computed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, names: tuple[str, ...]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, names: tuple[str, ...], value: float
 ) -> None:
-    nothing_passes_over(1.75, monkeypatch, tmp_path, names)
+    nothing_passes_over(value, monkeypatch, tmp_path, names)

@@ -7,20 +7,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.process.test_third_party_example import demo as demo
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from tests.conftest import Child
 pytest.importorskip("torch")
-from tests.process.test_third_party_example import demo as demo
 
 pytestmark = pytest.mark.torch
 
 
 def test_example_passes_the_conformance_suite(child: Callable[..., Child], demo: Path) -> None:
     # every case, with little of random programs: what they ask is the CPU's, which has its own run
-    search = ("--deep", "--time", "10s")
+    search = ("--level", "deep", "--time", "10s", "--seed", "0")
     words = ("-m", "portagpu", "conform", "--backend", "demo", *search, "--json", "-")
     ended = child(*words, path=[demo], limit_s=600)
     assert ended.out.startswith("{"), f"conform wrote no result: {ended.err}"
@@ -88,3 +89,10 @@ for missing in (gpu.Stream, gpu.current_stream, gpu.Graph, gpu.reset_peak_memory
 print("trained")
 """
     assert child("-c", code, path=[demo]).ok().strip() == "trained"
+
+
+def test_info_lists_the_example_as_usable(child: Callable[..., Child], demo: Path) -> None:
+    ended = child("-m", "portagpu", "info", "--json", "-", path=[demo])
+    backends = {entry["name"]: entry for entry in json.loads(ended.ok())["backends"]}
+    assert backends["demo"]["usable"] is True, backends
+    assert backends["demo"]["reason"] == "the demo device is the host's CPU"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -12,23 +15,23 @@ from portagpu.base.subprocesses.start import python_environment
 from portagpu.checks.bringup import BringupOptions, bringup
 from portagpu.suites import performance as bench
 from portagpu.suites.conformance import Selection
-from tests.process.test_subprocesses import is_gone
-from tests.process.test_torch_once import (
-    CASES,
-    CHILD,
-    EXPECTED,
-    LIMIT_S,
-    verdicts,
-)
+from tests.process.test_subprocesses import LEAVING, is_gone
+from tests.process.test_torch_once import CHILD, LIMIT_S, ask, was_forked
 from tests.process.test_torch_once import fork as fork
 from tests.process.test_torch_once import imports as imports
 from tests.process.test_torch_once import libraries as libraries
+from tests.process.test_torch_once import limit as limit
 from tests.process.test_torch_once import ranks as ranks
 from tests.support.case_files import conform, write_cases
+from tests.support.waits import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from portagpu.base.subprocesses import Subprocess
+    from portagpu.runs.results.run import Result
+    from portagpu.runs.world import Ranks
 
 CLIENT: Final = """
 import os, signal, sys
@@ -53,6 +56,59 @@ elif sys.argv[1] == "close the server":
 else:
     os.kill(os.getpid(), signal.SIGKILL)
 """
+
+
+CASES: Final = """
+def add(rank): return rank.rank
+
+@case("rng/first", spec="Passes.")
+def test_first(gpu, torch): assert torch.ones(2).sum() == 2
+
+@case("rng/kills", spec="Ends its process.")
+def test_kills(gpu): os.kill(os.getpid(), 9)
+
+@case("rng/kills-server", spec="Ends the process that forked its own.")
+def test_kills_server(gpu):
+    {kill}
+
+@case("collectives/ranks", spec="Passes.", capability="collectives")
+def test_ranks(world): assert world(2, add) == [0, 1]
+"""
+
+
+ENDS: Final = {
+    "exits": ("sys.exit(3)", "ended with status 3"),
+    "ends": ("os.close(channel.reader) or sys.exit()", "ended with status 0"),
+    "says": ("sys.exit('no driver')", "ended with status 1"),
+    "raises": ("1 / 0", "ended with status 1"),
+    "killed": ("os.kill(os.getpid(), 9)", "died of SIGKILL"),
+    "terminated": ("os.kill(os.getpid(), signal.SIGTERM)", "died of SIGTERM"),
+    "crashes": ("faulthandler._sigsegv()", "died of SIGSEGV"),
+    "aborts": ("print('bad', file=sys.stderr, flush=True) or os.abort()", "died of SIGABRT"),
+    "interrupted": ("os.kill(os.getpid(), signal.SIGINT)", "died of SIGINT"),
+    "at exit": ("atexit.register(print, 'left', file=sys.stderr) and sys.exit(4)", "status 4"),
+    "thread": ("threading.Thread(target=time.sleep, args=(0.2,)).start() or sys.exit(5)", "us 5"),
+}
+
+
+EXPECTED: Final = {
+    "rng/first": "PASS",
+    "rng/kills": "ERROR the process died of SIGKILL",
+    "rng/kills-server": "PASS",
+    "collectives/ranks": "PASS",
+}
+
+
+LEAVES: Final = {
+    "program": "subprocess.Popen(['sleep', '600']).pid",
+    "session": "subprocess.Popen(['sleep', '600'], start_new_session=True).pid",
+    "fork": "(pid := os.fork()) or (os.setsid(), time.sleep(600)) and pid",
+    "daemon": "int(subprocess.check_output([sys.executable, 'leaving.py', '2'], cwd={folder!r}))",
+}
+
+
+def verdicts(results: list[Result]) -> dict[str, str]:
+    return {each.id: f"{each.verdict} {each.reason}".strip() for each in results}
 
 
 @pytest.mark.parametrize("stopped", [(), ("server",), ("child",), ("its server",), "all"])
@@ -111,3 +167,49 @@ def test_a_benchmark_imports_torch_once(imports: Callable[[], list[int]]) -> Non
     run = bench.run(bench.BenchOptions(backend="cpu", names=("memory/copy",)))
     assert run.results
     assert len(imports()) == 1
+
+
+@pytest.mark.torch
+def test_a_run_of_the_suite_imports_torch_once(
+    tmp_path: Path, imports: Callable[[], list[int]]
+) -> None:
+    folder = write_cases(tmp_path / "cases", CASES.format(kill="pass"))
+    assert verdicts(conform("cpu", folder=folder)) == EXPECTED
+    assert len(imports()) == 1
+
+
+@pytest.mark.parametrize("how", [*ENDS])
+def test_a_forked_child_ends_as_a_started_one_does(
+    fork: Callable[..., Subprocess], ranks: Ranks, how: str
+) -> None:
+    do, said = ENDS[how]
+    ends = []
+    for forker in (ranks, None):
+        with fork("faulthandler.enable()", forker=forker) as child:
+            assert was_forked(child, ranks) is (forker is ranks)
+            child.send({"do": do})
+            assert child.receive(LIMIT_S) is None
+            ends.append((child.how_it_ended(), child.last_line(), child.running))
+    assert ends[0] == ends[1]
+    assert ends[0][0].endswith(said)
+
+
+@pytest.mark.parametrize("what", [*LEAVES])
+@pytest.mark.parametrize("end", ["", "sys.exit()", "os.kill(os.getpid(), 9)", "stop"])
+def test_nothing_is_left_of_a_forked_child(
+    fork: Callable[..., Subprocess], ranks: Ranks, tmp_path: Path, what: str, end: str
+) -> None:
+    (tmp_path / "leaving.py").write_text(LEAVING, "utf-8")
+    with fork() as child:
+        assert was_forked(child, ranks)
+        left = ask(child, LEAVES[what].format(folder=str(tmp_path)))
+        if end == "stop":
+            os.kill(child.pid, signal.SIGSTOP)
+        elif end:
+            child.send({"do": end})
+            # what it left may hold its pipe
+            wait_until(lambda: not child.running, "it does not end")
+    assert is_gone(left)
+    assert is_gone(child.pid)
+    with fork() as child:  # the server goes on
+        assert was_forked(child, ranks)

@@ -13,12 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.reports.bundles.files import read_files
-from portagpu.runs.results.verdicts import Evidence
 from tests.conftest import ROOT
 from tests.support.built_book import problems
-from tests.support.cli_page import cell, cli_page, escaped
-from tests.support.health_page import read_data
+from tests.support.cli_page import cli_page, escaped
 from tests.support.layers_picture import bands, layers_picture
 
 if TYPE_CHECKING:
@@ -114,19 +111,6 @@ def test_the_page_of_commands_has_every_option() -> None:
     assert "| `--json FILE\\|-` |" in page
     assert "--help" not in page.partition("\n## ")[2].replace("portagpu targets --help", "")
     assert escaped("a|b_*<c> [x>=1]") == "a|b\\_\\*\\<c> \\[x>=1]"
-
-
-def test_the_page_of_what_a_pass_does_not_show_leaves_nothing_out() -> None:
-    page = (ROOT / "docs/not-shown.md").read_text("utf-8")
-    for badge in Evidence:
-        assert f"\n| `{badge}` | " in page
-    for document in read_files([ROOT / "matrix/results"]):
-        for result in document.run.results:
-            said = filter(None, result.does_not_show.split("; "))
-            assert all(cell(sentence) in page for sentence in said), result.id
-    for group in read_data()["lists"]:
-        for row in group["rows"]:
-            assert row["checks"] or row["expected"] in page
 
 
 @pytest.mark.parametrize("name", PICTURES)

@@ -18,9 +18,7 @@ import pytest
 from portagpu.devices.contract import CONTRACT
 from portagpu.runs.results.run import Evidence, Verdict, exit_code
 from tests.conftest import ROOT
-from tests.support.history_samples import measure, run
 from tests.support.readme import (
-    TEST,
     TEXT,
     WHY,
     assert_gates,
@@ -104,26 +102,6 @@ def test_conformance_example_prints_what_is_shown(child: Callable[..., Child]) -
     (command,) = re.findall(r"^\$ portagpu (conform .*)$", TEXT, re.MULTILINE)
     ended = child("-m", "portagpu", *shlex.split(command), "--backend", "cpu")
     assert_in_order(shown(f"portagpu {command}"), ended.ok())
-
-
-def test_comparing_runs_prints_what_is_shown(tmp_path: Path, verbs: ForkedVerbs) -> None:
-    pytest.importorskip("sqlalchemy")
-    pytest.importorskip("alembic")
-    part = section("## Compare runs and machines", TEST)
-    commands = re.findall(r"^\$ portagpu (.*)$", part, re.MULTILINE)
-    files = [words[-1] for words in map(shlex.split, commands) if words[0] == "bench"]
-    for day, file in enumerate(files):
-        run(day, [measure("memory/copy", 20.0)]).write_json(tmp_path / file)
-    rest = [command for command in commands if not command.startswith("bench")]
-    assert (len(files), len(rest)) == (2, 3)
-    for command in rest:
-        ended = verbs(*shlex.split(command), folder=tmp_path)
-        assert ended.code == 0, ended.err
-        after = re.search(
-            rf"^\$ portagpu {re.escape(command)}\n(.*?)^(?:\$|```)", part, re.MULTILINE | re.DOTALL
-        )
-        assert after
-        assert_in_order([line for line in after[1].splitlines() if line != "..."], ended.out)
 
 
 def test_each_command_has_a_row(verbs: ForkedVerbs) -> None:

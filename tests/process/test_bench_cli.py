@@ -42,7 +42,7 @@ class TestWithTorch:
         self, capsys: pytest.CaptureFixture[str], tmp_path: Path
     ) -> None:
         json_file, junit = tmp_path / "r.json", tmp_path / "r.xml"
-        arguments = ["bench", "launch", "--backend", "cpu"]
+        arguments = ["bench", "--only", "launch", "--backend", "cpu"]
         folder = tmp_path / "out"
         files = ["--json", str(json_file), "--junit", str(junit), "--out", str(folder)]
         code = main([*arguments, *files])
@@ -69,35 +69,38 @@ class TestWithTorch:
     def test_json_on_standard_output_is_alone_there(
         self, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        main(["bench", "launch", "--backend", "cpu", "--json", "-"])
+        main(["bench", "--only", "launch", "--backend", "cpu", "--json", "-"])
         caught = capsys.readouterr()
         assert json.loads(caught.out)["schema"] == "portagpu.result/1"
         assert "launch/issue" in caught.err
 
     def test_a_pipe_gets_no_progress(self, capsys: pytest.CaptureFixture[str]) -> None:
-        main(["bench", "collectives", "--world", "1", "--backend", "cpu"])
+        main(["bench", "--only", "collectives", "--world", "1", "--backend", "cpu"])
         caught = capsys.readouterr()
         assert "\x1b" not in caught.out + caught.err
         assert "not applicable" in caught.out
 
     def test_another_target_is_inconclusive(self, capsys: pytest.CaptureFixture[str]) -> None:
-        code = main(["bench", "gemm/bf16", "--backend", "cpu", "--target", "amd-mi300x"])
+        code = main(["bench", "--only", "gemm/bf16", "--backend", "cpu", "--target", "amd-mi300x"])
         assert code == 3
         assert "not amd-mi300x" in capsys.readouterr().out
 
     @pytest.mark.parametrize(
         ("arguments", "words"),
         [
-            (["gem"], "did you mean 'gemm'"),
-            (["gemm/fp32[102]"], "gemm/fp32[102"),
-            (["launch", "--target", "amd-mi300"], "amd-mi300x"),
-            (["launch", "--backend", "cpuu"], "did you mean 'cpu'"),
-            (["launch", "--world", "0"], "--world"),
-            (["launch", "--world", "99999999999"], "--world"),
+            (["--only", "gem"], "did you mean 'gemm'"),
+            (["--only", "gemm/fp32[102]"], "gemm/fp32[102"),
+            (["--only", "launch", "--target", "amd-mi300"], "amd-mi300x"),
+            (["--only", "launch", "--backend", "cpuu"], "did you mean 'cpu'"),
+            (["--only", "launch", "--world", "0"], "--world"),
+            (["--only", "launch", "--world", "99999999999"], "--world"),
             (["--index", "-1"], "--index"),
             (["--fast"], "--fast"),
-            (["launch", "--json", "/proc/nowhere/x.json"], "cannot write /proc/nowhere/x.json"),
-            (["launch", "--junit", "/"], "cannot write /: Is a directory"),
+            (
+                ["--only", "launch", "--json", "/proc/nowhere/x.json"],
+                "cannot write /proc/nowhere/x.json",
+            ),
+            (["--only", "launch", "--junit", "/"], "cannot write /: Is a directory"),
         ],
     )
     def test_a_mistake_is_one_line_and_exit_2(
@@ -122,7 +125,7 @@ class TestWithTorch:
 
         monkeypatch.setattr("portagpu.suites.performance.runner.measure", interrupted)
         json_file = tmp_path / "r.json"
-        code = main(["bench", "launch", "--backend", "cpu", "--json", str(json_file)])
+        code = main(["bench", "--only", "launch", "--backend", "cpu", "--json", str(json_file)])
         assert code == 130
         run = read_json(json_file)
         assert run.info.interrupted
@@ -147,7 +150,7 @@ def test_metrics_are_listed_without_torch(
     monkeypatch.setattr("portagpu.facts.torchbuild.torch_build", lambda *_: None)
     assert main(["bench", "--list"]) == 0
     everything = capsys.readouterr().out.splitlines()
-    assert main(["bench", "launch", "memory/copy", "--list"]) == 0
+    assert main(["bench", "--only", "launch", "--only", "memory/copy", "--list"]) == 0
     chosen = capsys.readouterr().out.splitlines()
     assert {"gemm/bf16", "training/step", "collectives/all_reduce"} < set(everything)
     assert chosen == [each for each in everything if each.startswith(("memory/", "launch/"))]

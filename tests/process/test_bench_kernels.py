@@ -107,34 +107,6 @@ def measured(
     return found
 
 
-SHARES = {
-    "copy": 1.0,
-    "triad": 1.5,
-    "sum": 0.5,
-    "softmax": 1.0,
-    "rms_norm": 1.0,
-    # parameter, gradient and two moments read, all but the gradient written
-    "adamw_step": 3.5,
-}
-"""Bytes that a kernel reads and writes over those of a copy."""
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize("kernel", [*SHARES, "matmul"])
-def test_a_kernel_is_timed_next_to_torchs(interpreting: Ranks, kernel: str) -> None:
-    dtype = "float16" if kernel == "matmul" else "float32"
-    readings = measured(interpreting, kernel, dtype, **({"rows": 20} if kernel == "matmul" else {}))
-    works = [1.0] if kernel == "matmul" else [1.0, SHARES[kernel]]
-    for reading, work in zip(readings, works, strict=True):
-        assert (reading["wrong"], reading["skip"]) == ("", "")
-        (point,) = reading["points"]
-        assert point["work"] == work
-        assert len(point["seconds"]) >= 5
-        assert min(point["seconds"]) > 0
-    if kernel == "adamw_step":
-        assert readings[0]["notes"]["torch_form"] == "fused"
-
-
 @pytest.mark.torch
 def test_a_step_is_timed_next_to_torchs_foreach_where_none_is_fused(interpreting: Ranks) -> None:
     with_torch, with_copy = measured(interpreting, "adamw_step", "float32", "unfused")

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.base.errors import BackendNotFound, OutputError, RecordingError, UnknownBackend
+from portagpu.base.errors import BackendNotFound, RecordingError, UnknownBackend
 from portagpu.checks.bringup import BringupOptions, bringup, load_gates
 from portagpu.checks.bringup.checks import health
 from portagpu.checks.bringup.run import Context, MachineUnderTest
-from portagpu.checks.recordings.record import record
 from portagpu.checks.recordings.replay import Recording
 from portagpu.cli import main
 from portagpu.facts.formats.host import kernel_log
@@ -110,20 +109,6 @@ def test_a_torch_that_cannot_be_imported_is_reported_by_its_own_problem(
     assert len([each for each in made.results if each.id == "identity/device"]) == 8
 
 
-def test_the_kernels_log_is_judged_without_torch(
-    eight: type[Here], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without_torch(monkeypatch)
-    monkeypatch.setattr(eight, "text", LOG)
-    made = run()
-    assert made.failures[0].id == "health/events", made.summary_line()
-    assert made.failures[0].device == LOST
-    monkeypatch.setattr(eight, "text", QUIET)
-    assert verdicts(run(), "health")["events"] == {"PASS"}
-    monkeypatch.setattr(eight, "text", "")
-    assert verdicts(run(), "health")["events"] == {"SKIP"}
-
-
 def test_a_host_that_lost_data_fails_its_cpu_and_a_gpu_next_to_it_does_not(
     eight: type[Here], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,25 +196,6 @@ def test_a_live_log_gives_events_alone_and_no_gpu_of_the_host(
     assert Live(tmp_path).log() is None, "a file tree has no log of this machine"
 
 
-@pytest.mark.parametrize(("text", "verdict"), [(LOG, "FAIL"), (QUIET, "PASS"), ("", "SKIP")])
-def test_a_recording_keeps_what_the_log_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, verdict: str
-) -> None:
-    files, links = machine(*(amd_gpu(index) for index in range(8)))
-    root = build(tmp_path / "machine", two_socket_x86() | files, links)
-    log = CommandOutput(("dmesg",), text, "" if text else "the kernel's log is not read: x")
-    monkeypatch.setattr("portagpu.checks.recordings.record._ProbedOnce.log_output", lambda _: log)
-    saved = record(tmp_path / "saved", root, names=())
-    assert saved.problems == ((log.problem,) if log.problem else ())
-    kept = "".join(each.read_text() for each in (tmp_path / "saved").rglob("*log*.json"))
-    assert "Linux version" not in kept, "a quiet log is its absence of errors, and no line of it"
-    made = bringup(BringupOptions(replay=Recording(tmp_path / "saved")))
-    assert verdicts(made, "health")["events"] == {verdict}
-    (reading,) = (each for each in made.results if each.id == "environment/recording")
-    assert (reading.verdict is Verdict.PASS) is bool(text)
-    assert log.problem in reading.reason
-
-
 @pytest.mark.parametrize("shown", ["-- No entries --\n", "No journal files were found.\n", ""])
 def test_a_live_log_without_a_line_of_the_kernel_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: str
@@ -243,30 +209,6 @@ def test_a_live_log_without_a_line_of_the_kernel_is_not_read(
 
 
 # ---- one file
-
-
-def test_a_recording_in_one_file_is_read_as_its_folder_and_names_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files, links = machine(*(amd_gpu(index) for index in range(8)))
-    root = build(tmp_path / "machine", two_socket_x86() | files, links)
-    log = CommandOutput(("dmesg",), LOG)
-    monkeypatch.setattr("portagpu.checks.recordings.record._ProbedOnce.log_output", lambda _: log)
-    record(tmp_path / "saved", root, names=())
-    saved = record(tmp_path / "saved.tar.gz", root, names=())
-    assert saved.folder == tmp_path / "saved.tar.gz"
-    folder, packed = Recording(tmp_path / "saved"), Recording(saved.folder)
-    assert packed.inventory() == folder.inventory()
-    assert packed.topology() == folder.topology()
-    with tarfile.open(saved.folder) as archive:
-        entries = archive.getmembers()
-    assert any(each.issym() for each in entries), "links of the tree are kept"
-    assert {(each.uid, each.gid, each.uname, each.gname, each.mtime) for each in entries} == {
-        (0, 0, "", "", 0)
-    }
-    assert saved.folder.read_bytes()[4:8] == bytes(4), "gzip's own time"
-    with pytest.raises(OutputError, match="exists already"):
-        record(saved.folder, root, names=())
 
 
 @pytest.mark.parametrize("link", ["/etc/passwd", "../../x", "../.."])

@@ -52,7 +52,7 @@ def test_a_run_of_another_machine_gives_no_bundle_and_keeps_its_exit_code(tmp_pa
     pytest.importorskip("torch")
     ended = subprocess.run(
         [
-            *(sys.executable, "-m", "portagpu", "bringup", "--full"),
+            *(sys.executable, "-m", "portagpu", "bringup", "--level", "full"),
             *("--target", "amd-mi300x", "--backend", "cpu", "--out", "out"),
         ],
         cwd=tmp_path,

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
-import itertools
 import json
-import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -285,53 +282,6 @@ def only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     return tmp_path
-
-
-BAD: Final = {
-    "refuses": (
-        "echo kernel.cpp:7:1: error: what is this >&2; echo 1 error generated. >&2; exit 1",
-        "FAIL",
-        "clang 99.1.2 did not compile it: .* error: what is this$",
-    ),
-    "dies": ("kill -9 $$", "ERROR", "clang 99.1.2 ended with exit code -9: it said nothing"),
-    "crashes": ("echo LLVM ERROR: no >&2; exit 70", "ERROR", "exit code 70: LLVM ERROR: no"),
-    "kills": ("kill -9 $PPID", "ERROR", "the compiler's process died of SIGKILL"),
-    "prints": ("echo '{\"codes\": {}}'; exit 0", "ERROR", "clang 99.1.2 wrote no code"),
-    "garbage": (
-        "for last; do :; done; echo no code > $last; exit 0",
-        "ERROR",
-        "the machine code cannot be read: not a 64-bit little-endian ELF file",
-    ),
-    "hangs": (
-        "exec /bin/sleep 600",
-        "ERROR",
-        "the compiler's process did not answer within 5 s",
-    ),
-}
-"""What a compiler does, the verdict, and its reason."""
-
-
-@needs_readers
-@pytest.mark.parametrize(
-    "acts", [("refuses", "dies", "kills", "crashes", "prints"), ("garbage", "hangs")], ids=" ".join
-)
-def test_a_bad_compiler_is_a_result_of_every_function(only: Path, acts: tuple[str, ...]) -> None:
-    """Each source has another act, so that none of them is in the way of the next one."""
-    of_source = dict(zip(KERNELS, itertools.cycle(acts), strict=False))
-    grep = shutil.which("grep", path=os.defpath)
-    cases = [
-        f'if {grep} -qw {KERNELS[name][0]} "$source"; then {BAD[act][0]}; fi'
-        for name, act in of_source.items()
-    ]
-    find = 'for each; do case "$each" in *.cpp) source=$each ;; esac; done'
-    write_clang(only, "; ".join([find, *cases]))
-    # allowed: what it limits never ends
-    found = compile_kernels(CompileOptions(archs=["gfx906"], limit_s=5)).results
-    assert [each.id for each in found[1:]] == [f"kernels/{name}" for name in IDS]
-    expected = [BAD[act] for name, act in of_source.items() for _ in range(len(KERNELS[name]))]
-    for each, (_, verdict, said) in zip(found[1:], expected, strict=True):
-        assert str(each.verdict) == verdict, each.reason
-        assert re.search(said, each.reason), each.reason
 
 
 @needs_readers

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 def test_the_cpu_passes_the_smoke_selection(child: Callable[..., Child]) -> None:
     count = sum(each.smoke for each in list_cases())
-    words = ("-m", "portagpu", "conform", "--backend", "cpu", "--smoke")
+    smoke = ("--level", "smoke", "--seed", "0")
+    words = ("-m", "portagpu", "conform", "--backend", "cpu", *smoke)
     said = child(*words, limit_s=400).ok().splitlines()
     assert said[-1] == "PASS"
     assert said[-2].startswith(f"{count} results in ")

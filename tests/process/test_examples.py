@@ -87,13 +87,3 @@ def test_the_transformer_refuses_bad_options_in_one_line(
     assert code == 2, f"{options} must be wrong usage (2), not {code}"
     assert out == ""
     assert err.splitlines()[-1].startswith("train_transformer.py: error: ")
-
-
-def parallel_losses(
-    ranks: Ranks, world: int, *options: str, steps: int = 5
-) -> dict[int, tuple[float, float]]:
-    """Step -> (loss, norm) of a run of the parallel example, which must succeed."""
-    given = ("--steps", str(steps), "--every", "1", "--batch", "8", *options)
-    out = trained(run(ranks, PARALLEL, world, *given))
-    found = re.findall(r"^step +(\d+)  loss (\S+)  norm (\S+)$", out, re.MULTILINE)
-    return {int(step): (float(loss), float(norm)) for step, loss, norm in found}

@@ -21,7 +21,7 @@ from portagpu.reports.fleet.record import (
     StepState,
     write_record,
 )
-from portagpu.reports.fleet.report import SCHEMA, FleetReport, report
+from portagpu.reports.fleet.report import FleetReport, report
 from portagpu.reports.fleet.result_files import DAMAGED, gather
 from portagpu.reports.html.fleet_page import render
 from portagpu.runs.ledger import Relief
@@ -474,28 +474,6 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_command_writes_page_document_and_text(
-    fleet: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    out, document = tmp_path / "fleet.html", tmp_path / "fleet-report.json"
-    assert main(["fleet", "report", str(fleet), "--out", str(out), "--json", str(document)]) == 1
-    said = capfd.readouterr().out
-    assert "the node died: NODE_FAIL" in said
-    assert "550.1 on" in said
-    assert re.search(r"FAIL: 60 nodes: .* worse than their peers", said)
-    found = json.loads(document.read_text())
-    assert found["schema"] == SCHEMA
-    assert len(found["nodes"]) == 60
-    assert all(len(each["gates"]) == len(found["gates"]) for each in found["nodes"])
-    assert found["verdict"] == "FAIL"
-    page = Page(out.read_text("utf-8"))
-    for each in found["alike"]:
-        assert each["nodes"][0] in page.text
-        assert each["reason"] in page.text
-    for each in found["outliers"]:
-        assert each["node"] in page.text
-
-
 def test_the_page_keeps_what_it_reads(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a").mkdir()
     result = run(1, [WELL], host="a").write_json(tmp_path / "a" / "result.json")
@@ -565,25 +543,6 @@ def browser(tmp_path_factory: pytest.TempPathFactory, judged: FleetReport) -> It
 def rows(page: Browser) -> list[str]:
     names = "[...document.querySelectorAll('#nodes tbody tr')].map(row => row.cells[0].textContent)"
     return page.run(names)  # type: ignore[no-any-return]
-
-
-def test_nodes_are_sorted_and_filtered(browser: Browser, judged: FleetReport) -> None:
-    found = {each.name: each for each in judged.nodes}
-    first = rows(browser)
-    assert len(first) == 60
-    assert found[first[0]].verdict is Verdict.FAIL
-    browser.run("document.querySelector('#nodes thead button[value=node]').click()")
-    assert rows(browser) == list(found)
-    marked = "document.querySelector('#nodes [aria-sort=ascending]').textContent"
-    assert browser.run(marked) == "Node"
-    browser.run(
-        "(() => { const list = document.querySelector('select[name=verdict]');"
-        " list.value = 'FAIL'; list.dispatchEvent(new Event('change')); })()"
-    )
-    assert rows(browser) == [name for name, each in found.items() if each.failed]
-    status = browser.run("document.querySelector('.filter [role=status]').textContent")
-    assert status == f"{len(rows(browser))} of 60 nodes"
-    browser.run("document.querySelector('.filter button').click()")
 
 
 def test_the_map_names_the_node_under_the_pointer_and_leads_to_it(browser: Browser) -> None:

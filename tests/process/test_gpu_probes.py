@@ -18,6 +18,7 @@ from portagpu.facts.readings.document import to_document
 from portagpu_cuda.gpus import mig_profile
 from portagpu_cuda.plugin import CudaPlugin
 from portagpu_rocm.plugin import RocmPlugin
+from tests.support.fake_nvml import PYNVML
 from tests.support.gpu_trees import amd_gpu, machine, nvidia_gpu
 from tests.support.host_trees import build
 
@@ -40,68 +41,6 @@ def here(folder, kind):
 
 # --- NVML
 
-# An idle H200 (nvidia-smi 590.48.01) and, at its own address, a GPU with MIG slices.
-PYNVML = """
-    class Struct:
-        def __init__(self, **values): self.__dict__.update(values)
-    class NVMLError(Exception): pass
-    GPUS = ["h200", "mig"]
-    def nvmlInit(): pass
-    def nvmlSystemGetDriverVersion(): return "590.48.01"
-    def nvmlSystemGetNVMLVersion(): return "13.590.48.01"
-    def nvmlSystemGetCudaDriverVersion(): return 13010
-    def nvmlDeviceGetCount(): return len(GPUS)
-    def nvmlDeviceGetHandleByIndex(index): return GPUS[index]
-    def nvmlDeviceGetPciInfo(gpu):
-        bus = {"h200": "00000000:83:00.0", "mig": b"00000000:04:00.0"}[gpu]
-        return Struct(busId=bus, pciDeviceId=0x233510DE, pciSubSystemId=0x18BE10DE)
-    def nvmlDeviceGetName(gpu):
-        return {"h200": "NVIDIA H200", "mig": "NVIDIA A100-SXM4-40GB"}.get(
-            gpu, "NVIDIA A100-SXM4-40GB MIG 3g.20gb")
-    def nvmlDeviceGetUUID(gpu):
-        return {"h200": "GPU-aa", "mig": "GPU-bb"}.get(gpu, f"MIG-{gpu}")
-    def nvmlDeviceGetCudaComputeCapability(gpu): return (9, 0) if gpu == "h200" else (8, 0)
-    def nvmlDeviceGetMemoryInfo(gpu):
-        total = {"h200": 143771, "mig": 40960}.get(gpu, 19968)
-        return Struct(total=total << 20, used=3 << 20)
-    def nvmlDeviceGetMigMode(gpu): return [1, 1] if gpu == "mig" else [0, 0]
-    def nvmlDeviceGetMaxMigDeviceCount(gpu): return 7
-    def nvmlDeviceGetMigDeviceHandleByIndex(gpu, index):
-        if index not in (0, 2): raise NVMLError("Not Found")
-        return f"slice{index}"
-    def nvmlDeviceGetAttributes(part): return Struct(multiprocessorCount=42)
-    def nvmlDeviceGetVbiosVersion(gpu): return "96.00.C2.00.02"
-    def nvmlDeviceGetCurrPcieLinkGeneration(gpu): return 1
-    def nvmlDeviceGetCurrPcieLinkWidth(gpu): return 16
-    def nvmlDeviceGetMaxPcieLinkGeneration(gpu): return 5
-    def nvmlDeviceGetMaxPcieLinkWidth(gpu): return 16
-    def nvmlDeviceGetPcieReplayCounter(gpu): return 0
-    def nvmlDeviceGetEccMode(gpu): return (1, 1)
-    def nvmlDeviceGetTotalEccErrors(gpu, kind, counter): return 10 * kind + counter
-    def nvmlDeviceGetRemappedRows(gpu): return (1, 2, 0, 0)
-    def nvmlDeviceGetRetiredPages(gpu, cause): raise NVMLError("Not Supported")
-    def nvmlDeviceGetTemperature(gpu, sensor): return 28
-    def nvmlDeviceGetTemperatureThreshold(gpu, kind): return {0: 92, 1: 89}[kind]
-    # nvml.h: the memory's temperature is an unsigned int (1), counters are unsigned long long (3)
-    FIELDS = {82: (1, 38), 74: (3, 2_500_000_000), 270: (3, 0)}
-    def nvmlDeviceGetFieldValues(gpu, fields):
-        def value(field):
-            if field not in FIELDS: return Struct(nvmlReturn=3)
-            kind, number = FIELDS[field]
-            held = {["", "uiVal", "", "ullVal"][kind]: number}
-            return Struct(nvmlReturn=0, valueType=kind, value=Struct(**held))
-        return [value(field) for field in fields]
-    def nvmlDeviceGetTotalEnergyConsumption(gpu): return 1234567
-    def nvmlDeviceGetNumFans(gpu): return 0
-    def nvmlDeviceGetPowerUsage(gpu): return 77670
-    def nvmlDeviceGetEnforcedPowerLimit(gpu): return 700000
-    def nvmlDeviceGetClockInfo(gpu, kind): return {1: 345, 2: 3201}[kind]
-    def nvmlDeviceGetMaxClockInfo(gpu, kind): return {1: 1980, 2: 3201}[kind]
-    def nvmlDeviceGetUtilizationRates(gpu): return Struct(gpu=0, memory=7)
-    def nvmlDeviceGetComputeRunningProcesses(gpu):
-        return [Struct(pid=4711, usedGpuMemory=5 << 20), Struct(pid=4712, usedGpuMemory=None)]
-    def nvmlDeviceGetCurrentClocksEventReasons(gpu): return 0x1 | 0x40
-"""
 H200_IDLE = {
     "clock_mhz": 345.0,
     "memory_clock_mhz": 3201.0,
@@ -384,36 +323,6 @@ PYRSMI = """
 """
 
 
-@pytest.mark.parametrize(
-    ("broken", "reason"),
-    [
-        # amdsmi 7.0.2 without its library
-        ("raise KeyError('libamd_smi.so')", "libamd_smi.so"),
-        ("raise AttributeError('libamd_smi.so: undefined symbol: amdsmi_get_x')", "amdsmi_get_x"),
-        (
-            "def amdsmi_init(): raise RuntimeError('Error code:\\n\\t34 | DRIVER_NOT_LOADED')",
-            "DRIVER_NOT_LOADED",
-        ),
-        ("raise SystemExit(1)", "SystemExit"),
-        ("import a_module_of_nobody", "a_module_of_nobody"),
-    ],
-    ids=["no library", "another version", "no driver", "exits", "incomplete"],
-)
-def test_pyrsmi_answers_where_amdsmi_does_not(stand_in, tmp_path, broken, reason):
-    stand_in("amdsmi", broken)
-    stand_in("pyrsmi.rocml", PYRSMI)
-    gpus = (amd_gpu(0, pci="0000:c6:00.0"), amd_gpu(1, pci="0000:05:00.0"))
-    found = RocmPlugin(tree(tmp_path, *gpus)).probe()
-    far, near = found.readings
-    assert (near.pci, near.memory_bytes, near.state.power_w) == ("0000:05:00.0", 206141652992, 137)
-    assert far.memory_bytes is None, "-1 is an error and no size"
-    (problem,) = found.problems
-    assert problem.startswith("pyrsmi answers alone: amdsmi fails: "), problem
-    assert reason in problem
-    assert "\n" not in problem
-    assert rocm_readings() == {"power_w": 137.0}, "not the second of pyrsmi's GPUs"
-
-
 PYRSMI_STATE = """
     class Struct:
         def __init__(self, **values): self.__dict__.update(values)
@@ -469,29 +378,6 @@ def test_under_wsl_nvml_is_asked(stand_in, tmp_path):
     stand_in("pynvml", PYNVML)
     root = Tree(build(tmp_path / "root", {"dev/dxg": ""}))
     assert len(CudaPlugin(root).probe().readings) == 2
-
-
-@both
-@pytest.mark.parametrize(
-    ("source", "words"),
-    [
-        ("import os; os.abort()", "SIGABRT"),
-        ("import os; os.kill(os.getpid(), 11)", "SIGSEGV"),
-        ("import os; os._exit(0)", "gave no answer"),
-        ("import sys; sys.exit('no such thing')", "no such thing"),
-        ("raise RuntimeError('Driver/library\\nversion mismatch')", "Driver/library version"),
-    ],
-    ids=["aborts", "crashes", "vanishes", "exits", "mismatch"],
-)
-def test_a_library_that_fails_is_one_problem(stand_in, tmp_path, kind, source, words):
-    stand_in(MODULES[kind], source)
-    stand_in("pyrsmi.rocml", "raise ImportError('no')")
-    found = PLUGINS[kind](here(tmp_path, kind)).probe()
-    assert found.readings == ()
-    (problem,) = found.problems
-    assert " does not answer: " in problem, problem
-    assert words in problem, problem
-    assert "\n" not in problem, "more than one line"
 
 
 @both

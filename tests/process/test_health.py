@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from portagpu.base.errors import RecordingError, TargetNotFound
+from portagpu.base.plugins import install
 from portagpu.checks.health import machine as logs
 from portagpu.checks.health import scheduler
 from portagpu.checks.health.engine import health, health_so_far
@@ -31,13 +32,17 @@ from portagpu.checks.health.scheduler import (
 )
 from portagpu.checks.health.watchdog import HealthOptions
 from portagpu.cli._health_text import health_text, summary
+from portagpu.facts.formats.reader import read_text
+from portagpu.facts.host.tree import Tree
 from portagpu.facts.readings.model import Event, Findings, GpuState, Reading
 from portagpu.machine.inventory import sources
 from portagpu.machine.inventory.sources import Live
 from portagpu.runs.results.advice import Action, action_of
 from portagpu.runs.results.run import Result, Run, Verdict, read_json, validate
+from portagpu_cuda.plugin import CudaPlugin
+from tests.support.fake_nvml import EIGHT_H200, NVLINK_STATUS
 from tests.support.forked_verbs import VERB, ForkedVerbs
-from tests.support.gpu_trees import address, machine, nvidia_gpu
+from tests.support.gpu_trees import machine, nvidia_gpu
 from tests.support.host_trees import build, two_socket_x86
 from tests.support.result_samples import info
 from tests.support.waits import wait_until
@@ -134,30 +139,42 @@ def test_all_devices_there_and_no_event_is_not_yet_a_pass(node: Callable[..., Ru
     assert answer(run).state is State.UNKNOWN
 
 
-LIBRARY = "NVML does not answer: its Python module pynvml is not installed: pip install '.[cuda]'"
-QUIET_GPU = GpuState(throttling=(), temperatures_c={"gpu": 40.0}, power_limit_w=700.0)
-"""What NVML states of a quiet H200, written by hand."""
+MISSING = "raise ModuleNotFoundError(\"No module named 'pynvml'\", name='pynvml')"
 
 
-@pytest.mark.parametrize("there", [True, False])
-def test_eight_quiet_gpus_state_their_health_or_the_missing_library_is_named(
-    node: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, there: bool
+@pytest.mark.parametrize(("library", "code"), [(EIGHT_H200, 0), (MISSING, 3)])
+def test_eight_good_gpus_end_with_0_or_the_missing_library_is_named(
+    node: Callable[..., Run],
+    tmp_path: Path,
+    stand_in: Callable[[str, str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    library: str,
+    code: int,
 ) -> None:
-    readings = [
-        Reading(source="nvml", vendor="nvidia", pci=address(number), state=QUIET_GPU)
-        for number in range(8)
-    ]
-    answered = Findings(kind="nvml", readings=tuple(readings), complete=True)
-    silent = Findings(kind="nvml", problems=(LIBRARY,))
-    said = answered if there else silent
+    """The recipe of ``docs/start-node.md``: with the vendor's library, and without it."""
+    files, links = machine(*(nvidia_gpu(index) for index in range(8)))
+    cool = {path: "0" if "throttle" in path else text for path, text in two_socket_x86().items()}
+    root = build(tmp_path / "machine", cool | files, links)
+    stand_in("pynvml", library)
+    said = CudaPlugin(Tree(root)).probe()
+    monkeypatch.setattr("portagpu.checks.health.machine.Live", lambda: Live(root, {}))
     monkeypatch.setattr("portagpu.checks.health.machine.Snapshot._libraries", (said,))
-    run = node(expect_devices=8)
+    tools = tuple(read_text(NVLINK_STATUS))
+    monkeypatch.setattr("portagpu.checks.health.machine.tool_findings", lambda _: tools)
+    run = node(expect_devices=8, target="nvidia-h200-sxm")
+    text = health_text(run)
+    assert run.exit_code == code, text
     (answers,) = found(run, "health/answers")
-    if there:
-        assert (answers.verdict, answers.reason) == (Verdict.PASS, "8 GPU(s) state their health")
+    if code == 0:
+        assert answers.reason == "8 GPU(s) state their health"
+        assert text == ["devices:", "  8 x NVIDIA H200: no finding"]
+        assert summary(run) == "PASS, action none"
     else:
-        assert (answers.verdict, run.exit_code) == (Verdict.INCONCLUSIVE, 3)
-        assert LIBRARY in answers.reason
+        named = (
+            f"NVML does not answer: its Python module pynvml is not installed: {install('cuda')}"
+        )
+        assert answers.reason.endswith(named)
+        assert any(line.endswith(named) for line in text)
 
 
 def test_the_cpu_stands_for_no_gpu_that_is_missing(
@@ -713,35 +730,6 @@ def test_the_command_judges_and_writes(tmp_path: Path) -> None:
     run = read_json(tmp_path / "out" / "result.json")
     assert run.info.command[:2] == ("portagpu", "health")
     assert (tmp_path / "out" / "report.html").stat().st_size > 1000
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "out", "err"),
-    [
-        (("--gate", "prolog"), 1, "", "portagpu health: isolate: health/answers on "),
-        (("--gate", "healthcheck"), 1, "portagpu health: isolate: health/answers", ""),
-        (("--gate", "npd"), 1, "isolate: health/answers on ", ""),
-        (("--gate", "prolog", "--fail-on", "replace"), 0, "", "isolate: health/answers on "),
-    ],
-)
-def test_a_gate_answers_where_its_caller_reads(
-    words: tuple[str, ...],
-    code: int,
-    out: str,
-    err: str,
-    tmp_path: Path,
-    fork: Callable[..., Child],
-) -> None:
-    """A prolog has no PATH, no HOME and no terminal: the environment here has neither."""
-    reason = () if "npd" in words else ("--reason-file", str(tmp_path / "reason"))
-    done = fork(*words, *reason, "--replay", str(PAGES / "v13-lost.xml"))
-    assert done.code == code, done.err
-    assert out in done.out
-    assert bool(out) == bool(done.out)
-    assert err in done.err
-    assert len(done.out.splitlines()) <= 1
-    if reason:
-        assert " isolate: health/answers on " in (tmp_path / "reason").read_text()
 
 
 @pytest.mark.parametrize(

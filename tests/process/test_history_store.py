@@ -18,13 +18,8 @@ pytest.importorskip("alembic")
 from portagpu.base.errors import StoreError, StoreNotFound
 from portagpu.reports.bundles.document import canonical
 from portagpu.reports.history.database import METADATA, VERSION_TABLE, VERSIONS
-from portagpu.reports.history.store import (
-    Outcome,
-    export_files,
-    import_files,
-    open_store,
-    read_document,
-)
+from portagpu.reports.history.files import Outcome, export_files, import_files
+from portagpu.reports.history.store import open_store, read_document
 from portagpu.runs.results.run import Result, Verdict, read_json
 from tests.support import bundle_samples
 from tests.support.history_samples import measure, run, write
@@ -35,7 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from portagpu.reports.history.store import Imported, Store
+    from portagpu.reports.history.files import Imported
+    from portagpu.reports.history.store import Store
 
 __all__ = ["place", "postgres_server"]
 
@@ -109,6 +105,19 @@ def test_the_same_document_twice_is_one(place: str, tmp_path: Path) -> None:
     assert rows(place, "SELECT count(*) FROM portagpu_packed") == [(2,)]
     assert rows(place, "SELECT count(*) FROM portagpu_measures") == [(4,)]
     assert rows(place, "SELECT count(*) FROM portagpu_names") == [(2,)]
+
+
+def test_a_file_that_is_there_is_not_read_again(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, two_days())
+    assert outcomes(place, tmp_path) == [Outcome.ADDED] * 2
+
+    def read(path: Path) -> None:
+        raise AssertionError(f"{path} was read")
+
+    monkeypatch.setattr("portagpu.reports.history.files.read_document", read)
+    assert outcomes(place, tmp_path) == [Outcome.THERE] * 2
 
 
 def test_the_tables_have_what_the_results_have(place: str, tmp_path: Path) -> None:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sqlite3
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +12,6 @@ pytest.importorskip("sqlalchemy")
 pytest.importorskip("alembic")
 
 from portagpu.reports.history.store import open_store
-from tests.conftest import ROOT
 from tests.process.test_history_store import outcomes, rows
 from tests.support.history_samples import measure, run, write
 from tests.support.history_stores import place, postgres_server
@@ -29,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["place", "postgres_server"]
 
-WRITERS = ROOT / "tests/support/history_writers.py"
 MEASURES = 5
 
 
@@ -75,27 +69,6 @@ sys.exit(main(["matrix", "history", "import", "--store", {str(place)!r}, {str(fo
     return done
 
 
-def test_a_full_disk_is_one_line_and_leaves_what_was_there(
-    tmp_path: Path, child: Callable[..., Child]
-) -> None:
-    folder, place = tmp_path / "documents", tmp_path / "store.db"
-    documents(folder, 60)
-    whole = tmp_path / "whole.db"
-    outcomes(str(whole), folder)
-    done = import_within(child, whole.stat().st_size // 2, place, folder)
-    assert done.code == 1
-    (line,) = done.err.splitlines()
-    assert line.startswith(f"portagpu: {place}: ")
-    assert "free space" in line
-    with open_store(str(place)) as store:
-        kept = len(store.runs())
-    assert 0 < kept < 60
-    check_whole(str(place), kept)
-    # and with space it goes on where it was
-    outcomes(str(place), folder)
-    check_whole(str(place), 60)
-
-
 def test_a_disk_without_space_for_the_tables_has_no_store(
     tmp_path: Path, child: Callable[..., Child]
 ) -> None:
@@ -124,36 +97,3 @@ def test_a_writer_waits_for_another_and_says_so_in_the_end(
     other.execute("ROLLBACK")
     other.close()
     assert outcomes(place, tmp_path / "documents") == ["added"]
-
-
-@pytest.mark.parametrize("words", [["runs"], ["import", "runs"]])
-def test_ctrl_c_ends_the_wait_for_another_writer(tmp_path: Path, words: list[str]) -> None:
-    documents(tmp_path / "runs", 1)
-    place = str(tmp_path / "store.db")
-    outcomes(place, tmp_path / "runs")
-    holder = sqlite3.connect(place, isolation_level=None)
-    holder.execute("BEGIN EXCLUSIVE")
-    code = f"""
-import sys
-from portagpu.reports.history import database
-free = database._when_free
-def waits(*words):
-    print("waits", flush=True)
-    free(*words)
-database._when_free = waits
-from portagpu.cli import main
-sys.exit(main(["matrix", "history", *{words!r}, "--store", {place!r}]))
-"""
-    process = subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
-    assert process.stdout is not None
-    assert process.stdout.readline() == "waits\n"
-    process.send_signal(signal.SIGINT)
-    # SQLite itself would wait for a minute, and the holder never ends
-    _, said = process.communicate(timeout=60)
-    holder.close()
-    assert (process.returncode, said.strip()) == (130, "portagpu: interrupted")
-    check_whole(place, 1)

@@ -118,27 +118,6 @@ def test_a_fork_after_the_import_works():
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.torch
-def test_a_fork_after_asking_for_statuses_can_open_a_device():
-    pytest.importorskip("torch")
-    done = child(
-        """
-        import os, threading
-        from portagpu.devices.registry import statuses
-        assert statuses()["cpu"].usable
-        pid = os.fork()
-        if pid == 0:
-            import portagpu as pg
-            os._exit(0 if pg.backend("cpu").device.type == "cpu" else 3)
-        _, status = os.waitpid(pid, 0)
-        assert os.waitstatus_to_exitcode(status) == 0, status
-        import sys
-        assert "torch" not in sys.modules, "stating the status imported torch"
-        """
-    )
-    assert done.returncode == 0, done.stderr
-
-
 def test_names_are_sorted_and_unique():
     names = [name for name in portagpu.__all__ if name != "__version__"]
     assert names == sorted(names), "__all__ is not sorted"
@@ -199,45 +178,6 @@ def test_a_name_that_does_not_exist_is_an_attribute_error():
 
 def test_dir_lists_every_name():
     assert set(portagpu.__all__) <= set(dir(portagpu))
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        "pg.backend()",
-        "pg.device()",
-        "pg.device('cuda:0')",
-        "pg.set_device(0)",
-        "pg.set_device(-1)",
-        "pg.manual_seed(0)",
-        "pg.autocast()",
-        "pg.GradScaler()",
-        "pg.Event()",
-        "pg.synchronize()",
-        "pg.device_count()",
-        "pg.max_memory_allocated()",
-        "__import__('portagpu.runs.world').runs.world.Ranks().start()",
-    ],
-)
-def test_without_torch_one_line_says_what_to_install(call):
-    done = child(
-        NO_TORCH
-        + textwrap.dedent(
-            f"""
-            import portagpu as pg
-            assert pg.is_available() is False, "a device without torch"
-            try:
-                {call}
-            except pg.MissingDependency as error:
-                print(error)
-            """
-        )
-    )
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert len(lines) == 1, f"not one line: {done.stdout!r}"
-    assert install("torch") in lines[0], "it does not say what to install"
-    assert "Traceback" not in done.stderr
 
 
 def test_a_backend_by_name_without_torch_says_what_to_install():

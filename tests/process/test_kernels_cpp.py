@@ -113,13 +113,6 @@ def same(found, x, reduced):
 
 @looped("dtype", NUMBERS)
 @looped("shape", SHAPES)
-def test_rows_are_summed(gpu, shape, dtype):
-    x = numbers(shape, dtype)
-    same(cpp.sum_rows(x, gpu=gpu), x, lambda wide: wide.sum(-1))
-
-
-@looped("dtype", NUMBERS)
-@looped("shape", SHAPES)
 def test_rows_are_scanned(gpu, shape, dtype):
     x = numbers(shape, dtype)
     same(cpp.scan_rows(x, gpu=gpu), x, lambda wide: wide.cumsum(-1))

@@ -64,23 +64,6 @@ def test_the_kernels_are_right_where_the_broken_ones_are_not(name, run, warp_siz
     assert found == expected
 
 
-WRITTEN_FOR_32 = [
-    ("lane_and_31", sums),
-    ("warp_shift_5", sums),
-    ("loop_from_16", sums),
-    ("ballot_in_32_bits", ranks),
-    ("popcount_of_32_bits", ranks),
-]
-
-
-@pytest.mark.parametrize(("name", "run"), WRITTEN_FOR_32)
-def test_a_kernel_for_32_lanes_is_right_at_32_and_wrong_at_64(name, run):
-    found, expected = run(lane_shim.broken(32), name, 32)
-    assert found == expected
-    found, expected = run(lane_shim.broken(64), name, 64)
-    assert found != expected
-
-
 def test_a_mask_of_32_lanes_is_refused_at_64():
     found, expected = ranks(lane_shim.broken(32), "mask_of_32_lanes", 32)
     assert found == expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -25,7 +26,6 @@ from portagpu.facts.readings import End, GpuState, Link, Memory, Node, Pcie, Rea
 from portagpu.facts.readings.stream import Problem
 from tests.support import owned
 from tests.support.monitor_samples import Library, a_round, full, sample
-from tests.support.waits import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -407,27 +407,6 @@ def _start(*words: str, **files: Any) -> subprocess.Popen[bytes]:
     )
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_cleanly(tmp_path: Path, number: signal.Signals) -> None:
-    path = tmp_path / "samples.jsonl"
-    child = _start("--interval", "0.1", "--json", str(path))
-    wait_until(lambda: path.exists() and path.read_text().count("\n") > 2, "no sample was written")
-    child.send_signal(number)
-    _, err = child.communicate(timeout=60)
-    assert child.returncode == 130
-    assert err.decode().splitlines()[-1] == "portagpu: interrupted"
-    assert [json.loads(line) for line in path.read_text().splitlines()], "lines are whole"
-
-
-@pytest.mark.parametrize("words", [(), ("--json", "-")], ids=["text", "json"])
-def test_it_ends_when_its_reader_has_enough(words: tuple[str, ...]) -> None:
-    with _start("--interval", "0.1", *words, stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
-        assert child.stdout.readline()
-        child.stdout.close()
-        assert child.wait(timeout=60) == 0
-
-
 def test_a_terminal_shows_a_table() -> None:
     leader, follower = pty.openpty()
     child = _start("--interval", "0.1", "--count", "3", stdout=follower, stderr=follower)
@@ -443,6 +422,30 @@ def test_a_terminal_shows_a_table() -> None:
     assert child.wait(timeout=60) == 0, output
     assert b"device" in output
     assert b"busy" in output
+
+
+def test_keys_of_a_terminal_sort_filter_and_end_it() -> None:
+    child, leader = pty.fork()
+    if child == 0:
+        words = [sys.executable, "-m", "portagpu", "monitor", "--interval", "0.1"]
+        path = f"{ROOT}:{ROOT / 'backends'}"
+        variables = {"PYTHONPATH": path, "TERM": "xterm", "COLUMNS": "120"}
+        os.execve(words[0], words, variables)  # noqa: S606 - in the forked child
+    output = b""
+    try:
+        for word, typed in ((b"q quit", b"s"), (b"sorted by busy", b"f"), (b"not ok alone", b"q")):
+            while word not in output:
+                output += os.read(leader, 65536)
+            os.write(leader, typed)
+        with contextlib.suppress(OSError):
+            while os.read(leader, 65536):
+                pass
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL if b"not ok alone" not in output else signal.SIGCONT)
+        _, status = os.waitpid(child, 0)
+        os.close(leader)
+    assert os.waitstatus_to_exitcode(status) == 0, output
 
 
 def test_the_table_shows_what_matters() -> None:

@@ -134,11 +134,6 @@ def test_entry_points_are_the_command_and_the_backends(portagpu_wheel: Path) -> 
     }
 
 
-def _contents(wheel: Path) -> dict[str, int]:
-    with zipfile.ZipFile(wheel) as archive:
-        return {entry.filename: entry.CRC for entry in archive.infolist()}
-
-
 def test_installed_wheel_is_the_one_that_runs(
     installed: Callable[..., Child], portagpu_installed: Path
 ) -> None:
@@ -192,16 +187,6 @@ def test_a_wheel_with_a_wrong_target_is_not_built(tmp_path: Path) -> None:
     last = (ended.stdout + ended.stderr).strip().splitlines()[-1]
     assert "nvidia-l5.toml: match.names: a device can be nvidia-l5 and nvidia-l4" in last
     assert not list(tmp_path.glob("*.whl"))
-
-
-def test_installed_wheel_shows_what_the_project_has_proven(
-    installed: Callable[..., Child],
-) -> None:
-    shown = json.loads(installed("-m", "portagpu", "matrix", "show", "--json", "-").ok())
-    rows = {each["id"]: each for each in shown["targets"]}
-    assert "executed" in rows["cpu-x86-64"]["badges"]
-    assert rows["nvidia-h100-sxm"]["compiled_kernels"]
-    assert rows["amd-mi300x"]["recorded"]
 
 
 def test_without_the_packages_of_the_suite_a_line_says_what_to_install(

@@ -90,33 +90,6 @@ def test_the_commands_code_decides(tool: str, run_with: Callable[..., Run]) -> N
     assert run.exit_code == 1
 
 
-@pytest.mark.parametrize("tool", TOOLS)
-@pytest.mark.parametrize(
-    ("what", "said"),
-    [
-        ({"kernels": 0}, "no kernels were captured: the capture is there, and {} says nothing"),
-        ({"report": False}, "nothing was captured: {} wrote nothing, and says nothing"),
-        (
-            {"kernels": 0, "messages": [["info", "hello"], ["warning", "3 buffers were lost"]]},
-            "no kernels were captured: {} says: 3 buffers were lost",
-        ),
-        (
-            {"kernels": 0, "messages": [["warning", "lost"], ["error", "no space"]]},
-            "{} says: no space",
-        ),
-    ],
-)
-def test_an_empty_capture_fails_and_the_tool_is_heard_first(
-    tool: str, what: Any, said: str, run_with: Callable[..., Run]
-) -> None:
-    run = run_with(tool, what=what)
-    captured = result(run, "captured")
-    assert result(run, "command").verdict is Verdict.PASS
-    assert captured.verdict is Verdict.FAIL
-    assert said.format(tool) in captured.reason
-    assert run.exit_code == 1
-
-
 @pytest.mark.parametrize(
     ("tool", "message", "meaning"),
     [
@@ -241,27 +214,6 @@ def torchrun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, text: s
     script = str(write_script(tmp_path, text))
     words = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", script)
     return profiled(tmp_path, *words, "a b", tool=tool)
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize("tool", TOOLS)
-def test_each_rank_of_torchrun_has_its_own_output(
-    tool: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
-) -> None:
-    if tool != "nsys":
-        # the real one under one tool, which runs itself for each rank
-        request.getfixturevalue("light_torch")
-    pytest.importorskip("torch")
-    run = torchrun(tmp_path, monkeypatch, tool, RANKS)
-    assert run.verdict is Verdict.PASS, run.results
-    for rank in (0, 1):
-        captured = result(run, "captured", f"rank {rank}")
-        assert captured.value == 2
-        assert [name.startswith(f"rank{rank}.") for name in captured.extra["files"]] == [True]
-    assert len([each for each in run.results if each.id == "profile/captured"]) == 2
 
 
 @pytest.mark.usefixtures("light_torch")

@@ -31,7 +31,7 @@ SAMPLES = ROOT / "tests" / "support" / "screen_probes.py"
         (["--time", "0s"], "'0s' is not a time of 1s to 24h"),
         (["--time", "25h"], "'25h' is not a time of 1s to 24h"),
         (["--seed", "-1"], "--seed"),
-        (["--probe", "vectors/float31[add]"], "did you mean 'vectors/float32[add]'"),
+        (["--only", "vectors/float31[add]"], "did you mean 'vectors/float32[add]'"),
         (["--index", "0,x"], "'0,x' is not 'all', nor numbers of devices such as 0,2,5"),
         (["--index", ""], "nor numbers of devices"),
         (["--fast"], "--fast"),

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu import cli
 from portagpu.checks.bringup.checks import numerics
 from portagpu.checks.bringup.device import CheckedDevice
 from portagpu.checks.bringup.gates import load_gates
 from portagpu.checks.bringup.run import Context, MachineUnderTest
 from portagpu.runs.engine import add_result
-from portagpu.runs.results.run import Evidence, Result, Verdict, new_run
+from portagpu.runs.results.run import Evidence, Result, Verdict
 from portagpu.runs.world import Ranks
 from portagpu.suites import conformance as suite
 from portagpu.suites.conformance import Selection, list_cases
 from portagpu.suites.conformance.messages import DeviceUnderTest
-from portagpu.suites.conformance.runner import judge_cases
-from tests.conftest import Child, run_child
+from tests.conftest import run_child
 from tests.support import registry_state
-from tests.support.case_files import Recorder, conform, copy_cases, only_files
+from tests.support.case_files import Recorder, conform, copy_cases
 from tests.support.fake_plugins import install
 
 if TYPE_CHECKING:
@@ -128,17 +124,6 @@ def test_a_further_device_is_not_begun_when_time_is_up(
     assert (last.verdict, last.reason) == (Verdict.INCONCLUSIVE, "no time is left")
 
 
-def test_a_device_that_is_one_of_the_others_is_named(
-    site: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = MODULE.replace('torch.device("cpu", index)', 'torch.device("cpu", 0)')
-    (site / "portagpu_many.py").write_text(source, "utf-8")
-    *_, last = _judged(site, monkeypatch, 0, 1)
-    assert (last.id, last.device) == ("suite/device", "many device 1")
-    assert last.verdict is Verdict.ERROR
-    assert "opens as cpu:0, which was judged already" in last.reason
-
-
 @pytest.mark.parametrize(
     ("counted", "said"),
     [
@@ -168,35 +153,6 @@ def test_what_is_of_a_device_is_given_it_and_no_ranks() -> None:
         "failures",
         "parallel",
     }
-
-
-def test_the_verb_judges_the_devices_that_it_is_asked_for(
-    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _installed(site, monkeypatch)
-    monkeypatch.chdir(tmp_path)
-    only_files(monkeypatch, _cases(site))
-
-    def run(*arguments: str) -> Child:
-        code = cli.main(["conform", "--backend", "many", "--only", PRODUCT, *arguments])
-        return Child(code, *capsys.readouterr())
-
-    first = run()
-    assert first.code == 0, first.out + first.err
-    assert "cpu:0 of 4 devices: --index all judges all" in first.out
-    second = run("--index", str(WRONG), "--json", "result.json")
-    assert second.code == 1
-    assert f"{PRODUCT} on cpu:{WRONG}" in second.out
-    document = json.loads((tmp_path / "result.json").read_text("utf-8"))
-    assert document["culprit"] == f"cpu:{WRONG}"
-    every = run("--index", "all", "--json", "result.json")
-    assert every.code == 1
-    document = json.loads((tmp_path / "result.json").read_text("utf-8"))
-    assert document["counts"] | {"PASS": 2, "FAIL": 1, "ERROR": 1} == document["counts"]
-    for odd in ("7", "-1", "some"):
-        refused = run("--index", odd)
-        assert refused.code == 2, refused.out
-        assert ("it sees 4" if odd == "7" else "all") in refused.err
 
 
 def _context(devices: int, *, shared: bool = False, **more: Any) -> Context:
@@ -290,39 +246,3 @@ def test_a_device_that_all_share_is_judged_once(
     selection = Selection(only=(PRODUCT,))
     found = conform("cpu", selection=selection, index=(0, 1), folder=_cases(site))
     assert [(each.id, each.device) for each in found] == [(PRODUCT, None)]
-
-
-def test_the_gate_of_such_a_machine_fails_and_names_the_device(
-    site: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def shortened(run: Run, options: ConformOptions, progress: Progress, ranks: Ranks) -> None:
-        selection = replace(options.selection, only=(PRODUCT,))
-        judge_cases(run, replace(options, selection=selection, folder=_cases(site)), progress)
-
-    _installed(site, monkeypatch)
-    monkeypatch.setattr(numerics, "judge_cases", shortened)
-    found = [(each.id, each.device, each.verdict) for each in numerics.check(_context(3))]
-    assert found == [
-        (PRODUCT, "cpu:0", Verdict.PASS),
-        ("numerics/device", "cpu:1", Verdict.PASS),
-        (PRODUCT, f"cpu:{WRONG}", Verdict.FAIL),
-        ("numerics/device", f"cpu:{WRONG}", Verdict.FAIL),
-    ]
-
-
-def test_a_failure_on_another_device_is_not_passed_by_the_first(
-    site: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    _installed(site, monkeypatch)
-    run = new_run(["portagpu", "conform"])
-    judge = partial(conform, "many", folder=_cases(site))
-    run.results += judge(selection=Selection(only=(PRODUCT,)), index=(0, WRONG))
-    run.finish().write_json(tmp_path / "run.json")
-    again = Selection(failed_in=tmp_path / "run.json")
-    found = [(each.id, each.verdict) for each in judge(selection=again)]
-    assert found == [
-        (PRODUCT, Verdict.PASS),
-        (f"suite/not-again-cpu-{WRONG}", Verdict.INCONCLUSIVE),
-    ]
-    found = [(each.id, each.verdict) for each in judge(selection=again, index=WRONG)]
-    assert found == [(PRODUCT, Verdict.FAIL)]

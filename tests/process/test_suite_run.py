@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 from portagpu.base.errors import TargetNotFound, UnknownBackend
 from portagpu.base.patience import Patience
 from portagpu.runs.results.run import Evidence, Result, Verdict
-from portagpu.suites.conformance import ConformOptions, Selection, list_cases, messages, runner
+from portagpu.suites.conformance import ConformOptions, Selection, list_cases, messages
 from portagpu.suites.conformance import conform as run_suite
 from portagpu.suites.conformance.engine import SelectionError
 from portagpu.suites.conformance.messages import SuiteError
@@ -129,18 +129,6 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("name", EXPECTED)
-def test_what_a_case_does_becomes_its_verdict(outcomes: dict[str, Result], name: str) -> None:
-    verdict, reason = EXPECTED[name]
-    found = outcomes[name]
-    if name == "rng/hangs" and "on a busy machine" in found.reason:
-        verdict, reason = Verdict.INCONCLUSIVE, "did not finish within 1 s on a busy machine"
-    assert found.verdict is verdict, f"{name} is {found.verdict}: {found.reason}"
-    assert reason in found.reason, f"{name} says {found.reason!r}"
-    assert found.suite == "conformance"
-    assert found.area == name.partition("/")[0]
-
-
 def test_every_case_has_one_result_and_no_other(outcomes: dict[str, Result]) -> None:
     assert set(outcomes) == set(EXPECTED)
 
@@ -169,17 +157,6 @@ def test_broken_files_and_declarations_are_errors_of_the_suite(tmp_path: Path) -
     ):
         assert said in reasons, f"nothing says {said!r}: {reasons}"
     assert by_id(results)["rng/twice"].verdict is Verdict.PASS
-
-
-def test_a_broken_file_does_not_keep_what_is_asked_for_next_to_it(tmp_path: Path) -> None:
-    write_cases(tmp_path, "import no_such_module\n", "test_graphs.py")
-    write_cases(tmp_path, '@case("rng/good", spec="Passes.")\ndef test_good(gpu): pass\n')
-    selection = Selection(only=("rng/go*", "graphs"))
-    results = conform("cpu", selection=selection, folder=tmp_path)
-    assert by_id(results)["rng/good"].verdict is Verdict.PASS
-    assert any("no_such_module" in each.reason for each in results)
-    (only,) = conform("cpu", selection=Selection(only=("graphs",)), folder=tmp_path)
-    assert "no_such_module" in only.reason
 
 
 def test_listing_a_broken_suite_is_one_error(tmp_path: Path) -> None:
@@ -217,43 +194,6 @@ def test_names_that_do_not_exist_are_refused_before_anything_runs() -> None:
         conform("cpu", "amd-mi300")
     with pytest.raises(SelectionError, match="did you mean 'rng'"):
         conform("cpu", selection=Selection(only=("rgn",)))
-
-
-def test_an_unknown_case_is_refused_before_torch_is_imported(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    begun: list[str] = []
-    monkeypatch.setattr(runner, "judge_cases", lambda *given, **more: begun.append("judge"))
-    for name in ("rgn", "rng/seed-repeat", "rgn/*"):
-        with pytest.raises(SelectionError, match="no case is called"):
-            run_suite(ConformOptions(selection=Selection(only=("rng", name))))
-    assert not begun
-    # a name that the suite writes needs no list of the cases
-    monkeypatch.setattr(runner, "Child", lambda *given: begun.append("list"))
-    names = ("rng", "rng/seed-*", "rng/seed-repeats", "rng/seed-repeats[x]")
-    run_suite(ConformOptions(selection=Selection(only=names)))
-    assert begun == ["judge"]
-
-
-CALLER = """
-import json, sys
-from pathlib import Path
-from portagpu.suites.conformance import ConformOptions, conform
-results = conform(ConformOptions(backend="cpu", folder=Path(sys.argv[1]))).results
-print(json.dumps({each.id: [str(each.verdict), each.reason] for each in results}))
-"""
-
-HOSTILE = {
-    "conftest.py": "raise RuntimeError('the user's own conftest was read')",
-    "pytest.ini": "[pytest]\naddopts = -k nothing --strict-config\npython_functions = nope\n",
-    "pyproject.toml": "[tool.pytest.ini_options]\naddopts = '--collect-only'\n",
-    "tox.ini": "[pytest]\naddopts = --maxfail=1 -x\n",
-    "setup.cfg": "[tool:pytest]\naddopts = --co\n",
-    "torch.py": "raise RuntimeError('a torch.py in the working folder was imported')",
-    "pytest.py": "raise RuntimeError('a pytest.py in the working folder was imported')",
-    "sitecustomize.py": "import os; os._exit(99)",
-    "usercustomize.py": "import os; os._exit(98)",
-}
 
 
 INTERRUPTED = """

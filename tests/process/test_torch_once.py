@@ -15,15 +15,12 @@ from portagpu.base.subprocesses import Subprocess
 from portagpu.base.subprocesses.fork import take_status
 from portagpu.base.subprocesses.start import python_environment
 from portagpu.runs.world import Ranks
-from tests.process.test_subprocesses import LEAVING, is_gone, open_files
-from tests.support.case_files import conform, write_cases
+from tests.process.test_subprocesses import is_gone, open_files
 from tests.support.processes import descendants
-from tests.support.waits import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from portagpu.runs.results.run import Result
 
 LIMIT_S: Final = 60.0
 CHILD: Final = """
@@ -168,37 +165,6 @@ def test_a_forked_child_has_what_the_server_imported(
     assert noted.read_text().split() == [str(server_of(ranks))]
 
 
-ENDS: Final = {
-    "exits": ("sys.exit(3)", "ended with status 3"),
-    "ends": ("os.close(channel.reader) or sys.exit()", "ended with status 0"),
-    "says": ("sys.exit('no driver')", "ended with status 1"),
-    "raises": ("1 / 0", "ended with status 1"),
-    "killed": ("os.kill(os.getpid(), 9)", "died of SIGKILL"),
-    "terminated": ("os.kill(os.getpid(), signal.SIGTERM)", "died of SIGTERM"),
-    "crashes": ("faulthandler._sigsegv()", "died of SIGSEGV"),
-    "aborts": ("print('bad', file=sys.stderr, flush=True) or os.abort()", "died of SIGABRT"),
-    "interrupted": ("os.kill(os.getpid(), signal.SIGINT)", "died of SIGINT"),
-    "at exit": ("atexit.register(print, 'left', file=sys.stderr) and sys.exit(4)", "status 4"),
-    "thread": ("threading.Thread(target=time.sleep, args=(0.2,)).start() or sys.exit(5)", "us 5"),
-}
-
-
-@pytest.mark.parametrize("how", [*ENDS])
-def test_a_forked_child_ends_as_a_started_one_does(
-    fork: Callable[..., Subprocess], ranks: Ranks, how: str
-) -> None:
-    do, said = ENDS[how]
-    ends = []
-    for forker in (ranks, None):
-        with fork("faulthandler.enable()", forker=forker) as child:
-            assert was_forked(child, ranks) is (forker is ranks)
-            child.send({"do": do})
-            assert child.receive(LIMIT_S) is None
-            ends.append((child.how_it_ended(), child.last_line(), child.running))
-    assert ends[0] == ends[1]
-    assert ends[0][0].endswith(said)
-
-
 @pytest.mark.parametrize(
     ("name", "value", "forked"),
     [
@@ -279,14 +245,6 @@ def test_a_server_whose_torch_began_a_thread_does_not_fork(
         assert server_of(ranks) in descendants(os.getpid())
 
 
-LEAVES: Final = {
-    "program": "subprocess.Popen(['sleep', '600']).pid",
-    "session": "subprocess.Popen(['sleep', '600'], start_new_session=True).pid",
-    "fork": "(pid := os.fork()) or (os.setsid(), time.sleep(600)) and pid",
-    "daemon": "int(subprocess.check_output([sys.executable, 'leaving.py', '2'], cwd={folder!r}))",
-}
-
-
 def test_a_server_of_ranks_that_nobody_needed_ends_before_its_client(
     fork: Callable[..., Subprocess],
 ) -> None:
@@ -297,27 +255,6 @@ def test_a_server_of_ranks_that_nobody_needed_ends_before_its_client(
         assert child.receive(LIMIT_S) is None
         assert child.how_it_ended() == "ended with status 3"
         assert not Path(f"/proc/{server}").exists()
-
-
-@pytest.mark.parametrize("what", [*LEAVES])
-@pytest.mark.parametrize("end", ["", "sys.exit()", "os.kill(os.getpid(), 9)", "stop"])
-def test_nothing_is_left_of_a_forked_child(
-    fork: Callable[..., Subprocess], ranks: Ranks, tmp_path: Path, what: str, end: str
-) -> None:
-    (tmp_path / "leaving.py").write_text(LEAVING, "utf-8")
-    with fork() as child:
-        assert was_forked(child, ranks)
-        left = ask(child, LEAVES[what].format(folder=str(tmp_path)))
-        if end == "stop":
-            os.kill(child.pid, signal.SIGSTOP)
-        elif end:
-            child.send({"do": end})
-            # what it left may hold its pipe
-            wait_until(lambda: not child.running, "it does not end")
-    assert is_gone(left)
-    assert is_gone(child.pid)
-    with fork() as child:  # the server goes on
-        assert was_forked(child, ranks)
 
 
 def test_a_server_that_is_killed_takes_its_children_along(
@@ -397,22 +334,6 @@ def note():
         file.write(f"{os.getpid()}\\n")
 """
 """torch calls it once for each import of torch (torch/__init__.py, _import_device_backends)."""
-CASES: Final = """
-def add(rank): return rank.rank
-
-@case("rng/first", spec="Passes.")
-def test_first(gpu, torch): assert torch.ones(2).sum() == 2
-
-@case("rng/kills", spec="Ends its process.")
-def test_kills(gpu): os.kill(os.getpid(), 9)
-
-@case("rng/kills-server", spec="Ends the process that forked its own.")
-def test_kills_server(gpu):
-    {kill}
-
-@case("collectives/ranks", spec="Passes.", capability="collectives")
-def test_ranks(world): assert world(2, add) == [0, 1]
-"""
 
 
 @pytest.fixture
@@ -430,24 +351,3 @@ def imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], lis
     monkeypatch.setenv("NOTED_IMPORTS", str(noted))
     monkeypatch.syspath_prepend(str(folder))
     return lambda: [int(pid) for pid in noted.read_text().split()]
-
-
-def verdicts(results: list[Result]) -> dict[str, str]:
-    return {each.id: f"{each.verdict} {each.reason}".strip() for each in results}
-
-
-EXPECTED: Final = {
-    "rng/first": "PASS",
-    "rng/kills": "ERROR the process died of SIGKILL",
-    "rng/kills-server": "PASS",
-    "collectives/ranks": "PASS",
-}
-
-
-@pytest.mark.torch
-def test_a_run_of_the_suite_imports_torch_once(
-    tmp_path: Path, imports: Callable[[], list[int]]
-) -> None:
-    folder = write_cases(tmp_path / "cases", CASES.format(kill="pass"))
-    assert verdicts(conform("cpu", folder=folder)) == EXPECTED
-    assert len(imports()) == 1

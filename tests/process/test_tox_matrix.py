@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tomllib
 import venv
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -20,6 +19,7 @@ from tests.support.forked_verbs import ForkedVerbs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 pytest.importorskip("tox")
 
@@ -98,10 +98,6 @@ def listed(output: str) -> dict[str, str]:
     return {name.strip(): description.strip() for name, description in pairs}
 
 
-def test_plain_tox_runs_lint_the_book_and_cpu(tox: Callable[..., Child]) -> None:
-    assert tox("list", "-d", "-q", "--no-desc", real=True).ok().split() == ["lint", "docs", "cpu"]
-
-
 def test_every_target_has_every_suite(tox: Callable[..., Child]) -> None:
     found = listed(tox("list").ok())
     for target in TARGETS:
@@ -141,29 +137,6 @@ def test_generated_environment_installs_nothing(tox: Callable[..., Child]) -> No
     }
 
 
-@pytest.mark.parametrize(
-    ("target", "folder", "deps"),
-    [
-        ("nvidia-v100-sxm2", "compile-nvidia-cuda-nvrtc-cu12", "nvidia-cuda-nvrtc-cu12"),
-        ("nvidia-t4", "compile", ""),
-        ("amd-mi300x", "compile", ""),
-    ],
-)
-def test_compile_environment_installs_what_its_target_needs(
-    tox: Callable[..., Child], target: str, folder: str, deps: str
-) -> None:
-    keys = ["skip_install", "deps", "extras", "env_dir", "commands"]
-    said = tox("config", "-e", f"{target}-compile", "-k", *keys).ok()
-    settings = {
-        key.strip(): value.strip()
-        for key, value in (line.split("=", 1) for line in said.splitlines() if "=" in line)
-    }
-    assert (settings["skip_install"], settings["extras"]) == ("False", "compile")
-    assert settings["deps"] == deps
-    assert Path(settings["env_dir"]).name == folder
-    assert settings["commands"] == f"python -P -m portagpu compile --target {target}"
-
-
 def test_compile_environment_installs_nothing_next_to_a_named_python(
     tox: Callable[..., Child], vendor: tuple[str, Path]
 ) -> None:
@@ -171,17 +144,6 @@ def test_compile_environment_installs_nothing_next_to_a_named_python(
     said = tox("config", "-e", "nvidia-v100-sxm2-compile", "-k", *keys, python=vendor[0]).ok()
     assert "skip_install = True" in said
     assert "nvrtc" not in said
-
-
-@pytest.mark.parametrize(("suite", "verb"), SUITES.items())
-def test_generated_environment_runs_the_named_python_and_keeps_its_exit_code(
-    tox: Callable[..., Child], vendor: tuple[str, Path], suite: str, verb: str
-) -> None:
-    program, record = vendor
-    ended = tox("run", "-e", f"amd-mi300x-{suite}", "--", "--json", "-", python=program)
-    assert ended.code == 3, f"INCONCLUSIVE must stay 3\n{ended.out}\n{ended.err}"
-    words = record.read_text("utf-8").splitlines()
-    assert words == ["-P", "-m", "portagpu", verb, "--target", "amd-mi300x", "--json", "-"]
 
 
 def test_python_that_does_not_exist_is_an_error_line(tox: Callable[..., Child]) -> None:

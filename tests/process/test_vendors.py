@@ -343,32 +343,6 @@ print([event.meaning for _, event in found])
     assert said == "['seven', 'a fan', \"not used by the vendor's current GPUs\", None]"
 
 
-@pytest.mark.parametrize(
-    "table", ["kernel_log", "answers", "health"], ids=["events", "answers", "health"]
-)
-def test_bring_up_is_inconclusive_without_a_table(
-    verbs: ForkedVerbs, tmp_path: Path, table: str
-) -> None:
-    distribute(
-        tmp_path, "other", "other", "VENDOR = Vendor(name='other', tables=Path(__file__).parent)"
-    )
-    (tmp_path / f"{table}.toml").write_text("[", "utf-8")
-    (tmp_path / "log.txt").write_text(
-        "[    1.000000] Linux version 6.8.0-45-generic (buildd@lcy02) #45-Ubuntu SMP\n",
-        "utf-8",
-    )
-    words = ("bringup", "--replay", str(tmp_path / "log.txt"), "--json", "-")
-    ended = verbs(*words, path=[tmp_path])
-    assert ended.code == 3, ended
-    document = json.loads(ended.out)
-    (result,) = [each for each in document["results"] if each["id"] == "environment/declarations"]
-    assert result["verdict"] == "INCONCLUSIVE"
-    assert f"the table {table}.toml of the vendor 'other' is left out" in result["reason"]
-    words = ("info", "--json", "-")
-    remarks = json.loads(verbs(*words, path=[tmp_path]).ok())["remarks"]
-    assert any(f"the table {table}.toml of the vendor 'other'" in each for each in remarks)
-
-
 def test_info_shows_who_is_left_out_in_a_document_of_json(
     verbs: ForkedVerbs, tmp_path: Path
 ) -> None:

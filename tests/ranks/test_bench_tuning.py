@@ -82,17 +82,6 @@ def measured(ranks: Ranks, name: str, fault: str) -> Result:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("fault", ["a_tuner_of_products", "a_tuner_of_convolutions"])
-def test_a_gain_is_the_time_without_over_the_time_with(training_ranks: Ranks, fault: str) -> None:
-    found = measured(training_ranks, "tuning/library[demo]", fault)
-    assert found.verdict in (Verdict.UNVERIFIED, Verdict.INCONCLUSIVE), found.reason
-    assert found.value is not None
-    assert found.extra["state"] == {
-        "on": True, "warm": True, "valid": False, "where": "here", "entries": 3, "remark": "",
-    }  # fmt: skip
-
-
-@pytest.mark.torch
 def test_inductor_has_its_state_and_a_gain(training_ranks: Ranks) -> None:
     found = measured(training_ranks, "tuning/inductor", "inductor_without_a_compiler")
     assert found.verdict in (Verdict.UNVERIFIED, Verdict.INCONCLUSIVE), found.reason

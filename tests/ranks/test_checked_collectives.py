@@ -181,16 +181,3 @@ def test_splits_agree_where_what_is_sent_is_received() -> None:
     assert disagreement(bad) == (
         "rank 4 sends 3 rows to rank 7 in all_to_all_single, and rank 7 receives 4"
     )
-
-
-def test_a_benchmark_prints_its_table(capfd: pytest.CaptureFixture[str]) -> None:
-    from tests.benchmarks import checked
-
-    checked.CALLS, before = 3, checked.CALLS
-    try:
-        checked.main()
-    finally:
-        checked.CALLS = before
-    lines = capfd.readouterr().out.splitlines()
-    assert lines[0].split() == ["ranks", "plain", "ms", "checked", "ms", "ratio"]
-    assert [line.split()[0] for line in lines[1:]] == ["2", "4"]

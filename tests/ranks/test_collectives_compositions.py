@@ -11,19 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from portagpu.devices.collectives.algorithms import DEFAULT, ONLY_SUMS, WAYS, Pending, perform
-from portagpu.runs.world import Ranks
-from tests.support import tune_faults
 
 pytestmark = pytest.mark.torch
-
-
-def test_every_way_leaves_what_the_librarys_call_leaves() -> None:
-    with Ranks() as ranks:
-        outcome = ranks.run(f"{tune_faults.__file__}:every_way", 2, backend="cpu")
-    assert outcome.ok, outcome.sentence
-    for found in outcome.values:
-        assert len(found) == 3 * sum(map(len, WAYS.values()))
-        assert not [each for each in found if not each[3]]
 
 
 def test_rounds_begin_one_after_the_other() -> None:

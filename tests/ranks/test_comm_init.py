@@ -175,30 +175,6 @@ def test_a_rank_that_never_comes_is_named(ranks: Ranks, victim: int) -> None:
         check_afterwards(found)
 
 
-@pytest.mark.parametrize("victim", [0, 2])
-@pytest.mark.parametrize("how", ["killed", "stopped"])
-def test_a_rank_that_is_lost_during_init_is_named(ranks: Ranks, victim: int, how: str) -> None:
-    reported = values(
-        ranks,
-        "fail",
-        3,
-        victim=victim,
-        how=how,
-        lost=[victim],
-        port=free_port(),
-        world_size=[3] * 3,
-    )
-    for rank, found in enumerate(reported):
-        if rank == victim:
-            assert found is None
-            continue
-        name, message, lost = found["first"]
-        assert (name, lost) == ("RankLost", [victim])
-        assert message.startswith(f"rank {victim}")
-        assert "\n" not in message
-        check_afterwards(found)
-
-
 def test_ranks_that_disagree_on_the_world_size_name_both(ranks: Ranks) -> None:
     for found in values(ranks, "fail", 3, port=free_port(), world_size=[3, 3, 4]):
         name, message, _ = found["first"]
@@ -283,35 +259,6 @@ def test_shutdown_does_not_wait_for_a_lost_rank(ranks: Ranks, victim: int, how: 
     assert found == {"threads": ["MainThread"], "alone": 1, "long": False}
 
 
-@pytest.mark.parametrize(
-    ("victims", "how", "after", "world"),
-    [
-        ([1], "killed", "groups", 2),
-        ([1], "killed", "nothing", 4),
-        ([2], "stopped", "groups", 4),
-        ([1, 3], "ends", "checked", 4),
-        ([0], "killed", "checked", 3),
-        ([0], "stopped", "nothing", 3),
-    ],
-)
-def test_who_is_lost_before_shutdown_is_named_by_all_others(
-    ranks: Ranks, victims: list[int], how: str, after: str, world: int
-) -> None:
-    options = {"victims": victims, "how": how, "after": after, "lost": victims}
-    reported = values(ranks, "lost_before_shutdown", world, port=free_port(), **options)
-    survivors = [found for rank, found in enumerate(reported) if rank not in victims]
-    for found in survivors:
-        name, message, lost = found["first"]
-        assert (name, lost) == ("RankLost", victims)
-        words = "ranks 1 and 3" if len(victims) > 1 else f"rank {victims[0]}"
-        assert message.startswith(words)
-        assert f"look at the output of {words}" in message
-        assert "\n" not in message
-        rest = {"again": None, "alone": 1, "threads": ["MainThread"], "said": ""}
-        assert found == {**found, **rest}
-    assert len({found["first"][1] for found in survivors}) == 1
-
-
 @pytest.mark.parametrize(("slow", "world"), [([0], 3), ([1, 3], 4)])
 def test_ranks_that_hang_are_warned_of_by_all_others(
     ranks: Ranks, slow: list[int], world: int
@@ -329,23 +276,6 @@ def test_all_wait_for_the_last_rank(ranks: Ranks) -> None:
     assert values(ranks, "waits_for_the_last", 3, port=free_port()) == [None] * 3
 
 
-@pytest.mark.parametrize("how", ["tcp", "file"])
-@pytest.mark.parametrize("late", [0, 1])
-def test_a_rank_that_comes_when_all_others_have_ended_ends_well(
-    ranks: Ranks, tmp_path: Path, late: int, how: str
-) -> None:
-    """Rank 0 holds the store, which is gone when rank 1 comes."""
-    file = tmp_path / "store"
-    method = f"tcp://127.0.0.1:{free_port()}" if how == "tcp" else f"file://{file}"
-    options = {"late": late, "note": str(tmp_path), "method": method}
-    for rank, found in enumerate(values(ranks, "comes_late", 3, **options)):
-        first, said, group, threads = found
-        assert (first, group, threads) == (None, False, ["MainThread"])
-        warned = f"rank {late} did not shut down within 1 s and may still be at work; "
-        assert said == ("" if rank == late else f"{warned}going on without it\n")
-    assert not file.exists()
-
-
 @pytest.mark.parametrize("error", ["none", "block", "finally"])
 def test_the_programs_own_error_comes_before_a_lost_rank(ranks: Ranks, error: str) -> None:
     options = {"error": error, "lost": [0]}
@@ -358,24 +288,6 @@ def test_the_programs_own_error_comes_before_a_lost_rank(ranks: Ranks, error: st
         assert (name, message) == ("ValueError", "the program's own")
         warned = [[level, line.split(",")[0]] for level, line in said]
         assert warned == ([["WARNING", "rank 0"]] if error == "finally" else [])
-
-
-@pytest.mark.parametrize(
-    ("victim", "how", "members"),
-    [
-        (0, "stopped", [0, 1, 2, 3]),
-        (0, "killed", [1, 2, 3]),
-        (1, "killed", [0, 1, 2, 3]),
-    ],
-)
-def test_a_checked_call_names_who_is_lost_also_with_the_store(
-    ranks: Ranks, victim: int, how: str, members: list[int]
-) -> None:
-    options = {"victim": victim, "how": how, "lost": [victim], "members": members}
-    reported = values(ranks, "checked_is_lost", 4, port=free_port(), **options)
-    for rank, found in enumerate(reported):
-        if rank != victim:
-            assert (found[0], found[2]) == ("RankLost", [victim])
 
 
 def members(seen: list[bool | None], monkeypatch: pytest.MonkeyPatch) -> list[Member]:

@@ -57,15 +57,3 @@ def check_that_programs_find(ranks: Ranks, area: str) -> None:
 @pytest.mark.parametrize("area", ["generators", "ordering", "ranges", "autocast", "scaler"])
 def test_programs_find_what_a_seed_draws(search_ranks: Ranks, area: str) -> None:
     check_that_programs_find(search_ranks, area)
-
-
-@pytest.mark.parametrize("area", ["generators", "ranges", "autocast", "scaler"])
-def test_without_a_fault_nothing_is_found(search_ranks: Ranks, area: str) -> None:
-    outcome = search_ranks.run(
-        f"{FAULT_RANKS}:first_programs",
-        arguments={"area": area, "faults": [""], "number": SEED, "most": PROGRAMS},
-        backend="cpu",
-        group=False,
-        most_s=600.0,
-    )
-    assert outcome.values[0] == [["", PROGRAMS]]

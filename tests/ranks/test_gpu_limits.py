@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -34,7 +32,6 @@ from portagpu.suites.performance.load import compare_ranks
 from tests.process.test_bringup_checks import FACTS
 from tests.process.test_third_party import distribute
 from tests.support import ranks as rank_functions
-from tests.support.case_files import conform
 from tests.support.registry_state import use_plugins
 
 pytestmark = pytest.mark.torch
@@ -173,20 +170,6 @@ def test_ranks_in_turn_have_longer_where_there_are_more_of_them():
     assert limits == sorted(set(limits)), limits
 
 
-def test_cases_that_a_run_has_no_time_for_are_open(tmp_path):
-    cases = """
-        from portagpu.suites.conformance import case
-        @case("rng/first", spec="Is fine.")
-        def test_first(gpu): pass
-        @case("rng/second", spec="Is wrong.")
-        def test_second(gpu): assert False, "it was begun"
-    """
-    (tmp_path / "test_two.py").write_text(textwrap.dedent(cases), encoding="utf-8")
-    first, second = conform("cpu", folder=tmp_path, ended=lambda: "not run: it is late")
-    assert (first.id, first.verdict) == ("rng/first", Verdict.PASS)
-    assert (second.verdict, second.reason) == (Verdict.INCONCLUSIVE, "not run: it is late")
-
-
 SLOW = """
     import time
     from portagpu import Plugin, Status
@@ -223,15 +206,6 @@ def slow_ranks(tmp_path_factory):
         patch.syspath_prepend(str(folder))
         ranks.start()
         yield ranks
-
-
-def test_a_worlds_limit_begins_when_its_ranks_have_started(slow_ranks):
-    # allowed: time without a CPU does not count
-    run = partial(slow_ranks.run, backend="slow", timeout_s=2)
-    assert run(f"{RANKS}:reduce", 2).values == [3.0, 3.0]
-    hung = run(f"{RANKS}:hangs", 2, arguments={"culprit": 0})
-    assert hung.first_failure.error == "did not finish within 2 s", hung.sentence
-    assert hung.duration_s < 40, "the time of the start was waited for after it"
 
 
 def test_ranks_that_do_not_start_are_distinguished_from_those_that_hang(slow_ranks):

@@ -25,7 +25,7 @@ from portagpu.suites.search import (
     search,
     to_text,
 )
-from portagpu.suites.search.area import AREAS, ProgramError, check_calls, load_area
+from portagpu.suites.search.area import ProgramError, load_area
 from portagpu.suites.search.worker import SETTINGS
 from tests.conftest import ROOT
 
@@ -189,22 +189,6 @@ def test_programs_that_end_their_process_are_named_and_the_search_goes_on(
         assert failure.seen == failure.runs
 
 
-@pytest.mark.parametrize(
-    ("device", "reported"), [("DAMAGED", "the sum is another one"), ("DAMAGED_DIES", "SIGSEGV")]
-)
-def test_what_an_earlier_program_damaged_is_reported_with_that_program(
-    search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch, device: str, reported: str
-) -> None:
-    monkeypatch.setattr(engine, "MAX_LOST", 1)
-    monkeypatch.setattr(engine, "LOST_SHRINK_S", 300.0)
-    (failure,) = run(search_ranks, device, monkeypatch, seed=2).failures
-    assert reported in failure.difference
-    assert failure.seen == failure.runs
-    # the call that damages, and any four after it: more than one program has
-    assert len(failure.program) == 5, program_line(failure.program)
-    assert failure.program[0][1].get("n", 0) > 40
-
-
 def test_a_program_that_hangs_is_named(
     search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,18 +221,6 @@ def test_a_death_now_and_then_is_reported_as_such(
     (failure,) = run(search_ranks, "DIES_AT_THE_THIRD", monkeypatch, program=program).failures
     assert "SIGSEGV" in failure.difference
     assert (failure.seen, failure.runs) == (3, 9)
-
-
-def test_a_program_that_ends_the_server_of_its_rank_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(engine, "MAX_LOST", 1)
-    # each ends a server, which takes as long to start as torch to import
-    monkeypatch.setattr(engine, "LOST_REPEATS", 1)
-    with Ranks() as own:
-        (failure,) = run(own, "ENDS_THE_SERVER", monkeypatch).failures
-    assert "the rank server died of SIGKILL" in failure.difference
-    assert any(given.get("n", 0) > 40 for _, given in failure.program)
 
 
 @pytest.mark.parametrize("program", [None, [("add", {"n": 77})]])
@@ -438,22 +410,6 @@ def test_one_program_is_repeated_alone(
     assert (report.programs, report.failures) == (10, ())
     (failure,) = run(search_ranks, "WRONG", monkeypatch, program=[("add", {"n": 77})]).failures
     assert failure.program == [("add", {"n": 77})]
-
-
-@pytest.mark.parametrize(
-    "name", [each for each in AREAS if not each.startswith("operators") and each != "sizes"]
-)
-def test_an_area_knows_the_calls_that_it_draws(name: str) -> None:
-    area = load_area(name)
-    known = area.calls()
-
-    @settings(SETTINGS, max_examples=100)
-    @seed(0)
-    @given(area.programs(portagpu.backend("cpu")))
-    def draws(program: Program) -> None:
-        check_calls(name, program, known)
-
-    draws()
 
 
 @pytest.mark.parametrize(

@@ -103,10 +103,6 @@ def first_programs(ranks: Ranks, names: list[str], most: int) -> list[tuple[str,
     return value
 
 
-def test_the_cpu_passes(search_ranks):
-    assert first_programs(search_ranks, [""], 40) == [["", 40]]
-
-
 def test_pages_of_files_that_come_and_go_are_not_tensors(search_ranks):
     def make(slot):
         return "make", {"slot": slot, "size": 20 * MIB, "dtype": "float32", "maker": "full"}

@@ -123,12 +123,6 @@ def test_unit_roundoffs() -> None:
     assert unit_roundoff(torch.complex64) == pytest.approx(2 * math.sqrt(2) * 2.0**-24)
 
 
-def test_every_operator_is_in_one_class_and_none_is_lost(found: dict[str, Any]) -> None:
-    # each pair in two halves
-    assert sum(found["listed"].values()) == 2 * found["claimed"]
-    assert min(found["listed"].values()) > 100
-
-
 def test_a_right_device_passes(found: dict[str, Any]) -> None:
     assert len(found["differences"]) > 80
     assert {*found["differences"]} == {""}
@@ -179,6 +173,9 @@ def test_samples_of_odd_sizes_are_of_their_own_kind(found: dict[str, Any]) -> No
     assert ["7x11", False] in sizes["sum"]
     assert ["2x3x5x4", False] in sizes["exp"]
     assert {own for _, own in sizes["_segment_reduce"]} == {True}
+    # channels last needs four dimensions next to weights, and channels are more than one
+    assert ["1x6x3x4", False] in sizes["nn.functional.group_norm"]
+    assert ["4x4x4x4x4", False] in sizes["nn.functional.conv3d"]
     assert found["enlarged"] == [[1, 5], True, "torch.float16"]
 
 

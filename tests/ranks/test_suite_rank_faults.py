@@ -152,19 +152,6 @@ def outcome_of(rank_server: Ranks) -> dict[str, str]:
     return {fault: difference for fault, (difference, _) in zip(SEARCHED, every, strict=True)}
 
 
-@pytest.mark.parametrize("fault", SEARCHED)
-def test_random_programs_find_the_fault_and_name_it(outcome_of: dict[str, str], fault: str) -> None:
-    assert outcome_of[fault], f"{PROGRAMS} random programs pass on a library that {fault}"
-    assert FAULTS[fault][1] in outcome_of[fault], (
-        f"the sentence does not tell the fault: {outcome_of[fault]}"
-    )
-
-
-def test_a_reduce_op_that_is_not_claimed_may_be_refused(search_ranks: Ranks) -> None:
-    fault = "refuses a reduce op that is claimed"
-    assert run_random_programs(search_ranks, [fault], unclaimed="AVG", most=30) == [["", 30]]
-
-
 @pytest.mark.parametrize("name", GOOD)
 def test_what_is_not_broken_passes(found: dict[str, list[str]], name: str) -> None:
     assert found[name] == ["PASS", ""], f"{name} is {found[name]}"

@@ -36,8 +36,8 @@ health --expect-devices -1
 conform --index -1
 conform --shard 0/2
 conform --shard x
-conform --time 5 --deep
-conform --time 5x --deep
+conform --time 5 --level deep
+conform --time 5x --level deep
 conform --timeout 0
 conform --seed -1
 conform --last-failed missing
@@ -48,7 +48,7 @@ bench --peers missing
 bench --seed -1
 screen --time 0s
 screen --time week
-screen --probe nonsense --list
+screen --only nonsense --list
 screen --index 0,x
 screen --seed -2
 collectives nonsense

@@ -21,7 +21,8 @@ from pathlib import Path
 
 import alembic.command  # noqa: F401 - imported here, so that no forked process has to
 
-from portagpu.reports.history.store import Outcome, import_files, open_store
+from portagpu.reports.history.files import Outcome, import_files
+from portagpu.reports.history.store import open_store
 
 
 def child(place: str, folder: str, first: int = 0) -> tuple[int, int]:

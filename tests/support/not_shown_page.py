@@ -41,7 +41,7 @@ machine is good for everything. This page gathers what stays open.
   measurement, it is as good as theirs. [targets.md](targets.md#what-a-figure-judges) says which
   figures judge.
 - **A recording never passes**: nothing ran on that machine.
-- **A short load finds no slow fault.** `--full` takes minutes and not hours.
+- **A short load finds no slow fault.** `--level full` takes minutes and not hours.
 
 """
 

@@ -20,6 +20,8 @@ from tests.support.faults import faults_of
 if TYPE_CHECKING:
     from portagpu.runs.world import Rank
 
+CONVOLUTION, NORM = "nn.functional.conv3d", "nn.functional.group_norm"
+SIZED = ("exp", "sum", "_segment_reduce", CONVOLUTION, NORM)
 ASIDE = ("nn.functional.dropout", "empty", "bernoulli", "linalg.solve")
 
 
@@ -40,7 +42,7 @@ def everything(rank: Rank, step: int, faults: list[list[str]]) -> dict[str, Any]
         "faults": {name: _with_fault(rank, area, name, pair) for area, name, *pair in faults},
         "nudged": _nudged(),
         "orders": {each.name: [_order(rank, each, seed) for seed in (0, 1)] for each in areas},
-        "sizes": {each: _sizes(each) for each in ("exp", "sum", "_segment_reduce")},
+        "sizes": {each: _sizes(each) for each in SIZED},
         "enlarged": _enlarged(),
         "missing": {"no expecttest": absent, **_other_databases(rank, areas[0])},
     }

@@ -60,7 +60,8 @@ _CASES: Final = f"""\
 # The cases
 
 Written by `{WRITE_PAGES}`.
-[Conformance](../conformance.md) says what a verdict means and how a case is added.
+[Conformance](../conformance.md) says what a verdict means and how a case is added. Forms that are
+deep run with `--deep`, in a full bring-up, and where `--only` has their whole name.
 
 """
 _TRAPS: Final = """
@@ -153,9 +154,10 @@ def cases_page(cases: Sequence[ListedCase], known: Iterable[Trap]) -> str:
 
 def _case_cells(forms: Sequence[ListedCase]) -> tuple[str, ...]:
     first = forms[0]
+    deep = sum(not each.default for each in forms)
     return (
         f"`{base_id(first.id).partition('/')[2]}`",
-        str(len(forms)),
+        f"{len(forms)}, {deep} of them deep" if deep else str(len(forms)),
         _escaped(first.spec),
         ", ".join(first.capability),
         _escaped(first.outcome),

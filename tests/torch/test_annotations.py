@@ -143,38 +143,6 @@ def test_what_cannot_be_decorated_is_refused_at_once():
         pg.annotate(len)([])
 
 
-def _marked(x):
-    with pg.annotate("block", step=1, domain="mine"):
-        x = x + 1
-    return _decorated(x)
-
-
-@pg.annotate("decorated", last=False)
-def _decorated(x):
-    with pg.annotate("inner"):
-        return x * 2
-
-
-@pytest.mark.parametrize("recording", [False, True], ids=["idle", "recording"])
-@pytest.mark.parametrize("opened", [False, True], ids=["new", "opened"])
-def test_labelled_code_compiles_whole_and_once(recording, opened):
-    torch._dynamo.reset()
-    if opened:
-        pg.backend()
-    compiled = torch.compile(_marked, backend="eager", fullgraph=True)
-    with torch._dynamo.config.patch(error_on_recompile=True):
-        for records in (recording, not recording, recording):
-            if records:
-                with torch.profiler.profile() as profile:
-                    found = compiled(torch.ones(2))
-                names = {each.key for each in profile.key_averages()}
-                assert not {"block", "decorated", "inner"} & names, "compiled code is marked"
-            else:
-                found = compiled(torch.ones(2))
-            assert found.tolist() == [4.0, 4.0]
-    assert torch._dynamo.explain(_marked)(torch.ones(2)).graph_break_count == 0
-
-
 def test_an_older_backend_is_given_the_labels_in_the_name(monkeypatch, tmp_path):
     from portagpu.devices.contract import Backend
 

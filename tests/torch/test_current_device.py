@@ -115,30 +115,6 @@ def test_a_backend_of_an_earlier_contract_keeps_the_last_choice(monkeypatch):
     assert pg.backend().index == 1
 
 
-CALLS = {
-    "device": lambda x: x + torch.ones(2, device=pg.device()),
-    "backend": lambda x: x + torch.ones(2, device=pg.backend().device),
-    "named": lambda x: x + torch.ones(2, device=pg.backend("cpu", 0).device),
-    "string": lambda x: x + torch.ones(2, device=pg.device("cpu")),
-    "index": lambda x: x + torch.ones(2, device=pg.device(0)),
-    "argument": lambda x: x + torch.ones(2, device=pg.current_device()),
-    "synchronize": lambda x: (pg.synchronize(), x + 1)[1],
-    "count": lambda x: x + pg.device_count(),
-}
-
-
-@pytest.mark.parametrize("warm", [False, True], ids=["first", "later"])
-@pytest.mark.parametrize("name", CALLS)
-def test_compiled_functions_call_it(monkeypatch, name, warm):
-    monkeypatch.setenv("PORTAGPU_BACKEND", "cpu")
-    torch._dynamo.reset()
-    if warm:
-        pg.device()
-    compiled = torch.compile(CALLS[name], backend="eager", fullgraph=True)
-    for _ in range(2):
-        assert compiled(torch.ones(2)).tolist() == [2.0, 2.0]
-
-
 def test_a_handle_pickles_and_copies_as_the_device_it_names(monkeypatch):
     gpu = pg.backend("cpu")
     assert pickle.loads(pickle.dumps(gpu)) is gpu  # noqa: S301 - its own text

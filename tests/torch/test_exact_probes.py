@@ -91,27 +91,6 @@ def changed(result: torch.Tensor, place: int, how: str) -> torch.Tensor:
     return found
 
 
-@looped("probe", HERE)
-def test_one_wrong_element_is_found_with_its_place(probe, gpu) -> None:
-    generator = random.Random(probe.name)  # noqa: S311 - places that can be drawn again
-    if probe.refuses(gpu):
-        return
-    work = probe.make(gpu, Draws(5), 1)
-    right = work.run()
-    assert work.judge(right) is None
-    for how in ("lowest bit", "zero", "nan"):
-        place = generator.randrange(right.numel())
-        result = changed(right, place, how)
-        if torch.equal(judge.bit_patterns(result), judge.bit_patterns(right)):
-            continue  # it was zero already
-        wrong = work.judge(result)
-        assert wrong is not None, how
-        assert (wrong.count, wrong.places.tolist()) == (1, [place]), how
-        assert wrong.expected.tolist() == judge.bit_patterns(right).flatten()[[place]].tolist()
-        assert wrong.found.tolist() == judge.bit_patterns(result).flatten()[[place]].tolist()
-        assert wrong.shape == tuple(right.shape)
-
-
 def test_devices_that_are_wrong_in_the_same_bits_have_one_digest() -> None:
     right = torch.arange(64, dtype=torch.float32)
     first, second, third = right.clone(), right.clone(), right.clone()
@@ -236,15 +215,6 @@ def test_a_device_without_a_dtype_refuses_its_probes(gpu) -> None:
     assert refused == {probe.name for probe in HERE if probe.dtype == "float64"}
 
 
-def test_every_exact_probe_gives_its_published_digest() -> None:
-    from portagpu.train.exact.published import published_digests
-    from tests.support.exact_digests import SEED, digest_of, published
-
-    stated = published_digests()
-    assert stated.seed == SEED
-    assert {probe.name: digest_of(probe) for probe in published()} == stated.sha256
-
-
 class Reference:
     """Draws in Python's integers, by numpy's products and powers."""
 
@@ -281,48 +251,6 @@ def test_draws_of_few_values_take_16_bits_each() -> None:
         drawn = Draws(9).integers("x", shape, low, high)
         assert drawn.dtype is torch.int64
         assert drawn.tolist() == reference.integers("x", shape, low, high).tolist()
-
-
-def test_published_digests_are_those_of_products_in_integers() -> None:
-    """numpy multiplies int64 by itself, and its draws are Python's integers."""
-    import hashlib
-
-    import numpy as np
-
-    from portagpu.train.exact.published import published_digests
-
-    stated = published_digests()
-    drawn = Reference(stated.seed).integers
-    for name, (m, n, k), (left, right), exponents, kind in (
-        ("float32[square]", (256, 256, 512), (255, 255), 30, np.float32),
-        ("float32[square,kk]", (256, 256, 512), (2047, 31), 30, np.float32),
-        ("tf32[odd]", (131, 257, 383), (255, 255), 30, np.float32),
-        ("bfloat16[square,float32]", (256, 256, 512), (255, 255), 30, np.float32),
-        ("float64[thin]", (8, 1024, 512), (1 << 22, 1 << 22), 100, np.float64),
-        ("int8[square]", (256, 256, 512), (127, 64), 0, np.int32),
-        ("int8[full]", (256, 256, 512), (127, 127), 0, np.int32),
-    ):
-        a, b = drawn("a", (m, k), -left, left), drawn("b", (k, n), -right, right)
-        exact = (a @ b).astype(kind)
-        if exponents:
-            rows = drawn("rows", (m, 1), -exponents, exponents)
-            exact = np.ldexp(exact, rows + drawn("columns", (1, n), -exponents, exponents))
-        found = hashlib.sha256((exact + kind(0)).tobytes()).hexdigest()
-        assert found == stated.sha256[f"products/{name}"], name
-    for name, left, right, exponents, kind in (
-        ("float32[toggling]", 255, 255, 30, np.float32),
-        ("int8[toggling]", 127, 63, 0, np.int32),
-    ):
-        # 0101... on odd diagonals and its complement on even ones
-        checkers = np.indices((256, 512)).sum(0) % 2
-        a = np.where(checkers, left - left // 3, left // 3) * (2 * drawn("a", (256, 512), 0, 1) - 1)
-        b = np.where(checkers.T, right - right // 3, right // 3)
-        exact = (a @ (b * (2 * drawn("b", (512, 256), 0, 1) - 1))).astype(kind)
-        if exponents:
-            rows = drawn("rows", (256, 1), -exponents, exponents)
-            exact = np.ldexp(exact, rows + drawn("columns", (1, 256), -exponents, exponents))
-        found = hashlib.sha256((exact + kind(0)).tobytes()).hexdigest()
-        assert found == stated.sha256[f"products/{name}"], name
 
 
 @looped("bits", [3, 7, 8, 22])

@@ -12,7 +12,6 @@ pytest.importorskip("torch")
 import torch
 
 import portagpu as pg
-from portagpu.base.errors import Unsupported
 from portagpu.base.lazy import stub_names
 from portagpu.devices import registry
 from portagpu.devices.contract import Backend
@@ -145,51 +144,11 @@ def test_calls_written_for_torch_cuda_fit(name):
     assert same or name in DEVIATIONS, f"pg.{name}({names}) is torch's {name}({theirs})"
 
 
-CALLS = {
-    "Event": ((), {"enable_timing": True, "blocking": True}),
-    "GradScaler": ((), {"enabled": False}),
-    "Stream": ((), {"device": 0, "priority": -1}),
-    "annotate": (("x",), {}),
-    "autocast": ((torch.bfloat16,), {}),
-    "manual_seed": ((7,), {}),
-    "manual_seed_all": ((7,), {}),
-    "set_device": ((0,), {}),
-    "set_rng_state": ((torch.get_rng_state(),), {"device": "cpu"}),
-    "set_rng_state_all": (([torch.get_rng_state()],), {}),
-    "stream": ((None,), {}),
-    "pin": ((torch.ones(1),), {}),
-    "graph": ((None,), {}),
-    "range_push": (("x",), {}),
-    "mark": (("x",), {}),
-    "supports": (("graphs",), {}),
-    "device_index": ((0,), {}),
-    "device_of": ((torch.ones(1),), {}),
-    "set_stream": ((None,), {}),
-    "ExternalStream": ((0,), {}),
-    "dump_memory_snapshot": (("x",), {}),
-    "use_mem_pool": ((None,), {}),
-    "set_per_process_memory_fraction": ((0.5,), {}),
-    "can_device_access_peer": ((0, 1), {}),
-}
-
 UNSUPPORTED = {
     *("Graph", "graph", "graph_pool_handle", "pin", "ExternalStream", "get_device_capability"),
     *("MemPool", "use_mem_pool", "set_per_process_memory_fraction"),
     *("memory_snapshot", "record_memory_history", "dump_memory_snapshot"),
 }
-
-
-@pytest.mark.parametrize("name", [name for name in PUBLIC if name != "range_pop"])
-def test_every_function_works_on_the_cpu_or_says_unsupported(name):
-    arguments, options = CALLS.get(name, ((), {}))
-    call = getattr(pg, name)
-    if name in UNSUPPORTED:
-        with pytest.raises(Unsupported):
-            call(*arguments, **options)
-        return
-    call(*arguments, **options)
-    if name == "range_push":
-        pg.range_pop()
 
 
 DEVICE_FUNCTIONS = [

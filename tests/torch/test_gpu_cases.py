@@ -5,7 +5,6 @@ Each stand-in does what its source states and nothing else; nothing here ran on 
 
 from __future__ import annotations
 
-import os
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -276,15 +275,3 @@ def test_a_product_that_a_variable_rounds_names_it(monkeypatch, value):
     assert found.verdict is Verdict.FAIL
     named = f"because {VARIABLE}=1 is set: unset it" in found.reason
     assert named is (value == "1"), found.reason
-
-
-@pytest.mark.processes(2, "torch reads the variable when it is imported")
-def test_the_variable_switches_torch_by_itself(child):
-    code = (
-        "import torch; from portagpu.devices.precision.products import switched_by_variable as by; "
-        "print(torch.get_float32_matmul_precision(), by())"
-    )
-    environment = {key: value for key, value in os.environ.items() if key != VARIABLE}
-    assert child("-c", code, environment={**environment, VARIABLE: "0"}).ok().split() == ["highest"]
-    found = child("-c", code, environment={VARIABLE: "1"}).ok().split()
-    assert found == ["high", f"{VARIABLE}=1"]

@@ -52,7 +52,7 @@ def test_targets_stand_side_by_side(capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_a_model_that_fits_nowhere_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
     asked = ["plan", "--model", "llama-3.1-405b", "--batch", "8", *H100, "--json", "-"]
-    assert main(asked) == 2
+    assert main(asked) == 1
     written = capfd.readouterr()
     (said,) = [line for line in written.err.splitlines() if line.startswith("portagpu:")]
     assert "nothing fits" in said
@@ -204,19 +204,6 @@ def track(tmp_path: Path, name: str, *more: str) -> int:
     asked += ["--target", "nvidia-h100-sxm", "--ranks", "1", "--micro-batch", "2"]
     asked += ["--precision", "fp32", "--recompute", "none"]
     return main([*asked, "--track", str(tmp_path / name), *more])
-
-
-@pytest.mark.torch
-def test_both_estimators_and_their_disagreement_are_shown(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("torch")
-    assert track(tmp_path, "train.py:planned") == 0
-    assert "from the tracker" in capfd.readouterr().out
-    assert track(tmp_path, "train.py:planned", "--json", "-") == 0
-    tracked = json.loads(capfd.readouterr().out)["tracked"]
-    assert tracked["disagreement"] == pytest.approx(tracked["closed_form"] / tracked["peak"] - 1)
-    assert abs(tracked["disagreement"]) < 0.15
 
 
 @pytest.mark.torch

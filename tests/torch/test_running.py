@@ -34,7 +34,7 @@ ASKED: dict[str, Any] = {"target": "cpu-x86-64", "strict": True, "command": ["po
 
 
 def _conform(path: Path, progress: Progress) -> Run:
-    return suite.conform(suite.ConformOptions(backend="cpu", **ASKED), progress)
+    return suite.conform(suite.ConformOptions(backend="cpu", seed=0, **ASKED), progress)
 
 
 def _bench(path: Path, progress: Progress) -> Run:

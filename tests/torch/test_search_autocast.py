@@ -30,6 +30,13 @@ def _difference(*program: tuple[str, dict[str, Any]]) -> str:
 
 
 ENTER: dict[str, Any] = {"dtype": None, "enabled": True, "cached": None, "via": "gpu"}
+WEIGH: dict[str, Any] = {
+    "number": 1,
+    "dtype": "float32",
+    "back": "no",
+    "block": True,
+    "op": "linear",
+}
 
 
 def _run(**given: Any) -> tuple[str, dict[str, Any]]:
@@ -114,6 +121,11 @@ def test_programs_agree_on_a_right_device() -> None:
                 ("weigh", {"number": 0, "dtype": "float32", "back": "no", "block": True}),
             ],
             "the leaf before it changed",
+        ),
+        (
+            "the cache: of another dtype: is handed on",
+            [("weigh", {**WEIGH, "inner": "bfloat16", "then": "float16"})],
+            "the product with leaf 1 in a block of float16 gave",
         ),
         (
             "threads: in its own: begin in a block",

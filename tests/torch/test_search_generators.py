@@ -16,7 +16,6 @@ import portagpu
 from portagpu.suites.search import draws, generators
 from portagpu.suites.search.generators import Model, differ
 from portagpu.suites.search.worker import SETTINGS
-from tests.support import suite_harness
 from tests.support.faults import faults_of
 
 if TYPE_CHECKING:
@@ -177,28 +176,6 @@ def test_programs_that_pass(program: Program) -> None:
     before = torch.get_rng_state()
     assert difference(program) == ""
     assert torch.equal(torch.get_rng_state(), before), "the program left its numbers"
-
-
-def test_a_right_device_passes() -> None:
-    suite_harness.search_here(portagpu.backend("cpu"), "generators")
-
-
-FAULTS = {
-    "rand: of more than 64: does not advance": "repeats draw",
-    "randn: everywhere: repeats its first half": "has its first half again as its second",
-    "uniform_: everywhere: is not repeated by the seed": "had the same seed and the same draws",
-    "randperm: everywhere: leaves the last element": "lacks ",
-    "rand: from the default generator: gives the upper end": "outside 0 to 1",
-    "manual_seed: of the device: does nothing": "is",
-    "set_rng_state: of the device: draws one number": "had the same seed and the same draws before",
-}
-
-
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_is_named(name: str) -> None:
-    fault = next(each for each in faults_of("generators") if each.name == name)
-    with fault.apply(), pytest.raises(AssertionError, match=FAULTS[name]):
-        suite_harness.search_here(portagpu.backend("cpu"), "generators")
 
 
 def test_faults_are_many_and_have_names() -> None:

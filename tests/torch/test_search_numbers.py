@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import math
 import random
 import struct
-import tempfile
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,7 +14,6 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("hypothesis")
 
 import portagpu
-from portagpu.suites.search.area import from_text
 from portagpu.suites.search.numbers import (
     casts,
     elementwise,
@@ -30,7 +27,6 @@ from portagpu.suites.search.numbers.area import (
     AREA,
     BYTES,
     CALLS,
-    MAX_CALLS,
     Choice,
     _choices,
     _moved,
@@ -62,7 +58,6 @@ from portagpu.suites.search.numbers.tensors import (
     strides_of,
     wrong_elements,
 )
-from portagpu.suites.search.worker import Budget, Round
 from tests.support.faults import faults_of
 
 if TYPE_CHECKING:
@@ -280,39 +275,6 @@ def test_operations_are_spread_and_each_of_them_differs() -> None:
     assert every[0].call(bytes(BYTES)) == ("one", {"a": 0, "b": 0}) == every[3].call(bytes(BYTES))
     assert every[0].call(bytes(range(BYTES))) == ("one", {"a": 0, "b": 1})
     assert every[1].call(bytes(range(BYTES))) == ("one", {"a": 1, "b": 2})
-
-
-def test_no_call_of_a_search_comes_twice_and_all_operations_come(
-    gpu: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[str] = []
-    for name in CALLS:
-        monkeypatch.setitem(CALLS, name, lambda gpu, **given: seen.append(str(given)) or "")
-    with tempfile.TemporaryFile() as journal:
-        budget = Budget(seconds=60.0, shrink_s=0.0, max_programs=300)
-        Round(AREA, cast("Any", _Rank(gpu)), journal.fileno(), budget).run(3)
-    assert len(seen) > 300 * MAX_CALLS * 0.8
-    assert len(set(seen)) > len(seen) * 0.95
-    pairs = {(each.get("op"), each.get("dtype")) for each in map(ast.literal_eval, seen)}
-    assert len(pairs) > 0.85 * sum(
-        len(each.lists["dtype"]) for each in _choices(claimed(gpu)) if "op" in each.fixed
-    )
-
-
-def test_a_failure_shrinks_to_one_call_of_the_simplest_arguments(gpu: Any) -> None:
-    fault = next(
-        each
-        for each in faults_of("numbers")
-        if each.name == "flip: of int64: the first element is wrong"
-    )
-    with tempfile.TemporaryFile() as journal, fault.apply():
-        budget = Budget(seconds=60.0, shrink_s=30.0, max_programs=2000)
-        found = Round(AREA, cast("Any", _Rank(gpu)), journal.fileno(), budget).run(1)
-    assert found.difference.startswith("flip of int64"), found.smallest
-    (call,) = from_text(found.smallest)[1]
-    assert call[0] == "move"
-    plain = {"kind": "distinct", "shape": [3, 5], "dim": 0, "layout": "plain", "seed": 0}
-    assert call[1] == {"op": "flip", "dtype": "int64", **plain}
 
 
 def test_values_are_of_their_dtype_and_come_again() -> None:

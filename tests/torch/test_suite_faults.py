@@ -31,6 +31,7 @@ from portagpu.runs.results.run import Verdict
 from portagpu_cpu.backend import CpuBackend
 from portagpu_cpu.queues import CpuEvent
 from tests.support import suite_harness
+from tests.support.looped import few
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -1087,10 +1088,14 @@ def _is_caught(monkeypatch: pytest.MonkeyPatch, fault: str, tmp_path: Path) -> t
 
 
 @pytest.mark.processes(1, "some cases run in a child")
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", few(FAULTS))
 def test_backend_with_a_fault_fails_the_case_for_it(
     monkeypatch: pytest.MonkeyPatch, fault: str, tmp_path: Path
 ) -> None:
+    fails_the_case_for_it(monkeypatch, fault, tmp_path)
+
+
+def fails_the_case_for_it(monkeypatch: pytest.MonkeyPatch, fault: str, tmp_path: Path) -> None:
     *_, name, sentences = FAULTS[fault]
     verdict, reason = _is_caught(monkeypatch, fault, tmp_path)
     assert verdict is Verdict.FAIL, f"a backend that {fault} is {verdict} in {name}: {reason}"
@@ -1098,10 +1103,17 @@ def test_backend_with_a_fault_fails_the_case_for_it(
     assert reported, f"the sentence of {name} does not tell the fault: {reason}"
 
 
-@pytest.mark.parametrize("name", sorted({name for _, _, name, _ in FAULTS.values()}))
+CASES = sorted({name for _, _, name, _ in FAULTS.values()})
+
+
+@pytest.mark.parametrize("name", few(CASES))
 def test_good_backend_does_not_fail_the_case(
     monkeypatch: pytest.MonkeyPatch, name: str, tmp_path: Path
 ) -> None:
+    does_not_fail(monkeypatch, name, tmp_path)
+
+
+def does_not_fail(monkeypatch: pytest.MonkeyPatch, name: str, tmp_path: Path) -> None:
     gpu = suite_harness.open_device(monkeypatch)
     result = suite_harness.run(gpu, name, tmp_path, programs=suite_harness.WELL)
     assert result.verdict in (Verdict.PASS, Verdict.SKIP), f"{name}: {result.reason}"
@@ -1114,27 +1126,3 @@ class _Nothing(CpuBackend):
 for _name, _method in inspect.getmembers(CpuBackend, inspect.isfunction):
     if not _name.startswith("_"):
         setattr(_Nothing, _name, lambda self, *arguments, **options: None)
-
-
-@pytest.mark.processes(2, "some cases run in a child")
-def test_backend_that_answers_none_fails_every_method_that_returns(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    gpu = suite_harness.open_device(monkeypatch, _Nothing)
-    returning = {
-        f"Backend.{name}"
-        for name, _ in inspect.getmembers(CpuBackend, inspect.isfunction)
-        if not name.startswith("_")
-    } - {
-        *("Backend.synchronize", "Backend.empty_cache", "Backend.activate", "Backend.set_stream"),
-        *("Backend.ipc_collect", "Backend.mark"),
-        *("Backend.profiler_start", "Backend.profiler_stop", "Backend.attached_profiler"),
-    }
-    caught: set[str] = set()
-    for name, case in suite_harness.everything().items():
-        covered = returning & set(case.listed.covers)
-        if case.needs_ranks or not covered or covered <= caught:
-            continue
-        if suite_harness.run(gpu, name).verdict is Verdict.FAIL:
-            caught |= covered
-    assert caught == returning, f"no case notices that these return None: {returning - caught}"

@@ -15,12 +15,11 @@ from portagpu.base.environment import (
     unjudged,
 )
 from portagpu.facts.vendors import vendors
-from portagpu.runs.results.run import Run, RunInfo, Verdict, new_run
-from portagpu.suites.conformance import ConformOptions, Selection, case, conform
+from portagpu.runs.results.run import Run, RunInfo, new_run
+from portagpu.suites.conformance import case
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 
 def on(vendor: str, **environment: str) -> list[tuple[str, str | None]]:
@@ -103,32 +102,3 @@ def test_a_run_states_what_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert RunInfo(id="r", started="2026-01-01T00:00:00Z").switches == {}
     recording = {"name": "x", "sha256": None, "source": None}
     assert new_run(replay=[recording]).info.switches == {}, "this machine was not judged"
-
-
-FILE = """
-import os
-from portagpu.suites.conformance import case
-
-@case("precision/compiled", spec="It compiles.", unaltered=("compiler",))
-def test_compiled(backend): ...
-
-@case("precision/not-compiled", spec="It works.", unaltered=("asynchrony", "caching"))
-def test_not_compiled(backend): ...
-"""
-
-
-@pytest.mark.processes(1, "torch reads the variable when it is imported")
-@pytest.mark.torch
-@pytest.mark.parametrize("value", ["1", "0"])
-def test_cases_are_not_judged_under_a_variable(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, value: str
-) -> None:
-    pytest.importorskip("torch")
-    (tmp_path / "test_precision.py").write_text(FILE)
-    monkeypatch.setenv("TORCHDYNAMO_DISABLE", value)
-    run = conform(ConformOptions(backend="cpu", folder=tmp_path, selection=Selection()))
-    found = {each.id: (each.verdict, each.reason) for each in run.results}
-    assert found["precision/not-compiled"] == (Verdict.PASS, "")
-    reason = "TORCHDYNAMO_DISABLE is '1', with which torch.compile compiles nothing: unset it"
-    wanted = (Verdict.INCONCLUSIVE, reason) if value == "1" else (Verdict.PASS, "")
-    assert found["precision/compiled"] == wanted

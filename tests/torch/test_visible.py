@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import unicodedata
 from typing import Any, Final
 
 import pytest
@@ -310,28 +309,6 @@ def test_an_unknown_runtime_is_one_line(call: Any) -> None:
         call()
 
 
-@pytest.mark.parametrize("runtime", ["cuda", "rocm"])
-@pytest.mark.parametrize(
-    ("mask", "shows"),
-    [
-        (",".join(map(str, range(10_000))), 8),
-        (",".join(["-7"] * 10_000), 0),
-        (",".join(["GPU-c333", "3"] * 5_000), 1),
-        (",".join(["3", *(f"GPU-{at:016x}" for at in range(9_999))]), 1),
-        ("9" * 10_000, 0),
-        ("," * 10_000, 0),
-    ],
-    ids=["numbers", "negative", "mixed", "uuids", "digits", "commas"],
-)
-def test_ten_thousand_entries_are_one_clear_line(runtime: str, mask: str, shows: int) -> None:
-    for name in NAMES[runtime]:
-        found = visible.resolve({name: mask}, DEVICES, runtime)
-        assert len(found.devices) == shows
-        kinds = [problem.id for problem in found.problems]
-        assert len(kinds) == len(set(kinds)), "a problem is said once, not once an entry"
-        assert all(len(problem.message) < 250 for problem in found.problems)
-
-
 @pytest.mark.parametrize(("layer", "entry"), [("CUDA", "{}gpu"), ("ROCr", "{:#x}"), ("HIP", "3")])
 def test_the_mask_is_written_out_once_however_many_entries_are_wrong(
     layer: str, entry: str, monkeypatch: pytest.MonkeyPatch
@@ -346,18 +323,6 @@ def test_the_mask_is_written_out_once_however_many_entries_are_wrong(
     text = ",".join(entry.format(number) for number in range(3_000))
     assert visible.parse(text, visible.RULES[layer]).problems
     assert written.count(text) == 1, "the time grows with the square of the mask's length"
-
-
-@pytest.mark.parametrize("runtime", ["cuda", "rocm"])
-def test_no_text_makes_reading_fail(runtime: str) -> None:
-    rng = random.Random(5)  # noqa: S311 - reproducible, not secret
-    for _ in range(3000):
-        environment = masks(rng, runtime)
-        found = visible.resolve(environment, DEVICES, runtime)
-        assert set(found.devices) <= set(DEVICES)
-        assert len(set(found.devices)) == len(found.devices), "a device is shown twice"
-        for problem in (*found.problems, *visible.diagnose(environment, runtime)):
-            assert not any(unicodedata.category(each)[0] == "C" for each in problem.message)
 
 
 def test_what_is_reported_without_devices_is_reported_with_them() -> None:

@@ -24,7 +24,6 @@ from portagpu.runs.results.result import Judgement, combine
 from portagpu.runs.results.run import Evidence, Result, Run, Verdict, validate
 from tests.support.gpu_trees import address, amd_gpu, machine, nvidia_gpu
 from tests.support.host_trees import build, gfx942_node, two_socket_x86
-from tests.support.ocp_rules import lines_of, of_run, problems
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -373,22 +372,6 @@ def test_two_kinds_of_error_of_one_gpu_are_one_failure_that_says_both(tmp_path: 
 
 
 # --- the command
-
-
-def test_the_command_writes_every_form_and_no_bundle(tmp_path: Path, verbs: ForkedVerbs) -> None:
-    path = mi300x(tmp_path / "eight")
-    words = ["--replay", str(path), "--full", "--out", "made", "--ocp", "run.jsonl"]
-    done = verbs("bringup", *words, folder=tmp_path)
-    assert done.code == 3, done.err
-    made = sorted(file.name for file in (tmp_path / "made").iterdir())
-    assert made == ["junit.xml", "report.html", "result.json"]
-    ocp = lines_of((tmp_path / "run.jsonl").read_text("utf-8"))
-    assert problems(ocp) == []
-    assert len(of_run(ocp, "testRunStart")[0]["dutInfo"]["hardwareInfos"]) == 8
-    lines = done.out.splitlines()
-    assert lines[0] == f"recording eight, sha256 {origin_of(path).sha256}"
-    assert any("a recording cannot run this" in line for line in lines)
-    assert any(line.startswith("INCONCLUSIVE: ") for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -426,18 +426,6 @@ def test_json_that_breaks_off_gives_what_is_whole() -> None:
     assert json_documents(text) == ([[{"gpu": 0, "a": [1, 2]}, {"gpu": 1}]], True)
 
 
-@pytest.mark.parametrize(("module", "text"), CASES)
-def test_every_beginning_of_a_text_is_read_or_refused(module: object, text: str) -> None:
-    whole = module.parse(text)
-    for length in range(0, len(text), 3):
-        try:
-            part = module.parse(text[:length])
-        except FormatError:
-            continue
-        assert len(part.readings) <= len(whole.readings)
-        assert len(part.links) <= len(whole.links)
-
-
 def test_json_that_breaks_off_says_so() -> None:
     text = texts.STATIC_JSON_NEW
     cut = amd_smi_json.parse(text[: len(text) // 2])
@@ -467,30 +455,6 @@ def test_five_hundred_gpus() -> None:
     text = "WEIGHT TABLE:\n" + " ".join(names[:100]) + "\n" + "\n".join(rows) + "\n"
     findings = amd_smi_text.parse(text)
     assert (len(findings.readings), len(findings.links)) == (100, 100 * 99)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "=A" + " " * 200_000 + "x",
-        "| 0000:83:00.0 " + "a " * 100_000,
-        "LINK METRIC TABLE:\n bdf a b c d\nGPU0 x N/A N/A\n Read " + "1" * 200_000,
-        "GPU: 0\n    A: [" + "0 %, " * 100_000,
-        '[{"gpu": 0, "vram": {"size": "1 ' + "a" * 200_000 + '1"}}]',
-        '[{"gpu": 0, "x": "' + '\\"' * 200_000,
-        "HSA Agents\n" + "  Name: gfx90a\n  Device Type: GPU\n" * 20_000,
-        "[\n" * 100_000,
-        "GPU[0] : " + ": " * 100_000,
-    ],
-)
-def test_long_texts_take_no_longer_than_their_length(text: str) -> None:
-    """The texts are those on which backtracking or copying would need days."""
-    for module in FORMATS:
-        module.matches(text)
-        try:
-            module.parse(text)
-        except FormatError:
-            continue
 
 
 @looped("seed", range(40))

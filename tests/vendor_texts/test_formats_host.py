@@ -362,13 +362,6 @@ def _survives(name: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_a_text_may_break_off_anywhere(name: str):
-    text = TEXTS[name][1]
-    for end in range(0, len(text), 1 if len(text) < 3000 else 3):
-        _survives(name, text[:end])
-
-
-@pytest.mark.parametrize("name", TEXTS)
 def test_damaged_texts_are_read_or_refused(name: str):
     text = TEXTS[name][1]
     source = random.Random(20250227)  # noqa: S311 - not for secrets

@@ -60,14 +60,6 @@ def test_a_published_log_gives_the_answer_that_was_written_before(
         assert [each for each in log["names"] if each not in said] == []
 
 
-@pytest.mark.parametrize("log", LOGS, ids=lambda log: log["id"])
-def test_half_of_a_log_is_judged_without_an_error(tmp_path: Path, log: dict[str, Any]) -> None:
-    text = log["text"]
-    for end in range(0, len(text), max(1, len(text) // 12)):
-        run = judged(tmp_path, text[:end])
-        assert all(r.id.rpartition("/")[2] in known_findings() for r in run.results)
-
-
 def test_every_order_of_findings_names_findings_that_there_are() -> None:
     table = own_table()
     named = [*table["causes"], *table["consequences"]]

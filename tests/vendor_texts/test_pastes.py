@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import lzma
 import os
 import subprocess
 import sys
@@ -32,7 +31,6 @@ from tests.support.host_trees import build, gfx942_node
 from tests.support.looped import looped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 ESC = "\x1b"
@@ -371,12 +369,6 @@ def zipped(files: dict[str, str | bytes]) -> bytes:
     return made.getvalue()
 
 
-def special(name: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
-    entry = tarfile.TarInfo(name)
-    entry.type, entry.linkname = kind, target
-    return entry
-
-
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder for temporary files of this test alone."""
@@ -424,45 +416,6 @@ def test_a_packed_log_is_read_in_a_folder(tmp_path: Path) -> None:
     (tmp_path / "table").write_text(TABLE)
     inventory = Recording(tmp_path).inventory()
     assert (len(inventory.gpus), len(inventory.events)) == (4, 1)
-
-
-REFUSED = {
-    "out of a tar": (tar({"../../evil": TABLE}), "'../../evil' in it leads outside of it"),
-    "out of a zip": (zipped({"../evil": TABLE}), "'../evil' in it leads outside of it"),
-    "from the root": (tar({"/etc/evil": TABLE}), "leads outside of it"),
-    "link": (tar(FILES, special("l", tarfile.SYMTYPE, "/etc")), "'l' in it is a link"),
-    "hard link": (
-        tar(FILES, special("l", tarfile.LNKTYPE, "node7/smi.txt")),
-        "'l' in it is a link",
-    ),
-    "device": (tar(FILES, special("d", tarfile.CHRTYPE)), "'d' in it is not a regular file"),
-    "pipe": (tar(FILES, special("p", tarfile.FIFOTYPE)), "'p' in it is not a regular file"),
-    "odd name": (tar({"../\x1b[2J": TABLE}), "leads outside of it"),
-    "too long": (tar({"a" * 3000: TABLE}), "contains the unusable name"),
-    "twice": (tar({"a": TABLE}) and tar({"a": TABLE, "./a": LOG}), "cannot be read"),
-    # made in its test: packing it takes long
-    "large": (lambda: tar({str(n): b"\0" * (20 << 20) for n in range(8)}), "more than 128 MiB"),
-    "archive in it": (tar({"in.tar.gz": tar(FILES)}), "gzip are not read in an archive: unpack it"),
-    "zip in it": (zipped({"in.zip": zipped(FILES)}), "zip are not read in an archive: unpack it"),
-    "xz": (lzma.compress(TABLE.encode()), "packed with xz are not read here: unpack it"),
-    "gzip of a zip": (gzip.compress(zipped(FILES)), "zip in a gzip is not read here: unpack it"),
-    "no zip": (b"PK\x03\x04" + b"x" * 300, "this zip cannot be read"),
-    "half a tar": (tar(FILES, mode="w")[:700], "this tar cannot be read"),
-    "no gzip": (b"\x1f\x8b" + b"x" * 300, "its gzip cannot be read"),
-}
-
-
-@pytest.mark.parametrize(("data", "said"), REFUSED.values(), ids=REFUSED.keys())
-def test_an_archive_that_is_none_of_a_recording_is_refused_in_one_line(
-    tmp_path: Path, temporary: Path, data: bytes | Callable[[], bytes], said: str
-) -> None:
-    with pytest.raises(RecordingError) as caught:
-        read(tmp_path, data() if callable(data) else data)
-    assert said in str(caught.value)
-    assert str(caught.value).isprintable()
-    assert not list(temporary.iterdir())
-    assert not (tmp_path / "evil").exists()
-    assert not (tmp_path.parent / "evil").exists()
 
 
 def test_what_is_unpacked_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from random import Random
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -31,9 +30,6 @@ from portagpu.facts.nccl_tests.tables import (
 )
 from portagpu.facts.readings.model import FormatError
 from tests.conftest import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FOLDER = ROOT / "tests/vendor_texts/perf_tables"
 RECORDED = (FOLDER / "all_reduce-2.17.1-8-ranks.txt").read_text("utf-8")
@@ -255,24 +251,6 @@ def test_a_table_that_breaks_off_is_followed_by_another() -> None:
     first, second = read_tables(cut + RECORDED)
     assert (first.ended, len(first.rows)) == (False, 16)
     assert (second.ended, len(second.rows)) == (True, 25)
-
-
-@pytest.mark.parametrize("path", TEXTS, ids=[path.stem for path in TEXTS])
-def test_a_text_that_is_cut_gives_no_other_number(path: Path) -> None:
-    """At every place: what is read is a beginning of the whole, or one clear error."""
-    text = path.read_text("utf-8")
-    (whole,) = read_tables(text)
-    step = max(1, len(text) // 400)
-    for end in [*range(0, len(text), step), *range(max(0, len(text) - 120), len(text))]:
-        try:
-            (table,) = read_tables(text[:end])
-        except FormatError as error:
-            assert "\n" not in str(error), repr(text[:end][-40:])
-            continue
-        assert table.rows == whole.rows[: len(table.rows)], repr(text[:end][-40:])
-        assert table.out_of_bounds in (None, whole.out_of_bounds)
-        assert table.average_busbw_gbs in (None, whole.average_busbw_gbs)
-        assert table.ended or table.problems
 
 
 def test_the_devices_of_a_long_line_are_not_counted() -> None:

@@ -45,22 +45,6 @@ def described(machine: Any) -> dict[str, Any]:
     return document
 
 
-def test_a_recording_gives_the_same_info_and_topology(tmp_path: Path) -> None:
-    root = eight(tmp_path / "machine")
-    saved = record(tmp_path / "saved", root, names=())
-    live, replayed = Live(root, {}), Recording(tmp_path / "saved")
-    assert described(live) == described(replayed)
-    assert live.topology() == replayed.topology()
-    assert len(described(replayed)["gpus"]) == 8
-    assert saved.problems == ()
-
-
-def test_a_recording_of_a_recording_is_the_same(tmp_path: Path) -> None:
-    record(tmp_path / "first", eight(tmp_path / "machine"), names=())
-    record(tmp_path / "second", Recording(tmp_path / "first").tree, names=())
-    assert described(Recording(tmp_path / "first")) == described(Recording(tmp_path / "second"))
-
-
 def test_nothing_that_names_the_machine_is_saved(tmp_path: Path) -> None:
     container = "c0ffee" * 10 + "beef"
     planted = {

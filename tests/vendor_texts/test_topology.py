@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from io import StringIO
 from typing import TYPE_CHECKING
 
@@ -372,28 +371,6 @@ def test_names_do_not_reach_the_terminal_raw():
 
 def test_nothing_to_show_says_so():
     assert show(Topology({}), 80) == "No source shows a GPU.\n"
-
-
-def test_any_links_give_a_graph():
-    source = random.Random(7)  # noqa: S311 - not for secrets
-    ends = [gpu(n) for n in range(4)] + [bridge(n) for n in range(3)] + [switch("s"), numa(0)]
-    ends += [End(Node.GPU, "GPU9", None, 9), End(Node.NIC, "mlx5_0"), End(Node.CPU, "host")]
-    for _ in range(300):
-        links = [
-            link(
-                source.choice(ends), source.choice(ends),
-                source.choice(["pcie", "nvlink", "xgmi", "cpu", "odd"]), source.choice("ab"),
-                count=source.choice([None, 0, 1, 10**30]), up=source.choice([None, True, False]),
-                width=source.choice([None, 16]), speed_gbit_s=source.choice([None, 16.0, 1e300]),
-                bandwidth_bytes_s=source.choice([None, 0.0, 1e308]),
-            )
-            for _ in range(source.randint(0, 30))
-        ]  # fmt: skip
-        found = topology(*links, readings=(reading(0), reading(1, hive="h")))
-        document = topology_document(found)
-        json.dumps(document)
-        show(found, 80)
-        assert len(document["matrix"]) == len(found.gpus)
 
 
 def test_the_verb_shows_the_machine_and_writes_the_document(machine: Path, tmp_path):

@@ -40,35 +40,3 @@ def test_undamaged_inputs_are_read(
             path.write_bytes(data)
             capture = reading.read(path)
             assert capture.tables or capture.totals or capture.metrics, (kind, name)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_damaged_inputs_give_one_line_or_a_part(
-    files: dict[str, list[tuple[str, bytes]]], tmp_path: Path, seed: int
-) -> None:
-    wrong = []
-    for number, (kind, name, data) in enumerate(fuzz_traces.inputs(files, 100, seed)):
-        path = tmp_path / f"{number}-{name}"
-        path.write_bytes(data)
-        if found := fuzz_traces.check(path):
-            wrong.append(f"{kind} {name} {number}: {found}")
-    assert not wrong, "\n".join(wrong)
-
-
-def test_check_notices_what_is_wrong(
-    files: dict[str, list[tuple[str, bytes]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from portagpu.facts.captures.model import Capture, Source, table
-    from portagpu.traces.analysis import reading
-
-    path = tmp_path / "x"
-    backwards = {"kernel": table({"start_ns": [5], "end_ns": [4]})}
-    captures = {
-        "an event ends before it starts": Capture(Source("x", "y"), backwards),  # type: ignore[arg-type]
-        "no sentence says so": Capture(Source("x", "y"), dropped=3),
-    }
-    for words, capture in captures.items():
-        monkeypatch.setattr(reading, "read", lambda _, capture=capture: capture)
-        assert words in str(fuzz_traces.check(path))
-    monkeypatch.setattr(reading, "read", lambda _: next(iter(())))
-    assert "StopIteration" in str(fuzz_traces.check(path))

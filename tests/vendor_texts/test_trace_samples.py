@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("adbc_driver_sqlite")
 
-from portagpu.traces.analysis import reading
 from tests.support.trace_samples import (
     WRITERS,
-    Timeline,
     timeline,
     write_kineto,
     write_nsys,
@@ -26,28 +24,6 @@ if TYPE_CHECKING:
 
 SHARED = ("start_ns", "end_ns", "name", "device", "stream", "correlation", "bytes", "copy_kind")
 SHARED += ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "pid", "tid")
-
-
-def rows(made: Timeline, path: Path, writer: Any, kind: Any) -> list[dict[str, Any]]:
-    table = reading.read(writer(made, path)).tables[kind]
-    events = ("api", "range")
-    names = [name for name in SHARED if name in table.column_names]
-    if kind not in events:
-        names = [name for name in names if name not in ("pid", "tid")]
-    found: list[dict[str, Any]] = table.select(names).to_pylist()
-    return sorted(found, key=lambda row: (row["start_ns"], row["end_ns"], row["name"]))
-
-
-@pytest.mark.parametrize("kind", ["kernel", "copy", "api", "range"])
-@pytest.mark.parametrize("count", [1, 64, 700])
-def test_all_three_read_the_same(tmp_path: Path, kind: str, count: int) -> None:
-    # collectives are written as each format has them; a timeline without is the same in all
-    made = timeline(count, devices=2, shuffled=True, collective_kernel=None)
-    assert made.collectives["start"].size == 0
-    found = {name: rows(made, tmp_path / name, WRITERS[name], kind) for name in WRITERS}
-    assert len(found["nsys"]) > 0
-    assert found["nsys"] == found["rocpd"]
-    assert found["nsys"] == found["kineto"]
 
 
 def test_the_same_seed_gives_the_same_files(tmp_path: Path) -> None:

@@ -34,9 +34,9 @@ SHAPES: Final = (
         re.compile(
             _TABLE.pattern + r"|\s*Successfully ran diagnostic|\s*(?:Error|Warning): .{0,300}"
         ),
-        tells_its_end=True,
+        checks_its_end=True,
     ),
-    Shape(r"\|\s+NvLink Link Status\s+\||gpuId \d{1,4}:\s*\n[UDX_?] ", _LINKS, tells_its_end=True),
+    Shape(r"\|\s+NvLink Link Status\s+\||gpuId \d{1,4}:\s*\n[UDX_?] ", _LINKS, checks_its_end=True),
 )
 _FOUND: Final = re.compile(r"(\d{1,4}) GPUs? found\.")
 _ROW: Final = re.compile(r"\|\s*(.{0,120}?)\s*\|\s*(.{0,400}?)\s*\|\s*$")

@@ -18,7 +18,7 @@ SHAPES: Final = (
     Shape(
         _TITLE,
         re.compile(r"\s*(?:\|(?! (?:NVIDIA|AMD)-SMI)|\+[-=+]+\+)"),
-        tells_its_end=True,
+        checks_its_end=True,
     ),
 )
 _ROW: Final = re.compile(

@@ -68,7 +68,7 @@ _DIVIDER: Final = re.compile(r"\|[-+]+\|")
 TABLE_SHAPE: Final = Shape(
     r"\| NVIDIA-SMI +\S",
     re.compile(rf"\s*(?:\|(?! AMD-SMI )|\+|{_TIME.pattern}|{NO_HANDLE})"),
-    tells_its_end=True,
+    checks_its_end=True,
 )
 _GPU_ROW: Final = (
     r"\| +\d{1,4}\.?  +\S[^|]{1,60}\| +[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7] +"
@@ -359,7 +359,7 @@ SHAPES: Final = (
         ),
         device=re.compile(r"GPU \d{1,4}:"),
     ),
-    Shape(_VERSIONS, re.compile(_VERSIONS), weak=True, tells_its_end=True),
+    Shape(_VERSIONS, re.compile(_VERSIONS), weak=True, checks_its_end=True),
     Shape(
         f"{_NONE.pattern}|{NO_HANDLE}",
         re.compile(f"{_NONE.pattern}|{NO_HANDLE}"),

@@ -54,7 +54,7 @@ _KERNEL: Final = re.compile(r"\d+(?:\.\d+)*(?:-\d+(?:\.\d+)*)?")
 """The version in a kernel's release; the builder chooses the rest."""
 _VERB: Final = ("portagpu", "bringup")
 _OPTIONS: Final = frozenset(
-    {"--full", "--quick", "--strict", "--backend", "--target", "--expect-devices"}
+    {"--full", "--quick", "--level", "--strict", "--backend", "--target", "--expect-devices"}
 )
 _PATH_OPTIONS: Final = frozenset({"--out", "--json", "--ocp"})
 _LIKE_JSON: Final = re.compile(r"[{\[]\s*+[\"{\[]|\"(?=[{\[]\s*+\\\")")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -133,12 +134,22 @@ class UnknownGate(PortagpuError, LookupError):
     """No gate has that id; the message suggests the closest one."""
 
 
+def fitting(gates: Sequence[Gate], names: Sequence[str]) -> tuple[str, ...]:
+    """``names``, each pattern with * and ? replaced by the gates that it fits, if there are any."""
+    found: dict[str, None] = {}
+    for name in names:
+        fits = [gate.id for gate in gates if fnmatchcase(gate.id, name)]
+        found |= dict.fromkeys(fits or [name])
+    return tuple(found)
+
+
 def left_out_gates(
-    gates: Sequence[Gate], only: Sequence[str] = (), skip: Sequence[str] = ()
+    gates: Sequence[Gate], only: Sequence[str] = (), skip: Sequence[str] = (), asked: str = ""
 ) -> dict[str, str]:
     """The gates that do not run, each with the reason; raises UnknownGate.
 
-    With ``only``, the gates that those need run too, except those in ``skip``.
+    With ``only``, the gates that those need run too, except those in ``skip``. ``asked`` is the
+    option that chose ``only``, by default each of its names.
     """
     known = {gate.id: gate for gate in gates}
     for name in (*only, *skip):
@@ -154,9 +165,10 @@ def left_out_gates(
             pending.extend(known[name].needs)
     if not wanted:
         raise UnknownGate("no gate is left to run")
-    asked = f"--only {' --only '.join(only)} leaves it out"
+    named = " ".join(f"--only {name}" for name in only)
+    reason = f"{asked or named} leaves it out"
     return {
-        name: "--skip leaves it out" if name in skip else asked
+        name: "--skip leaves it out" if name in skip else reason
         for name in known
         if name not in wanted
     }

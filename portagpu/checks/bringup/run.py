@@ -204,7 +204,7 @@ class BringupOptions(RunOptions):
     can judge files do so; the run is then no PASS. ``only`` names gates to run, with those they
     need, and ``skip`` gates to leave out; gates that do not run are INCONCLUSIVE. ``duration_s`` is
     the duration of the sustained load, by default the checklist's. With ``replay`` the same gates
-    judge a recording instead of this machine.
+    judge a recording instead of this machine. ``asked`` is the option that chose ``only``.
     """
 
     effort: str = "quick"
@@ -214,6 +214,7 @@ class BringupOptions(RunOptions):
     skip: Sequence[str] = ()
     duration_s: float | None = None
     replay: Recording | None = None
+    asked: str = ""
 
 
 class GateProgress(running.Progress):
@@ -252,7 +253,7 @@ def bringup(
     gates = load_gates() if gates is None else gates
     if options.duration_s is not None:
         gates = [with_load_duration(gate, options.duration_s) for gate in gates]
-    absent = left_out_gates(gates, options.only, options.skip)
+    absent = left_out_gates(gates, options.only, options.skip, options.asked)
     wanted = options.load_target()
     machine = options.replay or Live()
     origins = machine.origins()

@@ -9,7 +9,9 @@ from portagpu.checks.monitor.options import MIN_INTERVAL_S as MIN_INTERVAL_S
 from portagpu.checks.monitor.options import MonitorOptions as MonitorOptions
 from portagpu.checks.monitor.run import Watched as Watched
 from portagpu.checks.monitor.run import monitor as monitor
+from portagpu.checks.monitor.replay import read_rounds as read_rounds
 from portagpu.checks.monitor.sample import Event as Event
 from portagpu.checks.monitor.sample import Happening as Happening
 from portagpu.checks.monitor.sample import Round as Round
+from portagpu.checks.monitor.sample import RunningProcess as RunningProcess
 from portagpu.checks.monitor.sample import Sample as Sample

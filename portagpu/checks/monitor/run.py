@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from portagpu.base.files import destination
-from portagpu.checks.monitor.sample import Round, Sample, to_documents
+from portagpu.checks.monitor.sample import Round, RunningProcess, Sample, to_documents
 from portagpu.checks.monitor.tracker import Tracker
 from portagpu.devices.discovery import samplers
 from portagpu.facts.readings.model import NO_VENDOR
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from portagpu.checks.monitor.options import MonitorOptions
     from portagpu.checks.monitor.sample import Device
     from portagpu.facts.readings import Link, Reading
+    from portagpu.facts.readings.model import Process
     from portagpu.facts.readings.stream import Source
 
 
@@ -291,8 +292,38 @@ def _to_sample(reading: Reading, links: Sequence[Link]) -> Sample:
         links_down=len(up) - sum(up) if up else None,
         link_errors=errors,
         processes=state.processes,
+        running=_running(state.process_list),
         error=state.error,
     )
+
+
+def _running(listed: Sequence[Process] | None) -> tuple[RunningProcess, ...] | None:
+    """The processes of a list, with user and name as this machine has them."""
+    if listed is None:
+        return None
+    return tuple(
+        RunningProcess(pid=each.pid, memory_bytes=each.memory_bytes, **_about(each.pid))
+        for each in listed
+    )
+
+
+def _about(pid: int) -> dict[str, str | None]:
+    place = Path(f"/proc/{pid}")
+    try:
+        user, name = place.stat().st_uid, (place / "comm").read_text("utf-8", "replace").strip()
+    except (OSError, ValueError):
+        return {"user": None, "name": None}
+    return {"user": _user(user), "name": name}
+
+
+@cache
+def _user(number: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
 
 
 @cache

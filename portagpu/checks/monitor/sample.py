@@ -6,7 +6,7 @@ A round's samples are JSON objects of the schema ``portagpu.sample/1``, its even
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
@@ -44,6 +44,16 @@ class Device:
         place = self.pci or self.uuid
         name = self.name or self.vendor or ("GPU" if self.kind == "gpu" else "CPU")
         return f"{name} {place}" if place else name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningProcess:
+    """A process on a device. ``user`` and ``name`` are None where this machine does not know it."""
+
+    pid: int
+    user: str | None = None
+    name: str | None = None
+    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +96,9 @@ class Sample(Device):
     links_down: int | None = _value("links that do not work, or have no partner")
     link_errors: Mapping[str, int] = _value("errors of all its links, by the vendor's name", dict)
     processes: int | None = _value("processes on the device")
+    running: tuple[RunningProcess, ...] | None = _value(
+        "each of them: `pid`, `user`, `name` and `memory_bytes`; null if the source lists none"
+    )
     errors_since_start: Mapping[str, int] = _value(
         "errors since the monitor started: corrected, uncorrected, pcie-replay, link", dict
     )
@@ -135,7 +148,10 @@ def to_documents(each: Round) -> Iterator[dict[str, Any]]:
     when = stamp(each.time)
     for sample in each.samples:
         start = {"schema": SAMPLE_SCHEMA, "time": when, "sequence": each.number, "host": each.host}
-        yield start | {name: getattr(sample, name) for name in _SAMPLE_NAMES}
+        known = {name: getattr(sample, name) for name in _SAMPLE_NAMES}
+        if sample.running is not None:
+            known["running"] = [asdict(each) for each in sample.running]
+        yield start | known
     for event in each.events:
         yield {
             "schema": EVENT_SCHEMA,

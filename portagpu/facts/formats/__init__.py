@@ -54,7 +54,7 @@ class Shape(NamedTuple):
     matched with every other line of the output, and ``ends`` is searched in the last one. A
     ``weak`` shape does not begin inside another output. One that begins ``anywhere`` also begins at
     an indented line. A last line without a line end counts as cut, unless the reader
-    ``tells_its_end`` by itself, or ``last`` matches the whole line. If ``device`` matches the same
+    ``checks_its_end`` by itself, or ``last`` matches the whole line. If ``device`` matches the same
     text again, a new output begins.
     """
 
@@ -63,9 +63,11 @@ class Shape(NamedTuple):
     ends: re.Pattern[str] | None = None
     weak: bool = False
     anywhere: bool = False
-    tells_its_end: bool = False
+    checks_its_end: bool = False
     last: re.Pattern[str] | None = None
     device: re.Pattern[str] | None = None
+    tells_its_end: bool = False
+    """The name of ``checks_its_end`` in contract 1.x."""
 
 
 def is_error(text: str | None) -> bool:

@@ -202,7 +202,9 @@ def _is_complete(found: Findings, part: TextPart, reader: Any, stream: str) -> b
 def _ends_in_a_line(part: TextPart) -> bool:
     """Whether the text ends in the middle of the part's last line."""
     shape = part.shape
-    if not part.tail or shape is None or shape.tells_its_end or shape.ends is not None:
+    if not part.tail or shape is None or shape.ends is not None:
+        return False
+    if shape.checks_its_end or shape.tells_its_end:
         return False
     line = part.tail[:MAX_LINE].strip()
     if not part.ends_in_a_line or line.count("[") > line.count("]"):

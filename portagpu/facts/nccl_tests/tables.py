@@ -42,11 +42,11 @@ from portagpu.facts.nccl_tests.model import (
     read_name,
     read_root,
 )
-from portagpu.facts.nccl_tests.text import HEADER, TextReader, write_text
+from portagpu.facts.nccl_tests.text import HEADER, SETTINGS, TextReader
 from portagpu.facts.readings.model import FormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 _JSON_VERSION: Final = 3
@@ -230,6 +230,105 @@ def _timing_json(half: Timing | None) -> dict[str, float | None] | None:
         "bus_bw": round(half.busbw_gbs, _DECIMALS),
         "nwrong": None if half.wrong is None else float(half.wrong),
     }
+
+
+def write_text(table: PerfTable, note: str = "") -> str:
+    """``table`` as nccl-tests 2.19.6 prints it, with ``note`` as a comment in the first line.
+
+    Numbers have the places that the program gives them. A half that no row has is left out, as
+    rccl-tests does with ``-O 0``; in another row it is blank.
+    """
+    lines = [f"# {note}"] if note else []
+    if "tests" in table.versions:
+        stated = [f"nccl-{key}={table.versions.get(key, '0')}" for key in ("headers", "library")]
+        lines.append(f"# nccl-tests version {table.versions['tests']} {' '.join(stated)}")
+    if table.program:
+        lines.append(f"# Collective test starting: {table.program}")
+    if table.settings:
+        lines.append(_settings_line(table.settings))
+    lines += ["#", "# Using devices"]
+    lines += [
+        f"#  Rank {each.rank:2d} Group {each.group:2d} Pid {each.process:6d} "
+        f"on {each.host or _HERE:>10s} device {each.index:2d} [{each.bus}] {each.name}"
+        for each in table.devices
+    ]
+    names, half = ("size", "count", "type", "redop", "root"), ("time", "algbw", "busbw", "#wrong")
+    units = ("(us)", "(GB/s)", "(GB/s)", "")
+    given = {place for row in table.rows for place, _ in row.timings}
+    places = [place for place in PLACES if place in given]
+    titles = "".join(_TITLES[place] for place in places)
+    lines += [
+        "#",
+        f"# {_cells(('',) * 5, _HEAD_WIDTHS)}{titles}",
+        f"# {_cells((*names, *half * len(places)), _HEAD_WIDTHS)} ",
+        f"# {_cells(('(B)', '(elements)', '', '', '', *units * len(places)), _HEAD_WIDTHS)} ",
+        *(_row_line(row, places) for row in table.rows),
+    ]
+    if table.ended:
+        bad = table.out_of_bounds or 0
+        average = table.average_busbw_gbs
+        lines += [
+            f"# {'Out of bounds values':<20s} : {bad} {'FAILED' if bad else 'OK'}",
+            f"# {'Avg bus bandwidth':<20s} : {'-nan' if average is None else f'{average:g}'} ",
+            "#",
+        ]
+        if table.program:
+            lines.append(f"# Collective test concluded: {table.program}")
+    return "\n".join(lines) + "\n"
+
+
+_TITLES: Final = {
+    "out_of_place": "           out-of-place            ",
+    "in_place": "           in-place          ",
+}
+_HERE: Final = "localhost"
+_HEAD_WIDTHS: Final = (10, 12, 8, 6, 6, 7, 6, 6, 6, 7, 6, 6, 6)
+_ROW_WIDTHS: Final = (12, *_HEAD_WIDTHS[1:])
+
+
+def _cells(values: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(f"{value:>{width}}" for value, width in zip(values, widths, strict=False))
+
+
+def _settings_line(settings: Mapping[str, int]) -> str:
+    step = next((key for key in ("step_factor", "step_bytes") if key in settings), None)
+    words = [
+        f"{word} {settings[SETTINGS[word]]}"
+        for word in ("nThread", "nGpus", "minBytes", "maxBytes")
+        if SETTINGS[word] in settings
+    ]
+    if step is not None:
+        words.append(f"step: {settings[step]}({step.removeprefix('step_')})")
+    words += [
+        f"{word}: {settings[SETTINGS[word]]}"
+        for word in ("warmup iters", "iters", "agg iters", "validation", "graph")
+        if SETTINGS[word] in settings
+    ]
+    return f"# {' '.join(words)}"
+
+
+def _row_line(row: Row, places: Sequence[str]) -> str:
+    root = -1 if row.root is None else row.root
+    count = row.count if row.count is not None else 0
+    cells = [str(row.size_bytes), str(count), row.type_name or "none", row.redop or "none"]
+    cells.append(str(root))
+    for place in places:
+        half: Timing | None = getattr(row, place)
+        if half is None:
+            cells += [""] * 4
+            continue
+        wrong = "N/A" if half.wrong is None else f"{half.wrong:g}"
+        cells += [_fitting(half.time_us, 7), _fitting(half.algbw_gbs, 6)]
+        cells += [_fitting(half.busbw_gbs, 6), wrong]
+    return _cells(cells, _ROW_WIDTHS).rstrip()
+
+
+def _fitting(value: float, width: int) -> str:
+    """``value`` with as many places as ``width`` has room for: ``getFloatStr`` of nccl-tests."""
+    for places in (2, 1, 0):
+        if len(text := f"{value:.{places}f}") <= width:
+            return text
+    return f"{value:.{1 if width >= 7 else 0}e}"
 
 
 __all__ = [

@@ -71,7 +71,7 @@ _MATCH_KEYS: Final = {
     "pci_source": texts_of(),
 }
 _MATCH: Final = object_of(_MATCH_KEYS, frozenset(_MATCH_KEYS))
-_FAILURE: Final = object_of(
+FAILURE: Final = object_of(
     {
         "case_id_pattern": line,
         "reason": line,
@@ -99,7 +99,7 @@ _OF_TARGET: Final = {
     "match": _MATCH,
     "facts": table,
     "expectations": each(table),
-    "expected_failures": each(_FAILURE),
+    "expected_failures": each(FAILURE),
 }
 _TARGET: Final = object_of(
     {"schema": version(TARGET_SCHEMA), "id": _id, **_TARGET_HEAD, **_OF_TARGET},

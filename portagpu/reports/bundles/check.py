@@ -50,10 +50,11 @@ from portagpu.suites.screen import SUITE as SCREEN
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from portagpu.facts.targets import Target
     from portagpu.runs.results.run import Result
+    from portagpu.suites.conformance.messages import ListedCase
 
 
 _BRINGUP: Final = "bringup"
@@ -111,9 +112,12 @@ def most_earned(result: Result) -> Evidence | None:
 
 @cache
 def stated_names(suite: str, area: str) -> frozenset[str]:
-    """All that a suite has in an area, by ``stated_name``: empty where nothing states it."""
+    """All that a suite has in an area, by ``stated_name``: empty where nothing states it.
+
+    Cases of the deep level are not asked for.
+    """
     if suite == SUITE:
-        return frozenset(name for name in _cases() if name.partition("/")[0] == area)
+        return frozenset(name for name in _default_cases() if name.partition("/")[0] == area)
     if suite == MEASURES:
         return frozenset(name for name in measures.metrics() if name.partition("/")[0] == area)
     return _screened() if suite == area == SCREEN else frozenset()
@@ -154,8 +158,18 @@ def _gates() -> Mapping[str, Evidence | None]:
 
 
 @cache
+def _listed() -> Sequence[ListedCase]:
+    return list_cases()
+
+
+@cache
 def _cases() -> Mapping[str, Evidence | None]:
-    return {case.id: case.evidence for case in list_cases()}
+    return {case.id: case.evidence for case in _listed()}
+
+
+@cache
+def _default_cases() -> frozenset[str]:
+    return frozenset(case.id for case in _listed() if case.default)
 
 
 @cache
@@ -374,7 +388,7 @@ def _document(data: bytes) -> dict[str, Any]:
         raise BundleError(f"is not JSON: {shortened(str(error))}") from error
     if not isinstance(document, dict) or set(document) != set(KEYS):
         raise BundleError(
-            f"is not a bundle of bringup --full --out: its keys must be {', '.join(KEYS)}"
+            f"is not a bundle of bringup --level full --out: its keys must be {', '.join(KEYS)}"
         )
     _check_bounds(document)
     result = document["result"]

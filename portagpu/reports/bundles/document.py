@@ -37,7 +37,7 @@ def make(run: Run, effort: str, known: Sequence[tuple[str, str]]) -> dict[str, A
     :raises BundleError: if the run was quick or interrupted, or its hardware is not a known target
     """
     if effort != EFFORT:
-        raise BundleError(f"a {effort} run measures only a part; run bringup with --full")
+        raise BundleError(f"a {effort} run measures only a part; run bringup with --level full")
     if run.info.interrupted:
         raise BundleError("the run was interrupted")
     if run.info.error:

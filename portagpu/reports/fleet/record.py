@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
 
+    from portagpu.reports.fleet.scheduler import Scheduler
     from portagpu.reports.fleet.slurm import Node
 
 
@@ -233,7 +234,7 @@ def to_drain(record: FleetRecord, steps: Collection[Step]) -> dict[str, str]:
 
 
 def drain(
-    folder: Path, record: FleetRecord, wanted: Mapping[str, str]
+    folder: Path, record: FleetRecord, wanted: Mapping[str, str], scheduler: Scheduler = slurm
 ) -> tuple[FleetRecord, list[Outcome]]:
     """Drain the nodes for the reasons that are given; returns the record with those that were.
 
@@ -241,7 +242,7 @@ def drain(
     the record's, and nothing is resumed. A node that is not in use any more is left as it is.
     """
     outcomes = []
-    nodes = slurm.nodes() if wanted else {}
+    nodes = scheduler.nodes() if wanted else {}
     for name, reason in wanted.items():
         node = nodes.get(name)
         if node is None or not node.usable:
@@ -252,7 +253,7 @@ def drain(
         record = replace(record, drained={**record.drained, name: reason})
         write_record(folder, record)
         try:
-            slurm.drain(name, reason)
+            scheduler.drain(name, reason)
         except slurm.SlurmError as error:
             record = before
             write_record(folder, record)
@@ -267,15 +268,15 @@ def resume(folder: Path, names: Collection[str] = ()) -> list[Outcome]:
 
     Raises FleetRecordError, FleetBusy, SlurmError and OutputError.
     """
-    slurm.version()
     outcomes = []
-    read_record(folder)
+    scheduler = _who_drained(read_record(folder))
+    scheduler.version()
     with locked(folder):
         record = read_record(folder)
-        nodes = slurm.nodes()
+        nodes = scheduler.nodes()
         ours = [name for name, reason in record.drained.items() if reason != RESUMED]
         for name in names or ours:
-            outcome = _resume(name, record.drained.get(name), nodes.get(name))
+            outcome = _resume(name, record.drained.get(name), nodes.get(name), scheduler)
             outcomes.append(outcome)
             if outcome.done:
                 # it stays in the record, so that the old finding does not drain it again
@@ -284,7 +285,17 @@ def resume(folder: Path, names: Collection[str] = ()) -> list[Outcome]:
     return outcomes
 
 
-def _resume(name: str, reason: str | None, node: Node | None) -> Outcome:
+def _who_drained(record: FleetRecord) -> Scheduler:
+    """Slurm, or the command that the record names."""
+    if "executor" not in record.scheduler:
+        return slurm
+    from portagpu.reports.fleet.processes import Processes
+
+    drained = {name: why for name, why in record.drained.items() if why != RESUMED}
+    return Processes(record.nodes, None, record.scheduler.get("drain_with", ""), drained)
+
+
+def _resume(name: str, reason: str | None, node: Node | None, scheduler: Scheduler) -> Outcome:
     if reason is None:
         return Outcome(name, False, "left alone: this run did not drain it")
     if reason == RESUMED:
@@ -298,7 +309,7 @@ def _resume(name: str, reason: str | None, node: Node | None) -> Outcome:
     if node.state.endswith("*"):
         return Outcome(name, False, "left alone: it does not answer")
     try:
-        slurm.resume(name)
+        scheduler.resume(name)
     except slurm.SlurmError as error:
         return Outcome(name, False, f"not resumed: {error}")
     return Outcome(name, True, "resumed")

@@ -187,7 +187,10 @@ class FleetUsageError(PortagpuError, ValueError):
 class FleetOptions:
     """What to run, and where.
 
-    ``nodes`` is a list as Slurm writes it, or "all" for those of the partition. ``arguments`` are
+    ``nodes`` is a list as Slurm writes it, or "all" for those of the partition. Without Slurm,
+    ``ssh`` is a set of nodes or a file of them, with the client's ``ssh_config``, and ``local`` a
+    number of steps on this machine; there ``drain_with`` is the command that takes nodes away.
+    ``arguments`` are
     added to the command on each node, ``program`` begins it. ``drain`` takes nodes out of use whose
     result asks for it. ``gres`` is None for each node's own
     GPUs and "" for none. At most ``at_once`` steps are in Slurm's queue. A step that waits there
@@ -198,7 +201,7 @@ class FleetOptions:
     """
 
     what: str
-    nodes: str
+    nodes: str = ""
     folder: Path
     program: Sequence[str]
     arguments: Sequence[str] = ()
@@ -217,12 +220,22 @@ class FleetOptions:
     settle_s: float = 60.0
     answer_limit_s: float = 600.0
     poll_s: float = 5.0
+    local: int | None = None
+    ssh: str | None = None
+    ssh_config: Path | None = None
+    drain_with: str = ""
 
 
 def chosen_nodes(options: FleetOptions, nodes: Mapping[str, Node]) -> tuple[str, ...]:
     """The names of the nodes; raises FleetUsageError for those that cannot be used together."""
     if options.what not in WHATS:
         raise FleetUsageError(f"fleet run knows {', '.join(WHATS)}, not {options.what!r}")
+    if options.local is not None or options.ssh is not None:
+        if options.what == "collectives":
+            raise FleetUsageError("collectives run on several nodes at once, which needs Slurm")
+        if options.drain and not options.drain_with:
+            raise FleetUsageError("--drain needs --drain-with: the command that takes a node away")
+        return tuple(nodes)
     partition = options.partition
     if partition is not None and partition not in (known := slurm.partitions()):
         there = ", ".join(known) or "none"
@@ -269,7 +282,14 @@ def begun_record(
 ) -> FleetRecord:
     """The record in the folder, if it is of this run; else a new one, which is written."""
     steps = _steps(options, names)
-    asked = {"version": version, "gres": gres, "partition": options.partition or ""}
+    by = "" if options.local is None and options.ssh is None else "ssh" if options.ssh else "local"
+    asked = {
+        "version": version,
+        "gres": gres,
+        "partition": options.partition or "",
+        "executor": by,
+        "drain_with": options.drain_with,
+    }
     scheduler = {key: value for key, value in asked.items() if value}
     if (options.folder / FILE).exists():
         record = read_record(options.folder)

@@ -34,11 +34,13 @@ from portagpu.reports.fleet.request import (
     last_line,
     lost,
 )
+from portagpu.reports.fleet.scheduler import scheduler_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from portagpu.reports.fleet.request import FleetOptions
+    from portagpu.reports.fleet.scheduler import Scheduler
     from portagpu.reports.fleet.slurm import Job, Node
     from portagpu.runs.results.run import RunInfo
 
@@ -82,17 +84,23 @@ def run(options: FleetOptions, progress: FleetProgress | None = None) -> FleetOu
     whole at any time, and jobs that were submitted go on without this process.
     """
     heard = progress or FleetProgress()
-    version = slurm.version()
-    nodes = slurm.nodes()
+    scheduler = scheduler_of(options)
+    version = scheduler.version()
+    nodes = scheduler.nodes()
     names = chosen_nodes(options, nodes)
     gres = gres_of(options, names, nodes)
     with locked(options.folder):
-        runner = _Runner(options, heard, gres, begun_record(options, names, gres, version))
+        record = begun_record(options, names, gres, version)
+        runner = _Runner(options, heard, scheduler, gres, record)
         heard.begin(runner.record)
         try:
             runner.run(nodes)
         except KeyboardInterrupt:
+            runner.stop()
             return FleetOutcome(runner.record, interrupted=True)
+        except BaseException:
+            runner.stop()
+            raise
         finally:
             heard.end()
         return FleetOutcome(runner.record)
@@ -109,6 +117,7 @@ class _Runner:
 
     options: FleetOptions
     progress: FleetProgress
+    scheduler: Scheduler
     gres: str
     record: FleetRecord
     since: dict[str, float] = field(default_factory=dict)
@@ -120,24 +129,32 @@ class _Runner:
 
     def run(self, nodes: Mapping[str, Node]) -> None:
         self._begin_again()
-        jobs: Mapping[str, Job] = slurm.jobs(job_name(self.record))
+        jobs: Mapping[str, Job] = self.scheduler.jobs(job_name(self.record))
         while True:
             self._adopt(jobs)
             self._follow(jobs, nodes)
             self._submit(nodes)
             if all(step.state in _ENDS for step in self.record.steps):
                 return
-            time.sleep(self.options.poll_s)
+            self.scheduler.pause(self.options.poll_s)
             jobs, nodes = self._seen(jobs, nodes)
 
     def _begin_again(self) -> None:
-        """Steps that were lost are tried again."""
+        """Steps that were lost are tried again, and those that ended with an earlier process."""
+        ended = (StepState.LOST,) if self.scheduler.LASTS else (StepState.LOST, *LIVE)
         again = [
             replace(step, state=StepState.WAITING, reason="")
             for step in self.record.steps
-            if step.state is StepState.LOST
+            if step.state in ended
         ]
         self._put(again)
+
+    def stop(self) -> None:
+        """End what does not go on without this process; those steps wait again."""
+        self.scheduler.stop()
+        if not self.scheduler.LASTS:
+            live = [step for step in self.record.steps if step.state in LIVE]
+            self._put([replace(step, state=StepState.WAITING, reason="") for step in live])
 
     def _adopt(self, jobs: Mapping[str, Job]) -> None:
         """Find jobs that were submitted without their number being kept.
@@ -158,7 +175,7 @@ class _Runner:
     ) -> tuple[Mapping[str, Job], Mapping[str, Node]]:
         """The jobs and nodes now; what was seen last where Slurm is away for a while."""
         try:
-            seen = slurm.jobs(job_name(self.record)), slurm.nodes()
+            seen = self.scheduler.jobs(job_name(self.record)), self.scheduler.nodes()
         except slurm.SlurmError as error:
             now = time.monotonic()
             if self.silent_since is None:
@@ -182,7 +199,7 @@ class _Runner:
         wanted = to_drain(self.record, self.record.steps)
         fresh = {name: why for name, why in wanted.items() if name not in self.tried}
         self.tried |= set(fresh)
-        self.record, outcomes = drain(self.options.folder, self.record, fresh)
+        self.record, outcomes = drain(self.options.folder, self.record, fresh, self.scheduler)
         for each in outcomes:
             self.progress.note(f"{each.node} {each.text}")
 
@@ -202,7 +219,7 @@ class _Runner:
         broken = self._broken(step, nodes)
         if job.state == "PENDING" and (why := self._why_never(step, job, broken)):
             try:
-                slurm.cancel([number])
+                self.scheduler.cancel([number])
             except slurm.SlurmError:
                 # it began or ended just now, or Slurm is busy: the next look shows it
                 return step
@@ -266,7 +283,8 @@ class _Runner:
                 for name in step.nodes
                 if name in nodes and not nodes[name].usable
             ]
-            why = "; ".join([f"Slurm ended the job: {state}{_because(job)}", *unusable])
+            ended = f"{self.scheduler.TITLE} ended the job: {state}{_because(job)}"
+            why = "; ".join([ended, *unusable])
             return lost(step, why)
         key = f"{step.id}/ended"
         waited = time.monotonic() - self.since.setdefault(key, time.monotonic())
@@ -328,7 +346,7 @@ class _Runner:
             raise OutputError(
                 f"cannot make {folder}: {error.strerror}; repeat the command when that is fixed"
             ) from error
-        number = slurm.submit(
+        number = self.scheduler.submit(
             SCRIPT,
             slurm.Request(
                 name=job_name(self.record),
@@ -352,7 +370,8 @@ class _Runner:
         )
 
     def _command(self, step: Step, folder: Path) -> list[str]:
-        options, end = self.options, ["--out", str(folder)]
+        options = self.options
+        end = ["--out", str(folder)] if self.scheduler.SHARES else ["--json", "-"]
         if options.what != "collectives":
             return [*options.program, options.what, *arguments_of(self.record), *end]
         ranks = self._ranks_per_node()

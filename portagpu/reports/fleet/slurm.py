@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
+TITLE: Final = "Slurm"
+LASTS: Final = True
+"""Jobs go on without the process that submitted them."""
+SHARES: Final = True
+"""A node writes its results into the folder itself."""
 OLDEST: Final = (20, 2)
 """The oldest version that is asked; the tests ran with another (docs/fleet.md)."""
 NODE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}")
@@ -252,6 +258,15 @@ def cancel(numbers: Iterable[str]) -> None:
     given = list(numbers)
     if given:
         _ask("scancel", *given)
+
+
+def pause(seconds: float) -> None:
+    """Wait so long: Slurm tells nobody when a job ends."""
+    time.sleep(seconds)
+
+
+def stop() -> None:
+    """Do nothing: jobs go on."""
 
 
 def drain(name: str, reason: str) -> None:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import zlib
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,19 +17,12 @@ import numpy as np
 import sqlalchemy as sa
 
 from portagpu.base.errors import ResultError, StoreError
-from portagpu.base.files import write_parts
 from portagpu.base.text import excerpt, one_line
 from portagpu.reports.bundles.document import SCHEMA as BUNDLE_SCHEMA
 from portagpu.reports.bundles.document import check_times, file_name, sha256
 from portagpu.reports.bundles.files import (
-    WHOLE,
-    Aside,
     Document,
-    OtherDocument,
-    claimed_run,
-    find_files,
     read_file,
-    same_run,
 )
 from portagpu.reports.history.database import (
     DOCUMENTS,
@@ -45,7 +37,7 @@ from portagpu.reports.history.database import (
 from portagpu.reports.history.model import JUDGED, Judged, Machine, MeasureId, Series, StoredRun
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from types import TracebackType
 
     from portagpu.reports.history.database import Database
@@ -55,6 +47,9 @@ if TYPE_CHECKING:
 _MAX_BYTES: Final = 2000
 """An index of PostgreSQL takes 2704 bytes: BTMaxItemSize of its nbtree.h."""
 _MAX_SAMPLES: Final = 2**31 - 1
+_RUN_ID: Final = re.compile(rb'"run":\s*\{\s*"id":\s*"([^"\\]{1,200})"')
+_HEAD_BYTES: Final = 64 << 10
+"""Of a file, in which a writer of results puts the run's id."""
 
 
 class OtherRun(ResultError):
@@ -224,6 +219,26 @@ class Store:
         # what a transaction that failed has made does not exist
         self._names = names
         return True
+
+    def has_file(self, data: bytes) -> bool:
+        """Whether the store has a file with exactly these bytes, which is found without reading it.
+
+        The run's id is looked for in the text alone, so False says nothing.
+        """
+        found = _RUN_ID.search(data[:_HEAD_BYTES])
+        if found is None:
+            return False
+        query = (
+            sa.select(DOCUMENTS.c.data)
+            .join(RUNS, RUNS.c.key == DOCUMENTS.c.run)
+            .where(RUNS.c.id == found[1].decode("utf-8", "replace"))
+        )
+        with self._errors(), self._engine.begin() as connection:
+            packed = connection.execute(query).scalar_one_or_none()
+        try:
+            return packed is not None and zlib.decompress(packed) == data
+        except zlib.error:
+            return False
 
     def runs(self) -> list[StoredRun]:
         """Every run, the oldest first."""
@@ -417,64 +432,3 @@ def _by_name(packed: Sequence[tuple[int, bytes]]) -> Iterator[tuple[int, Any, An
     if len(numbers):
         for places, part in zip(np.split(at, cuts), np.split(numbers, cuts), strict=True):
             yield int(part["name"][0]), places, part
-
-
-class Outcome(StrEnum):
-    """What became of one file."""
-
-    ADDED = "added"
-    THERE = "there already"
-    PASSED_OVER = "passed over"
-    """A folder that was named holds it, and it is neither a result nor a bundle."""
-    REFUSED = "refused"
-
-
-@dataclass(frozen=True, slots=True)
-class Imported:
-    """A file and what became of it; ``why`` says so where it was refused or passed over."""
-
-    path: Path
-    outcome: Outcome
-    why: str = ""
-
-
-def import_files(store: Store, paths: Iterable[Path]) -> Iterator[Imported]:
-    """Add each file, and the results of each folder, one transaction at a time.
-
-    Only one file is in memory. One that is refused leaves nothing and stops no other. A store that
-    can no longer be written raises StoreError.
-    """
-    aside: list[Aside] = []
-    whole: dict[Path, str | None] = {}
-    for path, named in find_files(paths, aside):
-        if path.name == WHOLE:
-            whole[path.parent] = claimed_run(path)
-        elif not named and same_run(path, whole.get(path.parent)):
-            continue
-        try:
-            document = read_document(path)
-        except OtherDocument as error:
-            outcome = Outcome.REFUSED if named else Outcome.PASSED_OVER
-            yield Imported(path, outcome, str(error))
-            continue
-        except ResultError as error:
-            yield Imported(path, Outcome.REFUSED, str(error))
-            continue
-        try:
-            added = store.add(document)
-        except OtherRun as error:
-            yield Imported(path, Outcome.REFUSED, f"{path}: {error}")
-            continue
-        yield Imported(path, Outcome.ADDED if added else Outcome.THERE)
-    for path, reason in aside:
-        yield Imported(path, Outcome.PASSED_OVER, f"{path}: {reason}")
-
-
-def export_files(store: Store, runs: Iterable[StoredRun], folder: Path) -> Iterator[Path]:
-    """Write the file of each run into ``folder``, byte for byte as it was imported.
-
-    Raises StoreError where the store's own copy was altered, and OutputError.
-    """
-    for run in runs:
-        data, name = store.file(run)
-        yield write_parts(folder / name, [data])

@@ -45,6 +45,8 @@ _VERBS: Final = {
     "performance": "bench",
     "bringup": "bringup",
 }
+_FIXED: Final = {"conformance": ("--seed", "0")}
+"""What the environments of a suite add, as ``toxfile.py`` has it: the same programs each time."""
 _NO_TORCH: Final = "compile"
 """The suite that opens no device."""
 
@@ -125,7 +127,7 @@ def why_again(
         return f"it is of {info.target or 'no target'}"
     if {each.suite for each in run.results} != {suite}:
         return f"it is not of the suite {suite} alone"
-    wanted = [_VERBS[suite], "--target", target, *options]
+    wanted = [_VERBS[suite], "--target", target, *_FIXED.get(suite, ()), *options]
     if _options(info.command) != wanted:
         return f"it was run as: {' '.join(_options(info.command))}"
     if dict(info.switches) != dict(new_run().info.switches):

@@ -67,7 +67,7 @@ class RunInfo:
     for each recording that was judged instead of a machine. ``switches`` has the variables of the
     environment under which a device or torch does not work as it does otherwise, with their values.
     ``error`` is what ended the run: its "message" and the command's "exit_code". ``seed`` is the
-    number that all operands of a screen are made from.
+    number that all operands of a screen, or all random programs of the suite, are made from.
     """
 
     id: str

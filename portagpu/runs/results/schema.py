@@ -212,7 +212,7 @@ RUN_RULES: Final[Mapping[str, Rule]] = {
     "seed": or_null(count),
 }
 RUN_ABSENT: Final = ("error", "seed")
-"""Keys that only some runs have: one that an error ended, one whose operands a seed makes."""
+"""Keys that only some runs have: one that an error ended, one that draws operands or programs."""
 RUN_OPTIONAL: Final = frozenset({"replay", "switches", *RUN_ABSENT})
 """These, and the keys that older documents lack."""
 

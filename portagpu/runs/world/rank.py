@@ -23,6 +23,7 @@ from portagpu.base.text import error_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
 
     from portagpu.base.subprocesses import Channel
     from portagpu.devices.contract import Backend
@@ -128,25 +129,29 @@ def load_function(spec: str) -> Callable[..., Any]:
     place, _, name = spec.rpartition(":")
     if not place or not name:
         raise ValueError(f"{spec!r} names no function: write package.module:name or file.py:name")
-    if place.endswith(".py"):
-        module_name = f"portagpu_ranks_{Path(place).stem}"
-        known = sys.modules.get(module_name)
-        if known is not None and known.__file__ == place:
-            return _attribute(known, name)
-        found = importlib.util.spec_from_file_location(module_name, place)
-        if found is None or found.loader is None:
-            raise ImportError(f"{place} cannot be imported")
-        module = importlib.util.module_from_spec(found)
-        sys.modules[module_name] = module
-        found.loader.exec_module(module)
-    else:
-        module = importlib.import_module(place)
-    return _attribute(module, name)
-
-
-def _attribute(module: Any, name: str) -> Callable[..., Any]:
+    module = load_file(place) if place.endswith(".py") else importlib.import_module(place)
     function: Callable[..., Any] = getattr(module, name)
     return function
+
+
+def load_file(place: str) -> ModuleType:
+    """The module of a file outside of packages, imported once in a process; raises ImportError."""
+    module_name = f"portagpu_ranks_{Path(place).stem}"
+    known = sys.modules.get(module_name)
+    if known is not None and known.__file__ == place:
+        return known
+    found = importlib.util.spec_from_file_location(module_name, place)
+    if found is None or found.loader is None:
+        raise ImportError(f"{place} cannot be imported")
+    module = importlib.util.module_from_spec(found)
+    sys.modules[module_name] = module
+    try:
+        found.loader.exec_module(module)
+    except BaseException:
+        # the next one who asks gets the error too
+        del sys.modules[module_name]
+        raise
+    return module
 
 
 def run_rank(request: dict[str, Any], outputs: RankOutputs, server: int, control: Channel) -> None:

@@ -109,15 +109,23 @@ class RankFailed(AssertionError):
 class Search:
     """That a case runs random programs: of which area, and for how many seconds by default.
 
-    The area's name may hold a parameter of the case: "operators-{kind}".
+    The area's name may hold a parameter of the case: "operators-{kind}". The seconds may be by the
+    value of a case's only parameter.
     """
 
     area: str
-    seconds: float
+    seconds: float | Mapping[Any, float]
 
     def area_of(self, params: Mapping[str, Any]) -> str:
         """The area's name for the form of the case with those parameters."""
         return self.area.format(**params)
+
+    def seconds_of(self, params: Mapping[str, Any]) -> float:
+        """The seconds of the form of the case with those parameters."""
+        if isinstance(self.seconds, (int, float)):
+            return self.seconds
+        (value,) = params.values()
+        return self.seconds[value]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +139,7 @@ class Case:
     traps: tuple[str, ...] = ()
     covers: tuple[str, ...] = ()
     smoke: bool | Mapping[str, Any] = False
+    default: bool | Mapping[str, Any] = True
     params: tuple[tuple[str, tuple[Any, ...]], ...] = ()
     timeout_s: float | None = None
     does_not_show: str = ""
@@ -149,9 +158,17 @@ class Case:
 
     def in_smoke(self, arguments: Mapping[str, Any]) -> bool:
         """Whether the case is in the smoke selection with these arguments."""
-        if isinstance(self.smoke, bool):
-            return self.smoke
-        return all(arguments.get(name) == value for name, value in self.smoke.items())
+        return _among(self.smoke, arguments)
+
+    def at_default(self, arguments: Mapping[str, Any]) -> bool:
+        """Whether the case runs at the default level with these arguments."""
+        return _among(self.default, arguments)
+
+
+def _among(chosen: bool | Mapping[str, Any], arguments: Mapping[str, Any]) -> bool:
+    if isinstance(chosen, bool):
+        return chosen
+    return all(arguments.get(name) == value for name, value in chosen.items())
 
 
 def _problem(case: Case) -> str:
@@ -188,6 +205,7 @@ def case(
     traps: Sequence[str] = (),
     covers: Sequence[str] = (),
     smoke: bool | Mapping[str, Any] = False,
+    default: bool | Mapping[str, Any] = True,
     params: Mapping[str, Sequence[Any]] | None = None,
     search: Search | None = None,
     timeout_s: float | None = None,
@@ -205,6 +223,8 @@ def case(
     :param traps: The ids of traps in ``matrix/conformance/traps.toml`` that the case looks for.
     :param covers: What it exercises, for instance "Backend.Stream" or "portagpu.seed".
     :param smoke: Whether it is in the smoke selection, or the argument values with which it is.
+    :param default: Whether it runs at the default level, or the argument values with which it does.
+        What does not runs at the deep level, and where ``--only`` has its whole name.
     :param params: The values of each argument; all combinations run. Their labels are appended to
         the id: text as it is, a number after the argument's name, as in ``[float32-n4]``.
     :param search: The random programs that the case runs.
@@ -230,6 +250,7 @@ def case(
         traps=tuple(traps),
         covers=tuple(covers),
         smoke=smoke,
+        default=default,
         params=tuple((name, tuple(values)) for name, values in (params or {}).items()),
         timeout_s=timeout_s,
         does_not_show=does_not_show,

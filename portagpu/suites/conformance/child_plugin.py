@@ -21,6 +21,7 @@ import pytest
 from portagpu.base.documents import decode, encode
 from portagpu.base.subprocesses import parent_channel
 from portagpu.base.subprocesses.fork import OPTION
+from portagpu.suites.conformance import upstream_plugin
 from portagpu.suites.conformance.cases import AREAS, ATTRIBUTE, EARNS, Case, label, retired_cases
 from portagpu.suites.conformance.messages import ListedCase, Searches
 from portagpu.suites.conformance.session import SESSION, Session, describe_device, outcome_of_error
@@ -99,7 +100,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             areas = [each.search for each in listed if each.search and each.id in request["ids"]]
             session.slow_areas = [each for each in areas if load_area(each).start_s]
             session.quiet_from = _quiet_from(items)
-            session.load_ahead([each for each in areas if each not in session.slow_areas])
+            files = dict.fromkeys(str(item.path) for item in items if _forks(item))
+            session.load_ahead([each for each in areas if each not in session.slow_areas], [*files])
     try:
         machine = encode(describe_device(session.device()))
         json.dumps(machine)
@@ -152,6 +154,11 @@ def _is_per_device(item: pytest.Item) -> bool:
 
 def _list_cases(session: Session, items: list[pytest.Item]) -> Iterator[ListedCase]:
     """Describe every case; what cannot be one is a problem."""
+    if session.upstream:
+        for item, case in upstream_plugin.listed(items):
+            session.ids[item.nodeid] = case.id
+            yield case
+        return
     taken: dict[str, str] = {}
     for item in items:
         case = getattr(getattr(item, "function", None), ATTRIBUTE, None)
@@ -177,12 +184,13 @@ def _list_cases(session: Session, items: list[pytest.Item]) -> Iterator[ListedCa
             outcome=case.outcome,
             covers=tuple(case.covers),
             smoke=case.in_smoke(call.params if call else {}),
+            default=case.at_default(call.params if call else {}),
             timeout_s=case.timeout_s,
             does_not_show=case.does_not_show,
             function=where,
             per_device=_is_per_device(item),
             search=case.search.area_of(call.params if call else {}) if case.search else "",
-            search_s=case.search.seconds if case.search else 0.0,
+            search_s=case.search.seconds_of(call.params if call else {}) if case.search else 0.0,
             evidence=EARNS[next(iter(given))],
         )
 
@@ -246,9 +254,12 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     session = item.config.stash[SESSION]
     outcome = session.outcome
     outcome["duration_s"] = round(outcome.get("duration_s", 0.0) + call.duration, 6)
+    # other plugins put the errors that unittest kept into the call
+    report = yield
     if call.excinfo is not None and outcome["kind"] == "passed":
-        outcome["kind"], outcome["reason"] = outcome_of_error(call.when, call.excinfo.value)
-    return (yield)
+        of_error = upstream_plugin.outcome if session.upstream else outcome_of_error
+        outcome["kind"], outcome["reason"] = of_error(call.when, call.excinfo.value)
+    return report
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

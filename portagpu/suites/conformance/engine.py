@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from portagpu._version import __version__
 from portagpu.base.errors import PortagpuError, ResultError
 from portagpu.base.patience import LIMITS
 from portagpu.base.text import did_you_mean
@@ -33,6 +36,7 @@ class Selection:
 
     :param only: Areas, ids and id patterns, one of which has to fit.
     :param smoke: The short selection.
+    :param deep: With the cases of the deep level, which others have only by their whole names.
     :param failed_in: Select the cases that are FAIL or ERROR in that result document. It is read at
         once into ``failed``, so that a run may write to the same file.
     :param shard: (i, n), the i-th of n parts; the parameters of a case stay in one part.
@@ -44,6 +48,7 @@ class Selection:
 
     only: tuple[str, ...] = ()
     smoke: bool = False
+    deep: bool = False
     failed_in: Path | None = None
     shard: tuple[int, int] | None = None
     shuffle: int | None = None
@@ -67,6 +72,16 @@ class Selection:
     def choose(self, cases: Sequence[ListedCase]) -> list[ListedCase]:
         """The selected cases in the order to run; raises SelectionError if there are none."""
         chosen = select(cases, self.only, self.smoke)
+        named = {*self.only, *(self.failed or ())}
+        if not self.deep:
+            chosen = [
+                each for each in chosen if each.default or {each.id, base_id(each.id)} & named
+            ]
+        if not chosen:
+            raise SelectionError(
+                f"all cases of {', '.join(self.only)} are of the deep level: add --level "
+                "deep, or give their whole names"
+            )
         if self.failed_in is not None:
             chosen = [each for each in chosen if each.id in (self.failed or ())]
             if not chosen and not self.unknown_failed_ids(cases):
@@ -84,7 +99,7 @@ class Selection:
         return sorted((self.failed or frozenset()) - {each.id for each in cases})
 
 
-EVERYTHING: Final = Selection()
+EVERYTHING: Final = Selection(deep=True)
 
 
 def select(cases: Sequence[ListedCase], only: Sequence[str], smoke: bool) -> list[ListedCase]:
@@ -101,6 +116,21 @@ def select(cases: Sequence[ListedCase], only: Sequence[str], smoke: bool) -> lis
         within = f" in {', '.join(only)}" if only else ""
         raise SelectionError(f"there is no {'smoke ' if smoke else ''}case{within}")
     return chosen
+
+
+def cases_of_area(area: str, cases: Sequence[ListedCase]) -> list[ListedCase]:
+    """The case that runs programs of that area; raises SelectionError if there is none."""
+    found = [case for case in cases if case.search == area]
+    if not found:
+        areas = dict.fromkeys(case.search for case in cases if case.search)
+        hint = did_you_mean(area, list(areas), f"areas are {', '.join(areas)}")
+        raise SelectionError(f"no case runs programs of {area!r}: {hint}")
+    return found
+
+
+def matching_patterns(only: Sequence[str], cases: Sequence[ListedCase]) -> tuple[str, ...]:
+    """The patterns that match a case: the cases of others may be in an unreadable file."""
+    return tuple(one for one in only if any(matches(one, each.id) for each in cases))
 
 
 def _shard(cases: list[ListedCase], i: int, n: int) -> list[ListedCase]:
@@ -146,26 +176,31 @@ class ConformOptions(RunOptions):
     :param target: What is judged, by default this machine's target. If the machine is another
         target, nothing runs and every case is INCONCLUSIVE.
     :param backend: The backend's name, by default the one for this machine.
-    :param selection: Which cases run and in which order, by default all of them.
+    :param selection: Which cases run and in which order, by default all of the default level.
     :param index: The device to judge, several of them, or None for all. Devices after the first
         run only the per-device cases, not those of torch alone or on ranks. A further device that
         cannot be opened is an ERROR.
     :param timeout_s: Seconds after which a case is ended and FAILs.
     :param exit_first: Begin no case after the first failure.
-    :param folder: The folder of other case files.
-    :param seed: The seed of random programs.
+    :param folder: The folder of other case files, or with ``upstream`` of PyTorch's test files.
+    :param upstream: Run PyTorch's own tests, as cases of the area "upstream".
+    :param expected: A file of the schema ``portagpu.expected/1``: failures of those tests that are
+        known.
+    :param seed: The seed of random programs, by default :func:`seed_of` the day and the version.
     :param search_s: Seconds for all random programs together, by default as long as each case
         states, and a tenth of it in the smoke selection.
     :param program: A line of an earlier failure: the case of its area runs that program alone.
     """
 
     backend: str | None = None
-    selection: Selection = EVERYTHING
+    selection: Selection = Selection()
     index: int | Sequence[int] | None = 0
     timeout_s: float = LIMITS.case_s
     exit_first: bool = False
     folder: Path | None = None
-    seed: int = 0
+    upstream: bool = False
+    expected: Path | None = None
+    seed: int | None = None
     search_s: float | None = None
     program: str = ""
 
@@ -183,6 +218,21 @@ class ConformOptions(RunOptions):
         if not self.index:
             raise ValueError("conform() judges at least one device: index is empty")
         return tuple(self.index)
+
+
+def seed_of(moment: datetime | None = None, version: str = __version__) -> int:
+    """The seed of a day in UTC and a version: 20261201000100 on 2026-12-01 for 0.1.0.
+
+    All machines draw the same programs on one day, and others on the next.
+
+    :param moment: A time of that day, by default now.
+    :param version: The version of portagpu: its first three numbers, below 100 each.
+    """
+    numbers = [*map(int, re.findall(r"\d+", version)), 0, 0, 0][:3]
+    seed = int(f"{(moment or datetime.now(UTC)).astimezone(UTC):%Y%m%d}")
+    for number in numbers:
+        seed = 100 * seed + number % 100
+    return seed
 
 
 def conform(options: ConformOptions, progress: Progress | None = None) -> Run:
@@ -208,7 +258,8 @@ def conform(options: ConformOptions, progress: Progress | None = None) -> Run:
     if options.program:
         area, program = from_text(options.program)
         check_calls(area, program, load_area(area).calls())
-    check_names(options.selection, options.folder)
+    if not options.upstream:
+        check_names(options.selection, options.folder)
     options, progress = replace(options, index=options.indices()), progress or Progress()
     work = partial(judge_cases, options=options, progress=progress)
     return complete(options.new_run(), progress, work)

@@ -196,7 +196,8 @@ def search(request: pytest.FixtureRequest, gpu: Backend) -> Callable[[], None]:
             if each not in gpu.capabilities:
                 raise Unsupported(f"the {gpu.name} backend does not claim {each}")
         form = request.node
-        area = declared.area_of(form.callspec.params if hasattr(form, "callspec") else {})
+        params = form.callspec.params if hasattr(form, "callspec") else {}
+        area = declared.area_of(params)
         loaded = load_area(area)
         n = loaded.ranks
         if n > 1:
@@ -204,7 +205,7 @@ def search(request: pytest.FixtureRequest, gpu: Backend) -> Callable[[], None]:
         asked = session.searches
         wanted = SearchRequest(
             area=area,
-            seconds=declared.seconds * asked.share,
+            seconds=declared.seconds_of(params) * asked.share,
             seed=asked.seed,
             start_s=loaded.start_s,
             wait_s=loaded.wait_s,

@@ -40,6 +40,8 @@ class ListedCase:
     outcome: str = "exact"
     covers: tuple[str, ...] = ()
     smoke: bool = False
+    default: bool = True
+    """Whether it runs at the default level."""
     timeout_s: float | None = None
     does_not_show: str = ""
     function: str = ""
@@ -178,6 +180,7 @@ class DeviceUnderTest(OpenedDevice):
         return f"{self.product or 'an unknown product'} ({self.arch})"
 
 
+_UPSTREAM: Final = "portagpu.suites.conformance.upstream_plugin"
 _INI: Final = Path(__file__).with_name("suite.ini")
 _PYTEST: Final = "pytest"
 _NEEDED: Final = (_PYTEST, "hypothesis")
@@ -208,10 +211,17 @@ class Child(Subprocess):
     """One pytest process over the files of a folder; a context manager that cleans up.
 
     A ``forker`` has imported what cases need; without one the process does when they need it.
+    ``upstream`` are files of PyTorch's tests, and the device for which it makes them as the option
+    ``OPTION`` of :mod:`portagpu.suites.conformance.upstream_plugin` has it.
     Raises MissingDependency where the suite's packages are not installed.
     """
 
-    def __init__(self, folder: Path, forker: Forker | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        forker: Forker | None = None,
+        upstream: tuple[Sequence[Path], str] | None = None,
+    ) -> None:
         check_dependencies()
         self._scratch = Scratch("suite")
         scratch = self._scratch.path
@@ -223,9 +233,21 @@ class Child(Subprocess):
             "-p",
             "no:junitxml",
         )
+        files: Sequence[Path] = (folder,)
+        if upstream is not None:
+            files, device = upstream
+            options += ("-p", _UPSTREAM, f"--portagpu-upstream={device}")
         try:
             super().__init__(
-                *(_PYTEST, str(folder), "-c", str(_INI), "--rootdir", str(folder), "--noconftest"),
+                *(
+                    _PYTEST,
+                    *map(str, files),
+                    "-c",
+                    str(_INI),
+                    "--rootdir",
+                    str(folder),
+                    "--noconftest",
+                ),
                 *("--import-mode=importlib", "--capture=no", "-qq", *options),
                 *("--continue-on-collection-errors", f"--basetemp={scratch / 'pytest'}"),
                 leave_out=LEFT_OUT,

@@ -15,13 +15,19 @@ from portagpu.base.installation import check_installation, missing_cases
 from portagpu.base.paths import matrix_dir
 from portagpu.base.patience import LIMITS
 from portagpu.base.subprocesses import BrokenMessage
-from portagpu.base.text import did_you_mean
 from portagpu.facts.capability import Capability
 from portagpu.runs.engine import add_result
 from portagpu.runs.results.run import Verdict
 from portagpu.runs.world import Ranks
 from portagpu.suites.conformance.cases import AREAS, base_id, matches
-from portagpu.suites.conformance.engine import Selection, SelectionError, select
+from portagpu.suites.conformance.engine import (
+    Selection,
+    SelectionError,
+    cases_of_area,
+    matching_patterns,
+    seed_of,
+    select,
+)
 from portagpu.suites.conformance.judge import (
     FAILED_KINDS,
     LOST_KINDS,
@@ -50,6 +56,8 @@ from portagpu.suites.conformance.messages import (
     SuiteError,
     TargetClaims,
 )
+from portagpu.suites.conformance.upstream import SUITE as UPSTREAM
+from portagpu.suites.conformance.upstream import expected_failures, files_with_tests
 from portagpu.suites.search.area import from_text
 from portagpu.suites.search.engine import MAX_REPEATS_S
 
@@ -57,7 +65,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from portagpu.facts.targets import Target
+    from portagpu.facts.targets import ExpectedFailure, Target
     from portagpu.runs.engine import Progress
     from portagpu.runs.results.run import Result, Run
     from portagpu.suites.conformance import ConformOptions
@@ -106,6 +114,9 @@ def judge_cases(
 
     ``ranks`` fork the processes that run them; by default a server of its own does.
     """
+    if options.seed is None:
+        # once for all devices: the day may end meanwhile
+        options = replace(options, seed=seed_of())
     with contextlib.nullcontext(ranks) if ranks else Ranks(leave_out=LEFT_OUT) as forker:
         _judge_on_devices(run, options, progress, forker)
 
@@ -165,6 +176,12 @@ class _DeviceRun:
         self.backend = backend
         self.wanted = None if wanted is None else TargetClaims.from_target(wanted)
         self.folder = _folder(options.folder)
+        self.upstream: tuple[list[Path], str] | None = None
+        self.expected: Sequence[ExpectedFailure] | None = None
+        if options.upstream:
+            files = files_with_tests(self.folder, options.selection.only)
+            self.upstream = files, f"{backend}:{index}"
+            self.expected = expected_failures(options.expected) if options.expected else ()
         self.results: list[Result] = []
         self.raw: dict[str, Verdict] = {}
         self.failed: set[str] = set()
@@ -174,6 +191,8 @@ class _DeviceRun:
         self.machine: DeviceUnderTest | None = None
         self.pending: list[ListedCase] = []
         self.chosen: list[ListedCase] = []
+        self.left_out: set[str] = set()
+        """The cases of the deep level, where they do not run."""
         self.ended = ""
         self.total = 0
         self._all_children()
@@ -181,7 +200,7 @@ class _DeviceRun:
     def _all_children(self) -> None:
         first = True
         while first or self.pending:
-            with Child(self.folder, self.forker) as child:
+            with Child(self.folder, self.forker, self.upstream) as child:
                 try:
                     machine = self._open(child, first)
                 except PortagpuError as error:
@@ -209,10 +228,24 @@ class _DeviceRun:
         yield from shared_world_failures(self.shared_worlds, self.failed)
         yield from mostly_unjudged_areas(self.results, self.set_aside)
         if self.machine is not None and not self._partial:
-            if self.machine.target is not None:
-                yield from stale_expected_failures(self.machine.target.expected_failures, self.raw)
-            yield from unused_overrides(self.machine.overrides, self.raw)
+            failures = self._expected(self.machine)
+            asked = [each for each in failures if self._ran(each.case_id_pattern)]
+            yield from stale_expected_failures(asked, self.raw)
+            if self.upstream is not None:
+                return
+            overrides = [each for each in self.machine.overrides if self._ran(each.pattern)]
+            yield from unused_overrides(overrides, self.raw)
             yield from unjudged_claims(self.machine, self.chosen, self.raw)
+
+    def _expected(self, machine: DeviceUnderTest) -> Sequence[ExpectedFailure]:
+        """The failures that are known: of the target, or of PyTorch's tests."""
+        if self.expected is not None:
+            return self.expected
+        return () if machine.target is None else machine.target.expected_failures
+
+    def _ran(self, pattern: str) -> bool:
+        """Whether all cases ran that fit the pattern, those of the deep level too."""
+        return not any(matches(pattern, each) for each in self.left_out)
 
     @property
     def _partial(self) -> bool:
@@ -232,7 +265,11 @@ class _DeviceRun:
             for problem in problems:
                 self._emit(problem)
             self.pending = self.chosen = self._select_cases(collected)
+            deep = {case.id for case in collected.cases if not case.default}
+            self.left_out = deep - {case.id for case in self.chosen}
             self.searches = _searches(self.options, self.chosen)
+            if any(case.search for case in self.chosen) and not self.options.program:
+                self.run.info = replace(self.run.info, seed=self.searches.seed)
             self.total = len(self.pending)
         request = {
             "backend": self.backend,
@@ -266,10 +303,10 @@ class _DeviceRun:
         """The selected cases; an unreadable file may be the reason that there are none."""
         asked = self.options.selection
         if self.options.program:
-            return _cases_of_area(from_text(self.options.program)[0], collected.cases)
+            return cases_of_area(from_text(self.options.program)[0], collected.cases)
         if not collected.problems:
             return asked.choose(collected.cases)
-        found = replace(asked, only=_matching_patterns(asked.only, collected.cases))
+        found = replace(asked, only=matching_patterns(asked.only, collected.cases))
         try:
             return found.choose(collected.cases) if bool(found.only) == bool(asked.only) else []
         except SelectionError:
@@ -347,8 +384,8 @@ class _DeviceRun:
             given = {key: value for key, value in event.items() if key not in ("event", "id")}
             decode(CaseOutcome, given, now)
             return
-        pending = [case.id for case in self.pending if case.id != now]
-        if kind != "done" and (kind != "start" or event.get("id") not in pending):
+        others = (case.id for case in self.pending if case.id != now)
+        if kind != "done" and (kind != "start" or event.get("id") not in others):
             raise BrokenMessage(event)
 
     def _ended_between(self, how: str, begun: int, machine: DeviceUnderTest) -> None:
@@ -373,7 +410,7 @@ class _DeviceRun:
         self, case: ListedCase, outcome: dict[str, Any], machine: DeviceUnderTest
     ) -> None:
         judged = judge(case, outcome, machine)
-        failures = () if machine.target is None else machine.target.expected_failures
+        failures = self._expected(machine)
         result = apply_expected_failures(judged, failures, lost=outcome["kind"] in LOST_KINDS)
         self.raw[case.id] = judged.verdict
         if outcome["kind"] in (*FAILED_KINDS, "starved", "error"):
@@ -394,6 +431,8 @@ class _DeviceRun:
         own = self.further or (case is not None and case.per_device)
         if self.machine is not None and several and own:
             result = replace(result, device=self.machine.name)
+        if self.upstream is not None:
+            result = replace(result, suite=UPSTREAM)
         self.results.append(result)
         add_result(self.run, self.progress, result)
 
@@ -415,24 +454,9 @@ def _searches(options: ConformOptions, chosen: Sequence[ListedCase]) -> Searches
     if options.search_s is not None:
         default_s = sum(case.search_s for case in chosen)
         if chosen and not default_s:
-            raise SelectionError("no selected case runs random programs: leave out --deep")
+            raise SelectionError("no selected case runs random programs: leave out --level deep")
         share = options.search_s / (default_s or 1.0)
-    return Searches(seed=options.seed, share=share, program=options.program)
-
-
-def _cases_of_area(area: str, cases: Sequence[ListedCase]) -> list[ListedCase]:
-    """The case that runs programs of that area; raises SelectionError if there is none."""
-    found = [case for case in cases if case.search == area]
-    if not found:
-        areas = dict.fromkeys(case.search for case in cases if case.search)
-        hint = did_you_mean(area, list(areas), f"areas are {', '.join(areas)}")
-        raise SelectionError(f"no case runs programs of {area!r}: {hint}")
-    return found
-
-
-def _matching_patterns(only: Sequence[str], cases: Sequence[ListedCase]) -> tuple[str, ...]:
-    """The patterns that match a case: the cases of others may be in an unreadable file."""
-    return tuple(one for one in only if any(matches(one, each.id) for each in cases))
+    return Searches(seed=options.seed or 0, share=share, program=options.program)
 
 
 def _failed_outcome(kind: str, reason: str, duration_s: float) -> dict[str, Any]:

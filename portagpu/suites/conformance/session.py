@@ -13,6 +13,8 @@ from portagpu.suites.conformance.cases import NotClaimed, NotHere, RankFailed, W
 from portagpu.suites.conformance.messages import DeviceUnderTest, Searches, TargetClaims
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from portagpu.base.subprocesses import Channel
     from portagpu.devices.contract import Backend
     from portagpu.runs.world import Ranks
@@ -32,6 +34,8 @@ class Session:
     reused: int = 0
     """How often a case took its values from a world that had run for another one."""
     timeout_s: float = 60.0
+    upstream: bool = False
+    """Whether the cases are PyTorch's own tests."""
     searches: Searches = field(default_factory=Searches)
     slow_areas: list[str] = field(default_factory=list)
     """The areas of random programs that are slow to load, which begins with ``quiet_from``."""
@@ -78,11 +82,12 @@ class Session:
             self.ranks = server
         return self.ranks
 
-    def load_ahead(self, areas: list[str]) -> None:
-        """Have the server of ranks load what the programs of those areas need."""
-        if areas:
+    def load_ahead(self, areas: list[str], files: Sequence[str] = ()) -> None:
+        """Have the server of ranks load what the programs of those areas need, and these files."""
+        if areas or files:
             place = "portagpu.suites.search.worker:load_areas"
-            self.rank_server().prepare(place, backend=self.backend, names=areas)
+            given = {"names": areas, "files": list(files)}
+            self.rank_server().prepare(place, backend=self.backend, **given)
 
 
 SESSION: Final = pytest.StashKey[Session]()

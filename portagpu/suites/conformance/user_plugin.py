@@ -58,11 +58,11 @@ def pytest_collection_modifyitems(
         return
     from portagpu.base.errors import PortagpuError
     from portagpu.devices.registry import resolve
-    from portagpu.suites.conformance import list_cases
+    from portagpu.suites.conformance import Selection, list_cases
 
     try:
         name = resolve(backend)
-        cases = list_cases()
+        cases = list_cases(Selection())
     except PortagpuError as error:
         raise pytest.UsageError(str(error)) from None
     run = _SuiteThread(name, len(cases))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.errors import PortagpuError
@@ -201,16 +202,18 @@ def metrics() -> tuple[str, ...]:
 
 
 def selected_areas(names: Sequence[str] | None) -> tuple[str, ...]:
-    """The areas of ``names`` (areas, metrics or case ids; all areas without names).
+    """The areas of ``names`` (areas, metrics, case ids or patterns; all areas without names).
 
     Raises UnknownMeasure.
     """
     if not names:
         return AREAS
+    wanted: set[str] = set()
     for name in names:
-        if name not in AREAS and name.partition("[")[0] not in metrics():
+        fits = [each for each in (*AREAS, *metrics()) if _fits(name.partition("[")[0], each)]
+        if not fits:
             raise unknown_measure(name, [*AREAS, *metrics()])
-    wanted = {name.partition("/")[0] for name in names}
+        wanted |= {each.partition("/")[0] for each in fits}
     return tuple(area for area in AREAS if area in wanted)
 
 
@@ -249,7 +252,12 @@ def function_spec(case: BenchCase) -> str:
 
 
 def _is_selected_by(name: str, case: BenchCase) -> bool:
-    return name in (case.area, case.metric, case.id)
+    return any(_fits(name, each) for each in (case.area, case.metric, case.id))
+
+
+def _fits(pattern: str, name: str) -> bool:
+    """Whether a pattern with * and ? fits; brackets are those of ids."""
+    return fnmatchcase(name, pattern.replace("[", "[[]"))
 
 
 def usual_layout(dtype: str) -> str:

@@ -30,6 +30,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.base.units import share_apart
 from portagpu.facts.targets.expect import METRICS, NoLimit, limit
 from portagpu.facts.targets.model import Authority, Confidence
 from portagpu.runs.results.result import Judgement
@@ -301,7 +302,8 @@ def judge(
     return replace(
         found,
         verdict=Verdict.INCONCLUSIVE,
-        reason=f"the spread of {share:.0%} is too wide to judge by: more than {WIDEST_SPREAD:.0%}",
+        reason=f"the spread of {share_apart(share, WIDEST_SPREAD)} is too wide to judge by: more "
+        f"than {WIDEST_SPREAD:.0%}",
     )
 
 

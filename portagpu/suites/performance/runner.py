@@ -265,7 +265,10 @@ class _Budget:
         """Why no further one begins; empty while there is time."""
         if time.monotonic() - self._started_s < self._seconds:
             return ""
-        return f"not run: the {self._seconds:.0f} s of a quick run are over; name it, or use --full"
+        return (
+            f"not run: the {self._seconds:.0f} s of a quick run are over; name it with --only, or "
+            "use --level full"
+        )
 
 
 def shuffled(cases: Sequence[BenchCase], seed: int) -> list[BenchCase]:

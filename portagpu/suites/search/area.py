@@ -41,6 +41,8 @@ Program = list[Call]
 Runners = Mapping[str, Callable[..., Any]]
 """What runs each call, by its name: the arguments of the call are parameters of that name."""
 
+MAX_PASS: Final = 2.0
+"""How many times the seconds of a search the first pass of listed programs may take."""
 _MAX_LINE = 400
 _NOT_DRAWN: Final = frozenset({"self", "gpu", "index", "name", "rank", "ranks"})
 """Parameters of what runs a call that are not arguments of the call."""
@@ -161,6 +163,11 @@ class Area(ABC):
     def ordered(self, listed: list[Program], seed: int) -> list[Program]:
         """Those programs in the order of a seed."""
         return random.Random(seed).sample(listed, len(listed))  # noqa: S311 - no secret
+
+    def first_pass(self, listed: list[Program]) -> int:
+        """How many of them run whatever they take, up to ``MAX_PASS`` times the seconds."""
+        del listed
+        return 1
 
     def aside(self) -> Iterator[str]:
         """What the programs of this process did not judge, one reason for each time."""

@@ -28,6 +28,7 @@ from portagpu.base.files import Scratch
 from portagpu.base.patience import LIMITS, Starvation
 from portagpu.runs.world import RankState
 from portagpu.suites.search.area import (
+    MAX_PASS,
     Difference,
     Kind,
     excuse,
@@ -218,7 +219,7 @@ class _Searcher:
                 "max_found": max(1, MAX_LISTED - len(found.failures)),
             }
             number += 1
-            outcome = self._run("search_rank", arguments, max(seconds, MIN_S) + SHRINK_S)
+            outcome = self._run("search_rank", arguments, MAX_PASS * max(seconds, MIN_S) + SHRINK_S)
             if _hung(outcome) and not self._journal()[0] and not self.slow_start_s:
                 self.slow_start_s = LIMITS.random_start_s
                 number -= 1

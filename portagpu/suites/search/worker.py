@@ -18,8 +18,9 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis.errors import HypothesisException
 
 from portagpu.base.patience import charged_s
-from portagpu.runs.world.rank import tell_alive
+from portagpu.runs.world.rank import load_file, tell_alive
 from portagpu.suites.search.area import (
+    MAX_PASS,
     NotSearchable,
     kind_of,
     load_area,
@@ -30,7 +31,7 @@ from portagpu.suites.search.area import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from portagpu.runs.world import Rank
     from portagpu.suites.search.area import Area, Program
@@ -255,11 +256,16 @@ class Listing:
     """How many programs had run then."""
     _recent: deque[str] = field(default_factory=_recent)
 
-    def run(self, listed: list[Program], deadline: float, max_found: int) -> None:
-        """Run one program at least, until the deadline, or until ``max_found`` of them differ."""
-        started = charged_s()
+    def run(self, listed: list[Program], seconds: float, max_found: int) -> None:
+        """Run programs for the seconds, or until ``max_found`` of them differ.
+
+        One runs at least, and those of the area's first pass for up to ``MAX_PASS`` times as long.
+        """
+        started, least = charged_s(), self.area.first_pass(listed)
         for program in listed[self.next :]:
-            if self.programs and (charged_s() >= deadline or len(self.found) >= max_found):
+            spent = charged_s() - started
+            over = spent >= seconds and (self.next >= least or spent >= MAX_PASS * seconds)
+            if self.programs and (over or len(self.found) >= max_found):
                 return
             text = to_text(self.area.name, program)
             # a process that dies leaves what it found, and where to go on
@@ -314,14 +320,19 @@ def run_program(area: Area, rank: Rank, program: Program, text: str, journal: in
         return raised(error)
 
 
-def load_areas(names: list[str]) -> None:
-    """Import what the programs of those areas need, where this machine has it.
+def load_areas(names: list[str], files: Sequence[str] = ()) -> None:
+    """Import what the programs of those areas need, where this machine has it, and files of cases.
 
     The first gradient of a process imports torch's symbolic shapes, with sympy, in seconds: ranks
     that are forked from here have both.
     """
-    with contextlib.suppress(ImportError):
-        import_module("torch.fx.experimental.symbolic_shapes")
+    for file in files:
+        # its cases report what is wrong with it
+        with contextlib.suppress(Exception):
+            load_file(file)
+    if names:
+        with contextlib.suppress(ImportError):
+            import_module("torch.fx.experimental.symbolic_shapes")
     for name in names:
         with contextlib.suppress(NotSearchable):
             load_area(name).load()
@@ -361,7 +372,7 @@ def search_rank(
         listed = found.ordered(listed, seed)
         listing = Listing(found, rank, file, start)
         # how long a list takes to make is not part of the time: torch's database takes seconds
-        listing.run(listed, charged_s() + seconds, max_found)
+        listing.run(listed, seconds, max_found)
         found.end(rank)
         return listing.to_json(len(listed))
     budget = Budget(seconds=seconds, shrink_s=shrink_s, min_programs=min_programs, min_s=min_s)

@@ -379,13 +379,30 @@ def _forward_plain(good: Any, function: Any, **named: Any) -> Any:
     return forward
 
 
+@contextlib.contextmanager
+def _first_dtype() -> Iterator[None]:
+    """Weights of linear layers stay in the dtype in which a block first cast them."""
+    kept: dict[tuple[int, int], tuple[Any, Any]] = {}
+
+    def linear(good: Any, x: Any, weight: Any, bias: Any = None) -> Any:
+        if not torch.is_autocast_enabled("cpu"):
+            return good(x, weight, bias)
+        own = (weight, torch.get_autocast_dtype("cpu"))
+        return good(x, weight.to(kept.setdefault((id(weight), weight._version), own)[1]), bias)
+
+    with replaced(functional, "linear", linear):
+        yield
+
+
 def _of_cache() -> list[Fault]:
     return [
         Fault(
             "autocast",
             "the cache: everywhere: is never cleared",
             _replacing((torch, "clear_autocast_cache", lambda good: None)),
-        )
+        ),
+        # pytorch#181564
+        Fault("autocast", "the cache: of another dtype: is handed on", _first_dtype),
     ]
 
 

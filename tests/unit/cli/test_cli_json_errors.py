@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import pytest
 
-from portagpu.base.errors import BackendNotFound, MissingDependency, TargetNotFound
+from portagpu.base.errors import BackendNotFound
 from portagpu.cli import main
 from portagpu.cli._call import app
 from portagpu.cli._common import check_kept, write_json
@@ -35,12 +35,6 @@ def verbs(command: click.Command = app, *names: str) -> Iterator[tuple[str, ...]
 
 
 VERBS = sorted(verbs())
-ENDS: dict[int, list[BaseException]] = {
-    1: [RuntimeError("something broke"), MemoryError()],
-    2: [click.UsageError("something is wrong"), TargetNotFound("there is no target 'x'")],
-    3: [BackendNotFound("cannot be used"), MissingDependency("is not installed")],
-    130: [KeyboardInterrupt()],
-}
 
 
 def command_of(names: tuple[str, ...]) -> click.Command:
@@ -51,22 +45,6 @@ def command_of(names: tuple[str, ...]) -> click.Command:
         assert below is not None
         command = below
     return command
-
-
-def needed(command: click.Command, folder: Path) -> list[str]:
-    """Words for what the verb cannot do without."""
-    (folder / "input.json").write_text("{}\n")
-    words: list[str] = []
-    for each in command.params:
-        if not each.required:
-            continue
-        value = "8"
-        if isinstance(each.type, click.Choice):
-            value = str(each.type.choices[0])
-        elif isinstance(each.type, click.Path):
-            value = str(folder / "input.json" if each.type.file_okay else folder)
-        words += [each.opts[0], value] if isinstance(each, click.Option) else [value]
-    return words
 
 
 def check(text: str, names: tuple[str, ...], code: int, said: str) -> None:
@@ -83,41 +61,6 @@ def check(text: str, names: tuple[str, ...], code: int, said: str) -> None:
     assert run.exit_code == code
     assert run.verdict is (Verdict.ERROR if code == 1 else Verdict.INCONCLUSIVE)
     assert said in run.summary_line()
-
-
-@pytest.mark.parametrize("names", VERBS, ids=" ".join)
-def test_an_error_of_any_verb_has_its_document(
-    names: tuple[str, ...],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    command = command_of(names)
-    (tmp_path / "input").mkdir()
-    given = needed(command, tmp_path / "input")
-    own = command.callback
-    assert own is not None
-    for code, errors in ENDS.items():
-        for error in errors:
-
-            @functools.wraps(own)
-            def ends(*_: Any, error: BaseException = error, **__: Any) -> None:
-                raise error
-
-            monkeypatch.setattr(command, "callback", ends)
-            said = "interrupted" if code == 130 else str(error) or "memory is exhausted"
-            if isinstance(error, click.UsageError):
-                said = error.message
-            assert main([*names, *given, "--json", "-"]) == code
-            out, err = capsys.readouterr()
-            check(out, names, code, said)
-            assert len(err.strip().splitlines()) == 1
-            if getattr(own, "writes_series", False):
-                continue
-            file = tmp_path / f"{code}" / "result.json"
-            assert main([*names, *given, f"--json={file}"]) == code
-            check(file.read_text(), names, code, said)
-            assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("names", VERBS, ids=" ".join)

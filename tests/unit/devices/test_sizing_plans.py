@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import random
 
 import pytest
 
@@ -12,7 +11,6 @@ from portagpu.devices.sizing import Sizing
 from portagpu.facts.targets import Target, load_target, load_targets
 from tests.support.looped import looped
 
-SEED = 5
 CPU = Sizing(1, 8, 1, 1, 1)
 
 
@@ -36,28 +34,6 @@ GPUS = {
     if target.vendor != "cpu" and target.fact("exec.unit_count") is not None
 }
 H200, MI300X, MI355X = (GPUS[n] for n in ("nvidia-h200-sxm", "amd-mi300x", "amd-mi355x"))
-
-
-@pytest.mark.parametrize("name", GPUS)
-def test_a_launch_covers_n_in_whole_vectors_and_fits(name):
-    device, numbers = GPUS[name], random.Random(SEED)  # noqa: S311 - cases of a test
-    for _ in range(60):
-        n = int(2 ** numbers.uniform(0, 40))
-        item = numbers.choice([1, 2, 4, 8, 16])
-        memory = numbers.randint(0, 40_000)
-        plan = device.launch(
-            n, item_bytes=item, registers=numbers.randint(16, 64), shared_memory=memory
-        )
-        reported = f"seed {SEED}: {n} of {item} B on {name}: {plan}"
-        assert plan.threads * plan.work_per_thread >= n, reported
-        assert plan.work_per_thread % plan.vector_width == 0, reported
-        assert plan.vector_width * item <= max(item, device.target.value("exec.max_access")), (
-            reported
-        )
-        assert plan.num_warps * device.warp_size == plan.block, reported
-        assert plan.occupancy is not None, reported
-        assert plan.grid <= device.unit_count * plan.occupancy.blocks, reported
-        device.check(plan.grid, plan.block, shared_memory=memory)
 
 
 def test_a_reduction_whose_accumulators_do_not_fit_is_refused():

@@ -206,7 +206,7 @@ def test_the_verb_prints_rows_alone_and_what_is_left_out_next_to_them(
         (["--calibrate", "missing.json"], "cannot be read"),
         (["--calibrate", "0.json"], "1 runs are too few"),
         (["--calibrate", "nan.json"], "nan.json"),
-        (["--calibrate", "--full", "0.json"], "leave out --full"),
+        (["--calibrate", "--level", "full", "0.json"], "leave out --level"),
         (["--calibrate", "--peers", "0.json"], "give either --peers or --calibrate"),
         (["--calibrate", "--json", "x.json", "0.json"], "leave out --json"),
         (["--peers", "--target", "amd-mi300x", "0.json"], "leave out --target"),

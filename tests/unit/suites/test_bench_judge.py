@@ -261,6 +261,11 @@ def test_a_spread_too_wide_is_not_judged(samples: list[float], verdict: Verdict)
     assert ("too wide to judge by" in found.reason) is (verdict is Verdict.INCONCLUSIVE)
 
 
+def test_a_spread_just_above_its_limit_does_not_read_as_the_limit() -> None:
+    found = judge(replace(COPY, least=50.0), summarise([79.0, 89.7, 100.0, 110.3, 120.0]), None)
+    assert "the spread of 10.3% is too wide to judge by: more than 10%" in found.reason
+
+
 def test_a_limit_of_time_grows_with_the_ranks() -> None:
     one, two, many = (
         time_limit_s(replace(REDUCE, world=world), Effort.QUICK) for world in (1, 2, 64)

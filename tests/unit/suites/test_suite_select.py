@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from portagpu.runs.results.run import Result, Verdict, new_run
 from portagpu.suites.conformance import Selection
 from portagpu.suites.conformance.cases import base_id
-from portagpu.suites.conformance.engine import SelectionError
+from portagpu.suites.conformance.engine import SelectionError, seed_of
 from portagpu.suites.conformance.messages import ListedCase
 
 if TYPE_CHECKING:
@@ -118,3 +119,32 @@ def test_a_selection_keeps_what_it_read_when_its_file_is_written_again(tmp_path:
     chosen = Selection(failed_in=file)
     document(file, b_n0="PASS")
     assert ids(replace(chosen, only=("rng",))) == ["rng/case-a[n0]"]
+
+
+def test_cases_of_the_deep_level_run_there_and_by_their_whole_names(tmp_path: Path) -> None:
+    slow = [
+        ListedCase(id=f"rng/slow[n{n}]", area="rng", spec="Passes.", default=not n)
+        for n in range(2)
+    ]
+    cases = [*CASES, *slow]
+    usual = [each.id for each in Selection().choose(cases)]
+    assert usual == [*(each.id for each in CASES), "rng/slow[n0]"]
+    assert not Selection().partial
+    assert len(Selection(deep=True).choose(cases)) == len(cases)
+    named = [each.id for each in slow]
+    assert [each.id for each in Selection(only=("rng/slow",)).choose(cases)] == named
+    assert [each.id for each in Selection(only=("rng/slow[n1]",)).choose(cases)] == named[1:]
+    assert [each.id for each in Selection(only=("rng/slo*",)).choose(cases)] == named[:1]
+    failed = written(tmp_path / "result.json", {"rng/slow[n1]": "FAIL"})
+    assert [each.id for each in Selection(failed_in=failed).choose(cases)] == named[1:]
+    with pytest.raises(SelectionError, match=r"all cases of rng/slow\* are of the deep level"):
+        Selection(only=("rng/slow*",)).choose(slow[1:])
+
+
+def test_the_seed_is_of_the_day_in_utc_and_of_the_version() -> None:
+    west = timezone(timedelta(hours=-5))
+    evening = datetime(2026, 11, 30, 20, tzinfo=west)
+    assert seed_of(evening.astimezone(UTC), "0.1.0") == 20261201000100
+    assert seed_of(evening, "0.1.0") == 20261201000100, "the day was not that of UTC"
+    assert seed_of(evening, "2.13.1rc2") == 20261201021301
+    assert 0 <= seed_of() < 2**63

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, Final
 
 import pytest
 
 pytest.importorskip("libcst")
 
 from portagpu.train.port.analysis import Analysis, analyse
-from portagpu.train.port.reading import Source, excerpt, files, has_word, read
+from portagpu.train.port.reading import Source, excerpt, has_word
 from portagpu.train.port.rules import Unread, load_rules
-from tests.conftest import ROOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-SAMPLES: Final = ROOT / "tests/support/port_samples"
 
 
 def places(found: Analysis | Unread | None) -> list[tuple[int, int, str, str]]:
@@ -34,16 +27,6 @@ def both(source: Source) -> tuple[list[tuple[int, int, str, str]], ...]:
 
 def python(text: str) -> Source:
     return Source("a.py", "python", text, "utf-8", text.encode())
-
-
-@pytest.mark.parametrize(
-    "path", [each for each in files([str(SAMPLES)]) if each.suffix == ".py"], ids=lambda p: p.name
-)
-def test_samples_have_the_same_uses(path: Path) -> None:
-    source = read(path)
-    assert isinstance(source, Source)
-    screened, whole = both(source)
-    assert screened == whole
 
 
 @pytest.mark.parametrize(

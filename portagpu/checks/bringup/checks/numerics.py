@@ -89,9 +89,11 @@ def check(context: Context) -> Iterator[Result]:
         return
     judged = _SuiteResults(context)
     devices = [] if context.tested.shared else [device.index for device in context.tested.devices]
-    selection = Selection(smoke=context.amounts["smoke"])
+    smoke = context.amounts["smoke"]
+    selection = Selection(smoke=smoke, deep=not smoke)
+    # a bring-up has the same programs each time, so that two of them can be compared
     options = ConformOptions(
-        backend=context.tested.backend, selection=selection, index=devices or 0
+        backend=context.tested.backend, selection=selection, index=devices or 0, seed=0
     )
     try:
         judge_cases(options.new_run(), options, judged, context.tested.ranks)

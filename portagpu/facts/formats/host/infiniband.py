@@ -32,7 +32,7 @@ SHAPES: Final = (
             r"|Capability mask|Port GUID|Link layer|default gid|base lid|sm lid|state|phys state"
             r"|rate|link_layer)\b.{0,100}|\s*(?:ibpanic: .*|" + f"{_DEVICE}|{_STATUS})"
         ),
-        tells_its_end=True,
+        checks_its_end=True,
     ),
 )
 _NO_LID: Final = frozenset({None, 0, 0xFFFF})

@@ -55,7 +55,7 @@ SHAPES: Final = (
             r"|[A-Z]\w{2,60} +(?:True|False|Unknown) |Type +Status|-{2,}[ -]*$)"
             r"|\s+\S"
         ),
-        tells_its_end=True,
+        checks_its_end=True,
     ),
 )
 _SOURCE: Final = (

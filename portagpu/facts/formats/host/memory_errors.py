@@ -50,7 +50,7 @@ SHAPES: Final = (
     Shape(
         rf"(?:{_NONE}|{_TITLES}|Label\s+CE\s+UE)\s*(?:\n|$)|Memory errors\s*\nSOCKET ",
         re.compile(rf"\s*(?:{_LINE})|\s+\S|\S.{{0,80}}\t+\d+\t+\d+\s*$"),
-        tells_its_end=True,
+        checks_its_end=True,
     ),
 )
 _SOURCE: Final = "https://github.com/mchehab/rasdaemon/blob/master/util/ras-mc-ctl.in"

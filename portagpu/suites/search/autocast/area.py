@@ -74,6 +74,7 @@ class _Autocast(Area):
             block=(False, True, True),
             inner=halves,
             op=("mm", "linear"),
+            then=("no", *halves[1:]),
         )
         return programs(
             enter,
@@ -288,12 +289,20 @@ class _Run:
         block: bool = False,
         inner: str | None = None,
         op: str = "mm",
+        then: str = "no",
     ) -> str:
-        """:meth:`_product` in a block of its own, of the dtype ``inner``, or as it is."""
+        """:meth:`_product` in a block of its own, of the dtype ``inner``, or as it is.
+
+        After a block of its own the same leaf is in a second one, of the dtype ``then``.
+        """
         if not block:
             return self._product(number, dtype, back, op)
-        found = self.enter(inner, True) or self._product(number, dtype, "no", op)
-        return self.leave() or found
+        for half in (inner, *([] if then == "no" else [then])):
+            found = self.enter(half, True) or self._product(number, dtype, "no", op)
+            found = self.leave() or found
+            if found:
+                return found
+        return ""
 
     def _product(self, number: int, dtype: str, back: str, op: str) -> str:
         """A product with a leaf, which may be cast once for all of the outermost block."""

@@ -33,6 +33,8 @@ DEFAULTS: Final = {"cpu": "bfloat16", "cuda": "float16"}
 """torch's dtype of a block where none was set."""
 EDGE: Final = 1 + 2.0**-12
 """A float32 that is 1 in both half formats."""
+BETWEEN: Final = 1 + 2.0**-9
+"""A float16 that is 1 in bfloat16: it shows in which of the two a weight was cast."""
 PAIRS: Final = (
     ((EDGE, -1.0, 2.0, -2 * EDGE), (1.0, 2.0, 1.0, 2.0)),
     ((1.0, -1.0, 2.0, -2.0), (EDGE, EDGE, 1.0, 1.0)),
@@ -40,7 +42,11 @@ PAIRS: Final = (
     ((-EDGE, 1.0, EDGE, -1.0), (2.0, 4.0, 2.0, 4.0)),
 )
 """Two matrices each: where their operands were not rounded, sums that should be 0 are not."""
-WEIGHTS: Final = ((1.0, 2.0, -3.0, 0.5), (EDGE, 1.0, 2.0, -1.0), (2.0, EDGE, EDGE, 4.0))
+WEIGHTS: Final = (
+    (1.0, 2.0, -3.0, 0.5),
+    (EDGE, BETWEEN, 2.0, -1.0),
+    (BETWEEN, EDGE, EDGE, 4.0),
+)
 
 
 @dataclass(slots=True)

@@ -98,6 +98,10 @@ class Operators(Area):
             if program is not None
         ]
 
+    def first_pass(self, listed: list[Program]) -> int:
+        """Every operator in one dtype."""
+        return len({(given["op"], given["variant"]) for [(_, given)] in listed})
+
     def aside(self) -> Iterator[str]:
         return self.reasons.elements()
 

@@ -39,6 +39,8 @@ LAYOUTS: Final = ("spread", "last", "offset")
 column by column; contiguous, but not from the start of the memory on."""
 FOUR: Final = (2, 3, 5, 4)
 """The shape of one more sample of elementwise operators: torch's have no four dimensions."""
+CHANNELS: Final = 4
+"""Instead of sizes of 1, which torch's samples of convolutions have."""
 ODD: Final[Mapping[str, int]] = {"S": 7, "M": 11, "L": 33}
 """Instead of 5, 10 and 20. Odd sizes leave a rest in every vector and block; the largest, and the
 squares of the others, are more than the 32 lanes of a warp."""
@@ -328,24 +330,58 @@ def samples(
         *((len(usual) + place, other[place], False) for place in places),
     ]
     found = [(number, make(), own) for number, make, own in every[half :: 1 if half is None else 2]]
-    four = fourfold(usual[0], dtype) if usual else None
-    return found if four is None else [*found, (len(usual) + len(other), four, False)]
+    # the more tensors a sample has, the more can be wrong
+    most_first = sorted(usual, key=lambda each: -len(tensors(each)))
+    further = (
+        next(filter(None, (fourfold(each, dtype) for each in most_first)), None),
+        next(filter(None, (without_ones(each, dtype) for each in most_first)), None),
+    )
+    last = len(usual) + len(other)
+    return found + [(last + k, each, False) for k, each in enumerate(further) if each is not None]
+
+
+def without_ones(sample: Sample, dtype: Any) -> Sample | None:
+    """The sample with ``CHANNELS`` for each size of 1; None where its tensors have no such sizes.
+
+    Torch's samples of convolutions have one channel.
+    """
+    every = tensors(sample)
+    if len(every) < 2 or every[0].dim() < 3 or not all(1 in each.shape for each in every):
+        return None
+    fits = all(_may_grow(each, dtype, _not_one) for each in every)
+    return enlarged(sample, 0, _not_one) if fits else None
+
+
+def _not_one(size: int) -> int:
+    return CHANNELS if size == 1 else size
 
 
 def fourfold(sample: Sample, dtype: Any) -> Sample | None:
-    """The sample with the shape ``FOUR``, and numbers of its own; None where shapes differ."""
-    shapes = {tuple(each.shape) for each in tensors(sample)}
-    same = len(shapes) == 1 and all(_may_grow(each, dtype) for each in tensors(sample))
-    if not same or () in shapes or 4 in map(len, shapes):
+    """The sample with four dimensions, in numbers of its own; None where it cannot have them.
+
+    Tensors of one shape have the shape ``FOUR``. A tensor of three dimensions next to smaller ones,
+    as weights are, has one more at the end: torch refuses it where it has no meaning.
+    """
+    every = tensors(sample)
+    shapes = [tuple(each.shape) for each in every]
+    numbers = all(_may_grow(each, dtype) and each.numel() for each in every)
+    if not every or not numbers or () in shapes or 4 in map(len, shapes):
+        return None
+    largest = shapes[0]
+    if len({*shapes}) == 1:
+        shape = FOUR
+    elif len(largest) == 3 and all(len(each) < 3 for each in shapes[1:]):
+        shape = (*largest, FOUR[-1])
+    else:
         return None
 
     def change(value: Any) -> Any:
         import torch
 
-        if not isinstance(value, torch.Tensor) or not value.numel():
+        if not isinstance(value, torch.Tensor) or tuple(value.shape) != largest:
             return value
-        places = torch.arange(math.prod(FOUR)) % value.numel()
-        return value.flatten()[places].view(FOUR)
+        places = torch.arange(math.prod(shape)) % value.numel()
+        return value.flatten()[places].view(shape)
 
     return changed(sample, change)
 
@@ -395,21 +431,19 @@ def _modules() -> list[Any]:
     return [each for each in within if right.items() <= vars(each).items()]
 
 
-def _may_grow(tensor: Any, dtype: Any) -> bool:
-    """Not an index, whose values belong to sizes, and not too large."""
-    import torch
-
-    elements = 1
-    for size in tensor.shape:
-        elements *= _larger(size)
-    return tensor.dtype == dtype and tensor.layout == torch.strided and elements <= MAX_ELEMENTS
-
-
 def _larger(size: int) -> int:
     return 2 * size + 1 if size > 1 else size
 
 
-def enlarged(sample: Sample, seed: int) -> Sample:
+def _may_grow(tensor: Any, dtype: Any, larger: Callable[[int], int] = _larger) -> bool:
+    """Not an index, whose values belong to sizes, and not too large."""
+    import torch
+
+    elements = math.prod(map(larger, tensor.shape))
+    return tensor.dtype == dtype and tensor.layout == torch.strided and elements <= MAX_ELEMENTS
+
+
+def enlarged(sample: Sample, seed: int, larger: Callable[[int], int] = _larger) -> Sample:
     """The sample with larger tensors, of numbers between two of its own."""
     import torch
 
@@ -418,7 +452,7 @@ def enlarged(sample: Sample, seed: int) -> Sample:
     def change(value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or not value.dim() or not value.numel():
             return value
-        shape = [_larger(size) for size in value.shape]
+        shape = [larger(size) for size in value.shape]
         some = [
             value.flatten()[torch.randint(0, value.numel(), shape, generator=numbers)]
             for _ in range(2)

@@ -2,20 +2,18 @@
 
 The oracle is the original program under a fake CUDA build: what reaches torch.cuda, in which order,
 with which arguments, from which line, and where CUDA is opened. Forms of use are of public
-training code, in words of our own; their sources are next to them.
-"""
+training code, in words of our own; their sources are next to them."""
 
 from __future__ import annotations
 
 import random
 from textwrap import dedent, indent
-from typing import Final
 
 import pytest
 
 pytest.importorskip("libcst")
-torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+
+from typing import Final
 
 from portagpu.train.port.reading import Source
 from portagpu.train.port.rewrite import Rewritten, rewrite_source
@@ -24,7 +22,25 @@ from tests.conftest import ROOT
 from tests.support.fake_cuda_programs import Ran, as_the_original, run
 from tests.support.looped import looped
 
+pytestmark = pytest.mark.torch
+
 SUPPORT: Final = ROOT / "tests" / "support"
+
+
+def ported(text: str) -> Rewritten | None:
+    new = rewrite_source(
+        Source("a.py", "python", text, "utf-8", text.encode()), load_rules(), unsafe=False
+    )
+    assert new is None or isinstance(new, Rewritten), new
+    return new
+
+
+FORMS: Final = [
+    each
+    for each in (SUPPORT / "port_forms.txt").read_text(encoding="utf-8").strip().split("\n\n")
+    if not each.startswith("#")
+]
+
 IMPORTS: Final = """\
 import functools
 import io
@@ -36,13 +52,9 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader
 """
 
-
-def ported(text: str) -> Rewritten | None:
-    new = rewrite_source(
-        Source("a.py", "python", text, "utf-8", text.encode()), load_rules(), unsafe=False
-    )
-    assert new is None or isinstance(new, Rewritten), new
-    return new
+START: Final = (
+    "rank = int(os.environ.get('LOCAL_RANK', '0'))\nx, model = torch.ones(2), nn.Linear(2, 2)\n"
+)
 
 
 def both(text: str, **options: object) -> tuple[Ran, Ran, Rewritten | None]:
@@ -64,14 +76,20 @@ def check_same(text: str, **options: object) -> None:
     assert after.seeds == before.seeds, shown
 
 
-START: Final = (
-    "rank = int(os.environ.get('LOCAL_RANK', '0'))\nx, model = torch.ones(2), nn.Linear(2, 2)\n"
-)
-FORMS: Final = [
-    each
-    for each in (SUPPORT / "port_forms.txt").read_text(encoding="utf-8").strip().split("\n\n")
-    if not each.startswith("#")
-]
+@looped("number", range(60))
+def test_random_programs_mean_the_same_on_cuda(number: int) -> None:
+    """Several forms in one program, at its top and in functions that are called later."""
+    rng = random.Random(number)  # noqa: S311 - no secret
+    parts = [IMPORTS, START]
+    for place in range(rng.randint(2, 5)):
+        form = rng.choice(FORMS)
+        if rng.random() < 0.5:
+            parts.append(f"{form}\n")
+        else:
+            parts.append(f"def f{place}(x, model, rank):\n{indent(form, '    ')}\n")
+            parts.append(f"f{place}(x, nn.Linear(2, 2), {rng.randrange(2)})\n")
+    env = {"LOCAL_RANK": "1"} if rng.random() < 0.3 else {}
+    check_same("".join(parts), env=env)
 
 
 @looped("form", FORMS)
@@ -100,19 +118,3 @@ def test_a_cpu_runs_what_was_rewritten_or_a_line_says_why_not() -> None:
         if ran.error and not left:
             wrong.append((form, ran.error))
     assert not wrong, "\n".join(map(str, wrong))
-
-
-@looped("number", range(60))
-def test_random_programs_mean_the_same_on_cuda(number: int) -> None:
-    """Several forms in one program, at its top and in functions that are called later."""
-    rng = random.Random(number)  # noqa: S311 - no secret
-    parts = [IMPORTS, START]
-    for place in range(rng.randint(2, 5)):
-        form = rng.choice(FORMS)
-        if rng.random() < 0.5:
-            parts.append(f"{form}\n")
-        else:
-            parts.append(f"def f{place}(x, model, rank):\n{indent(form, '    ')}\n")
-            parts.append(f"f{place}(x, nn.Linear(2, 2), {rng.randrange(2)})\n")
-    env = {"LOCAL_RANK": "1"} if rng.random() < 0.3 else {}
-    check_same("".join(parts), env=env)

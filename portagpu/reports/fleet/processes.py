@@ -1,0 +1,317 @@
+"""Runs the steps of a fleet as processes of this one: through ssh, or on this machine alone.
+
+Every step reads an input that stays open as long as this process follows it. When that ends,
+because of Ctrl-C, a lost connection or a machine that was turned off, the node ends the command, so
+that nothing is left running. Sources: ssh(1), ssh_config(5), sh(1) of POSIX.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import shlex
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final
+
+from portagpu.base.errors import MissingDependency, OutputError
+from portagpu.base.files import read_bounded
+from portagpu.base.patience import LIMITS
+from portagpu.base.plugins import install
+from portagpu.base.subprocesses.start import (
+    MARK,
+    end_marked,
+    find_program,
+    kill_group,
+    new_mark,
+    program_environment,
+    run_program,
+)
+from portagpu.base.text import excerpt
+from portagpu.reports.fleet.request import ENDED, RESULT
+from portagpu.reports.fleet.slurm import NODE_NAME, Job, Node, SlurmError, UnknownNodes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from portagpu.reports.fleet.slurm import Request
+
+ON_NODE: Final = (
+    'exec 3<&0; "$@" </dev/null 3<&- & command=$!; '
+    "{ trap 'kill $rest; exit' TERM; cat <&3; kill -TERM $command; sleep 30 & rest=$!; wait $rest; "
+    "kill -KILL $command; } >/dev/null 2>&1 & watch=$!; "
+    "exec 3<&-; wait $command; code=$?; kill $watch; exit $code"
+)
+"""What a node's shell runs: the command, which is ended where the input ends before it."""
+_OPTIONS: Final = (
+    "-T",
+    *("-o", "BatchMode=yes"),
+    *("-o", f"ConnectTimeout={LIMITS.client_s:.0f}"),
+    # a node that no longer answers is given up after a minute
+    *("-o", "ServerAliveInterval=15"),
+    *("-o", "ServerAliveCountMax=4"),
+)
+_SSH_FAILED: Final = 255
+"""ssh's own exit code where it could not run the command (ssh(1))."""
+_WHY: Final = (
+    (
+        "REMOTE HOST IDENTIFICATION HAS CHANGED",
+        "the host key of {node} changed; where it was installed again, ssh-keygen -R {node} helps",
+    ),
+    (
+        "Host key verification failed",
+        "the host key of {node} is not known here: connect to it once by hand",
+    ),
+    (
+        "Permission denied",
+        "{node} refuses this user: give ssh a key that it takes",
+    ),
+    ("timed out", "{node} does not answer over ssh"),
+)
+"""What ssh prints, and what it means."""
+_SPECIAL: Final = re.compile(r"[\[\]@!&^*]")
+"""Signs of a node set that is more than names and commas."""
+_MAX_LIST: Final = 4 << 20
+
+
+def nodes_of(text: str) -> tuple[str, ...]:
+    """The nodes of a set such as "gpu[01-08],login1" or of a file of such lines, each once.
+
+    A file may have comments after #, empty lines, a byte order mark and any line ends.
+    Raises UnknownNodes, and MissingDependency where only ClusterShell can expand it.
+    """
+    found = dict.fromkeys(name for line in _lines(text) for name in _expanded(line))
+    for name in found:
+        if not NODE_NAME.fullmatch(name):
+            raise UnknownNodes(f"{excerpt(text)!r} is not a set of nodes: it gives {name!r}")
+    if not found:
+        raise UnknownNodes(f"{excerpt(text)!r} names no nodes")
+    return tuple(found)
+
+
+def _lines(text: str) -> Iterator[str]:
+    path = Path(text)
+    with contextlib.suppress(OSError):
+        if path.is_file():
+            text = read_bounded(path, _MAX_LIST).decode("utf-8-sig", "replace")
+    for line in text.splitlines():
+        if kept := line.partition("#")[0].strip():
+            yield kept
+
+
+def _expanded(line: str) -> Iterable[str]:
+    if not _SPECIAL.search(line):
+        return re.split(r"[,\s]+", line.strip(", "))
+    try:
+        from ClusterShell.NodeSet import NodeSet, NodeSetException
+    except ImportError:
+        raise MissingDependency(
+            f"node sets such as {excerpt(line)!r} need ClusterShell: {install('ssh')}; or name the "
+            "nodes with commas"
+        ) from None
+    try:
+        return map(str, NodeSet(line))
+    except NodeSetException as error:
+        raise UnknownNodes(f"{excerpt(line)!r} is not a set of nodes: {error}") from error
+
+
+@dataclass(slots=True)
+class _Running:
+    """A step on its way: ``ends_s`` is when its time is over."""
+
+    process: subprocess.Popen[bytes]
+    request: Request
+    ends_s: float
+    mark: str
+    watch: int
+    """A handle that can be read when the process has ended."""
+    state: str = "RUNNING"
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Processes:
+    """Starts each step as a process of this one: of ``ssh`` with its options, or without it here.
+
+    ``drain_with`` is a command that takes a node out of use and back: it gets ``drain NODE REASON``
+    or ``resume NODE``. ``drained`` has the reasons of those nodes that it took out of use.
+    """
+
+    names: tuple[str, ...]
+    ssh: Sequence[str] | None = None
+    drain_with: str = ""
+    drained: Mapping[str, str] = field(default_factory=dict)
+    _steps: dict[str, _Running] = field(default_factory=dict)
+    _count: int = 0
+
+    TITLE = "portagpu"
+    LASTS = False
+
+    @property
+    def SHARES(self) -> bool:  # noqa: N802 - a constant of the others
+        return self.ssh is None
+
+    def version(self) -> str:
+        """Empty. Raises MissingDependency where ssh is not installed."""
+        if self.ssh is not None and find_program(self.ssh[0]) is None:
+            raise MissingDependency(
+                f"{self.ssh[0]} is not installed here: install OpenSSH's client"
+            )
+        return ""
+
+    def nodes(self) -> Mapping[str, Node]:
+        """All of them, as usable as is known: those that this run drained, with its reason."""
+        return {
+            name: Node(name, "drained" if why else "idle", frozenset(), "", why)
+            for name in self.names
+            for why in (self.drained.get(name, ""),)
+        }
+
+    def jobs(self, name: str, /) -> Mapping[str, Job]:
+        """The steps that this process started."""
+        for number, each in self._steps.items():
+            self._look(number, each)
+        return {
+            number: Job(number, each.state, each.request.comment, each.reason)
+            for number, each in self._steps.items()
+        }
+
+    def submit(self, script: Path, request: Request, /) -> str:
+        """Start the step; returns a number that no other step of any run has."""
+        self._count += 1
+        number = f"{os.getpid()}-{self._count}-{time.time_ns()}"
+        _, *words = request.words
+        here = ["sh", "-c", ON_NODE, "sh", *words]
+        command = here if self.ssh is None else [*self.ssh, *_OPTIONS, "--"]
+        if self.ssh is not None:
+            command += [request.nodes[0], shlex.join(here)]
+        for old in (ENDED, RESULT, f"{RESULT}.part"):
+            (request.folder / old).unlink(missing_ok=True)
+        mark = new_mark()
+        try:
+            with (request.folder / "job.log").open("wb") as log, self._output(request) as out:
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=out or log,
+                    stderr=log,
+                    env=program_environment({MARK: f"{os.environ.get(MARK, '')}{mark}"}),
+                    # Ctrl-C ends it through this process, once
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise OutputError(f"cannot begin {request.comment}: {error}") from error
+        self._steps[number] = _Running(
+            process,
+            request,
+            time.monotonic() + 60.0 * request.minutes,
+            mark,
+            os.pidfd_open(process.pid),
+        )
+        return number
+
+    def _output(self, request: Request) -> contextlib.AbstractContextManager[IO[bytes] | None]:
+        if self.SHARES:
+            return contextlib.nullcontext()
+        return (request.folder / f"{RESULT}.part").open("wb")
+
+    def cancel(self, numbers: Iterable[str], /) -> None:
+        """End these steps."""
+        self._end([self._steps[number] for number in numbers if number in self._steps], "CANCELLED")
+
+    def pause(self, seconds: float, /) -> None:
+        """Wait until a step ends, at most so long."""
+        running = [each.watch for each in self._steps.values() if each.state == "RUNNING"]
+        if running:
+            ends = select.poll()
+            for handle in running:
+                ends.register(handle, select.POLLIN)
+            ends.poll(1000 * seconds)
+        else:
+            time.sleep(min(seconds, 0.05))
+
+    def stop(self) -> None:
+        """End all steps, here and on the nodes."""
+        self._end([each for each in self._steps.values() if each.state == "RUNNING"], "CANCELLED")
+
+    def drain(self, name: str, reason: str, /) -> None:
+        """Call ``drain_with``; raises SlurmError where there is none, or it fails."""
+        self._call("drain", name, reason)
+
+    def resume(self, name: str, /) -> None:
+        """The same for a node that comes back."""
+        self._call("resume", name)
+
+    def _call(self, *words: str) -> None:
+        if not self.drain_with:
+            raise SlurmError("nobody is named who does that: add --drain-with COMMAND")
+        try:
+            ended = run_program(*shlex.split(self.drain_with), *words, limit_s=LIMITS.scheduler_s)
+        except (OSError, ValueError) as error:
+            raise SlurmError(f"{self.drain_with}: {error}") from error
+        if ended.returncode:
+            said = ended.stderr.decode("utf-8", "replace").strip().splitlines()
+            why = said[-1] if said else f"exit code {ended.returncode}"
+            raise SlurmError(f"{self.drain_with}: {excerpt(why)}")
+
+    def _look(self, number: str, each: _Running) -> None:
+        """Take note of the end of a step, or of its time."""
+        if each.state != "RUNNING":
+            return
+        if each.process.poll() is None:
+            if time.monotonic() < each.ends_s:
+                return
+            each.reason = f"it ran for {each.request.minutes} min"
+            self._end([each], "TIMEOUT")
+            return
+        code = each.process.returncode
+        self._close(each)
+        each.state = "COMPLETED" if code == 0 else "FAILED"
+        folder = each.request.folder
+        if self.ssh is not None and code == _SSH_FAILED:
+            _say_why(folder / "job.log", each.request.nodes[0])
+        part = folder / f"{RESULT}.part"
+        with contextlib.suppress(OSError):
+            if part.exists() and part.stat().st_size:
+                part.replace(folder / RESULT)
+            (folder / ENDED).write_text(f"{number} {code % 256}\n")
+
+    def _end(self, steps: Sequence[_Running], state: str) -> None:
+        """End steps: their input ends, and after a while they are killed."""
+        for each in steps:
+            each.state = state
+            with contextlib.suppress(OSError):
+                assert each.process.stdin is not None  # noqa: S101 - for the type checker
+                each.process.stdin.close()
+        deadline = time.monotonic() + LIMITS.interrupt_s
+        for each in steps:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                each.process.wait(max(0.0, deadline - time.monotonic()))
+            if each.process.poll() is None:
+                kill_group(each.process.pid)
+                each.process.wait()
+            self._close(each)
+
+    def _close(self, each: _Running) -> None:
+        with contextlib.suppress(OSError):
+            os.close(each.watch)
+        with contextlib.suppress(OSError):
+            assert each.process.stdin is not None  # noqa: S101 - for the type checker
+            each.process.stdin.close()
+        if self.ssh is None:
+            # what the command left, in whatever session
+            end_marked(each.mark)
+
+
+def _say_why(log: Path, node: str) -> None:
+    """Add to a log what ssh's words mean, where that is known."""
+    with contextlib.suppress(OSError):
+        said = read_bounded(log, 64 << 10, last=True).decode("utf-8", "replace")
+        why = next((text for sign, text in _WHY if sign in said), None)
+        if why is not None:
+            with log.open("a", encoding="utf-8") as stream:
+                stream.write(f"portagpu: {why.format(node=node)}\n")

@@ -1,0 +1,283 @@
+"""``portagpu fleet run --ssh``, ``--local`` and ``--kubernetes``: fleets without Slurm.
+
+A program in sh stands for ssh. It answers as OpenSSH's client does for nodes that are away, that
+refuse, or whose key is another one; ``tests/full/test_fleet_processes.py`` has a real sshd.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from portagpu import cli
+from portagpu.base.errors import MissingDependency
+from portagpu.reports.fleet import run as fleet_run
+from portagpu.reports.fleet.processes import ON_NODE, nodes_of
+from portagpu.reports.fleet.record import StepState, read_record
+from portagpu.reports.fleet.request import FleetOptions
+from portagpu.reports.fleet.run import FleetProgress
+from portagpu.reports.fleet.slurm import UnknownNodes
+from tests.support.result_samples import passing
+from tests.support.waits import wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from portagpu.reports.fleet.record import FleetRecord, Step
+
+SSH = r"""#!/bin/sh
+while [ "$1" != -- ]; do shift; done
+NODE=$2; export NODE
+case $NODE in
+gone*) echo "ssh: connect to host $NODE port 22: Connection timed out" >&2; exit 255 ;;
+other*) echo "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @" >&2
+  echo "Host key verification failed." >&2; exit 255 ;;
+closed*) echo "me@$NODE: Permission denied (publickey)." >&2; exit 255 ;;
+esac
+exec sh -c "$3"
+"""
+NODE = r"""#!/bin/sh
+# stands for portagpu on a node: bringup [WORD...] --json -, or --out FOLDER
+echo "$@" > "$PLACE/words-$NODE$$"
+for each in "$@"; do out=$each; done
+case $* in *wait*)
+  echo $$ > "$PLACE/pid-$NODE.new" && mv "$PLACE/pid-$NODE.new" "$PLACE/pid-$NODE"
+  while :; do read line < "$PLACE/never"; done ;;
+esac
+echo "a line for people" >&2
+[ "$out" = - ] && exec cat "$PLACE/result.json"
+sed "s/a-result/$(basename "$out")/" "$PLACE/result.json" > "$out/result.json"
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the two programs, and with the result of each node."""
+    for name, text in (("ssh", SSH), ("node", NODE)):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    os.mkfifo(tmp_path / "never")
+    run = passing()
+    run.info = replace(run.info, id="a-result")
+    (tmp_path / "result.json").write_text(run.to_text())
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("PLACE", str(tmp_path))
+    monkeypatch.setenv("NODE", "here")
+    return tmp_path
+
+
+def options(place: Path, **others: Any) -> FleetOptions:
+    asked: dict[str, Any] = {
+        "what": "bringup",
+        "folder": place / "fleet",
+        "program": [str(place / "node")],
+        "poll_s": 0.5,
+        "settle_s": 0.0,
+    }
+    return FleetOptions(**{**asked, **others})
+
+
+def steps(place: Path) -> dict[str, Step]:
+    return {step.id: step for step in read_record(place / "fleet").steps}
+
+
+def test_results_of_nodes_come_through_ssh_into_one_folder(place: Path) -> None:
+    fleet_run.run(options(place, ssh="n1,n2", arguments=("--target", "a b'c")))
+    for name, step in steps(place).items():
+        assert (step.state, step.verdict) == (StepState.DONE, "PASS")
+        assert (place / "fleet" / name / "job.log").read_text() == "a line for people\n"
+    (words,) = (path.read_text() for path in place.glob("words-n1*"))
+    assert words == "bringup --target a b'c --json -\n", "a shell read a word"
+    assert read_record(place / "fleet").scheduler == {"executor": "ssh"}
+
+
+@pytest.mark.parametrize(
+    ("node", "why"),
+    [
+        ("gone1", "gone1 does not answer over ssh"),
+        ("other1", "the host key of other1 changed; where it was installed again, ssh-keygen -R"),
+        ("closed1", "closed1 refuses this user: give ssh a key that it takes"),
+    ],
+)
+def test_a_node_that_cannot_be_reached_says_why_and_stops_no_other(
+    place: Path, node: str, why: str
+) -> None:
+    fleet_run.run(options(place, ssh=f"n1,{node}"))
+    found = steps(place)
+    assert found["n1"].state is StepState.DONE
+    assert found[node].state is StepState.LOST
+    assert why in found[node].reason
+
+
+def test_repeating_the_command_runs_only_what_is_left(place: Path) -> None:
+    asked = options(place, ssh="n1,gone1")
+    fleet_run.run(asked)
+    (place / "ssh").write_text(SSH.replace("gone*)", "never*)"))
+    fleet_run.run(asked)
+    found = steps(place)
+    assert [step.state for step in found.values()] == [StepState.DONE] * 2
+    assert {name: step.attempts for name, step in found.items()} == {"n1": 1, "gone1": 2}
+
+
+class _Interrupt(FleetProgress):
+    """Ctrl-C, as soon as all commands run."""
+
+    def __init__(self, pids: list[Path]) -> None:
+        self.pids = pids
+
+    def changed(self, step: Step, record: FleetRecord) -> None:
+        if all(each.state is StepState.RUNNING for each in record.steps):
+            wait_until(lambda: all(each.exists() for each in self.pids), "no command began")
+            raise KeyboardInterrupt
+
+
+def is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("where", [{"ssh": "n1,n2"}, {"local": 1}])
+def test_after_ctrl_c_nothing_is_left_and_the_same_command_goes_on(
+    place: Path, where: dict[str, Any]
+) -> None:
+    names = ["n1", "n2"] if "ssh" in where else ["here"]
+    pids = [place / f"pid-{name}" for name in names]
+    asked = options(place, **where, arguments=("wait",))
+    assert fleet_run.run(asked, _Interrupt(pids)).interrupted
+    for path in pids:
+        pid = int(path.read_text())
+        wait_until(lambda pid=pid: not is_there(pid), f"{path.name} is left running")
+    assert {step.state for step in steps(place).values()} == {StepState.WAITING}
+    (place / "node").write_text(NODE.replace("*wait*", "*never*"))
+    fleet_run.run(asked)
+    assert {step.state for step in steps(place).values()} == {StepState.DONE}
+
+
+def test_a_node_ends_its_command_when_the_connection_is_gone(place: Path) -> None:
+    """The one who follows it was killed: nobody is there to end anything."""
+    process = subprocess.Popen(
+        ["sh", "-c", ON_NODE, "sh", str(place / "node"), "wait"],
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+    )
+    path = place / "pid-here"
+    wait_until(path.exists, "it did not begin")
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait() == 128 + signal.SIGTERM
+    assert not is_there(int(path.read_text()))
+
+
+def test_a_step_that_takes_too_long_is_ended(place: Path) -> None:
+    asked = options(place, local=1, arguments=("wait",), minutes=0)
+    fleet_run.run(asked)
+    (step,) = steps(place).values()
+    assert "portagpu ended the job: TIMEOUT (it ran for 0 min)" in step.reason
+
+
+def test_several_steps_on_this_machine(place: Path) -> None:
+    fleet_run.run(options(place, local=3))
+    assert sorted(steps(place)) == ["local-0", "local-1", "local-2"]
+    assert {step.verdict for step in steps(place).values()} == {"PASS"}
+
+
+def test_drained_nodes_come_back_by_the_command_that_took_them(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = json.loads((place / "result.json").read_text())
+    document["results"][0] |= {"verdict": "FAIL", "reason": "it is broken"}
+    document["results"][0]["extra"] = {"action": "replace"}
+    counts = document["counts"]
+    document |= {
+        "verdict": "FAIL",
+        "first_failed": document["results"][0]["id"],
+        "counts": {**counts, "PASS": counts["PASS"] - 1, "FAIL": 1},
+    }
+    (place / "result.json").write_text(json.dumps(document))
+    (place / "hook").write_text(f'#!/bin/sh\necho "$@" >> {place}/hooked\n')
+    (place / "hook").chmod(0o755)
+    fleet_run.run(options(place, ssh="n1", drain=True, drain_with=str(place / "hook")))
+    assert cli.main(["fleet", "resume", str(place / "fleet")]) == 0
+    assert capsys.readouterr().out == "n1  resumed\n"
+    drained, resumed = (place / "hooked").read_text().splitlines()
+    assert drained.startswith("drain n1 portagpu fleet ")
+    assert "replace: " in drained
+    assert resumed == "resume n1"
+
+
+def test_a_file_of_nodes_may_come_from_windows(tmp_path: Path) -> None:
+    path = tmp_path / "nodes.txt"
+    path.write_bytes("\ufeff# the rack\r\nn1,n2\r\n\r\nn3  # new\r\nn1\r\n".encode())
+    assert nodes_of(str(path)) == ("n1", "n2", "n3")
+
+
+def test_sets_of_nodes_are_clustershells() -> None:
+    pytest.importorskip("ClusterShell")
+    assert nodes_of("gpu[01-03,07],login") == ("gpu01", "gpu02", "gpu03", "gpu07", "login")
+    with pytest.raises(UnknownNodes, match="is not a set of nodes"):
+        nodes_of("gpu[3-")
+
+
+@pytest.mark.parametrize("text", ["-oProxyCommand=x", "a;b", "", " , ", "n1,$(x)"])
+def test_what_is_no_node_is_refused(text: str) -> None:
+    with pytest.raises(UnknownNodes):
+        nodes_of(text)
+
+
+def test_a_set_without_clustershell_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ClusterShell.NodeSet", None)
+    with pytest.raises(MissingDependency, match=r"need ClusterShell: pip install .*ssh.*commas"):
+        nodes_of("gpu[01-03]")
+    assert nodes_of("gpu01,gpu02") == ("gpu01", "gpu02")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "give one of --nodes, --ssh, --local and --kubernetes"),
+        (["--ssh", "n1", "--local", "2"], "give one of"),
+        (["--ssh", "n1"], "give --out"),
+        (["--ssh", "a;b", "--out", "x"], "is not a set of nodes"),
+        (["--ssh", "n1", "--drain", "--out", "x"], "--drain needs --drain-with"),
+        (["--kubernetes", "4"], "--kubernetes needs --image, --claim and --gres"),
+        (
+            ["--kubernetes", "4", "--image", "i", "--claim", "c", "--gres", "gpu:8"],
+            "such as --gres",
+        ),
+    ],
+)
+def test_wrong_words_are_one_line(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["fleet", "run", "bringup", *words]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("version", ["1.33", "1.37"])
+def test_the_manifest_is_one_that_kubernetes_takes(
+    version: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    validator = pytest.importorskip("kubernetes_validate")
+    words = ["--image", "r/portagpu:1", "--claim", "results", "--gres", "example.com/gpu:8"]
+    asked = ["fleet", "run", "bringup", "--kubernetes", "12", "--level", "full", *words]
+    assert cli.main([*asked, "--", "--target", "x y"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    validator.validate(document, version, strict=True)
+    assert document["spec"]["completions"] == 12
+    (container,) = document["spec"]["template"]["spec"]["containers"]
+    assert container["resources"]["limits"]["example.com/gpu"] == "8"
+    assert container["command"][-1] == (
+        "exec portagpu bringup --level full --target 'x y' --out \"/results/$NODE_NAME\""
+    )
