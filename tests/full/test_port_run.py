@@ -30,6 +30,8 @@ BY_HAND: Final = (
     ("autocast(dtype", 'torch.autocast("cpu", dtype'),
     ("    x.record_stream(torch.cuda.current_stream())\n", ""),
     ("    torch.cuda.synchronize()\n", ""),
+    ("torch.cuda.FloatTensor([", "torch.FloatTensor(["),
+    (".type(torch.cuda.FloatTensor)", ""),
     ("storage.cuda(0)", "storage"),
 )
 
@@ -50,6 +52,7 @@ for step in range(2):
     x = torch.ones(8, 4).cuda(non_blocking=True)
     y = torch.ones(8, 1, device=device)
     x.record_stream(torch.cuda.current_stream())
+    y = y + torch.cuda.FloatTensor([[0.5]]) + torch.zeros(1).type(torch.cuda.FloatTensor)
     with autocast(dtype=torch.bfloat16):
         loss = (model(x) - y).pow(2).mean()
     scaler.scale(loss).backward()
@@ -77,7 +80,7 @@ def test_an_unchanged_script_computes_what_a_port_by_hand_does(tmp_path: Path) -
     assert "the cpu backend answers for GPUs in this process" in found.stderr
     lines = {int(each) for each in re.findall(r"^script\.py:(\d+): ", found.stderr, re.MULTILINE)}
     linted = {each.line for each in lint([str(tmp_path / "script.py")]).findings}
-    used = {10, 14, 16}  # names that an import or an assignment has bound, which are found there
+    used = {10, 14, 17}  # names that an import or an assignment has bound, which are found there
     assert lines - used <= linted and len(lines) >= 10, (lines, linted)
 
 

@@ -35,7 +35,8 @@ def test_the_document_has_every_plan(capfd: pytest.CaptureFixture[str]) -> None:
         assert each["ranked"]
         assert all(one["rule"] and one["why"] for one in each["rejected"])
         for found in each["ranked"]:
-            assert {"layout", "recipe", "fit", "why", "timing", "memory"} == set(found)
+            named = {"layout", "recipe", "fit", "why", "timing", "between_s", "memory"}
+            assert named == set(found)
 
 
 def test_targets_stand_side_by_side(capfd: pytest.CaptureFixture[str]) -> None:

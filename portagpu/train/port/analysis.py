@@ -68,7 +68,8 @@ class Uses(cst.CSTVisitor):
         self.uses: list[Use] = []
         self.handled: set[cst.CSTNode] = set()
         self._portable: set[cst.CSTNode] = set()
-        self.called: set[cst.CSTNode] = set()
+        self.called: dict[cst.CSTNode, set[str]] = {}
+        """What is called -> the keywords of the call."""
         self._asserted: set[cst.CSTNode] = set()
         self._bare: set[cst.CSTNode] = set()
         self._packages: list[tuple[str, cst.CSTNode, Rule]] = []
@@ -184,6 +185,8 @@ class Uses(cst.CSTVisitor):
             )
         elif entry.to.startswith(".") and not self.scope.has_torch:
             self.add(node, entry.rule, left=f"this file does not import torch for {entry.to[1:]}")
+        elif own := sorted(entry.own_keywords & self.called.get(node, set())):
+            self.add(node, entry.rule, left=f"torch's has no {own[0]}")
         elif entry.called and node not in self.called:
             self.add(node, entry.rule, left="it is not called here: portagpu's is a function")
         else:
@@ -241,7 +244,7 @@ class Finder(Uses):
     """Looks at the places where a device, a library or a capability can stand."""
 
     def visit_Call(self, node: cst.Call) -> None:
-        self.called.add(node.func)
+        self.called[node.func] = {each.keyword.value for each in node.args if each.keyword}
         in_call(self, node)
         in_text(self, node)
         in_build(self, node)

@@ -71,7 +71,7 @@ def _answer_processes() -> None:
     def data(name: str) -> dict[str, Any]:
         return {**prepared(name), "portagpu bridge": _Answered()}
 
-    spawn.get_preparation_data = data  # type: ignore[assignment]
+    spawn.get_preparation_data = data
 
 
 def _say(line: str) -> None:
@@ -136,11 +136,21 @@ def _answer_names() -> None:
                 value = found if is_class else _noted(found, name)
                 setattr(owner, name.rpartition(".")[2], value)
     for words in rules.words:
+        _answer_tensor_types(_owner(f"{words.module}.Tensor"))
         for name in words.available:
             owner = _owner(name)
             if owner is not None and name.startswith(modules):
                 answer = _noted(portagpu.is_available, name)
                 setattr(owner, name.rpartition(".")[2], answer)
+
+
+def _answer_tensor_types(owner: Any) -> None:
+    """``FloatTensor`` and the others, which make tensors and name types."""
+    import torch
+
+    for name in dir(torch):
+        if name.endswith("Tensor") and name != "Tensor" and hasattr(owner, name):
+            setattr(owner, name, getattr(torch, name))
 
 
 def _owner(name: str) -> Any:

@@ -194,8 +194,11 @@ def rewrite_source(source: Source, rules: Rules, *, unsafe: bool) -> Rewritten |
     chosen: list[Use] = []
     left: list[Finding] = []
     fixes = ("safe", "unsafe") if unsafe else ("safe",)
+    data = _is_configuration(found.wrapper.module)
     for use in found.uses:
-        if use.replace is not None and use.rule.fix in fixes:
+        if data:
+            left.append(replace(finding(source.path, use), left=_DATA))
+        elif use.replace is not None and use.rule.fix in fixes:
             chosen.append(use)
         else:
             left.append(replace(finding(source.path, use), left=_reason(use)))
@@ -215,6 +218,24 @@ def rewrite_source(source: Source, rules: Rules, *, unsafe: bool) -> Rewritten |
     if new.why:
         return Unread(source.path, f"would not be Python any more ({new.why}): please report it")
     return Rewritten(source, new.text, [finding(source.path, use) for use in chosen], left)
+
+
+_DATA: Final = "the file only assigns values: a program may read its names as data"
+
+
+def _is_configuration(module: cst.Module) -> bool:
+    """Whether it imports and defines nothing, and assigns calls of dict, as OpenMMLab's do.
+
+    Every name of such a file is a setting for the program, which an import would add to.
+    """
+    small = [each for line in module.body if isinstance(line, cst.SimpleStatementLine)
+             for each in line.body]  # fmt: skip
+    if any(not isinstance(line, cst.SimpleStatementLine) for line in module.body) or any(
+        not isinstance(each, cst.Assign | cst.Expr) for each in small
+    ):
+        return False
+    values = [each.value for each in small if isinstance(each, cst.Assign)]
+    return any(dotted(each.func) == "dict" for each in values if isinstance(each, cst.Call))
 
 
 class _Attempt:

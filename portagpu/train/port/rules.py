@@ -43,11 +43,13 @@ class Rule:
 @dataclass(frozen=True, slots=True)
 class Name:
     """What to write for a qualified name: ``to`` is an attribute of portagpu, or whole with a dot
-    before it as in ".torch.nn.LayerNorm". None has no answer. With ``called`` only calls have."""
+    before it as in ".torch.nn.LayerNorm". None has no answer. With ``called`` only calls have, and
+    none that has one of its ``own_keywords``."""
 
     rule: Rule
     to: str | None
     called: bool = False
+    own_keywords: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +124,11 @@ def _add(found: Rules, table: Mapping[str, Any]) -> None:
             found.shapes[rule.finds] = rule
     for entry in table.get("name", ()):
         rule = found.rules[entry["rule"]]
-        called = entry.get("called", False)
+        more = (entry.get("called", False), frozenset(entry.get("own_keywords", ())))
         for name in entry.get("same", ()):
-            found.names[f"{entry['module']}.{name}"] = Name(rule, name, called)
+            found.names[f"{entry['module']}.{name}"] = Name(rule, name, *more)
         for name, to in entry.get("other", {}).items():
-            found.names[f"{entry['module']}.{name}"] = Name(rule, to or None, called)
+            found.names[f"{entry['module']}.{name}"] = Name(rule, to or None, *more)
     for entry in table.get("package", ()):
         found.packages.update(dict.fromkeys(entry["names"], found.rules[entry["rule"]]))
     for entry in table.get("option", ()):

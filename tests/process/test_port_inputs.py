@@ -1,0 +1,107 @@
+"""What is not a usual program, and what happens in the middle of a rewrite."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("libcst")
+
+from portagpu.cli import main
+from portagpu.train.port.lint import lint
+from portagpu.train.port.rewrite import rewrite
+from tests.process.test_port_rewrite import changed, rewritten
+
+
+def test_a_use_in_fifty_thousand_lines_is_found(tmp_path: Path) -> None:
+    """Only statements that a rule can match are read closely."""
+    path = tmp_path / "long.py"
+    lines = [f"value_{number} = {number}" for number in range(50_000)]
+    lines[25_000] = "x = x.cuda()"
+    path.write_text("import torch\n" + "\n".join(lines) + "\n", encoding="utf-8")
+    assert [each.line for each in lint([str(path)]).findings] == [25_002]
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["from helpers import *\n", "pg = dist.new_group([0])\n", "import pygame as pg\n",
+     "def f(pg):\n    return pg\n", "for pg in groups:\n    pass\n"],
+)  # fmt: skip
+def test_a_name_that_is_taken_is_not_replaced(tmp_path: Path, code: str) -> None:
+    """A star import may bind it too, after portagpu's own import."""
+    new = changed(tmp_path, f"import torch\n{code}x = x.cuda()\n")
+    assert "import portagpu\n" in new
+    assert new.endswith(f"{code}x = x.to(portagpu.device_string())\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "words"),
+    [
+        ("kernel.pyx", b"cimport numpy\nx = x.cuda()\n", "is not a Python"),
+        ("template.py", b"model = {{ model }}.cuda()\n{% if gpu %}\n{% endif %}\n", "line 2"),
+    ],
+)
+def test_what_only_looks_like_python_is_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str, data: bytes, words: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(data)
+    for verb in (["lint"], ["rewrite", "--write"]):
+        assert main(["port", *verb, str(path)]) == 3
+        assert words in capfd.readouterr().err
+    assert path.read_bytes() == data
+
+
+def test_a_configuration_gets_no_import(tmp_path: Path) -> None:
+    """OpenMMLab's programs take every name of such a file for a setting, modules too."""
+    path = tmp_path / "default_runtime.py"
+    code = "# settings\nseed = 1\ndist_params = dict(backend='nccl')\n"
+    path.write_text(code, encoding="utf-8")
+    found = rewritten(path)
+    assert not found.is_changed
+    assert [each.line for each in found.left] == [3]
+    assert "only assigns values" in found.left[0].left
+    path.write_text("DEVICE = 'cuda'\n", encoding="utf-8")
+    assert "pg.device_string()" in rewritten(path).text
+
+
+def test_an_interrupted_rewrite_leaves_whole_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those before are written, those after are not, and a second run does the rest."""
+    for name in ("a.py", "b.py", "c.py"):
+        (tmp_path / name).write_text("x.cuda()\n", encoding="utf-8")
+    replace = Path.replace
+
+    def interrupted(self: Path, target: Path) -> Path:
+        if target.name == "b.py":
+            raise KeyboardInterrupt
+        return replace(self, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            rewrite([str(tmp_path)]).write()
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["a.py", "b.py", "c.py"]
+    texts = [(tmp_path / name).read_text(encoding="utf-8") for name in ("a.py", "b.py", "c.py")]
+    assert ["pg." in each for each in texts] == [True, False, False]
+    assert texts[1:] == ["x.cuda()\n"] * 2
+    rewrite([str(tmp_path)]).write()
+    assert {each.read_text(encoding="utf-8") for each in tmp_path.iterdir()} == {texts[0]}
+
+
+def test_uncommitted_lines_of_a_repository_stay(tmp_path: Path) -> None:
+    """The text that is there counts, not what is committed, and nothing else is touched."""
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.example", "-C", str(tmp_path)]
+    path = tmp_path / "a.py"
+    path.write_text("x.cuda()\n", encoding="utf-8")
+    for words in (["init", "-q"], ["add", "a.py"], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *words], check=True, capture_output=True)
+    path.write_text("x.cuda()\ny = 1  # not committed\n", encoding="utf-8")
+    (tmp_path / "new.py").write_text("y.cuda()\n", encoding="utf-8")
+    rewrite([str(tmp_path)]).write()
+    assert path.read_text(encoding="utf-8").endswith("y = 1  # not committed\n")
+    shown = subprocess.run([*git, "status", "--short"], check=True, capture_output=True, text=True)
+    assert shown.stdout == " M a.py\n?? new.py\n"
