@@ -21,7 +21,7 @@ class CheckTargets(BuildHookInterface):  # type: ignore[type-arg]
             return
         sys.path.insert(0, self.root)
         try:
-            from portagpu.facts.targets.folder import read_folder
+            from portagpu.facts.targets.read import read_folder
 
             read_folder(Path(self.root, "matrix", "targets"))
         finally:

@@ -129,23 +129,24 @@ COMMANDS: Final = {"bundle": "reports.bundles", "compile": "suites.compile.recor
 
 
 _GONE_BELOW: Final = {
-    "bench": "caches ceilings figures fp8 pairs software suite telemetry",
+    "bench": "caches calibrate ceilings figures fp8 pairs software suite telemetry",
     "captures": "packed",
-    "collectives": "meeting own_answer perf_json perf_model perf_text processes renamed ways",
+    "collectives": "meeting own_answer perf_json perf_model perf_text processes renamed tuned ways",
     "formats": "parts",
-    "host": "edac features memory power rooted",
+    "host": "edac features memory power rooted settings",
     "parallel": "recompute",
     "placement": "algorithms live",
-    "report": "anchors checks_data controls fleet_map fleet_style fleet_tables overview parts runs "
-    "scale trace_tables",
+    "report": "anchors checks_data controls fleet_map fleet_style fleet_tables overview parts "
+    "runs scale trace_tables",
     "results": "rules",
-    "suite": "batch case_ids expected_failures",
-    "target": "limits schema",
+    "sizing": "kernel",
+    "suite": "batch case_ids expected_failures session",
+    "target": "folder limits schema",
     "traces": "collective_skew columns compare comparison device_times diagnose differences "
-    "document intervals kernel_names kineto model operators ranges reading roofline summary "
-    "timeline trace_words work",
+    "document intervals kernel_names kineto model operators ranges reading roofline "
+    "summary timeline trace_words work",
     "vendors": "validation",
-    "visible": "child diagnosis tables torchview",
+    "visible": "child diagnosis model tables torchview",
 }
 """Internal modules of packages that are in :data:`MOVED`, or that have the name of a room."""
 GONE: Final = frozenset(_GONE.split()) | {

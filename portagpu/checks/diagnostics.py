@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Final
 from portagpu.base.plugins import install
 from portagpu.facts.vendors import vendor_named, vendors
 from portagpu.facts.visible import diagnose, relevant_runtimes
-from portagpu.facts.visible.model import quoted
+from portagpu.facts.visible.mask import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from portagpu.facts.host import Host
     from portagpu.facts.host.limits import Limits
-    from portagpu.facts.host.settings import Settings
+    from portagpu.facts.host.machine import Settings
     from portagpu.facts.torchbuild import TorchBuild
     from portagpu.machine.inventory import Gpu
 

@@ -13,11 +13,11 @@ from portagpu.base.errors import TargetError
 from portagpu.checks.diagnostics import machine_diagnostics, software_diagnostics
 from portagpu.devices.registry import VARIABLE
 from portagpu.facts.host import Host, read_host, visibility
-from portagpu.facts.host.settings import read_settings
+from portagpu.facts.host.machine import read_settings
 from portagpu.facts.targets import identify
 from portagpu.machine.inventory.gpu import product_target
 from portagpu.machine.inventory.sources import Live
-from portagpu.runs.judges.declarations import declaration_problems
+from portagpu.runs.judges.gpu_health import declaration_problems
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

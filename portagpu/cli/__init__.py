@@ -126,6 +126,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with signals_as_interrupts():
             return run(words)
     except BaseException as error:  # noqa: BLE001 - the one place where every error ends
-        from portagpu.cli._errors import report
+        from portagpu.cli._process import report
 
         return report(error)

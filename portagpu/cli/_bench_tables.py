@@ -145,7 +145,7 @@ def read_runs(names: Sequence[str]) -> list[Run]:
 def compare_peers(names: Sequence[str], json_to: str | None, junit: str | None) -> int:
     """Compare the results with each other, print and write the comparison, return its exit code."""
     from portagpu.cli._run_output import Files, deliver
-    from portagpu.reports.bundles.files import find_files
+    from portagpu.reports.bundles.document import find_files
     from portagpu.runs.results.wording import failures_text
     from portagpu.suites.performance.fleet import NoPeers, compare_runs
 
@@ -184,7 +184,7 @@ def _peer_rows(run: Run) -> list[tuple[str, ...]]:
 def calibrate(names: Sequence[str]) -> int:
     """Print rows for a target's file to standard output, and what is left out to standard error."""
     from portagpu.facts.targets import load_target
-    from portagpu.suites.performance.calibrate import CannotCalibrate, check_runs, propose
+    from portagpu.suites.performance.fleet import CannotCalibrate, check_runs, propose
 
     runs = read_runs(names)
     with usage_errors(CannotCalibrate):

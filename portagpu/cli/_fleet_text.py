@@ -67,7 +67,7 @@ def slow_sentences(record: FleetRecord, folder: Path) -> list[str]:
     """The slow nodes and links that rounds of pairs show; empty for another run."""
     if record.what != "collectives":
         return []
-    from portagpu.reports.fleet.pairs import slow_of
+    from portagpu.reports.fleet.measures import slow_of
 
     return [each.sentence for each in slow_of(folder)]
 

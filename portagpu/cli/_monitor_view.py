@@ -1,10 +1,16 @@
-"""What ``portagpu monitor`` shows: a table that is redrawn, or a line for each sample."""
+"""What ``portagpu monitor`` shows on a terminal, and the keys that it reads there: a table that is
+redrawn, with bars, lines of the past and processes; or a line for each sample.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import select
+import sys
 import time
 from collections import deque
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
@@ -12,21 +18,81 @@ from portagpu.base.text import printable
 from portagpu.base.units import size as in_bytes
 from portagpu.checks.monitor.run import ReaderGone
 from portagpu.checks.monitor.sample import Happening, Sample, stamp
-from portagpu.cli._monitor_marks import (
-    bar,
-    busy_share,
-    memory_share,
-    process_lines,
-    sparkline,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Self
 
     from rich.console import Console
     from rich.text import Text
 
     from portagpu.checks.monitor.sample import Round
+
+
+_BAR: Final = 8
+"""Signs of a bar."""
+_EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
+_HEIGHTS: Final = "▁▂▃▄▅▆▇█"
+_USER_CHARS: Final = 12
+
+
+def busy_share(sample: Sample) -> float | None:
+    """The share of time in which the device was busy, 0 to 1."""
+    return None if sample.utilization_percent is None else sample.utilization_percent / 100.0
+
+
+def memory_share(sample: Sample) -> float | None:
+    """The share of the memory that is in use, 0 to 1."""
+    if sample.memory_used_bytes is None or not sample.memory_total_bytes:
+        return None
+    return sample.memory_used_bytes / sample.memory_total_bytes
+
+
+def bar(share: float | None, *, plain: bool = False) -> str:
+    """A bar of 8 signs; blanks where the share is unknown."""
+    if share is None:
+        return " " * _BAR
+    eighths = round(8 * _BAR * min(max(share, 0.0), 1.0))
+    whole, rest = divmod(eighths, 8)
+    if plain:
+        return "#" * whole + "-" * (_BAR - whole)
+    return ("█" * whole + (_EIGHTHS[rest] if rest else "")).ljust(_BAR, "·")
+
+
+def sparkline(percents: Sequence[float | None]) -> str:
+    """A sign for each value of 0 to 100, a blank for one that is not known."""
+    last = len(_HEIGHTS) - 1
+    return "".join(
+        " " if each is None else _HEIGHTS[round(last * min(max(each, 0.0), 100.0) / 100.0)]
+        for each in percents
+    )
+
+
+def process_lines(samples: Sequence[Sample], width: int, most: int) -> Iterator[str]:
+    """The processes of devices, the largest first, in at most so many lines with their head."""
+    found = [
+        (process.memory_bytes or 0, process, sample.pci or sample.uuid or sample.key)
+        for sample in samples
+        for process in sample.running or ()
+    ]
+    if not found or most < 3:
+        return
+    found.sort(key=lambda each: -each[0])
+    shown = found if len(found) <= most - 2 else found[: most - 3]
+    places = max(len(place) for _, _, place in found)
+    yield ""
+    head = f"{'pid':>9}  {'user':<{_USER_CHARS}}  {'memory':>9}  {'device':<{places}}  command"
+    yield head[:width]
+    for _, process, place in shown:
+        memory = "-" if process.memory_bytes is None else in_bytes(process.memory_bytes)
+        user = printable(process.user or "-")
+        user = user if len(user) <= _USER_CHARS else f"{user[: _USER_CHARS - 1]}…"
+        name = printable(process.name or "-")
+        line = f"{process.pid:>9}  {user:<{_USER_CHARS}}  {memory:>9}  {place:<{places}}  {name}"
+        yield line if len(line) <= width else f"{line[: width - 1]}…"
+    if more := len(found) - len(shown):
+        yield f"and {more} more"
+
 
 _DRAWN_EVERY_S: Final = 0.5
 """Drawing costs more than reading: a faster table would be no more readable."""
@@ -358,3 +424,57 @@ def _parts(sample: Sample) -> Iterator[str]:
         yield f"asks for {sample.recovery}"
     if sample.error:
         yield sample.error
+
+
+class Keys:
+    """Gives each key to ``press``, which returns whether to go on waiting.
+
+    Nothing is read where standard input is no terminal, or this process is not in its foreground.
+    """
+
+    def __init__(self, press: Callable[[str], bool]) -> None:
+        self._press = press
+        self._before: list[Any] | None = None
+        self._terminal = -1
+
+    @property
+    def are_read(self) -> bool:
+        """Whether there is a terminal whose keys are read."""
+        return self._before is not None
+
+    def __enter__(self) -> Self:
+        import termios
+        import tty
+
+        with contextlib.suppress(OSError, ValueError, termios.error):
+            terminal = sys.stdin.fileno()
+            if os.isatty(terminal) and os.tcgetpgrp(terminal) == os.getpgrp():
+                self._before, self._terminal = termios.tcgetattr(terminal), terminal
+                # Ctrl-C stays a signal
+                tty.setcbreak(terminal, termios.TCSANOW)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        import termios
+
+        if self._before is not None:
+            with contextlib.suppress(OSError, termios.error):
+                termios.tcsetattr(self._terminal, termios.TCSADRAIN, self._before)
+            self._before = None
+
+    def sleep(self, seconds: float) -> None:
+        """Wait so long, or until a key ends the waiting."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            if self._before is None or self._terminal < 0:
+                time.sleep(left)
+                return
+            if not select.select([self._terminal], [], [], left)[0]:
+                return
+            typed = os.read(self._terminal, 64)
+            if not typed:
+                # the terminal was closed
+                self._terminal = -1
+                continue
+            if not all(self._press(key) for key in typed.decode("ascii", "ignore")):
+                return

@@ -1,18 +1,34 @@
-"""What the command line does to its own process: signals, standard files, exit codes."""
+"""What the command line does to its own process: signals, standard files, exit codes, and every
+error as one line on standard error.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import signal
 import stat
 import sys
 import threading
+import traceback
 from typing import IO, TYPE_CHECKING, Any, Final, TextIO
+
+from portagpu.base.errors import (
+    BackendNotFound,
+    MissingDependency,
+    PortagpuError,
+    RecordingError,
+    StoreNotFound,
+    TargetNotFound,
+    UnknownBackend,
+)
+from portagpu.base.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
 
 FAILED: Final = 1
 USAGE: Final = 2
@@ -103,3 +119,124 @@ def _tolerate_closed_pipe(stream: TextIO) -> TextIO:
         line_buffering=stream.line_buffering,
         write_through=stream.write_through,
     )
+
+
+COMPLETION_VARIABLE: Final = "_PORTAGPU_COMPLETE"
+DEBUG_VARIABLE: Final = "PORTAGPU_DEBUG"
+
+_NEEDED: Final = ("click", "rich")
+"""Packages that pip installs with portagpu; missing where it was only put on the path."""
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_NO_TEMPORARY_FOLDER: Final = "No usable temporary directory"
+"""The start of the message of :mod:`tempfile`, whose error has no errno of its own."""
+_LIMITED: Final = {
+    errno.EMFILE: "ulimit -n",
+    errno.ENFILE: "fs.file-max",
+    errno.EAGAIN: "ulimit -u",
+}
+"""errno -> the limit that the failed call ran into."""
+
+# Nothing is judged without a tool or device; an unknown name is a usage error. The first match
+# counts.
+_EXIT_CODES: Final[tuple[tuple[type[PortagpuError], int], ...]] = (
+    (MissingDependency, NOT_JUDGED),
+    (UnknownBackend, USAGE),
+    (BackendNotFound, NOT_JUDGED),
+    (TargetNotFound, USAGE),
+    (RecordingError, USAGE),
+    (StoreNotFound, USAGE),
+)
+
+
+def report(error: BaseException) -> int:
+    """Print one line about ``error`` on standard error and return the exit code.
+
+    ``PORTAGPU_DEBUG=1`` adds the traceback. Where the command line asks for JSON, its document
+    states the error.
+    """
+    # click exits with 0 after a shell completion, which has no verdict
+    code = error.code if isinstance(error, SystemExit) else None
+    if isinstance(code, int) and (code or COMPLETION_VARIABLE in os.environ):
+        return code
+    if isinstance(error, BrokenPipeError):
+        drop_output()
+        return FAILED
+    judged, line = _judge(error)
+    if os.environ.get(DEBUG_VARIABLE, "") not in ("", "0"):
+        traceback.print_exception(error)
+    with contextlib.suppress(OSError):
+        # without control characters: some text comes from a device or another package
+        print(f"portagpu: {one_line(line)}", file=sys.stderr, flush=True)
+    _write_document(error, judged, line)
+    if isinstance(error, OSError):
+        drop_output()
+    return judged
+
+
+def _write_document(error: BaseException, code: int, line: str) -> None:
+    # an installation that is broken, or a module that ends the program, still ends with its line
+    with contextlib.suppress(Exception, SystemExit):
+        from portagpu.cli._call import write_error
+        from portagpu.cli._common import RefusedOutput
+
+        problem = write_error(code, line, files=not isinstance(error, RefusedOutput))
+        if problem is not None:
+            print(f"portagpu: {one_line(problem)}", file=sys.stderr, flush=True)
+
+
+def _judge(error: BaseException) -> tuple[int, str]:
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED, "interrupted"
+    if isinstance(error, SystemExit):
+        # no verb exits this way: an imported module did, and 0 would read as a PASS
+        return FAILED, (
+            f"a module that was imported ended the program ({error}): "
+            "look for one in PYTHONPATH that has the name of another"
+        )
+    if isinstance(error, PortagpuError):
+        code = next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), FAILED)
+        return code, str(error)
+    if _is_format_error(error):
+        return USAGE, str(error)
+    clicks = _judge_click(error)
+    if clicks is not None:
+        return clicks
+    if isinstance(error, MemoryError):
+        return FAILED, "the host's memory is exhausted: free some, raise ulimit -v, or give it less"
+    if isinstance(error, ModuleNotFoundError) and error.name in _NEEDED:
+        return NOT_JUDGED, f"{error.name} is not installed: install portagpu itself with pip"
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return FAILED, f"cannot write the output: {error.strerror}; free space, or write elsewhere"
+    if isinstance(error, OSError) and str(error.strerror).startswith(_NO_TEMPORARY_FOLDER):
+        return FAILED, "no folder for temporary files is writable: set TMPDIR to one that is"
+    if isinstance(error, OSError) and error.errno in _LIMITED:
+        limit = _LIMITED[error.errno]
+        return FAILED, f"a limit of this machine is too low: {error.strerror}; raise {limit}"
+    return FAILED, (
+        f"unexpected {type(error).__name__}: {error} (run with {DEBUG_VARIABLE}=1 for the "
+        "traceback, and report it)"
+    )
+
+
+def _is_format_error(error: BaseException) -> bool:
+    # such an error exists only if its module was imported
+    model = sys.modules.get("portagpu.facts.readings.model")
+    return model is not None and isinstance(error, model.FormatError)
+
+
+def _judge_click(error: BaseException) -> tuple[int, str] | None:
+    # click's errors exist only if click was imported
+    if "click" not in sys.modules:
+        return None
+    import click
+
+    if isinstance(error, click.Abort):
+        return INTERRUPTED, "interrupted"
+    if isinstance(error, click.UsageError):
+        command = error.ctx.command_path if error.ctx is not None else "portagpu"
+        verb = command.removeprefix("portagpu").strip()
+        prefix = f"{verb}: " if verb else ""
+        return USAGE, f"{prefix}{error.format_message()} (see '{command} --help')"
+    if isinstance(error, click.ClickException):
+        return error.exit_code, error.format_message()
+    return None

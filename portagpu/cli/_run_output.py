@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Sequence
 
-    from portagpu.reports.bundles.files import Document
+    from portagpu.reports.bundles.document import Document
     from portagpu.reports.ocp.stream import Stream
     from portagpu.runs.ledger import Clearance
     from portagpu.runs.results.run import Result
@@ -43,7 +43,7 @@ def read_results(
     What does not count is printed to standard error; where runs are put in order, so is one whose
     clock was wrong. Raises UsageError with one line.
     """
-    from portagpu.reports.bundles.files import Others, read_files
+    from portagpu.reports.bundles.document import Others, read_files
 
     others = Others()
     with usage_errors(ResultError):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from portagpu.reports.bundles.files import Aside
+    from portagpu.reports.bundles.document import Aside
     from portagpu.runs.results.run import Result, Run
 
 

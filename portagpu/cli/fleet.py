@@ -173,7 +173,7 @@ def clear(folder: Path, node: str, device: str, replaced: bool, cleared: bool, r
     wrong values no longer count, and the node is INCONCLUSIVE until what failed is run again.
     """
     from portagpu.base.text import did_you_mean, one_line
-    from portagpu.reports.bundles.files import write_clearance
+    from portagpu.reports.bundles.document import write_clearance
     from portagpu.reports.fleet.record import FleetRecordError
     from portagpu.reports.fleet.result_files import gather
     from portagpu.runs.ledger import Relief

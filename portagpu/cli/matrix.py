@@ -62,7 +62,7 @@ def show(
     from portagpu.base.paths import matrix_dir
     from portagpu.cli._run_output import read_results
     from portagpu.facts.targets import load_target, load_targets
-    from portagpu.reports.bundles.files import Aside, find_files
+    from portagpu.reports.bundles.document import Aside, find_files
     from portagpu.reports.proofs import document, markdown, rows
     from portagpu.reports.proofs.evidence import target_of
     from portagpu.reports.proofs.table import NOTHING, read_committed

@@ -157,7 +157,7 @@ def import_runs(paths: tuple[Path, ...], place: str, json_to: str | None) -> int
     check_outputs(json_to)
     check_kept(paths, json_to)
     store = open_for(place, json_to, create=True)
-    from portagpu.reports.bundles.files import Aside
+    from portagpu.reports.bundles.document import Aside
     from portagpu.reports.history.files import Outcome, import_files
 
     counts: Counter[Outcome] = Counter()
@@ -345,7 +345,7 @@ def screens(
     from fnmatch import fnmatchcase
 
     from portagpu.base.units import number
-    from portagpu.reports.history.screens import ALL, device_counts
+    from portagpu.reports.history.model import ALL, device_counts
 
     with store:
         found = store.judged(chosen(store, which))

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from portagpu.base.errors import RecordingError
-from portagpu.checks.monitor.options import MAX_INTERVAL_S, MIN_INTERVAL_S, MonitorOptions
-from portagpu.checks.monitor.tracker import AFTER_S
+from portagpu.checks.monitor.sample import AFTER_S, MAX_INTERVAL_S, MIN_INTERVAL_S, MonitorOptions
 from portagpu.cli._call import document_written
 from portagpu.cli._common import (
     STDOUT,
@@ -191,8 +190,7 @@ def _terminal_outputs(
     stack: contextlib.ExitStack, options: MonitorOptions, json_to: str | None, *, serves: bool
 ) -> tuple[list[Callable[[Round], None]], Callable[[str], None], Callable[[float], None]]:
     """The outputs for people, what says one line to them, and what waits for the next look."""
-    from portagpu.cli._monitor_keys import Keys
-    from portagpu.cli._monitor_view import Lines, LiveTable, say_events
+    from portagpu.cli._monitor_view import Keys, Lines, LiveTable, say_events
 
     stream = text_stream(json_to)
     console = live_console(stream)

@@ -183,7 +183,7 @@ def _show_table(run: Run, stream: TextIO) -> None:
     from portagpu.base.units import number
     from portagpu.cli._tables import print_table
     from portagpu.runs.results.run import verdict_of
-    from portagpu.suites.screen.statistics import excluded_rate
+    from portagpu.suites.screen.tally import excluded_rate
 
     rows = []
     for name, results in _by_probe(run).items():

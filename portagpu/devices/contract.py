@@ -130,7 +130,7 @@ class Backend(Training, ABC):
 
     ``current_device()`` equals ``index``, and since contract 1.2 torch takes it for this device
     (``torch.zeros(1, device=gpu.current_device())``): override it where a number is none, as on a
-    CPU (``portagpu_cpu.queues.CpuIndex``).
+    CPU (``portagpu_cpu.backend.CpuIndex``).
 
     Where memory is exhausted torch raises ``torch.OutOfMemoryError``, or a RuntimeError whose text
     :func:`portagpu.is_oom` knows, and the device works on.

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from portagpu.base.units import size
 from portagpu.devices.collectives.choice import Hardware, Question, choose
-from portagpu.devices.collectives.cost import KnownError, percentile
-from portagpu.devices.collectives.error_interval import interval_of
+from portagpu.devices.collectives.cost import KnownError, interval_of, percentile
 from portagpu.devices.discovery import cost_model_for
 from portagpu.facts.targets import load_target
 

@@ -121,7 +121,7 @@ def call_rows(repeats: int) -> list[Row]:
     own = _GPU_OWN
     if gpu.device.type == "cpu":
         from portagpu_cpu import memory
-        from portagpu_cpu.queues import CpuEvent, CpuStream
+        from portagpu_cpu.backend import CpuEvent, CpuStream
 
         own = _CPU_OWN
         names |= {"memory": memory, "CpuEvent": CpuEvent, "CpuStream": CpuStream}

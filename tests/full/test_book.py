@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from portagpu.reports.bundles.files import read_files
+from portagpu.reports.bundles.document import read_files
 from portagpu.runs.results.verdicts import Evidence
 from tests.conftest import ROOT
 from tests.support.cli_page import cell

@@ -16,8 +16,7 @@ pytest.importorskip("torch")
 
 from portagpu.base.subprocesses.start import python_environment
 from portagpu.devices.collectives import tuning
-from portagpu.devices.collectives.algorithms import WAYS
-from portagpu.devices.collectives.tuned import TunedGroup
+from portagpu.devices.collectives.algorithms import WAYS, TunedGroup
 from portagpu.devices.collectives.tuning import (
     Candidate,
     Entry,

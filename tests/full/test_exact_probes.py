@@ -12,7 +12,7 @@ pytestmark = pytest.mark.torch
 import random
 
 from portagpu.train.exact import judge
-from portagpu.train.exact.draws import Draws
+from portagpu.train.exact.probe import Draws
 from tests.conftest import ROOT
 from tests.support.looped import looped
 from tests.torch.test_exact_probes import HERE, Reference, changed, torch
@@ -27,7 +27,7 @@ SOURCE = """
 import os, torch
 # OMP_NUM_THREADS gives no more threads than there are cores
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-from portagpu.train.exact.published import published_digests
+from portagpu.train.exact.probes import published_digests
 from tests.support.exact_digests import digest_of, published
 stated = published_digests().sha256
 print([each.name for each in published() if digest_of(each) != stated[each.name]])
@@ -98,7 +98,7 @@ def test_a_sound_device_passes_with_every_seed(probe, gpu) -> None:
 
 
 def test_every_exact_probe_gives_its_published_digest() -> None:
-    from portagpu.train.exact.published import published_digests
+    from portagpu.train.exact.probes import published_digests
     from tests.support.exact_digests import SEED, digest_of, published
 
     stated = published_digests()
@@ -112,7 +112,7 @@ def test_published_digests_are_those_of_products_in_integers() -> None:
 
     import numpy as np
 
-    from portagpu.train.exact.published import published_digests
+    from portagpu.train.exact.probes import published_digests
 
     stated = published_digests()
     drawn = Reference(stated.seed).integers

@@ -15,7 +15,7 @@ import pytest
 
 from portagpu.base.errors import OutputError
 from portagpu.reports.fleet import slurm
-from portagpu.reports.fleet.pairs import slow_of
+from portagpu.reports.fleet.measures import slow_of
 from portagpu.reports.fleet.record import (
     FleetBusy,
     FleetRecord,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.checks.health import machine as logs
+from portagpu.checks.health import engine as logs
 from portagpu.runs.results.run import Run, Verdict
 from tests.process.test_health import ECC, LOST, PAGES, dmesg, found
 from tests.process.test_health import fork as fork

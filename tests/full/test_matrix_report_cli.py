@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from portagpu.cli import main
 from portagpu.facts.targets import load_targets
 from portagpu.reports.bundles.check import stated_names
-from portagpu.reports.bundles.files import read_files
+from portagpu.reports.bundles.document import read_files
 from portagpu.reports.html import render_runs
 from portagpu.reports.proofs import rows
 from portagpu.runs.results.run import Result, Run, Verdict

@@ -15,9 +15,9 @@ from tests.vendor_texts.test_readings_junk import ADDRESS, nvml_findings, of_amd
 @pytest.mark.parametrize("changing", [False, True], ids=["probe", "sample"])
 @pytest.mark.parametrize("read", [nvml_findings, of_amdsmi, of_pyrsmi])
 def test_a_library_that_answers_with_anything_is_read(read, changing, monkeypatch):
-    for module in ("portagpu_cuda.gpus._rarely", "portagpu_rocm.amdsmi_gpus._rarely"):
+    for module in ("portagpu_cuda.gpus._rarely", "portagpu_rocm.gpus._rarely"):
         monkeypatch.setattr(f"{module}._after_s", 0.0)
-    monkeypatch.setattr("portagpu_rocm.amdsmi_gpus._seldom._after_s", 0.0)
+    monkeypatch.setattr("portagpu_rocm.gpus._seldom._after_s", 0.0)
     for seed in range(300):
         chance = random.Random(f"{seed}")  # noqa: S311
         found = read(chance, changing)

@@ -11,8 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from portagpu.runs.results.run import Evidence, Verdict
 from portagpu.suites.conformance import list_cases
-from portagpu_cpu.backend import CpuBackend
-from portagpu_cpu.queues import CpuEvent
+from portagpu_cpu.backend import CpuBackend, CpuEvent
 from tests.support import suite_harness
 
 if TYPE_CHECKING:

@@ -55,7 +55,7 @@ def test_nothing_begins_after_the_first_failure(tmp_path: Path) -> None:
 
 FORGING = """
 from pathlib import Path
-from portagpu.suites.conformance.session import SESSION, Session
+from portagpu.suites.conformance.fixtures import SESSION, Session
 
 MARK = Path(__file__).with_name("mark")
 send = Session.send

@@ -8,7 +8,7 @@ import pytest
 
 from portagpu.base.errors import PortagpuError, TargetError
 from portagpu.facts.targets import parse_target
-from portagpu.facts.targets.folder import read_folder
+from portagpu.facts.targets.read import read_folder
 from tests.unit.facts.test_target_rules import H200, MUTATIONS, edit, text_of
 from tests.unit.facts.test_target_rules import folder as folder
 

@@ -18,7 +18,7 @@ from portagpu import cli
 from portagpu._version import __version__
 from portagpu.base.errors import BackendNotFound, MissingDependency, OutputError, TargetNotFound
 from portagpu.base.plugins import install
-from portagpu.cli import _common, _errors
+from portagpu.cli import _common, _process
 from portagpu.facts.torchbuild import TorchBuild
 from portagpu.runs.results.run import read_json
 from tests.support.forked_verbs import VERB
@@ -360,8 +360,11 @@ INTERRUPTED = {
         "portagpu.reports.fleet.slurm.version",
         ("run", "bringup", "--nodes", "n", "--out", "x"),
     ),
-    "report": ("portagpu.reports.bundles.files.read_files", ("result.json",)),
-    "matrix": ("portagpu.reports.bundles.files.read_files", ("report", ".", "--out", "page.html")),
+    "report": ("portagpu.reports.bundles.document.read_files", ("result.json",)),
+    "matrix": (
+        "portagpu.reports.bundles.document.read_files",
+        ("report", ".", "--out", "page.html"),
+    ),
 }
 """Verb: what is at work when Ctrl-C is pressed, and the words that get it there."""
 
@@ -419,10 +422,10 @@ def test_a_verb_with_torch_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_system_exit_keeps_its_code() -> None:
-    assert _errors.report(SystemExit(7)) == 7
-    assert _errors.report(SystemExit(None)) == 1
-    assert _errors.report(SystemExit(0)) == 1
-    assert _errors.report(SystemExit("text")) == 1
+    assert _process.report(SystemExit(7)) == 7
+    assert _process.report(SystemExit(None)) == 1
+    assert _process.report(SystemExit(0)) == 1
+    assert _process.report(SystemExit("text")) == 1
 
 
 ENDED = """

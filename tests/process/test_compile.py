@@ -18,8 +18,8 @@ from portagpu.facts.targets import identify, load_target
 from portagpu.runs.results.run import Result, Verdict, read_json
 from portagpu.suites.compile import run
 from portagpu.suites.compile.judge import Job, judge_code
+from portagpu.suites.compile.kernel_jobs import skip_reason
 from portagpu.suites.compile.run import CompileOptions, ask_all
-from portagpu.suites.compile.triton_jobs import skip_reason
 from portagpu.train.kernels.plan import VARIANTS, variants_by_id
 from portagpu_cuda_build import machine_code as cuda
 from portagpu_rocm_build import machine_code as rocm

@@ -21,7 +21,7 @@ from portagpu.cli import main
 from portagpu.devices.discovery import toolchain_for
 from portagpu.devices.machine_code import MachineCode, Toolchain
 from portagpu.runs.results.run import Result, Verdict, read_json
-from portagpu.suites.compile import cpp_jobs, triton_jobs
+from portagpu.suites.compile import kernel_jobs
 from portagpu.suites.compile.run import CompileOptions, compile_kernels
 from portagpu.train.kernels.cache import Cache
 from portagpu.train.kernels.cpp import KERNELS
@@ -91,7 +91,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             on_answer(index, good(job))
 
     monkeypatch.setattr("portagpu.suites.compile.run.ask_all", ask_all)
-    monkeypatch.setattr(cpp_jobs, "call", lambda *_, **__: (FAKE, ""))
+    monkeypatch.setattr(kernel_jobs, "call", lambda *_, **__: (FAKE, ""))
     return sources
 
 
@@ -101,7 +101,7 @@ def compiled(archs: Sequence[str], folder: Path | None = None) -> list[Result]:
 
 def test_every_function_has_a_result_with_an_id_of_its_own() -> None:
     names = [
-        cpp_jobs.result_id(name, function)
+        kernel_jobs.result_id(name, function)
         for name, functions in KERNELS.items()
         for function in functions
     ]
@@ -113,7 +113,7 @@ def test_every_function_has_a_result_with_an_id_of_its_own() -> None:
 def test_what_triton_does_not_build_for_is_skipped_once_with_the_reason(
     asked: list[str], monkeypatch: pytest.MonkeyPatch, arch: str
 ) -> None:
-    monkeypatch.setattr(cpp_jobs, "call", lambda *_, **__: (compilers("1", "a", arch), ""))
+    monkeypatch.setattr(kernel_jobs, "call", lambda *_, **__: (compilers("1", "a", arch), ""))
     triton, *others = compiled([arch])
     assert (triton.id, triton.verdict) == ("kernels/triton", Verdict.SKIP)
     assert "Triton 3.9" in triton.reason
@@ -127,7 +127,7 @@ def test_missing_triton_is_said_once_and_the_others_are_built(
     def missing() -> Compiler:
         raise MissingDependency(f"Triton is not installed: {install('compile')}")
 
-    monkeypatch.setattr(triton_jobs, "find_compiler", missing)
+    monkeypatch.setattr(kernel_jobs, "find_compiler", missing)
     triton, *others = compiled(["gfx942"])
     assert (triton.id, triton.verdict) == ("kernels/triton", Verdict.INCONCLUSIVE)
     assert install("compile") in triton.reason
@@ -145,7 +145,7 @@ def test_missing_triton_is_said_once_and_the_others_are_built(
 def test_missing_compiler_of_cpp_is_one_result(
     asked: list[str], monkeypatch: pytest.MonkeyPatch, answer: Any, verdict: str, said: str
 ) -> None:
-    monkeypatch.setattr(cpp_jobs, "call", lambda *_, **__: answer)
+    monkeypatch.setattr(kernel_jobs, "call", lambda *_, **__: answer)
     _, cpp = compiled(["gfx906"])
     assert (cpp.id, str(cpp.verdict)) == ("kernels/cpp", verdict)
     assert said in cpp.reason
@@ -170,8 +170,8 @@ def test_a_backend_without_cpp_says_so_in_one_line(monkeypatch: pytest.MonkeyPat
             return Bare()
 
     monkeypatch.setattr("portagpu.devices.discovery.plugin", lambda _: Plugin())
-    monkeypatch.setattr(cpp_jobs, "check_readers", lambda: None)
-    assert cpp_jobs.survey("rocm", ["gfx942"]) == {"gfx942": "the backend for amd builds no C++"}
+    monkeypatch.setattr(kernel_jobs, "check_readers", lambda: None)
+    assert kernel_jobs.survey("rocm", ["gfx942"]) == {"gfx942": "the backend for amd builds no C++"}
     with pytest.raises(Unsupported, match="builds no C"):
         Bare().compile_cpp("", "gfx942")
 
@@ -179,7 +179,7 @@ def test_a_backend_without_cpp_says_so_in_one_line(monkeypatch: pytest.MonkeyPat
 def test_missing_readers_are_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "msgpack", None)
     monkeypatch.setitem(sys.modules, "elftools.elf.elffile", None)
-    found = cpp_jobs.survey("rocm", ["gfx942"])
+    found = kernel_jobs.survey("rocm", ["gfx942"])
     assert install("compile") in found["gfx942"]
 
 
@@ -209,15 +209,15 @@ def test_what_was_built_is_kept_by_source_and_compiler(
     assert asked == []
     assert [r.extra.get("cached") for r in again[1:]] == [True] * len(IDS)
     assert [r.value for r in again] == [r.value for r in first]
-    real = cpp_jobs.read_source
+    real = kernel_jobs.read_source
     monkeypatch.setattr(
-        cpp_jobs, "read_source", lambda name: real(name) + "//" * (name == "histogram")
+        kernel_jobs, "read_source", lambda name: real(name) + "//" * (name == "histogram")
     )
     compiled(["gfx906"], tmp_path)
     assert asked == ["histogram"]
     asked.clear()
     monkeypatch.setattr(
-        cpp_jobs,
+        kernel_jobs,
         "call",
         lambda *_, **__: (compilers("99", "b", "gfx906"), ""),
     )

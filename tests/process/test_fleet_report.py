@@ -13,7 +13,7 @@ import pytest
 
 from portagpu.base.errors import ResultError
 from portagpu.cli import main
-from portagpu.reports.bundles.files import write_clearance
+from portagpu.reports.bundles.document import write_clearance
 from portagpu.reports.fleet.record import (
     FleetRecord,
     FleetRecordError,

@@ -55,7 +55,7 @@ def test_a_fork_that_breaks_says_so_and_one_that_is_killed_too(verbs: ForkedVerb
 def test_torch_and_what_others_declare_are_not_loaded_ahead(verbs: ForkedVerbs) -> None:
     code = """
 import sys
-import portagpu.facts.vendors.loading as vendors
+import portagpu.facts.vendors.model as vendors
 print("torch" in sys.modules, vendors._found, [m for m in sys.modules if m.endswith(".vendor")])
 """
     assert verbs(body=code).ok() == "False None []\n"

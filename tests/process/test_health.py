@@ -18,10 +18,16 @@ import pytest
 
 from portagpu.base.errors import RecordingError, TargetNotFound
 from portagpu.base.plugins import install
-from portagpu.checks.health import machine as logs
+from portagpu.checks.health import engine as logs
 from portagpu.checks.health import scheduler
-from portagpu.checks.health.engine import health, health_so_far
-from portagpu.checks.health.machine import KernelLog, Snapshot, events_since, log_file
+from portagpu.checks.health.engine import (
+    KernelLog,
+    Snapshot,
+    events_since,
+    health,
+    health_so_far,
+    log_file,
+)
 from portagpu.checks.health.scheduler import (
     Answer,
     Hook,
@@ -76,7 +82,7 @@ def root_of_node(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def node(root_of_node: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]:
     """Judges a machine of files with eight H200 and this log, as if it were this one."""
     root = root_of_node
-    monkeypatch.setattr("portagpu.checks.health.machine.Live", lambda: Live(root, {}))
+    monkeypatch.setattr("portagpu.checks.health.engine.Live", lambda: Live(root, {}))
 
     def judge(printed: str | None = QUIET, /, **options: Any) -> Run:
         def journal(limit_s: float) -> KernelLog:
@@ -84,7 +90,7 @@ def node(root_of_node: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., R
                 return KernelLog(problem="the kernel's log is not read: journalctl: no permission")
             return logs._parsed(printed)
 
-        monkeypatch.setattr("portagpu.checks.health.machine.journal", journal)
+        monkeypatch.setattr("portagpu.checks.health.engine.journal", journal)
         run = health(HealthOptions(**options))
         validate(json.loads(run.to_text()))
         return run
@@ -157,10 +163,10 @@ def test_eight_good_gpus_end_with_0_or_the_missing_library_is_named(
     root = build(tmp_path / "machine", cool | files, links)
     stand_in("pynvml", library)
     said = CudaPlugin(Tree(root)).probe()
-    monkeypatch.setattr("portagpu.checks.health.machine.Live", lambda: Live(root, {}))
-    monkeypatch.setattr("portagpu.checks.health.machine.Snapshot._libraries", (said,))
+    monkeypatch.setattr("portagpu.checks.health.engine.Live", lambda: Live(root, {}))
+    monkeypatch.setattr("portagpu.checks.health.engine.Snapshot._libraries", (said,))
     tools = tuple(read_text(NVLINK_STATUS))
-    monkeypatch.setattr("portagpu.checks.health.machine.tool_findings", lambda _: tools)
+    monkeypatch.setattr("portagpu.checks.health.engine.tool_findings", lambda _: tools)
     run = node(expect_devices=8, target="nvidia-h200-sxm")
     text = health_text(run)
     assert run.exit_code == code, text
@@ -182,8 +188,8 @@ def test_the_cpu_stands_for_no_gpu_that_is_missing(
 ) -> None:
     root = build(tmp_path / "machine", two_socket_x86(), {})
     (root / "sys/bus/pci/devices").mkdir(parents=True, exist_ok=True)
-    monkeypatch.setattr("portagpu.checks.health.machine.Live", lambda: Live(root, {}))
-    monkeypatch.setattr("portagpu.checks.health.machine.journal", lambda _: logs._parsed(QUIET))
+    monkeypatch.setattr("portagpu.checks.health.engine.Live", lambda: Live(root, {}))
+    monkeypatch.setattr("portagpu.checks.health.engine.journal", lambda _: logs._parsed(QUIET))
     (count,) = found(health(HealthOptions(expect_devices=1)), "identity/count")
     assert (count.verdict, action_of(count)) == (Verdict.FAIL, Action.ISOLATE)
     assert count.reason == "0 device(s) shown by files, 1 expected"
@@ -220,7 +226,7 @@ def test_the_tools_report_devices_where_no_library_answers(
         said = Reading(source="nvidia-smi", vendor="nvidia", pci=GPU, state=state)
         return (Findings(kind="nvidia-smi -q -x", readings=(said,)),)
 
-    monkeypatch.setattr("portagpu.checks.health.machine.tool_findings", tools)
+    monkeypatch.setattr("portagpu.checks.health.engine.tool_findings", tools)
     (asks,) = [each for each in found(node(), "health/answers") if each.failed]
     assert (asks.device, asks.extra["action"]) == (GPU, "isolate")
     # a prolog has no time for them
@@ -394,7 +400,7 @@ def test_a_machine_whose_files_cannot_be_read_is_not_passed(
     said: str,
 ) -> None:
     root = build(tmp_path / "empty", dict.fromkeys(there, "1 kB\n"))
-    monkeypatch.setattr("portagpu.checks.health.machine.Live", lambda: Live(root, {}))
+    monkeypatch.setattr("portagpu.checks.health.engine.Live", lambda: Live(root, {}))
     run = node()
     (sources,) = found(run, "environment/recording")
     assert sources.verdict is (Verdict.INCONCLUSIVE if said else Verdict.PASS)
@@ -820,7 +826,7 @@ def hanging_site(folder: Path, kind: str) -> Path:
     if kind == "python":
         (site / "sitecustomize.py").write_text(
             "import os, pathlib, sys, time\n"
-            "if 'portagpu.checks.health.child' in sys.orig_argv:\n"
+            "if 'portagpu.checks.health.watchdog' in sys.orig_argv:\n"
             f"    pathlib.Path({str(folder / 'pid')!r}).write_text(str(os.getpid()))\n"
             "    time.sleep(600)\n"
         )
@@ -870,7 +876,7 @@ def test_a_child_that_dies_is_inconclusive(tmp_path: Path) -> None:
     site = tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(
-        "import os, sys\nif 'portagpu.checks.health.child' in sys.orig_argv:\n    os.abort()\n"
+        "import os, sys\nif 'portagpu.checks.health.watchdog' in sys.orig_argv:\n    os.abort()\n"
     )
     done = command("--gate", "npd", site=site)
     assert done.returncode == 2

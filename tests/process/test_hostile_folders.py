@@ -211,8 +211,8 @@ def test_a_library_is_asked_without_the_working_folder(
     assert call("os.path", "basename", ("a/b",), limit_s=60) == ("b", "")
     for module in ("portagpu_cuda.gpus", "portagpu_rocm.gpus"):
         probe(module, "library")
-    call("portagpu.suites.compile.cpp_jobs", "survey", ("cuda", ["sm_90"]), limit_s=60)
-    call("portagpu.suites.compile.cpp_jobs", "survey", ("rocm", ["gfx942"]), limit_s=60)
+    call("portagpu.suites.compile.kernel_jobs", "survey", ("cuda", ["sm_90"]), limit_s=60)
+    call("portagpu.suites.compile.kernel_jobs", "survey", ("rocm", ["gfx942"]), limit_s=60)
     assert marks(stranger) == []
 
 

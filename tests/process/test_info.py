@@ -20,11 +20,11 @@ from portagpu.checks.info import collect, devices
 from portagpu.cli._info_view import sections
 from portagpu.devices.contract import Status
 from portagpu.facts.host import read_host
-from portagpu.facts.host.settings import Settings
+from portagpu.facts.host.machine import Settings
 from portagpu.facts.host.tree import Tree
 from portagpu.facts.readings import Findings, GpuPart, GpuState, Process, Reading
 from portagpu.facts.targets import load
-from portagpu.facts.targets.folder import open_folder
+from portagpu.facts.targets.read import open_folder
 from portagpu.facts.torchbuild import TorchBuild
 from portagpu.machine.inventory import Gpu
 from portagpu.machine.inventory.sources import Live, Machine

@@ -184,7 +184,7 @@ def test_a_clang_without_linker_says_what_to_install(only):
 def test_a_compiler_that_hangs_is_ended(only, monkeypatch):
     write_clang(only, "exec /bin/sleep 600")
     monkeypatch.setattr(
-        "portagpu.train.kernels.cpp.compile.LIMITS", Limits(compile_s=3.0)
+        "portagpu.train.kernels.cpp.sources.LIMITS", Limits(compile_s=3.0)
     )  # allowed: what it limits never ends
     with pytest.raises(CompileError, match=r"built for gfx942: .* did not answer within 3 s"):
         compile_source("", "gfx942")
@@ -269,7 +269,7 @@ def test_nvrtc_that_is_too_new_or_too_old_says_which_to_install(monkeypatch, num
 
 def test_a_child_that_aborts_is_reported(monkeypatch):
     monkeypatch.setattr(
-        "portagpu.train.kernels.cpp.compile.call", lambda *_, **__: (None, "it ended with SIGABRT")
+        "portagpu.train.kernels.cpp.sources.call", lambda *_, **__: (None, "it ended with SIGABRT")
     )
     with pytest.raises(CompilerEnded, match="no code was built for sm_90: it ended with SIGABRT"):
         compile_source("", "sm_90")

@@ -20,8 +20,7 @@ import pytest
 from portagpu import cli
 from portagpu.checks.monitor import Happening, MonitorOptions, Round, monitor
 from portagpu.checks.monitor.run import ReaderGone, _target_limit, to_samples
-from portagpu.checks.monitor.sample import Device
-from portagpu.checks.monitor.tracker import Tracker
+from portagpu.checks.monitor.sample import Device, Tracker
 from portagpu.facts.readings import End, GpuState, Link, Memory, Node, Pcie, Reading
 from portagpu.facts.readings.stream import Problem
 from tests.support import owned

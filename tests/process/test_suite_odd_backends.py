@@ -9,8 +9,8 @@ import pytest
 from portagpu.base.patience import Limits
 from portagpu.runs.world import Ranks
 from portagpu.suites.conformance import runner
+from portagpu.suites.conformance.fixtures import Session
 from portagpu.suites.conformance.messages import Child, SuiteError
-from portagpu.suites.conformance.session import Session
 from tests.support.fake_plugins import install
 from tests.support.waits import wait_until
 

@@ -26,7 +26,7 @@ from portagpu.facts.targets import (
     target_problems,
 )
 from portagpu.facts.targets.facts import KEYS
-from portagpu.facts.targets.folder import read_folder
+from portagpu.facts.targets.read import read_folder
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "targets.md"
 RESULTS = DOCS.parents[1] / "matrix" / "results"

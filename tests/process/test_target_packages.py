@@ -12,9 +12,9 @@ import pytest
 
 from portagpu.base.errors import TargetNotFound
 from portagpu.base.paths import matrix_dir
-from portagpu.facts.targets.folder import read_folder
 from portagpu.facts.targets.load import _with_packages as load
 from portagpu.facts.targets.load import load_target
+from portagpu.facts.targets.read import read_folder
 
 MATRIX = read_folder(matrix_dir() / "targets")
 

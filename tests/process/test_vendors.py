@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 REPORT = """
 import json
-import portagpu.facts.vendors.loading as loading
+import portagpu.facts.vendors.model as loading
 from portagpu.base.patience import Limits
 import portagpu_cuda.vendor, portagpu_rocm.vendor
 loading.LIMITS = Limits(load_s=0.5)
-from portagpu.runs.judges.declarations import declaration_problems
+from portagpu.runs.judges.gpu_health import declaration_problems
 from portagpu.facts.visible import RUNTIMES
 print(json.dumps([[*loading.vendors()], [*RUNTIMES], declaration_problems()]))
 """
@@ -357,7 +357,7 @@ def test_info_shows_who_is_left_out_in_a_document_of_json(
 
 def test_an_installation_without_vendors_says_what_to_do(verbs: ForkedVerbs) -> None:
     code = """
-import portagpu.facts.vendors.loading as loading
+import portagpu.facts.vendors.model as loading
 from portagpu.base.patience import Limits
 loading.entry_points = lambda group: []
 from portagpu.checks.info import collect

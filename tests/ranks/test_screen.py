@@ -17,8 +17,8 @@ from portagpu.runs.results.verdicts import Verdict
 from portagpu.suites.screen import ScreenOptions, ScreenProgress, add_results
 from portagpu.suites.screen.ranks import RUNS
 from portagpu.suites.screen.seeds import batch_seed
-from portagpu.train.exact.draws import Draws
-from portagpu.train.exact.published import Published, published_digests
+from portagpu.train.exact.probe import Draws
+from portagpu.train.exact.probes import Published, published_digests
 from tests.conftest import ROOT
 from tests.support.screen_probes import COLUMNS, ROWS
 

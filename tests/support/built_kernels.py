@@ -77,7 +77,7 @@ def built(source, arch):
     if arch not in MISSING:
         try:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("portagpu.train.kernels.cpp.compile.call", _call)
+                patch.setattr("portagpu.train.kernels.cpp.sources.call", _call)
                 return compile_source(source, arch)
         except MissingDependency as error:
             MISSING[arch] = str(error)

@@ -29,7 +29,8 @@ if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
 from portagpu.base.units import worse_side
-from portagpu.reports.fleet import pairs, versions
+from portagpu.reports.fleet import measures as pairs
+from portagpu.reports.fleet import versions
 from portagpu.reports.fleet.measures import LEVEL, MEASURE, NOISE, tables_of
 from portagpu.reports.fleet.nodes import Failure, Measured, NodeRun, condensed
 from portagpu.reports.fleet.record import FleetRecord, Step, StepState, write_record

@@ -194,7 +194,7 @@ def _monitor(folder: Path) -> Iterator[str]:
 
     from portagpu.checks.monitor import JsonLines
     from portagpu.checks.monitor.metrics import METRICS
-    from portagpu.checks.monitor.tracker import StallWatch
+    from portagpu.checks.monitor.sample import StallWatch
     from portagpu.cli._monitor_view import Lines, LiveTable
     from tests.support.monitor_samples import a_round, full, sample
 

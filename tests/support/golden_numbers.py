@@ -48,7 +48,7 @@ def _digested(function: Callable[..., Any], *values: Iterable[Any]) -> Iterator[
 def _words(_: Path) -> Iterator[str]:
     """Numbers and texts in words."""
     from portagpu.base import stats, text, units
-    from portagpu.suites.screen import statistics
+    from portagpu.suites.screen import tally
 
     unit = ("GB/s", "B", "s", "us", "ms", "%", "TFLOP/s", "W", None, "GiB", "apples")
     yield from lines_of(units.worse_side, [each or "" for each in unit])
@@ -95,16 +95,16 @@ def _words(_: Path) -> Iterator[str]:
     )
     for each in (stats.mad, stats.summarise, stats.median_interval):
         yield from lines_of(each, [*samples, []])
-    yield from lines_of(statistics.excluded_rate, (0, 2, 3, 4, 1000))
-    yield from lines_of(statistics.judged_in_words, (0, 2, 3, 65536), (0, 131072))
-    yield from lines_of(statistics.recurrence_in_words, (0, 1, 2), (0, 1, 2, 100))
+    yield from lines_of(tally.excluded_rate, (0, 2, 3, 4, 1000))
+    yield from lines_of(tally.judged_in_words, (0, 2, 3, 65536), (0, 131072))
+    yield from lines_of(tally.recurrence_in_words, (0, 1, 2), (0, 1, 2, 100))
 
 
 def _compared(_: Path) -> Iterator[str]:
     """Peers, tolerances and places."""
     from portagpu.runs.judges import peers
-    from portagpu.suites.performance import calibrate, load
-    from portagpu.suites.screen import places, seeds
+    from portagpu.suites.performance import fleet, load
+    from portagpu.suites.screen import seeds, tally
 
     yield from lines_of(peers.deviations_for, (0, 1, 10, 1000, 10**6), (None, 1, 4, 40))
     yield from lines_of(
@@ -125,7 +125,7 @@ def _compared(_: Path) -> Iterator[str]:
         found = peers.compare_peers(given)
         yield f"{values} -> {found}; {found.sentence}; {peers.peer_expectation(found, 'GB/s')}"
     yield from lines_of(
-        calibrate.tolerance, ([100.0] * 4, [90.0, 100, 110, 100], [100.0, 101, 99, 100])
+        fleet.tolerance, ([100.0] * 4, [90.0, 100, 110, 100], [100.0, 101, 99, 100])
     )
     yield from lines_of(load.drift_percent, ([1.0, 2.0], [1.0, 1.0, 2.0], [5.0, 4, 4, 3, 3, 3, 2]))
     yield from lines_of(seeds.batch_seed, (0, 20261201), ("vectors/a", "b"), (0, 1))
@@ -140,7 +140,7 @@ def _compared(_: Path) -> Iterator[str]:
     ]
     for found in wrong:
         for lanes in (None, 32, 64):
-            where = places.locate(
+            where = tally.locate(
                 found,
                 (16, 64),
                 [0] * len(found),
@@ -150,8 +150,8 @@ def _compared(_: Path) -> Iterator[str]:
                 lanes,
             )
             yield f"{found[:6]} {lanes} -> {where.to_json()}"
-    yield from lines_of(places.period, ([1], [1, 2], [0, 4, 8, 16], [3, 10, 17], [0, 5, 11]))
-    yield from lines_of(places.few_residues, ([0, 16, 32], [1, 2, 3, 4, 5], [7]), (2, 16, 32))
+    yield from lines_of(tally.period, ([1], [1, 2], [0, 4, 8, 16], [3, 10, 17], [0, 5, 11]))
+    yield from lines_of(tally.few_residues, ([0, 16, 32], [1, 2, 3, 4, 5], [7]), (2, 16, 32))
 
 
 def _formats(_: Path) -> Iterator[str]:

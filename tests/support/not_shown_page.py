@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from portagpu.base.installation import WRITE_PAGES
-from portagpu.reports.bundles.files import read_files
+from portagpu.reports.bundles.document import read_files
 from portagpu.runs.results.verdicts import Evidence
 from tests.support.cli_page import cell
 from tests.support.health_page import read_data

@@ -11,9 +11,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.train.exact.judge import differences
+from portagpu.train.exact.judge import NotExactError, differences
 from portagpu.train.exact.probe import Probe
-from portagpu.train.exact.rule import NotExactError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
     import torch
 
     from portagpu.devices.contract import Backend
-    from portagpu.train.exact.draws import Draws
     from portagpu.train.exact.judge import Wrong
+    from portagpu.train.exact.probe import Draws
 
 ROWS: Final = 8
 COLUMNS: Final = 32

@@ -27,10 +27,9 @@ from portagpu.base.paths import matrix_dir
 from portagpu.devices import training
 from portagpu.runs.world import Ranks
 from portagpu.suites.conformance.cases import ATTRIBUTE, Case, label
-from portagpu.suites.conformance.fixtures import comm_of
+from portagpu.suites.conformance.fixtures import comm_of, outcome_of_error
 from portagpu.suites.conformance.judge import judge
 from portagpu.suites.conformance.messages import DeviceUnderTest, ListedCase
-from portagpu.suites.conformance.session import outcome_of_error
 from portagpu.suites.search import worker as rounds
 from portagpu.suites.search.area import load_area
 from portagpu_cpu.backend import CpuBackend

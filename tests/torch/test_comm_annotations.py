@@ -14,8 +14,8 @@ torch = pytest.importorskip("torch")
 
 import portagpu as pg
 from portagpu.devices.collectives import annotated
+from portagpu.devices.collectives.algorithms import TunedGroup
 from portagpu.devices.collectives.annotated import CollectiveMarks, annotate_plain_calls
-from portagpu.devices.collectives.tuned import TunedGroup
 from portagpu.facts.captures.labels import COLLECTIVE, COLLECTIVE_LABELS, decode
 from portagpu.facts.captures.model import EVENT_COLUMNS
 from tests.torch.test_comm_hooks import HookOpName, PreHookArgs

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
 import portagpu as pg
-from portagpu_cpu.queues import CpuIndex
+from portagpu_cpu.backend import CpuIndex
 
 
 @pytest.fixture

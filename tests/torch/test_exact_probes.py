@@ -14,9 +14,9 @@ from tests.support.looped import looped
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from portagpu.train.exact import judge, rule
-from portagpu.train.exact.draws import Draws, mix
+from portagpu.train.exact import judge
 from portagpu.train.exact.memory import PATTERNS, HeldMemory
+from portagpu.train.exact.probe import Draws, mix
 from portagpu.train.exact.probes import PROBES
 
 HERE = [
@@ -142,20 +142,20 @@ def test_operands_beyond_the_rule_are_refused() -> None:
     a = torch.full((2, 1024), 128)
     b = torch.full((1024, 2), 128)
     # 1,024 products of 2**14 are 2**24
-    assert rule.subset_bound(a, b) == 2**24
-    rule.check_subset(rule.subset_bound(a, b), 24, "a sum")
-    with pytest.raises(rule.NotExactError, match=r"would not be exact: partial sums reach 1\.691"):
-        rule.check_subset(rule.subset_bound(a, b + 1), 24, "a sum")
-    rule.check_operands(torch.tensor([256, -256]), 8, "an operand")
-    with pytest.raises(rule.NotExactError, match="257 has more than 8 bits"):
-        rule.check_operands(torch.tensor([257]), 8, "an operand")
+    assert judge.subset_bound(a, b) == 2**24
+    judge.check_subset(judge.subset_bound(a, b), 24, "a sum")
+    with pytest.raises(judge.NotExactError, match=r"would not be exact: partial sums reach 1\.691"):
+        judge.check_subset(judge.subset_bound(a, b + 1), 24, "a sum")
+    judge.check_operands(torch.tensor([256, -256]), 8, "an operand")
+    with pytest.raises(judge.NotExactError, match="257 has more than 8 bits"):
+        judge.check_operands(torch.tensor([257]), 8, "an operand")
 
 
 def test_powers_of_two_are_exact() -> None:
     exponents = torch.arange(-126, 128)
-    found = rule.powers_of_two(exponents, "float32")
+    found = judge.powers_of_two(exponents, "float32")
     assert found.tolist() == [2.0**e for e in range(-126, 128)]
-    assert rule.powers_of_two(torch.tensor([-1022, 1023]), "float64").tolist() == [
+    assert judge.powers_of_two(torch.tensor([-1022, 1023]), "float64").tolist() == [
         2.0**-1022,
         2.0**1023,
     ]
@@ -271,7 +271,7 @@ def test_products_beyond_the_rule_refuse_to_run(gpu) -> None:
     kinds = {each.name: each for each in products.KINDS}
 
     def made(name: str, form: products.Form, **changes: Any) -> str:
-        with pytest.raises(rule.NotExactError) as caught:
+        with pytest.raises(judge.NotExactError) as caught:
             products.make(replace(kinds[name], **changes), form, gpu, Draws(1), 1)
         return str(caught.value)
 
@@ -295,7 +295,7 @@ def test_products_beyond_the_rule_refuse_to_run(gpu) -> None:
     # the operands fit, and their products do not
     assert "from 2^-16 to" in made("float16", small, exponents=(-8, -8))
     single = products.Form(16, 16, 16, 1 << 25, 1, terms=1)
-    with pytest.raises(rule.NotExactError, match="has more than 24 bits"):
+    with pytest.raises(judge.NotExactError, match="has more than 24 bits"):
         products.make_single(kinds["float32"], single, gpu, Draws(1), 1)
 
 
@@ -308,11 +308,11 @@ def test_the_bound_of_partial_sums_is_never_below_them() -> None:
         b = draws.integers("b", (k, n), -generator.randrange(1, 4096), generator.randrange(4096))
         products = a[:, :, None] * b[None]
         subsets = products.clamp(min=0).sum(1), -products.clamp(max=0).sum(1)
-        assert rule.subset_bound(a, b) >= max(int(each.max()) for each in subsets)
+        assert judge.subset_bound(a, b) >= max(int(each.max()) for each in subsets)
     # one of 1,000 elements is not zero: the largest by the sum is below the product of the norms
     sparse = torch.zeros(1000, 1, dtype=torch.int64)
     sparse[3] = 7
-    assert rule.subset_bound(torch.full((1, 1000), 5), sparse) == 35
+    assert judge.subset_bound(torch.full((1, 1000), 5), sparse) == 35
 
 
 def test_every_bit_of_full_operands_is_seen_as_zero_and_one(gpu) -> None:
@@ -324,9 +324,9 @@ def test_every_bit_of_full_operands_is_seen_as_zero_and_one(gpu) -> None:
             numbers = operand.flatten().double()
             numbers = numbers[numbers != 0]
             # without their powers of two; numbers of a half of the bits or less do not count
-            fraction = numbers.frexp().mantissa.abs() * 2.0 ** rule.SIGNIFICANT_BITS[name]
+            fraction = numbers.frexp().mantissa.abs() * 2.0 ** judge.SIGNIFICANT_BITS[name]
             bits = fraction.to(torch.int64)
-            for place in range(rule.SIGNIFICANT_BITS[name] - 1):
+            for place in range(judge.SIGNIFICANT_BITS[name] - 1):
                 assert set((bits >> place & 1).tolist()) == {0, 1}, (name, place)
 
 

@@ -13,7 +13,7 @@ from portagpu.base.errors import LimitExceeded, TargetNotFound, Unsupported
 from portagpu.base.paths import matrix_dir
 from portagpu.devices.sizing import occupancy
 from portagpu.devices.sizing.calculator import curve, with_changes
-from portagpu.devices.sizing.kernel import largest_registers
+from portagpu.devices.sizing.rules import largest_registers
 from portagpu.facts.arch import Arch
 from portagpu.facts.targets import load_architecture, load_target
 

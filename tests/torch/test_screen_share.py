@@ -12,9 +12,8 @@ torch: Any = pytest.importorskip("torch")
 
 from portagpu.devices import registry
 from portagpu.suites.screen.ranks import _Share, _Slot, described
-from portagpu.train.exact.judge import differences
+from portagpu.train.exact.judge import NotExactError, differences
 from portagpu.train.exact.probe import Probe
-from portagpu.train.exact.rule import NotExactError
 from tests.support.screen_probes import Sums, probe
 
 if TYPE_CHECKING:

@@ -28,8 +28,7 @@ from portagpu.devices.sizing import Launch, Sizing
 from portagpu.facts.arch import Arch
 from portagpu.facts.captures.marked_blocks import Annotation
 from portagpu.runs.results.run import Verdict
-from portagpu_cpu.backend import CpuBackend
-from portagpu_cpu.queues import CpuEvent
+from portagpu_cpu.backend import CpuBackend, CpuEvent
 from tests.support import suite_harness
 from tests.support.looped import few
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.facts.host.settings import Settings, read_settings
+from portagpu.facts.host.machine import Settings, read_settings
 from portagpu.facts.host.tree import Tree
 from tests.support.host_trees import PCI, build
 

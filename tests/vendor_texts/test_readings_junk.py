@@ -8,8 +8,7 @@ import pytest
 
 from portagpu.facts.readings.model import GpuState
 from portagpu_cuda import gpus as nvml
-from portagpu_rocm.amdsmi_gpus import amdsmi_findings
-from portagpu_rocm.gpus import pyrsmi_findings
+from portagpu_rocm.gpus import amdsmi_findings, pyrsmi_findings
 
 ADDRESS = "0000:05:00.0"
 JUNK = (
@@ -91,7 +90,7 @@ def of_pyrsmi(chance, changing):
 def test_not_available_is_missing_everywhere_and_never_zero(read, answer, monkeypatch):
     monkeypatch.setattr("tests.vendor_texts.test_readings_junk.junk", lambda _: answer)
     monkeypatch.setattr(random.Random, "random", lambda _: 0.9)
-    for module in ("portagpu_rocm.amdsmi_gpus._rarely", "portagpu_rocm.amdsmi_gpus._seldom"):
+    for module in ("portagpu_rocm.gpus._rarely", "portagpu_rocm.gpus._seldom"):
         monkeypatch.setattr(f"{module}._after_s", 0.0)
     (reading,) = read(random.Random(0), True).readings  # noqa: S311
     listed = answer == []

@@ -35,8 +35,15 @@ from portagpu.facts.captures.model import (
 )
 from portagpu.facts.captures.sqlite import SqliteFile, all_whole, is_sqlite, opened, wholes
 from portagpu.facts.readings.model import FormatError
-from portagpu_rocm.captures._rccl_calls import give_arguments, span_of
-from portagpu_rocm.captures._rocpd_process import CALL, EVENT, RANGE, RCCL, RocpdProcess
+from portagpu_rocm.captures._rocpd import (
+    CALL,
+    EVENT,
+    RANGE,
+    RCCL,
+    RocpdProcess,
+    give_arguments,
+    span_of,
+)
 from portagpu_rocm.captures._rocprof import direction
 
 if TYPE_CHECKING:

@@ -21,15 +21,20 @@ from portagpu.checks.collectives_doctor.torch_diagnosis import (
     read_diagnosis,
     stated_rank,
 )
-from portagpu.facts.formats.cleaning import without_escapes
-from portagpu.facts.formats.prefixes import PLAIN, regular_names, split_prefixes, text_of_json
+from portagpu.facts.formats.cleaning import (
+    PLAIN,
+    regular_names,
+    split_prefixes,
+    text_of_json,
+    without_escapes,
+)
 from portagpu.facts.readings.model import FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from portagpu.checks.collectives_doctor.log_tables import Fact
-    from portagpu.facts.formats.prefixes import Origin
+    from portagpu.facts.formats.cleaning import Origin
 
 KIND: Final = "log"
 _MAX_LINE: Final = 4000

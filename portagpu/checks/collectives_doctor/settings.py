@@ -16,7 +16,7 @@ from portagpu.base.text import excerpt
 from portagpu.checks.collectives_doctor.findings import TABLE, Finding, known_findings, own_table
 from portagpu.checks.diagnostics import settings_diagnostics, shared_memory_diagnostics
 from portagpu.facts.host import read_host, visibility
-from portagpu.facts.host.settings import read_settings
+from portagpu.facts.host.machine import read_settings
 from portagpu.facts.vendors import leave_out_table, tables, vendors
 from portagpu.facts.visible import diagnose, relevant_runtimes
 

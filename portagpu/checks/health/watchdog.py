@@ -1,4 +1,5 @@
-"""A judgement with a time limit that holds whatever hangs.
+"""A judgement in a child process, with a time limit that holds whatever hangs; the child sends the
+run as it is after each stage.
 
 A library that hangs may leave a process that not even SIGKILL ends, because it waits in the driver,
 and a read of the kernel's files may block in the same way. So a child judges, and this process only
@@ -13,13 +14,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.errors import RecordingError
 from portagpu.base.patience import LIMITS
-from portagpu.base.subprocesses.channel import Subprocess
+from portagpu.base.subprocesses.channel import Subprocess, parent_channel
+from portagpu.base.text import error_line
 from portagpu.runs.engine import RunOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from portagpu.runs.results.run import Run
+
 
 LIMIT_S: Final = 60.0
 """Seconds for a judgement without another limit: the tools of eight GPUs take some."""
@@ -43,7 +46,7 @@ class HealthOptions(RunOptions):
     tools: bool = True
 
 
-_CHILD: Final = "portagpu.checks.health.child"
+_CHILD: Final = "portagpu.checks.health.watchdog"
 _SHARE: Final = 0.85
 """Of the limit, for the child: the rest is for this process's start and its own answer."""
 
@@ -118,3 +121,26 @@ def _with_problem(run: Run, problem: str, *, nothing: bool) -> Run:
         )
     )
     return run.finish(duration_s=run.info.duration_s)
+
+
+def main() -> None:
+    """Judge in the child, and send the run as it is after each stage."""
+    channel = parent_channel()
+    request = channel.receive()
+    if request is None:
+        return
+    try:
+        # imported here, so that a broken installation is an answer too
+        from portagpu.checks.health.engine import health_so_far
+
+        for run in health_so_far(HealthOptions(**request)):
+            channel.send({"run": run.to_json()})
+        channel.send({"done": True})
+    except RecordingError as error:
+        channel.send({"recording": str(error)})
+    except Exception as error:  # noqa: BLE001 - whatever breaks is the answer
+        channel.send({"broke": error_line(error)})
+
+
+if __name__ == "__main__":
+    main()

@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from portagpu.base.files import destination
-from portagpu.checks.monitor.sample import Round, RunningProcess, Sample, to_documents
-from portagpu.checks.monitor.tracker import Tracker
+from portagpu.checks.monitor.sample import Round, RunningProcess, Sample, Tracker, to_documents
 from portagpu.devices.discovery import samplers
 from portagpu.facts.readings.model import NO_VENDOR
 from portagpu.facts.readings.stream import Stream
@@ -33,8 +32,7 @@ from portagpu.machine.inventory.gpu import product_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from portagpu.checks.monitor.options import MonitorOptions
-    from portagpu.checks.monitor.sample import Device
+    from portagpu.checks.monitor.sample import Device, MonitorOptions
     from portagpu.facts.readings import Link, Reading
     from portagpu.facts.readings.model import Process
     from portagpu.facts.readings.stream import Source

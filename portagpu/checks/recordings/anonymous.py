@@ -21,7 +21,7 @@ from portagpu.checks.recordings.anonymous_output import (
     clean_lines,
     clean_output,
 )
-from portagpu.facts.host.settings import is_parameter
+from portagpu.facts.host.machine import is_parameter
 
 if TYPE_CHECKING:
     from collections import Counter

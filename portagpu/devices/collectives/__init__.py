@@ -5,11 +5,11 @@
   ``stores`` (where ranks meet) and ``rendezvous`` (who is missing).
 - Calls: ``checked`` compares them between the ranks, also torch's own; ``calls`` says what a call
   is, and ``annotated`` shows it to profilers. ``helpers`` and ``compression`` do the same with
-  every library. ``torch_names`` has torch's new names.
+  every library and version of torch.
 - Choosing: ``cost`` (what is asked and answered, and a line through measured times), ``choice``
   (the answer) and ``buckets`` (DDP, FSDP).
 - Tuning: ``tuning`` (profiles, and what they were measured on), ``algorithms`` (compositions of
-  calls), ``tuned`` (calls as a profile says) and ``emit`` (files for other stacks).
+  calls, and calls as a profile says) and ``emit`` (files for other stacks).
 
 ``portagpu.suites.collectives`` runs ranks for verify and tune,
 ``portagpu.checks.collectives_doctor`` reads what runs left, and ``portagpu.machine.placement`` says

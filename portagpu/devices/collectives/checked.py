@@ -24,9 +24,9 @@ from portagpu.base.documents import decode, encode
 from portagpu.base.errors import CollectiveError, CollectiveMismatch, RankLost
 from portagpu.base.text import ranks_in_words
 from portagpu.devices.collectives.calls import Call, call_of_hook, call_of_tensor, disagreement
+from portagpu.devices.collectives.helpers import all_gather_single, reduce_scatter_single
 from portagpu.devices.collectives.rendezvous import Problem, raise_together
 from portagpu.devices.collectives.stores import Overrun, port_of, shut_down, watched
-from portagpu.devices.collectives.torch_names import all_gather_single, reduce_scatter_single
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -23,11 +23,11 @@ from portagpu.devices.collectives.cost import CostModel as CostModel
 from portagpu.devices.collectives.cost import Graph as Graph
 from portagpu.devices.collectives.cost import Hardware as Hardware
 from portagpu.devices.collectives.cost import Input as Input
+from portagpu.devices.collectives.cost import Interval, interval_of
 from portagpu.devices.collectives.cost import KnownError as KnownError
 from portagpu.devices.collectives.cost import Prediction as Prediction
 from portagpu.devices.collectives.cost import Question as Question
 from portagpu.devices.collectives.cost import Shots as Shots
-from portagpu.devices.collectives.error_interval import Interval, interval_of
 from portagpu.facts.nccl_tests.model import bus_factor
 
 if TYPE_CHECKING:
@@ -343,7 +343,7 @@ def _call_to_estimate(
     import torch
     import torch.distributed as dist
 
-    from portagpu.devices.collectives.torch_names import all_gather_single, reduce_scatter_single
+    from portagpu.devices.collectives.helpers import all_gather_single, reduce_scatter_single
 
     ranks = dist.get_world_size(group)
     whole = max(ranks, size_bytes // _ITEM_BYTES // ranks * ranks)

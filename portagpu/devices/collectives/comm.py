@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     import torch.distributed as dist
     from torch._C._distributed_c10d import Store
 
+    from portagpu.devices.collectives.algorithms import TunedGroup
     from portagpu.devices.collectives.annotated import CollectiveMarks
     from portagpu.devices.collectives.checked import CheckedGroup
     from portagpu.devices.collectives.choice import Choice
     from portagpu.devices.collectives.cost import CostModel, Fit
     from portagpu.devices.collectives.init import Membership
-    from portagpu.devices.collectives.tuned import TunedGroup
     from portagpu.devices.collectives.tuning import Machine, Profile, Stack
     from portagpu.facts.targets import Target
 
@@ -282,14 +282,14 @@ class Comm:
 
         :param profile: what ``portagpu collectives tune`` wrote, or its file.
         :param group: the process group; by default all ranks.
-        :returns: see :class:`portagpu.devices.collectives.tuned.TunedGroup`.
+        :returns: see :class:`portagpu.devices.collectives.algorithms.TunedGroup`.
         :raises ValueError: for a profile of another machine, version or number of ranks; as
             FormatError for a file that is not a profile.
         :raises OSError: for a file that cannot be read.
         :raises Unsupported: for a device without a communication library.
         """
         self._need_library()
-        from portagpu.devices.collectives.tuned import TunedGroup
+        from portagpu.devices.collectives.algorithms import TunedGroup
 
         ranks = _group_size(group)
         return TunedGroup(self._profile(profile), group, ranks, _nodes(ranks), self._marks(group))

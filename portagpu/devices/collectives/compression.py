@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 
 from portagpu.base.errors import CollectiveMismatch, Unsupported
-from portagpu.devices.collectives.torch_names import all_gather_single
+from portagpu.devices.collectives.helpers import all_gather_single
 
 _INDEX: Final = torch.int32
 

@@ -1,4 +1,4 @@
-"""Collectives that do the same with every library, where the libraries' own differ.
+"""Collectives that do the same with every library and version of torch, where their own differ.
 
 They call only what Gloo, NCCL and RCCL all have, on tensors of dtypes that all of them know. Every
 rank of ``group`` (default: all ranks) makes the same call, as with ``torch.distributed``. They
@@ -9,17 +9,40 @@ gradients. ``n`` is the number of ranks below.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 import torch.distributed as dist
 
 from portagpu.base.errors import CollectiveError, CollectiveMismatch, Unsupported
-from portagpu.devices.collectives.torch_names import all_gather_single
 from portagpu.devices.oom import is_oom
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+def all_gather_single(
+    output: torch.Tensor,
+    input: torch.Tensor,  # noqa: A002 - torch's name
+    group: dist.ProcessGroup | None = None,
+    async_op: bool = False,
+) -> Any:
+    """``all_gather_single``, which is ``all_gather_into_tensor`` before torch 2.13."""
+    call = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    return call(output, input, group=group, async_op=async_op)
+
+
+def reduce_scatter_single(
+    output: torch.Tensor,
+    input: torch.Tensor,  # noqa: A002 - torch's name
+    op: Any = dist.ReduceOp.SUM,
+    group: dist.ProcessGroup | None = None,
+    async_op: bool = False,
+) -> Any:
+    """``reduce_scatter_single``, which is ``reduce_scatter_tensor`` before torch 2.13."""
+    call = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+    return call(output, input, op=op, group=group, async_op=async_op)
+
 
 _DTYPES: Final = sorted(
     {each for each in vars(torch).values() if isinstance(each, torch.dtype)}, key=str

@@ -1,8 +1,9 @@
 """Profiles: what was measured to be the fastest way to perform collectives, on which machine.
 
 A profile holds for the machine, the versions and the numbers of ranks it was measured with.
-``portagpu collectives tune`` writes it; :class:`portagpu.devices.collectives.tuned.TunedGroup` and
-``choose`` read it. Its form is ``portagpu.tuning/1``, in JSON. Imports no torch.
+``portagpu collectives tune`` writes it; ``choose`` and
+:class:`portagpu.devices.collectives.algorithms.TunedGroup` read it. Its form is
+``portagpu.tuning/1``, in JSON. Imports no torch.
 """
 
 from __future__ import annotations

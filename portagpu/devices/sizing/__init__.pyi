@@ -3,7 +3,7 @@
 from portagpu.devices.sizing.calculator import Occupancy as Occupancy
 from portagpu.devices.sizing.calculator import occupancy as occupancy
 from portagpu.devices.sizing.calculator import occupancy_of_code as occupancy_of_code
-from portagpu.devices.sizing.kernel import Kernel as Kernel
+from portagpu.devices.sizing.rules import Kernel as Kernel
 from portagpu.devices.sizing.launch import Launch as Launch
 from portagpu.devices.sizing.launch import Sizing as Sizing
 from portagpu.devices.sizing.matmul import Matmul as Matmul

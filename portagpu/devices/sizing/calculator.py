@@ -12,8 +12,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from portagpu.base.errors import Unsupported
-from portagpu.devices.sizing.kernel import Kernel, check_kernel, int_fact, largest_registers, to_int
-from portagpu.devices.sizing.rules import RULES
+from portagpu.devices.sizing.rules import (
+    RULES,
+    Kernel,
+    check_kernel,
+    int_fact,
+    largest_registers,
+    to_int,
+)
 from portagpu.facts.arch import Arch
 from portagpu.facts.targets import Target, load_architecture
 

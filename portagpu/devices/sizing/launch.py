@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.errors import LimitExceeded
 from portagpu.devices.sizing.calculator import count, head_lines, occupancy
-from portagpu.devices.sizing.kernel import check_at_most, round_up, to_int
 from portagpu.devices.sizing.matmul import plan_matmul
+from portagpu.devices.sizing.rules import check_at_most, round_up, to_int
 
 if TYPE_CHECKING:
     from portagpu.devices.sizing.calculator import Occupancy

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from portagpu.base.errors import Unsupported
 from portagpu.devices.sizing.calculator import count, head_lines, occupancy
-from portagpu.devices.sizing.kernel import int_fact, largest_registers, to_int
+from portagpu.devices.sizing.rules import int_fact, largest_registers, to_int
 from portagpu.facts.targets import dtype_name
 from portagpu.facts.targets.model import DTYPE_BITS, fp8_flavour
 

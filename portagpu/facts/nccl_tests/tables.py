@@ -23,9 +23,8 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from portagpu.base.text import printable
-from portagpu.facts.formats.cleaning import clean_streams
+from portagpu.facts.formats.cleaning import clean_streams, regular_names, split_prefixes
 from portagpu.facts.formats.json_xml import json_documents
-from portagpu.facts.formats.prefixes import regular_names, split_prefixes
 from portagpu.facts.nccl_tests.model import (
     PLACES,
     REDUCTIONS,

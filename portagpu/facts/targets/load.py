@@ -18,9 +18,14 @@ from portagpu.base.errors import PortagpuError, TargetError, TargetNotFound
 from portagpu.base.paths import matrix_dir
 from portagpu.base.text import did_you_mean, escaped
 from portagpu.facts.arch import base_name
-from portagpu.facts.targets.folder import check_unambiguous, open_folder, read_folder
 from portagpu.facts.targets.model import normalise
-from portagpu.facts.targets.read import Catalogue, read_target
+from portagpu.facts.targets.read import (
+    Catalogue,
+    check_unambiguous,
+    open_folder,
+    read_folder,
+    read_target,
+)
 from portagpu.facts.targets.toml import read_text
 
 if TYPE_CHECKING:
@@ -28,9 +33,8 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
     from importlib.resources.abc import Traversable
 
-    from portagpu.facts.targets.folder import OpenFolder
     from portagpu.facts.targets.model import Match, Target
-    from portagpu.facts.targets.read import Family
+    from portagpu.facts.targets.read import Family, OpenFolder
 
 ENTRY_POINTS: Final = "portagpu.targets"
 FILES: Final = "PORTAGPU_TARGETS"

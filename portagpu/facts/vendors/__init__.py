@@ -8,18 +8,11 @@ first use, each with a time limit. A broken, slow or wrong one is left out with 
 
 from __future__ import annotations
 
-from portagpu.facts.vendors.loading import (
-    LazyMapping,
-    leave_out_table,
-    problems,
-    tables,
-    vendor_named,
-    vendors,
-)
 from portagpu.facts.vendors.model import (
     Blanks,
     DriverFiles,
     Fabric,
+    LazyMapping,
     MaskRules,
     Numbers,
     Repeated,
@@ -28,6 +21,11 @@ from portagpu.facts.vendors.model import (
     Tuning,
     UuidMatch,
     Vendor,
+    leave_out_table,
+    problems,
+    tables,
+    vendor_named,
+    vendors,
 )
 
 __all__ = [

@@ -6,8 +6,7 @@ No function here reads the process's environment, writes one, or opens a device.
 from __future__ import annotations
 
 from portagpu.facts.vendors import MaskRules
-from portagpu.facts.visible.mask import TorchView, parse
-from portagpu.facts.visible.model import (
+from portagpu.facts.visible.mask import (
     RULES,
     RUNTIMES,
     DeviceId,
@@ -15,8 +14,10 @@ from portagpu.facts.visible.model import (
     Mask,
     Problem,
     ProblemId,
+    TorchView,
     Uuid,
     VisibilityError,
+    parse,
     quoted,
     relevant_runtimes,
 )

@@ -8,17 +8,21 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from portagpu.facts.vendors import MaskRules, Repeated, UuidMatch
-from portagpu.facts.visible.mask import TorchView, parse, repeated_text, torch_list, torch_view
-from portagpu.facts.visible.model import (
+from portagpu.facts.visible.mask import (
     DeviceId,
     Index,
     Mask,
     Problem,
     ProblemId,
+    TorchView,
     Uuid,
     VisibilityError,
+    parse,
     quoted,
+    repeated_text,
     runtime_named,
+    torch_list,
+    torch_view,
 )
 
 if TYPE_CHECKING:

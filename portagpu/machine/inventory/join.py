@@ -18,8 +18,13 @@ from portagpu.facts.formats.host import kernel_log
 from portagpu.facts.readings.model import Reading
 from portagpu.machine.inventory.gpu import PCI_ID, Gpu, Inventory
 from portagpu.machine.inventory.kernel import KIND as PCI
-from portagpu.machine.inventory.merge import merge_readings
-from portagpu.machine.inventory.unlisted import Counted, Listed, find_unlisted, unpaired
+from portagpu.machine.inventory.merge import (
+    Counted,
+    Listed,
+    find_unlisted,
+    merge_readings,
+    unpaired,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Mapping, Sequence

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from portagpu.base.errors import ResultError
 from portagpu.base.text import one_line
-from portagpu.reports.bundles.files import WHOLE, OtherDocument, read_file
+from portagpu.reports.bundles.document import WHOLE, OtherDocument, read_file
 from portagpu.runs.ledger import account_of, fact_of, owner_of
 from portagpu.runs.results.advice import (
     Action,

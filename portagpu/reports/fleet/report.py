@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.documents import encode
 from portagpu.base.text import one_line
-from portagpu.reports.fleet import measures, pairs, versions
+from portagpu.reports.fleet import measures, versions
 from portagpu.reports.fleet.measures import Distribution, distributions_of
 from portagpu.reports.fleet.nodes import Failure
 from portagpu.reports.fleet.result_files import Fleet, Missing, gather
@@ -26,10 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from portagpu.reports.bundles.files import Aside
-    from portagpu.reports.fleet.measures import Limits, Unlike
+    from portagpu.reports.bundles.document import Aside
+    from portagpu.reports.fleet.measures import Limits, Slow, Unlike
     from portagpu.reports.fleet.nodes import NodeRun, Unread
-    from portagpu.reports.fleet.pairs import Slow
     from portagpu.reports.fleet.record import FleetRecord
     from portagpu.reports.fleet.versions import Differing
     from portagpu.runs.ledger import Absent, Balance
@@ -185,10 +184,10 @@ def judge(fleet: Fleet) -> FleetReport:
     """The report of a fleet whose files were read."""
     nodes = _nodes(fleet)
     tables = measures.tables_of(fleet.nodes)
-    joint = pairs.tables_of(fleet.joint)
+    joint = measures.tables_of_pairs(fleet.joint)
     limits = measures.Limits.of(tables, more=sum(len(table.values) for table in joint))
     unlike = measures.compare(tables, limits)
-    slow = pairs.judge(fleet.joint, joint, limits)
+    slow = measures.judge(fleet.joint, joint, limits)
     different = versions.differing(fleet.nodes, tables, limits)
     unlike += versions.with_fewer_devices(different)
     gates = dict.fromkeys(gate for node in nodes for gate in node.gates)
@@ -430,7 +429,7 @@ def _missing_together(fleet: Fleet) -> Iterator[Node]:
     """Pairs and groups without a result, as if they were nodes."""
     for nodes, missing in fleet.missing_joint:
         yield Node(
-            name=pairs.JOINT.join(nodes),
+            name=measures.JOINT.join(nodes),
             hardware="",
             state=missing.state,
             verdict=None,

@@ -15,7 +15,7 @@ from portagpu.base.errors import PortagpuError, ResultError
 from portagpu.base.files import check_writable, read_bounded
 from portagpu.base.text import excerpt, one_line
 from portagpu.base.units import count
-from portagpu.reports.bundles.files import read_file
+from portagpu.reports.bundles.document import read_file
 from portagpu.reports.fleet import slurm
 from portagpu.reports.fleet.record import (
     FILE,

@@ -11,8 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.base.errors import ResultError
 from portagpu.base.text import one_line
-from portagpu.reports.bundles.document import wrong_clock
-from portagpu.reports.bundles.files import WHOLE, Aside, claimed_run, find_files, same_run
+from portagpu.reports.bundles.document import (
+    WHOLE,
+    Aside,
+    claimed_run,
+    find_files,
+    same_run,
+    wrong_clock,
+)
 from portagpu.reports.fleet.nodes import NodeRun, Other, Unread, read_nodes
 from portagpu.reports.fleet.record import (
     FILE,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from portagpu.base.errors import ResultError
 from portagpu.base.files import read_bounded, write_parts
-from portagpu.reports.bundles.files import (
+from portagpu.reports.bundles.document import (
     WHOLE,
     Aside,
     OtherDocument,

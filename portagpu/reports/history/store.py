@@ -19,10 +19,12 @@ import sqlalchemy as sa
 from portagpu.base.errors import ResultError, StoreError
 from portagpu.base.text import excerpt, one_line
 from portagpu.reports.bundles.document import SCHEMA as BUNDLE_SCHEMA
-from portagpu.reports.bundles.document import check_times, file_name, sha256
-from portagpu.reports.bundles.files import (
+from portagpu.reports.bundles.document import (
     Document,
+    check_times,
+    file_name,
     read_file,
+    sha256,
 )
 from portagpu.reports.history.database import (
     DOCUMENTS,
@@ -79,9 +81,9 @@ def measured(result: Result) -> MeasureId:
 def read_document(path: Path, now: datetime | None = None) -> Document:
     """The result or the bundle in a file; raises ResultError that begins with the path.
 
-    It is refused where ``portagpu.reports.bundles.files`` refuses it (a unit is missing, a number
-    is not finite, a digest does not fit), and where its times contradict each other or ``now``,
-    which is this moment by default."""
+    It is refused where ``portagpu.reports.bundles.document`` refuses it (a unit is missing, a
+    number is not finite, a digest does not fit), and where its times contradict each other or
+    ``now``, which is this moment by default."""
     document = read_file(path)
     try:
         check_times(document.run, now or datetime.now(UTC))
@@ -362,7 +364,7 @@ def open_store(place: str, *, create: bool = False) -> Store:
 
 def _check_same(document: Document, data: bytes, name: str) -> None:
     """Raise OtherRun unless one of two documents with one id is the bundle of the other."""
-    from portagpu.reports.bundles.files import parse
+    from portagpu.reports.bundles.document import parse
 
     stored = parse(data, Path(name))
     if same_measurement(document, stored):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.base.documents import DocumentError, read_toml, rule_of, values_of
 from portagpu.base.errors import BundleError
 from portagpu.reports.bundles.check import stated_areas, stated_names
-from portagpu.reports.bundles.files import read_files
+from portagpu.reports.bundles.document import read_files
 from portagpu.reports.proofs.evidence import Shown, cells
 from portagpu.runs.results.verdicts import Evidence, Verdict, fold_area
 from portagpu.suites.compile.record import built, read_record
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from portagpu.facts.targets import Target
-    from portagpu.reports.bundles.files import Document
+    from portagpu.reports.bundles.document import Document
     from portagpu.reports.proofs.evidence import Cell
     from portagpu.runs.ledger import Clearance
 

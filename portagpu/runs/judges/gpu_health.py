@@ -1,4 +1,5 @@
-"""Health rules for one GPU; the table in docs/health.md has their sources.
+"""Health rules for one GPU, and what installed distributions declare and cannot be used, so that a
+judgement may be missing. The table in docs/health.md has the sources of the rules.
 
 A rule takes the GPU, all GPUs of the machine and the target. It returns None where no source states
 the value that it judges.
@@ -21,8 +22,12 @@ from portagpu.base.documents import (
     positive,
     values_of,
 )
+from portagpu.base.errors import TargetError
+from portagpu.facts.formats.events import table
+from portagpu.facts.formats.foreign_readers import foreign_readers
 from portagpu.facts.readings.model import GpuState, Memory
-from portagpu.facts.vendors import leave_out_table, tables
+from portagpu.facts.targets import target_problems, wrong_files
+from portagpu.facts.vendors import leave_out_table, problems, tables
 from portagpu.runs.judges.peers import (
     MIN_PEERS,
     compare_peers,
@@ -40,6 +45,7 @@ if TYPE_CHECKING:
 
     from portagpu.facts.targets import Target
     from portagpu.machine.inventory.gpu import Gpu
+
 
 _TABLE: Final = Path(__file__).resolve().parent / "health.toml"
 _UNUSUAL_C: Final = 95.0
@@ -69,9 +75,9 @@ def health_terms() -> Mapping[str, Any]:
         "link_errors": values_of(counter),
     }
     found |= {key: {} for key in rules}
-    for vendor, table in [*tables("health").items()]:
+    for vendor, stated in [*tables("health").items()]:
         try:
-            checked = {key: rule.read(table.get(key, {}), key) for key, rule in rules.items()}
+            checked = {key: rule.read(stated.get(key, {}), key) for key, rule in rules.items()}
         except DocumentError as error:
             leave_out_table(vendor, "health", error)
         else:
@@ -326,3 +332,22 @@ def power_limit(gpu: Gpu, gpus: Sequence[Gpu], target: Target | None) -> Judgeme
         reason = f"may draw {limit:g} W, and the product {wanted:g} W: it will be slower"
         return Judgement(Verdict.UNVERIFIED, reason, limit, "W", expected)
     return Judgement(Verdict.PASS, f"{limit:g} W", limit, "W", expected)
+
+
+def declaration_problems() -> list[str]:
+    """Why targets, vendors, their tables and their readers are left out, one sentence each.
+
+    Reads all that packages declare, which is otherwise done when each is first used. Of this
+    distribution's targets it reports what the process has asked for: all were checked at the build.
+    """
+    try:
+        of_targets = [
+            f"the targets of {each.entry_point}: {each.reason}" for each in target_problems()
+        ]
+        of_targets += [f"no target is matched: {each}" for each in wrong_files()]
+    except TargetError as error:
+        of_targets = [f"no target is matched: {error}"]
+    for name in ("kernel_log", "answers"):
+        table(name)
+    health_terms()
+    return [*of_targets, *problems(), *foreign_readers().problems]

@@ -366,7 +366,7 @@ MAX_BYTES: Final = 64 << 20
 def read_json(path: str | os.PathLike[str]) -> Run:
     """The run in a file; raises ResultError with the file, and the key that is wrong.
 
-    ``portagpu.reports.bundles.files`` reads bundles and folders too.
+    ``portagpu.reports.bundles.document`` reads bundles and folders too.
     """
     try:
         document, fresh = parse_json(read_bounded(path, MAX_BYTES + 1))

@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 
 from portagpu.base.text import one_line
-from portagpu.devices.collectives.torch_names import all_gather_single, reduce_scatter_single
+from portagpu.devices.collectives.helpers import all_gather_single, reduce_scatter_single
 from portagpu.facts.nccl_tests.model import SHARED_OUT
 from portagpu.facts.nccl_tests.tables import REDUCTIONS
 from portagpu.suites.performance.timing import Stopwatch

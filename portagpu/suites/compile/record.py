@@ -27,7 +27,7 @@ from portagpu.base.text import one_line
 from portagpu.devices.machine_code import TRITON, MachineCode
 from portagpu.runs.results.run import Run, read_json
 from portagpu.runs.results.verdicts import Verdict, fold
-from portagpu.suites.compile import cpp_jobs, triton_jobs
+from portagpu.suites.compile import kernel_jobs
 from portagpu.suites.compile.judge import judge_code
 from portagpu.suites.compile.run import CompileOptions
 from portagpu.train.kernels.cpp.sources import KERNELS
@@ -174,13 +174,15 @@ def _gpu_targets() -> list[Target]:
 def _expected_ids(target: Target) -> tuple[set[str], ...]:
     """The sets of ids that one architecture can have; without a compiler a part has one result."""
     cpp = {
-        cpp_jobs.result_id(name, each) for name, functions in KERNELS.items() for each in functions
+        kernel_jobs.result_id(name, each)
+        for name, functions in KERNELS.items()
+        for each in functions
     }
     routes = target.value("compile.routes") or ()
-    triton = [{triton_jobs.ROUTE}]
-    if triton_jobs.ROUTE in routes:
+    triton = [{kernel_jobs.TRITON}]
+    if kernel_jobs.TRITON in routes:
         triton.append({variant.id for variant in VARIANTS})
-    return tuple(one | other for one in triton for other in (cpp, {cpp_jobs.ROUTE}))
+    return tuple(one | other for one in triton for other in (cpp, {kernel_jobs.CPP}))
 
 
 def _check_row(
@@ -208,7 +210,7 @@ def _check_row(
         reading=(
             None
             if variant is None or toolchain is None
-            else triton_jobs.unit_reading_of(variant, target, toolchain)
+            else kernel_jobs.unit_reading_of(variant, target, toolchain)
         ),
         compiler=row["compiler"],
         duration_s=0.0,
@@ -231,14 +233,14 @@ def _is_whole(code: MachineCode, target: Target, *, by_triton: bool) -> bool:
 
 def _is_skipped(kernel: str, target: Target, toolchain: Toolchain | None) -> bool:
     """Whether facts say that the kernel, or the part of that name, is not built."""
-    if kernel in (triton_jobs.ROUTE, cpp_jobs.ROUTE):
+    if kernel in (kernel_jobs.TRITON, kernel_jobs.CPP):
         return kernel not in (target.value("compile.routes") or ())
     variant = variants_by_id().get(kernel)
     if variant is None:
         return False
     if toolchain is None:
         return bool(variant.why_not(target))
-    return bool(triton_jobs.skip_reason(variant, target, toolchain))
+    return bool(kernel_jobs.skip_reason(variant, target, toolchain))
 
 
 def _toolchain(target: Target) -> Toolchain | None:

@@ -19,7 +19,7 @@ from portagpu.devices.discovery import toolchain_for
 from portagpu.facts.targets import architecture_names, load_architecture
 from portagpu.runs.engine import Progress, RunOptions, add_result, complete
 from portagpu.runs.results.verdicts import Verdict
-from portagpu.suites.compile import cpp_jobs, triton_jobs
+from portagpu.suites.compile import kernel_jobs
 from portagpu.suites.compile.judge import Job, unjudged_result
 from portagpu.train.kernels.cache import Cache
 
@@ -251,7 +251,7 @@ def _compilers(results: Sequence[Result]) -> dict[str, str]:
 
 def _entries(targets: Sequence[Target]) -> list[Job | Result]:
     """The jobs, and the results that need no build, in the order of ``targets``."""
-    triton = triton_jobs.installed_compiler()
+    triton = kernel_jobs.installed_compiler()
     vendors = {target.vendor: toolchain_for(target.vendor) for target in targets}
     entries: dict[Target, list[Job | Result]] = {}
     for vendor, found in vendors.items():
@@ -260,11 +260,11 @@ def _entries(targets: Sequence[Target]) -> list[Job | Result]:
             entries |= {target: [_no_compiler_result(target)] for target in theirs}
             continue
         backend, toolchain = found
-        compilers = cpp_jobs.find_compilers(backend, theirs)
+        compilers = kernel_jobs.find_compilers(backend, theirs)
         for target in theirs:
             entries[target] = [
-                *triton_jobs.entries(target, backend, toolchain, triton),
-                *cpp_jobs.entries(target, backend, toolchain, compilers[target.arch.name]),
+                *kernel_jobs.triton_entries(target, backend, toolchain, triton),
+                *kernel_jobs.cpp_entries(target, backend, toolchain, compilers[target.arch.name]),
             ]
     return [entry for target in targets for entry in entries[target]]
 

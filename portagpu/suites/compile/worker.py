@@ -11,7 +11,7 @@ from portagpu.base.documents import encode
 from portagpu.base.errors import MissingDependency
 from portagpu.base.subprocesses import parent_channel
 from portagpu.devices.machine_code import CodeError, CompileError, CompilerEnded, MachineCode
-from portagpu.suites.compile import cpp_jobs, triton_jobs
+from portagpu.suites.compile import kernel_jobs
 from portagpu.train.kernels.cpp.sources import read_source
 from portagpu.train.kernels.plan import Config, Variant, constants, variants_by_id
 
@@ -86,7 +86,7 @@ def _machine_code(kernel: CompiledKernel) -> MachineCode:
     )
 
 
-_KINDS: Final = {triton_jobs.ROUTE: _triton, cpp_jobs.ROUTE: _cpp}
+_KINDS: Final = {kernel_jobs.TRITON: _triton, kernel_jobs.CPP: _cpp}
 
 
 def build(

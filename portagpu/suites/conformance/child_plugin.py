@@ -23,8 +23,8 @@ from portagpu.base.subprocesses import parent_channel
 from portagpu.base.subprocesses.fork import OPTION
 from portagpu.suites.conformance import upstream_plugin
 from portagpu.suites.conformance.cases import AREAS, ATTRIBUTE, EARNS, Case, label, retired_cases
+from portagpu.suites.conformance.fixtures import SESSION, Session, describe_device, outcome_of_error
 from portagpu.suites.conformance.messages import ListedCase, Searches
-from portagpu.suites.conformance.session import SESSION, Session, describe_device, outcome_of_error
 from portagpu.suites.search.area import load_area
 
 if TYPE_CHECKING:

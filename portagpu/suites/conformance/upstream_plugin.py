@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from portagpu.runs.results.verdicts import Evidence
+from portagpu.suites.conformance.fixtures import SESSION, outcome_of_error
 from portagpu.suites.conformance.messages import ListedCase
-from portagpu.suites.conformance.session import SESSION, outcome_of_error
 from portagpu.suites.conformance.upstream import SUITE
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """The public names, each with its module, for type checkers and to load on first use."""
 
-from portagpu.suites.performance.calibrate import CannotCalibrate as CannotCalibrate
-from portagpu.suites.performance.calibrate import Proposal as Proposal
-from portagpu.suites.performance.calibrate import propose as propose
+from portagpu.suites.performance.fleet import CannotCalibrate as CannotCalibrate
+from portagpu.suites.performance.fleet import Proposal as Proposal
+from portagpu.suites.performance.fleet import propose as propose
 from portagpu.suites.performance.cases import SUITE as SUITE
 from portagpu.suites.performance.cases import BenchCase as BenchCase
 from portagpu.suites.performance.device import MeasuredDevice as MeasuredDevice

@@ -15,14 +15,15 @@ from portagpu.runs.world import RankState
 from portagpu.suites.performance.load import telemetry_curves
 from portagpu.suites.performance.timing import summary
 from portagpu.suites.screen.options import SUITE, TOGETHER
-from portagpu.suites.screen.statistics import (
+from portagpu.suites.screen.tally import (
+    AGAIN,
+    Tally,
     excluded_rate,
     judged_in_words,
     recurrence,
     recurrence_in_words,
 )
-from portagpu.suites.screen.tally import AGAIN, Tally
-from portagpu.train.exact.published import AREAS, published_digests
+from portagpu.train.exact.probes import AREAS, published_digests
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,6 @@
-"""Screens devices for silent corruption: all at once, all with the same operands, all judged."""
+"""Screens devices for silent corruption: all at once, all with the same operands, all judged.
+Errors of memory that the machine counts meanwhile are reported next to the verdict.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +11,19 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.base.installation import check_installation
 from portagpu.base.patience import LIMITS
 from portagpu.devices import registry
+from portagpu.facts.actions import Action
 from portagpu.facts.capability import Capability
+from portagpu.facts.host.sensors import read_memory_controllers
 from portagpu.machine.inventory.sources import Live
-from portagpu.runs.engine import (
-    Progress,
-    broken_world,
-    check_device,
-    complete,
-)
+from portagpu.runs.engine import Progress, broken_world, check_device, complete
 from portagpu.runs.results.advice import separation_of
+from portagpu.runs.results.run import Evidence, Result, Verdict
+from portagpu.runs.results.wording import exactly
 from portagpu.runs.world import Ranks
 from portagpu.suites.performance.device import MeasuredDevice
 from portagpu.suites.screen.judge import Screened, results_of
-from portagpu.suites.screen.memory_errors import error_counts, errors_result
 from portagpu.suites.screen.options import (
+    SUITE,
     TOGETHER,
     ScreenOptions,
     chosen_indices,
@@ -30,14 +31,71 @@ from portagpu.suites.screen.options import (
 )
 from portagpu.suites.screen.seeds import campaign_of
 from portagpu.suites.screen.tally import Tally
-from portagpu.train.exact.published import published_digests
+from portagpu.train.exact.probes import published_digests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from portagpu.runs.results.run import Result, Run
+    from portagpu.machine.inventory.sources import Machine
+    from portagpu.runs.results.run import Run
     from portagpu.runs.world import RankOutcome, WorldOutcome
     from portagpu.train.exact.probe import Probe
+
+
+CORRECTED: Final = "corrected"
+UNCORRECTED: Final = "uncorrected"
+
+
+def error_counts(machine: Machine) -> dict[tuple[str, str], int]:
+    """(GPU or memory controller, CORRECTED or UNCORRECTED) -> errors, where they are counted."""
+    counted = [
+        *((each.pci or each.uuid or "GPU", each.memory) for each in machine.inventory().gpus),
+        *((each.name, each) for each in read_memory_controllers(machine.tree)),
+    ]
+    return {
+        (name, kind): number
+        for name, each in counted
+        for kind in (CORRECTED, UNCORRECTED)
+        if (number := getattr(each, kind)) is not None
+    }
+
+
+def errors_result(
+    before: Mapping[tuple[str, str], int], after: Mapping[tuple[str, str], int]
+) -> Result:
+    """What was counted between two readings: FAIL for what ECC could not correct.
+
+    Corrected errors are UNVERIFIED: nothing says how many are too many in this time.
+    """
+    both = before.keys() & after.keys()
+    # a counter that began again while the screen ran has counted what it shows
+    new = {
+        key: after[key] - before[key] if after[key] >= before[key] else after[key] for key in both
+    }
+    found = {key: number for key, number in new.items() if number}
+    said = "; ".join(f"{number} {kind} on {name}" for (name, kind), number in sorted(found.items()))
+    grave = any(kind == UNCORRECTED for _, kind in found)
+    verdict, reason, action = Verdict.PASS, "", Action.NONE
+    if not both:
+        verdict, reason = Verdict.SKIP, "nothing here counts errors of memory"
+    elif found:
+        verdict = Verdict.FAIL if grave else Verdict.UNVERIFIED
+        action = Action.RESET if grave else Action.MONITOR
+        reason = f"errors of memory were counted while the screen ran: {said}"
+    return Result(
+        id="screen/memory-errors",
+        suite=SUITE,
+        area=SUITE,
+        verdict=verdict,
+        reason=reason,
+        value=float(sum(found.values())) if both else None,
+        unit="1" if both else None,
+        expected=exactly(0, "errors while the screen ran") if both else None,
+        evidence=(Evidence.LOADED,) if both else (),
+        does_not_show="errors that ECC does not see",
+        extra={"action": str(action)} if found else {},
+    )
+
 
 _PEER_RUNS: Final = 4
 """How often a peer runs the operands of a wrong result."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from datetime import UTC, datetime
 
-from portagpu.train.exact.draws import mix
+from portagpu.train.exact.probe import mix
 
 
 def campaign_of(moment: datetime | None = None) -> int:

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from portagpu.runs.world import Rank
-    from portagpu.suites.search.area import Area, Program
-    from portagpu.suites.search.covering import Sweep
+    from portagpu.suites.search.area import Area, Program, Sweep
 
 SETTINGS: Final = settings(
     max_examples=10**9,

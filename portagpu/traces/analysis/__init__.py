@@ -3,7 +3,7 @@
 - ``model``: a summary in columns, and its tables in words.
 - ``reading``: the reader of a file, among those of all vendors; ``kineto`` reads torch's traces.
 - ``kernel_names``: the category and library of a kernel by its name.
-- ``intervals``, ``ranges``, ``summary``: busy and exposed time, by device, kernel and range.
+- ``arrays``, ``ranges``, ``summary``: busy and exposed time, by device, kernel and range.
 - ``compare``, ``diagnose``: two summaries compared; what bounds a run, with evidence.
 - ``timeline``: a capture for Perfetto.
 

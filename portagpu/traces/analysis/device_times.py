@@ -11,22 +11,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.facts.captures.model import import_library
-from portagpu.traces.analysis.columns import (
+from portagpu.traces.analysis.arrays import (
     DIGITS,
     NULL,
-    integers,
-    percentiles,
-    squares_by,
-    sums_by,
-    words,
-)
-from portagpu.traces.analysis.intervals import (
     Pieces,
     blocks,
     by_code,
     covered_before,
+    integers,
     order_of,
+    percentiles,
+    squares_by,
+    sums_by,
     union_by,
+    words,
 )
 from portagpu.traces.analysis.work import possible
 

@@ -13,8 +13,16 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from portagpu.facts.captures.model import import_library
-from portagpu.traces.analysis.columns import BLOCK, DIGITS, NULL, integers, sums_by
-from portagpu.traces.analysis.intervals import by_code, order_of, union_ns_by
+from portagpu.traces.analysis.arrays import (
+    BLOCK,
+    DIGITS,
+    NULL,
+    by_code,
+    integers,
+    order_of,
+    sums_by,
+    union_ns_by,
+)
 from portagpu.traces.analysis.model import Steps
 from portagpu.traces.analysis.work import named, possible
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.text import excerpt, printable
 from portagpu.facts.captures.model import KINDS, ON_DEVICE, arrow, import_library
-from portagpu.traces.analysis.columns import NULL, integers
+from portagpu.traces.analysis.arrays import NULL, integers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -6,8 +6,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from portagpu.facts.captures.model import ON_DEVICE, import_library
-from portagpu.traces.analysis.columns import BLOCK, NULL, integers, sums_by, words
-from portagpu.traces.analysis.intervals import LIMIT, in_two_threads, order_of
+from portagpu.traces.analysis.arrays import (
+    BLOCK,
+    LIMIT,
+    NULL,
+    in_two_threads,
+    integers,
+    order_of,
+    sums_by,
+    words,
+)
 from portagpu.traces.analysis.kernel_names import classify
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from portagpu.train.exact.judge import SIGNIFICANT_BITS, check_subset
 from portagpu.train.exact.probe import Expected, Probe
-from portagpu.train.exact.rule import SIGNIFICANT_BITS, check_subset
 from portagpu.train.exact.vectors import lacks
 
 if TYPE_CHECKING:
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from portagpu.devices.contract import Backend
-    from portagpu.train.exact.draws import Draws
-    from portagpu.train.exact.probe import Work
+    from portagpu.train.exact.probe import Draws, Work
 
 _COUNT: Final = 1 << 12
 """Elements that a rank sends to each rank, times ``scale``."""

@@ -1,4 +1,5 @@
-"""Memory that is written, left while other work runs, and read again: every word is compared.
+"""Bits that are kept and bits that are copied: memory is written, left while other work runs and
+read again; copies go to the host and back, on the device, and through another device.
 
 Patterns: all bits clear and set, alternating bits, the word's own address and its inverse (a stuck
 address line), one bit that walks, random bits. What is wrong after the dwell and right at once is
@@ -11,9 +12,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from portagpu.train.exact.draws import Draws
 from portagpu.train.exact.judge import differences
-from portagpu.train.exact.probe import Probe
+from portagpu.train.exact.probe import Draws, Expected, Probe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from portagpu.devices.contract import Backend
     from portagpu.train.exact.judge import Wrong
     from portagpu.train.exact.probe import Work
+
 
 WORD_BYTES: Final = 8
 _CHUNK: Final = 1 << 20
@@ -123,7 +124,7 @@ class _Dwell:
         return self.held.wrong(self.pattern)
 
 
-def _make(pattern: str, gpu: Backend, draws: Draws, scale: int) -> Work:
+def _make_held(pattern: str, gpu: Backend, draws: Draws, scale: int) -> Work:
     import torch
 
     words = torch.empty(_WORDS * scale, dtype=torch.int64, device=gpu.device)
@@ -131,11 +132,52 @@ def _make(pattern: str, gpu: Backend, draws: Draws, scale: int) -> Work:
     return _Dwell(HeldMemory(words, gpu.synchronize, draws.seed), pattern, load)
 
 
-def _refuses(gpu: Backend) -> str:
+def _refuses_memory(gpu: Backend) -> str:
     return ""
 
 
-PROBES: Final = tuple(
-    Probe(f"memory/int64[{pattern}]", "int64", partial(_make, pattern), _refuses)
+MEMORY_PROBES: Final = tuple(
+    Probe(f"memory/int64[{pattern}]", "int64", partial(_make_held, pattern), _refuses_memory)
     for pattern in PATTERNS
+)
+
+
+_COUNT: Final = 1 << 16
+
+
+def _peer(gpu: Backend) -> torch.device | None:
+    """The next device of the kind; None where there is no other."""
+    import torch
+
+    count = gpu.device_count()
+    if count < 2 or gpu.device.index is None:
+        return None
+    return torch.device(gpu.device.type, (gpu.index + 1) % count)
+
+
+def _make_copy(way: str, gpu: Backend, draws: Draws, scale: int) -> Work:
+    import torch
+
+    bits = draws.bits("copied", (_COUNT * scale,))
+    other = {"host": torch.device("cpu"), "device": gpu.device, "peer": _peer(gpu)}[way]
+
+    def copied() -> torch.Tensor:
+        # cleared before, so that an old copy cannot pass for a new one
+        there = torch.zeros_like(bits, device=other)
+        back = torch.zeros_like(bits)
+        there.copy_(bits)
+        return back.copy_(there)
+
+    return Expected(copied, bits, bits.numel())
+
+
+def _refuses_copy(way: str, gpu: Backend) -> str:
+    if way == "peer" and _peer(gpu) is None:
+        return f"the {gpu.name} backend has no second device here"
+    return ""
+
+
+COPY_PROBES: Final = tuple(
+    Probe(f"copies/int64[{way}]", "int64", partial(_make_copy, way), partial(_refuses_copy, way))
+    for way in ("host", "device", "peer")
 )

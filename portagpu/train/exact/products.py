@@ -14,8 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from portagpu.devices.precision import Arithmetic, Support
-from portagpu.train.exact.probe import Expected, Probe
-from portagpu.train.exact.rule import (
+from portagpu.train.exact.judge import (
     ACCUMULATOR_BITS,
     SIGNIFICANT_BITS,
     check_operands,
@@ -24,6 +23,7 @@ from portagpu.train.exact.rule import (
     powers_of_two,
     subset_bound,
 )
+from portagpu.train.exact.probe import Expected, Probe
 from portagpu.train.exact.vectors import lacks
 
 if TYPE_CHECKING:
@@ -34,9 +34,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from portagpu.devices.contract import Backend
-    from portagpu.train.exact.draws import Draws
     from portagpu.train.exact.judge import RowCheck, Wrong
-    from portagpu.train.exact.probe import Work
+    from portagpu.train.exact.probe import Draws, Work
 
 _UNSATURATED: Final = 64
 """The largest integer of B in int8 with which CPUs without VNNI are exact: they add two products in

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from portagpu.devices.contract import Backend
-    from portagpu.train.exact.draws import Draws
-    from portagpu.train.exact.probe import Work
+    from portagpu.train.exact.probe import Draws, Work
 
 _ROWS: Final = 64
 _COLUMNS: Final = 512

@@ -1,4 +1,5 @@
-"""Arithmetic element by element, which vector units do: integers times powers of two.
+"""What vector units do: arithmetic element by element on integers times powers of two, and sums,
+means, norms and extremes of rows, exact in any order.
 
 One addition, product or comparison of two numbers is rounded once, in the same way on every device
 (IEEE 754), so full mantissas are judged too; ``x y + z`` is exact, because it may be fused or not.
@@ -10,8 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from portagpu.devices.precision import Support
+from portagpu.train.exact.judge import EXPONENTS, SIGNIFICANT_BITS, check_subset, powers_of_two
 from portagpu.train.exact.probe import Expected, Probe
-from portagpu.train.exact.rule import EXPONENTS, SIGNIFICANT_BITS, powers_of_two
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     import torch
 
     from portagpu.devices.contract import Backend
-    from portagpu.train.exact.draws import Draws
-    from portagpu.train.exact.probe import Work
+    from portagpu.train.exact.probe import Draws, Work
+
 
 _ROWS: Final = 256
 """Times ``scale``; each has a magnitude of its own."""
@@ -137,8 +138,88 @@ def _make(name: str, dtype: str, gpu: Backend, draws: Draws, scale: int) -> Work
     return Expected(compute, expected, 2 * expected.numel())
 
 
-PROBES: Final = tuple(
+VECTOR_PROBES: Final = tuple(
     Probe(f"vectors/{dtype}[{name}]", dtype, partial(_make, name, dtype), partial(lacks, dtype))
     for dtype in _DTYPES
     for name in _OPERATIONS
+)
+
+
+_SUM_ROWS: Final = 128
+_SUM_COLUMNS: Final = 1024
+_ROOT: Final = 32
+"""A row of ``_ROOT**2`` numbers v and -v has the norm ``_ROOT * v``."""
+_SPARSE: Final = 8
+"""Of as many terms one is kept where a sum of ones would have too many bits."""
+
+
+def _terms(dtype: str, draws: Draws, rows: int) -> torch.Tensor:
+    """Integers of which no partial sum of a row leaves the dtype, int64."""
+    # results of 16 bits are rounded, and some kernels round partial sums too
+    bits = SIGNIFICANT_BITS[dtype]
+    largest = max((1 << min(bits, 40)) // _SUM_COLUMNS, 1)
+    terms = draws.integers("terms", (rows, _SUM_COLUMNS), -largest, largest)
+    if largest * _SUM_COLUMNS > 1 << bits:
+        terms = terms * (draws.integers("kept", (rows, _SUM_COLUMNS), 1, _SPARSE) == 1)
+    check_subset(float(terms.abs().sum(1).max()), bits, f"a sum in {dtype}")
+    return terms
+
+
+def _sum(dtype: str, kind: torch.dtype, draws: Draws, rows: int) -> _Made:
+    terms = _terms(dtype, draws, rows)
+    values = terms.to(kind)
+    return (lambda: values.sum(1)), terms.sum(1).to(kind)
+
+
+def _mean(dtype: str, kind: torch.dtype, draws: Draws, rows: int) -> _Made:
+    import torch
+
+    terms = _terms(dtype, draws, rows)
+    values = terms.to(kind)
+    wide = torch.float64 if dtype == "float64" else torch.float32
+    # a power of two divides exactly
+    expected = (terms.sum(1).to(wide) / _SUM_COLUMNS).to(kind)
+    return (lambda: values.mean(1)), expected
+
+
+def _norm(dtype: str, kind: torch.dtype, draws: Draws, rows: int) -> _Made:
+    import torch
+
+    # squares are summed: of 1,024 of them each has to have few bits
+    bits = min((SIGNIFICANT_BITS[dtype] if dtype in ("float64", "float32") else 24) - 10, 26) // 2
+    bits = min(bits, SIGNIFICANT_BITS[dtype] - 5)
+    sizes = draws.integers("sizes", (rows, 1), 1, (1 << bits) - 1)
+    signs = (draws.bits("signs", (rows, _ROOT * _ROOT)) >> 63) | 1
+    values = (sizes * signs).to(kind)
+    expected = (sizes[:, 0] * _ROOT).to(kind)
+    return (lambda: torch.linalg.vector_norm(values, dim=1)), expected
+
+
+def _largest(dtype: str, kind: torch.dtype, draws: Draws, rows: int) -> _Made:
+    top = (1 << min(SIGNIFICANT_BITS[dtype], 40)) - 1
+    terms = draws.integers("terms", (rows, _SUM_COLUMNS), -min(top, 1 << 20), min(top, 1 << 20))
+    values = terms.to(kind)
+    return (lambda: values.amax(1)), terms.amax(1).to(kind)
+
+
+_REDUCTIONS: Final = {"sum": _sum, "mean": _mean, "vector_norm": _norm, "amax": _largest}
+
+
+def _make_reduction(name: str, dtype: str, gpu: Backend, draws: Draws, scale: int) -> Work:
+    import torch
+
+    rows = _SUM_ROWS * scale
+    compute, expected = _REDUCTIONS[name](dtype, getattr(torch, dtype), draws, rows)
+    return Expected(compute, expected, rows * _SUM_COLUMNS)
+
+
+REDUCTION_PROBES: Final = tuple(
+    Probe(
+        f"reductions/{dtype}[{name}]",
+        dtype,
+        partial(_make_reduction, name, dtype),
+        partial(lacks, dtype),
+    )
+    for dtype in _DTYPES
+    for name in _REDUCTIONS
 )

@@ -2,8 +2,8 @@
 
 from portagpu.train.planning.cluster import Cluster as Cluster
 from portagpu.train.planning.cluster import cluster_of as cluster_of
-from portagpu.train.planning.deepspeed import DeepSpeedNeeds as DeepSpeedNeeds
-from portagpu.train.planning.deepspeed import deepspeed_needs as deepspeed_needs
+from portagpu.train.planning.states import DeepSpeedNeeds as DeepSpeedNeeds
+from portagpu.train.planning.states import deepspeed_needs as deepspeed_needs
 from portagpu.train.planning.memory import estimate as estimate
 from portagpu.train.planning.memory import kv_cache as kv_cache
 from portagpu.train.planning.model import MODELS as MODELS

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from portagpu.base.units import count, size
-from portagpu.train.planning.deepspeed import deepspeed_needs
 from portagpu.train.planning.recipe import Layout, stages
 from portagpu.train.planning.states import (
     Estimate,
@@ -24,6 +23,7 @@ from portagpu.train.planning.states import (
     Term,
     adapter_term,
     buffer_terms,
+    deepspeed_needs,
     exact,
     ranged,
     share,

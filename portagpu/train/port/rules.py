@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from portagpu.facts.vendors.loading import tables
+from portagpu.facts.vendors.model import tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

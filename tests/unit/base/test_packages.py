@@ -17,7 +17,7 @@ from portagpu.devices import discovery
 from portagpu.facts.captures import profilers
 from portagpu.facts.formats import foreign_readers
 from portagpu.facts.targets import load
-from portagpu.facts.vendors import loading
+from portagpu.facts.vendors import model
 from portagpu.plugin import VendorPackage
 from portagpu.traces.analysis import reading
 from portagpu.traces.profile import choice
@@ -88,7 +88,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder of installed distributions, first on the path."""
     forget(monkeypatch)
     monkeypatch.setattr(plugins, "_reported", set())
-    monkeypatch.setattr(loading, "_found", None)
+    monkeypatch.setattr(model, "_found", None)
     monkeypatch.syspath_prepend(str(tmp_path))
     importlib.invalidate_caches()
     yield tmp_path
@@ -118,7 +118,7 @@ def problems() -> dict[str, list[str]]:
     points = entry_points(load.ENTRY_POINTS)
     return {
         "backend": [f"{name}: {reason}" for name, reason in statuses.items()],
-        "vendor": list(loading._load_all()[1]),
+        "vendor": list(model._load_all()[1]),
         "formats": list(foreign_readers.foreign_readers.__wrapped__().problems),
         "captures": list(reading.all_readers.__wrapped__().problems),
         "profiler": list(choice.profilers.__wrapped__().problems),
@@ -128,7 +128,7 @@ def problems() -> dict[str, list[str]]:
 
 def test_every_reader_of_parts_asks_for_a_group_that_packages_have() -> None:
     groups = {
-        *(discovery.GROUP, loading.GROUP, foreign_readers.GROUP),
+        *(discovery.GROUP, model.GROUP, foreign_readers.GROUP),
         *(reading.GROUP, profilers.GROUP, load.ENTRY_POINTS),
     }
     assert groups == set(PARTS)
@@ -146,7 +146,7 @@ def test_each_part_is_an_entry_point_of_its_group(site: Path) -> None:
 def test_each_reader_uses_its_part(site: Path) -> None:
     lay(site)
     assert discovery.status("third").usable
-    assert "third" in loading._load_all()[0]
+    assert "third" in model._load_all()[0]
     readers = foreign_readers.foreign_readers.__wrapped__().readers
     assert [each.name for each in readers] == ["third-maker:third_formats"]
     assert "third-prof" in choice.profilers.__wrapped__().by_name

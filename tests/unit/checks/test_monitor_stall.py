@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from portagpu.checks.monitor.tracker import AFTER_S, StallWatch
+from portagpu.checks.monitor.sample import AFTER_S, StallWatch
 
 # (utilisation %, power W, power limit W, idle power W or None where the source has none)
 STUCK = {

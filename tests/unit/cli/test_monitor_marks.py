@@ -8,8 +8,7 @@ import pytest
 
 from portagpu.checks.monitor import RunningProcess
 from portagpu.checks.monitor.run import ReaderGone
-from portagpu.cli._monitor_marks import bar, process_lines, sparkline
-from portagpu.cli._monitor_view import LiveTable
+from portagpu.cli._monitor_view import LiveTable, bar, process_lines, sparkline
 from tests.support.monitor_samples import a_round, full
 
 rich_console = pytest.importorskip("rich.console")

@@ -14,11 +14,10 @@ import pytest
 
 from portagpu.base.errors import TargetError, TargetNotFound
 from portagpu.base.paths import matrix_dir
-from portagpu.facts.targets import folder as folders
 from portagpu.facts.targets import load
-from portagpu.facts.targets.folder import open_folder, read_folder
-from portagpu.facts.targets.read import split_sources
-from portagpu.runs.judges.declarations import declaration_problems
+from portagpu.facts.targets import read as folders
+from portagpu.facts.targets.read import open_folder, read_folder, split_sources
+from portagpu.runs.judges.gpu_health import declaration_problems
 
 if TYPE_CHECKING:
     from collections.abc import Callable

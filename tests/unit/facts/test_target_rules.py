@@ -13,7 +13,7 @@ from portagpu.base.errors import TargetError
 from portagpu.base.paths import matrix_dir
 from portagpu.facts.targets import parse_target
 from portagpu.facts.targets import rules as target_rules
-from portagpu.facts.targets.folder import read_folder
+from portagpu.facts.targets.read import read_folder
 from tests.conftest import ROOT
 
 MUTATIONS = tomllib.loads((ROOT / "tests/support/target_mutations.toml").read_text("utf-8"))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.facts.host.settings import read_settings
+from portagpu.facts.host.machine import read_settings
 from portagpu.facts.host.tree import Tree
 from portagpu_cuda.formats import nvidia_smi_text
 from portagpu_rocm.formats import amd_smi_json

@@ -10,7 +10,7 @@ from portagpu.base.plugins import OWN_DISTRIBUTION, distribution_of, entry_point
 from portagpu.facts.host import visibility
 from portagpu.facts.targets import identify, load_target
 from portagpu.facts.torchbuild import read_build
-from portagpu.facts.vendors.loading import GROUP, wrong_field
+from portagpu.facts.vendors.model import GROUP, wrong_field
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,7 +82,7 @@ def test_disguise_is_reported() -> None:
     """A variable that makes a GPU pose as another architecture is remarked on."""
     from portagpu.checks.diagnostics import machine_diagnostics
     from portagpu.facts.host import read_host
-    from portagpu.facts.host.settings import Settings
+    from portagpu.facts.host.machine import Settings
 
     name, value = "HSA_OVERRIDE_GFX_VERSION", "11.0.0"
     seen = visibility({name: value, "HOME": "/root"})

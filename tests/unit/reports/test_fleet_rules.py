@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from portagpu.reports.fleet import pairs, versions
+from portagpu.reports.fleet import measures as pairs
+from portagpu.reports.fleet import versions
 from portagpu.reports.fleet.measures import LEVEL, MEASURE, NOISE
 from portagpu.reports.fleet.nodes import Measured, MeasureId, NodeRun, condensed
 from portagpu.reports.fleet.record import FleetRecord, Step, StepState, to_drain

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from portagpu.reports.history.model import Judged, Machine, MeasureId, StoredRun
-from portagpu.reports.history.screens import ALL, device_counts
+from portagpu.reports.history.model import ALL, Judged, Machine, MeasureId, StoredRun, device_counts
 
 DAY_S = 86_400.0
 NOW_S = 100 * DAY_S

@@ -11,7 +11,7 @@ import pytest
 from portagpu.cli import main
 from portagpu.facts.targets import load_target
 from portagpu.reports.bundles.check import stated_names
-from portagpu.reports.bundles.files import read_files
+from portagpu.reports.bundles.document import read_files
 from portagpu.reports.proofs import cells, rows
 from portagpu.reports.proofs.table import HEAD, line
 from portagpu.runs.results.run import Evidence, Result, Run, Verdict, new_run

@@ -13,7 +13,13 @@ import pytest
 
 from portagpu.base.errors import BundleError, ResultError
 from portagpu.cli import main
-from portagpu.reports.bundles.files import OtherDocument, Others, find_files, read_file, read_files
+from portagpu.reports.bundles.document import (
+    OtherDocument,
+    Others,
+    find_files,
+    read_file,
+    read_files,
+)
 from portagpu.runs.results.run import MAX_BYTES, Run, read_json
 from tests.conftest import ROOT
 from tests.support import bundle_samples

@@ -17,8 +17,14 @@ from portagpu.cli import main
 from portagpu.facts.targets import Authority, load_target, parse_target
 from portagpu.runs.results.run import Result, Run, new_run
 from portagpu.runs.results.verdicts import Evidence, Verdict
-from portagpu.suites.performance.calibrate import CannotCalibrate, check_runs, propose, tolerance
-from portagpu.suites.performance.fleet import NoPeers, compare_runs
+from portagpu.suites.performance.fleet import (
+    CannotCalibrate,
+    NoPeers,
+    check_runs,
+    compare_runs,
+    propose,
+    tolerance,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,7 @@ from itertools import combinations
 from random import Random
 from typing import Any
 
-from portagpu.suites.search.covering import Rows, Sweep, Swept, once
+from portagpu.suites.search.area import Rows, Sweep, Swept, once
 
 
 def chance(seed: int) -> Random:

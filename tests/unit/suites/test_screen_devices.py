@@ -9,11 +9,10 @@ import pytest
 from portagpu.runs.results.advice import Action, action_of
 from portagpu.runs.results.run import Verdict
 from portagpu.suites.screen.judge import Screened, results_of
-from portagpu.suites.screen.memory_errors import errors_result
 from portagpu.suites.screen.options import ScreenOptions, UnknownProbe, selected_probes
-from portagpu.suites.screen.runner import Heard, SilentRank
+from portagpu.suites.screen.runner import Heard, SilentRank, errors_result
 from portagpu.suites.screen.tally import Tally
-from portagpu.train.exact.published import Published
+from portagpu.train.exact.probes import Published
 
 # ---- silence
 

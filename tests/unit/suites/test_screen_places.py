@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from portagpu.suites.screen.places import Where, few_residues, locate, period
+from portagpu.suites.screen.tally import Where, few_residues, locate, period
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ import math
 from datetime import UTC, datetime
 
 from portagpu.suites.screen.seeds import batch_seed, campaign_of
-from portagpu.suites.screen.statistics import (
+from portagpu.suites.screen.tally import (
     excluded_rate,
     judged_in_words,
     recurrence,

@@ -10,9 +10,8 @@ import pytest
 pytest.importorskip("pyarrow")
 np: Any = pytest.importorskip("numpy")
 
-from portagpu.traces.analysis import intervals
-from portagpu.traces.analysis.columns import percentiles, squares_by
-from portagpu.traces.analysis.intervals import Pieces
+from portagpu.traces.analysis import arrays
+from portagpu.traces.analysis.arrays import Pieces, percentiles, squares_by
 from tests.support.looped import looped
 
 if TYPE_CHECKING:
@@ -47,13 +46,13 @@ def listed(pieces: Pieces) -> list[tuple[int, int]]:
 @looped("seed", SEEDS)
 def test_a_union_is_what_any_interval_covers(seed: int) -> None:
     starts, ends = some(seed)
-    found = intervals.union(starts, ends)
+    found = arrays.union(starts, ends)
     wanted = covered(starts.tolist(), ends.tolist())
     assert listed(found) == pieces_of(wanted)
     assert found.total == len(wanted)
     runs = pieces_of(wanted)
     between = [b[0] - a[1] for a, b in pairwise(runs)]
-    assert intervals.gaps(found).tolist() == between
+    assert arrays.gaps(found).tolist() == between
 
 
 @looped("seed", SEEDS)
@@ -61,18 +60,18 @@ def test_intersection_and_subtraction_are_those_of_sets(seed: int) -> None:
     sets, wanted = [], []
     for part in range(4):
         starts, ends = some(100 * seed + part)
-        sets.append(intervals.union(starts, ends))
+        sets.append(arrays.union(starts, ends))
         wanted.append(covered(starts.tolist(), ends.tolist()))
     one, other = sets[:2]
-    assert listed(intervals.intersection(one, other)) == pieces_of(wanted[0] & wanted[1])
-    assert listed(intervals.subtraction(one, other)) == pieces_of(wanted[0] - wanted[1])
+    assert listed(arrays.intersection(one, other)) == pieces_of(wanted[0] & wanted[1])
+    assert listed(arrays.subtraction(one, other)) == pieces_of(wanted[0] - wanted[1])
     for count in (1, 2, 3):
         every = {ns for each in wanted for ns in each}
         often = {ns for ns in every if sum(ns in each for each in wanted) >= count}
-        assert listed(intervals.at_least(sets, count)) == pieces_of(often)
+        assert listed(arrays.at_least(sets, count)) == pieces_of(often)
     times = np.arange(-60, 60)
     before = [sum(ns < time for ns in wanted[0]) for time in times.tolist()]
-    assert intervals.covered_before(one, times).tolist() == before
+    assert arrays.covered_before(one, times).tolist() == before
 
 
 @looped("seed", SEEDS)
@@ -80,7 +79,7 @@ def test_intersection_and_subtraction_are_those_of_sets(seed: int) -> None:
 def test_unions_by_code_are_those_of_each_code(
     seed: int, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intervals, "_BLOCK", block)
+    monkeypatch.setattr(arrays, "_BLOCK", block)
     starts, ends = some(seed, 30)
     codes = np.random.default_rng(seed).integers(0, 4, len(starts)).astype(np.int32)
     order = np.argsort(starts, kind="stable")
@@ -88,40 +87,40 @@ def test_unions_by_code_are_those_of_each_code(
     wanted = [
         covered(starts[codes == code].tolist(), ends[codes == code].tolist()) for code in range(4)
     ]
-    of, pieces = intervals.union_by(codes, starts, ends)
+    of, pieces = arrays.union_by(codes, starts, ends)
     for code in range(4):
         rows = of == code
         assert listed(Pieces(pieces.starts[rows], pieces.ends[rows])) == pieces_of(wanted[code])
-    totals = intervals.union_ns_by(codes, starts, ends, 4)
+    totals = arrays.union_ns_by(codes, starts, ends, 4)
     assert totals.tolist() == [len(each) for each in wanted]
-    stretches = [intervals.union(s, e) for _, s, e in intervals.blocks(codes, starts, ends)]
+    stretches = [arrays.union(s, e) for _, s, e in arrays.blocks(codes, starts, ends)]
     assert sum(each.total for each in stretches) == len(covered(starts.tolist(), ends.tolist()))
 
 
 def test_groups_that_do_not_fit_on_one_line_are_done_in_batches() -> None:
-    far = intervals.LIMIT // 3
+    far = arrays.LIMIT // 3
     codes = np.array([0, 1, 7, 7, 90], np.int32)
     starts = np.array([-far, -5, 0, 1, far - 4])
     ends = np.array([-far + 9, far, 1, 4, far])
-    of, pieces = intervals.union_by(codes, starts, ends)
+    of, pieces = arrays.union_by(codes, starts, ends)
     assert of.tolist() == [0, 1, 7, 90]
     assert listed(pieces) == [(-far, -far + 9), (-5, far), (0, 4), (far - 4, far)]
 
 
 def test_the_largest_times_do_not_overflow() -> None:
-    last = intervals.LIMIT - 1
-    one = intervals.union(np.array([-last, last - 5]), np.array([-last + 3, last]))
-    other = intervals.union(np.array([-last]), np.array([last]))
-    assert listed(intervals.intersection(one, other)) == listed(one)
-    assert intervals.subtraction(other, one).total == 2 * last - 8
+    last = arrays.LIMIT - 1
+    one = arrays.union(np.array([-last, last - 5]), np.array([-last + 3, last]))
+    other = arrays.union(np.array([-last]), np.array([last]))
+    assert listed(arrays.intersection(one, other)) == listed(one)
+    assert arrays.subtraction(other, one).total == 2 * last - 8
 
 
 @looped("seed", range(20))
 def test_percentiles_and_deviations_are_those_of_numpy(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("portagpu.traces.analysis.columns._FEW", 8)
-    monkeypatch.setattr("portagpu.traces.analysis.columns.BLOCK", 16)
+    monkeypatch.setattr("portagpu.traces.analysis.arrays._FEW", 8)
+    monkeypatch.setattr("portagpu.traces.analysis.arrays.BLOCK", 16)
     rng = np.random.default_rng(seed)
     groups = [rng.integers(0, 50, rng.integers(1, 20)) for _ in range(9)]
     calls = np.array([len(each) for each in groups])
@@ -137,7 +136,7 @@ def test_percentiles_and_deviations_are_those_of_numpy(
 
 @pytest.mark.parametrize("far", [0, 3, 40, 61])
 def test_the_order_of_times_is_stable(far: int) -> None:
-    from portagpu.traces.analysis.intervals import order_of
+    from portagpu.traces.analysis.arrays import order_of
 
     rng = np.random.default_rng(far)
     times = rng.integers(-(1 << far), 1 << far, 500)

@@ -95,9 +95,9 @@ def category_of(kind: str, event: Event) -> str:
 @pytest.fixture(params=[2, 1 << 17])
 def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Rows at a time: also so few that everything crosses a border."""
-    for module in ("intervals", "device_times"):
+    for module in ("arrays", "device_times"):
         monkeypatch.setattr(f"portagpu.traces.analysis.{module}._BLOCK", request.param)
-    for module in ("columns", "ranges", "summary", "work"):
+    for module in ("arrays", "ranges", "summary", "work"):
         monkeypatch.setattr(f"portagpu.traces.analysis.{module}.BLOCK", request.param)
     return int(request.param)
 

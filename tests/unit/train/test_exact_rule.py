@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from portagpu.train.exact.rule import fullest
+from portagpu.train.exact.judge import fullest
 
 BYTES = (255, 255)
 

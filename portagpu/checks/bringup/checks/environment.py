@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.checks.diagnostics import install_torch, settings_diagnostics
 from portagpu.facts.host import gpus_on_machine, read_host, unreadable_files, visibility
-from portagpu.facts.host.settings import read_settings
+from portagpu.facts.host.machine import read_settings
 from portagpu.facts.visible import diagnose, quoted, relevant_runtimes
-from portagpu.runs.judges.declarations import declaration_problems
+from portagpu.runs.judges.gpu_health import declaration_problems
 from portagpu.runs.results.run import Verdict
 from portagpu.runs.results.wording import at_least, exactly
 

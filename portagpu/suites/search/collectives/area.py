@@ -29,9 +29,8 @@ if TYPE_CHECKING:
 
     from portagpu.devices.contract import Backend
     from portagpu.runs.world import Rank
-    from portagpu.suites.search.area import Program, Runners
+    from portagpu.suites.search.area import Program, Runners, Sweep
     from portagpu.suites.search.collectives.runner import Group
-    from portagpu.suites.search.covering import Sweep
 
 
 _HOST: Final = "127.0.0.1"

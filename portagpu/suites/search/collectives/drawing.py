@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hypothesis import strategies as st
 
 from portagpu.devices.precision.model import Support
+from portagpu.suites.search.area import Rows, Sweep, Swept, once
 from portagpu.suites.search.collectives.buffers import REFUSED
 from portagpu.suites.search.collectives.calls import (
     CALLS,
@@ -25,7 +26,6 @@ from portagpu.suites.search.collectives.calls import (
 )
 from portagpu.suites.search.collectives.model import BITWISE, OPS
 from portagpu.suites.search.collectives.values import INTEGER_BITS, SIZE
-from portagpu.suites.search.covering import Rows, Sweep, Swept, once
 from portagpu.suites.search.strategies import call, hands
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ import warnings
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.suites.search.area import Area
-from portagpu.suites.search.covering import Rows, Sweep, Swept, once
+from portagpu.suites.search.area import Area, Rows, Sweep, Swept, once
 from portagpu.suites.search.numbers import (
     casts,
     elementwise,

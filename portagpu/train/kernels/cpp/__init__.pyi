@@ -1,7 +1,7 @@
 """The public names, each with its module, for type checkers and to load on first use."""
 
-from portagpu.train.kernels.cpp.compile import compile_kernel as compile_kernel
-from portagpu.train.kernels.cpp.compile import compile_source as compile_source
+from portagpu.train.kernels.cpp.sources import compile_kernel as compile_kernel
+from portagpu.train.kernels.cpp.sources import compile_source as compile_source
 from portagpu.train.kernels.cpp.run import FunctionResources as FunctionResources
 from portagpu.train.kernels.cpp.run import function_resources as function_resources
 from portagpu.train.kernels.cpp.run import histogram as histogram

@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.errors import MissingDependency, Unsupported
-from portagpu.devices.sizing.kernel import to_int
+from portagpu.devices.sizing.rules import to_int
 from portagpu.train.kernels.cpp.sources import read_source
 
 if TYPE_CHECKING:
