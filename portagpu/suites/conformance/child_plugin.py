@@ -155,9 +155,9 @@ def _is_per_device(item: pytest.Item) -> bool:
 def _list_cases(session: Session, items: list[pytest.Item]) -> Iterator[ListedCase]:
     """Describe every case; what cannot be one is a problem."""
     if session.upstream:
-        for item, case in upstream_plugin.listed(items):
-            session.ids[item.nodeid] = case.id
-            yield case
+        for item, described in upstream_plugin.listed(items):
+            session.ids[item.nodeid] = described.id
+            yield described
         return
     taken: dict[str, str] = {}
     for item in items:

@@ -225,18 +225,12 @@ class Child(Subprocess):
         check_dependencies()
         self._scratch = Scratch("suite")
         scratch = self._scratch.path
-        options = (
-            "-p",
-            "portagpu.suites.conformance.child_plugin",
-            "-p",
-            "no:cacheprovider",
-            "-p",
-            "no:junitxml",
-        )
+        plugins = ["portagpu.suites.conformance.child_plugin", "no:cacheprovider", "no:junitxml"]
+        options = [word for name in plugins for word in ("-p", name)]
         files: Sequence[Path] = (folder,)
         if upstream is not None:
             files, device = upstream
-            options += ("-p", _UPSTREAM, f"--portagpu-upstream={device}")
+            options += ["-p", _UPSTREAM, f"--portagpu-upstream={device}"]
         try:
             super().__init__(
                 *(

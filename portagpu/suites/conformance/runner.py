@@ -384,7 +384,7 @@ class _DeviceRun:
             given = {key: value for key, value in event.items() if key not in ("event", "id")}
             decode(CaseOutcome, given, now)
             return
-        others = (case.id for case in self.pending if case.id != now)
+        others = [case.id for case in self.pending if case.id != now]
         if kind != "done" and (kind != "start" or event.get("id") not in others):
             raise BrokenMessage(event)
 
