@@ -26,12 +26,15 @@ _TRITON: Final = re.compile(r"triton error \[\w+\]:.*out of memory")
 def __getattr__(name: str) -> Any:
     """``OutOfMemoryError`` is torch's own class, which the allocators of GPUs raise.
 
-    The host's allocator raises a RuntimeError: :func:`is_oom` knows both.
+    The host's allocator raises a RuntimeError: :func:`is_oom` knows both. Without torch, which
+    alone raises it, the name is MemoryError.
     """
     if name != "OutOfMemoryError":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import torch
-
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return MemoryError
     return torch.OutOfMemoryError
 
 

@@ -72,7 +72,7 @@ def test_a_full_run_gives_a_valid_bundle(target: str, backend: str, count: int) 
 @pytest.mark.parametrize(
     ("effort", "changes", "why"),
     [
-        ("quick", {}, "run bringup with --full"),
+        ("quick", {}, "run bringup with --level full"),
         ("full", {"interrupted": True}, "the run was interrupted"),
         ("full", {"target": None}, "this hardware matches no known target"),
         ("full", {"target": "amd-mi399"}, "amd-mi399"),

@@ -264,7 +264,7 @@ def test_a_cupy_for_the_other_vendor_is_named(gpu):
 def suites_cases():
     """The file of cases as the suite loads it."""
     suite_harness.everything()
-    return sys.modules["portagpu_cases_test_kernels_configs"]
+    return sys.modules["portagpu_cases_test_kernels"]
 
 
 @pytest.mark.parametrize("n", [1, 33, 65, 1000])

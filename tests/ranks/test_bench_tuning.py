@@ -64,7 +64,7 @@ def test_tuners_are_planned_by_name_and_a_device_without_says_so() -> None:
     assert none.absent.verdict is Verdict.SKIP
     (quick,) = plan(["tuning/inductor"], CPU, Effort.QUICK, 2, None)
     assert quick.absent is not None
-    assert "--full" in quick.absent.reason
+    assert "--level full" in quick.absent.reason
 
 
 def measured(ranks: Ranks, name: str, fault: str) -> Result:

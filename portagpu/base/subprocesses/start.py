@@ -19,14 +19,14 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Final
 
 from portagpu.base.errors import PortagpuError
 from portagpu.base.paths import working_folder
 from portagpu.base.patience import LIMITS, PATIENCE, processes, stat_fields
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -343,6 +343,51 @@ def run_attached(
         end_marked(mark)
         process.wait()
         raise
+
+
+class Background:
+    """A program in a session of its own, whose input stays open until it is asked to end."""
+
+    def __init__(self, command: Sequence[str], stdout: IO[bytes], stderr: IO[bytes]) -> None:
+        """Start it with the environment of :func:`program_environment`; raises OSError."""
+        self._mark = new_mark()
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=stdout,
+            stderr=stderr,
+            env=program_environment({MARK: f"{os.environ.get(MARK, '')}{self._mark}"}),
+            # Ctrl-C ends it through this process, once
+            start_new_session=True,
+        )
+        self.ended = os.pidfd_open(self._process.pid)
+        """A descriptor that can be read when it has ended."""
+
+    def code(self) -> int | None:
+        """Its exit code, negative for a signal; None while it runs."""
+        return self._process.poll()
+
+    def end_input(self) -> None:
+        """Close its input, which asks it to end."""
+        assert self._process.stdin is not None  # noqa: S101 - for the type checker
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+
+    def end(self, limit_s: float) -> None:
+        """Wait so many seconds for its end, and kill its group then."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(limit_s)
+        if self._process.poll() is None:
+            kill_group(self._process.pid)
+            self._process.wait()
+
+    def close(self, *, strays: bool) -> None:
+        """Close its input and :attr:`ended`; with ``strays`` also end what it left anywhere."""
+        self.end_input()
+        with contextlib.suppress(OSError):
+            os.close(self.ended)
+        if strays:
+            end_marked(self._mark)
 
 
 @contextlib.contextmanager

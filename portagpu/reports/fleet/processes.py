@@ -12,7 +12,6 @@ import os
 import re
 import select
 import shlex
-import subprocess
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,15 +21,7 @@ from portagpu.base.errors import MissingDependency, OutputError
 from portagpu.base.files import read_bounded
 from portagpu.base.patience import LIMITS
 from portagpu.base.plugins import install
-from portagpu.base.subprocesses.start import (
-    MARK,
-    end_marked,
-    find_program,
-    kill_group,
-    new_mark,
-    program_environment,
-    run_program,
-)
+from portagpu.base.subprocesses.start import Background, find_program, run_program
 from portagpu.base.text import excerpt
 from portagpu.reports.fleet.request import ENDED, RESULT
 from portagpu.reports.fleet.slurm import NODE_NAME, Job, Node, SlurmError, UnknownNodes
@@ -123,12 +114,9 @@ def _expanded(line: str) -> Iterable[str]:
 class _Running:
     """A step on its way: ``ends_s`` is when its time is over."""
 
-    process: subprocess.Popen[bytes]
+    process: Background
     request: Request
     ends_s: float
-    mark: str
-    watch: int
-    """A handle that can be read when the process has ended."""
     state: str = "RUNNING"
     reason: str = ""
 
@@ -191,27 +179,13 @@ class Processes:
             command += [request.nodes[0], shlex.join(here)]
         for old in (ENDED, RESULT, f"{RESULT}.part"):
             (request.folder / old).unlink(missing_ok=True)
-        mark = new_mark()
         try:
             with (request.folder / "job.log").open("wb") as log, self._output(request) as out:
-                process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=out or log,
-                    stderr=log,
-                    env=program_environment({MARK: f"{os.environ.get(MARK, '')}{mark}"}),
-                    # Ctrl-C ends it through this process, once
-                    start_new_session=True,
-                )
+                process = Background(command, out or log, log)
         except OSError as error:
             raise OutputError(f"cannot begin {request.comment}: {error}") from error
-        self._steps[number] = _Running(
-            process,
-            request,
-            time.monotonic() + 60.0 * request.minutes,
-            mark,
-            os.pidfd_open(process.pid),
-        )
+        ends_s = time.monotonic() + 60.0 * request.minutes
+        self._steps[number] = _Running(process, request, ends_s)
         return number
 
     def _output(self, request: Request) -> contextlib.AbstractContextManager[IO[bytes] | None]:
@@ -225,7 +199,7 @@ class Processes:
 
     def pause(self, seconds: float, /) -> None:
         """Wait until a step ends, at most so long."""
-        running = [each.watch for each in self._steps.values() if each.state == "RUNNING"]
+        running = [each.process.ended for each in self._steps.values() if each.state == "RUNNING"]
         if running:
             ends = select.poll()
             for handle in running:
@@ -262,13 +236,13 @@ class Processes:
         """Take note of the end of a step, or of its time."""
         if each.state != "RUNNING":
             return
-        if each.process.poll() is None:
+        code = each.process.code()
+        if code is None:
             if time.monotonic() < each.ends_s:
                 return
             each.reason = f"it ran for {each.request.minutes} min"
             self._end([each], "TIMEOUT")
             return
-        code = each.process.returncode
         self._close(each)
         each.state = "COMPLETED" if code == 0 else "FAILED"
         folder = each.request.folder
@@ -284,27 +258,15 @@ class Processes:
         """End steps: their input ends, and after a while they are killed."""
         for each in steps:
             each.state = state
-            with contextlib.suppress(OSError):
-                assert each.process.stdin is not None  # noqa: S101 - for the type checker
-                each.process.stdin.close()
+            each.process.end_input()
         deadline = time.monotonic() + LIMITS.interrupt_s
         for each in steps:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                each.process.wait(max(0.0, deadline - time.monotonic()))
-            if each.process.poll() is None:
-                kill_group(each.process.pid)
-                each.process.wait()
+            each.process.end(max(0.0, deadline - time.monotonic()))
             self._close(each)
 
     def _close(self, each: _Running) -> None:
-        with contextlib.suppress(OSError):
-            os.close(each.watch)
-        with contextlib.suppress(OSError):
-            assert each.process.stdin is not None  # noqa: S101 - for the type checker
-            each.process.stdin.close()
-        if self.ssh is None:
-            # what the command left, in whatever session
-            end_marked(each.mark)
+        # here also what the command left, in whatever session
+        each.process.close(strays=self.ssh is None)
 
 
 def _say_why(log: Path, node: str) -> None:
