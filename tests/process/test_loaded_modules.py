@@ -59,9 +59,9 @@ WORK: Final = {
     "info --replay gpus.json": (0, 143),
     "record recorded": (0, 124),
     "monitor --dashboard -": (0, 18),
-    "bringup --list": (0, 34),
+    "bringup --list": (0, 35),  # the words of levels among them
     "health --gate healthcheck --replay gpus.json": (0, 36),
-    "conform --list": (0, 74),
+    "conform --list": (0, 76),
     "bench --list": (0, 69),
     "screen --list": (0, 71),
     "profile --print --with nsys --tool-version 2025.1 -- true": (0, 50),

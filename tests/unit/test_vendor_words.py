@@ -70,7 +70,7 @@ ALLOWED: Final = (
     Allowed("cpu.py", "NVIDIA|Apple", "makers of CPUs, as Arm numbers them"),
     Allowed("cpu.py", "amd64", "a word for x86"),
     Allowed("machine.py", r".*amd_\|intel_.*", "parameters of the kernel"),
-    Allowed("info.py", r".*NCCL user guide.*", "the source of a remark on PCI bridges"),
+    Allowed("diagnostics.py", r".*NCCL user guide.*", "the source of a remark on PCI bridges"),
     Allowed("environment.py", r".*NCCL.*", "the source of a bound of the host's"),
     Allowed("stream.py", r".*driver or ROCm brings", "an advice that names no table"),
     Allowed("gpus.py", "GPU-", "the kernel's KFD numbers its GPUs so"),
