@@ -69,7 +69,7 @@ def sparkline(percents: Sequence[float | None]) -> str:
 
 
 def process_lines(samples: Sequence[Sample], width: int, most: int) -> Iterator[str]:
-    """The processes of devices, the largest first, in at most so many lines with their head."""
+    """The processes of devices, the largest first, in at most this many lines with their head."""
     found = [
         (process.memory_bytes or 0, process, sample.pci or sample.uuid or sample.key)
         for sample in samples
@@ -429,7 +429,7 @@ def _parts(sample: Sample) -> Iterator[str]:
 class Keys:
     """Gives each key to ``press``, which returns whether to go on waiting.
 
-    Nothing is read where standard input is no terminal, or this process is not in its foreground.
+    Nothing is read where standard input is not a terminal, or this process not in its foreground.
     """
 
     def __init__(self, press: Callable[[str], bool]) -> None:

@@ -374,7 +374,7 @@ class Background:
             self._process.stdin.close()
 
     def end(self, limit_s: float) -> None:
-        """Wait so many seconds for its end, and kill its group then."""
+        """Wait at most ``limit_s`` seconds for its end, and kill its group then."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(limit_s)
         if self._process.poll() is None:

@@ -261,7 +261,7 @@ def cancel(numbers: Iterable[str]) -> None:
 
 
 def pause(seconds: float) -> None:
-    """Wait so long: Slurm tells nobody when a job ends."""
+    """Wait so long: Slurm does not report the end of a job."""
     time.sleep(seconds)
 
 
