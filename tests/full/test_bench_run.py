@@ -503,7 +503,9 @@ def test_a_quick_run_of_everything_begins_nothing_when_its_time_is_over(
     results = measured(ranks)
     assert {each.verdict for each in results} == {Verdict.INCONCLUSIVE, Verdict.SKIP}
     left = [each.reason for each in results if each.verdict is Verdict.INCONCLUSIVE]
-    assert set(left) == {"not run: the 0 s of a quick run are over; name it, or use --full"}
+    assert set(left) == {
+        "not run: the 0 s of a quick run are over; name it with --only, or use --level full"
+    }
     (named,) = measured(ranks, "launch/issue")
     assert named.value is not None, "what is asked for by name runs"
 
