@@ -46,7 +46,7 @@ def test_definitions_give_the_published_numbers(
 @pytest.mark.parametrize(
     ("stage", "offload", "zero_init", "gpu", "host"),
     [
-        # DeepSpeed, docs/code-docs/source/memory.rst: 2,851 million parameters, 32 million in the
+        # DeepSpeed, memory.rst of its code-docs: 2,851 million parameters, 32 million in the
         # largest module, 8 GPUs of one machine; GiB of a GPU and of the host
         (2, "optimizer", True, 5.31, 127.45),
         (3, "parameters", True, 0.12, 71.69),
