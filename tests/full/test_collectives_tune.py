@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from portagpu.base.patience import Starvation
 from portagpu.base.subprocesses.start import python_environment
 from portagpu.devices.collectives import tuning
 from portagpu.devices.collectives.algorithms import WAYS, TunedGroup
@@ -159,7 +160,11 @@ def test_what_the_library_refuses_is_left_out() -> None:
         ("rank_1_raises", "raised", Verdict.ERROR),
     ],
 )
-def test_a_lost_rank_is_named_in_one_line(fault: str, state: str, verdict: Verdict) -> None:
+def test_a_lost_rank_is_named_in_one_line(
+    fault: str, state: str, verdict: Verdict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # a hang on a busy machine is INCONCLUSIVE: whatever else runs here, the product sees none of it
+    monkeypatch.setattr(Starvation, "is_starved", property(lambda _: False))
     run = of_fault(fault, timeout_s=8.0)  # allowed: what it limits never ends
     (result,) = run.results
     assert result.id == "collectives/tune/all_reduce[2]"
