@@ -68,7 +68,7 @@ def only_cases_of(project: Path, cases: Path) -> None:
 
 
 def test_what_is_said_of_the_suite_itself_fails_the_run(project: Path, tmp_path: Path) -> None:
-    only_cases_of(project, copy_cases(tmp_path / "cases", "memory_allocator", "rng"))
+    only_cases_of(project, copy_cases(tmp_path / "cases", "memory", "rng"))
     path = tmp_path / "plugins"
     path.mkdir()
     install(path, "portagpu-quirky", {"quirky": "quirky:PLUGIN"}, {"quirky": QUIRKY})

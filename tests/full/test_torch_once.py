@@ -154,7 +154,7 @@ def test_a_bringup_imports_torch_once(
     monkeypatch.setattr("portagpu.suites.conformance.runner._folder", lambda _: folder)
     monkeypatch.setattr("portagpu.suites.conformance.runner.missing_cases", lambda _: "")
     monkeypatch.setattr(
-        "portagpu.checks.bringup.checks.numerics.Selection", lambda smoke: Selection()
+        "portagpu.checks.bringup.checks.numerics.Selection", lambda **_: Selection()
     )
     run = bringup(BringupOptions(backend="cpu", only=("numerics",)))
     found = verdicts(run.results)
