@@ -121,8 +121,8 @@ def pytest_make_collect_report(
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Three workers on two cores: a third of a run is waiting for what does not end by itself."""
-    return max(2, CORES * 3 // 2)
+    """Two workers a core: a third of a run is waiting for what does not end by itself."""
+    return CORES * 2
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

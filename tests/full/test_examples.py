@@ -117,8 +117,15 @@ def _losses(
     return {int(step): (float(loss), float(norm)) for step, loss, norm in found}
 
 
-def test_every_way_of_splitting_trains_the_same(tmp_path: Path) -> None:
-    alone = _losses(tmp_path, 1)
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[float, float]]:
+    """Of the parallel example, on one rank."""
+    return _losses(tmp_path_factory.mktemp("alone"), 1)
+
+
+def test_every_way_of_splitting_trains_the_same(
+    alone: dict[int, tuple[float, float]], tmp_path: Path
+) -> None:
     assert sorted(alone) == [0, 5, 10, 15, 19]
     assert alone[19][0] < alone[0][0]
     split = _losses(tmp_path, 4, "--tp", "2", "--pp", "2", "--recompute", "operators")
@@ -127,12 +134,13 @@ def test_every_way_of_splitting_trains_the_same(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [], "the example leaves files"
 
 
-def test_a_run_goes_on_on_other_ranks(tmp_path: Path) -> None:
+def test_a_run_goes_on_on_other_ranks(
+    alone: dict[int, tuple[float, float]], tmp_path: Path
+) -> None:
     kept = ("--checkpoints", str(tmp_path / "kept"))
     _losses(tmp_path, 2, *kept, steps=10)
     on = _losses(tmp_path, 2, *kept, "--pp", "2", "--schedule", "interleaved")
     assert sorted(on) == [10, 15, 19]
-    alone = _losses(tmp_path, 1)
     for step, pair in on.items():
         assert pair == pytest.approx(alone[step], rel=ONE_TASK), f"step {step}"
 

@@ -52,7 +52,7 @@ BY_HAND: Final = {
         "torch.cuda.device_count()": 'int(__import__("os").environ["PORTAGPU_SHARED_DEVICES"])',
     },
 }
-RANKS: Final = {"single": (1,), "ranks": (1, 2), "spawn": (1, 2)}
+RANKS: Final = {"single": 1, "ranks": 2, "spawn": 2}
 
 
 def by_hand(name: str) -> str:
@@ -99,15 +99,19 @@ def losses(
     return re.findall(r"loss ([\d.]+)", done.stdout)
 
 
-@pytest.mark.parametrize(
-    ("name", "ranks"), [(name, ranks) for name, each in RANKS.items() for ranks in each]
-)
+@pytest.fixture(scope="module")
+def losses_by_hand(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    folder = tmp_path_factory.mktemp("hand")
+    return {name: losses(by_hand(name), folder / name, RANKS[name], name) for name in RANKS}
+
+
+@pytest.mark.parametrize("name", RANKS)
 def test_a_rewritten_script_has_the_losses_of_one_ported_by_hand(
-    name: str, ranks: int, tmp_path: Path
+    losses_by_hand: dict[str, list[str]], name: str, tmp_path: Path
 ) -> None:
-    expected = losses(by_hand(name), tmp_path / "hand", ranks, name)
-    assert len(expected) == 4
-    assert losses(by_tool(name, load_rules()), tmp_path / "tool", ranks, name) == expected
+    assert len(losses_by_hand[name]) == 4
+    found = losses(by_tool(name, load_rules()), tmp_path / "tool", RANKS[name], name)
+    assert found == losses_by_hand[name]
 
 
 @pytest.mark.parametrize("name", [*RANKS])
@@ -134,24 +138,24 @@ def test_without_one_rule_a_script_does_not_train(rule: str, name: str, tmp_path
     assert losses(by_tool(name, without), tmp_path / "mutant", 1, name) == []
 
 
-def test_a_wrong_rule_gives_other_losses(tmp_path: Path) -> None:
+def test_a_wrong_rule_gives_other_losses(
+    losses_by_hand: dict[str, list[str]], tmp_path: Path
+) -> None:
     """One that seeds again where the script waits for its device: each later step draws others."""
     wrong = with_wrong_name(load_rules(), "torch.cuda.synchronize", "seed")
-    expected = losses(by_hand("single"), tmp_path / "hand", 1, "single")
+    expected = losses_by_hand["single"]
     found = losses(by_tool("single", wrong), tmp_path / "wrong", 1, "single")
     assert len(found) == len(expected) == 4
     assert found[0] == expected[0]
     assert found != expected
 
 
-@pytest.mark.parametrize(
-    ("name", "ranks"), [(name, ranks) for name, each in RANKS.items() for ranks in each]
-)
+@pytest.mark.parametrize("name", RANKS)
 def test_an_unchanged_script_has_the_same_losses_when_it_is_run_through(
-    name: str, ranks: int, tmp_path: Path
+    losses_by_hand: dict[str, list[str]], name: str, tmp_path: Path
 ) -> None:
     """``portagpu port run`` answers for the GPUs of the original."""
     original = (SCRIPTS / f"{name}.py").read_text(encoding="utf-8")
-    expected = losses(by_hand(name), tmp_path / "hand", ranks, name)
     through = ("-m", "portagpu", "port", "run")
-    assert losses(original, tmp_path / "run", ranks, name, through) == expected
+    found = losses(original, tmp_path / "run", RANKS[name], name, through)
+    assert found == losses_by_hand[name]

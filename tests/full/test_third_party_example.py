@@ -20,33 +20,31 @@ pytestmark = pytest.mark.torch
 
 
 def test_example_passes_the_conformance_suite(child: Callable[..., Child], demo: Path) -> None:
-    # every case, with little of random programs: what they ask is the CPU's, which has its own run
-    search = ("--level", "deep", "--time", "10s", "--seed", "0")
-    words = ("-m", "portagpu", "conform", "--backend", "demo", *search, "--json", "-")
+    # with little of random programs: what they ask is the CPU's, which has its own run
+    chosen = ("--level", "smoke", "--seed", "0")
+    words = ("-m", "portagpu", "conform", "--backend", "demo", *chosen, "--json", "-")
     ended = child(*words, path=[demo], limit_s=600)
     assert ended.out.startswith("{"), f"conform wrote no result: {ended.err}"
     run = json.loads(ended.out)
     judged = {result["id"]: result for result in run["results"]}
-    # a machine whose memory is in use cannot judge this one
-    huge = judged.pop("collectives/huge-buffer")
     failed = [f"{name}: {result['reason']}" for name, result in judged.items() if _bad(result)]
     assert not failed, "\n".join(failed)
-    assert ended.code == (3 if huge["verdict"] == "INCONCLUSIVE" else 0), ended.err
+    assert ended.code == 0, ended.err
     assert run["run"]["backend"] == "demo"
     assert judged["streams/random-programs"]["verdict"] == "SKIP", "it does not claim STREAMS"
-    assert judged["graphs/pool-is-shared[method]"]["verdict"] == "SKIP", "it does not claim GRAPHS"
 
 
 def test_example_passes_among_the_tests_of_its_own_project(
     child: Callable[..., Child], demo: Path
 ) -> None:
-    # the longest cases are in the run above
-    chosen = "(identity or rng or streams or kernels or collectives) and not (random or huge)"
+    # the others are in the run above
+    chosen = "(identity or rng or streams or graphs) and not random"
     plugin = ("-p", "portagpu.suites.conformance.user_plugin")
-    words = ("-m", "pytest", "-p", "no:cacheprovider", *plugin, "-q", "-k", chosen)
+    words = ("-m", "pytest", "-p", "no:cacheprovider", *plugin, "-q", "-rs", "-k", chosen)
     ended = child(*words, "--portagpu-backend", "demo", path=[demo], limit_s=600)
     assert " passed" in ended.ok()
     assert "failed" not in ended.out
+    assert "demo does not claim graphs" in ended.out
 
 
 def _bad(result: dict[str, str]) -> bool:
