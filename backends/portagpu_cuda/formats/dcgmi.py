@@ -8,13 +8,12 @@ may serve fewer GPUs than the machine has.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from portagpu.base.text import excerpt
-from portagpu.facts.actions import Action
 from portagpu.facts.formats import MAX_DEVICES, Shape, pci_address, stated, within_device_limit
-from portagpu.facts.readings.model import End, Event, Findings, FormatError, Link, Node, Reading
+from portagpu.facts.readings.model import End, Findings, FormatError, Link, Node, Reading
+from portagpu_cuda.formats._dcgm import DIAGNOSIS, Check, check_event
 from portagpu_cuda.formats._nvidia import VENDOR, unmasked_uuid
 
 if TYPE_CHECKING:
@@ -43,25 +42,12 @@ _ROW: Final = re.compile(r"\|\s*(.{0,120}?)\s*\|\s*(.{0,400}?)\s*\|\s*$")
 _SAYS: Final = re.compile(r"(Name|PCI Bus ID|Device UUID)[ =>:]{1,8}(\S.{0,200})")
 _RESULT: Final = re.compile(r"(Fail|Warn(?:ing)?|Error)\b(?: - (?P<who>.{1,80}))?", re.IGNORECASE)
 _MESSAGE: Final = re.compile(r"(?:Error|Warning|Info)\b")
-_GPU: Final = re.compile(r"\bGPUs?(?: ID)?:? ?(\d{1,3}(?:, ?\d{1,3}){0,63})\b")
 _LINK_OF: Final = re.compile(r"gpuId (\d{1,4}):")
 _STATES: Final = re.compile(r"[UDX_?](?: [UDX_?]){0,63}")
-_SOFTWARE: Final = frozenset(
-    {"persistence mode", "denylist", "permissions and os blocks", "environment variables",
-     "graphics processes", "nvml library", "cuda main library", "cuda toolkit library"}
-)  # fmt: skip
-"""Checks of a diagnosis that are of the node's settings, and not of its hardware."""
-_DOCUMENT: Final = "https://docs.nvidia.com/datacenter/dcgm/latest/user-guide/dcgm-diagnostics.html"
-
-
-@dataclass(frozen=True, slots=True)
-class _Check:
-    """One check of a diagnosis, with the lines below it."""
-
-    name: str
-    result: str
-    who: str = ""
-    said: list[str] = field(default_factory=list)
+_ENTITY: Final = re.compile(
+    r"(?P<who>[A-Za-z_]{2,12}) ?(?P<number>\d{1,4}): (?P<result>Pass|Skip|Warn|Fail|Not Run)$"
+)
+"""The result of one device, in a row of its own (4.x)."""
 
 
 def matches(text: str) -> bool:
@@ -91,7 +77,7 @@ def parse(text: str) -> Findings:
         kind=KIND,
         readings=within_device_limit(readings, KIND),
         links=tuple(links),
-        events=tuple(event for each in checks if (event := _event(each)) is not None),
+        events=tuple(check_event(each, KIND, DIAGNOSIS) for each in checks),
         problems=(f"{count} GPUs are counted and {len(readings)} described",) if short else (),
         breaks_off=short,
     )
@@ -130,50 +116,32 @@ def _device(index: int, facts: dict[str, str]) -> Reading:
     )
 
 
-def _checks(lines: list[str]) -> Iterator[_Check]:
+def _checks(lines: list[str]) -> Iterator[Check]:
     """The checks of a diagnosis that did not pass."""
-    current: _Check | None = None
+    current: Check | None = None
     for line in lines:
         row = _ROW.match(line)
         if row is None:
             continue
         name, value = row.groups()
         result = _RESULT.match(value)
-        goes_on = not name or _MESSAGE.match(name) is not None
-        if goes_on and current is not None and (result is None or not name):
+        if current is not None and not name and (entity := _ENTITY.match(value)) is not None:
+            if entity["result"] in ("Warn", "Fail"):
+                who = f", {entity['number']}" if current.who else f"GPU {entity['number']}"
+                is_gpu = entity["who"] == "GPU"
+                current = replace(current, who=current.who + (who if is_gpu else ""))
+                if not is_gpu:
+                    current.said.append(value)
+        elif current is not None and (not name or _MESSAGE.match(name) is not None):
             current.said.append(value)
-        elif result is not None and name:
-            if current is not None:
-                yield current
-            current = _Check(name, result.group(1).lower(), result["who"] or "")
-        elif name and not goes_on:
+        elif name and _MESSAGE.match(name) is None:
             if current is not None:
                 yield current
             current = None
+            if result is not None:
+                current = Check(name, result.group(1).lower(), result["who"] or "")
     if current is not None:
         yield current
-
-
-def _event(check: _Check) -> Event | None:
-    # a word that the table's width has cut goes on in the next row
-    said = excerpt(re.sub(r"\s+", " ", " ".join(check.said)), 200)
-    gpu = _GPU.search(f"{check.name} {check.who} {said}")
-    failed = check.result == "fail" or check.result == "error"
-    software = check.name.lower() in _SOFTWARE
-    todo = Action.ISOLATE if failed and not software else Action.MONITOR
-    return Event(
-        source=KIND,
-        vendor=VENDOR,
-        code=f"DCGM {check.name}",
-        meaning=said or ("The check failed" if failed else "The check warns"),
-        action="see the check's own words, and run it again",
-        todo=str(todo),
-        fatal=(failed and not software) or None,
-        reference=_DOCUMENT,
-        line=f"{check.name}: {check.result} {check.who}".strip(),
-        device=f"GPU {gpu.group(1)}" if gpu is not None else None,
-        unsettled=failed and software,
-    )
 
 
 def _links(lines: list[str]) -> Iterator[Link]:

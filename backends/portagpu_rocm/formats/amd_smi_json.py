@@ -26,10 +26,10 @@ from portagpu_rocm.formats._amd_smi import (
 KIND: Final = "amd-smi --json"
 
 _HEAD: Final = 4096
-# a record, or a mapping whose first value is a list of records
+# a record, or a mapping whose first value is a list of records; not a tree of "children"
 _FIRST_KEY: Final = re.compile(
     r'[\s\[{]*(?:"[a-z_]{1,40}"\s*:[\s\[]*\{\s*)?'
-    r'"(?:gpu"|gpu_id"|tool"\s*:\s*"amdsmi|timestamp"\s*:\s*\d{1,20}\s*,\s*"gpu")'
+    r'"(?:gpu"(?!\s*:\s*\{\s*"children")|gpu_id"|tool"\s*:\s*"amdsmi|timestamp"\s*:\s*\d{1,20}\s*,\s*"gpu")'
 )
 _VERSIONS: Final = (
     ("rocm_version", "rocm"),
