@@ -1,4 +1,4 @@
-"""Packed recordings: gzip of one file, tar or zip of a folder, within limits.
+"""Packed recordings: one file in gzip, xz or bzip2, tar or zip of a folder, within limits.
 
 Files are unpacked one by one into a folder of this process (``portagpu/base/files.py``). Names
 that lead out of it, and archives in archives, are refused. ``pack`` writes a recording as a tar.gz.
@@ -6,12 +6,15 @@ that lead out of it, and archives in archives, are refused. ``pack`` writes a re
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
 import os
 import tarfile
 import weakref
 import zipfile
 import zlib
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, Final
 
@@ -27,25 +30,28 @@ MAX_BYTES: Final = 128 << 20
 MAX_ENTRIES: Final = 65_536
 _MAX_NAME: Final = 1024
 _PIECE: Final = 1 << 16
+_XZ_MEMORY: Final = 256 << 20
+"""That xz may take: its dictionary is 8 MiB by default, and 64 MiB with -9."""
 
 _GZIP, _ZIP = b"\x1f\x8b", b"PK\x03\x04"
 _TAR_AT, _TAR = 257, b"ustar"
 _UNREAD: Final = (
-    (b"\xfd7zXZ\0", "xz"), (b"BZh", "bzip2"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"7z\xbc\xaf", "7z"),
+    (b"\x28\xb5\x2f\xfd", "zstd"), (b"7z\xbc\xaf", "7z"),
     (b"PK\x05\x06", "an empty zip"), (b"Rar!", "rar"), (b"\x04\x22\x4d\x18", "lz4"),
 )  # fmt: skip
+_PACKED: Final = ((_GZIP, "gzip"), (b"\xfd7zXZ\0", "xz"), (b"BZh", "bzip2"))
+PACKED: Final = frozenset(name for _, name in _PACKED)
+"""What a single file may be packed with to be read."""
 _UNPACK: Final = "unpack it, and give what is in it"
 
 
 def packed_with(data: bytes) -> str | None:
     """What a file that begins with ``data`` is packed with; None for one that is not packed."""
-    if data.startswith(_GZIP):
-        return "gzip"
     if data.startswith(_ZIP):
         return "zip"
     if data[_TAR_AT : _TAR_AT + len(_TAR)] == _TAR:
         return "tar"
-    return next((name for mark, name in _UNREAD if data.startswith(mark)), None)
+    return next((name for mark, name in (*_PACKED, *_UNREAD) if data.startswith(mark)), None)
 
 
 def file_head(path: Path) -> bytes:
@@ -56,27 +62,36 @@ def file_head(path: Path) -> bytes:
         return b""
 
 
-def gunzip(data: bytes, most: int) -> tuple[bytes, str]:
+def unpacked(data: bytes, most: int) -> tuple[bytes, str]:
     """(at most ``most`` unpacked bytes, a sentence if that is not all).
 
-    Raises RecordingError where ``data`` is not gzip.
+    Raises RecordingError where ``data`` is not what one of ``PACKED`` writes.
     """
+    kind = packed_with(data) or ""
     pieces, left, rest = [], most, data
     try:
         while rest and left > 0:
-            unpacker = zlib.decompressobj(wbits=31)
+            unpacker = _unpacker(kind)
             piece = unpacker.decompress(rest, left)
             pieces.append(piece)
             left -= len(piece)
             if not unpacker.eof:
-                cut = "only its beginning was unpacked" if left <= 0 else "its gzip breaks off"
+                cut = "only its beginning was unpacked" if left <= 0 else f"its {kind} breaks off"
                 return b"".join(pieces), cut
             rest = unpacker.unused_data.lstrip(b"\0")
-    except zlib.error:
+    except (zlib.error, lzma.LZMAError, OSError, EOFError, KeyError):
         if not any(pieces):
-            raise RecordingError("its gzip cannot be read") from None
-        return b"".join(pieces), "its gzip breaks off"
+            raise RecordingError(f"its {kind} cannot be read") from None
+        return b"".join(pieces), f"its {kind} breaks off"
     return b"".join(pieces), "only its beginning was unpacked" if rest else ""
+
+
+def _unpacker(kind: str) -> Any:
+    return {
+        "gzip": lambda: zlib.decompressobj(wbits=31),
+        "xz": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_MEMORY),
+        "bzip2": bz2.BZ2Decompressor,
+    }[kind]()
 
 
 class UnpackedArchive:
@@ -92,7 +107,7 @@ class UnpackedArchive:
         shown = excerpt(path.name)
         try:
             _save(_zip_entries(path) if kind == "zip" else _tar_entries(path), scratch.path)
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             self.remove()
             reason = error.strerror if isinstance(error, OSError) else excerpt(str(error))
             problem = f"{shown}: this {kind} cannot be read: {reason or 'it breaks off'}"
@@ -124,33 +139,72 @@ class _ArchiveRefused(Exception):
     """Why an archive is not unpacked."""
 
 
-_UNREADABLE: Final = (
-    OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error, NotImplementedError,
-    RuntimeError, ValueError,
+UNREADABLE: Final = (
+    OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError,
+    NotImplementedError, RuntimeError, ValueError,
 )  # fmt: skip
 
 
 class _BoundedReader:
-    """A sequential reader of a file or gzip; raises _ArchiveRefused beyond the limit."""
+    """A sequential reader of a file that may be packed; raises _ArchiveRefused beyond the limit."""
 
-    def __init__(self, file: BinaryIO | gzip.GzipFile) -> None:
+    def __init__(self, file: BinaryIO, most: int) -> None:
         self._file = file
-        self._left = MAX_BYTES + (MAX_ENTRIES << 11)
+        self._left = self._most = most
+        kind = packed_with(file.read(8))
+        file.seek(0)
+        self._kind = kind if kind in PACKED else None
+        self._unpacker = _unpacker(self._kind) if self._kind else None
+        self._packed = b""
 
     def read(self, size: int = -1) -> bytes:
         if size < 0 or size > self._left:
-            raise _ArchiveRefused(f"it holds more than {MAX_BYTES >> 20} MiB")
-        data = self._file.read(size)
-        self._left -= len(data)
-        return data
+            raise _ArchiveRefused(f"it holds more than {self._most >> 20} MiB")
+        pieces = []
+        wanted = size
+        while wanted and (piece := self._piece(wanted)):
+            pieces.append(piece)
+            wanted -= len(piece)
+        self._left -= size - wanted
+        return b"".join(pieces)
+
+    def _piece(self, size: int) -> bytes:
+        """At most ``size`` unpacked bytes; empty at the end. Raises EOFError if it breaks off."""
+        if self._unpacker is None:
+            return self._file.read(size)
+        while True:
+            if self._unpacker.eof:
+                self._packed = self._unpacker.unused_data.lstrip(b"\0") or self._file.read(_PIECE)
+                if not self._packed.strip(b"\0"):
+                    return b""
+                self._unpacker = _unpacker(self._kind or "")
+            data = self._packed
+            if not data and getattr(self._unpacker, "needs_input", True):
+                data = self._file.read(_PIECE)
+            piece: bytes = self._unpacker.decompress(data, size)
+            self._packed = getattr(self._unpacker, "unconsumed_tail", b"")
+            if piece:
+                return piece
+            if not data and not self._unpacker.eof:
+                raise EOFError("it breaks off")
+
+
+@contextmanager
+def opened_tar(path: Path, most: int) -> Iterator[tarfile.TarFile]:
+    """The tar at ``path``, packed or not, to be read once from its beginning."""
+    with path.open("rb") as plain:
+        bounded: Any = _BoundedReader(plain, most)
+        try:
+            with tarfile.open(fileobj=bounded, mode="r|") as archive:
+                yield archive
+        except _ArchiveRefused as error:
+            raise ValueError(str(error)) from None
 
 
 def _tar_entries(path: Path) -> Iterator[tuple[str, IO[bytes] | str | None]]:
     """(name, content) of every entry; the target of a link, and None for a folder."""
     with path.open("rb") as plain:
-        is_gzip = plain.read(2) == _GZIP
-        plain.seek(0)
-        bounded: Any = _BoundedReader(gzip.GzipFile(fileobj=plain) if is_gzip else plain)
+        bounded: Any = _BoundedReader(plain, MAX_BYTES + (MAX_ENTRIES << 11))
         with tarfile.open(fileobj=bounded, mode="r|") as archive:
             for entry in archive:
                 if entry.issym() and _stays_inside(entry.name, entry.linkname):

@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.base.errors import RecordingError
 from portagpu.base.files import read_bounded
 from portagpu.base.text import excerpt
-from portagpu.checks.recordings.archives import UnpackedArchive, file_head, gunzip, packed_with
+from portagpu.checks.recordings.archives import (
+    PACKED,
+    UnpackedArchive,
+    file_head,
+    packed_with,
+    unpacked,
+)
+from portagpu.checks.recordings.collected import collected_texts, is_collected
 from portagpu.devices.contract import Status
 from portagpu.facts.formats.cleaning import decode_text
 from portagpu.facts.formats.host import kernel_log
@@ -49,6 +56,7 @@ MAX_BYTES: Final = 128 << 20
 """Bytes that are read of all files together."""
 MAX_FILES: Final = 4000
 _BEGINNING: Final = 4096
+_PACKED_BEGINNING: Final = 1 << 20
 _MAX_UNREAD: Final = 20
 _KERNEL_FOLDERS: Final = ("sys", "proc", "dev")
 # what a folder holds that is recorded by itself: a mark in it, and where the kernel has it
@@ -93,10 +101,12 @@ class Recording(Machine):
     def _open(self, path: Path) -> tuple[list[Findings], Tree | None, dict[str, Any]]:
         """Open the file or folder; an archive is unpacked for the lifetime of this recording."""
         kind = packed_with(file_head(path))
-        if kind == "gzip" and packed_with(_gunzipped_beginning(path)) == "tar":
+        if kind in PACKED and packed_with(_unpacked_beginning(path)) == "tar":
             kind = "tar"
         if kind not in ("tar", "zip"):
             return _open_recording(path)
+        if kind == "tar" and is_collected(path):
+            return _collected_findings(path), None, {}
         packed = UnpackedArchive(path, kind, self)
         try:
             return _open_recording(packed.folder, archive=path)
@@ -151,11 +161,34 @@ class Recording(Machine):
         }
 
 
-def _gunzipped_beginning(path: Path) -> bytes:
+def _unpacked_beginning(path: Path) -> bytes:
+    """The first bytes of a packed file; bzip2 unpacks only whole blocks."""
     try:
-        return gunzip(read_bounded(path, _BEGINNING), _BEGINNING)[0]
+        return unpacked(read_bounded(path, _PACKED_BEGINNING), _BEGINNING)[0]
     except (OSError, RecordingError):
         return b""
+
+
+def _collected_findings(path: Path) -> list[Findings]:
+    """The findings of the texts of interest in the archive of a collector."""
+    found: list[Findings] = []
+    for text in collected_texts(path):
+        if text.data:
+            found += _text_findings(text.name, "", partial(_same, text.data))[0]
+        if text.cut:
+            shown = excerpt(text.name)
+            problem = f"{shown}: {text.cut}"
+            found.append(Findings(kind=shown, problems=(problem,), breaks_off=True))
+    if not any(_says_something(each) for each in found):
+        raise RecordingError(
+            f"{excerpt(str(path))}: none of its texts is a kernel's log or a tool's output; "
+            f"give {_READ}"
+        )
+    return found
+
+
+def _same(data: bytes) -> bytes:
+    return data
 
 
 def _open_recording(
@@ -316,12 +349,12 @@ def _text_findings(
     try:
         data = read()
         if (kind := packed_with(data)) is not None:
-            if kind != "gzip" or not may_be_packed:
+            if kind not in PACKED or not may_be_packed:
                 where = "here" if may_be_packed else "in an archive"
                 raise FormatError(f"files packed with {kind} are not read {where}: unpack it")
-            data, cut = gunzip(data, MAX_FILE_BYTES + 1)
+            data, cut = unpacked(data, MAX_FILE_BYTES + 1)
             if (inner := packed_with(data)) is not None:
-                raise FormatError(f"{inner} in a gzip is not read here: unpack it")
+                raise FormatError(f"{inner} in a {kind} is not read here: unpack it")
         size = len(data)
         text = decode_text(data[:MAX_FILE_BYTES])
         if folder == FINDINGS and name.endswith(".json"):
