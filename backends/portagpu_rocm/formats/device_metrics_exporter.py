@@ -1,6 +1,6 @@
 """The metrics of AMD's device metrics exporter, as ``curl localhost:5000/metrics`` prints them.
 
-Source: ROCm/device-metrics-exporter, docs/configuration/metricslist.md and
+Source: ROCm/device-metrics-exporter, its list of metrics, and
 pkg/amdgpu/gpuagent/gpuagent_gpu_metrics.go. A prefix may stand before every name ("amd_").
 ``gpu_health`` is 1 for a healthy GPU. Sizes of memory are in MB.
 """

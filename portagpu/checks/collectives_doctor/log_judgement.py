@@ -11,6 +11,7 @@ from portagpu.base.text import excerpt, ranks_in_words
 from portagpu.base.units import count
 from portagpu.checks.collectives_doctor.findings import Finding, known_findings, own_table
 from portagpu.checks.collectives_doctor.log_tables import patterns
+from portagpu.checks.collectives_doctor.logs import FINE
 from portagpu.checks.collectives_doctor.torch_diagnosis import judge_diagnosis
 from portagpu.runs.results.verdicts import Verdict
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from portagpu.checks.collectives_doctor.logs import Job, Seen
 
 _MAX_SHOWN: Final = 4
-_FINE: Final = "log"
-"""The finding of lines by which nothing is wrong."""
 _MAX_CREATIONS: Final = 200
 """Communicators of which the absent ranks are worked out."""
 
@@ -70,7 +69,7 @@ def _findings(job: Job) -> Iterator[Finding]:
     reported: set[str] = set()
     for event in patterns().events:
         seen = job.seen.get(event.finding)
-        if seen is None or event.finding in reported or event.finding == _FINE:
+        if seen is None or event.finding in reported or event.finding == FINE:
             continue
         if (event.only_with and event.only_with not in job.seen) or (
             event.several_hosts and not several

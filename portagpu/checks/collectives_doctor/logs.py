@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from portagpu.base.text import excerpt
+from portagpu.checks.collectives_doctor.log_filter import LineFilter
 from portagpu.checks.collectives_doctor.log_tables import patterns
 from portagpu.checks.collectives_doctor.torch_diagnosis import (
     FOLLOWING,
@@ -37,14 +38,17 @@ if TYPE_CHECKING:
     from portagpu.facts.formats.cleaning import Origin
 
 KIND: Final = "log"
+FINE: Final = "log"
+"""The finding of lines by which nothing is wrong."""
 _MAX_LINE: Final = 4000
 _TEXT_SHARE: Final = 0.9
 """Of the signs of a text; colours of a terminal do not print. Of random bytes it is 0.74."""
 _SHOWN: Final = 200
 """Letters of a line that are shown."""
-_DIGITS: Final = str.maketrans("123456789", "000000000")
-_MAX_SHAPES: Final = 100_000
-"""Lines without their numbers that are remembered, of which none says anything."""
+_MAX_WAITED: Final = 200
+"""Lines after "Last error:" in which that error may stand."""
+_COUNTED: Final = frozenset({"network", "transport", "interface", "plugin", "setup", "ready"})
+"""What a fact states that is only counted, or the same for every process of a job."""
 _MAX_KINDS: Final = 200
 """Warnings of different words that are kept: a log repeats few."""
 
@@ -142,21 +146,20 @@ def read_log(text: str, job: Job) -> None:
     has_escapes = "\x1b" in text or "\x9b" in text or "[0m" in text
     raw = (without_escapes(text) if has_escapes else text).split("\n")
     reader = _Reader(raw, job)
-    words = patterns().line_words
-    numbered = [word for word in words if word.translate(_DIGITS) != word]
-    silent: set[str] = set()
-    for number, line in enumerate(raw):
-        # lines that differ in numbers alone have the same words, or none
-        shape = line.translate(_DIGITS)
-        # what a collector put into JSON has its words escaped
-        if not words or line[:1] == "{" or reader.is_waiting:
-            reader.read(number, line)
-        elif shape in silent and not any(word in line for word in numbered):
+    lines = LineFilter(patterns().line_words)
+    read = -1
+    for number in lines.numbers(raw):
+        if number <= read:
             continue
-        elif any(word in line for word in words):
-            reader.read(number, line)
-        elif len(silent) < _MAX_SHAPES:
-            silent.add(shape)
+        read = number
+        if not reader.read(number, raw[number]):
+            lines.said_nothing()
+        # somebody's next line says what the last error was, whatever its words
+        end = min(number + _MAX_WAITED, len(raw))
+        while reader.is_waiting and read + 1 < end:
+            read += 1
+            reader.read(read, raw[read])
+        reader.stop_waiting()
     if job.lines == before:
         said = "no line is from a communication library, torch's watchdog or PortaGPU"
         raise NoKnownLineError(said) if _is_text(text) else FormatError("its format is not known")
@@ -177,10 +180,14 @@ class _Reader:
         """Whether the next line of somebody says what the last error was."""
         return bool(self._last_error)
 
-    def read(self, number: int, raw: str) -> None:
-        """Add what a line says; one of blanks alone says nothing."""
+    def stop_waiting(self) -> None:
+        """Take no further line for a last error."""
+        self._last_error.clear()
+
+    def read(self, number: int, raw: str) -> bool:
+        """Add what a line says; False where it is nothing that changes a judgement."""
         if not raw or raw.isspace():
-            return
+            return False
         if raw[0] == "{":
             raw = text_of_json(raw)
         origin, line = split_prefixes(raw[:_MAX_LINE], self._names)
@@ -190,12 +197,12 @@ class _Reader:
         is_last = bool(self._last_error) and origin in self._last_error
         if is_last:
             if not line.strip():
-                return
+                return False
             self._last_error.discard(origin)
         # what a library only remarks has its words at the beginning
         is_marked = (library is None or bool(library.level)) and self._patterns.is_marked(line)
         if library is None and not is_marked and not is_last:
-            return
+            return False
         message = library.message if library is not None else line.strip()
         rank = origin.rank
         if rank is None and not (library is not None and library.host):
@@ -203,28 +210,36 @@ class _Reader:
         key = self._key(library.host if library else "", library.pid if library else "", rank)
         is_diagnosis = is_marked and self._read_diagnosis(number, line, rank)
         known = (library is not None) + is_diagnosis
+        matters = is_last or is_diagnosis or origin.repeats > 0
         if library is not None and key not in job.processes:
             job.processes[key] = Process(library.host, rank)
         place = library.place if library is not None else ""
         for fact, found in self._patterns.facts_of(message):
             _add_fact(job, key, fact, found, origin)
             known += 1
+            matters |= any(each not in _COUNTED for each, v in found.groupdict().items() if v)
         events = list(self._patterns.events_of(message, place, is_marked=is_marked))
         for event, at in events:
             _see(job.seen, event.finding, message, key, origin, at)
         if events and rank is not None:
             job.processes.setdefault(key, Process(key[0], rank))
+        matters |= any(event.finding != FINE for event, _ in events)
         is_silent = library is not None and (not library.level or not message.strip(" *-="))
         if not (events or is_diagnosis or is_silent or (known and library is None)):
             unknown = job.errors if _BAD.search(message) or is_last else job.warnings
-            if library is not None or is_last:
+            matters = library is not None or is_last
+            if matters:
                 _see_words(unknown, message, key, origin)
                 known += 1
             else:
+                exceptions = len(job.exceptions)
                 known += self._read_exception(line, message, key, origin)
+                matters = bool(known) or len(job.exceptions) > exceptions
         if "Last error" in message and _LAST_ERROR.search(message):
             self._last_error.add(origin)
+            matters = True
         job.lines += bool(known or events)
+        return matters
 
     def _key(self, host: str, pid: str, rank: int | None) -> tuple[str, str]:
         if host or rank is None:

@@ -33,6 +33,7 @@ _CONTROLS: Final = re.compile(
 )
 _MARKS: Final = ("\x1b", "\x9b", "^[", "\\u001b", "\\x1b", "\\033", "\\e[")
 """One of them is in every text with control sequences that kept their escape."""
+_ESCAPED_COLOUR: Final = re.compile(r"\x1b\[[\d;]{0,40}m")
 _COLOUR: Final = re.compile(r"\[\d{1,2}(?:;\d{1,3}){0,4}m")
 _STRUCK: Final = re.compile(r"[^\n\x08]\x08")
 _ODD: Final = str.maketrans(
@@ -76,8 +77,11 @@ def decode_text(data: bytes) -> str:
             text = data.decode()
         except UnicodeDecodeError:
             text = data.decode("latin-1")
+    text = text.replace("\0", "")
+    if "\r" not in text:
+        return text
     # a terminal's driver and a program on it may each add a carriage return
-    return re.sub(r"\r{1,3}\n", "\n", text.replace("\0", "")).replace("\r", "\n")
+    return re.sub(r"\r{1,3}\n", "\n", text).replace("\r", "\n")
 
 
 def clean_streams(text: str, is_known: Callable[[str], bool]) -> tuple[str, ...]:
@@ -105,6 +109,9 @@ def without_escapes(text: str) -> str:
     """``text`` without terminal control sequences; a cursor move to another line begins a line."""
     if "\x08" in text:
         text = _STRUCK.sub("", text)
+    if "\x1b[" in text:
+        # most of them by far
+        text = _ESCAPED_COLOUR.sub("", text)
     if any(mark in text for mark in _MARKS):
         text = _RIGHT.sub(lambda match: " " * min(int(match.group(1) or 1), 200), text)
         text = _CONTROLS.sub("", _MOVES.sub("\n", text))
