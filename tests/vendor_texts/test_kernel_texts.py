@@ -11,6 +11,7 @@ import pytest
 from portagpu.checks.bringup import BringupOptions, bringup
 from portagpu.checks.recordings.replay import Recording
 from portagpu.cli._health_text import health_text
+from portagpu.facts.formats.events import events, table
 from portagpu.facts.formats.host import kernel_log
 from portagpu.facts.formats.reader import read_text
 from portagpu.runs.results.advice import Action, action_of
@@ -125,3 +126,32 @@ def test_what_is_less_grave_stays_next_to_a_failure(tmp_path: Path) -> None:
 )
 def test_what_has_no_prefix_of_a_kernel_is_no_log(text: str) -> None:
     assert not kernel_log.matches(text)
+
+
+@pytest.mark.parametrize("stated", TEXTS[::6], ids=[each["source"][:60] for each in TEXTS[::6]])
+def test_a_log_that_repeats_itself_has_each_event_as_often(stated: dict[str, Any]) -> None:
+    def codes(text: str) -> list[str]:
+        return [e.code for _, e in events(text, table("kernel_log"), "") if e is not None]
+
+    text = stated["text"].lstrip("\n")
+    once = codes(text)
+    assert codes(text * 70) == once * 70
+
+
+def test_an_event_among_many_harmless_lines_of_its_shape_is_found() -> None:
+    quiet = "[  1.{0:06}] NVRM: GPU at PCI:0000:4c:00: the counter is {0}\n"
+    lost = "[  2.000001] NVRM: GPU 0000:4c:00.0: GPU has fallen off the bus.\n"
+    text = "".join(quiet.format(n) for n in range(500)) + lost
+    assert coded(text) == {("0000:4c:00.0", "fallen off the bus")}
+
+
+def test_programs_in_a_systems_log_are_passed_over() -> None:
+    text = (
+        "Feb  3 04:05:06 gpu7 systemd[1]: Started Session 7 of user root.\n"
+        "Feb  3 04:05:07 gpu7 kernel: NVRM: Xid (PCI:0000:4c:00): 79, pid=1, GPU has fallen off "
+        "the bus.\n"
+        "2026-02-03T04:05:08.123456+00:00 gpu7 sshd[99]: Accepted publickey for root\n"
+    )
+    found = read_text(text)
+    assert [event.code for each in found for event in each.events] == ["Xid 79"]
+    assert [problem for each in found for problem in each.problems] == []

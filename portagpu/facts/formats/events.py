@@ -120,6 +120,8 @@ class Table:
     about: tuple[tuple[str, re.Pattern[str]], ...]
     gpus: tuple[tuple[str, re.Pattern[str]], ...]
     versions: tuple[tuple[str, re.Pattern[str]], ...]
+    by_shape: dict[str, _Shape] = field(default_factory=dict, compare=False, repr=False)
+    """Rules that lines may be of, by their letters without digits: what was looked up before."""
 
 
 @cache
@@ -280,8 +282,40 @@ def no_answer_events(text: str) -> tuple[Event, ...]:
     return tuple(event for _, event in found if event is not None)
 
 
+_DIGITS: Final = str.maketrans("", "", "0123456789")
+_MAX_SHAPES: Final = 20_000
+_TRIES: Final = 50
+"""Lines of one shape without an event, after which rules that name no number are not tried."""
+_NO_NUMBER: Final = re.compile(r"\\.|\[\^?\]?[^\]]*\]|\{[\d,]+\}|\(\?P<\w+>")
+"""What of a regular expression is not a number of a line, though it may have digits."""
+
+
+@dataclass(slots=True)
+class _Shape:
+    """Lines that differ in digits alone: the rules that they may be of."""
+
+    rules: tuple[_Rule, ...]
+    without_event: int = 0
+
+
+def _shape_of(line: str, rules: Table) -> _Shape:
+    letters = line.translate(_DIGITS)
+    found = rules.by_shape.get(letters)
+    if found is None:
+        if len(rules.by_shape) >= _MAX_SHAPES:
+            rules.by_shape.clear()
+        may = tuple(each for each in rules.rules if each.literal.translate(_DIGITS) in letters)
+        found = rules.by_shape[letters] = _Shape(may)
+    return found
+
+
+def _names_a_number(rule: _Rule) -> bool:
+    return re.search(r"\d", _NO_NUMBER.sub("", rule.event.pattern)) is not None
+
+
 def _event(line: str, rules: Table, source: str, vendors: Collection[str]) -> Event | None:
-    for rule in rules.rules:
+    shape = _shape_of(line, rules)
+    for rule in shape.rules:
         if rule.vendor not in vendors or rule.literal not in line:
             continue
         match = rule.pattern.search(line)
@@ -308,6 +342,9 @@ def _event(line: str, rules: Table, source: str, vendors: Collection[str]) -> Ev
             device=device,
             unsettled=rule.event.unsettled,
         )
+    shape.without_event += 1
+    if shape.without_event == _TRIES:
+        shape.rules = tuple(filter(_names_a_number, shape.rules))
     return None
 
 

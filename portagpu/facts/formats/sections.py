@@ -67,6 +67,11 @@ _MAY_SAY_IT: Final = re.compile(
     r"\.\.\.|…|--|truncat|omit|snip|trimm|cut|skipp|left out|elided", re.IGNORECASE
 )
 """What a line that says that others were left out has."""
+_PROGRAM: Final = re.compile(
+    r"(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
+    r"(?:Z|[+-]\d\d:?\d\d)) [\w.-]{1,64} (?!kernel\b)[\w./@()-]{1,80}(?:\[\d{1,9}\])?: "
+)
+"""A program's line in a system's log, which is passed over where the kernel's lines are read."""
 _LOG_INDENT: Final = 8
 _BAR: Final = re.compile(r"\+[-=+]+\+")
 
@@ -136,7 +141,7 @@ class Shapes:
 
     def is_log(self, line: str) -> bool:
         # some forms of paste have tabs in the place of blanks
-        return self.log.line.match(line.replace("\t", " ")) is not None
+        return self.log.line.match(line.replace("\t", " ") if "\t" in line else line) is not None
 
     def is_document(self, line: str) -> bool:
         """Whether JSON or XML may begin with ``line``."""
@@ -170,6 +175,7 @@ class _Divider:
         self.shapes = shapes
         self.parts: list[TextPart] = []
         self.unread: list[tuple[int, str]] = []
+        self.programs: list[tuple[int, str]] = []
         self.current: TextPart | None = None
         self.log: TextPart | None = None
         self.indent = 0
@@ -189,6 +195,8 @@ class _Divider:
             self._line(at)
         if self.banner:
             self.unread += [(len(self.lines) - 1, line) for line in self.banner]
+        if self.log is None:
+            self.unread += self.programs
         # after a prompt nothing was cut
         if self.parts and self.lines[-1] and not self.at_prompt:
             (self.current or self.parts[-1]).tail = self.lines[-1]
@@ -202,6 +210,15 @@ class _Divider:
             self.in_log = False
             if self.current is not None:
                 self.current.lines.append("")
+            return
+        if self.banner is None and not bare.startswith("[...]") and self.shapes.is_log(bare):
+            # most lines of large texts, and nothing else looks like them
+            self.at_prompt = False
+            self._to_log(at, bare if line[:1].isspace() else line)
+            return
+        if self.current is None and self.banner is None and _PROGRAM.match(bare) is not None:
+            self.at_prompt = False
+            self.programs.append((at, line))
             return
         self.at_prompt = self._is_between(line, bare)
         if self.at_prompt:
