@@ -20,6 +20,7 @@ from portagpu.facts.formats.foreign_readers import (
 )
 from portagpu.facts.formats.host import kernel_log
 from portagpu.facts.formats.sections import MAX_LINE, Shapes, TextPart, divide_text, is_known
+from portagpu.facts.formats.wrapped import unwrapped
 from portagpu.facts.readings.model import Findings, FormatError
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def read_text(text: str) -> tuple[Findings, ...]:
     refused: list[str] = []
     broken: list[str] = []
     unread: list[tuple[int, str]] = []
-    for stream in clean_streams(text, partial(is_known, shapes=shapes)):
+    for stream in _streams(text, shapes):
         parts, lines, is_report = divide_text(stream, shapes)
         if parts and not is_report:
             unread += lines
@@ -89,6 +90,13 @@ def read_text(text: str) -> tuple[Findings, ...]:
     if problems:
         found.append(Findings(kind=UNREAD, problems=tuple(dict.fromkeys(problems))))
     return tuple(found)
+
+
+def _streams(text: str, shapes: Shapes) -> tuple[str, ...]:
+    """The outputs in ``text``, also in the JSON or YAML of what ran the tools."""
+    known = partial(is_known, shapes=shapes)
+    inner = unwrapped(text, lambda one: known(one) or bool(no_answer_events(one)))
+    return tuple(each for one in inner or [text] for each in clean_streams(one, known))
 
 
 @cache

@@ -67,7 +67,9 @@ def matches(text: str) -> bool:
     """Whether a node's sections stand in the beginning, as text, YAML or JSON."""
     head = text[:60_000]
     if json_start(head) == 0:
-        return '"allocatable"' in head and '"capacity"' in head
+        return ('"allocatable"' in head and '"capacity"' in head) or (
+            '"conditions"' in head and '"nodeInfo"' in head
+        )
     return any(map(_SECTION.match, head.splitlines())) or re.search(
         r"^[ \t]*Type +Status +Last(?:Heartbeat|Transition)Time ", head, re.MULTILINE
     ) is not None  # fmt: skip
@@ -78,8 +80,8 @@ def parse(text: str) -> Findings:
     counts: dict[str, dict[str, int]] = {"capacity": {}, "allocatable": {}}
     events: list[Event] = []
     section = ""
-    if '"allocatable"' in text:
-        _read_json(text, counts)
+    if '"allocatable"' in text or '"conditions"' in text:
+        events += _read_json(text, counts)
     for line in text.splitlines():
         if (found := _SECTION.match(line)) is not None:
             section = found.group(1).lower()
@@ -88,7 +90,7 @@ def parse(text: str) -> Findings:
         elif re.match(r"\S", line) and not line.startswith(("}", "]")):
             section = ""
         if (condition := _CONDITION.match(line)) is not None:
-            events += _condition(condition)
+            events += _condition(condition["type"], condition["status"], condition["rest"])
     if not any(counts.values()) and not events and not matches(text):
         raise FormatError(f"{KIND}: no section of a node in it")
     known = counts["capacity"].keys() & counts["allocatable"].keys()
@@ -100,20 +102,31 @@ def parse(text: str) -> Findings:
     return Findings(kind=KIND, events=tuple(events))
 
 
-def _read_json(text: str, counts: dict[str, dict[str, int]]) -> None:
+def _read_json(text: str, counts: dict[str, dict[str, int]]) -> list[Event]:
+    """The events of the conditions; numbers of resources go to ``counts``."""
+    events: list[Event] = []
     try:
         documents, _ = json_documents(text)
     except FormatError:
-        return
+        return events
     for document in documents:
         items = document.get("items") if isinstance(document, dict) else None
         for node in items if isinstance(items, list) else [document]:
             status: Any = node.get("status") if isinstance(node, dict) else None
+            if not isinstance(status, dict):
+                continue
             for section, found in counts.items():
-                stated = status.get(section) if isinstance(status, dict) else None
+                stated = status.get(section)
                 for name, count in stated.items() if isinstance(stated, dict) else ():
                     if re.fullmatch(_RESOURCE, name) and str(count).isdigit():
                         found.setdefault(name, int(str(count)[:6]))
+            conditions = status.get("conditions")
+            for each in conditions if isinstance(conditions, list) else ():
+                if isinstance(each, dict):
+                    said = f"{each.get('reason', '')} {each.get('message', '')}"
+                    kind = str(each.get("type", ""))
+                    events += _condition(kind, str(each.get("status", "")), said)
+    return events
 
 
 def _short(resource: str, allocatable: int, capacity: int) -> Event:
@@ -133,11 +146,10 @@ def _short(resource: str, allocatable: int, capacity: int) -> Event:
     )
 
 
-def _condition(found: re.Match[str]) -> Iterator[Event]:
-    kind, status = found["type"], found["status"]
+def _condition(kind: str, status: str, rest: str) -> Iterator[Event]:
     if kind in _NORMAL or status == "False" or not _GPU_WORDS.search(kind):
         return
-    said = excerpt(_TIMES.sub("", found["rest"]), 300)
+    said = excerpt(_TIMES.sub("", rest), 300)
     stated = _ACTION.search(said)
     todo = _TODO.get(stated["action"], Action.MONITOR) if stated is not None else Action.MONITOR
     # NVSentinel's own false alarm: no IMEX daemon runs where no domain of several nodes is in use

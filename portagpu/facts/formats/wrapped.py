@@ -1,0 +1,146 @@
+"""Outputs that another program put into JSON or YAML: Ansible, Salt, ``jc``.
+
+Ansible writes what a command printed as ``stdout`` and ``stdout_lines``, in the JSON or YAML of a
+result ("ok: [node1] => {...}"), or bare below "node1 | CHANGED | rc=0 >>" (lib/ansible/plugins
+/callback). Salt writes {"node1": "text"}. Only texts in which an output is known are taken out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_MARKS: Final = ("stdout", '"msg"', "_lines", "=> {", " >>\n", "\\n", '"slot"')
+_AD_HOC: Final = re.compile(
+    r"^[\w.@:-]{1,200} \| (?:CHANGED|SUCCESS|FAILED|UNREACHABLE)!? \| rc=-?\d{1,5} >>$",
+    re.MULTILINE,
+)
+_ADDED: Final = re.compile(r"non-zero return code\s*$")
+"""What Ansible puts after the output of a command that failed."""
+_RESULT: Final = re.compile(
+    r"^(?:[\w.@:-]{1,200} \| [A-Z!]{2,20}|(?:ok|changed|fatal|failed|skipping): \[[^\]\n]{1,300}\])"
+    r"[^{\n]{0,300}=> ?(?=\{|\n|$)",
+    re.MULTILINE,
+)
+_TEXTS: Final = re.compile(r"(?:.*\.)?(?:std(?:out|err)|output|msg)$")
+_LINES: Final = re.compile(r"(?:.*\.)?(?:std(?:out|err)_lines|msg|output)$")
+_YAML_BLOCK: Final = re.compile(
+    r"^( *)(?:- )?[\"']?[\w.]{0,100}(?:stdout|output|msg)[\"']?: [|>][-+\d]{0,2}$"
+)
+_YAML_LIST: Final = re.compile(r"^( *)(?:- )?[\"']?[\w.]{0,100}(?:stdout_lines|output|msg)[\"']?:$")
+_ITEM: Final = re.compile(r" *- (?:'((?:[^']|'')*)'|(\"(?:[^\"\\]|\\.)*\")|(.*))$")
+_MAX_DEPTH: Final = 40
+_MAX_TEXTS: Final = 4096
+
+
+def unwrapped(text: str, is_known: Callable[[str], bool]) -> list[str]:
+    """The outputs in the documents of ``text`` that are known; empty where none is."""
+    if not any(mark in text for mark in _MARKS):
+        return []
+    found: list[str] = []
+    for each in (*_ad_hoc(text), *_documents(text), *_yaml(text)):
+        if each not in found and is_known(each):
+            found.append(each)
+        if len(found) == _MAX_TEXTS:
+            break
+    return found
+
+
+def _ad_hoc(text: str) -> Iterator[str]:
+    heads = list(_AD_HOC.finditer(text))
+    for head, after in zip_longest(heads, heads[1:]):
+        body = text[head.end() + 1 : None if after is None else after.start()]
+        yield _ADDED.sub("", body).rstrip("\n") + "\n"
+
+
+def _documents(text: str) -> Iterator[str]:
+    """The texts in JSON: of the whole text, and of each of Ansible's results."""
+    places = [match.end() for match in _RESULT.finditer(text)]
+    if not places and text.lstrip()[:1] in ("{", "["):
+        places = [len(text) - len(text.lstrip())]
+    decoder = json.JSONDecoder()
+    for place in places:
+        try:
+            document, _ = decoder.raw_decode(text, place)
+        except (ValueError, RecursionError):
+            continue
+        yield from _texts(document, 0)
+        yield from _lspci(document)
+        if isinstance(document, dict):
+            # Salt: a text for each machine
+            several = (v for v in document.values() if isinstance(v, str) and "\n" in v.strip())
+            yield from (each.rstrip("\n") + "\n" for each in several)
+
+
+def _texts(value: Any, depth: int) -> Iterator[str]:
+    if depth > _MAX_DEPTH:
+        return
+    if isinstance(value, list):
+        for each in value:
+            yield from _texts(each, depth + 1)
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            if isinstance(each, str) and _TEXTS.match(str(key)):
+                yield each.rstrip("\n") + "\n"
+            elif isinstance(each, list) and _LINES.match(str(key)) and _are_lines(each):
+                if key == (bare := key.removesuffix("_lines")) or bare not in value:
+                    yield "\n".join([*each, ""])
+            else:
+                yield from _texts(each, depth + 1)
+
+
+def _are_lines(value: list[Any]) -> bool:
+    return bool(value) and all(isinstance(each, str) for each in value)
+
+
+def _lspci(document: Any) -> Iterator[str]:
+    """The records of ``jc lspci`` as lines of the tool."""
+    rows = document if isinstance(document, list) else []
+    lines = [
+        f"{each['slot']} {each['class']} [{each.get('class_id', '')}]: {each.get('vendor', '')} "
+        f"{each.get('device', '')} [{each.get('vendor_id', '')}:{each.get('device_id', '')}]"
+        for each in rows
+        if isinstance(each, dict) and "slot" in each and "class" in each
+    ]
+    if lines:
+        yield "\n".join([*lines, ""])
+
+
+def _yaml(text: str) -> Iterator[str]:
+    lines = text.split("\n")
+    for at, line in enumerate(lines):
+        if line[-1:] not in "|>-+:0123456789" or ":" not in line:
+            continue
+        if (block := _YAML_BLOCK.match(line)) is not None:
+            yield _block(lines, at + 1, len(block.group(1)))
+        elif (listed := _YAML_LIST.match(line)) is not None:
+            yield "\n".join([*_items(lines, at + 1, len(listed.group(1))), ""])
+
+
+def _block(lines: list[str], at: int, indent: int) -> str:
+    found: list[str] = []
+    for line in lines[at:]:
+        if line.strip() and len(line) - len(line.lstrip(" ")) <= indent:
+            break
+        found.append(line)
+    margin = min((len(x) - len(x.lstrip(" ")) for x in found if x.strip()), default=0)
+    return "\n".join([*(each[margin:] for each in found), ""])
+
+
+def _items(lines: list[str], at: int, indent: int) -> Iterator[str]:
+    for line in lines[at:]:
+        item = _ITEM.match(line)
+        if item is None or len(line) - len(line.lstrip(" ")) < indent:
+            return
+        if item.group(2) is not None:
+            try:
+                yield str(json.loads(item.group(2)))
+            except ValueError:
+                yield item.group(2)[1:-1]
+        else:
+            yield item.group(3) if item.group(1) is None else item.group(1).replace("''", "'")
