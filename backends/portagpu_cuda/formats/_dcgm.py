@@ -30,6 +30,10 @@ _HARDWARE_SAID: Final = re.compile(
 """What the check of the software says of hardware: newer versions have one check for both."""
 
 
+_IMEX: Final = re.compile(r"IMEX (?:daemon|domain)|IMEX_UNHEALTHY")
+"""DCGM says so where no domain of several nodes is in use, or pods of one run it (DCGM#308)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """A check or watch that did not pass, how ("fail", "warn", "error"), and what it says.
@@ -50,16 +54,18 @@ def check_event(check: Check, source: str, document: str) -> Event:
     gpu = _GPU.search(check.who) or _GPU.search(f"{check.name} {said}")
     failed = check.result.startswith(("fail", "err"))
     software = check.name.lower() in _SOFTWARE and _HARDWARE_SAID.search(said) is None
+    imex = _IMEX.search(said) is not None
+    fatal = failed and not software and not imex
     return Event(
         source=source,
         vendor=VENDOR,
         code=f"DCGM {check.name}",
         meaning=said or ("The check failed" if failed else "The check warns"),
         action="see the check's own words, and run it again",
-        todo=str(Action.ISOLATE if failed and not software else Action.MONITOR),
-        fatal=(failed and not software) or None,
+        todo=str(Action.ISOLATE if fatal else Action.MONITOR),
+        fatal=fatal or None,
         reference=document,
         line=f"{check.name}: {check.result} {check.who}".strip(),
         device=f"GPU {gpu.group(1)}" if gpu is not None else check.who or None,
-        unsettled=failed and software,
+        unsettled=failed and not fatal,
     )

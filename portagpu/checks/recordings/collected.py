@@ -12,6 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from portagpu.checks.recordings.archives import UNREADABLE, opened_tar
+from portagpu.facts.formats.file_names import TOOLS_OUTPUT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,12 +37,7 @@ _PRESENT: Final = re.compile(
 )
 """Logs of the present boot."""
 _LOGS: Final = re.compile(r".*/var/log/(?:messages|syslog|kern\.log)$")
-_TOOLS: Final = re.compile(
-    r".*/(?:nvidia-smi|nvidia-bug-report|lspci|rocm-smi|amd-smi|rocminfo|ibstat(?:us)?|dcgmi"
-    r"|ethtool_-S|ras-mc-ctl|mcelog|fabricmanager|nv-hostengine|nvidia-fabricmanager)"
-    r"[\w.:,=-]{0,120}$"
-)
-_SEVERAL: Final = re.compile(r".*(?:\.conf|\.service|\.repo|\.rpm|_-?-h(?:elp)?|\.ko)$")
+_OTHER_FILES: Final = re.compile(r".*(?:\.conf|\.service|\.repo|\.rpm|_-?-h(?:elp)?|\.ko)$")
 
 
 class CollectedText(NamedTuple):
@@ -83,12 +79,12 @@ def collected_texts(path: Path) -> Iterator[CollectedText]:
                 if number == _MAX_ENTRIES or left <= 0:
                     problem = "only a part of its files was read"
                     break
-                if not entry.isreg() or _SEVERAL.match(name):
+                if not entry.isreg() or _OTHER_FILES.match(name):
                     continue
                 is_present, is_log = _PRESENT.match(name), _LOGS.match(name)
                 file = (
                     archive.extractfile(entry)
-                    if (is_present or is_log or _TOOLS.match(name))
+                    if (is_present or is_log or TOOLS_OUTPUT.match(name))
                     else None
                 )
                 if file is None:

@@ -29,11 +29,12 @@ _CONDITION: Final = re.compile(
     r"\s*(?P<type>[A-Z]\w{2,60})\s+(?P<status>True|False|Unknown)\s+(?P<rest>\S.{0,2000})$"
 )
 _GPU_WORDS: Final = re.compile(
-    r"gpu|xid|nvlink|nvswitch|nvidia|amd|infiniband|\bib\b", re.IGNORECASE
+    r"gpu|xid|nvlink|nvswitch|nvidia|amd|infiniband|\bib\b|accelerat", re.IGNORECASE
 )
 _NORMAL: Final = frozenset(
     {"MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable", "Ready"}
 )
+_GOOD: Final = re.compile(r"(?:Ready|Healthy|OK|Available|Schedulable)$")
 _TIMES: Final = re.compile(
     r"(?:[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} [\d:]{8} [+-]\d{4}\s+){1,2}"
 )
@@ -147,14 +148,19 @@ def _short(resource: str, allocatable: int, capacity: int) -> Event:
 
 
 def _condition(kind: str, status: str, rest: str) -> Iterator[Event]:
-    if kind in _NORMAL or status == "False" or not _GPU_WORDS.search(kind):
+    # a condition of what is well is bad where it is False
+    is_bad = "False" if _GOOD.search(kind) is not None else "True"
+    if kind in _NORMAL or status not in (is_bad, "Unknown") or not _GPU_WORDS.search(kind):
         return
     said = excerpt(_TIMES.sub("", rest), 300)
     stated = _ACTION.search(said)
     todo = _TODO.get(stated["action"], Action.MONITOR) if stated is not None else Action.MONITOR
     # NVSentinel's own false alarm: no IMEX daemon runs where no domain of several nodes is in use
-    imex = "IMEX_UNHEALTHY" in said
-    fatal = status == "True" and todo >= Action.RESET and not imex
+    imex = "IMEX_UNHEALTHY" in said or "DCGMHealthCode122" in said
+    if stated is None and is_bad == "False" and status == is_bad:
+        # the agent that sets it has the node repaired
+        todo = Action.ISOLATE
+    fatal = status == is_bad and todo >= Action.RESET and not imex
     yield Event(
         source=KIND,
         vendor=HOST,
