@@ -99,6 +99,13 @@ EVENTS = {
 WARNINGS = {
     "Bootstrap : no socket interface found": "no-interface",
     "Call to connect returned Connection refused, retrying": "connect",
+    "Net : Call to recv from 10.2.0.5<58355> failed : Broken pipe": "peer-closed",
+    "Communicator does not support symmetric memory!": "symmetric-memory",
+    "Allocation failed. No suitable space found to accommodate size=0x21": "symmetric-memory",
+    "GIN VA signals are required, but the GIN plugin does not support them.": "device-api",
+    "Cannot create device communicator: ncclDevCommRequirements_t argument must": "device-api",
+    "NET/IB/GIN: Got completion from peer 10.2.0.5<1> with status=12 opcode=0": "rdma-error",
+    "NET/IB: Fatal error. Detected 1 failed devices out of 1 devices": "rdma-error",
     "Net : Connection closed by remote peer node2<42830>": "peer-closed",
     "socketProgress: Connection closed by remote peer node2<42830>": "peer-closed",
     "NET/IB : Got completion from peer 10.2.0.5<33092> with error 12, opcode 0": "rdma-error",

@@ -62,6 +62,7 @@ _EXCEPTION: Final = re.compile(
     r"(?: \([^)]{0,60}\))?: ?(?P<message>.*)"
 )
 _THROWN: Final = re.compile(r"^(?: *what\(\):)+ +(?P<message>.*)")
+_SAID_LAST: Final = re.compile(r"Last error: {0,4}(\S.*)")
 _LAST_ERROR: Final = re.compile(r"Last error: ?$")
 
 
@@ -221,6 +222,12 @@ class _Reader:
         events = list(self._patterns.events_of(message, place, is_marked=is_marked))
         for event, at in events:
             _see(job.seen, event.finding, message, key, origin, at)
+        if (said := _SAID_LAST.search(message)) is not None:
+            # torch writes the library's own words after its own, where lines were joined
+            last = self._patterns.events_of(said[1], "", is_marked=True)
+            for event, at in last:
+                _see(job.seen, event.finding, message, key, origin, said.start(1) + at)
+                events.append((event, at))
         if events and rank is not None:
             job.processes.setdefault(key, Process(key[0], rank))
         matters |= any(event.finding != FINE for event, _ in events)
