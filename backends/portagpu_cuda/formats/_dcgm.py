@@ -51,7 +51,9 @@ def check_event(check: Check, source: str, document: str) -> Event:
     """The event of a check: a failure of hardware keeps jobs away from the node."""
     # a word that the table's width has cut goes on in the next row
     said = excerpt(re.sub(r"\s+", " ", " ".join(check.said)), 200)
-    gpu = _GPU.search(check.who) or _GPU.search(f"{check.name} {said}")
+    gpu = _GPU.search(check.who)
+    if gpu is None and not check.who.startswith("GPU-"):
+        gpu = _GPU.search(f"{check.name} {said}")
     failed = check.result.startswith(("fail", "err"))
     software = check.name.lower() in _SOFTWARE and _HARDWARE_SAID.search(said) is None
     imex = _IMEX.search(said) is not None
@@ -66,6 +68,10 @@ def check_event(check: Check, source: str, document: str) -> Event:
         fatal=fatal or None,
         reference=document,
         line=f"{check.name}: {check.result} {check.who}".strip(),
-        device=f"GPU {gpu.group(1)}" if gpu is not None else check.who or None,
+        device=f"GPU {gpu.group(1)}"
+        if gpu is not None
+        else None
+        if check.who in ("", "All")
+        else check.who,
         unsettled=failed and not fatal,
     )

@@ -29,7 +29,8 @@ _LINKS: Final = re.compile(
 SHAPES: Final = (
     Shape(
         r"\d{1,4} GPUs? found\.\s*\n\+-|\| GPU ID \| Device Information|"
-        r"\| +Diagnostic +\| +Result |Successfully ran diagnostic for group\.",
+        r"\| +Diagnostic +\| +Result |Successfully ran diagnostic for group\."
+        r"|[|+]-----  (?:Metadata|Deployment|Integration|Hardware|Stress)  -+\+-+[|+]",
         re.compile(
             _TABLE.pattern + r"|\s*Successfully ran diagnostic|\s*(?:Error|Warning): .{0,300}"
         ),
@@ -43,6 +44,11 @@ _SAYS: Final = re.compile(r"(Name|PCI Bus ID|Device UUID)[ =>:]{1,8}(\S.{0,200})
 _RESULT: Final = re.compile(r"(Fail|Warn(?:ing)?|Error)\b(?: - (?P<who>.{1,80}))?", re.IGNORECASE)
 _MESSAGE: Final = re.compile(r"(?:Error|Warning|Info)\b")
 _LINK_OF: Final = re.compile(r"gpuId (\d{1,4}):")
+_TITLES: Final = re.compile(
+    rf"Device Information|NvLink Link Status|{_LINK_OF.pattern}"
+    r"|\|\s+Diagnostic\s+\|\s+Result|^\s*[|+]-----  [A-Z]",
+    re.MULTILINE,
+)
 _STATES: Final = re.compile(r"[UDX_?](?: [UDX_?]){0,63}")
 _ENTITY: Final = re.compile(
     r"(?P<who>[A-Za-z_]{2,12}) ?(?P<number>\d{1,4}): (?P<result>Pass|Skip|Warn|Fail|Not Run)$"
@@ -52,13 +58,7 @@ _ENTITY: Final = re.compile(
 
 def matches(text: str) -> bool:
     """Whether one of the tool's titles stands in the beginning."""
-    head = text[:20_000]
-    titles = ("Device Information", "NvLink Link Status")
-    return (
-        any(title in head for title in titles)
-        or re.search(r"\|\s+Diagnostic\s+\|\s+Result", head) is not None
-        or _LINK_OF.search(head) is not None
-    )
+    return _TITLES.search(text[:20_000]) is not None
 
 
 def parse(text: str) -> Findings:
@@ -70,7 +70,7 @@ def parse(text: str) -> Findings:
     links = list(_links(lines))[: MAX_DEVICES * 8]
     checks = list(_checks(lines))
     known = readings or links or checks or count is not None
-    if not known and "Diagnostic" not in text:
+    if not known and "Diagnostic" not in text and "-----  " not in text:
         raise FormatError(f"{KIND}: no device, check or link in it")
     short = count is not None and len(readings) < count
     return Findings(

@@ -24,16 +24,18 @@ KIND: Final = "dcgmi health"
 _NOT_WATCHED: Final = (
     r"Error: (?:Health watches not enabled|Unable to (?:check|get) health watches)\b"
 )
+_SET: Final = "Health monitor systems set successfully"
 _REPORT: Final = r"\|.{0,80}\bHealth Monitor Report|Health [Mm]onitor (?:systems )?[Rr]eport"
 SHAPES: Final = (
     Shape(
-        rf"\+[-=+]{{20,}}\s*\n(?:{_REPORT})|{_REPORT}|\|? ?Overall Health: |{_NOT_WATCHED}",
-        re.compile(r"\s*(?:\||\+[-=+]+\+?|Overall Health\b|Error: )"),
+        rf"\+[-=+]{{20,}}\s*\n(?:{_REPORT})|{_REPORT}|\|? ?Overall Health: |{_NOT_WATCHED}"
+        r"|Health monitor systems set successfully",
+        re.compile(r"\s*(?:\||\+[-=+]+\+?|Overall Health\b|Error: |Health monitor systems set)"),
         checks_its_end=True,
     ),
 )
 _BEGINS: Final = re.compile(
-    rf"^[ \t]*(?:{_REPORT}|\|? ?Overall Health\b|{_NOT_WATCHED})", re.MULTILINE
+    rf"^[ \t]*(?:{_REPORT}|\|? ?Overall Health\b|{_NOT_WATCHED}|{_SET})", re.MULTILINE
 )
 _ROW: Final = re.compile(r"\|\s*(.{0,120}?)\s*\|\s*(.{0,400}?)\s*\|?\s*$")
 _OVERALL: Final = re.compile(
@@ -64,15 +66,17 @@ def parse(text: str) -> Findings:
     if refused is not None:
         events.append(_not_known(refused))
     elif overall is None and not events:
-        if not watches:
+        if not watches and _SET not in text:
             raise FormatError(f"{KIND}: no state of health in it")
     elif overall not in (None, "healthy") and not events:
         events.append(check_event(Check("overall health", overall or ""), KIND, HEALTH))
     return Findings(
         kind=KIND,
         events=tuple(events),
-        problems=() if overall or refused or watches else ("the overall health is cut off",),
-        breaks_off=overall is None and refused is None and not watches,
+        problems=()
+        if overall or refused or watches or _SET in text
+        else ("the overall health is cut off",),
+        breaks_off=overall is None and refused is None and not watches and _SET not in text,
     )
 
 

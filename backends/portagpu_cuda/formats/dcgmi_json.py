@@ -1,5 +1,7 @@
 """JSON of DCGM: ``dcgmi diag --json`` of 2.x to 4.x, nvvs, and ``dcgmi health --json``.
 
+Also the log of NVSentinel's check before a job (preflight-checks), which runs the diagnosis.
+
 Source: NVIDIA/DCGM, common/NvvsJsonStrings.h, dcgmi/Diag.cpp and DcgmiOutput.cpp.
 """
 
@@ -21,6 +23,7 @@ _HEAD: Final = 60_000
 _KEYS: Final = re.compile(
     r'"DCGM (?:GPU )?Diagnostic"\s*:|"test_categories"\s*:|"Overall Health"\s*:'
     r'|"header"\s*:\s*\[\s*"Health Monitor Report"'
+    r'|"event"\s*:\s*"(?:Test (?:fail|warn|err)|Diagnostic summary)'
 )
 _BAD: Final = ("fail", "warn", "err", "internal")
 _MAX: Final = 4096
@@ -47,6 +50,9 @@ def parse(text: str) -> Findings:
             if categories := _categories(each):
                 known = True
                 found += [(check, DIAGNOSIS) for check in _checks(categories)]
+            if str(each.get("event", "")).startswith(("Test ", "Diagnostic summary")):
+                known = True
+                found += [(check, DIAGNOSIS) for check in _preflight(each)]
             if (error := _runtime_error(each)) is not None:
                 known = True
                 found.append((error, DIAGNOSIS))
@@ -79,6 +85,18 @@ def _checks(categories: list[dict[str, Any]]) -> Iterator[Check]:
                 bad = [summary]
             for each in bad:
                 yield Check(name, str(each["status"]).lower(), _who(each), _said(each))
+
+
+def _preflight(line: dict[str, Any]) -> Iterator[Check]:
+    """A result of NVSentinel's check before a job: one line of its log."""
+    result = str(line.get("event", "")).removeprefix("Test ").lower()
+    if result.startswith(_BAD):
+        yield Check(
+            str(line.get("test") or "check"),
+            result,
+            str(line.get("gpu") or ""),
+            [str(line.get("detail") or "")],
+        )
 
 
 def _who(result: dict[str, Any]) -> str:

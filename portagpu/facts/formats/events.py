@@ -276,6 +276,12 @@ def _lines_with_words(lower: str, keywords: Mapping[str, Collection[str]]) -> di
     return found
 
 
+def may_be_event(line: str) -> bool:
+    """Whether a line of a log has a word of those that all events have one of."""
+    lower = line.lower()
+    return any(word in lower for words in table("kernel_log").keywords.values() for word in words)
+
+
 def no_answer_events(text: str) -> tuple[Event, ...]:
     """Events for the lines that vendors' tools print where they have no answer."""
     found = events(text, table("answers"), ANSWERS)

@@ -12,7 +12,7 @@ from portagpu.base.installation import DamagedInstallation
 from portagpu.base.text import excerpt
 from portagpu.facts.formats import host
 from portagpu.facts.formats.cleaning import clean_streams
-from portagpu.facts.formats.events import ANSWERS, no_answer_events
+from portagpu.facts.formats.events import ANSWERS, may_be_event, no_answer_events
 from portagpu.facts.formats.foreign_readers import (
     foreign_readers,
     reader_entry_points,
@@ -208,7 +208,9 @@ def _is_complete(found: Findings, part: TextPart, reader: Any, stream: str) -> b
 
 
 def _ends_in_a_line(part: TextPart) -> bool:
-    """Whether the text ends in the middle of the part's last line."""
+    """Whether the text ends in the middle of the part's last line, as far as that matters."""
+    if part.module == _LOG and not may_be_event(part.tail):
+        return False
     shape = part.shape
     if not part.tail or shape is None or shape.ends is not None:
         return False

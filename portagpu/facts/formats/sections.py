@@ -49,6 +49,8 @@ _FENCE: Final = re.compile(
 )
 _FENCES: Final = "`~<["
 _FRAME: Final = re.compile(r"#{10,}\s*")
+_HEADING: Final = re.compile(r"(={3,8}|-{3,8}|#{3,8}) (?=\S)([^=*#|+]{1,78}?) \1")
+"""A heading of a script that prints several outputs: "=== GPUs ==="."""
 _RULE: Final = re.compile(r"_{40,60}")
 _RULES: Final = re.compile(r"\n\n_{40,60}(?=\n\n)")
 _REPORT_RULES: Final = 5
@@ -260,6 +262,9 @@ class _Divider:
                 return True
             # a frame that is not closed is not a banner
             self.banner = None
+        if bare[0] in "=-#" and (heading := _HEADING.fullmatch(bare)) is not None:
+            self._close(heading.group(2))
+            return True
         if self.is_report and _RULE.fullmatch(bare):
             self._close("")
             return True

@@ -30,7 +30,8 @@ SHAPES: Final = (
             r"\s*(?:CA type|Number of ports|Firmware version|Hardware version|Node GUID"
             r"|System image GUID|Port \d|State|Physical state|Rate|Base lid|LMC|SM lid"
             r"|Capability mask|Port GUID|Link layer|default gid|base lid|sm lid|state|phys state"
-            r"|rate|link_layer)\b.{0,100}|\s*(?:ibpanic: .*|" + f"{_DEVICE}|{_STATUS})"
+            r"|rate|link_layer)\b.{0,100}|[ \t]+[A-Z][A-Za-z _-]{1,40}: \S.{0,80}"
+            r"|\s*(?:ibpanic: .*|" + f"{_DEVICE}|{_STATUS})"
         ),
         checks_its_end=True,
     ),
