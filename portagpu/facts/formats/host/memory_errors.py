@@ -1,4 +1,5 @@
-"""Errors of the host's memory and processors: ``ras-mc-ctl`` (rasdaemon) and ``mcelog --client``.
+"""Errors of the host's memory and processors: ``ras-mc-ctl`` (rasdaemon), ``mcelog --client`` and
+``/var/log/mcelog``.
 
 Source: rasdaemon, util/ras-mc-ctl.in (--errors, --summary, --error-count), and mcelog, msg.c and
 memdb.c. Counts are since the tools' own records began.
@@ -46,7 +47,25 @@ _LINE: Final = (
     rf"{_NONE}|{_TITLES}|Label\s+CE\s+UE|Memory errors|SOCKET \d|(?:un)?corrected memory errors:"
     r"|\d{1,12} (?:total|in 24h)|\d{1,9} \d{4}-\d\d-\d\d |DMI_NAME |Per page "
 )
+_HARDWARE: Final = "Hardware event. This is not a software error."
+_MCELOG: Final = (
+    r"Hardware event\. |MCE \d|CPU \d|TIME \d|MISC |ADDR |MCG |MCi |MCi_|MCA: |MCGCAP |CPUID "
+    r"|STATUS |[A-Z]{2,12}(?:_[A-Z0-9]{1,16}){1,6}\b|mcelog: |SOCKET |PPIN |PROCESSOR "
+    r"|Error (?:overflow|enabled)"
+    r"|(?:Unc|C)orrect(?:ed|able) |Transaction: |Memory |Processor |Threshold |Large |Generic "
+    r"|[Tt]imeout |failure that |Hardware |Running trigger |Corrected error"
+)
+_WHERE: Final = re.compile(
+    r"CPU (?P<cpu>\d{1,5})(?: \d{1,3})?(?: BANK (?P<bank>\d{1,4}))?"
+    r"|Memory (?:DIMM ID of error: (?P<dimm>\w{1,8})|channel ID of error: (?P<channel>\w{1,8})"
+    r"|error in (?P<place>\S.{0,60}))"
+)
 SHAPES: Final = (
+    Shape(
+        r"Hardware event\. This is not a software error\.\s*(?:\n|$)",
+        re.compile(rf"\s*(?:{_MCELOG})|\s+\S"),
+        checks_its_end=True,
+    ),
     Shape(
         rf"(?:{_NONE}|{_TITLES}|Label\s+CE\s+UE)\s*(?:\n|$)|Memory errors\s*\nSOCKET ",
         re.compile(rf"\s*(?:{_LINE})|\s+\S|\S.{{0,80}}\t+\d+\t+\d+\s*$"),
@@ -63,13 +82,13 @@ def matches(text: str) -> bool:
     titles = (
         rf"^[ \t]*(?:{_NONE}|{_TITLES}|Label\s+CE\s+UE)\s*$|^[ \t]*Memory errors\s*\n\s*SOCKET "
     )
-    return re.search(titles, head, re.MULTILINE) is not None
+    return _HARDWARE in head or re.search(titles, head, re.MULTILINE) is not None
 
 
 def parse(text: str) -> Findings:
     """An event for each record of an error, and for each place that has counted some."""
     lines = text.splitlines()
-    found = [*_records(lines), *_mcelog(lines)]
+    found = [*_records(lines), *_mcelog(lines), *_decoded(lines)]
     if not found and not matches(text):
         raise FormatError(f"{KIND}: no title of ras-mc-ctl or mcelog in it")
     return Findings(kind=KIND, events=tuple(found))
@@ -113,14 +132,31 @@ def _mcelog(lines: list[str]) -> Iterator[Event]:
             yield _event("memory error", harmless, int(total.group(1)), place, line)
 
 
+def _decoded(lines: list[str]) -> Iterator[Event]:
+    """The records of mcelog's own log: an event for each."""
+    for text in "\n".join(lines).split(_HARDWARE)[1:]:
+        place: dict[str, str] = {}
+        for match in _WHERE.finditer(text):
+            for name, value in match.groupdict().items():
+                if value is not None:
+                    place.setdefault(name, value.strip())
+        is_memory = re.search(r"MEMORY CONTROLLER|Memory (?:error|ECC|DIMM)", text) is not None
+        harmless = "Uncorrected error" not in text and "Uncorrectable" not in text
+        where = " ".join(f"{name} {value}" for name, value in place.items())
+        said = next((line for line in text.split("\n") if line.startswith("MCA: ")), where)
+        name = "memory error" if is_memory else "machine check"
+        yield _event(name, harmless, 1, where or None, said or _HARDWARE)
+
+
 def _event(name: str, harmless: bool, count: int, place: str | None, line: str) -> Event:
     word = "corrected" if harmless else "uncorrected"
+    article = "a" if harmless else "an"
     times = "" if count == 1 else f", {count} counted"
     return Event(
         source=KIND,
         vendor=HOST,
         code=f"host {word} {name}",
-        meaning=f"The host reports a {word} {name}{times}",
+        meaning=f"The host reports {article} {word} {name}{times}",
         action="see whether they grow" if harmless else "find the part, and have it replaced",
         todo=str(Action.MONITOR if harmless else Action.REPLACE),
         fatal=None if harmless else True,
