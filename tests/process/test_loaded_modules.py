@@ -56,7 +56,7 @@ ROOMS: Final = {
 }
 """Folders of packages: modules without code, which do not count."""
 WORK: Final = {
-    "info --replay gpus.json": (0, 143),
+    "info --replay gpus.json": (0, 145),
     "record recorded": (0, 124),
     "monitor --dashboard -": (0, 18),
     "bringup --list": (0, 35),  # the words of levels among them

@@ -24,7 +24,6 @@ from portagpu.checks.recordings.archives import (
     packed_with,
     unpacked,
 )
-from portagpu.checks.recordings.collected import collected_texts, is_collected
 from portagpu.devices.contract import Status
 from portagpu.facts.formats.cleaning import decode_text
 from portagpu.facts.formats.host import kernel_log
@@ -105,8 +104,8 @@ class Recording(Machine):
             kind = "tar"
         if kind not in ("tar", "zip"):
             return _open_recording(path)
-        if kind == "tar" and is_collected(path):
-            return _collected_findings(path), None, {}
+        if kind == "tar" and (found := _collected_findings(path)):
+            return found, None, {}
         packed = UnpackedArchive(path, kind, self)
         try:
             return _open_recording(packed.folder, archive=path)
@@ -170,8 +169,13 @@ def _unpacked_beginning(path: Path) -> bytes:
 
 
 def _collected_findings(path: Path) -> list[Findings]:
-    """The findings of the texts of interest in the archive of a collector."""
+    """The findings of the texts of interest in the archive of a collector; empty for another."""
+    # few recordings are one
+    from portagpu.checks.recordings.collected import collected_texts, is_collected
+
     found: list[Findings] = []
+    if not is_collected(path):
+        return found
     for text in collected_texts(path):
         if text.data:
             found += _text_findings(text.name, "", partial(_same, text.data))[0]
