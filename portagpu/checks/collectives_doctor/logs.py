@@ -255,7 +255,7 @@ class _Reader:
 
     def _read_diagnosis(self, number: int, line: str, rank: int | None) -> bool:
         following = [line]
-        if "Detected mismatch" in line or "Root Cause" in line:
+        if "Detected mismatch" in line or "Root Cause" in line or "noticed that" in line:
             after = self._lines[number + 1 : number + FOLLOWING]
             following += [split_prefixes(raw[:_MAX_LINE], self._names)[1] for raw in after]
         return read_diagnosis(following, 0, rank, self._job.diagnosis)

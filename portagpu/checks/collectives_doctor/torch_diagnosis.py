@@ -64,8 +64,8 @@ _LOCAL_FAILED: Final = re.compile(
 )
 _NOTICED: Final = re.compile(
     r"(?:mpirun|mpiexec|orterun|prterun)(?:\.\w{1,10})? noticed that process rank "
-    r"(?P<rank>\d{1,7}) with PID \d{1,9} on node (?P<host>\S{1,100}) exited on "
-    r"signal (?P<signal>\d{1,3})"
+    r"(?P<rank>\d{1,7}) with PID \d{1,9} on node (?P<host>\S{1,100}) exited on"
+    r"(?: signal (?P<signal>\d{1,3}))?"
 )
 _ABORTED: Final = re.compile(
     r"MPI_A(?:BORT was invoked on|bort\(\d{1,10}\) was called by)? ?rank (?P<rank>\d{1,7})\b"
@@ -256,7 +256,10 @@ def _read_ended(lines: Sequence[str], at: int, diagnosis: Diagnosis) -> bool:
         evidence = f"torchrun saw local rank {found['local']} end with {how}"
         ended = Finding(id="rank-ended", evidence=evidence, cause=cause)
     elif found := _NOTICED.search(line):
-        how, cause = _how_it_ended(-int(found["signal"]))
+        # MPI folds the line before the signal where the host's name is long
+        folded = re.match(r"\s*signal (\d{1,3})", "".join(lines[at + 1 : at + 2]))
+        number = found["signal"] or (folded[1] if folded is not None else "")
+        how, cause = _how_it_ended(-int(number)) if number else ("a signal", "")
         evidence = f"mpirun saw rank {found['rank']} on {found['host']} end with {how}"
         ended = Finding(
             id="rank-ended", evidence=evidence, device=f"rank {found['rank']}", cause=cause
