@@ -91,3 +91,29 @@ def test_records_of_lspci_are_devices() -> None:
     assert [(one.pci, one.device_id) for each in found for one in each.readings] == [
         ("0000:4c:00.0", 0x2330)
     ]
+
+
+def test_a_journal_in_json_is_a_log_without_lines_that_nobody_knows() -> None:
+    entries = [
+        {"_TRANSPORT": "kernel", "MESSAGE": "Linux version 6.8.0", "_HOSTNAME": "node7"},
+        {"_TRANSPORT": "syslog", "SYSLOG_IDENTIFIER": "sshd", "MESSAGE": "Accepted publickey"},
+        {
+            "_TRANSPORT": "kernel",
+            "SYSLOG_IDENTIFIER": "kernel",
+            "MESSAGE": "NVRM: Xid (PCI:0000:4c:00): 79, pid=1, GPU has fallen off the bus.",
+            "_HOSTNAME": "node7",
+        },
+    ]
+    stamped = [each | {"__REALTIME_TIMESTAMP": "1770000000000000"} for each in entries]
+    found = read_text("".join(json.dumps(each) + "\n" for each in stamped))
+    events = [event for each in found for event in each.events]
+    assert [(event.code, (event.time or "")[:10]) for event in events] == [("Xid 79", "2026-02-02")]
+    assert [problem for each in found for problem in each.problems] == []
+
+
+def test_records_of_a_system_log_are_a_log() -> None:
+    said = "NVRM: Xid (PCI:0000:4c:00): 79, pid=1, GPU has fallen off the bus."
+    record = {"timestamp": "Jan  2 03:04:05", "hostname": "node7", "tag": "kernel", "content": said}
+    found = read_text(json.dumps([record], indent=2))
+    assert [event.code for each in found for event in each.events] == ["Xid 79"]
+    assert [problem for each in found for problem in each.problems] == []

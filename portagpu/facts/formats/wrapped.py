@@ -1,4 +1,4 @@
-"""Outputs that another program put into JSON or YAML: Ansible, Salt, ``jc``.
+"""Outputs in the JSON or YAML of another program: Ansible, Salt, ``jc``, ``journalctl -o json``.
 
 Ansible writes what a command printed as ``stdout`` and ``stdout_lines``, in the JSON or YAML of a
 result ("ok: [node1] => {...}"), or bare below "node1 | CHANGED | rc=0 >>" (lib/ansible/plugins
@@ -9,13 +9,24 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_MARKS: Final = ("stdout", '"msg"', "_lines", "=> {", " >>\n", "\\n", '"slot"')
+_MARKS: Final = (
+    "stdout",
+    '"MESSAGE"',
+    '"content"',
+    '"msg"',
+    "_lines",
+    "=> {",
+    " >>\n",
+    "\\n",
+    '"slot"',
+)
 _AD_HOC: Final = re.compile(
     r"^[\w.@:-]{1,200} \| (?:CHANGED|SUCCESS|FAILED|UNREACHABLE)!? \| rc=-?\d{1,5} >>$",
     re.MULTILINE,
@@ -34,6 +45,8 @@ _YAML_BLOCK: Final = re.compile(
 )
 _YAML_LIST: Final = re.compile(r"^( *)(?:- )?[\"']?[\w.]{0,100}(?:stdout_lines|output|msg)[\"']?:$")
 _ITEM: Final = re.compile(r" *- (?:'((?:[^']|'')*)'|(\"(?:[^\"\\]|\\.)*\")|(.*))$")
+_MICROSECONDS: Final = 16
+"""Digits of a time in microseconds since 1970."""
 _MAX_DEPTH: Final = 40
 _MAX_TEXTS: Final = 4096
 
@@ -43,7 +56,7 @@ def unwrapped(text: str, is_known: Callable[[str], bool]) -> list[str]:
     if not any(mark in text for mark in _MARKS):
         return []
     found: list[str] = []
-    for each in (*_ad_hoc(text), *_documents(text), *_yaml(text)):
+    for each in (*_journal(text), *_ad_hoc(text), *_documents(text), *_yaml(text)):
         if each not in found and is_known(each):
             found.append(each)
         if len(found) == _MAX_TEXTS:
@@ -75,6 +88,45 @@ def _documents(text: str) -> Iterator[str]:
             # Salt: a text for each machine
             several = (v for v in document.values() if isinstance(v, str) and "\n" in v.strip())
             yield from (each.rstrip("\n") + "\n" for each in several)
+
+
+def _journal(text: str) -> Iterator[str]:
+    """The entries of ``journalctl -o json`` and of jc's syslog parsers as lines of a log."""
+    if '"MESSAGE"' not in text and '"content"' not in text:
+        return
+    entries: list[Any] = []
+    for line in text.split("\n") if '"MESSAGE"' in text else ():
+        try:
+            entries.append(json.loads(line) if line[:1] == "{" else None)
+        except (ValueError, RecursionError):
+            continue
+    try:
+        document = json.loads(text) if text.lstrip()[:1] == "[" else None
+    except (ValueError, RecursionError):
+        document = None
+    entries += document if isinstance(document, list) else []
+    lines = [line for each in entries if isinstance(each, dict) and (line := _log_line(each))]
+    if lines:
+        yield "\n".join([*lines, ""])
+
+
+def _log_line(entry: dict[str, Any]) -> str:
+    """An entry of a journal as syslog writes it; "" for what is not one."""
+    said = entry.get("MESSAGE", entry.get("content", entry.get("message")))
+    who = entry.get("SYSLOG_IDENTIFIER") or entry.get("tag") or entry.get("appname")
+    if entry.get("_TRANSPORT") == "kernel":
+        who = "kernel"
+    if not isinstance(said, str) or not isinstance(who, str):
+        return ""
+    host = str(entry.get("_HOSTNAME") or entry.get("hostname") or "localhost")
+    stamp = str(entry.get("__REALTIME_TIMESTAMP") or entry.get("timestamp") or "")
+    if stamp.isdigit() and len(stamp) == _MICROSECONDS:
+        taken = datetime.fromtimestamp(int(stamp) / 1e6, UTC)
+        stamp = taken.isoformat(timespec="microseconds")
+    elif re.fullmatch(r"[A-Z][a-z]{2} [ \d]\d [\d:]{8}|\d{4}-\d\d-\d\dT\S{8,30}", stamp) is None:
+        return f"{who}: {said}"
+    first, *rest = said.split("\n")
+    return "\n".join([f"{stamp} {host} {who}: {first}", *(f"{who}: {each}" for each in rest)])
 
 
 def _texts(value: Any, depth: int) -> Iterator[str]:
