@@ -48,6 +48,8 @@ _ITEM: Final = re.compile(r" *- (?:'((?:[^']|'')*)'|(\"(?:[^\"\\]|\\.)*\")|(.*))
 _MICROSECONDS: Final = 16
 """Digits of a time in microseconds since 1970."""
 _MAX_DEPTH: Final = 40
+_MAX_BROKEN: Final = 100
+"""Results with JSON that breaks off, after which no further one is read."""
 _MAX_TEXTS: Final = 4096
 
 
@@ -77,10 +79,15 @@ def _documents(text: str) -> Iterator[str]:
     if not places and text.lstrip()[:1] in ("{", "["):
         places = [len(text) - len(text.lstrip())]
     decoder = json.JSONDecoder()
+    broken = 0
     for place in places:
         try:
             document, _ = decoder.raw_decode(text, place)
         except (ValueError, RecursionError):
+            # each one costs the length of the text, because it says in which line it is
+            broken += 1
+            if broken == _MAX_BROKEN:
+                return
             continue
         yield from _texts(document, 0)
         yield from _lspci(document)
@@ -174,9 +181,14 @@ def _yaml(text: str) -> Iterator[str]:
             yield "\n".join([*_items(lines, at + 1, len(listed.group(1))), ""])
 
 
+def _from(lines: list[str], at: int) -> Iterator[str]:
+    """The lines from one on, without a copy of the rest for each that begins a text."""
+    return (lines[number] for number in range(at, len(lines)))
+
+
 def _block(lines: list[str], at: int, indent: int) -> str:
     found: list[str] = []
-    for line in lines[at:]:
+    for line in _from(lines, at):
         if line.strip() and len(line) - len(line.lstrip(" ")) <= indent:
             break
         found.append(line)
@@ -185,7 +197,7 @@ def _block(lines: list[str], at: int, indent: int) -> str:
 
 
 def _items(lines: list[str], at: int, indent: int) -> Iterator[str]:
-    for line in lines[at:]:
+    for line in _from(lines, at):
         item = _ITEM.match(line)
         if item is None or len(line) - len(line.lstrip(" ")) < indent:
             return
