@@ -301,3 +301,14 @@ def test_the_plugin_module_has_each_name_of_portagpu_as_the_same_object() -> Non
     other = {name for name in shared if getattr(plugin, name) is not getattr(portagpu, name)}
     # the graph of a cost model's links, and the launch of a profiler
     assert other == {"Graph", "Launch"}
+
+
+def test_the_cpus_plugin_has_the_name_that_plugins_of_contract_1_derive_from() -> None:
+    import portagpu_cpu
+    from portagpu_cpu import PLUGIN, CpuPlugin
+    from portagpu_cpu.plugin import PLUGIN as DECLARED
+
+    assert PLUGIN is DECLARED
+    assert type(PLUGIN) is CpuPlugin
+    with pytest.raises(AttributeError, match="module 'portagpu_cpu' has no attribute 'Other'"):
+        portagpu_cpu.Other  # noqa: B018 - it is what is tested
