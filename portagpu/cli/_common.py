@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import math
 import os
 import re
@@ -47,6 +48,18 @@ def usage_errors(*kinds: type[PortagpuError]) -> Iterator[None]:
         yield
     except kinds as error:
         raise click.UsageError(str(error)) from error
+
+
+@contextlib.contextmanager
+def without_collector() -> Iterator[None]:
+    """Leave Python's collector of cycles off: it would search millions of values that have none."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def run_json_option(function: Callable[..., _R]) -> Callable[..., _R]:

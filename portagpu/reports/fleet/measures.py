@@ -22,23 +22,23 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from portagpu.base import units
 from portagpu.base.errors import ResultError
-from portagpu.reports.fleet.nodes import MeasureId
+from portagpu.reports.condensed.nodes import MeasureId
 from portagpu.reports.fleet.result_files import gather
+from portagpu.reports.fleet.tables import Table
 from portagpu.runs.judges.peers import RELATIVE, compare_peers, deviations_for
-from portagpu.suites.performance.fleet import peer_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from portagpu.reports.fleet.nodes import NodeRun
     from portagpu.reports.fleet.result_files import Joint
+    from portagpu.reports.fleet.tables import Peer
     from portagpu.runs.judges.peers import Peers
 
 
@@ -51,9 +51,6 @@ _NOISIER: Final = 1.0
 """A device with less than twice the spread of its peers is not noisy."""
 NOISE_UNIT: Final = "1"
 """More is worse, and less is not better: it says nothing of speed."""
-
-Peer = str
-"""A node, or a node and its device where the value is of one: ``peer_name``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,50 +105,6 @@ def by_node(unlike: Iterable[Unlike]) -> dict[str, list[Unlike]]:
     for each in unlike:
         found.setdefault(each.node, []).append(each)
     return found
-
-
-@dataclass(slots=True)
-class Table:
-    """The values of one measure of one target; ``spreads`` are fractions of them.
-
-    ``whose`` has the node and the device of each peer, of all tables together.
-    """
-
-    hardware: str
-    what: MeasureId
-    name: str
-    unit: str | None
-    whose: dict[Peer, tuple[str, str | None]]
-    values: dict[Peer, float] = field(default_factory=dict)
-    spreads: dict[Peer, float] = field(default_factory=dict)
-    compared: Peers | None = None
-
-
-def tables_of(nodes: Mapping[str, list[NodeRun]]) -> list[Table]:
-    """Every measure of every target; of a node's runs the newest that has a value counts."""
-    tables: dict[tuple[str, MeasureId], Table] = {}
-    whose: dict[Peer, tuple[str, str | None]] = {}
-    for node, runs in nodes.items():
-        # the newest last: it replaces the others
-        for run in runs:
-            for each in run.measures:
-                place = run.hardware, each.what
-                if (table := tables.get(place)) is None:
-                    table = Table(run.hardware, each.what, each.what.id, each.unit, whose)
-                    tables[place] = table
-                table.unit = table.unit or each.unit
-                peer = peer_name(node, each.device)
-                whose[peer] = node, each.device
-                table.values[peer] = each.value
-                if each.spread is not None and each.value:
-                    table.spreads[peer] = each.spread / abs(each.value)
-    shapes: dict[tuple[str, str], int] = {}
-    for hardware, what in tables:
-        shapes[hardware, what.id] = shapes.get((hardware, what.id), 0) + 1
-    for table in tables.values():
-        if shapes[table.hardware, table.what.id] > 1:
-            table.name = f"{table.what.id} {table.what.shape}"
-    return list(tables.values())
 
 
 @dataclass(frozen=True, slots=True)

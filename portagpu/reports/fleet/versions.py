@@ -15,8 +15,9 @@ from portagpu.runs.judges.peers import MIN_PEERS, NORMAL, majority
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from portagpu.reports.fleet.measures import Limits, Table
-    from portagpu.reports.fleet.nodes import NodeRun
+    from portagpu.reports.condensed.nodes import NodeRun
+    from portagpu.reports.fleet.measures import Limits
+    from portagpu.reports.fleet.tables import Table
 
 DEVICES: Final = "number of devices"
 _MEDIAN: Final = math.sqrt(math.pi / 2)
