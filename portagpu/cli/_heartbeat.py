@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from portagpu.runs.results.run import Result
 
 EVERY_S: Final = 10.0
-_MIN_DONE: Final = 3
+MIN_DONE: Final = 3
 """So many items have to be over before the time left is estimated from them."""
 
 
@@ -69,7 +69,7 @@ class Pace:
         passed_s = self._clock() - self._begun_s
         if self._lasts_s is not None:
             return self._lasts_s - passed_s
-        if not self._even or not _MIN_DONE <= done < total:
+        if not self._even or not MIN_DONE <= done < total:
             return None
         return passed_s / done * (total - done)
 

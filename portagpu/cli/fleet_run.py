@@ -303,7 +303,7 @@ def _import(place: str, folder: Path, record: FleetRecord) -> bool:
 
 def _view(stream: TextIO) -> Any:
     """Prints each step that ended; on a terminal the last line says how far all are."""
-    from portagpu.cli._fleet_text import counts_line, step_line
+    from portagpu.cli._fleet_text import StepPace, step_line
     from portagpu.cli._heartbeat import Heartbeat
     from portagpu.reports.fleet.record import StepState
     from portagpu.reports.fleet.run import FleetProgress
@@ -312,14 +312,16 @@ def _view(stream: TextIO) -> Any:
         def __init__(self) -> None:
             console = live_console(stream)
             self._status: Any = None if console is None else console.status("beginning")
-            self._words = ""
-            self._heartbeat = Heartbeat(lambda: self._words)
+            self._pace = StepPace()
+            self._record: FleetRecord | None = None
+            self._heartbeat = Heartbeat(self._words)
 
         def begin(self, record: FleetRecord) -> None:
             (self._heartbeat if self._status is None else self._status).start()
             self._show(record)
 
         def changed(self, step: Step, record: FleetRecord) -> None:
+            self._pace.changed(step)
             if step.state in (StepState.DONE, StepState.LOST):
                 self._say(step_line(step), stream)
             self._show(record)
@@ -338,10 +340,13 @@ def _view(stream: TextIO) -> Any:
             if self._status is not None:
                 self._status.start()
 
+        def _words(self) -> str:
+            return "" if self._record is None else self._pace.words(self._record)
+
         def _show(self, record: FleetRecord) -> None:
-            self._words = counts_line(record)
+            self._record = record
             if self._status is not None:
-                self._status.update(self._words)
+                self._status.update(self._words())
 
     return View()
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from portagpu.cli._fleet_text import StepPace
 from portagpu.cli._heartbeat import EVERY_S, Heartbeat, Pace
+from portagpu.reports.fleet.record import FleetRecord, Step, StepState
 from portagpu.runs.results.verdicts import Verdict
 from tests.support.result_samples import gate
 
@@ -61,3 +64,35 @@ def test_nothing_is_printed_after_its_end(capsys: pytest.CaptureFixture[str]) ->
     heartbeat.start()
     heartbeat.stop()
     assert capsys.readouterr().err == ""
+
+
+def test_steps_of_a_fleet_have_the_time_left_of_those_that_ended() -> None:
+    now = [0.0]
+    pace = StepPace(lambda: now[0])
+    steps = [Step(id=str(number), nodes=(f"n{number}",)) for number in range(8)]
+
+    def become(number: int, state: StepState) -> None:
+        steps[number] = replace(steps[number], state=state, verdict="PASS")
+        pace.changed(steps[number])
+
+    def words() -> str:
+        nodes = tuple(f"n{number}" for number in range(8))
+        record = FleetRecord(id="x", what="bench", started="", nodes=nodes, steps=tuple(steps))
+        return pace.words(record)
+
+    # one that an earlier command saw begin has no time
+    become(7, StepState.DONE)
+    for number in range(4):
+        become(number, StepState.RUNNING)
+    for number, at in enumerate((8.0, 10.0, 12.0)):
+        now[0] = at
+        become(number, StepState.DONE)
+        assert "left" not in words() or number == 2
+    # the fourth is late, and three wait for its place
+    assert words() == "4 of 8 steps done (4 PASS), 3 not submitted, 1 running, about 30.0 s left"
+    become(4, StepState.RUNNING)
+    now[0] = 14.0
+    assert words().endswith("2 not submitted, 2 running, about 18.0 s left")
+    become(3, StepState.LOST)
+    become(4, StepState.LOST)
+    assert "left" not in words(), "nothing runs"
