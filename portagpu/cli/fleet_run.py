@@ -84,7 +84,8 @@ def _seconds(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="FOLDER",
-    help="The folder of the record and all results. For Slurm it must be shared with the nodes.",
+    help="The folder of the record and all results. For Slurm it must be shared with the nodes; "
+    "for --kubernetes it is that of the claim, and nodes with a result there get no pod.",
 )
 @click.option("--partition", metavar="NAME", help="Slurm's partition. Default: the cluster's.")
 @click.option("--account", metavar="NAME", help="Slurm's account. Default: yours.")
@@ -219,7 +220,7 @@ def run(
     if len(chosen) != 1:
         raise click.UsageError("give one of --nodes, --ssh, --local and --kubernetes")
     if pods is not None:
-        return _print_manifest(given, pods, image, claim, gres)
+        return _print_manifest(given, pods, image, claim, gres, out)
     if out is None:
         raise click.UsageError("give --out: the folder of the record and all results")
     given["nodes"] = given["nodes"] or ""
@@ -249,9 +250,14 @@ def run(
 
 
 def _print_manifest(
-    given: Mapping[str, Any], pods: int, image: str | None, claim: str | None, gres: str | None
+    given: Mapping[str, Any],
+    pods: int,
+    image: str | None,
+    claim: str | None,
+    gres: str | None,
+    out: Path | None,
 ) -> int:
-    from portagpu.reports.fleet.kubernetes import PodOptions, manifest
+    from portagpu.reports.fleet.kubernetes import PodOptions, manifest, nodes_with_results
     from portagpu.reports.fleet.request import FleetUsageError
 
     if not (image and claim and gres):
@@ -267,6 +273,7 @@ def _print_manifest(
                 arguments=given["arguments"],
                 minutes=given["minutes"],
                 at_once=given["at_once"],
+                done=() if out is None else nodes_with_results(out),
             )
         )
     write_json(document, "-")

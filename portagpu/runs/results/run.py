@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import re
 import time
 import uuid
@@ -14,7 +13,7 @@ from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 from portagpu._version import __version__
-from portagpu.base.environment import switched_on
+from portagpu.base.environment import host_name, switched_on
 from portagpu.base.errors import ResultError
 from portagpu.base.files import read_bounded, write_atomic
 from portagpu.base.text import one_line
@@ -337,7 +336,7 @@ def new_run(
         id=f"{now:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}",
         started=f"{now:%Y-%m-%dT%H:%M:%SZ}",
         command=command,
-        host=platform.node() if host is None else host,
+        host=host_name() if host is None else host,
         target=target,
         backend=backend,
         versions={"portagpu": __version__, **(versions or {})},
