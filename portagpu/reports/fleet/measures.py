@@ -30,7 +30,7 @@ from portagpu.base import units
 from portagpu.base.errors import ResultError
 from portagpu.reports.condensed.nodes import MeasureId
 from portagpu.reports.fleet.result_files import gather
-from portagpu.reports.fleet.tables import Table
+from portagpu.reports.fleet.tables import Table, by_peer
 from portagpu.runs.judges.peers import RELATIVE, compare_peers, deviations_for
 
 if TYPE_CHECKING:
@@ -191,14 +191,18 @@ def _levels(hardware: str, tables: Iterable[Table]) -> Iterator[Table]:
     for family, own in families.items():
         if len(own) < _MIN_MEASURES:
             continue
-        ratios: dict[Peer, list[float]] = {}
+        columns = []
         for table in own:
             middle = table.compared.median  # type: ignore[union-attr]
             slower_above = units.worse_side(table.unit or "") > 0
-            for peer, value in table.values.items():
-                if math.isfinite(value) and value > 0:
-                    ratio = middle / value if slower_above else value / middle  # type: ignore[operator]
-                    ratios.setdefault(peer, []).append(ratio)
+            column = [
+                (middle / value if slower_above else value / middle)  # type: ignore[operator]
+                if 0 < value < math.inf
+                else None
+                for value in table.values.values()
+            ]
+            columns.append((list(table.values), column))
+        ratios = by_peer(columns)
         values = {peer: median(each) for peer, each in ratios.items() if len(each) >= _MIN_MEASURES}
         name = f"{family} (the level of {len(own)} measures)"
         yield Table(hardware, MeasureId(family, ""), name, "ratio", own[0].whose, values)
@@ -206,14 +210,15 @@ def _levels(hardware: str, tables: Iterable[Table]) -> Iterator[Table]:
 
 def _noise(hardware: str, tables: Iterable[Table]) -> Table:
     """How many times the spread of its peers each device has."""
-    ratios: dict[Peer, list[float]] = {}
+    columns = []
     whose: dict[Peer, tuple[str, str | None]] = {}
     for table in tables:
         whose = table.whose
         if not table.spreads or not (middle := median(table.spreads.values())):
             continue
-        for peer, spread in table.spreads.items():
-            ratios.setdefault(peer, []).append(spread / middle)
+        column = [spread / middle for spread in table.spreads.values()]
+        columns.append((list(table.spreads), column))
+    ratios = by_peer(columns)
     values = {peer: median(each) for peer, each in ratios.items() if len(each) >= _MIN_MEASURES}
     name = "noise (the spread of its own samples)"
     return Table(hardware, MeasureId("noise", ""), name, NOISE_UNIT, whose, values)

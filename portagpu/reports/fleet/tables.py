@@ -148,3 +148,22 @@ def _fill(table: Table, found: Sequence[_Columns]) -> None:
         # a spread that is unlike itself is not there
         if spread == spread and value
     }
+
+
+def by_peer(
+    columns: Sequence[tuple[list[Peer], Sequence[float | None]]],
+) -> dict[Peer, list[float]]:
+    """The values of each peer in several columns, each with its peers; None is left out."""
+    if columns and all(peers == columns[0][0] for peers, _ in columns[1:]):
+        rows = zip(*(values for _, values in columns), strict=True)
+        return {
+            peer: own
+            for peer, row in zip(columns[0][0], rows, strict=True)
+            if (own := [value for value in row if value is not None])
+        }
+    found: dict[Peer, list[float]] = {}
+    for peers, values in columns:
+        for peer, value in zip(peers, values, strict=True):
+            if value is not None:
+                found.setdefault(peer, []).append(value)
+    return found
