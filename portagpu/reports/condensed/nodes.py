@@ -1,14 +1,11 @@
-"""What a fleet's report keeps of each result file, read by several processes."""
+"""What a fleet's report keeps of each result file."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-import os
 from array import array
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from multiprocessing import get_all_start_methods, get_context
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from portagpu.base.errors import ResultError
@@ -28,7 +25,7 @@ from portagpu.runs.results.wording import without_device
 from portagpu.suites.performance.fleet import measure_of, peer_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
     from typing import Any
 
@@ -40,8 +37,6 @@ _MAX_VALUE: Final = 1e200
 """No measure is larger, and sums of those that are have no number."""
 USAGE: Final = 2
 """The exit code of wrong usage: nothing ran."""
-_SHARE: Final = 16
-"""Files for which one more process is worth its start."""
 
 
 class MeasureId(NamedTuple):
@@ -175,27 +170,6 @@ class Other:
 
 Found = NodeRun | Unread | Other
 """What a file holds."""
-
-
-def read_nodes(
-    paths: Sequence[Path], processes: int = 0, known: Callable[[Path], NodeRun | None] | None = None
-) -> Iterator[Found]:
-    """Each file in its order; one whose run is ``known`` is not read.
-
-    By default as many ``processes`` read as there are cores; few files are read by this one.
-    """
-    if known is not None:
-        found = [known(path) for path in paths]
-        rest = [path for path, run in zip(paths, found, strict=True) if run is None]
-        read = read_nodes(rest, processes)
-        yield from (next(read) if run is None else run for run in found)
-        return
-    processes = min(processes or len(os.sched_getaffinity(0)), len(paths) // _SHARE)
-    if processes < 2 or "fork" not in get_all_start_methods():
-        yield from map(read_node, paths)
-        return
-    with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
-        yield from pool.map(read_node, paths, chunksize=_SHARE // 4)
 
 
 def read_node(path: Path) -> Found:

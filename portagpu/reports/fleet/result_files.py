@@ -19,7 +19,8 @@ from portagpu.reports.bundles.document import (
     same_run,
     wrong_clock,
 )
-from portagpu.reports.condensed.nodes import Found, NodeRun, Other, Unread, read_nodes
+from portagpu.reports.condensed.nodes import Found, NodeRun, Other, Unread
+from portagpu.reports.condensed.read import read_nodes
 from portagpu.reports.fleet.record import (
     FILE,
     FleetRecord,
