@@ -14,6 +14,8 @@ import pytest
 from portagpu.base.errors import ResultError
 from portagpu.cli import main
 from portagpu.reports.bundles.document import write_clearance
+from portagpu.reports.condensed.nodes import NodeRun
+from portagpu.reports.condensed.read import read_nodes
 from portagpu.reports.fleet.record import (
     FleetRecord,
     FleetRecordError,
@@ -628,3 +630,20 @@ def test_a_report_names_where_its_results_are(
 ) -> None:
     assert main(["fleet", "report", *words]) == 2
     assert "--history" in capsys.readouterr().err
+
+
+@pytest.mark.processes(2, "the workers that read")
+def test_several_processes_read_what_one_does(tmp_path: Path) -> None:
+    for number in range(34):
+        more = (failed(f"{number} links are down"),) if number % 5 == 0 else ()
+        node(tmp_path, f"n{number}", 100.0 + number, *more, number=number)
+    (tmp_path / "cut.json").write_text("{")
+    (tmp_path / "other.json").write_text("[]")
+    paths = sorted(tmp_path.glob("*.json"))
+    alone, together = list(read_nodes(paths, 1)), list(read_nodes(paths, 2))
+    assert len(alone) == 36
+    for one, other in zip(alone, together, strict=True):
+        if isinstance(one, NodeRun) and isinstance(other, NodeRun):
+            assert list(one.measures) == list(other.measures)
+            other = replace(other, measures=one.measures)
+        assert one == other
