@@ -48,6 +48,7 @@ def measure(nodes: int, rounds: int, folder: Path) -> None:
     """Make the nodes, and print what each command costs."""
     place = folder / f"nodes-{nodes}"
     store = str(folder / f"nodes-{nodes}.db")
+    Path(store).unlink(missing_ok=True)
     if not place.exists():
         write_files(simulate(nodes, rounds=rounds), place)
     files = sum(1 for _ in place.glob("*/result.json"))

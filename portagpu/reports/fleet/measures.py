@@ -117,10 +117,13 @@ class Limits:
     def of(cls, tables: Iterable[Table], more: int = 0) -> Limits:
         """For every value of ``tables``, their levels and noise, and ``further`` ones."""
         tables = list(tables)
-        peers = {(table.hardware, peer) for table in tables for peer in table.values}
+        peers: dict[str, set[Peer]] = {}
+        for table in tables:
+            peers.setdefault(table.hardware, set()).update(table.values)
         families = {table.what.family for table in tables}
         values = sum(len(table.values) for table in tables)
-        return cls(values + len(peers) * (len(families) + 1) + more)
+        compared = sum(map(len, peers.values()))
+        return cls(values + compared * (len(families) + 1) + more)
 
     @property
     def deviations(self) -> float:

@@ -276,25 +276,24 @@ def _together(fleet: Fleet) -> dict[str, list[_Together]]:
     for nodes, own in runs.items():
         own.sort(key=lambda each: (each.account.at_s, each.account.run))
         stands = balance([each.account for each in own])
+        together = _Together(nodes, _done("", own, stands))
         for node in nodes:
-            found.setdefault(node, []).append(_Together(nodes, stands, own))
+            found.setdefault(node, []).append(together)
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class _Together:
-    """A pair or group of nodes, what stands of it, and its runs, the oldest first."""
+    """A pair or group of nodes, and what stands of all its runs, as if it were one node."""
 
     nodes: tuple[str, ...]
-    stands: Balance
-    runs: list[NodeRun]
+    found: Node
 
     def node(self, name: str) -> Node:
         """It as one of its nodes has it."""
-        found = _done(name, self.runs, self.stands)
         others = ", ".join(each for each in self.nodes if each != name)
-        reason = f"with {others}: {found.reason}" if found.reason else ""
-        return replace(found, reason=reason, device=None, earlier=0)
+        reason = f"with {others}: {self.found.reason}" if self.found.reason else ""
+        return replace(self.found, name=name, reason=reason, device=None, earlier=0)
 
 
 def _with_together(own: Node | None, together: Sequence[Node]) -> Node:

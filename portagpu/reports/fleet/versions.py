@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Final
@@ -160,10 +161,10 @@ def _by_node(tables: Sequence[Table]) -> list[tuple[Table, dict[str, float]]]:
     """The median of each node's devices, because those of one node are not independent."""
     found = []
     for table in tables:
-        values: dict[str, list[float]] = {}
+        values: defaultdict[str, list[float]] = defaultdict(list)
         for peer, value in table.values.items():
             if math.isfinite(value):
-                values.setdefault(table.whose[peer][0], []).append(value)
+                values[table.whose[peer][0]].append(value)
         found.append((table, {node: median(own) for node, own in values.items()}))
     return found
 
