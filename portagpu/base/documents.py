@@ -134,10 +134,13 @@ def bounded(
     what: str, low: float | None = None, high: float | None = None, *, integer: bool = False
 ) -> Rule:
     """A finite number, or an integer, from ``low`` to ``high``."""
-    lowest, highest = -math.inf if low is None else low, math.inf if high is None else high
+    most = math.inf if integer else sys.float_info.max
+    lowest, highest = -most if low is None else low, most if high is None else high
+    kinds = int if integer else (int, float)
 
     def fits(value: Any) -> bool:
-        return (is_whole if integer else is_number)(value) and lowest <= value <= highest
+        right = isinstance(value, kinds) and not isinstance(value, bool)
+        return right and lowest <= value <= highest
 
     bounds: list[tuple[str, Json]] = [("minimum", low), ("maximum", high)]
     kept = {key: bound for key, bound in bounds if bound is not None}
@@ -204,7 +207,12 @@ regular_expression: Final = Rule(_compiled, text.schema)
 def one_of(*allowed: str) -> Rule:
     """One of these texts."""
     what = f"one of {', '.join(allowed)}"
-    return that(what, lambda value: value in allowed, "choice", enum=[*map(str, allowed)])
+    words = frozenset(map(str, allowed))
+
+    def fits(value: Any) -> bool:
+        return isinstance(value, str) and value in words
+
+    return that(what, fits, "choice", enum=[*map(str, allowed)])
 
 
 def version(own: str) -> Rule:
@@ -244,7 +252,9 @@ def each(rule: Rule) -> Rule:
         items = [rule.read(item, f"{path}[{index}]") for index, item in enumerate(value)]
         return value if all(map(operator.is_, items, value)) else items
 
-    return Rule(read, {"type": "array", "items": rule.schema})
+    one = rule.fits
+    fits = one and (lambda value: isinstance(value, list) and all(map(one, value)))
+    return Rule(read, {"type": "array", "items": rule.schema}, fits=fits)
 
 
 def values_of(rule: Rule) -> Rule:

@@ -8,6 +8,7 @@ its ``Vendor``. A device that all ranks share, a CPU, counts as several (:func:`
 from __future__ import annotations
 
 import os
+import platform
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -16,6 +17,15 @@ from portagpu.base.errors import PortagpuError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+
+NODE: Final = "PORTAGPU_NODE"
+"""The name of the machine where a container has another one, as in a pod of Kubernetes."""
+
+
+def host_name() -> str:
+    """The name of this machine in results."""
+    return os.environ.get(NODE) or platform.node()
 
 
 ASYNCHRONY: Final = "asynchrony"

@@ -35,12 +35,23 @@ def progress_view(
     files: Files,
     gates: Sequence[Gate],
     *,
+    effort: str = "",
     verbose: bool = False,
 ) -> GateProgress:
-    """A live checklist on a terminal; plain lines elsewhere and with ``verbose``."""
+    """A live checklist on a terminal; plain lines elsewhere and with ``verbose``.
+
+    ``effort`` says how long the gates usually take; without it no time left is said.
+    """
+    pace = Pace(even=False, usual_s=usual_s(gates, effort))
     if console is None or verbose:
-        return PlainView(stream, files, gates, verbose=verbose)
-    return LiveView(console, files, gates)
+        return PlainView(stream, files, gates, pace, verbose=verbose)
+    return LiveView(console, files, gates, pace)
+
+
+def usual_s(gates: Sequence[Gate], effort: str) -> list[float]:
+    """How long each gate takes on the machine whose times the checklist has; empty without one."""
+    stated = [gate.amounts.get(effort, {}).get("usual_s") for gate in gates]
+    return [] if None in stated else [float(each) for each in stated if each is not None]
 
 
 def recording_lines(run: Run) -> list[str]:
@@ -56,20 +67,26 @@ class PlainView(GateProgress):
     """Prints one line when a gate ends."""
 
     def __init__(
-        self, stream: IO[str], files: Files, gates: Sequence[Gate], *, verbose: bool = False
+        self,
+        stream: IO[str],
+        files: Files,
+        gates: Sequence[Gate],
+        pace: Pace,
+        *,
+        verbose: bool = False,
     ) -> None:
         self._verbose = verbose
         self._stream = stream
         self._files = files
         self._width = max(len(gate.title) for gate in gates)
-        # gates take from milliseconds to minutes: what is over says nothing of the time left
-        self._pace = Pace(even=False)
+        self._pace = pace
         self._gates = gates
         self._heartbeat = Heartbeat(self._pace.words)
 
     def begin(self, run: Run) -> None:
         self._run = run
         self._files.begin(run)
+        self._pace.begin()
         self._heartbeat.start()
         for line in recording_lines(run):
             print(line, file=self._stream, flush=True)
@@ -107,10 +124,12 @@ class PlainView(GateProgress):
 class LiveView(GateProgress):
     """Redraws the whole checklist while it runs."""
 
-    def __init__(self, console: Console, files: Files, gates: Sequence[Gate]) -> None:
+    def __init__(self, console: Console, files: Files, gates: Sequence[Gate], pace: Pace) -> None:
         from rich.live import Live
 
         self._console = console
+        self._pace = pace
+        self._ids = [gate.id for gate in gates]
         self._files = files
         self._rows: dict[str, dict[str, Any]] = {
             gate.id: {"title": gate.title, "text": ""} for gate in gates
@@ -122,9 +141,11 @@ class LiveView(GateProgress):
         self._files.begin(run)
         for line in recording_lines(run):
             self._console.print(line)
+        self._pace.begin()
         self._screen.start()
 
     def gate_begins(self, gate: Gate) -> None:
+        self._pace.item_begins("", self._ids.index(gate.id) + 1, len(self._ids))
         self._rows[gate.id].update(begun=time.monotonic(), text=gate.spec)
 
     def step(self, gate: Gate, text: str) -> None:
@@ -152,8 +173,10 @@ class LiveView(GateProgress):
         table.add_column(no_wrap=True)
         table.add_column(justify="right", no_wrap=True)
         table.add_column(overflow="fold", ratio=1)
+        running = False
         for row in self._rows.values():
             verdict = row.get("verdict")
+            running |= verdict is None
             if verdict is not None:
                 mark, style = _STYLES[verdict]
                 duration = f"{row['duration_s']:.1f} s"
@@ -170,3 +193,5 @@ class LiveView(GateProgress):
                 Text(row["text"], "dim" if verdict in (None, Verdict.PASS) else ""),
             )
         yield table
+        if running and (left := self._pace.left_in_words()):
+            yield Text(left, "dim")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import math
 import os
 import re
@@ -47,6 +48,18 @@ def usage_errors(*kinds: type[PortagpuError]) -> Iterator[None]:
         yield
     except kinds as error:
         raise click.UsageError(str(error)) from error
+
+
+@contextlib.contextmanager
+def without_collector() -> Iterator[None]:
+    """Leave Python's collector of cycles off: it would search millions of values that have none."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def run_json_option(function: Callable[..., _R]) -> Callable[..., _R]:
@@ -197,12 +210,23 @@ def check_kept(
     read: Iterable[str | os.PathLike[str]], *outputs: str | os.PathLike[str] | None
 ) -> None:
     """Raise RefusedOutput for an output that would replace a file that is read."""
-    known = {os.path.realpath(path) for path in read}
-    for path in outputs:
-        if path is None or path == STDOUT or is_special(path):
-            continue
-        if os.path.realpath(path) in known:
-            raise RefusedOutput(f"{path} is also an input: name another file to write")
+    written = {
+        _identity(path): path
+        for path in outputs
+        if not (path is None or path == STDOUT or is_special(path))
+    }
+    for path in read if written else ():
+        if (output := written.get(_identity(path))) is not None:
+            raise RefusedOutput(f"{output} is also an input: name another file to write")
+
+
+def _identity(path: str | os.PathLike[str]) -> object:
+    """What two names of one file share, whether it is there or not."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - of thousands of names
+    except (OSError, ValueError):
+        return os.path.realpath(path)
+    return found.st_dev, found.st_ino
 
 
 def print_lines(lines: Sequence[str], stream: IO[str]) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import shlex
+import time
 from collections import Counter
+from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from portagpu.base.text import shortened
-from portagpu.base.units import count
+from portagpu.base.units import count, duration
+from portagpu.cli._heartbeat import MIN_DONE
 from portagpu.reports.fleet.record import StepState
 from portagpu.runs.results.verdicts import Verdict, exit_code, fold
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from portagpu.reports.fleet.record import FleetRecord, Step
@@ -47,6 +50,46 @@ def counts_line(record: FleetRecord) -> str:
     ]
     done = f"{states[StepState.DONE]} of {count(len(record.steps), 'step')} done"
     return ", ".join([f"{done} ({detail})" if detail else done, *others])
+
+
+class StepPace:
+    """How long the steps of a fleet run take, and when all of them may be over.
+
+    Only steps whose beginning and end this command saw count: those of an earlier one have no
+    times.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._begun_s: dict[str, float] = {}
+        self._took_s: list[float] = []
+
+    def changed(self, step: Step) -> None:
+        """A step has another state."""
+        if step.state is StepState.RUNNING:
+            self._begun_s.setdefault(step.id, self._clock())
+            return
+        begun_s = self._begun_s.pop(step.id, None)
+        if step.state is StepState.DONE and begun_s is not None:
+            self._took_s.append(self._clock() - begun_s)
+
+    def left_s(self, record: FleetRecord) -> float | None:
+        """Seconds until the steps that run, and those that wait for them, are over; None where
+        too few steps came to their end, or none runs."""
+        if len(self._took_s) < MIN_DONE or not self._begun_s:
+            return None
+        usual_s, now_s = median(self._took_s), self._clock()
+        last_s = max(usual_s - (now_s - begun_s) for begun_s in self._begun_s.values())
+        waiting = sum(
+            each.state in (StepState.WAITING, StepState.SUBMITTED) for each in record.steps
+        )
+        return max(last_s, 0.0) + usual_s * waiting / len(self._begun_s)
+
+    def words(self, record: FleetRecord) -> str:
+        """ "61 of 64 steps done (61 PASS), 3 running, about 40 s left"."""
+        left_s = self.left_s(record)
+        left = "" if left_s is None else f", about {duration(max(1.0, round(left_s)))} left"
+        return counts_line(record) + left
 
 
 def verdict_of(record: FleetRecord, slow: Sequence[str] = ()) -> Verdict:

@@ -14,13 +14,14 @@ from portagpu.base.units import duration
 from portagpu.runs.results.verdicts import FAILING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from portagpu.runs.results.run import Result
 
 EVERY_S: Final = 10.0
-_MIN_DONE: Final = 3
+MIN_DONE: Final = 3
 """So many items have to be over before the time left is estimated from them."""
+_KNOWN_SHARE: Final = 0.05
 
 
 class Pace:
@@ -32,12 +33,18 @@ class Pace:
         *,
         even: bool = True,
         lasts_s: float | None = None,
+        usual_s: Sequence[float] = (),
     ) -> None:
-        """The time left is known where the run ``lasts_s``, or its items take ``even`` times."""
+        """The time left is known where the run ``lasts_s``, or its items take ``even`` times.
+
+        Items of other lengths may have those of another machine, ``usual_s``: how this one compares
+        is known from the items that are over, once they are a twentieth of the work.
+        """
         self._clock = clock
+        self._usual_s = usual_s
         self._even = even
         self._lasts_s = lasts_s
-        self._begun_s = clock()
+        self._begun_s = self._item_begun_s = clock()
         self._item: tuple[str, int, int] | None = None
         self._bad: Counter[str] = Counter()
 
@@ -46,7 +53,9 @@ class Pace:
         self._begun_s = self._clock()
 
     def item_begins(self, name: str, number: int, total: int) -> None:
-        """Item ``number`` of ``total`` begins, counted from 1."""
+        """Item ``number`` of ``total`` begins, counted from 1; a step of it may begin again."""
+        if self._item is None or number != self._item[1]:
+            self._item_begun_s = self._clock()
         self._item = (name, number, total)
 
     def result_added(self, result: Result) -> None:
@@ -61,15 +70,29 @@ class Pace:
         name, number, total = self._item
         parts = [f"{number}/{total} {printable(name)}"]
         parts += [f"{count} {verdict}" for verdict, count in self._bad.items()]
-        if (left_s := self._left_s(number - 1, total)) is not None:
-            parts.append(f"about {duration(max(1.0, round(left_s)))} left")
-        return ", ".join(parts)
+        parts.append(self.left_in_words())
+        return ", ".join(filter(None, parts))
+
+    def left_in_words(self) -> str:
+        """ "about 40 s left"; empty where that is not known."""
+        if self._item is None:
+            return ""
+        _, number, total = self._item
+        left_s = self._left_s(number - 1, total)
+        return "" if left_s is None else f"about {duration(max(1.0, round(left_s)))} left"
 
     def _left_s(self, done: int, total: int) -> float | None:
         passed_s = self._clock() - self._begun_s
         if self._lasts_s is not None:
             return self._lasts_s - passed_s
-        if not self._even or not _MIN_DONE <= done < total:
+        if self._usual_s:
+            over_s, all_s = sum(self._usual_s[:done]), sum(self._usual_s)
+            if over_s < _KNOWN_SHARE * all_s:
+                return None
+            pace = (self._item_begun_s - self._begun_s) / over_s
+            item_s = pace * self._usual_s[done] - (self._clock() - self._item_begun_s)
+            return max(item_s, 0.0) + pace * sum(self._usual_s[done + 1 :])
+        if not self._even or not MIN_DONE <= done < total:
             return None
         return passed_s / done * (total - done)
 

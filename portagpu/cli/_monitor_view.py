@@ -260,14 +260,24 @@ def _aligned(
         )
 
     widths = measure()
+    order = list(columns)
+    left_out: dict[str, list[str]] = {}
     for head, other in narrower:
         if room(widths, "state") >= widths["state"]:
             break
         if other is None:
-            del columns[head]
+            # errors may be left out for two reasons
+            left_out[head] = columns.pop(head, left_out.get(head, []))
         else:
             columns[head] = other
         widths = measure()
+    for head in reversed(left_out):
+        # a wide column that went later may leave room for a narrow one that went before
+        columns[head] = left_out[head]
+        if room(measure(), "state") < measure()["state"]:
+            del columns[head]
+    columns = {head: columns[head] for head in order if head in columns}
+    widths = measure()
     widths["device"] = max(_NAME_WIDTHS[0], min(widths["device"], room(widths, "device")))
     left = max(room(widths, "state"), len("state"))
     columns["state"] = [
@@ -327,7 +337,9 @@ def _columns(
         narrower.append(("errors", None))
     narrower += [("address", short), ("clock", None)]
     narrower.append(("device", [_cut(name, _PRODUCT_WIDTH) for name in bare]))
-    narrower += [("heat", None), ("memory", None)]
+    narrower.append(("power", [_draw(each) for each in samples]))
+    # a state is never cut for a number, nor an address
+    narrower += [(head, None) for head in ("heat", "memory", "power", "busy", "errors")]
     printed = {head: [*map(printable, cells)] for head, cells in columns.items()}
     return printed, [(head, cells and [*map(printable, cells)]) for head, cells in narrower]
 
@@ -403,6 +415,11 @@ def _power(sample: Sample) -> str:
         return _UNKNOWN
     limit = f"/{sample.power_limit_w:.0f}" if sample.power_limit_w is not None else ""
     return f"{sample.power_w:.0f}{limit} W"
+
+
+def _draw(sample: Sample) -> str:
+    """The power without its limit."""
+    return _number(sample.power_w, " W")
 
 
 def _number(value: float | None, unit: str) -> str:

@@ -161,7 +161,8 @@ def bringup(
     options.load_target()
     files.check()
     run = run_bringup(
-        options, progress_view(live_console(stream), stream, files, gates, verbose=verbose)
+        options,
+        progress_view(live_console(stream), stream, files, gates, effort=effort, verbose=verbose),
     )
     written = deliver(run, files, ["", *failures_text(run.results), run.summary_line()])
     print_lines([f"wrote {path}" for path in written], stream)

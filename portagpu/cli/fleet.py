@@ -24,6 +24,7 @@ from portagpu.cli._common import (
     terminal,
     text_stream,
     usage_errors,
+    without_collector,
     write_json,
 )
 from portagpu.cli._process import FAILED
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from portagpu.reports.fleet.report import FleetReport
+    from portagpu.reports.fleet.result_files import Fleet
 
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
@@ -211,9 +213,7 @@ _MAX_CHARS: Final = 60
 
 
 @click.command()
-@click.argument(
-    "places", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path)
-)
+@click.argument("places", nargs=-1, metavar="[PATH]...", type=click.Path(path_type=Path))
 @click.option(
     "-o",
     "--out",
@@ -221,24 +221,56 @@ _MAX_CHARS: Final = 60
     metavar="FILE",
     help="Write the page to this file.",
 )
+@click.option(
+    "--history",
+    "store",
+    metavar="FILE|URL",
+    help="Take results from this store (portagpu matrix history): those of the files in PATH that "
+    "it has, which are not read again, or without PATH all of its runs.",
+)
+@click.option(
+    "--of",
+    "which",
+    metavar="RUNS",
+    help="Only these runs of the store, such as since=2026-01-01. Not with PATH.",
+)
 @json_option
-def report(places: tuple[Path, ...], out: Path | None, json_to: str | None) -> int:
+def report(
+    places: tuple[Path, ...],
+    out: Path | None,
+    store: str | None,
+    which: str | None,
+    json_to: str | None,
+) -> int:
     """Say what the results of a fleet show: which nodes failed, and which differ from the others.
 
     PATH is a folder of a fleet run, or a result file, a bundle, or a folder of these. Nodes of one
     target are compared with each other: measures, levels, noise, pairs and versions. Files that
-    cannot be used are named, and the others are used. Exit codes: 0 for PASS, 1 if a node failed or
-    is worse than its peers, 3 if a node or a file could not be judged.
+    cannot be used are named, and the others are used. Beyond some thousand nodes, import the
+    results into a store as they come, and name it with --history. Exit codes: 0 for PASS, 1 if a
+    node failed or is worse than its peers, 3 if a node or a file could not be judged.
     """
+    if not places and store is None:
+        raise click.UsageError("Missing argument 'PATH...', or --history with a store of results")
+    if which is not None and (places or store is None):
+        raise click.UsageError("--of chooses runs of --history, where no PATH is given")
+    check_outputs(out, json_to)
+    with without_collector():
+        return _report(places, out, store, which, json_to)
+
+
+def _report(
+    places: tuple[Path, ...],
+    out: Path | None,
+    store: str | None,
+    which: str | None,
+    json_to: str | None,
+) -> int:
     from portagpu.cli._tables import VERDICT, print_table
-    from portagpu.reports.fleet.record import FleetRecordError
     from portagpu.reports.fleet.report import judge
-    from portagpu.reports.fleet.result_files import gather
     from portagpu.runs.results.verdicts import exit_code
 
-    check_outputs(out, json_to)
-    with usage_errors(ResultError, FleetRecordError):
-        fleet = gather(places)
+    fleet = _fleet(places, store, which, json_to)
     check_kept(fleet.files, out, json_to)
     found = judge(fleet)
     if out is not None:
@@ -256,6 +288,26 @@ def report(places: tuple[Path, ...], out: Path | None, json_to: str | None) -> i
     if out is not None:
         click.echo(f"wrote {out}", file=stream)
     return exit_code(found.verdict)
+
+
+def _fleet(
+    places: tuple[Path, ...], place: str | None, which: str | None, json_to: str | None
+) -> Fleet:
+    """What the places hold, and what of it the store at ``place`` has; without places its runs."""
+    from portagpu.reports.fleet.record import FleetRecordError
+    from portagpu.reports.fleet.result_files import fleet_of, gather
+
+    known = None
+    if place is not None:
+        from portagpu.cli.matrix_history import chosen, open_for
+        from portagpu.reports.condensed.packed import KnownFiles
+
+        with open_for(place, json_to) as store:
+            if not places:
+                return fleet_of(store.node_runs(chosen(store, which)))
+            known = KnownFiles({mark: packed for _, mark, packed in store.condensed()})
+    with usage_errors(ResultError, FleetRecordError):
+        return gather(places, known=known)
 
 
 def _groups(found: FleetReport) -> Iterator[tuple[str, ...]]:

@@ -84,7 +84,8 @@ def _seconds(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="FOLDER",
-    help="The folder of the record and all results. For Slurm it must be shared with the nodes.",
+    help="The folder of the record and all results. For Slurm it must be shared with the nodes; "
+    "for --kubernetes it is that of the claim, and nodes with a result there get no pod.",
 )
 @click.option("--partition", metavar="NAME", help="Slurm's partition. Default: the cluster's.")
 @click.option("--account", metavar="NAME", help="Slurm's account. Default: yours.")
@@ -219,7 +220,7 @@ def run(
     if len(chosen) != 1:
         raise click.UsageError("give one of --nodes, --ssh, --local and --kubernetes")
     if pods is not None:
-        return _print_manifest(given, pods, image, claim, gres)
+        return _print_manifest(given, pods, image, claim, gres, out)
     if out is None:
         raise click.UsageError("give --out: the folder of the record and all results")
     given["nodes"] = given["nodes"] or ""
@@ -249,9 +250,14 @@ def run(
 
 
 def _print_manifest(
-    given: Mapping[str, Any], pods: int, image: str | None, claim: str | None, gres: str | None
+    given: Mapping[str, Any],
+    pods: int,
+    image: str | None,
+    claim: str | None,
+    gres: str | None,
+    out: Path | None,
 ) -> int:
-    from portagpu.reports.fleet.kubernetes import PodOptions, manifest
+    from portagpu.reports.fleet.kubernetes import PodOptions, manifest, nodes_with_results
     from portagpu.reports.fleet.request import FleetUsageError
 
     if not (image and claim and gres):
@@ -267,6 +273,7 @@ def _print_manifest(
                 arguments=given["arguments"],
                 minutes=given["minutes"],
                 at_once=given["at_once"],
+                done=() if out is None else nodes_with_results(out),
             )
         )
     write_json(document, "-")
@@ -303,7 +310,7 @@ def _import(place: str, folder: Path, record: FleetRecord) -> bool:
 
 def _view(stream: TextIO) -> Any:
     """Prints each step that ended; on a terminal the last line says how far all are."""
-    from portagpu.cli._fleet_text import counts_line, step_line
+    from portagpu.cli._fleet_text import StepPace, step_line
     from portagpu.cli._heartbeat import Heartbeat
     from portagpu.reports.fleet.record import StepState
     from portagpu.reports.fleet.run import FleetProgress
@@ -312,14 +319,16 @@ def _view(stream: TextIO) -> Any:
         def __init__(self) -> None:
             console = live_console(stream)
             self._status: Any = None if console is None else console.status("beginning")
-            self._words = ""
-            self._heartbeat = Heartbeat(lambda: self._words)
+            self._pace = StepPace()
+            self._record: FleetRecord | None = None
+            self._heartbeat = Heartbeat(self._words)
 
         def begin(self, record: FleetRecord) -> None:
             (self._heartbeat if self._status is None else self._status).start()
             self._show(record)
 
         def changed(self, step: Step, record: FleetRecord) -> None:
+            self._pace.changed(step)
             if step.state in (StepState.DONE, StepState.LOST):
                 self._say(step_line(step), stream)
             self._show(record)
@@ -338,10 +347,13 @@ def _view(stream: TextIO) -> Any:
             if self._status is not None:
                 self._status.start()
 
+        def _words(self) -> str:
+            return "" if self._record is None else self._pace.words(self._record)
+
         def _show(self, record: FleetRecord) -> None:
-            self._words = counts_line(record)
+            self._record = record
             if self._status is not None:
-                self._status.update(self._words)
+                self._status.update(self._words())
 
     return View()
 

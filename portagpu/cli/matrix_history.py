@@ -24,6 +24,7 @@ from portagpu.cli._common import (
     print_lines,
     terminal,
     text_stream,
+    without_collector,
     write_json,
 )
 from portagpu.cli._process import FAILED, NOT_JUDGED
@@ -164,7 +165,8 @@ def import_runs(paths: tuple[Path, ...], place: str, json_to: str | None) -> int
     refused = []
     aside: list[Aside] = []
     console = live_console(sys.stderr)
-    with store, console.status("") if console else contextlib.nullcontext() as status:
+    waiting = console.status("") if console else contextlib.nullcontext()
+    with store, without_collector(), waiting as status:
         for each in import_files(store, paths):
             counts[each.outcome] += 1
             if status is not None:

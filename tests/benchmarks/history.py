@@ -28,9 +28,10 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from portagpu.reports.history.compare import compare, outliers, recent, trends
+from portagpu.reports.history.documents import read_document
 from portagpu.reports.history.model import select
 from portagpu.reports.history.regressions import level_changes
-from portagpu.reports.history.store import open_store, read_document
+from portagpu.reports.history.store import open_store
 from tests.support.history_samples import measure, run, write
 from tests.support.history_stores import server
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from portagpu.cli import main
-from portagpu.reports.fleet.nodes import read_nodes
+from portagpu.reports.condensed.read import read_nodes
 from portagpu.reports.fleet.report import SCHEMA, FleetReport
 from portagpu.reports.html.fleet_page import render
 from portagpu.runs.results.verdicts import Verdict
@@ -49,8 +49,8 @@ def test_several_processes_read_what_one_does(fleet: Path, monkeypatch: pytest.M
         used.append(processes)
         return ProcessPoolExecutor(processes, **options)
 
-    monkeypatch.setattr("portagpu.reports.fleet.nodes.ProcessPoolExecutor", pool)
-    monkeypatch.setattr("portagpu.reports.fleet.nodes._SHARE", 8)
+    monkeypatch.setattr("portagpu.reports.condensed.read.ProcessPoolExecutor", pool)
+    monkeypatch.setattr("portagpu.reports.condensed.read._SHARE", 8)
     paths = sorted(fleet.glob("*/result.json"))[:24]
     assert list(read_nodes(paths, 1)) == list(read_nodes(paths, 3))
     assert used == [3]

@@ -24,7 +24,8 @@ from portagpu.reports.fleet.record import StepState, read_record
 from portagpu.reports.fleet.request import FleetOptions
 from portagpu.reports.fleet.run import FleetProgress
 from portagpu.reports.fleet.slurm import UnknownNodes
-from tests.support.result_samples import passing
+from tests.support.history_samples import run
+from tests.support.result_samples import gate, passing
 from tests.support.waits import wait_until
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ gone*) echo "ssh: connect to host $NODE port 22: Connection timed out" >&2; exit
 other*) echo "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @" >&2
   echo "Host key verification failed." >&2; exit 255 ;;
 closed*) echo "me@$NODE: Permission denied (publickey)." >&2; exit 255 ;;
+nobody*) echo "ssh: Could not resolve hostname $NODE: Name or service not known" >&2; exit 255 ;;
+deaf*) echo "ssh: connect to host $NODE port 22: Connection refused" >&2; exit 255 ;;
 esac
 exec sh -c "$3"
 """
@@ -104,6 +107,8 @@ def test_results_of_nodes_come_through_ssh_into_one_folder(place: Path) -> None:
         ("gone1", "gone1 does not answer over ssh"),
         ("other1", "the host key of other1 changed; where it was installed again, ssh-keygen -R"),
         ("closed1", "closed1 refuses this user: give ssh a key that it takes"),
+        ("nobody1", "this machine knows no address of nobody1: check its name"),
+        ("deaf1", "deaf1 has no ssh server that answers: start sshd, or name its port"),
     ],
 )
 def test_a_node_that_cannot_be_reached_says_why_and_stops_no_other(
@@ -279,5 +284,33 @@ def test_the_manifest_is_one_that_kubernetes_takes(
     (container,) = document["spec"]["template"]["spec"]["containers"]
     assert container["resources"]["limits"]["example.com/gpu"] == "8"
     assert container["command"][-1] == (
-        "exec portagpu bringup --level full --target 'x y' --out \"/results/$NODE_NAME\""
+        "exec portagpu bringup --level full --target 'x y' --out \"/results/$PORTAGPU_NODE\""
     )
+
+
+def test_a_repeated_job_leaves_out_the_nodes_with_a_result(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    validator = pytest.importorskip("kubernetes_validate")
+    for number in range(2):
+        (tmp_path / f"node-{number}").mkdir()
+        run(number, [gate("links", "a")], host=f"pod-{number}").write_json(
+            tmp_path / f"node-{number}" / "result.json"
+        )
+    (tmp_path / "node-2").mkdir()
+    (tmp_path / "node-2" / "result.json").write_text("{")
+    words = ["--image", "i", "--claim", "c", "--gres", "example.com/gpu:8", "--out", str(tmp_path)]
+    assert cli.main(["fleet", "run", "bringup", "--kubernetes", "4", *words]) == 0
+    document = json.loads(capsys.readouterr().out)
+    validator.validate(document, "1.33", strict=True)
+    assert document["spec"]["completions"] == document["spec"]["parallelism"] == 2
+    affinity = document["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert [each["values"] for each in term["matchFields"]] == [["node-0"], ["node-1"]]
+    assert {each["operator"] for each in term["matchFields"]} == {"NotIn"}
+    assert cli.main(["fleet", "run", "bringup", "--kubernetes", "2", *words]) == 2
+    assert "2 nodes of 2 have a result: nothing is left to run" in capsys.readouterr().err
+    # without a record the results name the nodes
+    assert cli.main(["fleet", "report", str(tmp_path), "--json", "-"]) == 3
+    found = json.loads(capsys.readouterr().out)
+    assert [each["name"] for each in found["nodes"]] == ["pod-0", "pod-1"]

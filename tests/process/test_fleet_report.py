@@ -14,6 +14,8 @@ import pytest
 from portagpu.base.errors import ResultError
 from portagpu.cli import main
 from portagpu.reports.bundles.document import write_clearance
+from portagpu.reports.condensed.nodes import NodeRun
+from portagpu.reports.condensed.read import read_nodes
 from portagpu.reports.fleet.record import (
     FleetRecord,
     FleetRecordError,
@@ -574,3 +576,74 @@ def test_two_runs_under_one_id_both_count(tmp_path: Path) -> None:
     found = report([tmp_path])
     assert found.verdict is Verdict.FAIL
     assert [each.path.name for each in found.unread] == ["b.json"]
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    code = main(["fleet", "report", *words])
+    return code, capsys.readouterr().out
+
+
+def test_what_a_store_has_is_not_read_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("sqlalchemy")
+    folder, store = tmp_path / "fleet", str(tmp_path / "runs.db")
+    write_files(simulate(8, 3, others=False, gpus=1), folder)
+    main(["matrix", "history", "import", str(folder), "--store", store])
+    capsys.readouterr()
+    without = printed(capsys, str(folder), "--json", "-")
+    assert printed(capsys, str(folder), "--json", "-", "--history", store) == without
+    # values that were altered in their places: the size and the beginning stay
+    path = next(iter(sorted(folder.glob("node-*/result.json"))))
+    path.write_bytes(path.read_bytes()[:-2] + b" }")
+    assert printed(capsys, str(folder), "--json", "-", "--history", store) == without
+    # another size is another file
+    path.write_bytes(path.read_bytes() + b"x")
+    assert "not JSON" in printed(capsys, str(folder), "--history", store)[1]
+
+
+def test_a_store_alone_has_its_runs_by_host(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("sqlalchemy")
+    for number in range(4):
+        verdict = failed("a link is down") if number == 3 else gate("links", "width")
+        node(tmp_path, f"n{number}", 100.0, verdict, number=number)
+    store = str(tmp_path / "runs.db")
+    main(["matrix", "history", "import", str(tmp_path), "--store", store])
+    capsys.readouterr()
+    from_files = json.loads(printed(capsys, str(tmp_path), "--json", "-")[1])
+    from_store = json.loads(printed(capsys, "--history", store, "--json", "-")[1])
+    for document in (from_files, from_store):
+        del document["aside"]
+        for each in document["nodes"]:
+            del each["file"]
+    assert from_store == from_files
+    chosen = printed(capsys, "--history", store, "--of", "host=n0")
+    assert chosen[0] == 0
+    assert "1 node: 1 PASS" in chosen[1]
+
+
+@pytest.mark.parametrize("words", [[], ["--of", "host=a"], ["x", "--history", "y", "--of", "z"]])
+def test_a_report_names_where_its_results_are(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fleet", "report", *words]) == 2
+    assert "--history" in capsys.readouterr().err
+
+
+@pytest.mark.processes(2, "the workers that read")
+def test_several_processes_read_what_one_does(tmp_path: Path) -> None:
+    for number in range(34):
+        more = (failed(f"{number} links are down"),) if number % 5 == 0 else ()
+        node(tmp_path, f"n{number}", 100.0 + number, *more, number=number)
+    (tmp_path / "cut.json").write_text("{")
+    (tmp_path / "other.json").write_text("[]")
+    paths = sorted(tmp_path.glob("*.json"))
+    alone, together = list(read_nodes(paths, 1)), list(read_nodes(paths, 2))
+    assert len(alone) == 36
+    for one, other in zip(alone, together, strict=True):
+        if isinstance(one, NodeRun) and isinstance(other, NodeRun):
+            assert list(one.measures) == list(other.measures)
+            other = replace(other, measures=one.measures)
+        assert one == other

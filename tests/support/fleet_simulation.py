@@ -22,24 +22,28 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 ROOT = Path(__file__).resolve().parents[2]
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
 from portagpu.base.units import worse_side
+from portagpu.reports.condensed.nodes import Failure, Measured, Measures, NodeRun, condensed
 from portagpu.reports.fleet import measures as pairs
 from portagpu.reports.fleet import versions
-from portagpu.reports.fleet.measures import LEVEL, MEASURE, NOISE, tables_of
-from portagpu.reports.fleet.nodes import Failure, Measured, NodeRun, condensed
+from portagpu.reports.fleet.measures import LEVEL, MEASURE, NOISE
 from portagpu.reports.fleet.record import FleetRecord, Step, StepState, write_record
 from portagpu.reports.fleet.report import FleetReport, judge
 from portagpu.reports.fleet.result_files import Fleet, Joint, Missing
+from portagpu.reports.fleet.tables import tables_of
 from portagpu.runs.judges.peers import compare_peers
 from portagpu.runs.ledger import Device, Owner, instant
 from portagpu.runs.results.run import Run
 from portagpu.runs.results.verdicts import FAILING, Verdict, fold
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 DEVICES = 8
 ROUNDS = 3
@@ -89,7 +93,7 @@ def template() -> Run:
     return Run(run.info, kept)
 
 
-def of_eight(measures: tuple[Measured, ...]) -> list[Measured]:
+def of_eight(measures: Iterable[Measured]) -> list[Measured]:
     """The measures of a node with eight devices: collectives are of all together."""
     found = []
     for each in measures:
@@ -181,7 +185,7 @@ def simulate(
             started=STARTED,
             hardware=hardware,
             versions={**base.versions, "driver": "550.2" if name in firmware else "550.1"},
-            measures=tuple(own),
+            measures=Measures.of(own),
         )
         fleet.nodes[name] = [_failing(run, chance) if name in failed else run]
     if others and rounds:
@@ -233,7 +237,7 @@ def _add_pairs(
                 base,
                 account=replace(base.account, run=f"{'-'.join(pair)}-{number}"),
                 hardware="",
-                measures=tuple(
+                measures=Measures.of(
                     each._replace(value=each.value * factor * (1 + chance.gauss(0, 0.03)))
                     for each in collectives
                 ),

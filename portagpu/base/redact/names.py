@@ -16,6 +16,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.base.environment import host_name
 from portagpu.base.paths import matrix_dir
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def machine_names(environment: Mapping[str, str] | None = None) -> list[tuple[st
 
 
 def _hosts() -> Iterator[tuple[str, str]]:
-    for name in {platform.node(), socket.gethostname(), _qualified_host()}:
+    for name in {host_name(), platform.node(), socket.gethostname(), _qualified_host()}:
         yield "host", name
         short, _, domain = name.partition(".")
         yield "host", short

@@ -41,7 +41,9 @@ _EARNS: Final = {
 _SECONDS: Final = that("a number of seconds above 0", lambda value: is_number(value) and value > 0)
 _FUNCTION: Final = matching(r"[\w.]+:\w+", "'module:function'")
 _AMOUNTS: Final = object_of(
-    {"limit_s": _SECONDS, "device_s": _SECONDS}, frozenset({"device_s"}), others=True
+    {"limit_s": _SECONDS, "device_s": _SECONDS, "usual_s": _SECONDS},
+    frozenset({"device_s", "usual_s"}),
+    others=True,
 )
 _GATE: Final = object_of(
     {
@@ -67,7 +69,8 @@ class Gate:
     ``check`` names a generator function "module:name" that takes a Context and yields Results.
     ``needs`` are the ids of gates that have to succeed before this one runs. ``amounts`` holds, for
     each effort, ``limit_s`` (the gate's time limit in seconds), for a gate that goes by devices
-    ``device_s`` (additional seconds for each device after the first), and what its check reads.
+    ``device_s`` (additional seconds for each device after the first), ``usual_s`` (what it took on
+    one machine, for the time left), and what its check reads.
     ``replay`` names the function that judges a recording, None if only a machine can be judged.
     ``opens_devices`` says that later gates test the devices that this one opened. ``earns`` is the
     evidence of its results: executed if devices work, loaded if their library answers, None if
@@ -175,11 +178,14 @@ def left_out_gates(
 
 
 def with_load_duration(gate: Gate, seconds: float) -> Gate:
-    """The gate with its load, if any, lasting that long; its time limit grows as needed."""
+    """The gate with its load, if any, lasting that long; its time limit grows as needed, and so
+    does its usual time."""
     amounts = {}
     for effort, has in gate.amounts.items():
         changed = dict.fromkeys(has.keys() & {"seconds", "shared_seconds"}, seconds)
         if changed:
             changed["limit_s"] = has["limit_s"] + max(0.0, seconds - has["seconds"])
+            if "usual_s" in has:
+                changed["usual_s"] = max(1.0, has["usual_s"] + seconds - has["seconds"])
         amounts[effort] = {**has, **changed}
     return replace(gate, amounts=amounts)

@@ -12,7 +12,6 @@ import errno
 import json
 import math
 import os
-import platform
 import stat
 import time
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from portagpu.base.environment import host_name
 from portagpu.base.files import destination
 from portagpu.checks.monitor.sample import Round, RunningProcess, Sample, Tracker, to_documents
 from portagpu.devices.discovery import samplers
@@ -199,7 +199,7 @@ def monitor(
     :returns: How many rounds there were, and how many were left out because one took too long.
     """
     tracker = Tracker(options.stall_after_s, options.stale_s, _target_limit)
-    host = platform.node()
+    host = host_name()
     looks = number = 0
     with Stream(samplers() if sources is None else sources) as stream:
         wait_s, start = _OPENING_S, None

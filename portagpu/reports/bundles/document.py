@@ -25,8 +25,9 @@ from portagpu.base.files import read_bounded, write_atomic
 from portagpu.base.redact.scrub import scrub
 from portagpu.base.text import one_line
 from portagpu.facts.targets import load_target
+from portagpu.reports.bundles.canonical import sha256
 from portagpu.runs.ledger import Clearance, Relief, instant
-from portagpu.runs.results.run import MAX_BYTES, Run, parse_json
+from portagpu.runs.results.run import LARGE, MAX_BYTES, Run, parse_json
 from portagpu.runs.results.schema import SCHEMA as RESULT
 from portagpu.runs.results.schema import check_version
 
@@ -105,16 +106,6 @@ def code_sha256() -> str | None:
     except OSError:
         return None
     return sha256(read)
-
-
-def canonical(value: object) -> bytes:
-    """JSON in ASCII with sorted keys and no blanks; numbers as Python writes them."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
-
-
-def sha256(value: object) -> str:
-    """The digest of the canonical form, in hexadecimal."""
-    return hashlib.sha256(canonical(value)).hexdigest()
 
 
 def digests(bundle: Mapping[str, Any]) -> dict[str, Any]:
@@ -286,11 +277,13 @@ class Document:
     data: bytes
     schema: str
     path: Path
+    raw: Any = field(repr=False, compare=False)
+    """The values of its JSON, of which the run may hold parts: nobody changes them."""
 
     @cached_property
     def digest(self) -> str:
         """The SHA-256 of its canonical form, which does not depend on line breaks."""
-        return sha256(json.loads(self.data))
+        return sha256(self.raw, fast=len(self.data) >= LARGE)
 
     @property
     def is_bundle(self) -> bool:
@@ -453,7 +446,7 @@ def parse(data: bytes, path: Path) -> Document:
         raise other
     else:
         raise OtherDocument("is neither a result, as --json and --out write it, nor a bundle")
-    return Document(Run.from_json(result, fresh=fresh), data, schema, path)
+    return Document(Run.from_json(result, fresh=fresh), data, schema, path, raw)
 
 
 def _of_two_machines(one: Document, other: Document) -> str:

@@ -10,10 +10,15 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.base.environment import NODE
+from portagpu.base.units import count
+from portagpu.reports.bundles.document import WHOLE
+from portagpu.reports.condensed.nodes import NodeRun, read_node
 from portagpu.reports.fleet.request import FleetUsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?")
 """A label of a DNS name (RFC 1123), with room for what Kubernetes adds to it."""
@@ -32,6 +37,7 @@ class PodOptions:
     :param minutes: After this time the job ends.
     :param at_once: How many nodes run at the same time.
     :param name: Of the job.
+    :param done: Nodes that have a result: no pod runs there.
     """
 
     nodes: int
@@ -43,6 +49,17 @@ class PodOptions:
     minutes: int = 60
     at_once: int = 64
     name: str = "portagpu-fleet"
+    done: Sequence[str] = ()
+
+
+def nodes_with_results(folder: Path) -> list[str]:
+    """The nodes of which an earlier job left a whole result in the folder of the claim."""
+    done = []
+    for path in sorted(folder.glob(f"*/{WHOLE}")):
+        found = read_node(path)
+        if isinstance(found, NodeRun) and not found.account.interrupted:
+            done.append(path.parent.name)
+    return done
 
 
 def manifest(options: PodOptions) -> dict[str, Any]:
@@ -58,15 +75,22 @@ def manifest(options: PodOptions) -> dict[str, Any]:
             "--gres VENDOR.com/gpu:8"
         )
     words = ["portagpu", options.what, *options.arguments]
+    left = options.nodes - len(options.done)
+    if left < 1:
+        raise FleetUsageError(
+            f"{count(len(options.done), 'node')} of {options.nodes} have a result: nothing is left "
+            "to run"
+        )
     labels = {"app.kubernetes.io/name": options.name}
     has = {"cpu": "16", "memory": "64Gi", "ephemeral-storage": "4Gi", gres[1]: gres[2]}
     container = {
         "name": options.what,
         "image": options.image,
         # no shell writes the node's name: it comes from the variable alone
-        "command": ["sh", "-c", f'exec {shlex.join(words)} --out "/results/$NODE_NAME"'],
+        "command": ["sh", "-c", f'exec {shlex.join(words)} --out "/results/${NODE}"'],
         "env": [
-            {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+            # the results name the node, and not the pod
+            {"name": NODE, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
             # caches: the root file system is read-only; torch asks for the name of the user
             {"name": "HOME", "value": "/tmp"},  # noqa: S108 - a folder of the pod
             {"name": "USER", "value": "portagpu"},
@@ -95,7 +119,8 @@ def manifest(options: PodOptions) -> dict[str, Any]:
                         "labelSelector": {"matchLabels": labels},
                     }
                 ]
-            }
+            },
+            **_elsewhere(options.done),
         },
         "securityContext": {
             "runAsNonRoot": True,
@@ -117,11 +142,21 @@ def manifest(options: PodOptions) -> dict[str, Any]:
         "metadata": {"name": options.name, "labels": labels},
         "spec": {
             "completionMode": "Indexed",
-            "completions": options.nodes,
-            "parallelism": min(options.nodes, options.at_once),
+            "completions": left,
+            "parallelism": min(left, options.at_once),
             # a node that fails is not tried again and stops no other
             "backoffLimitPerIndex": 0,
             "activeDeadlineSeconds": 60 * options.minutes,
             "template": {"metadata": {"labels": labels}, "spec": pod},
         },
     }
+
+
+def _elsewhere(nodes: Sequence[str]) -> dict[str, Any]:
+    """The affinity to all nodes but these; a requirement of a field takes one name."""
+    if not nodes:
+        return {}
+    others = [{"key": "metadata.name", "operator": "NotIn", "values": [each]} for each in nodes]
+    terms = [{"matchFields": others}]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    return {"nodeAffinity": required}

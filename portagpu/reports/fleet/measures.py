@@ -22,23 +22,23 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from portagpu.base import units
 from portagpu.base.errors import ResultError
-from portagpu.reports.fleet.nodes import MeasureId
+from portagpu.reports.condensed.nodes import MeasureId
 from portagpu.reports.fleet.result_files import gather
+from portagpu.reports.fleet.tables import Table, by_peer
 from portagpu.runs.judges.peers import RELATIVE, compare_peers, deviations_for
-from portagpu.suites.performance.fleet import peer_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from portagpu.reports.fleet.nodes import NodeRun
     from portagpu.reports.fleet.result_files import Joint
+    from portagpu.reports.fleet.tables import Peer
     from portagpu.runs.judges.peers import Peers
 
 
@@ -51,9 +51,6 @@ _NOISIER: Final = 1.0
 """A device with less than twice the spread of its peers is not noisy."""
 NOISE_UNIT: Final = "1"
 """More is worse, and less is not better: it says nothing of speed."""
-
-Peer = str
-"""A node, or a node and its device where the value is of one: ``peer_name``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,50 +107,6 @@ def by_node(unlike: Iterable[Unlike]) -> dict[str, list[Unlike]]:
     return found
 
 
-@dataclass(slots=True)
-class Table:
-    """The values of one measure of one target; ``spreads`` are fractions of them.
-
-    ``whose`` has the node and the device of each peer, of all tables together.
-    """
-
-    hardware: str
-    what: MeasureId
-    name: str
-    unit: str | None
-    whose: dict[Peer, tuple[str, str | None]]
-    values: dict[Peer, float] = field(default_factory=dict)
-    spreads: dict[Peer, float] = field(default_factory=dict)
-    compared: Peers | None = None
-
-
-def tables_of(nodes: Mapping[str, list[NodeRun]]) -> list[Table]:
-    """Every measure of every target; of a node's runs the newest that has a value counts."""
-    tables: dict[tuple[str, MeasureId], Table] = {}
-    whose: dict[Peer, tuple[str, str | None]] = {}
-    for node, runs in nodes.items():
-        # the newest last: it replaces the others
-        for run in runs:
-            for each in run.measures:
-                place = run.hardware, each.what
-                if (table := tables.get(place)) is None:
-                    table = Table(run.hardware, each.what, each.what.id, each.unit, whose)
-                    tables[place] = table
-                table.unit = table.unit or each.unit
-                peer = peer_name(node, each.device)
-                whose[peer] = node, each.device
-                table.values[peer] = each.value
-                if each.spread is not None and each.value:
-                    table.spreads[peer] = each.spread / abs(each.value)
-    shapes: dict[tuple[str, str], int] = {}
-    for hardware, what in tables:
-        shapes[hardware, what.id] = shapes.get((hardware, what.id), 0) + 1
-    for table in tables.values():
-        if shapes[table.hardware, table.what.id] > 1:
-            table.name = f"{table.what.id} {table.what.shape}"
-    return list(tables.values())
-
-
 @dataclass(frozen=True, slots=True)
 class Limits:
     """How far a value may be from its peers, which follows from the number of comparisons."""
@@ -164,10 +117,13 @@ class Limits:
     def of(cls, tables: Iterable[Table], more: int = 0) -> Limits:
         """For every value of ``tables``, their levels and noise, and ``further`` ones."""
         tables = list(tables)
-        peers = {(table.hardware, peer) for table in tables for peer in table.values}
+        peers: dict[str, set[Peer]] = {}
+        for table in tables:
+            peers.setdefault(table.hardware, set()).update(table.values)
         families = {table.what.family for table in tables}
         values = sum(len(table.values) for table in tables)
-        return cls(values + len(peers) * (len(families) + 1) + more)
+        compared = sum(map(len, peers.values()))
+        return cls(values + compared * (len(families) + 1) + more)
 
     @property
     def deviations(self) -> float:
@@ -238,14 +194,18 @@ def _levels(hardware: str, tables: Iterable[Table]) -> Iterator[Table]:
     for family, own in families.items():
         if len(own) < _MIN_MEASURES:
             continue
-        ratios: dict[Peer, list[float]] = {}
+        columns = []
         for table in own:
             middle = table.compared.median  # type: ignore[union-attr]
             slower_above = units.worse_side(table.unit or "") > 0
-            for peer, value in table.values.items():
-                if math.isfinite(value) and value > 0:
-                    ratio = middle / value if slower_above else value / middle  # type: ignore[operator]
-                    ratios.setdefault(peer, []).append(ratio)
+            column = [
+                (middle / value if slower_above else value / middle)  # type: ignore[operator]
+                if 0 < value < math.inf
+                else None
+                for value in table.values.values()
+            ]
+            columns.append((list(table.values), column))
+        ratios = by_peer(columns)
         values = {peer: median(each) for peer, each in ratios.items() if len(each) >= _MIN_MEASURES}
         name = f"{family} (the level of {len(own)} measures)"
         yield Table(hardware, MeasureId(family, ""), name, "ratio", own[0].whose, values)
@@ -253,14 +213,15 @@ def _levels(hardware: str, tables: Iterable[Table]) -> Iterator[Table]:
 
 def _noise(hardware: str, tables: Iterable[Table]) -> Table:
     """How many times the spread of its peers each device has."""
-    ratios: dict[Peer, list[float]] = {}
+    columns = []
     whose: dict[Peer, tuple[str, str | None]] = {}
     for table in tables:
         whose = table.whose
         if not table.spreads or not (middle := median(table.spreads.values())):
             continue
-        for peer, spread in table.spreads.items():
-            ratios.setdefault(peer, []).append(spread / middle)
+        column = [spread / middle for spread in table.spreads.values()]
+        columns.append((list(table.spreads), column))
+    ratios = by_peer(columns)
     values = {peer: median(each) for peer, each in ratios.items() if len(each) >= _MIN_MEASURES}
     name = "noise (the spread of its own samples)"
     return Table(hardware, MeasureId("noise", ""), name, NOISE_UNIT, whose, values)

@@ -62,6 +62,9 @@ _WHY: Final = (
         "{node} refuses this user: give ssh a key that it takes",
     ),
     ("timed out", "{node} does not answer over ssh"),
+    ("No route to host", "{node} does not answer over ssh"),
+    ("Connection refused", "{node} has no ssh server that answers: start sshd, or name its port"),
+    ("Could not resolve hostname", "this machine knows no address of {node}: check its name"),
 )
 """What ssh prints, and what it means."""
 _SPECIAL: Final = re.compile(r"[\[\]@!&^*]")

@@ -135,9 +135,10 @@ def _damage(record: FleetRecord) -> str:
     """What cannot be in a record that this version wrote; empty for a whole one."""
     if len({step.id for step in record.steps}) < len(record.steps):
         return "two steps have one id"
+    nodes = set(record.nodes)
     for step in record.steps:
         name = excerpt(step.id)
-        if not step.nodes or not set(record.nodes).issuperset(step.nodes):
+        if not step.nodes or not nodes.issuperset(step.nodes):
             return f"the step {name} has other nodes than the run"
         if step.verdict not in {None, *Verdict} or step.action not in {None, *Action}:
             return f"the step {name} has a verdict or an action that there is not"

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.documents import encode
 from portagpu.base.text import one_line
+from portagpu.reports.condensed.nodes import Failure
 from portagpu.reports.fleet import measures, versions
 from portagpu.reports.fleet.measures import Distribution, distributions_of
-from portagpu.reports.fleet.nodes import Failure
 from portagpu.reports.fleet.result_files import Fleet, Missing, gather
+from portagpu.reports.fleet.tables import tables_of
 from portagpu.runs.ledger import IDENTITY, balance
 from portagpu.runs.results.advice import Action, severities
 from portagpu.runs.results.verdicts import FAILING, Verdict, fold, fold_area
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from portagpu.reports.bundles.document import Aside
+    from portagpu.reports.condensed.nodes import NodeRun, Unread
     from portagpu.reports.fleet.measures import Limits, Slow, Unlike
-    from portagpu.reports.fleet.nodes import NodeRun, Unread
     from portagpu.reports.fleet.record import FleetRecord
     from portagpu.reports.fleet.versions import Differing
     from portagpu.runs.ledger import Absent, Balance
@@ -183,7 +184,7 @@ def report(places: Sequence[Path], processes: int = 0) -> FleetReport:
 def judge(fleet: Fleet) -> FleetReport:
     """The report of a fleet whose files were read."""
     nodes = _nodes(fleet)
-    tables = measures.tables_of(fleet.nodes)
+    tables = tables_of(fleet.nodes)
     joint = measures.tables_of_pairs(fleet.joint)
     limits = measures.Limits.of(tables, more=sum(len(table.values) for table in joint))
     unlike = measures.compare(tables, limits)
@@ -275,25 +276,24 @@ def _together(fleet: Fleet) -> dict[str, list[_Together]]:
     for nodes, own in runs.items():
         own.sort(key=lambda each: (each.account.at_s, each.account.run))
         stands = balance([each.account for each in own])
+        together = _Together(nodes, _done("", own, stands))
         for node in nodes:
-            found.setdefault(node, []).append(_Together(nodes, stands, own))
+            found.setdefault(node, []).append(together)
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class _Together:
-    """A pair or group of nodes, what stands of it, and its runs, the oldest first."""
+    """A pair or group of nodes, and what stands of all its runs, as if it were one node."""
 
     nodes: tuple[str, ...]
-    stands: Balance
-    runs: list[NodeRun]
+    found: Node
 
     def node(self, name: str) -> Node:
         """It as one of its nodes has it."""
-        found = _done(name, self.runs, self.stands)
         others = ", ".join(each for each in self.nodes if each != name)
-        reason = f"with {others}: {found.reason}" if found.reason else ""
-        return replace(found, reason=reason, device=None, earlier=0)
+        reason = f"with {others}: {self.found.reason}" if self.found.reason else ""
+        return replace(self.found, name=name, reason=reason, device=None, earlier=0)
 
 
 def _with_together(own: Node | None, together: Sequence[Node]) -> Node:
@@ -334,7 +334,7 @@ def _done(name: str, runs: Sequence[NodeRun], own: Balance) -> Node:
     if own.absent:
         gates[IDENTITY] = Verdict.FAIL
     action = Action(failure.action) if failure is not None else Action.NONE
-    if not own.replaced and not any(each.cleared for each in own.facts.values()):
+    if not own.replaced and own.cleared is None:
         # a result that is not judged may ask for something too
         action = max(action, Action(newest.action))
     return Node(
@@ -361,10 +361,13 @@ def _why(own: Balance, by_run: Mapping[str, NodeRun]) -> tuple[NodeRun, Failure 
     ``gate`` of the reason is the first that failed, and ``action`` the worst of all.
     """
     newest = by_run[own.newest.run]
+    # one run has few failures, in the order of its facts
+    facts = own.facts if len(by_run) > 1 else newest.failures
     standing = [
         (run, run.failures[fact])
-        for fact, each in own.facts.items()
-        if each.cleared is None
+        for fact in facts
+        if fact in own.facts
+        and (each := own.facts[fact]).cleared is None
         and each.verdict in _NOT_GREEN
         and fact in (run := by_run[each.account.run]).failures
     ]
@@ -408,7 +411,7 @@ def _not_ended(run: NodeRun) -> Failure:
 
 def _doubt(own: Balance) -> Failure | None:
     """Why a node is not a PASS although nothing of it failed; None where nothing speaks of it."""
-    cleared = next((each.cleared for each in own.facts.values() if each.cleared is not None), None)
+    cleared = own.cleared
     if own.several_machines:
         reason = f"two machines may have this name: {own.several_machines}"
     elif own.replaced is not None:

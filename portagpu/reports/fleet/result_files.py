@@ -19,7 +19,8 @@ from portagpu.reports.bundles.document import (
     same_run,
     wrong_clock,
 )
-from portagpu.reports.fleet.nodes import NodeRun, Other, Unread, read_nodes
+from portagpu.reports.condensed.nodes import Found, NodeRun, Other, Unread
+from portagpu.reports.condensed.read import read_nodes
 from portagpu.reports.fleet.record import (
     FILE,
     FleetRecord,
@@ -31,7 +32,7 @@ from portagpu.reports.fleet.record import (
 from portagpu.runs.ledger import balance, instant, lines, same_id
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from portagpu.runs.ledger import Balance, Clearance
 
@@ -108,12 +109,18 @@ class Fleet:
         return wanted if wanted in self.devices(node) else None
 
 
-def gather(places: Sequence[Path], processes: int = 0, now: datetime | None = None) -> Fleet:
+def gather(
+    places: Sequence[Path],
+    processes: int = 0,
+    now: datetime | None = None,
+    known: Callable[[Path], NodeRun | None] | None = None,
+) -> Fleet:
     """Read what ``places`` hold: folders of fleet runs, and files and folders of results.
 
     A file that cannot be used is reported in ``unread`` or as a node's state, and so is a run that
-    is later than ``now`` (this moment by default); the others are used. Raises ResultError where
-    none can be used, and FleetRecordError for a damaged record in a place.
+    is later than ``now`` (this moment by default); the others are used. A file whose run is
+    ``known`` is not read. Raises ResultError where none can be used, and FleetRecordError for a
+    damaged record in a place.
     """
     now = now or datetime.now(UTC)
     fleet = Fleet()
@@ -140,11 +147,38 @@ def gather(places: Sequence[Path], processes: int = 0, now: datetime | None = No
             steps |= _next_to(folder, record, own, fleet.aside)
     paths = _without_bundles(list(dict.fromkeys([*steps, *files])))
     fleet.files += paths
+    found = list(zip(paths, read_nodes(paths, processes, known), strict=True))
+    _assign(fleet, found, {path: step for path, (_, step) in steps.items()}, now, set(places))
+    _add_missing(fleet)
+    if fleet.nodes or fleet.joint or fleet.missing:
+        return fleet
+    if fleet.unread:
+        first = fleet.unread[0]
+        raise ResultError(f"{one_line(str(first.path))}: {first.reason}")
+    named = ", ".join(one_line(str(place)) for place in places)
+    raise ResultError(f"{named}: none of its files is a result, nor the {FILE} of a fleet run")
+
+
+def fleet_of(runs: Iterable[NodeRun], now: datetime | None = None) -> Fleet:
+    """The fleet of runs that a store has, without the record of a fleet run."""
+    fleet = Fleet()
+    _assign(fleet, [(run.path, run) for run in runs], {}, now or datetime.now(UTC), ())
+    return fleet
+
+
+def _assign(
+    fleet: Fleet,
+    files: Iterable[tuple[Path, Found]],
+    steps: Mapping[Path, Step],
+    now: datetime,
+    places: Collection[Path],
+) -> None:
+    """Add what files hold: to the nodes of their ``steps``, or else to their hosts."""
     runs: dict[str, NodeRun] = {}
     owned: list[NodeRun] = []
     hosts: dict[str, str] = {}
-    for path, found in zip(paths, read_nodes(paths, processes), strict=True):
-        step = steps[path][1] if path in steps else None
+    for path, found in files:
+        step = steps.get(path)
         if isinstance(found, Other):
             if found.clearance is not None:
                 fleet.clearances.append(found.clearance)
@@ -184,14 +218,6 @@ def gather(places: Sequence[Path], processes: int = 0, now: datetime | None = No
             named = f"{each.node} {each.device}".rstrip()
             reason = f"no result is of what it clears: {one_line(named)}"
             fleet.aside.append(Aside(Path(one_line(each.node)), reason))
-    _add_missing(fleet)
-    if fleet.nodes or fleet.joint or fleet.missing:
-        return fleet
-    if fleet.unread:
-        first = fleet.unread[0]
-        raise ResultError(f"{one_line(str(first.path))}: {first.reason}")
-    named = ", ".join(one_line(str(place)) for place in places)
-    raise ResultError(f"{named}: none of its files is a result, nor the {FILE} of a fleet run")
 
 
 def _without_bundles(paths: list[Path]) -> list[Path]:
@@ -257,10 +283,20 @@ def _steps_of(folder: Path, record: FleetRecord, fleet: Fleet) -> Iterable[tuple
         if step.result is None:
             continue
         path = folder / step.result
-        if not path.resolve().is_relative_to(inside):
+        if not (_is_below(folder, step.result) or path.resolve().is_relative_to(inside)):
             _cannot_be_read(fleet, Unread(path, "is not in the folder of its fleet run"), step)
             continue
         yield path, step
+
+
+def _is_below(folder: Path, name: str) -> bool:
+    """Whether the name leads to a place in the folder without a link; few names are otherwise."""
+    place = str(folder)
+    for part in name.split("/"):
+        place = f"{place}/{part}"
+        if part in ("", "..") or os.path.islink(place):  # noqa: PTH114 - of thousands of names
+            return False
+    return True
 
 
 def _cannot_be_read(fleet: Fleet, unread: Unread, step: Step | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Final
@@ -15,8 +16,9 @@ from portagpu.runs.judges.peers import MIN_PEERS, NORMAL, majority
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from portagpu.reports.fleet.measures import Limits, Table
-    from portagpu.reports.fleet.nodes import NodeRun
+    from portagpu.reports.condensed.nodes import NodeRun
+    from portagpu.reports.fleet.measures import Limits
+    from portagpu.reports.fleet.tables import Table
 
 DEVICES: Final = "number of devices"
 _MEDIAN: Final = math.sqrt(math.pi / 2)
@@ -159,10 +161,10 @@ def _by_node(tables: Sequence[Table]) -> list[tuple[Table, dict[str, float]]]:
     """The median of each node's devices, because those of one node are not independent."""
     found = []
     for table in tables:
-        values: dict[str, list[float]] = {}
+        values: defaultdict[str, list[float]] = defaultdict(list)
         for peer, value in table.values.items():
             if math.isfinite(value):
-                values.setdefault(table.whose[peer][0], []).append(value)
+                values[table.whose[peer][0]].append(value)
         found.append((table, {node: median(own) for node, own in values.items()}))
     return found
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 VERSION_TABLE: Final = "portagpu_version"
-VERSIONS: Final = ("0001", "0002")
+VERSIONS: Final = ("0001", "0002", "0003")
 """Every version of the tables, the oldest first; the last is the one that this code reads."""
 
 METADATA: Final = MetaData()
@@ -100,6 +100,27 @@ PACKED: Final = Table(
 )
 """The rows of MEASURES of each run in one value, in the form of ``store.NUMBERS``. What is computed
 over all runs reads these: a million rows are read in half a second, and their 20 MB in no time."""
+
+FORMS: Final = Table(
+    "portagpu_forms",
+    METADATA,
+    Column("key", Integer, primary_key=True),
+    Column("digest", Text, nullable=False, unique=True),
+    Column("data", LargeBinary, nullable=False),
+)
+"""What condensed runs have in common (``portagpu.reports.condensed.packed``), and its SHA-256."""
+
+CONDENSED: Final = Table(
+    "portagpu_condensed",
+    METADATA,
+    Column("run", Integer, ForeignKey("portagpu_runs.key"), primary_key=True),
+    Column("form", Integer, ForeignKey("portagpu_forms.key"), nullable=False),
+    Column("mark", Text, nullable=False),
+    Column("own", LargeBinary, nullable=False),
+    Column("numbers", LargeBinary, nullable=False),
+)
+"""What the report of a fleet keeps of each run, so that it reads no document. ``mark`` is that of
+the file (``portagpu.reports.condensed.nodes.mark_of``)."""
 
 
 _POSTGRESQL: Final = "postgresql+psycopg"

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from portagpu.base.errors import ResultError
 from portagpu.base.files import read_bounded, write_parts
 from portagpu.reports.bundles.document import (
     WHOLE,
     Aside,
+    Document,
     OtherDocument,
     claimed_run,
     find_files,
     same_run,
 )
-from portagpu.reports.history.store import OtherRun, read_document
+from portagpu.reports.history.documents import OtherRun, read_document
 from portagpu.runs.results.run import MAX_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from portagpu.reports.history.model import StoredRun
@@ -46,13 +47,34 @@ class Imported:
     why: str = ""
 
 
-def import_files(store: Store, paths: Iterable[Path]) -> Iterator[Imported]:
-    """Add each file, and the results of each folder, one transaction at a time.
+_TOGETHER: Final = 32
+"""Documents of one transaction: SQLite waits for the disk at the end of each."""
+_TOGETHER_BYTES: Final = 4 << 20
 
-    Only one file is in memory. One that is refused leaves nothing and stops no other. A store that
-    can no longer be written raises StoreError.
+
+def import_files(store: Store, paths: Iterable[Path]) -> Iterator[Imported]:
+    """Add each file, and the results of each folder, up to 32 in a transaction.
+
+    The files of one transaction are in memory. One that is refused leaves nothing and stops no
+    other. A store that can no longer be written raises StoreError.
     """
     aside: list[Aside] = []
+    waiting: list[Imported | Document] = []
+    size = 0
+    for each in _read(store, paths, aside):
+        waiting.append(each)
+        if isinstance(each, Document):
+            size += len(each.data)
+        if len(waiting) >= _TOGETHER or size >= _TOGETHER_BYTES:
+            yield from _added(store, waiting)
+            waiting, size = [], 0
+    yield from _added(store, waiting)
+    for path, reason in aside:
+        yield Imported(path, Outcome.PASSED_OVER, f"{path}: {reason}")
+
+
+def _read(store: Store, paths: Iterable[Path], aside: list[Aside]) -> Iterator[Imported | Document]:
+    """The document of each file that may be added, and what became of the others."""
     whole: dict[Path, Path] = {}
     for path, named in find_files(paths, aside):
         if path.name == WHOLE:
@@ -63,22 +85,27 @@ def import_files(store: Store, paths: Iterable[Path]) -> Iterator[Imported]:
             yield Imported(path, Outcome.THERE)
             continue
         try:
-            document = read_document(path)
+            yield read_document(path)
         except OtherDocument as error:
             outcome = Outcome.REFUSED if named else Outcome.PASSED_OVER
             yield Imported(path, outcome, str(error))
-            continue
         except ResultError as error:
             yield Imported(path, Outcome.REFUSED, str(error))
+
+
+def _added(store: Store, waiting: Sequence[Imported | Document]) -> Iterator[Imported]:
+    """What becomes of each, in their order, after the documents were added together."""
+    documents = [each for each in waiting if isinstance(each, Document)]
+    outcomes = iter(store.add_all(documents) if documents else [])
+    for each in waiting:
+        if isinstance(each, Imported):
+            yield each
             continue
-        try:
-            added = store.add(document)
-        except OtherRun as error:
-            yield Imported(path, Outcome.REFUSED, f"{path}: {error}")
-            continue
-        yield Imported(path, Outcome.ADDED if added else Outcome.THERE)
-    for path, reason in aside:
-        yield Imported(path, Outcome.PASSED_OVER, f"{path}: {reason}")
+        added = next(outcomes)
+        if isinstance(added, OtherRun):
+            yield Imported(each.path, Outcome.REFUSED, f"{each.path}: {added}")
+        else:
+            yield Imported(each.path, Outcome.ADDED if added else Outcome.THERE)
 
 
 def _is_there(store: Store, path: Path) -> bool:

@@ -1,6 +1,7 @@
 """A store of runs in SQLite (a file) or PostgreSQL, through the same code.
 
-Each document is one transaction. Writers wait for each other, and readers of SQLite for a commit.
+Documents are added whole, several in a transaction. Writers wait for each other, and readers of
+SQLite for a commit.
 """
 
 from __future__ import annotations
@@ -9,25 +10,22 @@ import contextlib
 import json
 import re
 import zlib
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import sqlalchemy as sa
 
-from portagpu.base.errors import ResultError, StoreError
-from portagpu.base.text import excerpt, one_line
-from portagpu.reports.bundles.document import SCHEMA as BUNDLE_SCHEMA
-from portagpu.reports.bundles.document import (
-    Document,
-    check_times,
-    file_name,
-    read_file,
-    sha256,
-)
+from portagpu.base.errors import StoreError
+from portagpu.base.text import one_line
+from portagpu.reports.bundles.document import Document, parse, started
+from portagpu.reports.condensed.nodes import NodeRun, node_of
+from portagpu.reports.condensed.packed import Packed, Unpacker
+from portagpu.reports.history.condensed import condensed_row, form_key, read_condensed
 from portagpu.reports.history.database import (
+    CONDENSED,
     DOCUMENTS,
+    FORMS,
     MEASURES,
     NAMES,
     PACKED,
@@ -36,6 +34,7 @@ from portagpu.reports.history.database import (
     open_database,
     store_errors,
 )
+from portagpu.reports.history.documents import OtherRun, check_same, file_name_of, measures_of
 from portagpu.reports.history.model import JUDGED, Judged, Machine, MeasureId, Series, StoredRun
 
 if TYPE_CHECKING:
@@ -43,102 +42,15 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from portagpu.reports.history.database import Database
-    from portagpu.runs.results.run import Result, Run
 
 
-_MAX_BYTES: Final = 2000
-"""An index of PostgreSQL takes 2704 bytes: BTMaxItemSize of its nbtree.h."""
-_MAX_SAMPLES: Final = 2**31 - 1
 _RUN_ID: Final = re.compile(rb'"run":\s*\{\s*"id":\s*"([^"\\]{1,200})"')
 _HEAD_BYTES: Final = 64 << 10
 """Of a file, in which a writer of results puts the run's id."""
 
 
-class OtherRun(ResultError):
-    """The id of a run is that of another run in the store."""
-
-
-def measures_of(run: Run) -> dict[MeasureId, Result]:
-    """Every result with a number, by what was measured; none of a recording.
-
-    What a recording says is of another machine than the one that judged it.
-    """
-    if run.info.replay:
-        return {}
-    return {measured(each): each for each in run.results if is_measure(each)}
-
-
-def is_measure(result: Result) -> bool:
-    """Whether a result has a number."""
-    return isinstance(result.value, int | float)
-
-
-def measured(result: Result) -> MeasureId:
-    """What a result with a number measured."""
-    return MeasureId(result.suite, result.id, result.device, str(result.unit), result.statistic)
-
-
-def read_document(path: Path, now: datetime | None = None) -> Document:
-    """The result or the bundle in a file; raises ResultError that begins with the path.
-
-    It is refused where ``portagpu.reports.bundles.document`` refuses it (a unit is missing, a
-    number is not finite, a digest does not fit), and where its times contradict each other or
-    ``now``, which is this moment by default."""
-    document = read_file(path)
-    try:
-        check_times(document.run, now or datetime.now(UTC))
-        check_sizes(document.run)
-    except ResultError as error:
-        raise ResultError(f"{one_line(str(path))}: {one_line(str(error))}") from error
-    return document
-
-
-def check_sizes(run: Run) -> None:
-    """Raise ResultError for what a database cannot hold, and no program writes."""
-    info = run.info
-    if "\0" in info.host:
-        raise ResultError("run.host: holds a null character")
-    for key, text in (("run.id", info.id), ("run.host", info.host), ("run.target", info.target)):
-        if len((text or "").encode()) > _MAX_BYTES:
-            raise ResultError(f"{key}: is longer than {_MAX_BYTES} bytes")
-    for what, result in measures_of(run).items():
-        if sum(len((part or "").encode()) for part in what) > _MAX_BYTES:
-            raise ResultError(f"{excerpt(what.id)}: its names are longer than {_MAX_BYTES} bytes")
-        if (result.n or 0) > _MAX_SAMPLES:
-            raise ResultError(f"{what.id}: n is more than {_MAX_SAMPLES}")
-
-
-def same_measurement(one: Document, other: Document) -> bool:
-    """Whether one of them is the bundle of the other: only names of machines were removed."""
-    if one.is_bundle == other.is_bundle:
-        return False
-    facts = [
-        (each.run.info.started, each.run.info.target, str(each.run.verdict), each.run.counts)
-        for each in (one, other)
-    ]
-    values = [_values(each) for each in (one, other)]
-    return facts[0] == facts[1] and values[0] == values[1]
-
-
-def file_name_of(data: bytes, digest: str) -> str:
-    """The name of a document's file outside a store: from its day and its digest.
-
-    Raises ValueError where ``data`` is not such a document, or does not match its digest.
-    """
-    raw: dict[str, Any] = json.loads(data)
-    if sha256(raw) != digest:
-        raise ValueError("does not match its digest")
-    if raw["schema"] == BUNDLE_SCHEMA:
-        return file_name(raw)
-    return f"{datetime.fromisoformat(raw['run']['started']):%Y%m%d}-{digest[:16]}.json"
-
-
-def _values(document: Document) -> list[tuple[str, str, float | str | None]]:
-    # a device may have been renamed, and the results keep their order
-    numbers = (each for each in document.run.results if is_measure(each))
-    return [(each.suite, each.id, each.value) for each in numbers]
-
-
+_LEVEL: Final = 3
+"""Of zlib: more of it takes three times as long for a file that is a tenth smaller."""
 _YEAR_10000_S: Final = 253_402_300_800
 _FEW: Final = 1000
 """So many runs are asked for one by one; for more, reading all of them is faster."""
@@ -146,6 +58,53 @@ MAX_VALUE: Final = 1e150
 """Of a value that is compared: no hardware comes near, and its square is still a number."""
 NUMBERS: Final = np.dtype([("name", "<i4"), ("value", "<f8"), ("spread", "<f8")])
 """A measure in PACKED: the key of its name, value and spread in its unit; NaN for none."""
+
+
+class _Rows(NamedTuple):
+    """What a document adds to the tables, without the key of its run."""
+
+    run: dict[str, Any]
+    document: bytes
+    measures: dict[MeasureId, dict[str, Any]]
+    condensed: dict[str, Any] | None
+    whole: Document
+
+    @classmethod
+    def of(cls, document: Document) -> _Rows:
+        info = document.run.info
+        measures = {
+            what: {
+                "value": float(result.value),  # type: ignore[arg-type]
+                "spread": result.spread,
+                "n": result.n,
+                "verdict": str(result.verdict),
+            }
+            for what, result in measures_of(document.run).items()
+        }
+        run = {
+            "id": info.id,
+            "started_s": started(document.run).timestamp(),
+            "host": info.host,
+            "target": info.target,
+            "backend": info.backend,
+            "versions": json.dumps(dict(info.versions)),
+            "verdict": str(document.run.verdict),
+            "schema": document.schema,
+            "digest": document.digest,
+            "measures": len(measures),
+        }
+        packed = zlib.compress(document.data, _LEVEL)
+        return cls(run, packed, measures, condensed_row(document), document)
+
+
+def _as_other(rows: _Rows, other: _Rows) -> bool | OtherRun:
+    """What becomes of a document whose run another of the same transaction has."""
+    if rows.run["digest"] != other.run["digest"]:
+        try:
+            check_same(rows.whole, other.whole.data, other.whole.path.name)
+        except OtherRun as error:
+            return error
+    return False
 
 
 class Store:
@@ -159,6 +118,7 @@ class Store:
         self._writer = database.writer
         self._shown = database.shown
         self._names: dict[MeasureId, int] = {}
+        self._forms: dict[str, int] = {}
 
     def __enter__(self) -> Store:
         return self
@@ -176,51 +136,70 @@ class Store:
 
         Raises OtherRun where its id belongs to another run, and stores nothing then.
         """
-        from portagpu.reports.bundles.document import started
+        (added,) = self.add_all([document])
+        if isinstance(added, OtherRun):
+            raise added
+        return added
 
-        info = document.run.info
-        measures = measures_of(document.run)
+    def add_all(self, documents: Sequence[Document]) -> list[bool | OtherRun]:
+        """Store documents in one transaction: what :meth:`add` returns or raises for each."""
+        rows = [_Rows.of(each) for each in documents]
         with self._errors(), self._writer.begin() as connection:
             lock(connection)
-            found = connection.execute(sa.select(RUNS).where(RUNS.c.id == info.id)).one_or_none()
-            if found is not None:
-                if found.digest != document.digest:
-                    _check_same(document, *self._file(connection, found))
-                return False
-            values = {
-                "id": info.id,
-                "started_s": started(document.run).timestamp(),
-                "host": info.host,
-                "target": info.target,
-                "backend": info.backend,
-                "versions": json.dumps(dict(info.versions)),
-                "verdict": str(document.run.verdict),
-                "schema": document.schema,
-                "digest": document.digest,
-                "measures": len(measures),
-            }
-            made = connection.execute(sa.insert(RUNS).values(values).returning(RUNS.c.key))
-            key = made.scalar_one()
-            packed = zlib.compress(document.data, 6)
-            connection.execute(sa.insert(DOCUMENTS).values(run=key, data=packed))
-            names = self._keys(connection, list(measures))
-            rows = [
-                {
-                    "name": names[what],
-                    "run": key,
-                    "value": float(result.value),  # type: ignore[arg-type]
-                    "spread": result.spread,
-                    "n": result.n,
-                    "verdict": str(result.verdict),
-                }
-                for what, result in measures.items()
-            ]
-            if rows:
-                connection.execute(sa.insert(MEASURES), rows)
-            connection.execute(sa.insert(PACKED).values(run=key, data=_pack(rows)))
+            found = [self._is_new(connection, each) for each in documents]
+            new: dict[str, _Rows] = {}
+            for place, (each, is_new) in enumerate(zip(rows, found, strict=True)):
+                if is_new is True and (other := new.setdefault(each.run["id"], each)) is not each:
+                    found[place] = _as_other(each, other)
+            names, forms = self._insert(connection, list(new.values()))
         # what a transaction that failed has made does not exist
-        self._names = names
-        return True
+        self._names, self._forms = names, forms
+        return found
+
+    def _is_new(self, connection: sa.Connection, document: Document) -> bool | OtherRun:
+        query = sa.select(RUNS).where(RUNS.c.id == document.run.info.id)
+        found = connection.execute(query).one_or_none()
+        if found is None:
+            return True
+        if found.digest != document.digest:
+            try:
+                check_same(document, *self._file(connection, found))
+            except OtherRun as error:
+                return error
+        return False
+
+    def _insert(
+        self, connection: sa.Connection, new: Sequence[_Rows]
+    ) -> tuple[dict[MeasureId, int], dict[str, int]]:
+        """Add runs that are not there; the names and forms that are then known, with their keys."""
+        forms = dict(self._forms)
+        if not new:
+            return self._names, forms
+        made = sa.insert(RUNS).returning(RUNS.c.key, sort_by_parameter_order=True)
+        keys = connection.execute(made, [each.run for each in new]).scalars().all()
+        names = self._keys(
+            connection, list(dict.fromkeys(what for each in new for what in each.measures))
+        )
+        measures, packed, condensed = [], [], []
+        for key, each in zip(keys, new, strict=True):
+            own = [{**row, "name": names[what], "run": key} for what, row in each.measures.items()]
+            measures += own
+            packed.append({"run": key, "data": _pack(own)})
+            if each.condensed is not None:
+                form = form_key(connection, forms, each.condensed["form"])
+                condensed.append({**each.condensed, "run": key, "form": form})
+        documents = [
+            {"run": key, "data": each.document} for key, each in zip(keys, new, strict=True)
+        ]
+        for table, rows in (
+            (DOCUMENTS, documents),
+            (MEASURES, measures),
+            (PACKED, packed),
+            (CONDENSED, condensed),
+        ):
+            if rows:
+                connection.execute(sa.insert(table), rows)
+        return names, forms
 
     def has_file(self, data: bytes) -> bool:
         """Whether the store has a file with exactly these bytes, which is found without reading it.
@@ -262,6 +241,38 @@ class Store:
         """
         with self._errors(), self._engine.begin() as connection:
             return self._file(connection, run)
+
+    def condensed(self) -> list[tuple[int, str, Packed]]:
+        """The key, the mark and the condensed form of each run that has one."""
+        try:
+            with self._errors(), self._engine.begin() as connection:
+                return list(read_condensed(connection))
+        except LookupError as error:
+            raise StoreError(f"{self._shown}: {FORMS.name} was altered in the store") from error
+
+    def node_runs(self, runs: Sequence[StoredRun]) -> Iterator[NodeRun]:
+        """What the report of a fleet keeps of these runs, named by their ids in place of files.
+
+        Documents are read only of runs that another version of portagpu imported.
+        """
+        kept = {run: packed for run, _, packed in self.condensed()}
+        unpacker = Unpacker()
+        for run in runs:
+            path = Path(run.id)
+            try:
+                packed = kept.get(run.key)
+                found = None if packed is None else unpacker.read(packed, path)
+            except (ValueError, LookupError, TypeError) as error:
+                raise StoreError(
+                    f"{self._shown}: {CONDENSED.name} was altered in the store: run "
+                    f"{one_line(run.id)}: {one_line(str(error))}"
+                ) from error
+            if found is None:
+                document = parse(self.file(run)[0], path)
+                if not isinstance(own := node_of(document), NodeRun):
+                    continue
+                found = own
+            yield found
 
     def names(self) -> list[MeasureId]:
         """Everything that was measured, in the order of the ids."""
@@ -360,27 +371,6 @@ def open_store(place: str, *, create: bool = False) -> Store:
     newer version, and where it cannot be reached; MissingDependency for what is not installed.
     """
     return Store(open_database(place, create=create))
-
-
-def _check_same(document: Document, data: bytes, name: str) -> None:
-    """Raise OtherRun unless one of two documents with one id is the bundle of the other."""
-    from portagpu.reports.bundles.document import parse
-
-    stored = parse(data, Path(name))
-    if same_measurement(document, stored):
-        return
-    mine, theirs = document.run.info, stored.run.info
-    id_ = one_line(mine.id)
-    if mine.host != theirs.host and not document.is_bundle and not stored.is_bundle:
-        raise OtherRun(
-            f"run {id_} is of host {one_line(mine.host)!r}, and the store has it of host "
-            f"{one_line(theirs.host)!r}: two machines have one id, so one document was edited or "
-            "copied"
-        )
-    raise OtherRun(
-        f"run {id_} is in the store as another document, of {theirs.started}: one of them was "
-        "edited"
-    )
 
 
 def _read_names(connection: sa.Connection) -> dict[MeasureId, int]:

@@ -6,7 +6,6 @@ import contextlib
 import importlib.util
 import json
 import os
-import platform
 import re
 import signal
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu._version import __version__
+from portagpu.base.environment import host_name
 from portagpu.base.errors import PortagpuError, ResultError
 from portagpu.base.files import write_atomic
 from portagpu.base.installation import stated_gates
@@ -93,7 +93,7 @@ def ask_here(root: Path) -> Here:
         ended = run_program(
             python, "-P", "-m", "portagpu", "info", "--json", "-", environment=dict(os.environ)
         )
-        return Here.of_info(json.loads(ended.stdout), platform.node())
+        return Here.of_info(json.loads(ended.stdout), host_name())
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise UnknownMachine(f"{python} does not say what it sees: {error}") from error
 
@@ -119,7 +119,7 @@ def why_again(
     info = run.info
     if info.interrupted or info.error:
         return "it was interrupted" if info.interrupted else "it ended with an error"
-    if info.host != platform.node():
+    if info.host != host_name():
         return f"it is of the host {info.host or 'without a name'}"
     if info.replay:
         return "it is of a recording"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -12,7 +13,7 @@ from portagpu.runs.results.advice import Action, action_of, severity_of
 from portagpu.runs.results.verdicts import GRAVITY, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from portagpu.runs.results.run import Result, Run
 
@@ -44,6 +45,38 @@ class Statement(NamedTuple):
     verdict: Verdict
     gate: tuple[str, str]
     wrong: bool = False
+
+
+@dataclass(slots=True)
+class LateStatements(Mapping[Fact, Statement]):
+    """What a run states of its facts, made when a fact is asked for.
+
+    ``stated`` are its statements without the facts, each once, in their order.
+    """
+
+    stated: tuple[Statement, ...]
+    load: Callable[[], dict[Fact, Statement]]
+    _loaded: dict[Fact, Statement] | None = None
+
+    @property
+    def _facts(self) -> dict[Fact, Statement]:
+        if self._loaded is None:
+            self._loaded = self.load()
+        return self._loaded
+
+    def __getitem__(self, fact: Fact) -> Statement:
+        return self._facts[fact]
+
+    def __iter__(self) -> Iterator[Fact]:
+        return iter(self._facts)
+
+    def __len__(self) -> int:
+        return len(self._facts)
+
+    def __eq__(self, other: object) -> bool:
+        return self._facts == (other._facts if isinstance(other, LateStatements) else other)
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 class Device(NamedTuple):
@@ -109,9 +142,17 @@ class Account:
     lists_all: bool = False
 
     @property
+    def stated(self) -> Iterable[Statement]:
+        """Each statement once, in the order of the facts; equal ones may be there several times."""
+        own = self.statements
+        if isinstance(own, LateStatements):
+            return own.stated
+        return {id(each): each for each in own.values()}.values()
+
+    @property
     def suites(self) -> frozenset[str]:
         """The suites that it ran."""
-        return frozenset(each.gate[0] for each in self.statements.values())
+        return frozenset(each.gate[0] for each in self.stated)
 
 
 class Relief(StrEnum):

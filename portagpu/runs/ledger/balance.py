@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -9,7 +10,7 @@ from portagpu.runs.ledger.accounts import Absent, Account, Fact, Relief, Standin
 from portagpu.runs.results.verdicts import GRAVITY, Verdict, fold, fold_area
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from portagpu.runs.ledger.accounts import Clearance, Device
 
@@ -32,12 +33,16 @@ class Balance:
     """
 
     facts: Mapping[Fact, Standing]
+    stands: tuple[tuple[Verdict, frozenset[tuple[str, str]]], ...]
+    """The verdict and the gates of each of ``facts``; equal ones of one run may be there once."""
     absent: tuple[Absent, ...]
     newest: Account
     several_machines: str = ""
     """Why the runs may be of two machines under one name; empty where nothing says so."""
     unfinished: Account | None = None
     replaced: Clearance | None = None
+    cleared: Clearance | None = None
+    """After which nothing judged the first of the facts that it speaks of."""
 
     @property
     def verdict(self) -> Verdict:
@@ -46,7 +51,7 @@ class Balance:
         Where a run did not end by itself, two machines have one name, or nothing ran after a
         replacement, it is INCONCLUSIVE at best.
         """
-        verdicts = [each.verdict for each in self.facts.values()]
+        verdicts = {verdict for verdict, _ in self.stands}
         verdict = fold([*verdicts, *(Verdict.FAIL for _ in self.absent)], strict=self.newest.strict)
         if self.unfinished is not None and self.unfinished.broken and verdict is not Verdict.FAIL:
             return Verdict.ERROR
@@ -58,9 +63,9 @@ class Balance:
     def gates(self) -> dict[tuple[str, str], Verdict]:
         """The verdict of each gate (suite, area), from what stands of its facts."""
         found: dict[tuple[str, str], set[Verdict]] = {}
-        for each in self.facts.values():
-            for gate in each.gates:
-                found.setdefault(gate, set()).add(each.verdict)
+        for verdict, gates in self.stands:
+            for gate in gates:
+                found.setdefault(gate, set()).add(verdict)
         return {gate: fold_area(verdicts) for gate, verdicts in found.items()}
 
 
@@ -73,6 +78,8 @@ def balance(accounts: Sequence[Account], clearances: Iterable[Clearance] = ()) -
         raise ValueError("a balance needs at least one run")
     ordered = sorted(accounts, key=lambda each: (each.at_s, each.run))
     reliefs = sorted(clearances, key=lambda each: each.at_s)
+    if len(ordered) == 1 and not reliefs:
+        return _of_one(ordered[0])
     stated = _by_fact(ordered)
     if len(ordered) > 1:
         _add_passes_of_all(stated, ordered)
@@ -85,12 +92,38 @@ def balance(accounts: Sequence[Account], clearances: Iterable[Clearance] = ()) -
             facts[fact] = standing
     return Balance(
         facts,
+        tuple((each.verdict, each.gates) for each in facts.values()),
         tuple(_absent(ordered, reliefs)),
         ordered[-1],
         _several_machines(ordered, reliefs),
         _unfinished(ordered),
         _untested(ordered[-1], reliefs),
+        next((each.cleared for each in facts.values() if each.cleared is not None), None),
     )
+
+
+def _of_one(account: Account) -> Balance:
+    """What stands of a node with one run: what that says. Its devices are those that it lists."""
+    stands = tuple((each.verdict, frozenset({each.gate})) for each in account.stated)
+    return Balance(_FactsOfOne(account), stands, (), account, unfinished=_unfinished((account,)))
+
+
+@dataclass(frozen=True, slots=True)
+class _FactsOfOne(Mapping[Fact, Standing]):
+    """The facts of one run, each made when it is asked for: a fleet has millions of them."""
+
+    account: Account
+
+    def __getitem__(self, fact: Fact) -> Standing:
+        stated = self.account.statements[fact]
+        gates = frozenset({stated.gate})
+        return Standing(stated.verdict, self.account, gates, stated.wrong)
+
+    def __iter__(self) -> Iterator[Fact]:
+        return iter(self.account.statements)
+
+    def __len__(self) -> int:
+        return len(self.account.statements)
 
 
 def _untested(newest: Account, reliefs: Sequence[Clearance]) -> Clearance | None:

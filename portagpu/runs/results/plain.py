@@ -52,12 +52,18 @@ def nested(value: object, levels: int) -> bool:
         level = [
             inner
             for outer in level
-            for inner in (outer.values() if type(outer) is dict else outer)
+            for items in ((outer.values() if type(outer) is dict else outer),)
+            # most lists are long ones of numbers
+            if not _NESTS.isdisjoint(map(type, items))
+            for inner in items
             if type(inner) is list or type(inner) is dict
         ]
         if not level:
             return False
     return True
+
+
+_NESTS: Final = frozenset({list, dict})
 
 
 def _key(key: object, path: str) -> str:

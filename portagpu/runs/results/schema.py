@@ -72,7 +72,11 @@ def _or_words(rule: Rule) -> Rule:
     def read(value: Any, path: str) -> Any:
         return (name if isinstance(value, str) else rule).read(value, path)
 
-    return Rule(read, {"anyOf": [name.schema, rule.schema]})
+    def fits(value: Any) -> object:
+        own = (name if isinstance(value, str) else rule).fits
+        return own is not None and own(value)
+
+    return Rule(read, {"anyOf": [name.schema, rule.schema]}, fits=fits)
 
 
 def _numbers_or_gaps(value: Any, path: str) -> Any:
@@ -94,6 +98,9 @@ def any_of(*rules: Rule, what: str) -> Rule:
 
     def read(value: Any, path: str) -> Any:
         for rule in rules:
+            # an error would be written for each rule that is not the one
+            if rule.fits is not None and not rule.fits(value):
+                continue
             try:
                 return rule.read(value, path)
             except DocumentError:

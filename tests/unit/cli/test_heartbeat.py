@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
+import pytest
+
+from portagpu.checks.bringup.gates import load_gates, with_load_duration
+from portagpu.cli._bringup_view import usual_s
+from portagpu.cli._fleet_text import StepPace
 from portagpu.cli._heartbeat import EVERY_S, Heartbeat, Pace
+from portagpu.reports.fleet.record import FleetRecord, Step, StepState
 from portagpu.runs.results.verdicts import Verdict
 from tests.support.result_samples import gate
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_the_time_left_is_that_of_the_items_so_far() -> None:
@@ -61,3 +64,61 @@ def test_nothing_is_printed_after_its_end(capsys: pytest.CaptureFixture[str]) ->
     heartbeat.start()
     heartbeat.stop()
     assert capsys.readouterr().err == ""
+
+
+def test_steps_of_a_fleet_have_the_time_left_of_those_that_ended() -> None:
+    now = [0.0]
+    pace = StepPace(lambda: now[0])
+    steps = [Step(id=str(number), nodes=(f"n{number}",)) for number in range(8)]
+
+    def become(number: int, state: StepState) -> None:
+        steps[number] = replace(steps[number], state=state, verdict="PASS")
+        pace.changed(steps[number])
+
+    def words() -> str:
+        nodes = tuple(f"n{number}" for number in range(8))
+        record = FleetRecord(id="x", what="bench", started="", nodes=nodes, steps=tuple(steps))
+        return pace.words(record)
+
+    # one that an earlier command saw begin has no time
+    become(7, StepState.DONE)
+    for number in range(4):
+        become(number, StepState.RUNNING)
+    for number, at in enumerate((8.0, 10.0, 12.0)):
+        now[0] = at
+        become(number, StepState.DONE)
+        assert "left" not in words() or number == 2
+    # the fourth is late, and three wait for its place
+    assert words() == "4 of 8 steps done (4 PASS), 3 not submitted, 1 running, about 30.0 s left"
+    become(4, StepState.RUNNING)
+    now[0] = 14.0
+    assert words().endswith("2 not submitted, 2 running, about 18.0 s left")
+    become(3, StepState.LOST)
+    become(4, StepState.LOST)
+    assert "left" not in words(), "nothing runs"
+
+
+def test_items_of_known_lengths_have_the_time_left_by_the_pace_so_far() -> None:
+    now = [50.0]
+    pace = Pace(lambda: now[0], even=False, usual_s=[1.0, 19.0, 60.0, 20.0])
+    pace.begin()
+    pace.item_begins("a", 1, 4)
+    now[0] += 2.0
+    pace.item_begins("b", 2, 4)
+    assert pace.words() == "2/4 b", "a hundredth of the work says nothing"
+    now[0] += 38.0
+    pace.item_begins("c", 3, 4)
+    assert pace.words() == "3/4 c, about 2 min 40 s left", "twice as slow as there"
+    now[0] += 30.0
+    pace.item_begins("c: a step of it", 3, 4)
+    assert pace.left_in_words() == "about 2 min 10 s left"
+    now[0] += 300.0
+    assert pace.left_in_words() == "about 40.0 s left", "the item takes longer than it should"
+
+
+def test_every_gate_of_a_full_bring_up_has_a_usual_time() -> None:
+    gates = load_gates()
+    assert len(usual_s(gates, "full")) == len(gates)
+    assert usual_s(gates, "none such") == []
+    longer = [with_load_duration(gate, 1800.0) for gate in gates]
+    assert sum(usual_s(longer, "full")) == pytest.approx(sum(usual_s(gates, "full")) + 1680.0)

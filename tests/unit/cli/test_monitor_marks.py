@@ -83,3 +83,20 @@ def test_a_filter_that_leaves_nothing_is_an_empty_table() -> None:
     found.write(a_round(full(0, throttling=(), recovery=None)))
     found.press("f")
     assert len(rows(found)) == 2
+
+
+def test_no_number_cuts_a_state_and_memory_goes_before_the_limit_of_power() -> None:
+    fields = {"throttling": (), "recovery": "Reset", "memory_total_bytes": 141 << 30}
+    samples = [full(number, name="NVIDIA H200", **fields) for number in range(3)]
+    heads = {}
+    for width in (36, 80, 120):
+        stream = io.StringIO()
+        console = rich_console.Console(file=stream, width=width, height=30, force_terminal=True)
+        found = LiveTable(console, "every 1 s", 5.0)
+        found.write(a_round(*samples))
+        _, heads[width], first, *_ = rows(found)
+        assert first.startswith("asks for Reset  "), width
+        assert max(map(len, rows(found))) <= width
+    assert heads[36].split() == ["state", "device", "address"]
+    assert " ".join(heads[80].split()) == "state device address busy power heat memory errors"
+    assert heads[120].split()[-1] == "clock"

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from portagpu.reports.condensed.nodes import Measured, MeasureId, Measures, NodeRun, condensed
 from portagpu.reports.fleet import measures as pairs
 from portagpu.reports.fleet import versions
 from portagpu.reports.fleet.measures import LEVEL, MEASURE, NOISE
-from portagpu.reports.fleet.nodes import Measured, MeasureId, NodeRun, condensed
 from portagpu.reports.fleet.record import FleetRecord, Step, StepState, to_drain
 from portagpu.reports.fleet.report import FleetReport, judge, natural
 from portagpu.reports.fleet.request import collected
@@ -131,7 +131,7 @@ def _with(base: NodeRun, number: int, *measures: Measured) -> NodeRun:
         base,
         owner=Owner("", f"n{number}", "x"),
         account=replace(base.account, run=f"run-{number}"),
-        measures=measures,
+        measures=Measures.of(measures),
     )
 
 

@@ -14,7 +14,7 @@ from portagpu.reports.bundles.document import started
 
 pytest.importorskip("numpy")  # what the store needs, too
 
-from portagpu.reports.history.store import measures_of, read_document
+from portagpu.reports.history.documents import measures_of, read_document
 from tests.support.history_samples import FIRST_DAY, measure, run
 
 if TYPE_CHECKING:

@@ -1,12 +1,11 @@
-"""What a fleet's report keeps of each result file, read by several processes."""
+"""What a fleet's report keeps of each result file."""
 
 from __future__ import annotations
 
+import hashlib
 import math
-import os
-from concurrent.futures import ProcessPoolExecutor
+from array import array
 from dataclasses import dataclass, replace
-from multiprocessing import get_all_start_methods, get_context
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from portagpu.base.errors import ResultError
@@ -26,9 +25,11 @@ from portagpu.runs.results.wording import without_device
 from portagpu.suites.performance.fleet import measure_of, peer_value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
+    from typing import Any
 
+    from portagpu.reports.bundles.document import Document
     from portagpu.runs.ledger import Account, Clearance, Fact, Owner
     from portagpu.runs.results.run import Result, Run
 
@@ -36,8 +37,6 @@ _MAX_VALUE: Final = 1e200
 """No measure is larger, and sums of those that are have no number."""
 USAGE: Final = 2
 """The exit code of wrong usage: nothing ran."""
-_SHARE: Final = 16
-"""Files for which one more process is worth its start."""
 
 
 class MeasureId(NamedTuple):
@@ -65,6 +64,49 @@ class Measured(NamedTuple):
     spread: float | None
 
 
+Layout = tuple[tuple[MeasureId, str | None, str | None], ...]
+"""What the values of a run are of, in their order: the measure, the device, the unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """The values of a run in columns: runs that measured the same have one ``layout`` object.
+
+    NaN in ``values`` is a measure that failed without one, and in ``spreads`` one without samples.
+    """
+
+    layout: Layout
+    values: array[float]
+    spreads: array[float]
+
+    @classmethod
+    def of(cls, measured: Iterable[Measured]) -> Measures:
+        """Values that were measured one by one."""
+        found = list(measured)
+        return made_measures(
+            tuple((each.what, each.device, each.unit) for each in found),
+            array("d", [each.value for each in found]),
+            array("d", [math.nan if each.spread is None else each.spread for each in found]),
+        )
+
+    def __iter__(self) -> Iterator[Measured]:
+        for (what, device, unit), value, spread in zip(
+            self.layout, self.values, self.spreads, strict=True
+        ):
+            yield Measured(what, device, value, unit, None if math.isnan(spread) else spread)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return made_measures, (self.layout, self.values, self.spreads)
+
+
+_layouts: Final[dict[Layout, Layout]] = {}
+
+
+def made_measures(layout: Layout, values: array[float], spreads: array[float]) -> Measures:
+    """Measures with the one object of that layout in this process."""
+    return Measures(_layouts.setdefault(layout, layout), values, spreads)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """Why a result, or a whole run, is not a PASS, and what to do.
@@ -87,7 +129,8 @@ class NodeRun:
     """One result file, condensed.
 
     ``hardware`` is the target, or the first device's name without one. ``account`` has what the
-    ledger needs, and ``failures`` explains each fact in it that failed or was not judged.
+    ledger needs, and ``failures`` explains each fact in it that failed or was not judged, in the
+    order of its statements.
     ``failure`` explains the run, and ``action`` is the worst of its results.
     """
 
@@ -101,7 +144,7 @@ class NodeRun:
     versions: Mapping[str, str | None]
     account: Account
     failures: Mapping[Fact, Failure]
-    measures: tuple[Measured, ...]
+    measures: Measures
 
     @property
     def devices(self) -> int:
@@ -125,20 +168,11 @@ class Other:
     clearance: Clearance | None
 
 
-def read_nodes(paths: Sequence[Path], processes: int = 0) -> Iterator[NodeRun | Unread | Other]:
-    """Each file in its order.
-
-    By default as many ``processes`` read as there are cores; few files are read by this one.
-    """
-    processes = min(processes or len(os.sched_getaffinity(0)), len(paths) // _SHARE)
-    if processes < 2 or "fork" not in get_all_start_methods():
-        yield from map(read_node, paths)
-        return
-    with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
-        yield from pool.map(read_node, paths, chunksize=_SHARE // 4)
+Found = NodeRun | Unread | Other
+"""What a file holds."""
 
 
-def read_node(path: Path) -> NodeRun | Unread | Other:
+def read_node(path: Path) -> Found:
     """The run in a file, condensed."""
     try:
         document = read_file(path)
@@ -147,12 +181,34 @@ def read_node(path: Path) -> NodeRun | Unread | Other:
         if isinstance(error, OtherDocument):
             return Other(reason, error.clearance)
         return Unread(path, reason)
+    return node_of(document)
+
+
+def node_of(document: Document) -> NodeRun | Other:
+    """The run of a document, condensed."""
     info = document.run.info
     if not document.run.results and info.error and info.error["exit_code"] == USAGE:
         return Other(f"is of a command that was refused: {info.error['message']}", None)
-    # result.json stands for its folder
-    place = path.parent.name if path.name == WHOLE and path.parent.name else path.stem
-    return condensed(document.run, path, owner_of(document.run, place))
+    return condensed(document.run, document.path, owner_at(document.run, document.path))
+
+
+def place_of(path: Path) -> str:
+    """What a file is called in place of a host: ``result.json`` stands for its folder."""
+    return path.parent.name if path.name == WHOLE and path.parent.name else path.stem
+
+
+def owner_at(run: Run, path: Path) -> Owner:
+    """Whose a run in a file is."""
+    return owner_of(run, place_of(path))
+
+
+HEAD_BYTES: Final = 8 << 10
+"""Of a file: its run, its verdict and its counts."""
+
+
+def mark_of(head: bytes, size: int) -> str:
+    """What distinguishes a file of ``size`` bytes, by its first ``HEAD_BYTES``."""
+    return f"{size}-{hashlib.blake2b(head, digest_size=16).hexdigest()}"
 
 
 def condensed(run: Run, path: Path, owner: Owner) -> NodeRun:
@@ -166,6 +222,8 @@ def condensed(run: Run, path: Path, owner: Owner) -> NodeRun:
             fact = fact_of(result, run, account.devices)
             if account.statements[fact].verdict is result.verdict:
                 failures.setdefault(fact, _failure_of(result))
+    if len(failures) > 1:
+        failures = {fact: failures[fact] for fact in account.statements if fact in failures}
     return NodeRun(
         path=path,
         owner=owner,
@@ -177,7 +235,7 @@ def condensed(run: Run, path: Path, owner: Owner) -> NodeRun:
         versions=info.versions,
         account=account,
         failures=failures,
-        measures=tuple(_measured(run)),
+        measures=Measures.of(_measured(run)),
     )
 
 
