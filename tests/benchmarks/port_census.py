@@ -5,7 +5,7 @@
 Each FOLDER is a repository. Uses are counted by syntax trees, by a list that knows no rule of the
 port. A use is rewritten, left with a reason, or without a finding; of the last, those that stand
 under a question for a GPU, are compared, are an import in a ``try``, or a setting that a CPU
-ignores are counted apart. ``--read`` prints the rest, and ``--diffs`` what was rewritten, to be read.
+ignores are counted apart. ``--read`` prints the rest, and ``--diffs`` what was rewritten.
 A file counts as broken if the rewritten text is not a program, if a second rewrite changes it, or
 if a comment of it changed.
 """

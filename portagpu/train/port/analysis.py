@@ -29,6 +29,7 @@ from portagpu.train.port.questions import (
     in_assert,
     in_attribute,
     in_build,
+    in_code,
     in_comparison,
     in_if,
     in_subscript,
@@ -256,6 +257,7 @@ class Finder(Uses):
         in_call(self, node)
         in_text(self, node)
         in_build(self, node)
+        in_code(self, node)
 
     def visit_Assign(self, node: cst.Assign) -> None:
         self._bare.add(node.value)

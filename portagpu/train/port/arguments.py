@@ -467,8 +467,8 @@ def in_library_place(finder: Uses, value: cst.BaseExpression) -> None:
             code = "pg.c10d_name(host=True)" if text == both else "pg.c10d_name()"
             finder.add(value, rule, finder.write.instead(code))
         elif {*parts} <= {"cpu:gloo", f"{words.device}:{words.library}"}:
-            gloo = finder.write.expression("pg.c10d_name()")
-            finder.add(value, rule, finder.unless_cpu(value, lambda _: gloo))
+            gloo = finder.write.instead("pg.c10d_name()")
+            finder.add(value, rule, finder.unless_cpu(value, gloo))
         elif words.library in {part.rpartition(":")[2] for part in parts}:
             finder.add(value, rule, left="portagpu names one library, and Gloo with it")
 

@@ -16,6 +16,7 @@ import re
 import sys
 from collections import Counter
 from multiprocessing import spawn
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.errors import Unsupported
@@ -149,14 +150,14 @@ def _answer_names() -> None:
                 setattr(owner, name.rpartition(".")[2], answer)
 
 
-_QUESTIONS: Final = ("device_count", "is_initialized")
+_QUESTIONS: Final = ("current_device", "device_count", "get_device_properties", "is_initialized")
 
 
 def _for_programs(answer: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
     """``answer`` for a program; torch itself, which may compile for a GPU, gets the truth."""
     import torch
 
-    own = f"{os.path.dirname(torch.__file__)}{os.sep}"
+    own = f"{Path(torch.__file__).parent}{os.sep}"
 
     @functools.wraps(answer)
     def answered_for(*given: Any, **options: Any) -> Any:
