@@ -117,9 +117,22 @@ def test_a_portable_program_stays_as_it_is(path: Path) -> None:
             "print(f'{pg.memory_allocated()}'\n      ' cuda')\n",
         ),
         (
-            "init_process_group('cuda:nccl,cpu:gloo', device_id=d)\n",
-            "init_process_group('cuda:nccl,cpu:gloo' if pg.device_string() != \"cpu\" else "
-            + 'pg.c10d_name(), device_id=d if pg.device_string() != "cpu" else None)\n',
+            "init_process_group('cuda:nccl,cpu:gloo')\n",
+            (
+                "init_process_group('cuda:nccl,cpu:gloo' if pg.device_string() != \"cpu\" else "
+                "pg.c10d_name())\n"
+            ),
+        ),
+        (
+            "init_process_group(device_id=d)\n",
+            'init_process_group(device_id=d if pg.device_string() != "cpu" else None)\n',
+        ),
+        (
+            "if torch.cuda.is_available():\n    def f():\n        x.cuda()\nx.cuda()\n",
+            (
+                "if torch.cuda.is_available():\n    def f():\n        x.cuda()\n"
+                "x.to(pg.device_string())\n"
+            ),
         ),
         (
             "with torch.autocast('cuda'):\n\tpass\n",

@@ -76,7 +76,7 @@ class Uses(cst.CSTVisitor):
         self._bare: set[cst.CSTNode] = set()
         self._packages: list[tuple[frozenset[str], cst.CSTNode, Rule]] = []
         self._named: set[str] = set()
-        self._functions: list[str] = []
+        self._functions: list[cst.FunctionDef] = []
         self._tries = 0
 
     def unless_cpu(
@@ -307,14 +307,15 @@ class Finder(Uses):
         return False
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
-        self._functions.append(node.name.value)
+        self._functions.append(node)
 
     def leave_FunctionDef(self, original_node: cst.FunctionDef) -> None:
-        self._functions.pop()
+        if self._functions and self._functions[-1] is original_node:  # it was not passed over
+            self._functions.pop()
 
     def visit_Return(self, node: cst.Return) -> None:
-        if node.value is not None:
-            in_return(self, self._functions[-1] if self._functions else "", node.value)
+        if node.value is not None and self._functions:
+            in_return(self, last_name(self._functions[-1].name), node.value)
 
     def visit_Attribute(self, node: cst.Attribute) -> bool:
         in_attribute(self, node)
