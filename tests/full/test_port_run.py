@@ -140,3 +140,34 @@ def test_ranks_that_a_script_spawns_are_answered_from_their_first_line(tmp_path:
     for rank in range(2):
         losses = [float(line) for line in (tmp_path / f"{rank}.txt").read_text("utf-8").split()]
         assert losses == pytest.approx(expected[rank], rel=1e-6)
+
+
+MORE: Final = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+torch.cuda.manual_seed(1337)
+made = torch.Generator(device="cuda")
+made.manual_seed(3)
+assert isinstance(made, torch.Generator)
+model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+model = nn.DataParallel(model).cuda()
+model.compile(backend="eager")
+x = torch.rand(8, 4, device="cuda", generator=made)
+print("loss", model(x).pow(2).mean().item() - model(x).mean().item())
+"""
+
+
+def test_seeds_generators_norms_and_wrappers_are_answered(tmp_path: Path) -> None:
+    """As jik876/hifi-gan, facebookresearch/vicreg, clovaai/CutMix-PyTorch and
+    KellerJordan/modded-nanogpt use them."""
+    (tmp_path / "script.py").write_text(MORE, encoding="utf-8")
+    by_hand = MORE.replace("torch.cuda.manual_seed(1337)\n", "").replace(".cuda()", "")
+    by_hand = by_hand.replace("model = nn.SyncBatchNorm.convert_sync_batchnorm(model)\n", "")
+    (tmp_path / "hand.py").write_text(by_hand.replace('"cuda"', '"cpu"'), encoding="utf-8")
+    expected = run("hand.py", folder=tmp_path)
+    found = run("-m", "portagpu", "port", "run", "script.py", folder=tmp_path)
+    assert expected.stdout.startswith("loss"), expected.stderr
+    assert found.stdout == expected.stdout, found.stderr

@@ -112,6 +112,18 @@ def test_every_rule_finds_something_in_the_samples() -> None:
         ("a.py", "import mamba_ssm\n", "PG407"),
         ("a.py", "from triton import language as tl\n", "PG407"),
         ("a.py", "import deepspeed\n", "PG408"),
+        # facebookresearch/swav main_swav.py: one name of a package is found, and another is not
+        (
+            "a.py",
+            "import apex\nfrom apex.parallel.LARC import LARC\napex.amp.initialize()",
+            "PG401",
+        ),
+        # pytorch/torchtitan torchtitan/overrides, thuml/Time-Series-Library run.py
+        ("a.py", "op('a', mutates_args=(), device_types='cuda')\n", "PG002"),
+        ("a.py", "p.add_argument('--gpu_type', default='cuda')\n", "PG002"),
+        ("a.py", "c = Settings(process_group='nccl')\n", "PG101"),
+        ("a.py", "def kind():\n    return 'cuda'\n", "PG002"),
+        ("a.py", "exec('x = x.cuda()')\n", "PG009"),
         ("a.py", "m = M.from_pretrained('x', load_in_4bit=True)  # device_map\n", "PG402"),
         ("a.yaml", "trainer:\n  accelerator: gpu\n", "PG404"),
         ("a.yml", "device: 'cuda:0'  # where\n", "PG002"),

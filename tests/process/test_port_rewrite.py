@@ -103,6 +103,37 @@ def test_a_portable_program_stays_as_it_is(path: Path) -> None:
             "f(pg.device_string(pg.current_device()))\n",
         ),
         ("x = 1\r\nx.cuda()\r\n", "x = 1\r\nx.to(pg.device_string())\r\n"),
+        # jik876/hifi-gan train.py, meta-llama/llama-cookbook, BlinkDL/RWKV-LM verify.py
+        ("d = torch.device('cuda:{:d}'.format(r))\n", "d = torch.device(pg.device_string(r))\n"),
+        ("device = f'cuda'\n", "device = pg.device_string()\n"),
+        ("os.environ['A_DEVICE'] = 'cuda'\n", "os.environ['A_DEVICE'] = pg.device_string()\n"),
+        (
+            "def get_device():\n    return 'cuda'\n",
+            "def get_device():\n    return pg.device_string()\n",
+        ),
+        # KellerJordan/modded-nanogpt train_gpt.py
+        (
+            "print(f'{torch.cuda.memory_allocated()}'\n      ' cuda')\n",
+            "print(f'{pg.memory_allocated()}'\n      ' cuda')\n",
+        ),
+        (
+            "init_process_group('cuda:nccl,cpu:gloo')\n",
+            (
+                "init_process_group('cuda:nccl,cpu:gloo' if pg.device_string() != \"cpu\" else "
+                "pg.c10d_name())\n"
+            ),
+        ),
+        (
+            "init_process_group(device_id=d)\n",
+            'init_process_group(device_id=d if pg.device_string() != "cpu" else None)\n',
+        ),
+        (
+            "if torch.cuda.is_available():\n    def f():\n        x.cuda()\nx.cuda()\n",
+            (
+                "if torch.cuda.is_available():\n    def f():\n        x.cuda()\n"
+                "x.to(pg.device_string())\n"
+            ),
+        ),
         (
             "with torch.autocast('cuda'):\n\tpass\n",
             "with torch.autocast(pg.device_string()):\n\tpass\n",

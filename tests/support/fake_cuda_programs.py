@@ -154,7 +154,7 @@ def _patched(patch: pytest.MonkeyPatch, notes: _Notes, moves: _Moves) -> None:
         patch.setattr(place, "DistributedDataParallel", Wrapped)
 
     def init_process_group(backend: Any = None, *given: Any, **options: Any) -> None:
-        notes.add("init_process_group", backend)
+        notes.add("init_process_group", backend, _index(options.get("device_id")))
 
     patch.setattr(dist, "init_process_group", init_process_group)
     patch.setattr(dist, "new_group", lambda *given, **o: notes.add("new_group", o.get("backend")))
@@ -198,6 +198,8 @@ def _patched_cpu(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(place, "DistributedDataParallel", Wrapped)
 
     def group(backend: Any = None, *given: Any, **options: Any) -> None:
+        if options.get("device_id") is not None:
+            raise ValueError("device_id parameter must be an accelerator with an index")
         if backend != "gloo" or options.get("device_ids"):
             raise RuntimeError("Distributed package doesn't have NCCL built in")
 

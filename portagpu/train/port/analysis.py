@@ -22,12 +22,14 @@ from portagpu.train.port.arguments import (
     in_call,
     in_named,
     in_process_devices,
+    in_return,
 )
 from portagpu.train.port.expressions import Scope, Writer, code_of, dotted, last_name, string
 from portagpu.train.port.questions import (
     in_assert,
     in_attribute,
     in_build,
+    in_code,
     in_comparison,
     in_if,
     in_subscript,
@@ -72,8 +74,9 @@ class Uses(cst.CSTVisitor):
         """What is called -> the keywords of the call."""
         self._asserted: set[cst.CSTNode] = set()
         self._bare: set[cst.CSTNode] = set()
-        self._packages: list[tuple[str, cst.CSTNode, Rule]] = []
+        self._packages: list[tuple[frozenset[str], cst.CSTNode, Rule]] = []
         self._named: set[str] = set()
+        self._functions: list[cst.FunctionDef] = []
         self._tries = 0
 
     def unless_cpu(
@@ -160,7 +163,7 @@ class Uses(cst.CSTVisitor):
             return False
         entry = self.rules.names.get(name)
         if entry is not None:
-            self._named.add(name.partition(".")[0])
+            self._named.add(name)
             self._add_name(node, entry, name)
             return False
         for words in self.rules.words:
@@ -204,13 +207,17 @@ class Uses(cst.CSTVisitor):
 
     def visit_Import(self, node: cst.Import) -> bool:
         for each in node.names:
-            self._visit_package(node, dotted(each.name))
+            bound = dotted(each.name) if each.asname else dotted(each.name).partition(".")[0]
+            self._visit_package(node, dotted(each.name), [bound])
         return False
 
     def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
         if node.module is not None and not node.relative:
             name = dotted(node.module)
-            self._visit_package(node, name)
+            stars = isinstance(node.names, cst.ImportStar)
+            parts = [] if isinstance(node.names, cst.ImportStar) else node.names
+            bound = [name] if stars else [f"{name}.{dotted(each.name)}" for each in parts]
+            self._visit_package(node, name, bound)
             if isinstance(node.names, cst.ImportStar) and "unknown name" in self.rules.shapes:
                 for words in self.rules.words:
                     if f"{name}.".startswith(f"{words.module}."):
@@ -218,17 +225,19 @@ class Uses(cst.CSTVisitor):
                         self.add(node, self.rules.shapes["unknown name"], left=why)
         return False
 
-    def _visit_package(self, node: cst.CSTNode, name: str) -> None:
+    def _visit_package(self, node: cst.CSTNode, name: str, bound: list[str]) -> None:
         first, _, rest = name.partition(".")
         for package in (first, f"{first}.{rest.partition('.')[0]}"):
             rule = self.rules.packages.get(package)
             if rule is not None and not self._tries:
-                self._packages.append((first, node, rule))
+                self._packages.append((frozenset(bound), node, rule))
 
     def note_packages(self) -> None:
-        """Note the imports of packages of which no name was found."""
-        for first, node, rule in self._packages:
-            if first not in self._named:
+        """Note the imports of packages that bind a name without a use that was found."""
+        for bound, node, rule in self._packages:
+            if any(
+                not any(f"{each}.".startswith(f"{name}.") for each in self._named) for name in bound
+            ):
                 self.add(node, rule, left="no other package has its names")
 
 
@@ -248,6 +257,7 @@ class Finder(Uses):
         in_call(self, node)
         in_text(self, node)
         in_build(self, node)
+        in_code(self, node)
 
     def visit_Assign(self, node: cst.Assign) -> None:
         self._bare.add(node.value)
@@ -289,7 +299,23 @@ class Finder(Uses):
         return last_name(node.value) != "Literal"
 
     def visit_ConcatenatedString(self, node: cst.ConcatenatedString) -> bool:
+        for each in (node.left, node.right):  # the text is not whole, its expressions are
+            if isinstance(each, cst.ConcatenatedString):
+                self.visit_ConcatenatedString(each)
+            for part in each.parts if isinstance(each, cst.FormattedString) else ():
+                part.visit(self)
         return False
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        self._functions.append(node)
+
+    def leave_FunctionDef(self, original_node: cst.FunctionDef) -> None:
+        if self._functions and self._functions[-1] is original_node:  # it was not passed over
+            self._functions.pop()
+
+    def visit_Return(self, node: cst.Return) -> None:
+        if node.value is not None and self._functions:
+            in_return(self, last_name(self._functions[-1].name), node.value)
 
     def visit_Attribute(self, node: cst.Attribute) -> bool:
         in_attribute(self, node)

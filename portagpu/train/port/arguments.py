@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -174,8 +175,12 @@ def _options(finder: Uses, call: cst.Call) -> None:
     for arg in call.args:
         flag = string(arg.value) if arg.keyword is None or arg.keyword.value == "dest" else None
         in_named(finder, (flag or "").lstrip("-"), default.value)
+        if _OF_A_DEVICE.search(flag or ""):
+            _unknown(finder, default.value)
 
 
+_OF_A_DEVICE: Final = re.compile(r"gpu|cuda|accel|hardware|platform", re.IGNORECASE)
+"""Options whose value is of a device, in a way that the line does not show."""
 _DEFAULTS: Final = {"getattr": 1, "get": 0, "getenv": 0, "pop": 0, "setdefault": 0}
 """Functions that return their next argument where there is no value of that name."""
 
@@ -232,10 +237,18 @@ def _devices(finder: Uses, call: cst.Call, name: str) -> None:
 
 def _libraries(finder: Uses, call: cst.Call) -> None:
     """``init_process_group("nccl")``."""
-    if last_name(call.func) == "init_process_group":
+    last = last_name(call.func)
+    if last == "init_process_group":
         first = argument(call, 0, "backend")
         if first is not None:
             in_library_place(finder, first.value)
+    bound = keyword(call, "device_id") if last in _GROUPS else None
+    if bound is not None:
+        in_process_devices(finder, bound.value)
+
+
+_GROUPS: Final = {"init_process_group", "new_group", "split_group"}
+"""Functions that bind a process group to a device, which torch refuses for a CPU."""
 
 
 def _keywords(finder: Uses, call: cst.Call, name: str) -> None:
@@ -351,12 +364,27 @@ def _rest(finder: Uses, call: cst.Call) -> None:
     if last_name(call.func) in _NO_DEVICE:
         return
     for arg in call.args:
-        text = None if arg.keyword is not None else string(arg.value)
-        for words in finder.rules.words if text else ():
-            shape = {words.device: "device text", words.library: "library text"}.get(text or "")
-            if shape or numbered(arg.value, words.device) is not None:
-                rule = finder.rules.shapes[shape or "device text"]
-                finder.add(arg.value, rule, left="it is not known what the function does with it")
+        if not arg.star:
+            _unknown(finder, arg.value)
+
+
+def _unknown(finder: Uses, value: cst.BaseExpression) -> None:
+    """A device or library whose use is not known."""
+    text = string(value)
+    if finder.is_portable(value):
+        return
+    for words in finder.rules.words if text else ():
+        shape = {words.device: "device text", words.library: "library text"}.get(text or "")
+        if shape or numbered(value, words.device) is not None:
+            rule = finder.rules.shapes[shape or "device text"]
+            finder.add(value, rule, left="it is not known what the function does with it")
+
+
+def in_return(finder: Uses, function: str, value: cst.BaseExpression) -> None:
+    """``return "cuda"`` of a function whose name says that it is a device, or of another."""
+    in_named(finder, function, value)
+    in_any(finder, value)
+    _unknown(finder, value)
 
 
 _FIELDS: Final = {"Argument", "Field", "Option", "field"}
@@ -365,12 +393,20 @@ _FIELDS: Final = {"Argument", "Field", "Option", "field"}
 
 def in_assignment(finder: Uses, target: cst.CSTNode, value: cst.BaseExpression) -> None:
     """A value that is assigned, or is a parameter's default."""
-    in_named(finder, last_name(target), value)
+    in_named(finder, _key(target) or last_name(target), value)
     if isinstance(value, cst.Call) and last_name(value.func) in _FIELDS:
         default = argument(value, 0, "default")
         if default is not None:
             in_named(finder, last_name(target), default.value)
     in_any(finder, value)
+
+
+def _key(target: cst.CSTNode) -> str:
+    """The key of ``options["device"]`` and ``os.environ["MY_DEVICE"]``."""
+    if not isinstance(target, cst.Subscript):
+        return ""
+    first = target.slice[0].slice
+    return (string(first.value) if isinstance(first, cst.Index) else None) or ""
 
 
 def in_named(finder: Uses, name: str, value: cst.BaseExpression) -> None:
@@ -426,10 +462,14 @@ def in_library_place(finder: Uses, value: cst.BaseExpression) -> None:
     for words in finder.rules.words:
         rule, text = finder.rules.shapes["library text"], string(value) or ""
         both = f"cpu:gloo,{words.device}:{words.library}"
+        parts = text.split(",")
         if text in (words.library, both):
             code = "pg.c10d_name(host=True)" if text == both else "pg.c10d_name()"
             finder.add(value, rule, finder.write.instead(code))
-        elif words.library in {part.rpartition(":")[2] for part in text.split(",")}:
+        elif {*parts} <= {"cpu:gloo", f"{words.device}:{words.library}"}:
+            gloo = finder.write.instead("pg.c10d_name()")
+            finder.add(value, rule, finder.unless_cpu(value, gloo))
+        elif words.library in {part.rpartition(":")[2] for part in parts}:
             finder.add(value, rule, left="portagpu names one library, and Gloo with it")
 
 

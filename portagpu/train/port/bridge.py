@@ -4,18 +4,19 @@ For this process torch's names of that vendor answer with portagpu's, and its de
 backend's. It is for trying a program before it is rewritten: what was answered is counted by line
 and reported at the end. It is refused where torch's own build for GPUs works. Processes of
 multiprocessing are answered too, from before they import the program on. What it cannot answer
-raises as it does without it: a ``torch.Generator`` on a GPU, names that portagpu lacks, and other
-programs that a program starts.
+raises as it does without it: names that portagpu lacks, and other programs that a program starts.
 """
 
 from __future__ import annotations
 
 import atexit
 import functools
+import os
 import re
 import sys
 from collections import Counter
 from multiprocessing import spawn
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.errors import Unsupported
@@ -126,22 +127,53 @@ def _answer_names() -> None:
 
     rules = load_rules()
     modules = tuple(f"{each.module}." for each in rules.words)
+    questions = {f"{module}{name}" for module in modules for name in _QUESTIONS}
     for name, entry in rules.names.items():
-        if entry.rule is rules.shapes.get("seed"):
-            continue  # torch keeps it for a device that never comes
+        if entry.rule is rules.shapes.get("seed"):  # torch keeps it for a device that never comes
+            setattr(_owner(name), name.rpartition(".")[2], _noted(_nothing, name))
+            continue
         if entry.to is not None and not entry.to.startswith(".") and name.startswith(modules):
             owner, found = _owner(name), functools.reduce(getattr, entry.to.split("."), portagpu)
             if owner is not None:
                 is_class = isinstance(found, type)
                 value = found if is_class else _noted(found, name)
+                if name in questions:
+                    value = _for_programs(value, getattr(owner, name.rpartition(".")[2]))
                 setattr(owner, name.rpartition(".")[2], value)
     for words in rules.words:
         _answer_tensor_types(_owner(f"{words.module}.Tensor"))
         for name in words.available:
             owner = _owner(name)
             if owner is not None and name.startswith(modules):
-                answer = _noted(portagpu.is_available, name)
+                real = getattr(owner, name.rpartition(".")[2])
+                answer = _for_programs(_noted(portagpu.is_available, name), real)
                 setattr(owner, name.rpartition(".")[2], answer)
+
+
+_QUESTIONS: Final = ("current_device", "device_count", "get_device_properties", "is_initialized")
+
+
+def _for_programs(answer: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
+    """``answer`` for a program; torch itself, which may compile for a GPU, gets the truth."""
+    import torch
+
+    own = f"{Path(torch.__file__).parent}{os.sep}"
+
+    @functools.wraps(answer)
+    def answered_for(*given: Any, **options: Any) -> Any:
+        asks = sys._getframe(1).f_code.co_filename
+        return (real if asks.startswith(own) else answer)(*given, **options)
+
+    return answered_for
+
+
+def _nothing(*given: Any, **options: Any) -> None:
+    """A seed of devices that are not there."""
+
+
+def _as_it_is(call: Callable[..., Any], module: Any, *given: Any, **options: Any) -> Any:
+    """The module with its own statistics, as ranks of a CPU keep them."""
+    return module
 
 
 def _answer_tensor_types(owner: Any) -> None:
@@ -209,7 +241,6 @@ def _answer_torch() -> None:
         (torch.Tensor, "record_stream", lambda call, tensor, stream: None),
         (torch.Tensor, "pin_memory", lambda call, tensor, *given, **options: tensor),
         (torch.storage._StorageBase, "cuda", lambda call, each, *given, **options: each),
-        (torch._utils, "_get_available_device_type", lambda call: None),
         (torch.autocast, "__init__", _mapped(_device, "device_type")),
         (torch.amp.GradScaler, "__init__", lambda call, each, device=here, *given, **options: call(
             each, _device(device), *given, **options)),
@@ -219,15 +250,43 @@ def _answer_torch() -> None:
         (torch, "set_default_tensor_type", lambda call, kind: call(_tensor_type(kind))),
         (torch, "set_default_device", lambda call, device: call(_device(device))),
         (torch.nn.parallel.DistributedDataParallel, "__init__", _without_devices),
+        (torch.nn.SyncBatchNorm, "convert_sync_batchnorm", _as_it_is),
     ]  # fmt: skip
     if dist.is_available():
         put += [
-            (dist, "init_process_group", _mapped(_library, "backend")),
-            (dist, "new_group", _mapped(_library, "backend")),
+            (dist, "init_process_group", _group),
+            (dist, "new_group", _group),
             (dist, "barrier", _without_devices),
         ]
+    kind = "_get_available_device_type"  # DataParallel has the name of its own
+    for owner in (torch._utils, sys.modules[torch.nn.DataParallel.__module__]):
+        put.append((owner, kind, lambda call: None))
     for owner, name, answer in put:
         _put(owner, name, answer)
+    torch.Generator = _generators(torch.Generator)  # type: ignore[assignment, misc]
+
+
+def _generators(real: Any) -> Any:
+    """A stand-in for the class of generators, which cannot be replaced in part."""
+
+    class Generators(type):
+        def __call__(cls, device: Any = "cpu") -> Any:
+            place = _device(device)
+            if place is not device:
+                note("torch.Generator")
+            return real(device=place)
+
+        def __instancecheck__(cls, instance: Any) -> bool:
+            return isinstance(instance, real)
+
+    return Generators("Generator", (), {})
+
+
+def _group(call: Callable[..., Any], *given: Any, **options: Any) -> Any:
+    """A group of this backend's library; one on a CPU is not bound to a device."""
+    if registry.device_string() == "cpu":
+        options.pop("device_id", None)
+    return _mapped(_library, "backend")(call, *given, **options)
 
 
 def _put(owner: Any, name: str, answer: Callable[..., Any]) -> None:

@@ -54,7 +54,11 @@ def last_name(node: cst.CSTNode) -> str:
 
 
 def string(node: cst.CSTNode | None) -> str | None:
-    """The value of a plain string literal; None for anything else."""
+    """The value of a string literal, also f"cuda", which has no expression; None for others."""
+    if isinstance(node, cst.FormattedString):
+        texts = [each.value for each in node.parts if isinstance(each, cst.FormattedStringText)]
+        plain = len(texts) == len(node.parts) and not any(set("\\{}") & {*each} for each in texts)
+        return "".join(texts) if plain else None
     if not isinstance(node, cst.SimpleString):
         return None
     value = node.evaluated_value
@@ -62,7 +66,10 @@ def string(node: cst.CSTNode | None) -> str | None:
 
 
 def numbered(node: cst.CSTNode, device: str) -> cst.BaseExpression | None:
-    """The number in "cuda:1", f"cuda:{i}", "cuda:%d" % i, "cuda:{}".format(i), "cuda:" + str(i)."""
+    """The number in "cuda:1", f"cuda:{i}", "cuda:%d" % i, "cuda:{}".format(i), "cuda:" + str(i).
+
+    Formats that change nothing of a whole number are formats too, as in "cuda:{:d}".
+    """
     start = f"{device}:"
     text = string(node)
     if text is not None and re.fullmatch(rf"{re.escape(start)}\d+", text):
@@ -74,22 +81,31 @@ def numbered(node: cst.CSTNode, device: str) -> cst.BaseExpression | None:
             and before.value == start
             and isinstance(value, cst.FormattedStringExpression)
             and value.conversion is None
-            and value.format_spec is None
+            and (value.format_spec is None or _is_whole(value.format_spec))
             and value.equal is None
         ):
             return value.expression
     if isinstance(node, cst.BinaryOperation):
         left, right = string(node.left), node.right
-        if isinstance(node.operator, cst.Modulo) and left in (f"{start}%d", f"{start}%s"):
+        if isinstance(node.operator, cst.Modulo) and left in (
+            f"{start}%d",
+            f"{start}%s",
+            f"{start}%i",
+        ):
             one = isinstance(right, cst.Tuple) and len(right.elements) == 1
             return right.elements[0].value if isinstance(right, cst.Tuple) and one else right
         if isinstance(node.operator, cst.Add) and left == start and isinstance(right, cst.Call):
             return right.args[0].value if last_name(right.func) == "str" and right.args else None
     if isinstance(node, cst.Call) and len(node.args) == 1 and isinstance(node.func, cst.Attribute):
         text = string(node.func.value)
-        if node.func.attr.value == "format" and text in (f"{start}{{}}", f"{start}{{0}}"):
+        pattern = rf"{re.escape(start)}\{{0?(?::d)?\}}"
+        if node.func.attr.value == "format" and text and re.fullmatch(pattern, text):
             return node.args[0].value
     return None
+
+
+def _is_whole(spec: Sequence[cst.BaseFormattedStringContent]) -> bool:
+    return [each.value for each in spec if isinstance(each, cst.FormattedStringText)] == ["d"]
 
 
 def calls(node: cst.CSTNode) -> Iterator[cst.Call]:

@@ -69,6 +69,21 @@ def in_text(finder: Uses, call: cst.Call) -> None:
         finder.add(call, rule, left="what the number is for is not in this line")
 
 
+_RUNS_TEXT: Final = {"exec", "eval"}
+
+
+def in_code(finder: Uses, call: cst.Call) -> None:
+    """``exec("x.cuda()")``: code in a text, which no rule reads."""
+    if last_name(call.func) not in _RUNS_TEXT or not isinstance(call.func, cst.Name):
+        return
+    text = string(call.args[0].value) if call.args else None
+    for words in finder.rules.words if text else ():
+        pattern = rf"\b(?:{re.escape(words.device)}|{re.escape(words.library)})\b"
+        if re.search(pattern, text or ""):
+            rule = finder.rules.shapes["unknown name"]
+            finder.add(call, rule, left="it is code in a text, which is not rewritten")
+
+
 _BUILDS: Final = {f"torch.utils.cpp_extension.{name}" for name in ("load", "load_inline")}
 
 

@@ -151,7 +151,7 @@ if TYPE_CHECKING:
 _SHAPES: Final = (
     *("device_ids", "output_device", "DistributedDataParallel", "convert_sync_batchnorm"),
     *("GradScaler", "pin_memory", "record_stream", "fork_rng", "autocast_", "out of memory"),
-    *("cpp_extension", r"\.split\([\"']:"),
+    *("cpp_extension", r"\.split\([\"']:", r"device_id\s*="),
     r"(?:\.to\(|dev(?:ice)?\s*[=(]|map_location\s*=)\s*\d",
 )
 """Shapes of code that have no word of a vendor's."""
