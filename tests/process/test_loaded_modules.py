@@ -79,7 +79,7 @@ WORK: Final = {
     "matrix report x.json y.json -o matrix.html": (0, 138),
     "matrix history import --store store.db x.json": (0, 56),
     "fleet scripts -o scripts": (0, 34),
-    "fleet report x.json": (0, 104),
+    "fleet report x.json": (0, 105),
     "report x.json": (0, 112),
     "compile --arch nonsense": (2, 80),
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -175,11 +174,12 @@ def _options(finder: Uses, call: cst.Call) -> None:
     for arg in call.args:
         flag = string(arg.value) if arg.keyword is None or arg.keyword.value == "dest" else None
         in_named(finder, (flag or "").lstrip("-"), default.value)
-        if _OF_A_DEVICE.search(flag or ""):
+        words = (*_OF_A_DEVICE, *(each.device for each in finder.rules.words))
+        if any(word in (flag or "").lower() for word in words):
             _unknown(finder, default.value)
 
 
-_OF_A_DEVICE: Final = re.compile(r"gpu|cuda|accel|hardware|platform", re.IGNORECASE)
+_OF_A_DEVICE: Final = ("gpu", "accel", "hardware", "platform")
 """Options whose value is of a device, in a way that the line does not show."""
 _DEFAULTS: Final = {"getattr": 1, "get": 0, "getenv": 0, "pop": 0, "setdefault": 0}
 """Functions that return their next argument where there is no value of that name."""

@@ -136,7 +136,7 @@ def _answer_names() -> None:
             owner, found = _owner(name), functools.reduce(getattr, entry.to.split("."), portagpu)
             if owner is not None:
                 is_class = isinstance(found, type)
-                value = found if is_class else _noted(found, name)
+                value: Any = found if is_class else _noted(found, name)
                 if name in questions:
                     value = _for_programs(value, getattr(owner, name.rpartition(".")[2]))
                 setattr(owner, name.rpartition(".")[2], value)
@@ -150,7 +150,10 @@ def _answer_names() -> None:
                 setattr(owner, name.rpartition(".")[2], answer)
 
 
-_QUESTIONS: Final = ("current_device", "device_count", "get_device_properties", "is_initialized")
+_QUESTIONS: Final = (
+    *("_lazy_init", "current_device", "device_count", "get_device_properties", "is_initialized"),
+)
+"""What torch asks for itself, where it compiles or chooses."""
 
 
 def _for_programs(answer: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
@@ -263,7 +266,7 @@ def _answer_torch() -> None:
         put.append((owner, kind, lambda call: None))
     for owner, name, answer in put:
         _put(owner, name, answer)
-    torch.Generator = _generators(torch.Generator)  # type: ignore[assignment, misc]
+    torch.Generator = _generators(torch.Generator)  # type: ignore[misc]
 
 
 def _generators(real: Any) -> Any:
