@@ -77,7 +77,7 @@ WORK: Final = {
     "docs": (0, 24),
     "matrix show x.json": (0, 135),
     "matrix report x.json y.json -o matrix.html": (0, 138),
-    "matrix history import --store store.db x.json": (0, 56),
+    "matrix history import --store store.db x.json": (0, 105),
     "fleet scripts -o scripts": (0, 34),
     "fleet report x.json": (0, 105),
     "report x.json": (0, 112),
