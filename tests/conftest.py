@@ -140,6 +140,14 @@ def _no_backend_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What hangs is judged as on a machine without other load: else it may be INCONCLUSIVE."""
+    from portagpu.base.patience import Starvation
+
+    monkeypatch.setattr(Starvation, "is_starved", property(lambda _: False))
+
+
+@pytest.fixture
 def without_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch multiplies fp8 on the CPU by itself: what oneDNN has of it depends on the CPU."""
     import torch

@@ -436,6 +436,7 @@ def test_a_rank_that_dies_in_a_collective_is_named(ranks: Ranks, device: Measure
     assert "SIGKILL" in result.reason
 
 
+@pytest.mark.usefixtures("quiet_machine")
 def test_a_rank_that_hangs_in_a_collective_is_named(ranks: Ranks, device: MeasuredDevice) -> None:
     result = run_one(
         ranks,

@@ -20,7 +20,6 @@ from fractions import Fraction
 
 import torch
 
-from portagpu.base.patience import Starvation
 from portagpu.base.subprocesses.start import python_environment
 from portagpu.facts.nccl_tests.model import OPERATIONS
 from portagpu.facts.nccl_tests.tables import read_tables, write_text
@@ -167,11 +166,8 @@ def test_a_fault_that_needs_two_ranks_is_not_one_alone() -> None:
         ("rank_1_raises", "raised", Verdict.ERROR),
     ],
 )
-def test_a_lost_rank_is_named_in_one_line(
-    fault: str, state: str, verdict: Verdict, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # a hang on a busy machine is INCONCLUSIVE: whatever else runs here, the product sees none of it
-    monkeypatch.setattr(Starvation, "is_starved", property(lambda _: False))
+@pytest.mark.usefixtures("quiet_machine")
+def test_a_lost_rank_is_named_in_one_line(fault: str, state: str, verdict: Verdict) -> None:
     run = of_fault(fault, worlds=(2,), timeout_s=8.0)  # allowed: what it limits never ends
     (result,) = run.results
     assert result.id == "collectives/verify/all_reduce[2]"
@@ -181,8 +177,8 @@ def test_a_lost_rank_is_named_in_one_line(
     assert run.exit_code == 1
 
 
-def test_after_a_rank_hung_nothing_else_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Starvation, "is_starved", property(lambda _: False))
+@pytest.mark.usefixtures("quiet_machine")
+def test_after_a_rank_hung_nothing_else_begins() -> None:
     operations = ("broadcast", "all_reduce", "reduce")
     run = of_fault(
         "rank_1_never_comes", worlds=(2,), operations=operations, timeout_s=6.0

@@ -118,6 +118,7 @@ def test_the_case_that_was_next_when_the_suite_ended_is_named(
     assert len(found) == 3
 
 
+@pytest.mark.usefixtures("quiet_machine")
 def test_a_suite_that_hangs_between_two_cases_names_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

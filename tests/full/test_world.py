@@ -281,6 +281,7 @@ def test_a_rank_that_dies_is_named(ranks, culprit, how, reason):
 
 
 @pytest.mark.parametrize("culprit", [0, 1, 2])
+@pytest.mark.usefixtures("quiet_machine")
 def test_a_rank_that_hangs_outside_the_collective_is_the_culprit(ranks, culprit):
     outcome = ranks.run(
         at("hangs"), 3, arguments={"culprit": culprit}, timeout_s=4
@@ -312,6 +313,7 @@ def test_a_stopped_rank_is_the_culprit(ranks):
     assert outcome.sentence.startswith("rank 1 hung")
 
 
+@pytest.mark.usefixtures("quiet_machine")
 def test_when_all_hang_in_the_same_way_nobody_is_blamed(ranks):
     outcome = ranks.run(
         at("all_hang"), 2, group=False, timeout_s=2

@@ -107,6 +107,7 @@ def test_a_rank_that_dies_in_a_gate_is_named():
     assert made.verdict is Verdict.FAIL
 
 
+@pytest.mark.usefixtures("quiet_machine")
 def test_a_rank_that_hangs_in_a_gate_is_named_and_ended():
     made = run(gate("one", "rank_hangs"))
     assert made.culprit == "rank 1"

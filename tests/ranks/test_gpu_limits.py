@@ -208,6 +208,7 @@ def slow_ranks(tmp_path_factory):
         yield ranks
 
 
+@pytest.mark.usefixtures("quiet_machine")
 def test_ranks_that_do_not_start_are_distinguished_from_those_that_hang(slow_ranks):
     # allowed: time without a CPU does not count
     outcome = slow_ranks.run(f"{RANKS}:value", 1, backend="late", timeout_s=1)

@@ -226,6 +226,7 @@ def test_a_wrong_result_stands_where_the_device_dies_in_its_repetition(ranks: Ra
     assert "died of SIGKILL" in of(run, "device").reason
 
 
+@pytest.mark.usefixtures("quiet_machine")
 def test_a_device_that_hangs_is_named_with_its_probe(ranks: Ranks) -> None:
     run = screened(ranks, "HANGING", devices=2, silence_s=1.0)  # allowed: it sleeps for an hour
     hung = of(run, "vectors/hangs", "rank 1")

@@ -189,6 +189,7 @@ def test_programs_that_end_their_process_are_named_and_the_search_goes_on(
         assert failure.seen == failure.runs
 
 
+@pytest.mark.usefixtures("quiet_machine")
 def test_a_program_that_hangs_is_named(
     search_ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
