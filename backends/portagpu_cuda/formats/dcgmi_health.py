@@ -37,7 +37,6 @@ SHAPES: Final = (
 _BEGINS: Final = re.compile(
     rf"^[ \t]*(?:{_REPORT}|\|? ?Overall Health\b|{_NOT_WATCHED}|{_SET})", re.MULTILINE
 )
-_ROW: Final = re.compile(r"\|\s*(.{0,120}?)\s*\|\s*(.{0,400}?)\s*\|?\s*$")
 _OVERALL: Final = re.compile(
     r"\|?\s*Overall Health\s*[:|]?\s*(?P<health>Healthy|Warn(?:ing)?|Fail(?:ure)?|Internal error)",
     re.IGNORECASE,
@@ -80,19 +79,27 @@ def parse(text: str) -> Findings:
     )
 
 
+def _row(line: str) -> tuple[str, str] | None:
+    """The two cells of a row, without the blanks around them."""
+    left, bar, right = line.removeprefix("|").partition("|")
+    left, right = left.strip(), right.rstrip().removesuffix("|").strip()
+    is_row = line.startswith("|") and bar and len(left) <= 120 and len(right) <= 400
+    return (left, right) if is_row else None
+
+
 def _is_watch(line: str) -> bool:
-    row = _ROW.match(line)
-    return row is not None and _WATCH.match(row.group(2)) is not None
+    row = _row(line)
+    return row is not None and _WATCH.match(row[1]) is not None
 
 
 def _incidents(lines: list[str]) -> Iterator[Check]:
     group, who = "", ""
     current: Check | None = None
     for line in lines:
-        row = _ROW.match(line)
+        row = _row(line)
         if row is None or _OVERALL.match(line):
             continue
-        left, right = row.groups()
+        left, right = row
         old = _OLD.match(right) if not left else None
         if not left and old is None:
             if current is not None and right:

@@ -42,18 +42,18 @@ def tables_of(nodes: Mapping[str, list[NodeRun]]) -> list[Table]:
     tables: dict[tuple[str, MeasureId], Table] = {}
     columns: dict[tuple[str, MeasureId], list[_Columns]] = {}
     whose: dict[Peer, tuple[str, str | None]] = {}
-    for alike in _alike(nodes):
+    for same in _by_layout(nodes):
         names: dict[tuple[str | None, ...], list[Peer]] = {}
-        for what, own in alike.columns().items():
-            place = alike.hardware, what
+        for what, own in same.columns().items():
+            place = same.hardware, what
             if (table := tables.get(place)) is None:
-                table = tables[place] = Table(alike.hardware, what, what.id, None, whose)
+                table = tables[place] = Table(same.hardware, what, what.id, None, whose)
             devices = tuple(device for _, device, _ in own)
             if (peers := names.get(devices)) is None:
-                peers = names[devices] = alike.peers(devices, whose)
+                peers = names[devices] = same.peers(devices, whose)
             table.unit = table.unit or next((unit for *_, unit in own if unit), None)
             chosen = tuple(number for number, _, _ in own)
-            columns.setdefault(place, []).append(_Columns(alike, chosen, peers))
+            columns.setdefault(place, []).append(_Columns(same, chosen, peers))
     for place, found in columns.items():
         _fill(tables[place], found)
     shapes: dict[tuple[str, str], int] = {}
@@ -65,8 +65,8 @@ def tables_of(nodes: Mapping[str, list[NodeRun]]) -> list[Table]:
     return list(tables.values())
 
 
-@dataclass(slots=True)
-class _Alike:
+@dataclass(frozen=True, slots=True)
+class _SameLayout:
     """Runs of one target with one layout, in the order of all runs, of which ``at`` has places."""
 
     hardware: str
@@ -92,37 +92,37 @@ class _Alike:
 
 
 class _Columns(NamedTuple):
-    """What runs that are alike have of one measure, and the peers that it is of."""
+    """What runs of one layout have of one measure, and the peers that it is of."""
 
-    alike: _Alike
+    same: _SameLayout
     chosen: tuple[int, ...]
     peers: list[Peer]
 
     def values(self) -> list[float]:
-        return self._flat(each.values for each in self.alike.runs)
+        return self._flat(each.values for each in self.same.runs)
 
     def spreads(self) -> list[float]:
-        return self._flat(each.spreads for each in self.alike.runs)
+        return self._flat(each.spreads for each in self.same.runs)
 
     def places(self) -> list[int]:
         """The place of the run that each value is of."""
-        return [at for at in self.alike.at for _ in self.chosen]
+        return [at for at in self.same.at for _ in self.chosen]
 
     def _flat(self, rows: Iterable[Sequence[float]]) -> list[float]:
         picked = map(itemgetter(*self.chosen), rows)
         return list(picked if len(self.chosen) == 1 else chain.from_iterable(picked))
 
 
-def _alike(nodes: Mapping[str, list[NodeRun]]) -> Iterable[_Alike]:
+def _by_layout(nodes: Mapping[str, list[NodeRun]]) -> Iterable[_SameLayout]:
     """All runs by target and layout, in the order in which these first appear."""
-    found: dict[tuple[str, int], _Alike] = {}
+    found: dict[tuple[str, int], _SameLayout] = {}
     at = 0
     for node, runs in nodes.items():
         # the newest last: it replaces the others
         for run in runs:
             key = run.hardware, id(run.measures.layout)
             if (own := found.get(key)) is None:
-                own = found[key] = _Alike(run.hardware, run.measures.layout)
+                own = found[key] = _SameLayout(run.hardware, run.measures.layout)
             own.at.append(at)
             own.nodes.append(node)
             own.runs.append(run.measures)
