@@ -156,7 +156,7 @@ _QUESTIONS: Final = (
 """What torch asks for itself, where it compiles or chooses."""
 
 
-def _for_programs(answer: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
+def _for_programs(answer: Any, real: Any) -> Callable[..., Any]:
     """``answer`` for a program; torch itself, which may compile for a GPU, gets the truth."""
     import torch
 
