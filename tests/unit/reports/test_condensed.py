@@ -64,7 +64,7 @@ def test_a_packed_run_is_read_as_it_was() -> None:
         assert list(read.account.statements) == list(own.account.statements)
         assert list(read.failures) == list(own.failures)
         assert [*map(tuple, read.account.stated)] == [*map(tuple, own.account.stated)]
-    # nodes that are alike have one form
+    # nodes of one layout have one form
     assert len({pack(node(number)).form for number in range(3)}) == 1
 
 
