@@ -98,3 +98,15 @@ def test_lines_of_a_shape_that_say_nothing_are_passed_over() -> None:
         read += 1
         found.said_nothing()
     assert read < 1000
+
+
+@pytest.mark.parametrize("level", ["INFO", "WARN"])
+def test_a_code_that_is_not_0_is_read_after_many_that_are(level: str) -> None:
+    # the line of aws-ofi-nccl that states the return code of each request
+    line = "node1:7:8 [0] NCCL {} NET/OFI Request {} completed. RC: {}. Completed"
+    quiet = [line.format("INFO", number, 0) for number in range(1000)]
+    assert (
+        ids("\n".join([*quiet, line.format(level, 9, 12), *quiet]))[1:]
+        == ids("\n".join([*quiet[:3], line.format(level, 9, 12), *quiet[:3]]))[1:]
+    )
+    assert len(ids("\n".join([*quiet, line.format(level, 9, 12)]))) > len(ids("\n".join(quiet)))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
 
 from portagpu.facts.formats.cleaning import decode_text
+from portagpu.facts.formats.host.kubernetes import RECOMMENDED
 from portagpu.facts.formats.reader import readers
 from portagpu.facts.readings import FormatError, GpuPart, Node
 from portagpu_cuda.formats import (
@@ -15,6 +17,7 @@ from portagpu_cuda.formats import (
     nvidia_smi_xml,
     nvidia_topo,
 )
+from portagpu_cuda.formats._dcgm import row_of
 from portagpu_cuda.formats._nvidia import yes_or_no
 from tests.support.fuzz_formats import EXPECTED, FIXTURES, format_modules
 
@@ -508,3 +511,37 @@ def test_each_word_for_yes_and_no_is_read() -> None:
         for word in each:
             assert yes_or_no(word) is answer, word
             assert yes_or_no(word and word.lower()) is answer, word
+
+
+# -- DCGM ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "closed", "cells"),
+    [
+        ("| GPU 0 | Name: x | y |", True, ("GPU 0", "Name: x | y")),
+        ("| GPU 0 | Name", True, None),
+        ("| GPU 0 | Name", False, ("GPU 0", "Name")),
+        ("GPU 0 | Name |", False, None),
+        ("| GPU 0", False, None),
+        # a pattern with blanks around both cells takes minutes for it
+        (f"|{' ' * 110}|{' ' * 390}x", True, None),
+        (f"|{' ' * 110}|{' ' * 390}x", False, ("", "x")),
+        (f"|{'x' * 121}| y |", False, None),
+    ],
+)
+def test_rows_of_dcgmis_tables(line: str, closed: bool, cells: tuple[str, str] | None) -> None:
+    assert row_of(line, closed=closed) == cells
+
+
+@pytest.mark.parametrize("action", RECOMMENDED)
+def test_a_condition_and_an_event_of_nvsentinel_ask_for_the_same(action: str) -> None:
+    kubernetes, events = readers()["kubernetes"], readers()["nvsentinel_json"]
+    title = "Conditions:\n  Type             Status  LastHeartbeatTime   Reason   Message\n"
+    row = (
+        f"  GpuMemWatch      True    GpuMemWatchIsNotHealthy  GPU:0 Recommended Action={action};\n"
+    )
+    (of_node,) = kubernetes.parse(f"Name:               n1\nRoles: <none>\n{title}{row}").events
+    stated = {"checkName": "GpuMemWatch", "isFatal": True, "recommendedAction": action}
+    (of_event,) = events.parse(json.dumps({**stated, "isHealthy": False})).events
+    assert of_node.todo == of_event.todo == str(RECOMMENDED[action])

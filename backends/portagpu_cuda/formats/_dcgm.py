@@ -16,6 +16,8 @@ HEALTH: Final = (
     "https://docs.nvidia.com/datacenter/dcgm/latest/reference/command-line-reference/dcgmi/"
     "dcgmi-health.html"
 )
+_MAX_LEFT: Final = 120
+_MAX_RIGHT: Final = 400
 _GPU: Final = re.compile(r"\bGPUs?(?: ID)?:? ?(\d{1,3}(?:, ?\d{1,3}){0,63})\b")
 _SOFTWARE: Final = frozenset(
     {"persistence mode", "denylist", "permissions and os blocks", "environment variables",
@@ -45,6 +47,19 @@ class Check:
     result: str
     who: str = ""
     said: list[str] = field(default_factory=list)
+
+
+def row_of(line: str, *, closed: bool) -> tuple[str, str] | None:
+    """The two cells of a row of dcgmi's tables, without the blanks around them.
+
+    None for other lines, and where ``closed``, for a row without its last bar.
+    """
+    left, bar, right = line.removeprefix("|").partition("|")
+    left, right = left.strip(), right.rstrip()
+    if not (line.startswith("|") and bar and (right.endswith("|") or not closed)):
+        return None
+    right = right.removesuffix("|").strip()
+    return (left, right) if len(left) <= _MAX_LEFT and len(right) <= _MAX_RIGHT else None
 
 
 def check_event(check: Check, source: str, document: str) -> Event:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.facts.formats import MAX_DEVICES, Shape, pci_address, stated, within_device_limit
 from portagpu.facts.readings.model import End, Findings, FormatError, Link, Node, Reading
-from portagpu_cuda.formats._dcgm import DIAGNOSIS, Check, check_event
+from portagpu_cuda.formats._dcgm import DIAGNOSIS, Check, check_event, row_of
 from portagpu_cuda.formats._nvidia import VENDOR, unmasked_uuid
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ SHAPES: Final = (
     Shape(r"\|\s+NvLink Link Status\s+\||gpuId \d{1,4}:\s*\n[UDX_?] ", _LINKS, checks_its_end=True),
 )
 _FOUND: Final = re.compile(r"(\d{1,4}) GPUs? found\.")
-_ROW: Final = re.compile(r"\|\s*(.{0,120}?)\s*\|\s*(.{0,400}?)\s*\|\s*$")
 _SAYS: Final = re.compile(r"(Name|PCI Bus ID|Device UUID)[ =>:]{1,8}(\S.{0,200})")
 _RESULT: Final = re.compile(r"(Fail|Warn(?:ing)?|Error)\b(?: - (?P<who>.{1,80}))?", re.IGNORECASE)
 _MESSAGE: Final = re.compile(r"(?:Error|Warning|Info)\b")
@@ -89,17 +88,17 @@ def _devices(lines: list[str]) -> Iterator[Reading]:
     facts: dict[str, str] = {}
     of_gpus = False
     for line in [*lines, "+-+"]:
-        row = _ROW.match(line)
-        if row is not None and row.group(2) == "Device Information":
-            of_gpus = row.group(1) == "GPU ID"
+        row = row_of(line, closed=True)
+        if row is not None and row[1] == "Device Information":
+            of_gpus = row[0] == "GPU ID"
         elif row is None and line.startswith("+"):
             if index is not None and facts:
                 yield _device(index, facts)
             index, facts = None, {}
         elif row is not None and of_gpus:
-            if row.group(1).isdigit():
-                index = int(row.group(1)[:6])
-            if (says := _SAYS.match(row.group(2))) is not None:
+            if row[0].isdigit():
+                index = int(row[0][:6])
+            if (says := _SAYS.match(row[1])) is not None:
                 facts[says.group(1)] = says.group(2).strip()
 
 
@@ -120,10 +119,10 @@ def _checks(lines: list[str]) -> Iterator[Check]:
     """The checks of a diagnosis that did not pass."""
     current: Check | None = None
     for line in lines:
-        row = _ROW.match(line)
+        row = row_of(line, closed=True)
         if row is None:
             continue
-        name, value = row.groups()
+        name, value = row
         result = _RESULT.match(value)
         if current is not None and not name and (entity := _ENTITY.match(value)) is not None:
             if entity["result"] in ("Warn", "Fail"):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from portagpu.facts.actions import Action
 from portagpu.facts.formats import Shape
 from portagpu.facts.readings.model import Event, Findings, FormatError
-from portagpu_cuda.formats._dcgm import HEALTH, Check, check_event
+from portagpu_cuda.formats._dcgm import HEALTH, Check, check_event, row_of
 from portagpu_cuda.formats._nvidia import VENDOR
 
 if TYPE_CHECKING:
@@ -79,16 +79,8 @@ def parse(text: str) -> Findings:
     )
 
 
-def _row(line: str) -> tuple[str, str] | None:
-    """The two cells of a row, without the blanks around them."""
-    left, bar, right = line.removeprefix("|").partition("|")
-    left, right = left.strip(), right.rstrip().removesuffix("|").strip()
-    is_row = line.startswith("|") and bar and len(left) <= 120 and len(right) <= 400
-    return (left, right) if is_row else None
-
-
 def _is_watch(line: str) -> bool:
-    row = _row(line)
+    row = row_of(line, closed=False)
     return row is not None and _WATCH.match(row[1]) is not None
 
 
@@ -96,7 +88,7 @@ def _incidents(lines: list[str]) -> Iterator[Check]:
     group, who = "", ""
     current: Check | None = None
     for line in lines:
-        row = _row(line)
+        row = row_of(line, closed=False)
         if row is None or _OVERALL.match(line):
             continue
         left, right = row

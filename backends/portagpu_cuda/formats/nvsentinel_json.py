@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.base.text import excerpt
 from portagpu.facts.actions import Action
 from portagpu.facts.formats import pci_address
+from portagpu.facts.formats.host.kubernetes import RECOMMENDED
 from portagpu.facts.formats.json_xml import json_documents, json_start
 from portagpu.facts.readings.model import Event, Findings, FormatError
 from portagpu_cuda.formats._nvidia import VENDOR
@@ -34,11 +35,6 @@ _XID: Final = re.compile(r"(?:X[Ii][Dd][_ :]*)?(\d{1,3})$")
 _ACTIONS: Final = {"0": "NONE", "2": "COMPONENT_RESET", "5": "CONTACT_SUPPORT",
                    "6": "RUN_FIELDDIAG", "15": "RESTART_VM", "24": "RESTART_BM",
                    "25": "REPLACE_VM", "26": "RUN_DCGMEUD"}  # fmt: skip
-_TODO: Final = {
-    "NONE": Action.NONE, "COMPONENT_RESET": Action.RESET, "RESTART_VM": Action.ISOLATE,
-    "RESTART_BM": Action.ISOLATE, "CONTACT_SUPPORT": Action.ISOLATE,
-    "RUN_FIELDDIAG": Action.ISOLATE, "RUN_DCGMEUD": Action.ISOLATE, "REPLACE_VM": Action.REPLACE,
-}  # fmt: skip
 _SOURCE: Final = "https://github.com/NVIDIA/NVSentinel"
 _MAX: Final = 4096
 _MAX_DEPTH: Final = 8
@@ -91,11 +87,8 @@ def _health_events(value: object, depth: int) -> Iterator[dict[str, Any]]:
 
 
 def _is_healthy(event: dict[str, Any]) -> bool:
-    stated = _get(event, "ishealthy")
-    if isinstance(stated, bool):
-        return stated
     # proto's JSON leaves out what is false, and a request has no such field
-    return False
+    return _get(event, "ishealthy") is True
 
 
 def _entities(event: dict[str, Any]) -> dict[str, str]:
@@ -114,7 +107,7 @@ def _event(event: dict[str, Any], entities: dict[str, str]) -> Event:
     asked = str(_get(event, "recommendedaction") or "NONE").upper()
     asked = _ACTIONS.get(asked, asked)
     fatal = _get(event, "isfatal") is True
-    todo = _TODO.get(asked, Action.MONITOR)
+    todo = RECOMMENDED.get(asked, Action.MONITOR)
     pci = pci_address(entities.get("PCI"))
     gpu = entities.get("GPU_UUID") or entities.get("GPU") or ""
     device = f"GPU {gpu}" if gpu.isdigit() else gpu or None

@@ -2,11 +2,12 @@
 
 Lines that differ in digits alone have one shape. A shape is looked at once: where it has none of
 the words that tables look for, no line of it is read. Where lines of a shape were read and said
-nothing that changes a judgement, the rest of them is passed over.
+nothing that changes a judgement, the rest of them is passed over, except where a code is not 0.
 """
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
@@ -22,6 +23,8 @@ _CHUNK: Final = 20_000
 _MAX_SHAPES: Final = 200_000
 _MAX_QUIET: Final = 200
 """Lines of one shape that are read while they say nothing."""
+_CODE: Final = re.compile(r"(?i)(?:\brc|code|status|errno|error|environment to)\b[ :=]{1,4}-?[1-9]")
+"""Numbers that change what a line says, where it is 0 in other lines of its shape."""
 _ESCAPED: Final = (b"\\u", b"\\/")
 """In JSON a word may be written with these."""
 
@@ -53,7 +56,8 @@ class LineFilter:
             for number, shape in enumerate(shapes, start):
                 if shape in worth:
                     kind = shape.translate(None, _HEX)
-                    if self._quiet.get(kind, 0) < _MAX_QUIET:
+                    is_new = self._quiet.get(kind, 0) < _MAX_QUIET
+                    if is_new or _CODE.search(lines[number]) is not None:
                         self._kind = kind
                         yield number
 

@@ -39,9 +39,14 @@ _TIMES: Final = re.compile(
     r"(?:[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} [\d:]{8} [+-]\d{4}\s+){1,2}"
 )
 _ACTION: Final = re.compile(r"Recommended Action=(?P<action>[A-Z_]{2,40})")
-_TODO: Final = {"NONE": Action.NONE, "RESTART_VM": Action.ISOLATE, "RESTART_BM": Action.ISOLATE,
-                "COMPONENT_RESET": Action.RESET, "REPLACE_VM": Action.REPLACE,
-                "CONTACT_SUPPORT": Action.ISOLATE}  # fmt: skip
+RECOMMENDED: Final = {
+    "NONE": Action.NONE,
+    "COMPONENT_RESET": Action.RESET,
+    "REPLACE_VM": Action.REPLACE,
+    **dict.fromkeys(("RESTART_VM", "RESTART_BM", "CONTACT_SUPPORT"), Action.ISOLATE),
+    **dict.fromkeys(("RUN_FIELDDIAG", "RUN_DCGMEUD"), Action.ISOLATE),
+}
+"""What NVSentinel recommends (RecommendedAction of its health_event.proto), as our actions."""
 _FIELDS: Final = (
     r"Name|Roles|Labels|Annotations|CreationTimestamp|Taints|Unschedulable|Lease|Conditions"
     r"|Addresses|Capacity|Allocatable|System Info|PodCIDRs?|ProviderID|Non-terminated Pods"
@@ -154,7 +159,7 @@ def _condition(kind: str, status: str, rest: str) -> Iterator[Event]:
         return
     said = excerpt(_TIMES.sub("", rest), 300)
     stated = _ACTION.search(said)
-    todo = _TODO.get(stated["action"], Action.MONITOR) if stated is not None else Action.MONITOR
+    todo = RECOMMENDED.get(stated["action"] if stated is not None else "", Action.MONITOR)
     # NVSentinel's own false alarm: no IMEX daemon runs where no domain of several nodes is in use
     imex = "IMEX_UNHEALTHY" in said or "DCGMHealthCode122" in said
     if stated is None and is_bad == "False" and status == is_bad:
