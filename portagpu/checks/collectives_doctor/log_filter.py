@@ -23,6 +23,7 @@ _CHUNK: Final = 20_000
 _MAX_SHAPES: Final = 200_000
 _MAX_QUIET: Final = 200
 """Lines of one shape that are read while they say nothing."""
+_OF_CODES: Final = re.compile(rb"(?i)(?:\brc|code|status|errno|error|environment to)\b[ :=]")
 _CODE: Final = re.compile(r"(?i)(?:\brc|code|status|errno|error|environment to)\b[ :=]{1,4}-?[1-9]")
 """Numbers that change what a line says, where it is 0 in other lines of its shape."""
 _ESCAPED: Final = (b"\\u", b"\\/")
@@ -39,6 +40,7 @@ class LineFilter:
         self._words = shortest if all(shortest) else []
         self._is_worth: dict[bytes, bool] = {}
         self._quiet: dict[bytes, int] = {}
+        self._has_code: dict[bytes, bool] = {}
         self._kind = b""
 
     def numbers(self, lines: Sequence[str]) -> Iterator[int]:
@@ -56,8 +58,10 @@ class LineFilter:
             for number, shape in enumerate(shapes, start):
                 if shape in worth:
                     kind = shape.translate(None, _HEX)
-                    is_new = self._quiet.get(kind, 0) < _MAX_QUIET
-                    if is_new or _CODE.search(lines[number]) is not None:
+                    seen = self._quiet.get(kind, 0)
+                    if seen == _MAX_QUIET and kind not in self._has_code:
+                        self._has_code[kind] = _OF_CODES.search(shape) is not None
+                    if seen < _MAX_QUIET or (self._has_code[kind] and _CODE.search(lines[number])):
                         self._kind = kind
                         yield number
 
