@@ -12,6 +12,7 @@ import pytest
 
 from tests.ranks.test_comm_init import alone as alone
 from tests.ranks.test_comm_init import check_afterwards, free_port, values
+from tests.support.waits import LOST_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -130,6 +131,6 @@ def test_a_rank_that_comes_when_all_others_have_ended_ends_well(
     for rank, found in enumerate(values(ranks, "comes_late", 3, **options)):
         first, said, group, threads = found
         assert (first, group, threads) == (None, False, ["MainThread"])
-        warned = f"rank {late} did not shut down within 1 s and may still be at work; "
+        warned = f"rank {late} did not shut down within {LOST_S:g} s and may still be at work; "
         assert said == ("" if rank == late else f"{warned}going on without it\n")
     assert not file.exists()

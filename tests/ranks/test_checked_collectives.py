@@ -71,14 +71,12 @@ def test_a_mismatch_names_both_sides_on_every_rank(ranks: Ranks, kind: str, said
     ("how", "said"),
     [
         ("killed", "rank 2 did not come back from it: all_reduce(SUM) of float32[4194304]"),
-        ("sleeps", "rank 2 did not call it in 2 s: all_reduce(SUM) of float32[4194304]"),
-        ("raises", "rank 2 did not call it in 2 s: all_reduce(SUM) of float32[4194304]"),
+        ("sleeps", "rank 2 did not call it in 5 s: all_reduce(SUM) of float32[4194304]"),
+        ("raises", "rank 2 did not call it in 5 s: all_reduce(SUM) of float32[4194304]"),
     ],
 )
 def test_a_lost_rank_is_named(ranks: Ranks, how: str, said: str) -> None:
-    reported = values(
-        ranks, "lose", 4, how=how, victim=2, timeout_s=2.0, lost=[2]
-    )  # allowed: what it limits never ends
+    reported = values(ranks, "lose", 4, how=how, victim=2, lost=[2])
     assert reported.pop(2) is None
     for seen in reported:
         name, message, lost, _ = seen["first"]
@@ -91,7 +89,7 @@ def test_ranks_that_are_lost_on_purpose_leave_nothing(ranks: Ranks) -> None:
     outcome = ranks.run(
         f"{RANKS}:lose",
         3,
-        arguments={"how": "sleeps", "victim": 1, "timeout_s": 0.5},
+        arguments={"how": "sleeps", "victim": 1},
         lost=[1],
         backend="cpu",
         timeout_s=60.0,
@@ -106,7 +104,7 @@ def test_ranks_that_are_lost_on_purpose_leave_nothing(ranks: Ranks) -> None:
 def test_a_failure_leaves_no_process_and_no_port(ranks: Ranks, how: str) -> None:
     with socket.create_server(("127.0.0.1", 0)):
         assert ports_of(os.getpid()), "a port that is open is not seen"
-    values(ranks, "lose", 3, how=how, victim=1, timeout_s=0.5, lost=[1])  # allowed: it never ends
+    values(ranks, "lose", 3, how=how, victim=1, lost=[1])
     assert ranks._child is not None
     pid = ranks._child.pid
     assert not descendants(pid), "ranks are left of a world that is over"

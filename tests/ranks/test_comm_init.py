@@ -28,11 +28,12 @@ from portagpu.devices.collectives.rendezvous import (
     is_lost,
     leave,
     own_process,
+    raise_broken,
     raise_together,
 )
 from portagpu.devices.collectives.stores import Meeting, Overrun, watched
 from tests.support.processes import descendants
-from tests.support.waits import wait_until
+from tests.support.waits import LOST_S, wait_until
 
 if TYPE_CHECKING:
     from portagpu.runs.world import Ranks
@@ -266,7 +267,8 @@ def test_ranks_that_hang_are_warned_of_by_all_others(
     options = {"victims": slow, "how": "hangs", "after": "groups", "lost": slow}
     reported = values(ranks, "lost_before_shutdown", world, port=free_port(), **options)
     words, them = ("ranks 1 and 3", "them") if len(slow) > 1 else ("rank 0", "it")
-    said = f"{words} did not shut down within 1 s and may still be at work; going on without {them}"
+    after = f"within {LOST_S:g} s and may still be at work; going on without {them}"
+    said = f"{words} did not shut down {after}"
     rest = {"first": None, "again": None, "alone": 1, "threads": ["MainThread"]}
     survivors = [found for rank, found in enumerate(reported) if rank not in slow]
     assert survivors == [{**rest, "said": f"{said}\n"}] * (world - len(slow))
@@ -335,6 +337,22 @@ def test_ranks_that_are_only_slow_are_not_lost(
         assert not leave(store, rank, four, limit, holds=True)
     said = "ranks 2 and 3 did not shut down within 0.01 s and may still be at work; going on "
     assert caplog.messages == [f"{said}without them"] * 2
+
+
+@pytest.mark.parametrize(
+    ("ended", "lost", "words"),
+    [(True, (2,), "rank 2 came"), (False, (1, 2), "ranks 1 and 2 came")],
+)
+def test_who_is_late_in_forming_the_group_is_not_lost_where_another_has_ended(
+    monkeypatch: pytest.MonkeyPatch, ended: bool, lost: tuple[int, ...], words: str
+) -> None:
+    """A busy machine delays rank 1."""
+    monkeypatch.setattr(meeting, "_BROKEN_S", 0.0)
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    three = members([False, False, ended], monkeypatch)
+    with pytest.raises(RankLost, match=f"^{words}, and did not come back") as caught:
+        raise_broken(store, three[0], three, "no answer within 4 s", holds=False)
+    assert caught.value.ranks == lost
 
 
 def test_a_rank_of_another_machine_says_who_is_lost_there(monkeypatch: pytest.MonkeyPatch) -> None:

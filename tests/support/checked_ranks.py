@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from portagpu.base.errors import CollectiveError
+from tests.support.waits import LOST_S
 
 NAP_S = 300.0
 
@@ -113,11 +114,12 @@ def differ(rank, kind):
     return {"first": outcome_of(act), "then": outcome_of(comm.barrier), "tensor": four.tolist()}
 
 
-def lose(rank, how, victim, timeout_s):
+def lose(rank, how, victim):
     """The victim is killed, hangs or leaves before or inside an all-reduce."""
-    comm = rank.gpu.comm.checked(timeout_s=timeout_s)
+    comm = rank.gpu.comm.checked()
     tensor = torch.ones(1 << 22)
     comm.all_reduce(torch.ones(1))
+    comm.timeout_s = LOST_S
 
     def act():
         if rank.rank == victim and how == "sleeps":

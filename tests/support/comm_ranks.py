@@ -25,7 +25,7 @@ from portagpu.devices.collectives import init as init_module
 from portagpu.devices.collectives.checked import check_plain_calls
 from portagpu.devices.collectives.rendezvous import is_lost
 from portagpu.devices.collectives.stores import open_sockets
-from tests.support.waits import wait_until
+from tests.support.waits import LOST_S, wait_until
 
 TIMEOUT_S = 4.0
 
@@ -162,7 +162,7 @@ def lose(rank, port, victim, how):
         os.kill(os.getpid(), {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}[how])
     work = dist.all_reduce(torch.ones(4), async_op=True)
     started = time.monotonic()  # allowed: what is measured comes with the answer
-    first = outcome_of(lambda: world.shutdown(timeout_s=1.0))  # allowed: what it limits never ends
+    first = outcome_of(lambda: world.shutdown(timeout_s=LOST_S))
     seconds = time.monotonic() - started  # allowed: what is measured comes with the answer
     del work
     with rank.gpu.comm.init(rank=0, world_size=1) as alone:
@@ -195,9 +195,7 @@ def lost_before_shutdown(rank, port, victims, how, after):
             time.sleep(300.0)
         os.kill(os.getpid(), {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}[how])
     with tempfile.TemporaryFile("w+") as file, contextlib.redirect_stderr(file):
-        first = outcome_of(
-            lambda: world.shutdown(timeout_s=1.0)
-        )  # allowed: what it limits never ends
+        first = outcome_of(lambda: world.shutdown(timeout_s=LOST_S))
         file.seek(0)
         said = file.read()
     again = outcome_of(rank.gpu.comm.shutdown)
@@ -245,7 +243,7 @@ def comes_late(rank, method, late, note):
             wait_until(partial(is_lost, *map(int, path.read_text().split())), f"{each} is there")
     with tempfile.TemporaryFile("w+") as file, contextlib.redirect_stderr(file):
         # the late one never has to wait
-        first = outcome_of(lambda: world.shutdown(timeout_s=300.0 if rank.rank == late else 1.0))
+        first = outcome_of(lambda: world.shutdown(timeout_s=300.0 if rank.rank == late else LOST_S))
         file.seek(0)
         said = file.read()
     path = Path(f"{note}/{rank.rank}")
@@ -305,11 +303,12 @@ def checked_is_lost(rank, port, victim, how, members):
     rank.gpu.comm.init(timeout_s=60.0, init_method=f"tcp://127.0.0.1:{port}")
     group = dist.new_group(members)
     if rank.rank in members:
-        comm = rank.gpu.comm.checked(group, timeout_s=1.0)  # allowed: what it limits never ends
+        comm = rank.gpu.comm.checked(group)
     _all_through(port, rank)
     if rank.rank == victim:
         os.kill(os.getpid(), {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}[how])
     first = None
+    comm.timeout_s = LOST_S
     while first is None:
         # a rank that is not a member may take a moment to die
         first = outcome_of(lambda: comm.all_reduce(torch.ones(4)))
@@ -445,7 +444,7 @@ def own_device(rank):
 
 def plain(rank, kind):
     """Plain calls through the hooks: good ones, one that differs, and one without checks."""
-    comm = rank.gpu.comm.checked(timeout_s=1.0 if kind == "late" else 20.0)
+    comm = rank.gpu.comm.checked()
     stop = check_plain_calls(comm)
     odd, good, four = rank.rank == 1, torch.ones(1), torch.ones(4)
     dist.all_reduce(good)
@@ -468,6 +467,8 @@ def plain(rank, kind):
             time.sleep(3.0)  # allowed: it is late for a call of 1 s
             dist.all_reduce(four)
 
+    if kind == "late":
+        comm.timeout_s = 1.0
     first = outcome_of(act)
     stop()
     after = torch.ones(1)

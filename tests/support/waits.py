@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 MIN_S: Final = 60.0
 """A limit for what should never happen."""
+LOST_S: Final = 5.0
+"""A limit for what never ends, while others have to come: above what load delays those by."""
 _PAUSE_S: Final = 0.01
 _MAX_PAUSE_S: Final = 0.1
 

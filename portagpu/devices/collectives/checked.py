@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _GRACE_S: Final = 1.0
 """How long a rank with an error waits for those of the others. A rank without one is lost."""
-_LATE_S: Final = 0.6
+_LATE_S: Final = 0.7
 """After the time of a question to the store, until a store that does not answer is cut off: the
 rank that holds it waits as long for the others to read who is lost."""
 _CHECK_FAILURES_S: Final = 0.1
@@ -351,11 +351,9 @@ class CheckedGroup:
     def _raise_lost(self, call: Call, number: int, lost: Sequence[int], how: str) -> None:
         message = f"{ranks_in_words(lost)} {how}: {call} (call {number} of this group)"
         store = PrefixStore(f"{self._prefix}/{number}", self._store)
+        problem, everyone = Problem(message, tuple(lost)), len(self.ranks)
         # the store ends with rank 0 where no launcher holds it
-        others = len(self.ranks) - 1
-        raise_together(
-            store, Problem(message, tuple(lost)), others, time.monotonic(), holds=self._me == 0
-        )
+        raise_together(store, problem, everyone, time.monotonic(), holds=self._me == 0)
 
     def _ask(self, call: Call | str, seconds: float, action: Callable[[], Any]) -> Any:
         """What ``action`` returns or raises, which asks the store for up to ``seconds``.

@@ -239,10 +239,10 @@ class _Joining:
             holds=self.meeting.holds,
             pause=pause,
         )
-        self._form_group(me)
+        self._form_group(me, members)
         return members
 
-    def _form_group(self, me: Member) -> None:
+    def _form_group(self, me: Member, members: Sequence[Member]) -> None:
         limit = self.collective_timeout_s
         # the group keeps its limit for connecting as the one of its messages (Gloo), so it is the
         # one that the caller wants, and this thread watches the time
@@ -278,7 +278,7 @@ class _Joining:
                 raise
             late = f"no answer within {self.timeout_s:g} s"
             said = late if isinstance(error, Overrun) else error_line(error)
-            raise_broken(self.run_store, me, said, holds=self.meeting.holds)
+            raise_broken(self.run_store, me, members, said, holds=self.meeting.holds)
 
 
 def _me(comm: _Device, place: Place, meeting: Meeting) -> Member:

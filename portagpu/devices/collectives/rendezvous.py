@@ -69,11 +69,11 @@ def _exists(pid: int) -> bool:
 
 _log = logging.getLogger("portagpu")
 
-_BROKEN_S: Final = 0.4
+_BROKEN_S: Final = 0.7
 """How long a rank that could not form the group waits for what the others write of it."""
-_READ_S: Final = 0.6
+_READ_S: Final = 0.7
 """How long the holder of the store waits, at the end of the time, until all have read of it."""
-_LOOK_S: Final = _READ_S / 2
+_LOOK_S: Final = 0.3
 """How long ranks whose time to leave is over wait for what the ranks of other machines see."""
 _READ_EARLY_S: Final = 3.0
 """How long before that: ranks may still be on their way."""
@@ -294,9 +294,10 @@ def judged(me: Member, other: Member) -> bool | None:
 
 
 def raise_together(
-    store: Store, problem: Problem | None, readers: int, deadline: float, *, holds: bool
+    store: Store, problem: Problem | None, ranks: int, deadline: float, *, holds: bool
 ) -> NoReturn:
-    """Raise what the ranks agree on, see :func:`agree`."""
+    """Raise what the ``ranks`` that are not lost agree on, see :func:`agree`."""
+    readers = ranks - len(problem.lost) if problem is not None else ranks
     problem = agree(store, problem, readers, deadline, holds=holds)
     if problem.lost:
         raise RankLost(problem.message, ranks=problem.lost)
@@ -337,19 +338,27 @@ def alarmed(store: Store) -> bool:
     return bool(store.check(["alarm"]))
 
 
-def raise_broken(store: Store, me: Member, error: str, *, holds: bool) -> NoReturn:
-    """Alarm the others; who then neither says that it broke nor that it joined is lost."""
+def raise_broken(
+    store: Store, me: Member, members: Sequence[Member], error: str, *, holds: bool
+) -> NoReturn:
+    """Alarm the others; who then neither says that it broke nor that it joined is lost.
+
+    Of these, one whose process is at work is only late where another one's has ended or is stopped.
+    """
     store.set("alarm", "")
     store.set(f"broken/{me.rank}", "")
     until = time.monotonic() + _BROKEN_S
-    lost = list(range(me.world_size))
-    while lost and time.monotonic() < until and not store.check(["problem"]):
-        lost = [
-            rank
-            for rank in lost
-            if not store.check([f"broken/{rank}"]) and not store.check([f"joined/{rank}"])
+    while True:
+        silent = [
+            each
+            for each in members
+            if not store.check([f"broken/{each.rank}"]) and not store.check([f"joined/{each.rank}"])
         ]
+        ended = [each for each in silent if judged(me, each)]
+        if silent == ended or time.monotonic() > until or store.check(["problem"]):
+            break
         time.sleep(POLL_S)
+    lost = [each.rank for each in ended or silent]
     message = f"the ranks met and could not form a group: {error}"
     if lost:
         message = (

@@ -43,7 +43,7 @@ tries again for more than twice its own limit (torch 2.13), and has no connectio
 _CUT_S: Final = 0.1
 """How often connections are shut down while a call does not end."""
 _FAREWELL_BYTES: Final = 1 << 16
-_LATE_S: Final = 1.0
+_LATE_S: Final = 1.4
 """After the limit of init or shutdown, until calls that still wait for the store are cut off: the
 ranks that answer agree until then on who is lost
 (:mod:`portagpu.devices.collectives.rendezvous`)."""
