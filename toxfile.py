@@ -120,7 +120,7 @@ def settings(target: str, suite: str, work_dir: Path) -> dict[str, object]:
         "extras": ["compile"],
         "deps": packages,
         "env_dir": work_dir / name,
-        "set_env": {"PIP_CONSTRAINT": str(ROOT / "constraints.txt")},
+        "set_env": {"PIP_CONSTRAINT": "constraints.txt"},
     }
 
 

@@ -225,3 +225,14 @@ def test_each_commit_is_linted_with_the_versions_of_the_checks() -> None:
     named = re.findall(r'additional_dependencies: \["([^"]+)"\]', hooks)
     assert named
     assert set(named) <= set(pinned)
+
+
+def test_pip_finds_the_constraints_in_a_folder_with_a_blank(
+    tox: Callable[..., Child], small: Path
+) -> None:
+    """pip splits PIP_CONSTRAINT at blanks, and tox starts it in the folder of tox.ini."""
+    folder = small.rename(small.with_name("with a blank"))
+    found = tox("config", "-e", "cpu,lint,mi300x-compile", "-k", "set_env", root=folder).stdout
+    given = re.findall(r"PIP_CONSTRAINT=(.*)", found)
+    assert len(given) == 3
+    assert all((folder / file).is_file() for text in given for file in text.split()), given
