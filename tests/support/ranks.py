@@ -231,6 +231,28 @@ def early(rank, culprit, how):
 NOT_A_FUNCTION = 3
 
 
+def init_slowly(culprit, nap_s):
+    """What the server gets before it forks ranks: that rank comes late out of init."""
+    import torch.distributed as dist
+
+    init = getattr(dist.init_process_group, "plain", dist.init_process_group)
+
+    def slow(*given, **named):
+        init(*given, **named)
+        if named["rank"] == culprit:
+            time.sleep(nap_s)  # allowed: it is slow
+        os.environ["THROUGH_INIT"] = repr(time.monotonic())
+
+    slow.plain = init
+    dist.init_process_group = slow if nap_s else init
+
+
+def through_init(rank):
+    """When this rank was through init, and when its function began: one clock for all ranks."""
+    begun = time.monotonic()  # allowed: an order of events, not a time
+    return [float(os.environ["THROUGH_INIT"]), begun]
+
+
 def cannot_leave(rank):
     """Break the group so that leaving it would never end."""
     import torch.distributed as dist

@@ -22,7 +22,7 @@ from portagpu.base.subprocesses.start import die_with_parent
 from portagpu.base.text import error_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from types import ModuleType
 
     from portagpu.base.subprocesses import Channel
@@ -235,6 +235,11 @@ def _run_function(request: dict[str, Any], outputs: RankOutputs) -> None:
             timeout=timedelta(seconds=most_s),
             device_id=gpu.comm.device_id,
         )
+        # a connection counts as made where only one side has seen it: one that closes its group at
+        # once ends the other's init with "connectFullMesh failed ... Connection closed by peer"
+        # (gloo/transport/tcp: the initiator waits for its own write alone, and Pair::connect
+        # raises what its loop has read since, here the end of the connection)
+        _wait_for_all(store, "joined", outputs.rank, range(world))
     outputs.channel.send({"ready": True})
     function = load_function(request["function"])
     global _this
@@ -250,10 +255,14 @@ def _run_function(request: dict[str, Any], outputs: RankOutputs) -> None:
     if request["group"]:
         # a rank that left early would close connections that others still make or use; the server
         # ends those that wait in vain
-        store.set(f"portagpu/returned/{outputs.rank}", "")
         stay = [rank for rank in range(world) if rank not in request["lost"]]
-        others = [f"portagpu/returned/{rank}" for rank in stay]
-        store.wait(others, timedelta(days=1))
+        _wait_for_all(store, "returned", outputs.rank, stay)
         if not request["lost"] and not me.broke_group:
             # what a lost rank left unfinished would be waited for
             dist.destroy_process_group()
+
+
+def _wait_for_all(store: Any, what: str, me: int, ranks: Iterable[int]) -> None:
+    """Say that this rank has done ``what``, and wait for those: the server limits the time."""
+    store.set(f"portagpu/{what}/{me}", "")
+    store.wait([f"portagpu/{what}/{rank}" for rank in ranks], timedelta(days=1))
