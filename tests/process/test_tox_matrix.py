@@ -232,7 +232,7 @@ def test_pip_finds_the_constraints_in_a_folder_with_a_blank(
 ) -> None:
     """pip splits PIP_CONSTRAINT at blanks, and tox starts it in the folder of tox.ini."""
     folder = small.rename(small.with_name("with a blank"))
-    found = tox("config", "-e", "cpu,lint,mi300x-compile", "-k", "set_env", root=folder).stdout
+    found = tox("config", "-e", "cpu,lint,mi300x-compile", "-k", "set_env", root=folder).out
     given = re.findall(r"PIP_CONSTRAINT=(.*)", found)
     assert len(given) == 3
     assert all((folder / file).is_file() for text in given for file in text.split()), given
