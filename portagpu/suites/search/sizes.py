@@ -30,6 +30,8 @@ THRESHOLDS: Final = (2**10, 2**12, 2**15, 2**16 - 1, 2**16, 2**17, 2**19, 2**20,
 SIZES: Final = tuple(sorted({n + more for n in THRESHOLDS for more in (0, 1)}))
 PAST_INDEX: Final = 2**31 + 8
 """Elements of a byte each, for which an index of 32 bits is too short."""
+PAST_DRAWS: Final = 2**24 + 2**12 + 1
+"""Random numbers, more than a counter in float32 counts."""
 _PRODUCTS: Final = 2**20 + 1
 _BATCHES: Final = 2**17 + 1
 """Above these, products take long on a CPU."""
@@ -176,8 +178,86 @@ def _sorted_row(put: Any, n: int, dtype: str) -> Outcome:
 
 
 def _largest(put: Any, n: int, dtype: str) -> Outcome:
-    x = _few(n, dtype)
-    return put(x).topk(len(_hot(n))).values, x.long()[_hot(n)]
+    """More of the largest than the 16 and 32 that some kernels keep."""
+    import torch
+
+    x = _ramp(n, dtype)
+    return put(x).topk(40).values, torch.tensor(_top(n, 40))
+
+
+def _top(n: int, count: int) -> list[int]:
+    """The largest ``count`` numbers of a ramp, from the largest on."""
+    found: list[int] = []
+    for value in range(PERIOD - 1, -1, -1):
+        found += [value] * (n // PERIOD + (value < n % PERIOD))
+        if len(found) >= count:
+            break
+    return found[:count]
+
+
+def _ends(put: Any, n: int, dtype: str) -> Outcome:
+    """The largest and the smallest of all and their places, near each end: one kernel of blocks."""
+    import torch
+
+    x = torch.ones(n, dtype=getattr(torch, dtype))
+    x[n - 2], x[1] = 2, 0
+    found = []
+    for each in (put(x), put(x.flip(0))):
+        found += [each.max(), each.min(), each.argmax(), each.argmin(), each.amax(), each.amin()]
+    right = (2, 0, n - 2, 1, 2, 0, 2, 0, 1, n - 2, 2, 0)
+    return torch.stack([each.double() for each in found]), torch.tensor(right)
+
+
+def _softmax(put: Any, n: int, dtype: str) -> Outcome:
+    """One number so large that all others have no weight that the dtype has: each is exact."""
+    import torch
+
+    x = torch.zeros(2, n, dtype=getattr(torch, dtype))
+    right = torch.zeros(2, 2, n, dtype=torch.long)
+    x[0, n - 1], x[1, n // 2] = 512, 512
+    right[0] = right[1] = x.long() // 512
+    right[1] = (right[1] - 1) * 512
+    return torch.stack([put(x).softmax(1), put(x).log_softmax(1)]), right
+
+
+def _distinct(put: Any, n: int, dtype: str) -> Outcome:
+    import torch
+
+    return put(_ramp(n, dtype)).unique(), torch.arange(min(n, PERIOD))
+
+
+def _places(put: Any, n: int, dtype: str) -> Outcome:
+    """Where numbers are, the last one among them, and how many a mask picks."""
+    import torch
+
+    x = put(_few(n, dtype))
+    found = [x.nonzero().flatten(), torch.arange(n).to(x.device)[x > 0]]
+    return torch.stack(found), torch.tensor([_hot(n)] * 2)
+
+
+def _count(put: Any, n: int, dtype: str) -> Outcome:
+    """Running counts of booleans, which are 64-bit numbers."""
+    import torch
+
+    x = torch.ones(n, dtype=getattr(torch, dtype))
+    return put(x).cumsum(0), torch.arange(1, n + 1)
+
+
+def _drawn(put: Any, n: int, dtype: str) -> Outcome:
+    """Whether random numbers repeat: how many of the last 1,024 stand at a power of two before it.
+
+    Of numbers of 24 bits fewer than 4 are equal by chance, but for once in 10^15 calls. A normal
+    number is not beyond 9, but for once in 10^18.
+    """
+    import torch
+
+    found = []
+    for draw in (torch.Tensor.uniform_, torch.Tensor.normal_):
+        x = draw(put(torch.empty(n, dtype=getattr(torch, dtype))))
+        before = [x[n - 1024 - 2**k : n - 2**k] for k in range(7, n.bit_length())]
+        same = [(each == x[-1024:]).sum() >= 4 for each in before if len(each) == 1024]
+        found += [torch.stack(same).any() if same else x.isnan().any(), (~(x.abs() <= 9)).any()]
+    return torch.stack(found), torch.zeros(4)
 
 
 def _plus_one(put: Any, n: int, dtype: str) -> Outcome:
@@ -242,6 +322,12 @@ OPS: Final[dict[str, tuple[Callable[..., Outcome], tuple[str, ...], int]]] = {
     "sort of columns": (_sorted_columns, DTYPES, SIZES[-1]),
     "sort": (_sorted_row, DTYPES, 2**20 + 1),
     "topk": (_largest, DTYPES, 2**20 + 1),
+    "ends": (_ends, DTYPES, 2**20 + 1),
+    "softmax": (_softmax, FLOATS, 2**17 + 1),
+    "unique": (_distinct, DTYPES, 2**19 + 1),
+    "nonzero": (_places, DTYPES, 2**20 + 1),
+    "count": (_count, ("bool",), 2**20 + 1),
+    "draws": (_drawn, ("float32",), PAST_DRAWS),
     "add": (_plus_one, DTYPES, SIZES[-1]),
     "mul": (_doubled, DTYPES, SIZES[-1]),
     "transposed copy": (_turned, DTYPES, SIZES[-1]),
@@ -294,8 +380,8 @@ class _Sizes(Area):
             for op, (_, dtypes, most) in OPS.items()
             for dtype in dtypes
             if gpu.precision.support(getattr(torch, dtype)) in computes
-            for n in (*SIZES, PAST_INDEX)
-            if n <= most and (n != PAST_INDEX or n == most)
+            for n in (*SIZES, PAST_DRAWS, PAST_INDEX)
+            if n <= most and (n in SIZES or n == most)
         ]
 
     def ordered(self, listed: list[Program], seed: int) -> list[Program]:
