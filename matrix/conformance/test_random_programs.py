@@ -88,7 +88,7 @@ def test_precision_programs(search):
     spec="Products, sums, sorts, indexing and copies are right on both sides of the sizes at which "
     "kernels and index types change.",
     outcome="exact",
-    search=Search("sizes", seconds=4),
+    search=Search("sizes", seconds=3),
     does_not_show="sizes between, and operands whose sums are rounded",
 )
 def test_sizes(search):

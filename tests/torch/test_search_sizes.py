@@ -92,17 +92,21 @@ def test_a_fault_past_a_size_is_named(
     assert size_difference(CPU, op, dtype, n) == ""
 
 
-def test_each_operation_begins_with_its_largest_size_in_each_dtype_and_then_has_all_sizes() -> None:
+def test_each_operation_begins_with_its_largest_size_and_then_has_all_dtypes_and_sizes() -> None:
     listed = AREA.listed(CPU)
     order = AREA.ordered(listed, 7)
     assert sorted(map(repr, order)) == sorted(map(repr, listed))
     assert order != AREA.ordered(listed, 8)
-    first = {program[0][1]["op"]: program[0][1]["n"] for program in reversed(order)}
+    calls = [program[0][1] for program in order]
+    first = {given["op"]: given["n"] for given in reversed(calls)}
     for op, n in first.items():
-        assert n == max(program[0][1]["n"] for program in listed if program[0][1]["op"] == op)
+        assert n == max(given["n"] for given in calls if given["op"] == op)
     assert first["copy"] == PAST_INDEX
-    wide = [program[0][1] for program in order if program[0][1]["op"] == "sum"]
-    assert {given["n"] for given in wide[: len(DTYPES)]} == {SIZES[-1]}
-    assert {given["dtype"] for given in wide[: len(DTYPES)]} == set(DTYPES)
-    assert wide[0]["dtype"] == "float32"
-    assert {given["n"] for given in wide[: len(DTYPES) + len(SIZES)]} == set(SIZES)
+    count = AREA.first_pass(listed)
+    assert {(each["op"], each["dtype"]) for each in calls[:count]} == {
+        (op, dtype) for op, (_, dtypes, _) in OPS.items() for dtype in dtypes
+    }
+    assert all(each["n"] < 2**18 for each in calls[len(OPS) : count])
+    sums = [each for each in calls if each["op"] == "sum"]
+    assert sums[0] == {"op": "sum", "dtype": "float32", "n": SIZES[-1]}
+    assert {each["n"] for each in sums[: len(DTYPES) + len(SIZES)]} == set(SIZES)

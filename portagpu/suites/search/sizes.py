@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 THRESHOLDS: Final = (2**10, 2**12, 2**15, 2**16 - 1, 2**16, 2**17, 2**19, 2**20, 2**22)
 SIZES: Final = tuple(sorted({n + more for n in THRESHOLDS for more in (0, 1)}))
+MODERATE: Final = tuple(n for n in SIZES if 2**12 < n <= 2**17)
+"""Of which a program takes milliseconds."""
 PAST_INDEX: Final = 2**31 + 8
 """Elements of a byte each, for which an index of 32 bits is too short."""
 PAST_DRAWS: Final = 2**24 + 2**12 + 1
@@ -91,13 +93,24 @@ def _columns(put: Any, n: int, dtype: str) -> Outcome:
     return put(torch.eye(4, dtype=x.dtype).flip(0)) @ put(x), x.flip(0)
 
 
+def _plus_product(put: Any, n: int, dtype: str) -> Outcome:
+    """Twice a matrix and half a product, whose second operand lies column by column."""
+    import torch
+
+    c, x = _ramp(4 * n, dtype).view(4, n) % 16, 2 * (_ramp(4 * n, dtype).view(n, 4) % 8)
+    turn = torch.eye(4, dtype=x.dtype).flip(0)
+    found = torch.addmm(put(c), put(turn), put(x).t(), beta=2, alpha=0.5)
+    return found, 2 * c + x.t().flip(0) / 2
+
+
 def _inner(put: Any, n: int, dtype: str) -> Outcome:
-    """Two rows by three columns, of which the second and the last are few ones."""
+    """Two rows by three columns, of which the second and the last are few ones, also transposed."""
     import torch
 
     x = torch.stack([_signs(n, dtype), _few(n, dtype)])
     y = torch.stack([_few(n, dtype), _few(n, dtype).flip(0), _signs(n, dtype)], dim=1)
-    return put(x) @ put(y), x.double() @ y.double()
+    turned = put(x.t().contiguous()).t() @ put(y.t().contiguous()).t()
+    return torch.stack([put(x) @ put(y), turned]), (x.double() @ y.double()).expand(2, 2, 3)
 
 
 def _linear(put: Any, n: int, dtype: str) -> Outcome:
@@ -309,6 +322,7 @@ OPS: Final[dict[str, tuple[Callable[..., Outcome], tuple[str, ...], int]]] = {
     # what runs it, in which dtypes, and up to which size
     "rows of a product": (_rows, FLOATS, _PRODUCTS),
     "columns of a product": (_columns, FLOATS, _PRODUCTS),
+    "columns of a sum with a product": (_plus_product, FLOATS, 2**17 + 1),
     "inner size of a product": (_inner, FLOATS, _PRODUCTS),
     "rows of a layer": (_linear, FLOATS, _PRODUCTS),
     "batch of products": (_batch, FLOATS, _BATCHES),
@@ -385,31 +399,42 @@ class _Sizes(Area):
         ]
 
     def ordered(self, listed: list[Program], seed: int) -> list[Program]:
-        """Each operation in turn: its largest size in each dtype, as most thresholds are below it,
-        and then the sizes that it did not have yet."""
+        """Each operation in turn: its largest size in float32, as most thresholds are below it, one
+        of moderate size in each other dtype, and then the sizes that it did not have yet."""
         chance = random.Random(seed)  # noqa: S311 - an order, no secret
         left: dict[str, list[Program]] = {}
         for program in chance.sample(listed, len(listed)):
             left.setdefault(program[0][1]["op"], []).append(program)
-        found: list[Program] = []
-        had: dict[str, tuple[set[int], set[str]]] = {op: (set(), set()) for op in left}
-        while any(left.values()):
-            # the one that takes seconds comes after what takes milliseconds
-            order = chance.sample(sorted(left), len(left))
-            for op in sorted(order, key=lambda op: OPS[op][2]):
-                if not left[op]:
-                    continue
-                sizes, dtypes = had[op]
-                best = max(left[op], key=lambda each: _news(each[0][1], sizes, dtypes))
-                left[op].remove(best)
-                sizes.add(best[0][1]["n"])
-                dtypes.add(best[0][1]["dtype"])
+        # the one that takes seconds comes after what takes milliseconds
+        order = sorted(chance.sample(sorted(left), len(left)), key=lambda op: OPS[op][2])
+        first = [max(left[op], key=_most) for op in order]
+        had = {(each[0][1]["op"], each[0][1]["dtype"]) for each in first}
+        for op in order:
+            for program in left[op]:
+                call = program[0][1]
+                if (op, call["dtype"]) not in had and call["n"] in MODERATE:
+                    had.add((op, call["dtype"]))
+                    first.append(program)
+        found = first
+        sizes: dict[str, set[int]] = {op: set() for op in order}
+        for [(_, call)] in first:
+            sizes[call["op"]].add(call["n"])
+        rest = {op: [each for each in left[op] if each not in first] for op in order}
+        while any(rest.values()):
+            for op in filter(rest.get, order):
+                new = [each for each in rest[op] if each[0][1]["n"] not in sizes[op]]
+                best = (new or rest[op])[0]
+                rest[op].remove(best)
+                sizes[op].add(best[0][1]["n"])
                 found.append(best)
         return found
 
     def first_pass(self, listed: list[Program]) -> int:
-        """Every operation at its largest size."""
-        return len({given["op"] for [(_, given)] in listed})
+        """Every operation at its largest size, and in every dtype."""
+        calls = [given for [(_, given)] in listed]
+        ops = {given["op"] for given in calls}
+        others = {(each["op"], each["dtype"]) for each in calls if each["n"] in MODERATE}
+        return len(ops) + len(others - {(op, _first_dtype(op)) for op in ops})
 
     def calls(self) -> Runners:
         return {"size": size_difference}
@@ -419,11 +444,14 @@ class _Sizes(Area):
         return next(filter(None, (size_difference(rank.gpu, **given) for _, given in program)), "")
 
 
-def _news(given: dict[str, Any], sizes: set[int], dtypes: set[str]) -> tuple[int, ...]:
-    """How much is new of a program for an operation that had those sizes and dtypes."""
-    if given["dtype"] not in dtypes:
-        return 1, given["n"], given["dtype"] == "float32"
-    return 0, given["n"] not in sizes
+def _first_dtype(op: str) -> str:
+    """The dtype of an operation's largest size."""
+    return "float32" if "float32" in OPS[op][1] else OPS[op][1][0]
+
+
+def _most(program: Program) -> tuple[bool, int]:
+    given = program[0][1]
+    return given["dtype"] == _first_dtype(given["op"]), given["n"]
 
 
 AREA: Final = _Sizes()
