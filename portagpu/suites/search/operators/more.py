@@ -61,7 +61,7 @@ COMPOSED: Final = ("masked.", "nanmean")
 
 
 def more_samples(operator: Operator, dtype: Any, gradient: bool, half: int | None) -> list[Sample]:
-    """The operator's own samples of that half, and a large one of a reduction in float16."""
+    """The operator's own samples, and in half 0 a large one of a reduction in float16."""
     import torch
     from torch.testing import make_tensor
     from torch.testing._internal.opinfo.core import SampleInput
@@ -69,8 +69,6 @@ def more_samples(operator: Operator, dtype: Any, gradient: bool, half: int | Non
     found = []
     own = OWN.get(operator.name, ()) if dtype.is_floating_point or dtype.is_complex else ()
     for number, (shapes, named) in enumerate(own):
-        if half is not None and number % 2 != half:
-            continue
         with seeded(_SEED + number):
             made = [
                 make_tensor(
