@@ -38,7 +38,7 @@ MEMORY_CALLS = (
         "Backend.get_device_properties",
     ),
     traps=("M07",),
-    search=Search("memory", seconds=2),
+    search=Search("memory", seconds=1),
     smoke=True,
     does_not_show="this process only, and small amounts: nothing about a device that is full",
 )
@@ -88,7 +88,7 @@ def test_precision_programs(search):
     spec="Products, sums, sorts, indexing and copies are right on both sides of the sizes at which "
     "kernels and index types change.",
     outcome="exact",
-    search=Search("sizes", seconds=4),
+    search=Search("sizes", seconds=3),
     does_not_show="sizes between, and operands whose sums are rounded",
 )
 def test_sizes(search):
@@ -102,7 +102,7 @@ def test_sizes(search):
     capability=Capability.AUTOCAST,
     outcome="bounded: by the number of terms and u of the dtype",
     covers=("Backend.autocast", "portagpu.autocast"),
-    search=Search("autocast", seconds=1.5),
+    search=Search("autocast", seconds=1),
     smoke=True,
 )
 def test_autocast_programs(search):
@@ -114,7 +114,7 @@ def test_autocast_programs(search):
     spec="A gradient scaler grows, backs off and skips steps as torch documents.",
     capability=Capability.AUTOCAST,
     covers=("Backend.GradScaler", "portagpu.GradScaler"),
-    search=Search("scaler", seconds=1.5),
+    search=Search("scaler", seconds=1),
     smoke=True,
 )
 def test_scaler_programs(search):
@@ -132,7 +132,7 @@ def test_scaler_programs(search):
         "Backend.range_pop",
         "portagpu.annotate",
     ),
-    search=Search("ranges", seconds=1.5),
+    search=Search("ranges", seconds=1),
     smoke=True,
 )
 def test_profiling_programs(search):
@@ -152,7 +152,7 @@ def test_profiling_programs(search):
         "portagpu.manual_seed",
     ),
     traps=("P17",),
-    search=Search("generators", seconds=2),
+    search=Search("generators", seconds=1.5),
     smoke=True,
 )
 def test_rng_programs(search):

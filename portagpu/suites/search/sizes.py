@@ -28,8 +28,12 @@ if TYPE_CHECKING:
 
 THRESHOLDS: Final = (2**10, 2**12, 2**15, 2**16 - 1, 2**16, 2**17, 2**19, 2**20, 2**22)
 SIZES: Final = tuple(sorted({n + more for n in THRESHOLDS for more in (0, 1)}))
+MODERATE: Final = tuple(n for n in SIZES if 2**12 < n <= 2**17)
+"""Of which a program takes milliseconds."""
 PAST_INDEX: Final = 2**31 + 8
 """Elements of a byte each, for which an index of 32 bits is too short."""
+PAST_DRAWS: Final = 2**24 + 2**12 + 1
+"""Random numbers, more than a counter in float32 counts."""
 _PRODUCTS: Final = 2**20 + 1
 _BATCHES: Final = 2**17 + 1
 """Above these, products take long on a CPU."""
@@ -89,13 +93,24 @@ def _columns(put: Any, n: int, dtype: str) -> Outcome:
     return put(torch.eye(4, dtype=x.dtype).flip(0)) @ put(x), x.flip(0)
 
 
+def _plus_product(put: Any, n: int, dtype: str) -> Outcome:
+    """Twice a matrix and half a product, whose second operand lies column by column."""
+    import torch
+
+    c, x = _ramp(4 * n, dtype).view(4, n) % 16, 2 * (_ramp(4 * n, dtype).view(n, 4) % 8)
+    turn = torch.eye(4, dtype=x.dtype).flip(0)
+    found = torch.addmm(put(c), put(turn), put(x).t(), beta=2, alpha=0.5)
+    return found, 2 * c + x.t().flip(0) / 2
+
+
 def _inner(put: Any, n: int, dtype: str) -> Outcome:
-    """Two rows by three columns, of which the second and the last are few ones."""
+    """Two rows by three columns, of which the second and the last are few ones, also transposed."""
     import torch
 
     x = torch.stack([_signs(n, dtype), _few(n, dtype)])
     y = torch.stack([_few(n, dtype), _few(n, dtype).flip(0), _signs(n, dtype)], dim=1)
-    return put(x) @ put(y), x.double() @ y.double()
+    turned = put(x.t().contiguous()).t() @ put(y.t().contiguous()).t()
+    return torch.stack([put(x) @ put(y), turned]), (x.double() @ y.double()).expand(2, 2, 3)
 
 
 def _linear(put: Any, n: int, dtype: str) -> Outcome:
@@ -176,8 +191,86 @@ def _sorted_row(put: Any, n: int, dtype: str) -> Outcome:
 
 
 def _largest(put: Any, n: int, dtype: str) -> Outcome:
-    x = _few(n, dtype)
-    return put(x).topk(len(_hot(n))).values, x.long()[_hot(n)]
+    """More of the largest than the 16 and 32 that some kernels keep."""
+    import torch
+
+    x = _ramp(n, dtype)
+    return put(x).topk(40).values, torch.tensor(_top(n, 40))
+
+
+def _top(n: int, count: int) -> list[int]:
+    """The largest ``count`` numbers of a ramp, from the largest on."""
+    found: list[int] = []
+    for value in range(PERIOD - 1, -1, -1):
+        found += [value] * (n // PERIOD + (value < n % PERIOD))
+        if len(found) >= count:
+            break
+    return found[:count]
+
+
+def _ends(put: Any, n: int, dtype: str) -> Outcome:
+    """The largest and the smallest of all and their places, near each end: one kernel of blocks."""
+    import torch
+
+    x = torch.ones(n, dtype=getattr(torch, dtype))
+    x[n - 2], x[1] = 2, 0
+    found = []
+    for each in (put(x), put(x.flip(0))):
+        found += [each.max(), each.min(), each.argmax(), each.argmin(), each.amax(), each.amin()]
+    right = (2, 0, n - 2, 1, 2, 0, 2, 0, 1, n - 2, 2, 0)
+    return torch.stack([each.double() for each in found]), torch.tensor(right)
+
+
+def _softmax(put: Any, n: int, dtype: str) -> Outcome:
+    """One number so large that all others have no weight that the dtype has: each is exact."""
+    import torch
+
+    x = torch.zeros(2, n, dtype=getattr(torch, dtype))
+    right = torch.zeros(2, 2, n, dtype=torch.long)
+    x[0, n - 1], x[1, n // 2] = 512, 512
+    right[0] = right[1] = x.long() // 512
+    right[1] = (right[1] - 1) * 512
+    return torch.stack([put(x).softmax(1), put(x).log_softmax(1)]), right
+
+
+def _distinct(put: Any, n: int, dtype: str) -> Outcome:
+    import torch
+
+    return put(_ramp(n, dtype)).unique(), torch.arange(min(n, PERIOD))
+
+
+def _places(put: Any, n: int, dtype: str) -> Outcome:
+    """Where numbers are, the last one among them, and how many a mask picks."""
+    import torch
+
+    x = put(_few(n, dtype))
+    found = [x.nonzero().flatten(), torch.arange(n).to(x.device)[x > 0]]
+    return torch.stack(found), torch.tensor([_hot(n)] * 2)
+
+
+def _count(put: Any, n: int, dtype: str) -> Outcome:
+    """Running counts of booleans, which are 64-bit numbers."""
+    import torch
+
+    x = torch.ones(n, dtype=getattr(torch, dtype))
+    return put(x).cumsum(0), torch.arange(1, n + 1)
+
+
+def _drawn(put: Any, n: int, dtype: str) -> Outcome:
+    """Whether random numbers repeat: how many of the last 1,024 stand at a power of two before it.
+
+    Of numbers of 24 bits fewer than 4 are equal by chance, but for once in 10^15 calls. A normal
+    number is not beyond 9, but for once in 10^18.
+    """
+    import torch
+
+    found = []
+    for draw in (torch.Tensor.uniform_, torch.Tensor.normal_):
+        x = draw(put(torch.empty(n, dtype=getattr(torch, dtype))))
+        before = [x[n - 1024 - 2**k : n - 2**k] for k in range(7, n.bit_length())]
+        same = [(each == x[-1024:]).sum() >= 4 for each in before if len(each) == 1024]
+        found += [torch.stack(same).any() if same else x.isnan().any(), (~(x.abs() <= 9)).any()]
+    return torch.stack(found), torch.zeros(4)
 
 
 def _plus_one(put: Any, n: int, dtype: str) -> Outcome:
@@ -229,6 +322,7 @@ OPS: Final[dict[str, tuple[Callable[..., Outcome], tuple[str, ...], int]]] = {
     # what runs it, in which dtypes, and up to which size
     "rows of a product": (_rows, FLOATS, _PRODUCTS),
     "columns of a product": (_columns, FLOATS, _PRODUCTS),
+    "columns of a sum with a product": (_plus_product, FLOATS, 2**17 + 1),
     "inner size of a product": (_inner, FLOATS, _PRODUCTS),
     "rows of a layer": (_linear, FLOATS, _PRODUCTS),
     "batch of products": (_batch, FLOATS, _BATCHES),
@@ -242,6 +336,12 @@ OPS: Final[dict[str, tuple[Callable[..., Outcome], tuple[str, ...], int]]] = {
     "sort of columns": (_sorted_columns, DTYPES, SIZES[-1]),
     "sort": (_sorted_row, DTYPES, 2**20 + 1),
     "topk": (_largest, DTYPES, 2**20 + 1),
+    "ends": (_ends, DTYPES, 2**20 + 1),
+    "softmax": (_softmax, FLOATS, 2**17 + 1),
+    "unique": (_distinct, DTYPES, 2**19 + 1),
+    "nonzero": (_places, DTYPES, 2**20 + 1),
+    "count": (_count, ("bool",), 2**20 + 1),
+    "draws": (_drawn, ("float32",), PAST_DRAWS),
     "add": (_plus_one, DTYPES, SIZES[-1]),
     "mul": (_doubled, DTYPES, SIZES[-1]),
     "transposed copy": (_turned, DTYPES, SIZES[-1]),
@@ -294,36 +394,47 @@ class _Sizes(Area):
             for op, (_, dtypes, most) in OPS.items()
             for dtype in dtypes
             if gpu.precision.support(getattr(torch, dtype)) in computes
-            for n in (*SIZES, PAST_INDEX)
-            if n <= most and (n != PAST_INDEX or n == most)
+            for n in (*SIZES, PAST_DRAWS, PAST_INDEX)
+            if n <= most and (n in SIZES or n == most)
         ]
 
     def ordered(self, listed: list[Program], seed: int) -> list[Program]:
-        """Each operation in turn: its largest size in each dtype, as most thresholds are below it,
-        and then the sizes that it did not have yet."""
+        """Each operation in turn: its largest size in float32, as most thresholds are below it, one
+        of moderate size in each other dtype, and then the sizes that it did not have yet."""
         chance = random.Random(seed)  # noqa: S311 - an order, no secret
         left: dict[str, list[Program]] = {}
         for program in chance.sample(listed, len(listed)):
             left.setdefault(program[0][1]["op"], []).append(program)
-        found: list[Program] = []
-        had: dict[str, tuple[set[int], set[str]]] = {op: (set(), set()) for op in left}
-        while any(left.values()):
-            # the one that takes seconds comes after what takes milliseconds
-            order = chance.sample(sorted(left), len(left))
-            for op in sorted(order, key=lambda op: OPS[op][2]):
-                if not left[op]:
-                    continue
-                sizes, dtypes = had[op]
-                best = max(left[op], key=lambda each: _news(each[0][1], sizes, dtypes))
-                left[op].remove(best)
-                sizes.add(best[0][1]["n"])
-                dtypes.add(best[0][1]["dtype"])
+        # the one that takes seconds comes after what takes milliseconds
+        order = sorted(chance.sample(sorted(left), len(left)), key=lambda op: OPS[op][2])
+        first = [max(left[op], key=_most) for op in order]
+        had = {(each[0][1]["op"], each[0][1]["dtype"]) for each in first}
+        for op in order:
+            for program in left[op]:
+                call = program[0][1]
+                if (op, call["dtype"]) not in had and call["n"] in MODERATE:
+                    had.add((op, call["dtype"]))
+                    first.append(program)
+        found = first
+        sizes: dict[str, set[int]] = {op: set() for op in order}
+        for [(_, call)] in first:
+            sizes[call["op"]].add(call["n"])
+        rest = {op: [each for each in left[op] if each not in first] for op in order}
+        while any(rest.values()):
+            for op in filter(rest.get, order):
+                new = [each for each in rest[op] if each[0][1]["n"] not in sizes[op]]
+                best = (new or rest[op])[0]
+                rest[op].remove(best)
+                sizes[op].add(best[0][1]["n"])
                 found.append(best)
         return found
 
     def first_pass(self, listed: list[Program]) -> int:
-        """Every operation at its largest size."""
-        return len({given["op"] for [(_, given)] in listed})
+        """Every operation at its largest size, and in every dtype."""
+        calls = [given for [(_, given)] in listed]
+        ops = {given["op"] for given in calls}
+        others = {(each["op"], each["dtype"]) for each in calls if each["n"] in MODERATE}
+        return len(ops) + len(others - {(op, _first_dtype(op)) for op in ops})
 
     def calls(self) -> Runners:
         return {"size": size_difference}
@@ -333,11 +444,14 @@ class _Sizes(Area):
         return next(filter(None, (size_difference(rank.gpu, **given) for _, given in program)), "")
 
 
-def _news(given: dict[str, Any], sizes: set[int], dtypes: set[str]) -> tuple[int, ...]:
-    """How much is new of a program for an operation that had those sizes and dtypes."""
-    if given["dtype"] not in dtypes:
-        return 1, given["n"], given["dtype"] == "float32"
-    return 0, given["n"] not in sizes
+def _first_dtype(op: str) -> str:
+    """The dtype of an operation's largest size."""
+    return "float32" if "float32" in OPS[op][1] else OPS[op][1][0]
+
+
+def _most(program: Program) -> tuple[bool, int]:
+    given = program[0][1]
+    return given["dtype"] == _first_dtype(given["op"]), given["n"]
 
 
 AREA: Final = _Sizes()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from portagpu.devices.contract import Backend
 
-KINDS: Final = ("integers", "mixed", "special", "wide", "denormal", "last")
+KINDS: Final = ("integers", "mixed", "special", "ends", "wide", "denormal", "last")
 """Few: "mixed" has nearly all of the others. With "last" the last operand alone has NaN, and
 numbers of full width where it is whole."""
 FORMS: Final = ("function", "method", "in place", "out", "again", "scalar", "conj", "same", "+")

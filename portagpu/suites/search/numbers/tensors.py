@@ -38,6 +38,7 @@ CLASSES: Final = (
     "integers",
     "ordinary",
     "special",
+    "ends",
     "wide",
     "ones",
     "mixed",
@@ -70,7 +71,8 @@ def numbers(dtype: str, kind: str, n: int, seed: int) -> tuple[Any, ...]:
     any bits of the dtype. whole: integers with a few NaN and infinities, for which their sums need
     no order. last: ordinary with NaN of either sign in every third place, any bits for integers.
     special: NaN, infinities, -0.0, denormals, the largest
-    number, and for integers the ends. mixed: ordinary with a few special ones.
+    number, and for integers the ends. ends: those alone that two operands have to meet in pairs,
+    infinities, zeros, NaN, 1 and the largest. mixed: ordinary with a few special ones.
     """
     return _stored(dtype, kind, _length(kind, n), seed)[:n]
 
@@ -122,7 +124,7 @@ def _wholes(dtype: str, kind: str, n: int, chance: random.Random) -> list[int]:
     if kind in ("wide", "last"):
         return [whole_to_dtype(chance.getrandbits(bits), dtype) for _ in range(n)]
     low, high = (0, 2**bits - 1) if dtype == "uint8" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-    if kind == "special":
+    if kind in ("special", "ends"):
         ends = [low, high, low + 1, high - 1, 0, 1, 3, whole_to_dtype(-1, dtype)]
         ends += [e for e in (2**24 + 1, -(2**24) - 1, 2**31, 2**53 + 1) if low <= e <= high]
         return chance.choices(ends, k=n)
@@ -135,6 +137,9 @@ def _floats(dtype: str, kind: str, n: int, chance: random.Random) -> list[float]
         # NaN and the infinities are few among them
         found = _ends(dtype, n, chance)
         return [each if chance.random() < 0.3 else chance.choice(rare) for each in found]
+    if kind == "ends":
+        few = (math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, largest(dtype), -largest(dtype))
+        return chance.choices([rounded(each, dtype) for each in few], k=n)
     if kind == "last":
         lost = (math.nan, -math.nan)
         others = _floats(dtype, "ordinary", n, chance)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.runs.world.rank import tell_alive
-from portagpu.suites.search.operators.samples import changed, moved, reseeded, tensors
+from portagpu.suites.search.operators.samples import changed, laid, moved, reseeded, tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -145,12 +145,18 @@ def dtypes(operator: Operator, sample: Sample) -> set[Any]:
 
 
 def backward(
-    operator: Operator, sample: Sample, dtype: Any, widened: bool = False, nudge: float = 0.0
+    operator: Operator,
+    sample: Sample,
+    dtype: Any,
+    widened: bool = False,
+    nudge: float = 0.0,
+    layout: str = "",
 ) -> list[Result]:
     """The gradients of the inputs that have one, None for one that does not matter.
 
-    They are weighted with numbers of ``dtype`` in [-1, 1], the same on every device; ``nudge`` is
-    a relative change of each, with random signs. Raises what torch raises.
+    They are weighted with numbers of ``dtype`` in [-1, 1], the same on every device, which lie in
+    that layout; ``nudge`` is a relative change of each, with random signs. Raises what torch
+    raises.
     """
     import torch
 
@@ -167,7 +173,8 @@ def backward(
         ]
         if not pairs or not inputs:
             return []
-        results, weights = zip(*pairs, strict=True)
+        results, plain = zip(*pairs, strict=True)
+        weights = [laid(each, layout) if layout and each.dim() else each for each in plain]
         found = torch.autograd.grad(results, inputs, weights, allow_unused=True)
     return [None if each is None else _kept(each) for each in found]
 

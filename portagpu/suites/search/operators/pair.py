@@ -34,6 +34,7 @@ from portagpu.suites.search.operators.database import (
     full_name,
     has_backward,
 )
+from portagpu.suites.search.operators.more import more_samples
 from portagpu.suites.search.operators.samples import (
     LAYOUTS,
     moved,
@@ -105,6 +106,9 @@ class _Pair:
             return
         try:
             every = samples(self.operator, self.dtype, gradient, self.half)
+            last = 1 + max((number for number, _, _ in every), default=0)
+            further = more_samples(self.operator, self.dtype, gradient, self.half)
+            every += [(last + k, each, False) for k, each in enumerate(further)]
         except Exception as error:  # noqa: BLE001 - torch's own, for a build that lacks something
             self.found.aside.append(f"not compared: torch makes no samples ({_kind(error)})")
             return
@@ -366,7 +370,7 @@ class _Pair:
             here = self._moved(sample, layout)
             asked = self._asked(number, here, layout)
             try:
-                got = backward(self.operator, here, self.dtype)
+                got = backward(self.operator, here, self.dtype, layout=_incoming(layout, number))
             except Exception as error:  # noqa: BLE001 - whatever a device raises is what it did
                 if self._refuses(sample, layout):
                     continue
@@ -440,6 +444,16 @@ class _Pair:
     def _sentence(self, number: int, sample: Sample, direction: str, what: str) -> str:
         name = f"{full_name(self.operator)} in {dtype_name(self.dtype)}"
         return f"{name}, sample {number} ({shown(sample)}), {direction}: {what}"
+
+
+def _incoming(layout: str, number: int) -> str:
+    """How the gradient lies that comes in, for inputs of that layout: as they do, or not.
+
+    It has no offset: torch views that of some operators as complex numbers, which it refuses there.
+    """
+    if layout in ("", "last"):
+        return ("last", "")[number % 2]
+    return "" if layout == "offset" else layout
 
 
 def judge(

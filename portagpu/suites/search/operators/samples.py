@@ -36,7 +36,8 @@ MAX_SAMPLES: Final = 4
 OFFSET: Final = 3
 LAYOUTS: Final = ("spread", "last", "offset")
 """How elements lie: apart from each other; channels last with four and five dimensions and else
-column by column; contiguous, but not from the start of the memory on."""
+column by column; contiguous, but not from the start of the memory on, and with the stride 0 where
+a dimension has one element."""
 FOUR: Final = (2, 3, 5, 4)
 """The shape of one more sample of elementwise operators: torch's have no four dimensions."""
 CHANNELS: Final = 4
@@ -150,8 +151,12 @@ def laid(tensor: Any, layout: str) -> Any:
         return tensor.permute(turned).clone(memory_format=torch.contiguous_format).permute(turned)
     # numbers before it that are in no sample, at no multiple of 8 elements
     whole = tensor.new_ones(OFFSET + tensor.numel())
-    placed = whole[OFFSET:].view(tensor.shape)
-    return placed.copy_(tensor)
+    placed = whole[OFFSET:].view(tensor.shape).copy_(tensor)
+    # of one element in a dimension no stride is read (pytorch#195066)
+    one = [
+        0 if size == 1 else step for size, step in zip(placed.shape, placed.stride(), strict=True)
+    ]
+    return placed.as_strided(placed.shape, one)
 
 
 def moved(sample: Sample, device: Any, layout: str = "") -> Sample:

@@ -1,0 +1,90 @@
+"""Samples that torch's database lacks: windows, sizes that divide, and numbers that are large.
+
+They have the oracle and the bounds of all samples. Reports on GPUs name each of these sizes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from portagpu.suites.search.operators.calls import class_of
+from portagpu.suites.search.operators.samples import changed, seeded
+from portagpu.suites.search.operators.samples import made as made_by_torch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from portagpu.suites.search.operators.database import Operator
+    from portagpu.suites.search.operators.samples import Sample
+
+_SEED: Final = 4321
+Shapes = tuple[tuple[int, ...], ...]
+_DIVIDED: Final = tuple((((2, 3, *(2, 6, 4)[3 - n :]),), {"output_size": 2}) for n in (1, 2, 3))
+"""Outputs of which each takes as many inputs as the others, which kernels of their own do."""
+_POOLED: Final = (
+    (((2, 3, 6, 6),), {"kernel_size": 2, "stride": 2, "padding": 1}),
+    (((2, 4, 5, 4),), {"kernel_size": 3, "stride": 1, "padding": 1}),
+    (((1, 2, 40, 40),), {"kernel_size": 17, "stride": 10}),
+)
+OWN: Final[Mapping[str, tuple[tuple[Shapes, Mapping[str, Any]], ...]]] = {
+    # the shapes of the tensors, and what else is given
+    "nn.functional.conv1d": ((((2, 1, 90), (4, 1, 33)), {"stride": 10}),),
+    "nn.functional.conv2d": (
+        (((1, 1, 40, 40), (4, 1, 17, 17)), {"stride": 10}),
+        (((2, 4, 1, 1), (4, 4, 3, 3)), {"padding": 1}),
+        (((2, 4, 5, 5), (4, 4, 1, 1), (4,)), {}),
+        (((2, 4, 6, 6), (4, 1, 3, 3)), {"groups": 4, "padding": 1}),
+    ),
+    "nn.functional.conv3d": ((((2, 4, 1, 1, 1), (4, 4, 3, 3, 3)), {"padding": 1}),),
+    "nn.functional.avg_pool2d": _POOLED,
+    "nn.functional.max_pool2d": _POOLED,
+    **{
+        f"nn.functional.adaptive_{kind}_pool{n}d": (_DIVIDED[n - 1],)
+        for kind in ("avg", "max")
+        for n in (1, 2, 3)
+    },
+    "cdist": (
+        (((5, 7), (6, 7)), {"compute_mode": "donot_use_mm_for_euclid_dist"}),
+        (((30, 7), (33, 7)), {"compute_mode": "use_mm_for_euclid_dist"}),
+    ),
+    "nn.functional.scaled_dot_product_attention": (
+        (((2, 3, 4), (2, 5, 4), (2, 5, 4), (3, 5)), {"scale": 0.3}),
+        (((1, 2, 3, 4), (1, 2, 33, 4), (1, 2, 33, 4), (3, 33)), {}),
+    ),
+}
+FACTOR: Final = 2.0**12
+"""Times which the numbers of float16 are large: their squares and some of their sums are beyond it,
+where torch adds in float32, and not the results."""
+
+COMPOSED: Final = ("masked.", "nanmean")
+"""Which round the sum before they divide it (pytorch v2.13.0, ReduceOps.cpp, nanmean)."""
+
+
+def more_samples(operator: Operator, dtype: Any, gradient: bool, half: int | None) -> list[Sample]:
+    """The operator's own samples, and in half 0 a large one of a reduction in float16."""
+    import torch
+    from torch.testing import make_tensor
+    from torch.testing._internal.opinfo.core import SampleInput
+
+    found = []
+    own = OWN.get(operator.name, ()) if dtype.is_floating_point or dtype.is_complex else ()
+    for number, (shapes, named) in enumerate(own):
+        with seeded(_SEED + number):
+            made = [
+                make_tensor(
+                    shape, device="cpu", dtype=dtype, low=-1, high=1, requires_grad=gradient
+                )
+                for shape in shapes
+            ]
+        found.append(SampleInput(made[0], args=tuple(made[1:]), kwargs=dict(named)))
+    reduces = class_of(operator) == "reductions" and not operator.name.startswith(COMPOSED)
+    if dtype == torch.float16 and half != 1 and reduces:
+        usual = max(made_by_torch(operator, dtype, gradient), key=lambda each: each.input.numel())
+        found.append(changed(usual, _large))
+    return found
+
+
+def _large(value: Any) -> Any:
+    import torch
+
+    return value * FACTOR if isinstance(value, torch.Tensor) and value.dim() else value
