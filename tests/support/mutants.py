@@ -2,11 +2,12 @@
 
 Draws mutants of the product by a seed, files by their lines, with the operators of cosmic-ray. The
 tests that start no process run once for each commit, with coverage by test. In a clone of the
-commit, a mutant then meets the tests that read sources, and those that execute its lines, near and
-cheap ones first. What survives them meets the nearest files of the tests that start processes.
-Prints a line for each mutant. At the end, the tests that caught one run without a mutant, and
-survivors are printed with their difference. What ``from __future__ import annotations`` never runs
-(types) is not mutated.
+commit, a mutant then meets the tests that execute its lines, near and cheap ones first; one of what
+an import executes meets those that read sources too. What survives them meets the nearest files of
+the tests that start processes, and at last the nearest ones of the tier "full". Prints a line for
+each mutant. A run of tests that gave no answer counts as caught only if it gives one without the
+mutant. At the end, the tests that caught one run without a mutant, and survivors are printed with
+their difference. What ``from __future__ import annotations`` never runs (types) is not mutated.
 """
 
 from __future__ import annotations
@@ -38,14 +39,18 @@ FAST: Final = ("unit", "vendor_texts", "torch")
 """Folders whose tests run in the process that coverage sees."""
 OF_SOURCES: Final = (
     "tests/unit/test_public_surface.py",
-    "tests/unit/test_rules_of_dataclasses.py",
+    "tests/full/test_rules_of_dataclasses.py",
     "tests/unit/base/test_patience_limits.py",
 )
-"""Tests that read every source, or what only an import executes: coverage says nothing of them."""
-OTHERS: Final = ("process", "ranks", "pages")
+"""Tests that read what only an import executes: coverage says nothing of them."""
+LATER: Final = (("process", "ranks", "pages"), ("full",))
+"""Folders that a mutant meets one after the other, as long as it survives."""
 LIMIT_S: Final = 600
+CPU_LIMIT_S: Final = 180
+"""Of one process, so that an endless loop ends by its own time and not by the load."""
 MAX_TESTS: Final = 100
 MAX_TESTS_S: Final = 30
+"""CPU seconds of the chosen tests."""
 NEAREST: Final = 3
 """How many files of tests a mutant meets that coverage says nothing about."""
 OPERATORS: Final = (
@@ -135,29 +140,36 @@ def draw(seed: int, count: int, files: list[str]) -> Iterator[Mutant]:
 def _pytest(
     folder: Path, words: Iterable[str], limit_s: int = LIMIT_S, **variables: str
 ) -> dict[str, tuple[float, bool]]:
-    """Seconds of each test that ran in a checkout, and whether it passed.
+    """CPU seconds of each test that ran in a checkout, and whether it passed.
 
     Without an answer, the run itself is the one test, which failed.
     """
     path = [str(folder), str(folder / "backends"), os.environ.get("PYTHONPATH", "")]
-    with tempfile.NamedTemporaryFile(suffix=".xml") as report:
+    with tempfile.TemporaryDirectory(prefix="portagpu-tests-") as place:
+        report, costs = Path(place, "report.xml"), Path(place, "costs.tsv")
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
         try:
             subprocess.run(
-                [*command, f"--junitxml={report.name}", *words],
+                ["prlimit", f"--cpu={limit_s * CPU_LIMIT_S // LIMIT_S}", *command,
+                 f"--junitxml={report}", *words],
                 cwd=folder,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path), **variables},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "TEST_COSTS": str(costs),
+                     **variables},
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 timeout=limit_s,
                 check=False,
-            )
-            cases = ElementTree.parse(report.name).iter("testcase")  # noqa: S314 - pytest wrote it
-        except (subprocess.TimeoutExpired, ElementTree.ParseError) as error:
+            )  # fmt: skip
+            cases = [*ElementTree.parse(report).iter("testcase")]  # noqa: S314 - pytest wrote it
+        except (subprocess.TimeoutExpired, OSError, ElementTree.ParseError) as error:
             return {type(error).__name__: (0.0, False)}
+        spent = {}
+        for line in costs.read_text("utf-8").splitlines() if costs.exists() else ():
+            name, own, children, _ = line.rsplit("\t", 3)
+            spent[name] = float(own) + float(children)
         return {
-            _node_id(case): (
-                float(case.get("time", 0)),
+            (name := _node_id(case)): (
+                spent.get(name, float(case.get("time", 0))),
                 case.find("failure") is None and case.find("error") is None,
             )
             for case in cases
@@ -267,8 +279,8 @@ class Baseline:
         everything = mutant.before.count("\n")
         for _, first, last in (*reversed(around), (None, 1, everything)):
             if found := self._executing(mutant.file, first, last):
-                return self._some(found, near)
-        return near
+                return [*OF_SOURCES, *self._some(found, near)]
+        return [*OF_SOURCES, *near]
 
 
 def caught_by(copy: Path, mutant: Mutant, number: int, tests: list[str]) -> str:
@@ -285,7 +297,12 @@ def caught_by(copy: Path, mutant: Mutant, number: int, tests: list[str]) -> str:
     )
     place.write_text(mutant.before, encoding="utf-8")
     os.utime(place, (0, 0))
-    return next((name for name, (_, passed) in found.items() if not passed), "")
+    by = next((name for name, (_, passed) in found.items() if not passed), "")
+    if by and not by.startswith("tests/"):
+        alone = _pytest(copy, ["-x", *tests])
+        if not all(passed for _, passed in alone.values()):
+            return ""
+    return by
 
 
 def main() -> int:
@@ -307,8 +324,9 @@ def main() -> int:
         for number, mutant in enumerate(draw(given.seed, given.count, product_files())):
             if number % every != first:
                 continue
-            by = caught_by(copy, mutant, number, [*OF_SOURCES, *baseline.tests(mutant)])
-            by = by or caught_by(copy, mutant, number, nearest_tests(mutant.file, OTHERS))
+            by = caught_by(copy, mutant, number, baseline.tests(mutant))
+            for folders in LATER:
+                by = by or caught_by(copy, mutant, number, nearest_tests(mutant.file, folders))
             print(f"{number:3d} {mutant.operator} {mutant.file}: {by or 'SURVIVED'}", flush=True)
             rows.append({"number": number, "caught": by, "difference": mutant.difference})
             if given.json:
