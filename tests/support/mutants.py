@@ -5,7 +5,7 @@ tests that start no process run once for each commit, with coverage by test. In 
 commit, a mutant then meets the tests that execute its lines, near and cheap ones first; one of what
 an import executes meets those that read sources too. What survives them meets the nearest files of
 the tests that start processes, and at last the nearest ones of the tier "full". Prints a line for
-each mutant. A run of tests that gave no answer counts as caught only if it gives one without the
+each mutant and stage. A run of tests that gave no answer counts as caught only if it gives one without the
 mutant. At the end, the tests that caught one run without a mutant, and survivors are printed with
 their difference. What ``from __future__ import annotations`` never runs (types) is not mutated.
 """
@@ -311,34 +311,40 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**8))
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--share", default="0/1", metavar="K/N", help="every N-th mutant from K on")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--only", default="", metavar="N,N", help="these of the drawn ones alone")
     given = parser.parse_args()
     first, every = map(int, given.share.split("/"))
     if _git("status", "--porcelain", "--", "portagpu", "backends", "tests"):
         parser.error("a mutation run is of a commit: commit your changes first")
     print(f"seed {given.seed}", flush=True)
-    baseline, rows = Baseline(), []
+    drawn = [*enumerate(draw(given.seed, given.count, product_files()))][first::every]
+    if only := {*map(int, filter(None, given.only.split(",")))}:
+        drawn = [each for each in drawn if each[0] in only]
+    baseline, caught = Baseline(), dict.fromkeys((number for number, _ in drawn), "")
     with tempfile.TemporaryDirectory(prefix="portagpu-mutants-") as folder:
         copy = Path(folder) / "copy"
         _git("clone", "--quiet", str(ROOT), str(copy))
-        for number, mutant in enumerate(draw(given.seed, given.count, product_files())):
-            if number % every != first:
-                continue
-            by = caught_by(copy, mutant, number, baseline.tests(mutant))
-            for folders in LATER:
-                by = by or caught_by(copy, mutant, number, nearest_tests(mutant.file, folders))
-            print(f"{number:3d} {mutant.operator} {mutant.file}: {by or 'SURVIVED'}", flush=True)
-            rows.append({"number": number, "caught": by, "difference": mutant.difference})
-            if given.json:
-                given.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
-        proofs = sorted({row["caught"] for row in rows if row["caught"].startswith("tests/")})
+        for folders in (FAST, *LATER):
+            print(f"tests/{' tests/'.join(folders)}:", flush=True)
+            for number, mutant in drawn:
+                if caught[number]:
+                    continue
+                fast = folders is FAST
+                tests = baseline.tests(mutant) if fast else nearest_tests(mutant.file, folders)
+                by = caught[number] = caught_by(copy, mutant, number, tests)
+                print(
+                    f"{number:3d} {mutant.operator} {mutant.file}:{mutant.line}: "
+                    f"{by or 'survives'}",
+                    flush=True,
+                )
+        proofs = sorted({by for by in caught.values() if by.startswith("tests/")})
         for name, (_, passed) in _pytest(copy, proofs).items() if proofs else ():
             if not passed:
                 print(f"fails without a mutant too, and shows nothing: {name}")
-    survivors = [row for row in rows if not row["caught"]]
-    for row in survivors:
-        print(row["difference"])
-    print(f"{len(rows) - len(survivors)} of {len(rows)} caught")
+    for number, mutant in drawn:
+        if not caught[number]:
+            print(mutant.difference)
+    print(f"{sum(map(bool, caught.values()))} of {len(caught)} caught")
     return 0
 
 
