@@ -5,9 +5,10 @@ tests that start no process run once for each commit, with coverage by test. In 
 commit, a mutant then meets the tests that execute its lines, near and cheap ones first; one of what
 an import executes meets those that read sources too. What survives them meets the nearest files of
 the tests that start processes, and at last the nearest ones of the tier "full". Prints a line for
-each mutant and stage. A run of tests that gave no answer counts as caught only if it gives one without the
-mutant. At the end, the tests that caught one run without a mutant, and survivors are printed with
-their difference. What ``from __future__ import annotations`` never runs (types) is not mutated.
+each mutant and stage. A run of tests that gave no answer counts as caught only if it gives one
+without the mutant. At the end, the tests that caught one run without a mutant, and survivors are
+printed with their difference. What ``from __future__ import annotations`` never runs (types) is not
+mutated.
 """
 
 from __future__ import annotations
