@@ -44,16 +44,15 @@ OF_SOURCES: Final = (
     "tests/unit/base/test_patience_limits.py",
 )
 """Tests that read what only an import executes: coverage says nothing of them."""
-LATER: Final = (("process", "ranks", "pages"), ("full",))
-"""Folders that a mutant meets one after the other, as long as it survives."""
+STAGES: Final = ((FAST, 3), (("process", "ranks", "pages"), 2), (("full",), 1))
+"""Folders that a mutant meets one after the other, as long as it survives, and how many of their
+files where coverage says nothing about it."""
 LIMIT_S: Final = 600
 CPU_LIMIT_S: Final = 180
 """Of one process, so that an endless loop ends by its own time and not by the load."""
 MAX_TESTS: Final = 100
 MAX_TESTS_S: Final = 30
 """CPU seconds of the chosen tests."""
-NEAREST: Final = 3
-"""How many files of tests a mutant meets that coverage says nothing about."""
 OPERATORS: Final = (
     *("AddNot", "ReplaceAndWithOr", "ReplaceOrWithAnd", "ReplaceComparisonOperator"),
     *("NumberReplacer", "ReplaceFalseWithTrue", "ReplaceTrueWithFalse"),
@@ -196,21 +195,27 @@ def enclosing(source: str, line: int) -> list[tuple[ast.AST, int, int]]:
     return found
 
 
-def nearest_tests(file: str, folders: Iterable[str]) -> list[str]:
-    """The test files that import a module, bear its name, or name its package."""
+def _words(name: str) -> set[str]:
+    """The words of a file's name or path, in the singular."""
+    return {each.removesuffix("s") for each in re.findall(r"[a-z0-9]+", name)} - {"portagpu", "py"}
+
+
+def nearest_tests(file: str, folders: Iterable[str], count: int) -> list[str]:
+    """The test files that import a module or name its package, or have words of its path."""
     parts = Path(file.removeprefix("backends/").removesuffix("/__init__.py")).with_suffix("").parts
     package, name = ".".join(parts[:-1]), parts[-1]
     imports = re.compile(rf"\b{package}(\.| import (.*[ (,])?){name}\b")
-    scores = {}
-    about = {name.strip("_"), *parts[-2:-1]} - {"portagpu", "cli"}
+    mine, scores = _words(file.removeprefix("backends/")), {}
     for path in (path for each in folders for path in sorted((ROOT / "tests" / each).iterdir())):
         text = path.read_text(encoding="utf-8") if path.match("test_*.py") else ""
         score = 4 * (imports.search(text) is not None)
-        score += 2 * any(each in path.stem for each in about)
         score += package != "portagpu" and re.search(rf"\b{package}\b", text) is not None
-        if score:
+        theirs = _words(path.stem) - {"test"}
+        if both := len(mine & theirs):
+            score += 2 * both + both / len(theirs)
+        if text and score:
             scores[str(path.relative_to(ROOT))] = score
-    return sorted(scores, key=lambda each: -scores[each])[:NEAREST]
+    return sorted(scores, key=lambda each: -scores[each])[:count]
 
 
 class Baseline:
@@ -268,7 +273,7 @@ class Baseline:
 
     def tests(self, mutant: Mutant) -> list[str]:
         """Those that execute what a mutant changes."""
-        near = nearest_tests(mutant.file, FAST)
+        near = nearest_tests(mutant.file, *STAGES[0])
         around = enclosing(mutant.before, mutant.line)
         if any(isinstance(node, ast.FunctionDef) for node, *_ in around[:-1]):
             node, first, last = around[-1]
@@ -325,13 +330,14 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="portagpu-mutants-") as folder:
         copy = Path(folder) / "copy"
         _git("clone", "--quiet", str(ROOT), str(copy))
-        for folders in (FAST, *LATER):
+        for folders, count in STAGES:
             print(f"tests/{' tests/'.join(folders)}:", flush=True)
             for number, mutant in drawn:
                 if caught[number]:
                     continue
-                fast = folders is FAST
-                tests = baseline.tests(mutant) if fast else nearest_tests(mutant.file, folders)
+                tests = nearest_tests(mutant.file, folders, count)
+                if folders is FAST:
+                    tests = baseline.tests(mutant)
                 by = caught[number] = caught_by(copy, mutant, number, tests)
                 print(
                     f"{number:3d} {mutant.operator} {mutant.file}:{mutant.line}: "
