@@ -290,6 +290,28 @@ def test_protons_module_as_the_command_is_refused() -> None:
     assert "triton.profiler.proton is a profiler" in refusal(*words)
 
 
+@pytest.mark.parametrize(
+    ("words", "is_module"),
+    [
+        # python --help: [option] ... [-c cmd | -m mod | file | -] [arg] ...
+        (("-X", "dev", "-W", "error", "-m", "triton.profiler.proton"), True),
+        (("-X", "-m", "triton.profiler.proton"), False),
+        (("train.py", "-m", "triton.profiler.proton"), False),
+        (("-u", "train.py", "-m", "triton.profiler.proton"), False),
+        (("-m", "train", "-m", "triton.profiler.proton"), False),
+        (("-m",), False),
+    ],
+)
+def test_a_module_is_the_command_s_only_before_its_program(
+    words: tuple[str, ...], is_module: bool
+) -> None:
+    given = (sys.executable, *words)
+    if is_module:
+        assert "is a profiler" in refusal(*given)
+    else:
+        assert read_command(given, os.environ, profilers().by_name).words == given
+
+
 @pytest.mark.parametrize("variable", ATTACHED)
 def test_a_profiler_around_this_process_is_refused(
     variable: str, monkeypatch: pytest.MonkeyPatch

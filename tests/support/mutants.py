@@ -2,11 +2,13 @@
 
 Draws mutants of the product by a seed, files by their lines, with the operators of cosmic-ray. The
 tests that start no process run once for each commit, with coverage by test. In a clone of the
-commit, a mutant then meets the tests that read sources, and those that execute its lines, near and
-cheap ones first. What survives them meets the nearest files of the tests that start processes.
-Prints a line for each mutant. At the end, the tests that caught one run without a mutant, and
-survivors are printed with their difference. What ``from __future__ import annotations`` never runs
-(types) is not mutated.
+commit, a mutant then meets the tests that execute its lines, near and cheap ones first; one of what
+an import executes meets those that read sources too. What survives them meets the nearest files of
+the tests that start processes, and at last the nearest ones of the tier "full". Prints a line for
+each mutant and stage. A run of tests that gave no answer counts as caught only if it gives one
+without the mutant. At the end, the tests that caught one run without a mutant, and survivors are
+printed with their difference. What ``from __future__ import annotations`` never runs (types) is not
+mutated.
 """
 
 from __future__ import annotations
@@ -38,16 +40,20 @@ FAST: Final = ("unit", "vendor_texts", "torch")
 """Folders whose tests run in the process that coverage sees."""
 OF_SOURCES: Final = (
     "tests/unit/test_public_surface.py",
-    "tests/unit/test_rules_of_dataclasses.py",
+    "tests/full/test_rules_of_dataclasses.py",
     "tests/unit/base/test_patience_limits.py",
+    "tests/pages/test_pages.py::test_what_is_generated_is_current[docs/book/cli.md]",
 )
-"""Tests that read every source, or what only an import executes: coverage says nothing of them."""
-OTHERS: Final = ("process", "ranks", "pages")
+"""Tests that read what only an import executes: coverage says nothing of them."""
+STAGES: Final = ((FAST, 3), (("process", "ranks", "pages"), 2), (("full",), 1))
+"""Folders that a mutant meets one after the other, as long as it survives, and how many of their
+files where coverage says nothing about it."""
 LIMIT_S: Final = 600
+CPU_LIMIT_S: Final = 180
+"""Of one process, so that an endless loop ends by its own time and not by the load."""
 MAX_TESTS: Final = 100
 MAX_TESTS_S: Final = 30
-NEAREST: Final = 3
-"""How many files of tests a mutant meets that coverage says nothing about."""
+"""CPU seconds of the chosen tests."""
 OPERATORS: Final = (
     *("AddNot", "ReplaceAndWithOr", "ReplaceOrWithAnd", "ReplaceComparisonOperator"),
     *("NumberReplacer", "ReplaceFalseWithTrue", "ReplaceTrueWithFalse"),
@@ -135,29 +141,36 @@ def draw(seed: int, count: int, files: list[str]) -> Iterator[Mutant]:
 def _pytest(
     folder: Path, words: Iterable[str], limit_s: int = LIMIT_S, **variables: str
 ) -> dict[str, tuple[float, bool]]:
-    """Seconds of each test that ran in a checkout, and whether it passed.
+    """CPU seconds of each test that ran in a checkout, and whether it passed.
 
     Without an answer, the run itself is the one test, which failed.
     """
     path = [str(folder), str(folder / "backends"), os.environ.get("PYTHONPATH", "")]
-    with tempfile.NamedTemporaryFile(suffix=".xml") as report:
+    with tempfile.TemporaryDirectory(prefix="portagpu-tests-") as place:
+        report, costs = Path(place, "report.xml"), Path(place, "costs.tsv")
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
         try:
             subprocess.run(
-                [*command, f"--junitxml={report.name}", *words],
+                ["prlimit", f"--cpu={limit_s * CPU_LIMIT_S // LIMIT_S}", *command,
+                 f"--junitxml={report}", *words],
                 cwd=folder,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path), **variables},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "TEST_COSTS": str(costs),
+                     **variables},
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 timeout=limit_s,
                 check=False,
-            )
-            cases = ElementTree.parse(report.name).iter("testcase")  # noqa: S314 - pytest wrote it
-        except (subprocess.TimeoutExpired, ElementTree.ParseError) as error:
+            )  # fmt: skip
+            cases = [*ElementTree.parse(report).iter("testcase")]  # noqa: S314 - pytest wrote it
+        except (subprocess.TimeoutExpired, OSError, ElementTree.ParseError) as error:
             return {type(error).__name__: (0.0, False)}
+        spent = {}
+        for line in costs.read_text("utf-8").splitlines() if costs.exists() else ():
+            name, own, children, _ = line.rsplit("\t", 3)
+            spent[name] = float(own) + float(children)
         return {
-            _node_id(case): (
-                float(case.get("time", 0)),
+            (name := _node_id(case)): (
+                spent.get(name, float(case.get("time", 0))),
                 case.find("failure") is None and case.find("error") is None,
             )
             for case in cases
@@ -183,21 +196,27 @@ def enclosing(source: str, line: int) -> list[tuple[ast.AST, int, int]]:
     return found
 
 
-def nearest_tests(file: str, folders: Iterable[str]) -> list[str]:
-    """The test files that import a module, bear its name, or name its package."""
+def _words(name: str) -> set[str]:
+    """The words of a file's name or path, in the singular."""
+    return {each.removesuffix("s") for each in re.findall(r"[a-z0-9]+", name)} - {"portagpu", "py"}
+
+
+def nearest_tests(file: str, folders: Iterable[str], count: int) -> list[str]:
+    """The test files that import a module or name its package, or have words of its path."""
     parts = Path(file.removeprefix("backends/").removesuffix("/__init__.py")).with_suffix("").parts
     package, name = ".".join(parts[:-1]), parts[-1]
     imports = re.compile(rf"\b{package}(\.| import (.*[ (,])?){name}\b")
-    scores = {}
-    about = {name.strip("_"), *parts[-2:-1]} - {"portagpu", "cli"}
+    mine, scores = _words(file.removeprefix("backends/")), {}
     for path in (path for each in folders for path in sorted((ROOT / "tests" / each).iterdir())):
         text = path.read_text(encoding="utf-8") if path.match("test_*.py") else ""
         score = 4 * (imports.search(text) is not None)
-        score += 2 * any(each in path.stem for each in about)
         score += package != "portagpu" and re.search(rf"\b{package}\b", text) is not None
-        if score:
+        theirs = _words(path.stem) - {"test"}
+        if both := len(mine & theirs):
+            score += 2 * both + both / len(theirs)
+        if text and score:
             scores[str(path.relative_to(ROOT))] = score
-    return sorted(scores, key=lambda each: -scores[each])[:NEAREST]
+    return sorted(scores, key=lambda each: -scores[each])[:count]
 
 
 class Baseline:
@@ -255,7 +274,7 @@ class Baseline:
 
     def tests(self, mutant: Mutant) -> list[str]:
         """Those that execute what a mutant changes."""
-        near = nearest_tests(mutant.file, FAST)
+        near = nearest_tests(mutant.file, *STAGES[0])
         around = enclosing(mutant.before, mutant.line)
         if any(isinstance(node, ast.FunctionDef) for node, *_ in around[:-1]):
             node, first, last = around[-1]
@@ -267,8 +286,8 @@ class Baseline:
         everything = mutant.before.count("\n")
         for _, first, last in (*reversed(around), (None, 1, everything)):
             if found := self._executing(mutant.file, first, last):
-                return self._some(found, near)
-        return near
+                return [*OF_SOURCES, *self._some(found, near)]
+        return [*OF_SOURCES, *near]
 
 
 def caught_by(copy: Path, mutant: Mutant, number: int, tests: list[str]) -> str:
@@ -285,7 +304,12 @@ def caught_by(copy: Path, mutant: Mutant, number: int, tests: list[str]) -> str:
     )
     place.write_text(mutant.before, encoding="utf-8")
     os.utime(place, (0, 0))
-    return next((name for name, (_, passed) in found.items() if not passed), "")
+    by = next((name for name, (_, passed) in found.items() if not passed), "")
+    if by and not by.startswith("tests/"):
+        alone = _pytest(copy, ["-x", *tests])
+        if not all(passed for _, passed in alone.values()):
+            return ""
+    return by
 
 
 def main() -> int:
@@ -294,33 +318,41 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**8))
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--share", default="0/1", metavar="K/N", help="every N-th mutant from K on")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--only", default="", metavar="N,N", help="these of the drawn ones alone")
     given = parser.parse_args()
     first, every = map(int, given.share.split("/"))
     if _git("status", "--porcelain", "--", "portagpu", "backends", "tests"):
         parser.error("a mutation run is of a commit: commit your changes first")
     print(f"seed {given.seed}", flush=True)
-    baseline, rows = Baseline(), []
+    drawn = [*enumerate(draw(given.seed, given.count, product_files()))][first::every]
+    if only := {*map(int, filter(None, given.only.split(",")))}:
+        drawn = [each for each in drawn if each[0] in only]
+    baseline, caught = Baseline(), dict.fromkeys((number for number, _ in drawn), "")
     with tempfile.TemporaryDirectory(prefix="portagpu-mutants-") as folder:
         copy = Path(folder) / "copy"
         _git("clone", "--quiet", str(ROOT), str(copy))
-        for number, mutant in enumerate(draw(given.seed, given.count, product_files())):
-            if number % every != first:
-                continue
-            by = caught_by(copy, mutant, number, [*OF_SOURCES, *baseline.tests(mutant)])
-            by = by or caught_by(copy, mutant, number, nearest_tests(mutant.file, OTHERS))
-            print(f"{number:3d} {mutant.operator} {mutant.file}: {by or 'SURVIVED'}", flush=True)
-            rows.append({"number": number, "caught": by, "difference": mutant.difference})
-            if given.json:
-                given.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
-        proofs = sorted({row["caught"] for row in rows if row["caught"].startswith("tests/")})
+        for folders, count in STAGES:
+            print(f"tests/{' tests/'.join(folders)}:", flush=True)
+            for number, mutant in drawn:
+                if caught[number]:
+                    continue
+                tests = nearest_tests(mutant.file, folders, count)
+                if folders is FAST:
+                    tests = baseline.tests(mutant)
+                by = caught[number] = caught_by(copy, mutant, number, tests)
+                print(
+                    f"{number:3d} {mutant.operator} {mutant.file}:{mutant.line}: "
+                    f"{by or 'survives'}",
+                    flush=True,
+                )
+        proofs = sorted({by for by in caught.values() if by.startswith("tests/")})
         for name, (_, passed) in _pytest(copy, proofs).items() if proofs else ():
             if not passed:
                 print(f"fails without a mutant too, and shows nothing: {name}")
-    survivors = [row for row in rows if not row["caught"]]
-    for row in survivors:
-        print(row["difference"])
-    print(f"{len(rows) - len(survivors)} of {len(rows)} caught")
+    for number, mutant in drawn:
+        if not caught[number]:
+            print(mutant.difference)
+    print(f"{sum(map(bool, caught.values()))} of {len(caught)} caught")
     return 0
 
 

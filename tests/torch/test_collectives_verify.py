@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,9 +12,10 @@ pytest.importorskip("torch")
 import torch
 
 from portagpu.facts.nccl_tests.tables import TYPE_NAMES
+from portagpu.runs.results.run import Verdict
 from portagpu.suites.collectives import VerifyOptions, ranks
 from portagpu.suites.collectives.ranks import REDOPS, Inputs, first_wrong, kinds
-from portagpu.suites.collectives.verify import WrongOptions
+from portagpu.suites.collectives.verify import WrongOptions, _point_result
 
 pytestmark = pytest.mark.torch
 
@@ -117,3 +119,18 @@ def test_only_a_dtype_that_is_refused_at_once_has_no_further_points(
     assert [(each.dtype, each.count) for each in timed] == [
         *(("float32", 1), ("float16", 2), ("float32", 2)),
     ]
+
+
+def test_a_wrong_value_is_one_unless_the_library_refused_a_rank_alone() -> None:
+    right = ranks.PointAnswer("float32", 4, checked=2, wrong={"in_place": 0})
+    wrong = replace(right, wrong={"in_place": 3}, sentence="element 0 is 1, not 2")
+    alone = replace(wrong, refused_alone=True)
+    found = {}
+    for name, answer in (("right", right), ("wrong", wrong), ("alone", alone)):
+        result = _point_result("all_reduce", 2, [asdict(right), asdict(answer)], "")
+        found[name] = (result.verdict, result.value, "wrong_value" in result.extra, result.reason)
+    assert found == {
+        "right": (Verdict.PASS, 0, False, ""),
+        "wrong": (Verdict.FAIL, 3, True, "element 0 is 1, not 2"),
+        "alone": (Verdict.FAIL, 3, False, "element 0 is 1, not 2"),
+    }

@@ -20,7 +20,13 @@ from portagpu.suites.search.ordering.model import Kernel, Model, Step, blame, mo
 from portagpu.suites.search.worker import SETTINGS
 from tests.support.faults.ordering import TABLES, faults
 from tests.support.looped import looped
-from tests.support.virtual_device import LENGTHS, VirtualDevice, VirtualKernels
+from tests.support.virtual_device import (
+    LENGTHS,
+    VirtualDevice,
+    VirtualEvent,
+    VirtualKernels,
+    VirtualStream,
+)
 
 if TYPE_CHECKING:
     from tests.support.faults import Fault
@@ -265,6 +271,36 @@ def smallest_program_names(number):
     with fault.apply():
         found = first_difference(Ordering(VirtualKernels), fault.device(), 600, shrink=True)
     assert any(each in found for each in words.split("|")), f"{fault.name}: {found}"
+
+
+WAITS = {
+    "device": (VirtualDevice, "synchronize", 0),
+    "stream": (VirtualStream, "synchronize", 1),
+    "event": (VirtualEvent, "synchronize", 0),
+    "query": (VirtualStream, "query", 1),
+}
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_a_wait_that_ends_early_is_seen_when_it_ends(name, monkeypatch):
+    """Nothing comes after it: whoever only looks at the end of a program finds what is right."""
+    cls, method, which = WAITS[name]
+    asked = {"what": "stream" if name == "query" else name, "which": which, "thread": False}
+    calls = [
+        ("write", {"buffer": "a", "on": 1, "long": False, "thread": False}),
+        ("record", {"event": 0, "stream": 1, "by": "event", "thread": False}),
+        (method, asked),
+    ]
+    assert _difference(calls) == ""
+    monkeypatch.setattr(cls, method, lambda self: True if method == "query" else None)
+    found = _difference(calls)
+    assert "buffer a" in found, found
+    assert ("said" if method == "query" else "synchronize()") in found
+
+
+def _difference(calls):
+    rank = SimpleNamespace(gpu=VirtualDevice(1.0), rank=0, world=1)
+    return Ordering(VirtualKernels).difference(rank, calls)
 
 
 def test_the_catalogue_is_made_of_different_faults():

@@ -256,6 +256,31 @@ def test_the_watchdog_says_which_rank_did_not_come(tmp_path: Path) -> None:
     assert "after 600 s" in outcome_of(run, "watchdog")
 
 
+CALL = "SequenceNumber=7, OpType=ALLREDUCE, TensorShape=[4], TensorDtypes=Float"
+
+
+@pytest.mark.parametrize(
+    ("other", "finding"),
+    [
+        (CALL.replace("ALLREDUCE", "REDUCE").replace("[4]", "[5]"), "operation"),
+        (CALL.replace("[4]", "[5]").replace("Float", "Half"), "shape"),
+        (CALL.replace("Float", "Half").replace("=7", "=8"), "dtype"),
+        (CALL.replace("=7", "=8"), "behind"),
+        # they differ in what is not read, as the devices, which torch prints at the end
+        (CALL, "collective-mismatch"),
+        # without a number, as of an older torch, nobody knows who is late
+        (CALL.removeprefix("SequenceNumber=7, "), "collective-mismatch"),
+    ],
+)
+def test_two_fingerprints_differ_in_the_first_that_both_state(
+    tmp_path: Path, other: str, finding: str
+) -> None:
+    # torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp
+    said = "Rank {} is running collective: CollectiveFingerPrint({})"
+    text = f"Detected mismatch between collectives on ranks. {said.format(0, CALL)}, but "
+    assert problems(judged(tmp_path, f"{text}{said.format(1, other)}.")) == [finding]
+
+
 @pytest.mark.parametrize(
     ("said", "finding"),
     [

@@ -11,6 +11,7 @@ import pytest
 from portagpu.facts.formats.cleaning import decode_text
 from portagpu.facts.formats.events import ANSWERS
 from portagpu.facts.formats.reader import UNREAD, read_text, readers
+from portagpu.facts.readings import FormatError
 from tests.support.fuzz_formats import (
     EXPECTED,
     FIXTURES,
@@ -86,6 +87,23 @@ def test_a_fixture_after_another_output_is_read_the_same(seed: Seed) -> None:
     known = {(r.index, r.pci, r.name) for r in readings}
     assert {(r.index, r.pci, r.name) for r in alone.readings} <= known
     assert len(links) == len(alone.links)
+
+
+@pytest.mark.parametrize("text", ["", "nothing here\n", "{}", "[]", "[{}]", '{"body": {}}'])
+def test_every_reader_refuses_a_text_that_has_none_of_its_values(text: str) -> None:
+    for module, reader in readers().items():
+        with pytest.raises(FormatError):
+            pytest.fail(f"{module} found {reader.parse(text)}")
+
+
+@pytest.mark.parametrize("module", ["dcgm_exporter", "device_metrics_exporter"])
+def test_samples_of_others_between_those_of_gpus_change_nothing(module: str) -> None:
+    # what Prometheus' client libraries add to each page, and a sample that names no GPU
+    others = 'go_info{version="go1.24"} 1\npromhttp_metric_handler_requests_total 3\n'
+    for seed in fixtures(module):
+        lines = decode_text(seed.data).splitlines(keepends=True)
+        mixed = "".join(others + line for line in lines) + others
+        assert readers()[module].parse(mixed) == parsed(seed)
 
 
 @pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no recordings next to this checkout")

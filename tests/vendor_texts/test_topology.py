@@ -205,6 +205,12 @@ def test_an_index_that_sources_count_differently_joins_nothing():
     assert len(found.gpus) == 3
 
 
+def test_a_reading_of_nobody_in_particular_hides_none_after_it():
+    nobody = reading(0, pci=None, index=None)
+    found = topology(readings=(nobody, reading(1), nobody, reading(2)))
+    assert [each.key for each in found.gpus] == [gpu(1).pci, gpu(2).pci]
+
+
 def test_contradictions_are_stated_and_the_first_counts():
     found = build_topology(
         [

@@ -230,6 +230,26 @@ def test_impossible_events_are_counted(tmp_path: Path) -> None:
     assert "negative duration" in capture.problems[0]
 
 
+@pytest.mark.parametrize(
+    ("times", "span"),
+    [
+        ({"ts": 1.5, "dur": 2}, (1500, 3500)),
+        ({"ts": 1.5, "dur": 0}, (1500, 1500)),
+        ({"ts": 1.5, "dur": -0.001}, None),
+        ({"ts": 1.5}, None),
+        ({"dur": 2}, None),
+        ({"ts": "1.5", "dur": 2}, None),
+        ({"ts": 1.5, "dur": True}, None),
+        ({}, None),
+    ],
+)
+def test_the_span_is_that_of_the_event_trace_with_both_times(
+    tmp_path: Path, times: dict[str, Any], span: tuple[int, int] | None
+) -> None:
+    events = [kernel(), {"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", **times}]
+    assert kineto.read(write(tmp_path, {"traceEvents": events})).span_ns == span
+
+
 @pytest.mark.parametrize("pack", [False, True])
 def test_a_file_that_breaks_off_gives_the_events_before(tmp_path: Path, pack: bool) -> None:
     whole = json.dumps({"traceEvents": [kernel(number) for number in range(3000)]}).encode()

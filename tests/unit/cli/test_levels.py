@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 import pytest
 from click.testing import CliRunner
 
+from portagpu.checks import bringup
 from portagpu.checks.bringup.gates import fitting, left_out_gates, load_gates
 from portagpu.cli import main
+from portagpu.cli._call import app
 from portagpu.cli._levels import LEVELS, level_option
+from portagpu.suites import conformance, performance, screen
 from portagpu.suites.performance.cases import UnknownMeasure, selected_areas
 
 
@@ -66,6 +71,58 @@ def test_measures_are_chosen_by_patterns() -> None:
     assert selected_areas(["*/copy", "gemm/bf16"]) == ("gemm", "memory", "kernels")
     with pytest.raises(UnknownMeasure, match="zz"):
         selected_areas(["zz*"])
+
+
+class Asked(Exception):
+    """What a verb asks its engine for, in the place of a run."""
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        # smoke: only what reads the machine; a gate that computes is left out
+        ("bringup --level smoke", {"effort": "quick", "duration_s": None}),
+        ("bringup", {"effort": "quick", "duration_s": None, "only": ()}),
+        ("bringup --level full", {"effort": "full", "duration_s": None, "only": ()}),
+        ("bringup --level deep", {"effort": "full", "duration_s": 30 * 60.0}),
+        ("bringup --level deep --duration 5", {"effort": "full", "duration_s": 5.0}),
+        ("bringup --level full --duration 5", {"effort": "full", "duration_s": 5.0}),
+        ("bench --level smoke", {"effort": "quick", "names": ("gemm", "memory")}),
+        ("bench --level smoke --only launch", {"effort": "quick", "names": ("launch",)}),
+        ("bench", {"effort": "quick", "names": ()}),
+        ("bench --level full", {"effort": "full", "names": ()}),
+        ("bench --level deep", {"effort": "full", "names": ()}),
+        ("conform --level smoke", {"smoke": True, "deep": False, "index": 0, "search_s": None}),
+        ("conform", {"smoke": False, "deep": False, "index": 0, "search_s": None}),
+        ("conform --level full", {"smoke": False, "deep": False, "index": None}),
+        ("conform --level full --index 1", {"smoke": False, "deep": False, "index": 1}),
+        ("conform --level deep", {"smoke": False, "deep": True, "search_s": 30 * 60.0}),
+        ("conform --level deep --time 2h", {"deep": True, "search_s": 2 * 3600.0}),
+        ("screen --level smoke", {"seconds": 10.0}),
+        ("screen", {"seconds": 60.0, "indices": None}),
+        ("screen --level full", {"seconds": 10 * 60.0}),
+        ("screen --level deep", {"seconds": 8 * 3600.0}),
+        ("screen --level deep --time 90s", {"seconds": 90.0}),
+    ],
+)
+def test_a_level_asks_for_what_its_help_says(
+    words: str, asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(options: Any, *_: object) -> None:
+        raise Asked(options)
+
+    places = [(bringup, "bringup"), (conformance, "conform"), (performance, "run"), (screen, "run")]
+    for module, name in places:
+        monkeypatch.setitem(vars(module), name, ask)
+    for verb in ("bench", "conform", "screen"):  # a unit test has no torch
+        monkeypatch.setattr(f"portagpu.cli.{verb}.require_torch", lambda _: None)
+    with pytest.raises(Asked) as caught:
+        app.main(words.split(), standalone_mode=False)
+    (options,) = caught.value.args
+    fields = {name: getattr(options, name) for name in asked if hasattr(options, name)}
+    if selection := getattr(options, "selection", None):
+        fields |= {name: getattr(selection, name) for name in asked if hasattr(selection, name)}
+    assert fields == asked
 
 
 @pytest.mark.parametrize(

@@ -280,6 +280,8 @@ def test_what_a_library_disables_is_not_a_candidate():
         (algorithm, protocol) for algorithm in ("Ring", "Tree") for protocol in ("LL", "Simple")
     }
     assert "NVLS" not in {each for each, _ in times(NCCL, question("nvidia-a100-sxm-80gb", MIB))}
+    # from the first architecture with tensor cores on: "case 70" of minCompCap in tuning.cc
+    assert ("Ring", "LL128") in times(NCCL, question("nvidia-v100-sxm2", MIB))
 
 
 def test_the_network_s_collectives_are_asked_for():

@@ -70,6 +70,16 @@ def test_a_reference_up_to_115_percent_of_its_limit_is_accepted() -> None:
     assert parse_target(inside).expectations("collectives/all_reduce")[0].reference == 517.0
 
 
+def test_one_chiplet_alone_has_the_whole_cache() -> None:
+    text = re.sub(r"l2_per_chiplet = .*\n", "", text_of(MI300X))
+    assert text != text_of(MI300X)
+    assert "(rule l2-total)" in refusal(text, MI300X)
+    one = re.sub(r"chiplet_count = { value = 8", "chiplet_count = { value = 1", text)
+    assert parse_target(one, file=MI300X).value("exec.chiplet_count") == 1
+    two = re.sub(r"chiplet_count = { value = 8", "chiplet_count = { value = 2", text)
+    assert "(rule l2-total)" in refusal(two, MI300X)
+
+
 def test_a_product_may_differ_from_its_family_when_it_says_why() -> None:
     fact = (
         '[facts.shared_memory]\nbanks = { value = 64, source = ["L-ISA"], '

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.base.errors import ResultError
+from portagpu.base.errors import MissingDependency, ResultError
 from portagpu.reports.bundles.document import started
 
 pytest.importorskip("numpy")  # what the store needs, too
@@ -105,3 +106,12 @@ def test_measures_are_results_with_a_number() -> None:
     assert [each.device for each in measures_of(made)] == ["cuda:0"]
     made.info = replace(made.info, replay=({"name": "x", "sha256": None, "source": None},))
     assert measures_of(made) == {}
+
+
+def test_a_store_in_postgresql_without_its_driver_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    database = pytest.importorskip("portagpu.reports.history.database")
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(MissingDependency, match=r"PostgreSQL needs psycopg: .*\[postgres\]"):
+        database.open_database("postgresql+psycopg://me@h/x", create=False)

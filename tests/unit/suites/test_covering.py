@@ -44,6 +44,17 @@ def test_all_pairs_meet_in_few_rows() -> None:
     assert list(found[0]) == list(LISTS)
 
 
+def test_rows_start_where_the_most_pairs_are_left() -> None:
+    lists = {name: list(range(10)) for name in "abcdef"}
+    for seed in range(5):
+        rows, count = Rows(lists, chance(seed)), 0
+        while rows.covered < rows.total:
+            rows.row()
+            count += 1
+        # two lists alone need 10 x 10; from any other start it takes 163 and more
+        assert 100 <= count <= 150, seed
+
+
 def test_the_first_rows_have_more_pairs_than_chance() -> None:
     rows, free = Rows(LISTS, chance(5)), chance(6)
     greedy = [rows.row() for _ in range(27)]
