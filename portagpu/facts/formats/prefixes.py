@@ -117,44 +117,50 @@ _MAX_SAMPLE: Final = 600
 """Lines of a text by which its prefix is known."""
 _SHARE: Final = 0.8
 """Of the lines that say something: some are written by the program that wrote the prefixes."""
-_TOKEN: Final = re.compile(
-    r"(?P<L>\b(?:DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL|TRACE)\b[ ]{0,5}"
-    r"|\b[DIWEF](?=\d{4}\b))"
-    r"|(?P<M>\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec|Mon|Tue|Wed|Thu|Fri|Sat|Sun)\b)"
-    r"|(?P<S>\bstd(?:out|err|diag)\b)"
+_CLASSES: Final = {
+    "L": r"\b(?:DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL|TRACE)\b[ ]{0,5}"
+    r"|\b[DIWEF](?=\d{4}\b)",
+    "M": r"\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec|Mon|Tue|Wed|Thu|Fri|Sat|Sun)\b",
+    "S": r"\bstd(?:out|err|diag)\b",
     # names of hosts, pods and files
-    r"|(?P<N>[A-Za-z_][\w./@]{0,60}[-\d/.][\w./@-]{0,100})"
-    r"|(?P<D>\d+)|(?P<W>[A-Za-z_]+)|(?P<B>[ \t]+)|(?P<O>.)"
+    "N": r"[A-Za-z_][\w./@]{0,60}[-\d/.][\w./@-]{0,100}",
+    "D": r"\d+",
+    "B": r"[ \t]+",
+}
+"""Tokens of prefixes that differ between lines, each with what it matches."""
+_TOKEN: Final = re.compile(
+    "|".join(f"(?P<{name}>{pattern})" for name, pattern in _CLASSES.items())
+    + r"|(?P<W>[A-Za-z_]+)|(?P<O>.)"
 )
 _ENDS: Final = frozenset(":|]>)%")
-_IS_PREFIX: Final = frozenset("LMSND")
 _RANK: Final = re.compile(r"(?i:\brank|mpirank)[ :=_]{0,2}(\d{1,7})\b")
 _TIME: Final = re.compile(r"\d{1,4}(?:[-/:.,T @]{1,3}\d{1,9})+(?:Z|[+-]\d\d:?\d\d)?|[.,]\d+")
 
 
 @dataclass(frozen=True, slots=True)
 class RegularPrefix:
-    """What stands in front of most lines of a text: ``kinds`` are those of its tokens."""
+    """What stands in front of most lines of a text."""
 
-    kinds: str
+    pattern: re.Pattern[str]
 
     def length(self, head: str) -> int:
         """How many letters of a line are its prefix; 0 where it has another beginning."""
-        return next((at for kinds, at in _beginnings(head) if kinds == self.kinds), 0)
+        found = self.pattern.match(head)
+        return 0 if found is None else found.end()
 
 
 def _beginnings(head: str) -> Iterator[tuple[str, int]]:
-    """Where a prefix may end in the head of a line, with the kinds of the tokens before it."""
-    kinds = ""
+    """Where a prefix may end in the head of a line, each with the pattern of such prefixes."""
+    pattern = ""
     is_more = False
     for found in _TOKEN.finditer(head):
-        kind = found.lastgroup or ""
-        text = found[0]
-        is_more |= kind in _IS_PREFIX
-        kinds += kind if kind in _IS_PREFIX else " " if kind == "B" else text
+        kind, text = found.lastgroup or "", found[0]
+        of_class = _CLASSES.get(kind)
+        is_more |= of_class is not None and kind != "B"
+        pattern += re.escape(text) if of_class is None else f"(?:{of_class})"
         ends = kind == "B" or (kind == "O" and text in _ENDS) or (kind == "L" and text[-1] == " ")
-        if ends and (is_more or not kinds.strip("|>+ ")):
-            yield kinds, found.end()
+        if ends and (is_more or not head[: found.end()].strip("|>+ \t")):
+            yield pattern, found.end()
 
 
 def regular_prefix(lines: Sequence[str]) -> RegularPrefix | None:
@@ -173,18 +179,18 @@ def regular_prefix(lines: Sequence[str]) -> RegularPrefix | None:
         spoken += 1
         _, rest = split_prefixes(line[: 2 * _MAX_HEAD])
         head = rest[:_MAX_HEAD]
-        for kinds, at in _beginnings(head):
-            counts[kinds] += 1
-            after = followed.setdefault(kinds, set())
+        for pattern, at in _beginnings(head):
+            counts[pattern] += 1
+            after = followed.setdefault(pattern, set())
             if len(after) < _DIFFERENT:
                 after.add(_DIGITS.sub("0", head[at : at + 12]))
     needed = max(2.0, _SHARE * spoken)
     known = [
-        kinds
-        for kinds, count in counts.items()
-        if count >= needed and len(followed[kinds]) >= min(_DIFFERENT, count)
+        pattern
+        for pattern, count in counts.items()
+        if count >= needed and len(followed[pattern]) >= min(_DIFFERENT, count)
     ]
-    return RegularPrefix(max(known, key=len)) if known else None
+    return RegularPrefix(re.compile(max(known, key=len))) if known else None
 
 
 _DIFFERENT: Final = 3
