@@ -9,6 +9,7 @@ import re
 import tomllib
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 import pytest
 
 from portagpu.checks.collectives_doctor import DoctorOptions, doctor, known_findings
@@ -28,6 +29,13 @@ _UNREADABLE: Final = {
     "watchdog-folded": "the terminal cut the line between the rank and its timeout"
 }
 """Logs of which the right answer is not had in full, and why."""
+
+
+def zstd(data: bytes) -> bytes:
+    with pa.BufferOutputStream() as sink:
+        with pa.CompressedOutputStream(sink, "zstd") as stream:
+            stream.write(data)
+        return bytes(sink.getvalue())
 
 
 def judged(folder: Path, text: str) -> Run:
@@ -83,6 +91,8 @@ FORMS: Final = {
         json.dumps({"log": line + "\n", "stream": "stderr"}) + "\n" for line in text.splitlines()
     ).encode(),
     "in a gzip": lambda text: gzip.compress(text.encode()),
+    "in a zstd": lambda text: zstd(text.encode()),
+    "in two zstds": lambda text: zstd(text[:90].encode()) + zstd(text[90:].encode()),
     "in two gzips": lambda text: (
         gzip.compress(text[:90].encode()) + gzip.compress(text[90:].encode())
     ),
@@ -168,15 +178,28 @@ def test_a_broken_gzip_and_a_zstd_say_what_to_do(tmp_path: Path) -> None:
     for data, said in (
         (whole[:8], "no line|format|whole gzip"),
         (b"\x1f\x8b" + bytes(40), "not a whole gzip file"),
-        (b"\x28\xb5\x2f\xfd" + bytes(40), "unpack it first"),
+        (b"\x28\xb5\x2f\xfd" + bytes(40), "not a whole zstd file"),
     ):
         file = tmp_path / "job.log"
         file.write_bytes(data)
         run = doctor(DoctorOptions(paths=[file]))
         assert run.verdict is not Verdict.PASS
         assert re.search(said, run.results[0].reason), run.results[0].reason
-    file.write_bytes(whole[:-12])
-    assert doctor(DoctorOptions(paths=[file])).failures[0].id.endswith("/no-interface")
+    for packed in (whole, zstd(TWO_RANKS.encode() * 20_000)):
+        file.write_bytes(packed[:-12])
+        assert doctor(DoctorOptions(paths=[file])).failures[0].id.endswith("/no-interface")
+
+
+def test_zstd_without_a_package_names_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(name: str) -> object:
+        raise ImportError(name)
+
+    monkeypatch.setattr("portagpu.base.packed.import_module", nothing)
+    file = tmp_path / "job.log"
+    file.write_bytes(zstd(TWO_RANKS.encode()))
+    said = doctor(DoctorOptions(paths=[file])).results[0].reason
+    assert "pip install zstandard" in said
+    assert "\n" not in said
 
 
 def test_two_ranks_whose_letters_are_mixed_are_never_a_pass(tmp_path: Path) -> None:

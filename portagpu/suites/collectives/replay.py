@@ -6,12 +6,14 @@ Recorded outputs are judged by the rules of ``verify``.
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.base.errors import RecordingError
+from portagpu.base.errors import MissingDependency, RecordingError
 from portagpu.base.files import read_bounded
+from portagpu.base.packed import ZSTD, zstd_bytes
 from portagpu.facts.formats.cleaning import decode_text
 from portagpu.facts.nccl_tests.model import bus_factor, fitting_ranks, has_columns_of
 from portagpu.facts.nccl_tests.tables import (
@@ -110,6 +112,13 @@ def _read(path: str | os.PathLike[str]) -> bytes:
         data = read_bounded(path, _MAX_BYTES + 1)
     except OSError as error:
         raise RecordingError(f"{path}: cannot be read: {error.strerror or error}") from error
+    try:
+        if data[:2] == b"\x1f\x8b":
+            data = zlib.decompressobj(wbits=31).decompress(data, _MAX_BYTES + 1)
+        elif data[:4] == ZSTD:
+            data = zstd_bytes(data, _MAX_BYTES + 1)
+    except (zlib.error, MissingDependency) as error:
+        raise RecordingError(f"{path}: cannot be unpacked: {error}") from error
     if len(data) > _MAX_BYTES:
         raise RecordingError(f"{path}: is larger than {_MAX_BYTES >> 20} MiB")
     return data
