@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.errors import Unsupported
 from portagpu.devices.collectives.cost import Candidate, Graph, Input, KnownError, Question
+from portagpu.devices.collectives.other_ways import OtherWay, other_ways, refusal
 from portagpu.facts.vendors import tables
 
 if TYPE_CHECKING:
@@ -71,6 +72,29 @@ class TableModel:
             for row in rows
         )
 
+    def other_ways(self, question: Question, version: str) -> tuple[OtherWay, ...]:
+        """The ways of that version of the library that the model has no times for."""
+        return other_ways(self._mechanisms, self.library, version, question)
+
+    @property
+    def _mechanisms(self) -> Sequence[Mapping[str, Any]]:
+        return tuple(self.table.get("mechanism", ()))
+
+    def refuse(self, question: Question, version: str) -> None:
+        """Raise Unsupported for a way without times, with the reason for that version."""
+        rows = self._mechanisms
+        for name in (*question.algorithms, *question.graphs, *question.options):
+            said = refusal(rows, name, self.library, version, question)
+            if name not in self.table["algorithms"] and said is not None:
+                raise Unsupported(said)
+        if question.operation not in OPERATIONS:
+            ways = [each for each in self.other_ways(question, version) if each.may_run]
+            said = "".join(f"; {each.name} may do it, {each.reason}" for each in ways)
+            raise Unsupported(
+                f"the cost model of {self.library} {self.version} has no {question.operation}: it "
+                f"has {', '.join(OPERATIONS)}{said}"
+            )
+
     def settings(
         self, question: Question, options: Mapping[str, Sequence[str]]
     ) -> Mapping[str, str]:
@@ -78,11 +102,7 @@ class TableModel:
 
         Raises for an operation, an algorithm or an option that the model does not have.
         """
-        if question.operation not in OPERATIONS:
-            raise Unsupported(
-                f"the cost model of {self.library} has no {question.operation}: it has "
-                f"{', '.join(OPERATIONS)}"
-            )
+        self.refuse(question, self.version)
         if question.hardware is None:
             raise ValueError("a cost model needs a target: say which GPU it is")
         known = self.table["algorithms"]

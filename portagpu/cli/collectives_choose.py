@@ -173,6 +173,7 @@ def document(
         answer = {
             "question": asdict(found.question),
             "best": asdict(found.best),
+            "expected_us": found.expected_us,
             "alternatives": [asdict(each) for each in found.alternatives],
             "basis": asdict(found.basis),
             "own_answer": found.own_answer,
@@ -183,6 +184,7 @@ def document(
             else {**asdict(found.known_error), "wrong": found.known_error.wrong},
             "interval": None if found.interval is None else asdict(found.interval),
             "remarks": list(found.remarks),
+            "other_ways": [asdict(each) for each in found.other_ways],
         }
     return {
         "schema": SCHEMA,
@@ -201,10 +203,17 @@ def _show(found: Choice, stream: TextIO) -> None:
     nodes = f" on {asked.nodes} nodes" if asked.nodes > 1 else ""
     chosen = f"{best}: " if str(best) else ""
     answer = f"{number(best.time_us)} µs, busbw {number(best.busbw_gbs)} GB/s"
+    if found.interval is not None and found.interval.compared:
+        likely = found.interval.likely_us
+        busbw = best.busbw_gbs * best.time_us / likely
+        answer = (
+            f"about {number(likely)} µs, busbw {number(busbw)} GB/s; {number(best.time_us)} µs by "
+            "the library's model"
+        )
     whole = f"{asked.operation} of {size(asked.size_bytes)} over {asked.ranks} ranks{nodes}"
     lines = [
         f"{whole}: {chosen}{answer}",
-        f"basis: {found.basis}",
+        f"basis: {found.basis}{f' ({found.basis.source})' if found.basis.source else ''}",
         f"library's own answer: {found.own_answer}",
         *found.remarks,
     ]
@@ -214,6 +223,7 @@ def _show(found: Choice, stream: TextIO) -> None:
             f"{shots.name}: {shots.kernel}, {number(shots.time_us)} µs by the model, with "
             f"{shots.condition}"
         )
+    lines += [str(each) for each in found.other_ways if each.may_run]
     print_lines(lines, stream)
     rows = [
         (each.algorithm, each.protocol, number(each.time_us), number(each.busbw_gbs))

@@ -103,7 +103,8 @@ def summary(
 
     FILE is what a profiler wrote, of any vendor or of torch; a folder stands for all traces in it.
     Several files are the ranks of one run. Exit codes: 1 if a file could not be read, the others
-    are shown; 3 if the files have no event, or if more of their rows were left out than read.
+    are shown; 3 if the files have no event and no sum of times, or if more of their rows were left
+    out than read.
     """
     from portagpu.cli.trace import read_captures
     from portagpu.traces.analysis.reading import to_document
@@ -134,7 +135,8 @@ def summary(
         click.echo(f"wrote {write_atomic(html_to, render(found))}", err=True)
     if not whole:
         return FAILED
-    return 0 if any(found.events.values()) and not mostly_lost else NOT_JUDGED
+    is_known = any(found.events.values()) or found.rows.num_rows > 0
+    return 0 if is_known and not mostly_lost else NOT_JUDGED
 
 
 def _read(captures: Sequence[Capture]) -> int:
@@ -183,6 +185,8 @@ def _remarks(found: Summary) -> Iterator[str]:
     yield ""
     parts = [f"{number} {kind}" for kind, number in found.events.items()]
     yield f"{count(len(found.sources), 'capture')}, events: {', '.join(parts) or 'none'}"
+    if found.rows.num_rows and not any(found.events.values()):
+        yield "these are sums that the tool wrote: it gives no time at which anything began"
     if not found.rows.num_rows:
         yield "nothing ran on a device in what is shown"
     if found.dropped:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from portagpu.base.units import size
 from portagpu.devices.collectives.choice import Hardware, Question, choose
-from portagpu.devices.collectives.cost import KnownError, interval_of, percentile
+from portagpu.devices.collectives.cost import Interval, KnownError, interval_of, percentile
 from portagpu.devices.discovery import cost_model_for
 from portagpu.facts.targets import load_target
 
@@ -114,8 +114,8 @@ def groups(vendor: str) -> list[tuple[tuple[str, str, int], list[Point], list[st
     return [(key, points, list(sources)) for key, (points, sources) in sorted(found.items())]
 
 
-def left_out() -> list[tuple[dict[str, Any], Point, tuple[float, float, bool]]]:
-    """(table, point, (low, high, compared)) with the interval that all other tables give."""
+def left_out() -> list[tuple[dict[str, Any], Point, Interval]]:
+    """(table, point, interval) with the interval that all other tables give."""
     tables = [(each, compare(each)) for each in published() if "excluded" not in each]
     targets = {each["target"]: load_target(each["target"]) for each, _ in tables}
     found = []
@@ -149,7 +149,7 @@ def left_out() -> list[tuple[dict[str, Any], Point, tuple[float, float, bool]]]:
                 hardware=Hardware.of_target(targets[table["target"]]),
             )
             interval, _ = interval_of(asked, point.predicted_us, errors)
-            found.append((table, point, (interval.low_us, interval.high_us, interval.compared)))
+            found.append((table, point, interval))
     return found
 
 
@@ -205,13 +205,16 @@ def main() -> None:
                 f"p95 {found['factor_p95']:6.2f}  {chosen}"
             )
     intervals = left_out()
-    held = sum(low <= point.measured_us <= high for _, point, (low, high, _) in intervals)
-    compared = sum(compared for _, _, (_, _, compared) in intervals)
+    held = sum(each.low_us <= point.measured_us <= each.high_us for _, point, each in intervals)
+    compared = sum(each.compared for _, _, each in intervals)
     within = [sum(p.factor < limit for _, p, _ in intervals) for limit in (1.25, 2.0)]
-    width = median(high / low for _, _, (low, high, _) in intervals)
+    likely = [Point(p.size_bytes, p.measured_us, i.likely_us, "") for _, p, i in intervals]
+    mended = [sum(p.factor < limit for p in likely) for limit in (1.25, 2.0)]
+    width = median(each.high_us / each.low_us for _, _, each in intervals)
     print(
         f"{len(intervals)} sizes: predicted within 25 % {within[0]}, within 2 times {within[1]}; "
-        f"intervals of all other tables hold {held}, median width {width:.2f}, {compared} compared"
+        f"mended by all other tables {mended[0]} and {mended[1]}; their intervals hold {held}, "
+        f"median width {width:.2f}, {compared} compared"
     )
 
 

@@ -9,6 +9,9 @@ with imports. The subjects take turns, in both orders, and the table has their m
 - "GROUP BY" is the smallest question: calls and time by short name. "GROUP BY, figures" is what SQL
   can say of the summary's rows: also the mean, the shortest, the longest and the squares, by name
   and device. Neither has medians, percentiles, unions of time, ranges or steps.
+- "polars" and "DuckDB" read the kernels' times, devices and names through the same driver, and have
+  of the summary's figures those that they have functions for: by name and device also median and
+  percentile, by device the union of time and the gaps. Neither is an extra: install them for this.
 - Of Kineto's JSON json.load is the reference; with more than a million events it is left out.
 
 The SQLite files are of ``tests/support/trace_samples.py``: kernels on two devices in no order, and
@@ -25,6 +28,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -65,6 +69,71 @@ def _group_by(path: Path, kind: str, figures: bool) -> int:
         return sum(row[at] for row in connection.execute(sql.replace("{}", joined)))
 
 
+def _kernels(path: Path) -> tuple[Any, Any]:
+    """The kernels of an export of nsys and its texts, as tables of Arrow."""
+    import adbc_driver_sqlite.dbapi as driver
+
+    found = []
+    columns = "start, end, deviceId, demangledName AS name FROM CUPTI_ACTIVITY_KIND_KERNEL"
+    with driver.connect(str(path)) as connection:
+        for sql in (columns, "id, value FROM StringIds"):
+            with connection.cursor() as cursor:
+                cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": "65536"})
+                cursor.execute(f"SELECT {sql}")
+                found.append(cursor.fetch_arrow_table())
+    return found[0], found[1]
+
+
+def _duckdb(path: Path, _: str) -> int:
+    import duckdb
+
+    kernels, texts = _kernels(path)
+    with duckdb.connect() as connection:
+        connection.execute("SET threads = 2")
+        connection.register("k", kernels)
+        connection.register("s", texts)
+        rows = connection.execute(
+            'WITH t AS (SELECT *, "end" - start AS d FROM k) SELECT deviceId, value, count(*), '
+            "sum(d), avg(d), quantile_cont(d, 0.5), quantile_disc(d, 0.95), min(d), max(d) "
+            "FROM t JOIN s ON s.id = t.name GROUP BY 1, 2"
+        ).fetchall()
+        connection.execute(
+            'WITH o AS (SELECT deviceId, start, "end", max("end") OVER (PARTITION BY deviceId '
+            'ORDER BY start, "end" ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before '
+            'FROM k) SELECT deviceId, sum("end" - greatest(start, coalesce(before, start))) '
+            'FILTER ("end" > coalesce(before, start)), count(*) FILTER (start > before), '
+            "median(start - before) FILTER (start > before), max(start - before) FROM o GROUP BY 1"
+        ).fetchall()
+    return sum(row[2] for row in rows)
+
+
+def _polars(path: Path, _: str) -> int:
+    import polars as pl
+
+    kernels, texts = _kernels(path)
+    frame = pl.from_arrow(kernels).with_columns(d=pl.col("end") - pl.col("start"))
+    d, gap = pl.col("d"), pl.col("start") - pl.col("before")
+    rows = (
+        frame.group_by("deviceId", "name")
+        .agg(
+            pl.len().alias("calls"), d.sum(), d.mean().alias("mean"), d.median().alias("median"),
+            d.quantile(0.95, "higher").alias("p95"), d.min().alias("min"), d.max().alias("max"),
+        )
+        .join(pl.from_arrow(texts), left_on="name", right_on="id")
+    )  # fmt: skip
+    ordered = frame.sort("deviceId", "start", "end").with_columns(
+        before=pl.col("end").cum_max().shift(1).over("deviceId")
+    )
+    covered = pl.max_horizontal("start", pl.col("before").fill_null(pl.col("start")))
+    ordered.group_by("deviceId").agg(
+        (pl.col("end") - covered).clip(0).sum().alias("busy"),
+        (gap > 0).sum().alias("gaps"),
+        gap.filter(gap > 0).median().alias("median gap"),
+        gap.max().alias("longest gap"),
+    )
+    return int(rows["calls"].sum())
+
+
 def _json(path: Path, _: str) -> int:
     with path.open() as file:
         return len(json.load(file)["traceEvents"]) - 1
@@ -93,6 +162,8 @@ def _summary(path: Path, _: str) -> int:
 SUBJECTS: Final[dict[str, Callable[[Path, str], int]]] = {
     "GROUP BY": lambda path, kind: _group_by(path, kind, figures=False),
     "GROUP BY, figures": lambda path, kind: _group_by(path, kind, figures=True),
+    "DuckDB": _duckdb,
+    "polars": _polars,
     "json.load": _json,
     "read": _read,
     "read all": _read_all,
@@ -154,6 +225,8 @@ def _run(*arguments: object) -> str:
 def _compare(path: Path, kind: str, rows: int, repeats: int) -> None:
     names = ["json.load", "read", "summary"] if kind == "kineto" else [*SUBJECTS]
     names = [each for each in names if each != "json.load" or kind == "kineto"]
+    installed = {"DuckDB": find_spec("duckdb"), "polars": find_spec("polars")}
+    names = [n for n in names if n not in installed or (installed[n] and kind == "nsys")]
     names = [each for each in names if each != "json.load" or rows <= MAX_JSON_ROWS]
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for turn in range(repeats):
@@ -166,7 +239,8 @@ def _compare(path: Path, kind: str, rows: int, repeats: int) -> None:
         name: {key: statistics.median(run[key] for run in runs) for key in ("wall", "cpu", "mib")}
         for name, runs in found.items()
     }
-    references = [each for each in ("GROUP BY", "GROUP BY, figures", "json.load") if each in middle]
+    known = ("GROUP BY", "GROUP BY, figures", "DuckDB", "polars", "json.load")
+    references = [each for each in known if each in middle]
     for name, run in middle.items():
         ratios = ", ".join(
             f"{middle[each]['wall'] / run['wall']:.1f} ({middle[each]['cpu'] / run['cpu']:.1f})"

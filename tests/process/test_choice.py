@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
@@ -22,10 +23,12 @@ from portagpu.devices.collectives.choice import (
 )
 from portagpu.devices.collectives.comm import Comm
 from portagpu.devices.collectives.cost import fit_line
+from portagpu.devices.collectives.other_ways import _plain
 from portagpu.devices.contract import Description
 from portagpu.devices.discovery import cost_model_for
 from portagpu.facts.nccl_tests.model import bus_factor
 from portagpu.facts.targets import load_target
+from portagpu.facts.vendors import tables
 from portagpu_cuda.cost_model import MODEL as NCCL
 from tests.benchmarks import cost_models
 from tests.support.fake_plugins import FakeBackend, FakePlugin, handle
@@ -202,12 +205,27 @@ def test_errors_of_far_tables_that_allow_more_than_a_factor_of_four_compare_noth
 
 def test_intervals_from_all_other_published_tables_hold_in_nine_of_ten_sizes():
     found = cost_models.left_out()
-    held = [low <= point.measured_us <= high for _, point, (low, high, _) in found]
+    held = [each.low_us <= point.measured_us <= each.high_us for _, point, each in found]
     assert len(found) > 400
     assert sum(held) > 0.9 * len(held)
     # a factor of four to both sides everywhere would be no answer
-    widths = sorted(high / low for _, _, (low, high, _) in found)
+    widths = sorted(each.high_us / each.low_us for _, _, each in found)
     assert widths[len(widths) // 2] < 4
+    # the median error of the other tables mends most predictions
+    off = [max(p.measured_us / i.likely_us, i.likely_us / p.measured_us) for _, p, i in found]
+    assert sum(each < 1.25 for each in off) > 0.65 * len(off)
+    assert sum(each < 2 for each in off) > 0.85 * len(off)
+
+
+def test_the_likely_time_is_the_predicted_one_mended_by_the_median_error():
+    near = known(ratio_low=0.4, ratio_p50=0.5, ratio_high=0.6)
+    far = known(target="acme-2", ratio_low=0.2, ratio_p50=0.25, ratio_high=0.3)
+    found = choose(asked(), Model((1, 8.0), errors=(near, far)))
+    assert found.interval.likely_us == found.expected_us == pytest.approx(16.0)
+    assert "about 16 µs" in str(found.interval)
+    alone = choose(asked(), Model((1, 8.0)))
+    assert (alone.interval.likely_us, alone.interval.compared, alone.expected_us) == (8, False, 8)
+    assert "about" not in str(alone.interval)
 
 
 def test_one_node_says_nothing_of_a_network():
@@ -363,3 +381,69 @@ def test_the_cpu_has_no_model_and_says_what_to_do():
     gpu = portagpu.backend("cpu")
     with pytest.raises(Unsupported, match="give a table of measured times"):
         gpu.comm.choose("all_reduce", 1024, ranks=2)
+
+
+def test_ways_without_times_are_named_and_say_why_they_do_not_run():
+    h100 = Hardware.of_target(load_target("nvidia-h100-sxm"))
+    model = cost_model_for("nvidia")
+    question = Question(operation="all_gather", size_bytes=1 << 26, ranks=8, hardware=h100)
+    ways = {each.name: each for each in choose(question, model).other_ways}
+    assert ways["copy engines"].may_run
+    assert "NCCL_CTA_POLICY=ZERO" in ways["copy engines"].reason
+    assert ways["hierarchical copy engines"].reason == "it is for several nodes"
+    assert (
+        "not all_reduce"
+        in {
+            each.name: each
+            for each in choose(replace(question, operation="all_reduce"), model).other_ways
+        }["copy engines"].reason
+    )
+    assert "program's own kernels" in ways["GIN"].reason
+    old = choose(question, model, library_version="2.26.2")
+    assert not any(each.may_run for each in old.other_ways if each.name != "sends and receives")
+    assert "needs NCCL 2.28.3 or newer, and this is 2.26.2" in str(old.other_ways[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "operation", "said"),
+    [
+        ("CE", "all_reduce", "copy engines of NCCL cannot be chosen here: it has all_gather"),
+        ("zero-cta", "all_gather", "no times of them: measure"),
+        ("gin", "all_gather", "GIN of NCCL cannot be chosen here: a program's own kernels"),
+        ("device api", "all_gather", "device API of NCCL cannot be chosen"),
+        ("symmetric_memory", "all_gather", "ncclCommWindowRegister"),
+    ],
+)
+def test_a_way_without_times_is_refused_by_name(name, operation, said):
+    h100 = Hardware.of_target(load_target("nvidia-h100-sxm"))
+    question = Question(
+        operation=operation, size_bytes=1 << 26, ranks=8, hardware=h100, algorithms=(name,)
+    )
+    with pytest.raises(Unsupported, match=re.escape(said)):
+        choose(question, cost_model_for("nvidia"))
+    asked_by_option = replace(question, algorithms=(), options={name: "on"})
+    with pytest.raises(Unsupported, match=re.escape(said)):
+        choose(asked_by_option, cost_model_for("nvidia"))
+
+
+def test_an_operation_without_a_model_names_what_does_it():
+    mi300x = Hardware.of_target(load_target("amd-mi300x"))
+    question = Question(operation="all_to_all", size_bytes=1 << 26, ranks=8, hardware=mi300x)
+    with pytest.raises(Unsupported, match=r"2\.21\.5 has no all_to_all.*sends and"):
+        choose(question, cost_model_for("amd"))
+    with pytest.raises(Unsupported, match=r"direct kernels may do it.*copy engines may"):
+        choose(question, cost_model_for("amd"), library_version="2.31.2")
+
+
+def test_every_model_states_the_source_of_its_constants():
+    for target in ("nvidia-h100-sxm", "amd-mi300x"):
+        found = load_target(target)
+        hardware = Hardware.of_target(found)
+        question = Question(operation="all_reduce", size_bytes=1 << 26, ranks=8, hardware=hardware)
+        basis = choose(question, cost_model_for(found.vendor), library_version="2.40.1").basis
+        assert basis.version in basis.words
+        assert basis.source.startswith("https://")
+        rows = tables("cost_model")[found.vendor]["mechanism"]
+        assert all(row["source"].startswith("https://") for row in rows)
+        named = [_plain(name) for row in rows for name in (row["name"], *row["aliases"])]
+        assert len(named) == len(set(named))

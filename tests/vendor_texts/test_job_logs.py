@@ -9,10 +9,12 @@ import re
 import tomllib
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 import pytest
 
 from portagpu.checks.collectives_doctor import DoctorOptions, doctor, known_findings
 from portagpu.checks.collectives_doctor.findings import own_table
+from portagpu.facts.formats.prefixes import regular_prefix
 from portagpu.runs.results.run import Verdict
 from tests.conftest import ROOT
 
@@ -27,6 +29,13 @@ _UNREADABLE: Final = {
     "watchdog-folded": "the terminal cut the line between the rank and its timeout"
 }
 """Logs of which the right answer is not had in full, and why."""
+
+
+def zstd(data: bytes) -> bytes:
+    with pa.BufferOutputStream() as sink:
+        with pa.CompressedOutputStream(sink, "zstd") as stream:
+            stream.write(data)
+        return bytes(sink.getvalue())
 
 
 def judged(folder: Path, text: str) -> Run:
@@ -82,6 +91,8 @@ FORMS: Final = {
         json.dumps({"log": line + "\n", "stream": "stderr"}) + "\n" for line in text.splitlines()
     ).encode(),
     "in a gzip": lambda text: gzip.compress(text.encode()),
+    "in a zstd": lambda text: zstd(text.encode()),
+    "in two zstds": lambda text: zstd(text[:90].encode()) + zstd(text[90:].encode()),
     "in two gzips": lambda text: (
         gzip.compress(text[:90].encode()) + gzip.compress(text[90:].encode())
     ),
@@ -106,6 +117,17 @@ def test_a_log_is_read_in_every_form(tmp_path: Path, form: str) -> None:
         "node-7: ", "node-7 | ", "> ",
         "(EngineCore_DP0 pid=1) (RayWorkerWrapper pid=2, ip=10.0.0.2) ",
         "  | 2025-05-16T16:39:51.208-07:00 | ", "trainer/0 [1]:", "[80748] ",
+        # CRI, journald, RFC 5424, Docker Compose, BuildKit, Kibana, Kubernetes
+        "2024-01-02T03:04:05.678901234Z stdout F ", "Jan  2 03:04:05 node7 python[123]: ",
+        "<14>1 2024-01-02T03:04:05.1Z host app 123 - - ", "worker-1  | ", "#12 1.234 ",
+        "May 16, 2026 @ 20:46:57.892    ", "job-worker-0 pytorch ", "[a-b-worker-0 pytorch] ",
+        # loggers of Python, loguru, Spark, glog
+        "2024-01-01 00:00:00,123 - INFO - ", "ERROR:root:", "24/01/02 03:04:05 INFO Executor: ",
+        "2024-01-01 00:00:00.123 | ERROR    | __main__:main:12 - ",
+        "I0102 03:04:05.678 123 x.py:12] ", "[2024-01-01 00:00:00,123] [ERROR] [launch.py:1:x] ",
+        # Open MPI 5, SageMaker, MPICH, mpirun --timestamp-output, SGLang
+        "[prterun-host-1234@1,3]<stdout>:", "[1,mpirank:0,algo-2]<stdout>:", "[3] ", "<3>",
+        "Sun Jan 28 10:55:05 2018[1,3]<stdout>:", "[2024-01-01 00:00:00 TP3] ", "node7> ",
     ],
 )  # fmt: skip
 def test_prefixes_are_taken_off_several_at_once(tmp_path: Path, prefix: str) -> None:
@@ -115,20 +137,69 @@ def test_prefixes_are_taken_off_several_at_once(tmp_path: Path, prefix: str) -> 
     assert run.culprit == "rank 0"
 
 
+@pytest.mark.parametrize("prefix", ["[rank: 0] ", "[Rank 0]: ", "Rank 0: ", "x [mpirank:0] "])
+def test_a_rank_in_a_prefix_of_an_unknown_form_is_known(tmp_path: Path, prefix: str) -> None:
+    text = "".join(f"{prefix}{line[9:]}\n" for line in TWO_RANKS.splitlines())
+    run = judged(tmp_path, text)
+    assert [r.id.rpartition("/")[2] for r in run.failures] == ["no-interface", "library-error"]
+    assert run.culprit == "rank 0"
+
+
+def test_lines_that_are_the_same_after_their_beginning_have_no_prefix() -> None:
+    same = [f"worker-{n}: connection to 10.0.0.{n} lost" for n in range(9)]
+    assert regular_prefix(same) is None
+    found = regular_prefix([f"worker-{n}: {text}" for n, text in enumerate(["a b", "c d", "e"])])
+    assert found is not None
+    assert found.length("worker-12: [x] y") == len("worker-12: ")
+    assert found.length("worker: y") == 0
+
+
+def test_lines_of_a_program_in_one_text_of_json_are_its_lines(tmp_path: Path) -> None:
+    text = json.dumps({"level": "fatal", "msg": "it failed", "output": TWO_RANKS})
+    run = judged(tmp_path, f"starting\n{text}\n")
+    assert [r.id.rpartition("/")[2] for r in run.failures] == ["no-interface", "library-error"]
+
+
+@pytest.mark.parametrize("code", [7, 9, 11, 135, 137, 1])
+def test_codes_of_signals_are_named(tmp_path: Path, code: int) -> None:
+    line = f"worker-0 exited with code {code}\n"
+    run = judged(tmp_path, line)
+    assert [r.id.rpartition("/")[2] for r in run.failures] == ["rank-ended"]
+    name = {135: "SIGBUS", 137: "SIGKILL"}.get(code, "")
+    assert (name in run.failures[0].reason) and ("SIG" in run.failures[0].reason) == bool(name)
+
+
+def test_a_code_of_0_is_not_an_end(tmp_path: Path) -> None:
+    assert not judged(tmp_path, "worker-0 exited with code 0\n").failures
+
+
 def test_a_broken_gzip_and_a_zstd_say_what_to_do(tmp_path: Path) -> None:
     whole = gzip.compress(TWO_RANKS.encode() * 50)
     for data, said in (
         (whole[:8], "no line|format|whole gzip"),
         (b"\x1f\x8b" + bytes(40), "not a whole gzip file"),
-        (b"\x28\xb5\x2f\xfd" + bytes(40), "unpack it first"),
+        (b"\x28\xb5\x2f\xfd" + bytes(40), "not a whole zstd file"),
     ):
         file = tmp_path / "job.log"
         file.write_bytes(data)
         run = doctor(DoctorOptions(paths=[file]))
         assert run.verdict is not Verdict.PASS
         assert re.search(said, run.results[0].reason), run.results[0].reason
-    file.write_bytes(whole[:-12])
-    assert doctor(DoctorOptions(paths=[file])).failures[0].id.endswith("/no-interface")
+    for packed in (whole, zstd(TWO_RANKS.encode() * 20_000)):
+        file.write_bytes(packed[:-12])
+        assert doctor(DoctorOptions(paths=[file])).failures[0].id.endswith("/no-interface")
+
+
+def test_zstd_without_a_package_names_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(name: str) -> object:
+        raise ImportError(name)
+
+    monkeypatch.setattr("portagpu.base.packed.import_module", nothing)
+    file = tmp_path / "job.log"
+    file.write_bytes(zstd(TWO_RANKS.encode()))
+    said = doctor(DoctorOptions(paths=[file])).results[0].reason
+    assert "pip install zstandard" in said
+    assert "\n" not in said
 
 
 def test_two_ranks_whose_letters_are_mixed_are_never_a_pass(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-pytest.importorskip("pyarrow")
+pa = pytest.importorskip("pyarrow")
 
 from portagpu.cli import main
 from portagpu.facts.captures import json_stream, model
@@ -19,6 +19,7 @@ from portagpu.facts.readings.model import FormatError
 from portagpu.traces.analysis.compare import compare
 from portagpu.traces.analysis.diagnose import diagnose
 from portagpu.traces.analysis.reading import read
+from tests.support.trace_samples import timeline, write_nsys
 from tests.support.trace_summaries import device, ranges, rows, summary
 
 if TYPE_CHECKING:
@@ -303,3 +304,31 @@ def test_launches_are_shared_between_the_devices_of_a_process() -> None:
     # 2 ms of launches for 200 kernels
     assert len(found) == 2
     assert all("10 µs of the host to launch one (1 ms in all)" in each.reason for each in found)
+
+
+@pytest.mark.parametrize("kind", ["gzip", "zstd"])
+@pytest.mark.parametrize("form", ["csv", "sqlite", "json"])
+def test_a_packed_capture_is_read_as_the_plain_one(tmp_path: Path, kind: str, form: str) -> None:
+    plain = tmp_path / f"plain.{form}"
+    if form == "csv":
+        plain.write_text(KERNELS, encoding="utf-8")
+    elif form == "sqlite":
+        write_nsys(timeline(200, devices=2), plain)
+    else:
+        event = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1.5, "dur": 2}
+        plain.write_text(json.dumps({"traceEvents": [event]}), encoding="utf-8")
+    file = tmp_path / f"packed.{form}"
+    with pa.CompressedOutputStream(str(file), kind) as stream:
+        stream.write(plain.read_bytes())
+    found, expected = read(file), read(plain)
+    assert {k: v.to_pydict() for k, v in found.tables.items()} == {
+        k: v.to_pydict() for k, v in expected.tables.items()
+    }
+    assert found.problems == expected.problems == ()
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    try:
+        cut = read(file)
+    except FormatError as error:
+        assert "\n" not in str(error)
+    else:
+        assert cut.problems or cut.dropped

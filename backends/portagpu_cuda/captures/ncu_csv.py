@@ -4,16 +4,27 @@ Source: docs.nvidia.com, Nsight Compute CLI, "Page" and "Comma Separated Values"
 the line after the header has units, and one row is one launch. On the page details one row is one
 metric of a launch, or one rule, which has no metric; the columns of rules come last, and rows of
 metrics may stop before them. Lines of the tool and of the program may stand before the header.
+
+How long a launch took is one of these metrics; when it began is not there. So the times of kernels
+are sums, and there are no events.
 """
 
 from __future__ import annotations
 
 import csv
 import itertools
+from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.facts.captures.columns import Rows
-from portagpu.facts.captures.model import METRIC_COLUMNS, Capture, CapturedDevice, Process, Source
+from portagpu.facts.captures.model import (
+    METRIC_COLUMNS,
+    TOTAL_COLUMNS,
+    Capture,
+    CapturedDevice,
+    Process,
+    Source,
+)
 from portagpu.facts.captures.text_tables import (
     batches,
     decimal_mark,
@@ -45,6 +56,13 @@ _COMMON: Final = (
     "Invocations",
 )
 _NEEDED: Final = {"ID", "Kernel Name"}
+_DURATIONS: Final = (
+    "gpu__time_duration.sum", "gpu__time_duration.avg", "gpu__time_duration.max", "Duration",
+)  # fmt: skip
+_NS: Final = {
+    "ns": 1, "nsecond": 1, "us": 1e3, "usecond": 1e3, "ms": 1e6, "msecond": 1e6, "s": 1e9,
+    "second": 1e9,
+}  # fmt: skip
 _MAX_METRICS: Final = 20_000
 _MAX_DEVICES: Final = 4096
 
@@ -79,6 +97,7 @@ def read(path: Path) -> Capture:
     return Capture(
         source=Source(str(path), KIND, "ncu"),
         metrics=found.metrics.table(),
+        totals=found.totals().table() if found.durations else None,
         devices=tuple(CapturedDevice(index, vendor="nvidia") for index in sorted(found.devices)),
         processes=tuple(Process(pid) for pid in sorted(found.pids)),
         problems=tuple(problems),
@@ -116,6 +135,8 @@ class _Table:
         ]
         """Name, unit and place of each metric that has a column."""
         self.metrics = Rows(METRIC_COLUMNS)
+        self.durations: dict[tuple[int | None, int | None], tuple[str, int | None, float]] = {}
+        """Of each (process, launch): the kernel, its device and its time in ns."""
         self.pids: set[int] = set()
         self.devices: set[int] = set()
         self.dropped = 0
@@ -137,7 +158,9 @@ class _Table:
             for each in batch
             if len(each) in self._widths and whole_number(each[self._at["ID"]]) is not None
         ]
-        self.dropped += sum(bool(each) for each in batch) - len(whole)
+        # the tool writes a line of its own after the table
+        rows = sum(bool(each) and not each[0].startswith("==") for each in batch)
+        self.dropped += rows - len(whole)
         if self._mark is None:
             self._mark = decimal_mark(
                 cell
@@ -157,6 +180,10 @@ class _Table:
                 value = number(text, self._mark)
                 if value is None or not metric:
                     continue
+                if metric in _DURATIONS and unit in _NS:
+                    key = (self._number(row, "Process ID"), self._number(row, "ID"))
+                    name = row[self._at["Kernel Name"]]
+                    self.durations.setdefault(key, (name, device, value * _NS[unit]))
                 columns["launch"].append(self._number(row, "ID"))
                 columns["name"].append(row[self._at["Kernel Name"]])
                 columns["device"].append(device)
@@ -164,6 +191,30 @@ class _Table:
                 columns["unit"].append(unit or None)
                 columns["value"].append(value)
         self.metrics.add(columns)
+
+    def totals(self) -> Rows:
+        """The time of each kernel: a launch counts once, however often it was measured."""
+        times: dict[tuple[str, int | None], list[float]] = {}
+        for name, device, ns in self.durations.values():
+            times.setdefault((name, device), []).append(ns)
+        found = Rows(TOTAL_COLUMNS)
+        columns: dict[str, list[Any]] = {name: [] for name in TOTAL_COLUMNS}
+        for (name, device), each in times.items():
+            row = {
+                "kind": "kernel",
+                "name": name,
+                "device": device,
+                "calls": len(each),
+                "total_ns": round(sum(each)),
+                "mean_ns": sum(each) / len(each),
+                "median_ns": float(median(each)),
+                "min_ns": round(min(each)),
+                "max_ns": round(max(each)),
+            }
+            for column, values in columns.items():
+                values.append(row.get(column))
+        found.add(columns)
+        return found
 
     def _number(self, row: Sequence[str], name: str) -> int | None:
         return whole_number(row[self._at[name]]) if name in self._at else None

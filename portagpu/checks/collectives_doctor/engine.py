@@ -8,8 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from portagpu.base.errors import RecordingError
+from portagpu.base.errors import MissingDependency, RecordingError
 from portagpu.base.files import read_bounded
+from portagpu.base.packed import ZSTD, zstd_bytes
 from portagpu.base.text import excerpt
 from portagpu.checks.collectives_doctor.findings import Finding, combine_findings, to_result
 from portagpu.checks.collectives_doctor.flight_recorder import looks_like_dump, rank_of, read_dump
@@ -56,15 +57,19 @@ class InputFile:
             raise FormatError(reason) from None
         if data[:2] == _GZIP:
             data = _unpacked(data)
+        elif data[:4] == ZSTD:
+            try:
+                data = zstd_bytes(data, MAX_FILE_BYTES + 1)
+            except MissingDependency as error:
+                raise FormatError(str(error)) from None
+            if not data:
+                raise FormatError("it is not a whole zstd file")
         if len(data) > MAX_FILE_BYTES:
             raise FormatError(f"it is larger than {MAX_FILE_BYTES >> 20} MiB")
-        if data[:4] == _ZSTD:
-            raise FormatError("it is compressed with zstd: unpack it first (zstd -d)")
         return data
 
 
 _GZIP: Final = b"\x1f\x8b"
-_ZSTD: Final = b"\x28\xb5\x2f\xfd"
 
 
 def _unpacked(data: bytes) -> bytes:

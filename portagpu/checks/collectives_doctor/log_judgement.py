@@ -56,7 +56,7 @@ def _is_failure(finding: Finding) -> bool:
 def _order() -> dict[str, int]:
     """Where each kind of finding stands; "" for kinds that the table does not name."""
     table = own_table()
-    names = [*table["causes"], "", *table["consequences"]]
+    names = [*table["causes"], "", *table["consequences"], *table["slow"]]
     return {name: place for place, name in enumerate(names)}
 
 

@@ -18,7 +18,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from portagpu.checks.collectives_doctor.findings import TABLE, known_findings, own_table
-from portagpu.facts.formats.cleaning import REPEATED
+from portagpu.facts.formats.prefixes import REPEATED
 from portagpu.facts.vendors import leave_out_table, tables
 
 if TYPE_CHECKING:

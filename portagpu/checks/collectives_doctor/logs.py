@@ -22,12 +22,13 @@ from portagpu.checks.collectives_doctor.torch_diagnosis import (
     read_diagnosis,
     stated_rank,
 )
-from portagpu.facts.formats.cleaning import (
+from portagpu.facts.formats.cleaning import without_escapes
+from portagpu.facts.formats.prefixes import (
     PLAIN,
-    regular_names,
+    regular_prefix,
     split_prefixes,
     text_of_json,
-    without_escapes,
+    without_json,
 )
 from portagpu.facts.readings.model import FormatError
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from portagpu.checks.collectives_doctor.log_tables import Fact
-    from portagpu.facts.formats.cleaning import Origin
+    from portagpu.facts.formats.prefixes import Origin
 
 KIND: Final = "log"
 FINE: Final = "log"
@@ -43,6 +44,8 @@ FINE: Final = "log"
 _MAX_LINE: Final = 4000
 _TEXT_SHARE: Final = 0.9
 """Of the signs of a text; colours of a terminal do not print. Of random bytes it is 0.74."""
+_MAX_SAMPLE: Final = 2000
+"""Lines of a text by which its prefixes are known."""
 _SHOWN: Final = 200
 """Letters of a line that are shown."""
 _MAX_WAITED: Final = 200
@@ -61,6 +64,13 @@ _EXCEPTION: Final = re.compile(
     r"(?:^|[\s\]])(?P<name>(?:[A-Za-z_]\w{0,60}\.){0,6}[A-Z]\w{0,60}(?:Error|Exception|Interrupt))"
     r"(?: \([^)]{0,60}\))?: ?(?P<message>.*)"
 )
+_SEVERE: Final = re.compile(
+    r"(?:^|[\s\[:|])(?:FATAL|CRITICAL|ERROR)[\]:|]|^(?:FATAL|CRITICAL)\b|^Failed: "
+    r"|^terminate called |^(?:.{0,80}: )?Killed$|\blost connection to "
+)
+"""Where a program says by itself that it failed."""
+_IS_SOURCE: Final = re.compile(r"\s*(?:raise |assert |return )\S")
+"""Lines of a program's source in a traceback."""
 _THROWN: Final = re.compile(r"^(?: *what\(\):)+ +(?P<message>.*)")
 _SAID_LAST: Final = re.compile(r"Last error: {0,4}(\S.*)")
 _LAST_ERROR: Final = re.compile(r"Last error: ?$")
@@ -145,6 +155,7 @@ def read_log(text: str, job: Job) -> None:
     one, and FormatError for what is not text."""
     before = job.lines
     has_escapes = "\x1b" in text or "\x9b" in text or "[0m" in text
+    text = without_json(text, only_folded=True)
     raw = (without_escapes(text) if has_escapes else text).split("\n")
     reader = _Reader(raw, job)
     lines = LineFilter(patterns().line_words)
@@ -171,8 +182,11 @@ class _Reader:
 
     def __init__(self, lines: Sequence[str], job: Job) -> None:
         self._lines, self._job = lines, job
-        self._names = regular_names(lines)
         self._patterns = patterns()
+        # lines of libraries begin in one way by themselves
+        self._regular = regular_prefix(
+            [line for line in _sample(lines) if self._patterns.line(line) is None]
+        )
         self._last_error: set[Origin] = set()
         """Those whose next line is a library's last error."""
 
@@ -191,7 +205,9 @@ class _Reader:
             return False
         if raw[0] == "{":
             raw = text_of_json(raw)
-        origin, line = split_prefixes(raw[:_MAX_LINE], self._names)
+        origin, line = split_prefixes(raw[:_MAX_LINE], self._regular)
+        if line[:1] == "{" and line is not raw:
+            origin, line = split_prefixes(text_of_json(line)[:_MAX_LINE], self._regular)
         job = self._job
         job.joined += origin.repeats
         library = self._patterns.line(line)
@@ -202,14 +218,17 @@ class _Reader:
             self._last_error.discard(origin)
         # what a library only remarks has its words at the beginning
         is_marked = (library is None or bool(library.level)) and self._patterns.is_marked(line)
-        if library is None and not is_marked and not is_last:
+        if library is None and ((not is_marked and not is_last) or _IS_SOURCE.match(line)):
             return False
         message = library.message if library is not None else line.strip()
         rank = origin.rank
         if rank is None and not (library is not None and library.host):
             rank = stated_rank(line)
         key = self._key(library.host if library else "", library.pid if library else "", rank)
-        is_diagnosis = is_marked and self._read_diagnosis(number, line, rank)
+        # what is taken for a prefix may have words of the message
+        is_diagnosis = is_marked and (
+            self._read_diagnosis(number, line, rank) or self._read_diagnosis(number, raw, rank)
+        )
         known = (library is not None) + is_diagnosis
         matters = is_last or is_diagnosis or origin.repeats > 0
         if library is not None and key not in job.processes:
@@ -257,7 +276,7 @@ class _Reader:
         following = [line]
         if "Detected mismatch" in line or "Root Cause" in line or "noticed that" in line:
             after = self._lines[number + 1 : number + FOLLOWING]
-            following += [split_prefixes(raw[:_MAX_LINE], self._names)[1] for raw in after]
+            following += [split_prefixes(raw[:_MAX_LINE], self._regular)[1] for raw in after]
         return read_diagnosis(following, 0, rank, self._job.diagnosis)
 
     def _read_exception(self, line: str, message: str, key: tuple[str, str], origin: Origin) -> int:
@@ -265,6 +284,8 @@ class _Reader:
         job = self._job
         found = _EXCEPTION.search(line) or _THROWN.match(line)
         if found is None:
+            if _SEVERE.search(line):
+                _see_words(job.exceptions, message, key, origin)
             return 0
         if self._patterns.words.search(found[0]):
             _see_words(job.errors, found[0].strip(), key, origin)
@@ -278,6 +299,12 @@ class _Reader:
             return 1
         _see_words(job.exceptions, message, key, origin)
         return 0
+
+
+def _sample(lines: Sequence[str]) -> list[str]:
+    """Lines from all of a text, and all of a short one."""
+    step = max(1, len(lines) // _MAX_SAMPLE)
+    return [text_of_json(line)[:_MAX_LINE] for line in lines[::step]]
 
 
 def _see_words(where: dict[str, Seen], message: str, key: tuple[str, str], origin: Origin) -> None:

@@ -20,7 +20,7 @@ from portagpu.base.text import excerpt, ranks_in_words
 from portagpu.checks.collectives_doctor.findings import Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 _MAX_KEPT: Final = 200
 _MAX_JOINED: Final = 4000
@@ -40,7 +40,8 @@ _STATUS: Final = re.compile(
     r"last completed (?:\w{1,12} )?work: (?P<completed>-?\d{1,18})"
 )
 _AT_WORK: Final = re.compile(
-    r"(?:Timeout at|detected by watchdog at) (?:\w{1,12} )?work: (?P<number>\d{1,18})\b"
+    r"(?:Timeout at|detected by watchdog at) (?:\w{1,12} )?work(?: sequence id)?: "
+    r"(?P<number>\d{1,18})\b"
 )
 _FINGERPRINT: Final = re.compile(
     r"Rank (?P<rank>\d{1,7}) is running (?:inconsistent )?collective: ?"
@@ -74,6 +75,24 @@ _STEP: Final = re.compile(
     r"srun: error: (?P<host>[\w.-]{1,100}): tasks? (?P<rank>\d{1,7})[\d,\[\]-]{0,60}: "
     r"(?P<how>Killed|Exited with exit code \d{1,3}|[A-Z][\w ()]{1,40})"
 )
+_LAUNCHED: Final = re.compile(
+    r"(?:sigkill_handler\] .{0,3600}?exits with return code = (?P<code>-?\d{1,5})"
+    r"|CalledProcessError: Command .{0,3600}? (?:returned non-zero exit status (?P<status>\d{1,5})"
+    r"|died with <Signals\.SIG\w{1,8}: (?P<signal>\d{1,3})>))"
+)
+"""DeepSpeed's launcher (launcher/launch.py), and ``torch.distributed.launch``."""
+_LOCAL_OPTION: Final = re.compile(r"--local[_-]rank[= ]'?(?P<local>\d{1,7})\b")
+_SPAWNED: Final = re.compile(
+    r"ProcessExitedException: process (?P<rank>\d{1,7}) terminated with "
+    r"(?:signal (?P<name>SIG\w{1,8})|exit code (?P<code>\d{1,5}))"
+)
+"""torch/multiprocessing/spawn.py."""
+_CODE: Final = re.compile(
+    r"(?:command terminated with exit code|exited with code|Exit [Cc]ode:?|EXIT CODE:|"
+    r"[Pp]rocess \d{1,7} exit with status code)\s{1,8}(?P<code>\d{1,5})\b"
+    r"|KILLED BY SIGNAL: (?P<signal>\d{1,3})\b"
+)
+"""kubectl, Docker, Open MPI, Hydra and Horovod."""
 _STATE: Final = re.compile(
     r'"torchelastic\.worker\.status\.(?P<state>[A-Z]{2,20})", "source": "(?P<source>WORKER|AGENT)"'
     r'.{0,200}?"global_rank": (?P<rank>\d{1,7}|null)'
@@ -84,6 +103,8 @@ MARKS: Final = (
     "torchelastic.worker.status",
     "work", "Watchdog", "Detected mismatch", "monitoredBarrier", "Root Cause", "failed (exitcode",
     " noticed that process", "MPI_A", "srun: error", "is running collective",
+    "return code = ", "CalledProcessError", "ProcessExitedException", "exit code",
+    "exited with code", "xit Code", "xit code", "EXIT CODE", "status code", "KILLED BY SIGNAL",
 )  # fmt: skip
 """Words of which a line that is read here has one."""
 
@@ -270,28 +291,63 @@ def _read_ended(lines: Sequence[str], at: int, diagnosis: Diagnosis) -> bool:
     elif found := _STEP.search(line):
         evidence = f"srun saw task {found['rank']} on {found['host']} end: {found['how']}"
         ended = Finding(id="rank-ended", evidence=evidence, device=f"rank {found['rank']}")
-    if ended is None:
-        return False
+    else:
+        ended = _read_launched(line)
+        if ended is None:
+            return False
     if not diagnosis.first_is_known and len(diagnosis.ended) < _MAX_KEPT:
         diagnosis.ended.setdefault(ended.evidence, ended)
     return True
 
 
+def _read_launched(line: str) -> Finding | None:
+    """What launchers say that do not know ranks, or number them by themselves."""
+    if found := _LAUNCHED.search(line):
+        said = found["code"] or found["status"] or f"-{found['signal']}"
+        local = _LOCAL_OPTION.search(found[0])
+        who = f"local rank {local['local']}" if local is not None else "a process"
+        by = "DeepSpeed's launcher" if found["code"] else "the launcher"
+    elif found := _SPAWNED.search(line):
+        number = getattr(signal, found["name"] or "", None)
+        said = found["code"] or f"-{int(number) if number is not None else 0}"
+        who, by = f"rank {found['rank']}", "torch.multiprocessing"
+    elif found := _CODE.search(line):
+        said = found["code"] or f"-{found['signal']}"
+        who, by = "a process", "the launcher"
+    else:
+        return None
+    if int(said) == 0:
+        return None
+    how, cause = _how_it_ended(int(said))
+    return Finding(id="rank-ended", evidence=f"{by} saw {who} end with {how}", cause=cause)
+
+
 def _how_it_ended(code: int) -> tuple[str, str]:
     """(how a process ended, the usual cause where there is one)."""
-    if code >= 0:
-        return f"exit code {code}", ""
+    # a shell adds 128 to the number of a signal
+    number = -code if code < 0 else code - 128
     try:
-        name = f" ({signal.Signals(-code).name})"
+        name = f" ({signal.Signals(number).name})"
     except ValueError:
         name = ""
-    cause = ""
-    if code == -9:
-        cause = (
-            "somebody or something killed it: mostly the kernel or a container's limit, because "
-            "the host's memory ran out (dmesg shows it), or the scheduler"
-        )
-    return f"signal {-code}{name}", cause
+    how = f"signal {number}{name}"
+    if code >= 0:
+        how = f"exit code {code}" + (f", that of {how}" if name else "")
+    return how, _CAUSES.get(number, "")
+
+
+_CAUSES: Final[Mapping[int, str]] = {
+    signal.SIGKILL: (
+        "somebody or something killed it: mostly the kernel or a container's limit, because "
+        "the host's memory ran out (dmesg shows it), or the scheduler"
+    ),
+    signal.SIGBUS: (
+        "a file that is mapped into memory cannot be had whole: mostly /dev/shm is full or too "
+        "small; containers have 64 MiB"
+    ),
+    signal.SIGSEGV: "a fault in the program or in one of its libraries; its stack says where",
+}
+"""The usual cause of some signals."""
 
 
 def judge_diagnosis(diagnosis: Diagnosis, world: int) -> Iterator[Finding]:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import torch.distributed as dist
 
     from portagpu.devices.collectives.cost import Fit
+    from portagpu.devices.collectives.other_ways import OtherWay
     from portagpu.devices.collectives.tuning import Profile
 
 _ONE_MACHINE: Final = 16
@@ -54,10 +55,16 @@ class BasisKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """``kind``, and the whole of it in words."""
+    """``kind``, and the whole of it in words.
+
+    Of a model, ``library``, ``version`` and ``source`` are those of its constants.
+    """
 
     kind: BasisKind
     words: str
+    library: str = ""
+    version: str = ""
+    source: str = ""
 
     def __str__(self) -> str:
         return self.words
@@ -71,7 +78,8 @@ class Choice:
     does not apply. ``known_error`` is of the tables that the model was compared with, in this range
     or the nearest to it, and ``interval`` is the time that their errors allow; a measured time has
     neither. ``own_answer`` says whether the library itself was asked. ``remarks`` are
-    sentences about how far to trust it.
+    sentences about how far to trust it. ``other_ways`` are those of the library for which its model
+    has no times: each may run instead, or says why it does not.
     """
 
     question: Question
@@ -84,6 +92,12 @@ class Choice:
     interval: Interval | None = None
     own_answer: str = "not available: it needs a process group on the library's devices"
     remarks: tuple[str, ...] = ()
+    other_ways: tuple[OtherWay, ...] = ()
+
+    @property
+    def expected_us(self) -> float:
+        """The likeliest time: the predicted one, mended by the errors of published tables."""
+        return self.best.time_us if self.interval is None else self.interval.likely_us
 
 
 def choose(
@@ -112,6 +126,8 @@ def choose(
     remarks: tuple[str, ...] = ()
     error, interval = None, None
     if model is not None and (fit is None or question.hardware is not None):
+        if hasattr(model, "refuse"):
+            model.refuse(question, library_version or model.version)
         predicted = model.predict(question)
     ranked = sorted(predicted.candidates, key=lambda each: each.time_us) if predicted else []
     if fit is not None:
@@ -139,6 +155,10 @@ def choose(
         interval, nearest = interval_of(question, best.time_us, errors)
         remarks = _remarks(question, model, error, interval, predicted)
         error = error or (nearest if interval.compared else None)
+    ways: tuple[OtherWay, ...] = ()
+    # a model that was written before them does not name them
+    if model is not None and question.hardware is not None and hasattr(model, "other_ways"):
+        ways = model.other_ways(question, library_version or model.version)
     return Choice(
         question=question,
         best=best,
@@ -149,6 +169,7 @@ def choose(
         known_error=error,
         interval=interval,
         remarks=remarks,
+        other_ways=ways,
     )
 
 
@@ -225,11 +246,13 @@ def tuned_choice(question: Question, profile: Profile) -> Choice:
 
 def _basis(model: CostModel, library_version: str | None) -> Basis:
     constants = f"{model.library} {model.version}"
+    stated = (model.library, model.version, model.source)
     if library_version is None or _minor(library_version) == _minor(model.version):
-        return Basis(BasisKind.MODEL, f"model, constants of version {model.version}")
+        return Basis(BasisKind.MODEL, f"model, constants of version {model.version}", *stated)
     return Basis(
         BasisKind.OTHER_MODEL,
         f"model of another version: constants of {constants}, library {library_version}",
+        *stated,
     )
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from statistics import geometric_mean
 from typing import TYPE_CHECKING, Final, Protocol
 
 from portagpu.base.text import one_line
@@ -396,6 +397,7 @@ _OTHER_SIZE: Final = 1.0
 class Interval:
     """From when to when the measured time is expected, in microseconds.
 
+    ``likely_us`` is the predicted time, mended by the median error of the nearest tables.
     ``compared`` is False where no published table is near enough, and the interval is a factor of
     four to both sides. ``words`` say what it rests on.
     """
@@ -404,9 +406,11 @@ class Interval:
     high_us: float
     compared: bool
     words: str
+    likely_us: float
 
     def __str__(self) -> str:
-        return f"{number(self.low_us)} to {number(self.high_us)} µs, {self.words}"
+        likely = f"about {number(self.likely_us)} µs, " if self.compared else ""
+        return f"{likely}{number(self.low_us)} to {number(self.high_us)} µs, {self.words}"
 
 
 def interval_of(
@@ -431,12 +435,19 @@ def interval_of(
     if nearest is None or highest / lowest > _UNKNOWN_FACTOR**2:
         words = "UNVERIFIED: no published table compares, so a factor of four to both sides"
         low, high = time_us / _UNKNOWN_FACTOR, time_us * _UNKNOWN_FACTOR
-        return Interval(low, high, compared=False, words=words), nearest
+        return Interval(low, high, compared=False, words=words, likely_us=time_us), nearest
     words = (
         "by the errors in the nearest published tables, of " if distance else "by the errors in "
     )
     words += _of(used) if distance else f"published tables of {_of(used)}"
-    return Interval(time_us / highest, time_us / lowest, compared=True, words=words), nearest
+    found = Interval(
+        time_us / highest,
+        time_us / lowest,
+        compared=True,
+        words=words,
+        likely_us=time_us / geometric_mean(each.ratio_p50 for each in used),
+    )
+    return found, nearest
 
 
 def _of(errors: list[KnownError]) -> str:

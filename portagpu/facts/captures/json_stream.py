@@ -14,6 +14,7 @@ import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.base.packed import ZSTD, zstd_file
 from portagpu.base.text import one_line
 from portagpu.facts.captures.model import check_unpacked, import_library, most_unpacked
 from portagpu.facts.readings.model import FormatError
@@ -355,7 +356,7 @@ class Document:
 
 
 def unpacked(path: Path, chunk: int, problems: list[str]) -> Iterator[bytes]:
-    """The file in chunks, unpacked where it is gzip. What is damaged ends it, with a problem.
+    """The file in chunks, unpacked where it is gzip or zstd; damage ends it, with a problem.
 
     Raises FormatError where it cannot be opened.
     """
@@ -368,6 +369,13 @@ def unpacked(path: Path, chunk: int, problems: list[str]) -> Iterator[bytes]:
         unpack = zlib.decompressobj(31) if packed else None
         size, most = 0, most_unpacked(path)
         try:
+            if file.peek(4)[:4] == ZSTD:
+                with zstd_file(file) as unpacked_zstd:
+                    while part := unpacked_zstd.read1(chunk):
+                        size += len(part)
+                        check_unpacked(path, size, most)
+                        yield part
+                return
             while data := file.read(chunk):
                 if unpack is None:
                     yield data

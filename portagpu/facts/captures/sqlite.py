@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from portagpu.base.files import Scratch
+from portagpu.base.packed import ZSTD, zstd_file
 from portagpu.base.text import printable
 from portagpu.facts.captures.columns import decoded
 from portagpu.facts.captures.model import check_unpacked, most_unpacked
@@ -224,12 +225,13 @@ class SqliteFile:
 
 @contextmanager
 def opened(path: Path) -> Iterator[SqliteFile]:
-    """The file, unpacked where it is gzip. Raises FormatError, with one line that says why."""
+    """The file, unpacked where it is gzip or zstd. Raises FormatError, saying why in a line."""
     with ExitStack() as stack:
         file = path
         try:
             with path.open("rb") as stream:
-                packed = stream.read(2) == b"\x1f\x8b"
+                head = stream.read(4)
+            packed = head[:2] == b"\x1f\x8b" or head == ZSTD
             if packed:
                 file = _unpacked(path, stack.enter_context(Scratch("trace")))
             _check_whole(path, file)
@@ -249,18 +251,24 @@ def opened(path: Path) -> Iterator[SqliteFile]:
 
 
 def _unpacked(path: Path, folder: Path) -> Path:
-    """The file that a gzip holds, up to a limit: a small file can hold terabytes."""
+    """The file that a gzip or zstd holds, up to a limit: a small file can hold terabytes."""
     most = min(most_unpacked(path), shutil.disk_usage(folder).free * 9 // 10)
     file = folder / "capture.sqlite"
     size = 0
     try:
-        with gzip.open(path) as packed, file.open("wb") as out:
-            while chunk := packed.read(1 << 20):
-                size += len(chunk)
-                check_unpacked(path, size, most)
-                out.write(chunk)
+        with path.open("rb") as plain, file.open("wb") as out:
+            is_zstd = plain.peek(4)[:4] == ZSTD
+            with zstd_file(plain) if is_zstd else gzip.GzipFile(fileobj=plain) as packed:
+                while chunk := packed.read(1 << 20):
+                    size += len(chunk)
+                    check_unpacked(path, size, most)
+                    out.write(chunk)
     except (EOFError, zlib.error) as error:
         raise FormatError(f"{path}: the gzip breaks off: copy it again") from error
+    except OSError as error:
+        if "zstd" not in str(error):
+            raise
+        raise FormatError(f"{path}: {error}: copy it again") from error
     return file
 
 

@@ -15,6 +15,7 @@ import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from portagpu.base.packed import ZSTD, zstd_file
 from portagpu.base.text import one_line
 from portagpu.facts.captures.columns import FARTHEST_NS
 from portagpu.facts.captures.model import check_unpacked, most_unpacked
@@ -57,7 +58,7 @@ _SIZES: Final = {
 
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes]]:
-    """The file, unpacked where it is gzip. Raises FormatError where it cannot be opened."""
+    """The file, unpacked where it is gzip or zstd. Raises FormatError where it cannot be opened."""
     try:
         file = path.open("rb")
     except (OSError, ValueError) as error:
@@ -66,6 +67,9 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
         if file.peek(2)[:2] == b"\x1f\x8b":
             with gzip.open(file) as unpacked:
                 yield unpacked  # type: ignore[misc]
+        elif file.peek(4)[:4] == ZSTD:
+            with zstd_file(file) as unpacked_zstd:
+                yield unpacked_zstd
         else:
             yield file
 
@@ -73,7 +77,7 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
 def lines(path: Path, problems: list[str]) -> Iterator[str]:
     """The lines of a file; what follows an unreadable place is left out, with a problem."""
     with opened(path) as file:
-        most = most_unpacked(path) if isinstance(file, gzip.GzipFile) else None
+        most = None if isinstance(getattr(file, "raw", None), io.FileIO) else most_unpacked(path)
         size = 0
         try:
             is_wide = file.peek(2)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # type: ignore[attr-defined]

@@ -277,14 +277,19 @@ def fitting_ranks(table: PerfTable, operation: str) -> int | None:
     return ranks if ranks > 1 and fits else None
 
 
-def _row_fits(row: Row, operation: str, ranks: int) -> bool:
-    # the older layouts have the columns that the operation has
+def has_columns_of(row: Row, operation: str) -> bool:
+    """Whether a row's columns are those of an operation: older layouts have what it has."""
     reduces, rooted = operation in REDUCTIONS, operation in ROOTED
     if row.root is not None and not rooted:
         return False
     if row.redop is not None and (row.redop == "none") == reduces:
         return False
-    if row.redop is None and row.type_name is not None and row.root is None and (reduces or rooted):
+    has_none = row.redop is None and row.type_name is not None and row.root is None
+    return not (has_none and (reduces or rooted))
+
+
+def _row_fits(row: Row, operation: str, ranks: int) -> bool:
+    if not has_columns_of(row, operation):
         return False
     if row.dtype is None or row.count is None:
         return True

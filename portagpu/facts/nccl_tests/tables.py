@@ -23,8 +23,9 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from portagpu.base.text import printable
-from portagpu.facts.formats.cleaning import clean_streams, regular_names, split_prefixes
+from portagpu.facts.formats.cleaning import clean_streams
 from portagpu.facts.formats.json_xml import json_documents
+from portagpu.facts.formats.prefixes import regular_prefix, split_prefixes, without_json
 from portagpu.facts.nccl_tests.model import (
     PLACES,
     REDUCTIONS,
@@ -355,13 +356,15 @@ def read_tables(text: str) -> tuple[PerfTable, ...]:
     removed. A line that breaks off is left out, with a sentence in ``problems``. Raises FormatError
     where no row can be read.
     """
-    if text.lstrip("\ufeff \t\r\n")[:1] == "{":
+    bare = without_json(text)
+    if text.lstrip("\ufeff \t\r\n")[:1] == "{" and HEADER.search(bare) is None:
         return (read_json(text),)
+    text = bare
     cut = "" if text.endswith("\n") else text[text.rfind("\n") + 1 :].rstrip()
     found: list[PerfTable] = []
     failure = ""
-    if HEADER.search(text) is None and (bare := _without_prefixes(text)) is not None:
-        text, cut = bare, ""
+    if HEADER.search(text) is None and (plain := _without_prefixes(text)) is not None:
+        text, cut = plain, ""
     for stream in clean_streams(text, lambda each: HEADER.search(each) is not None):
         reader = TextReader()
         found += reader.read(stream, cut)
@@ -378,6 +381,6 @@ def read_tables(text: str) -> tuple[PerfTable, ...]:
 def _without_prefixes(text: str) -> str | None:
     """The text without prefixes of several kinds at once; None where no table is in it then."""
     lines = text.split("\n")
-    names = regular_names(lines)
-    bare = "\n".join(split_prefixes(line, names)[1] for line in lines)
+    regular = regular_prefix(lines)
+    bare = "\n".join(split_prefixes(line, regular)[1] for line in lines)
     return bare if HEADER.search(bare) is not None else None

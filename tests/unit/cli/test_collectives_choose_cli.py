@@ -43,9 +43,13 @@ def test_the_answer_says_how_and_what_it_rests_on(capfd):
     out = capfd.readouterr().out
     lines = out.splitlines()
     assert lines[0] == (
-        "all_reduce of 64 MiB over 8 ranks: NVLS Simple: 271.7 µs, busbw 432.2 GB/s"
+        "all_reduce of 64 MiB over 8 ranks: NVLS Simple: about 313.4 µs, busbw 374.7 GB/s; "
+        "271.7 µs by the library's model"
     )
-    assert lines[1] == ("basis: model of another version: constants of NCCL 2.30.7, library 2.27.3")
+    assert lines[1].startswith(
+        "basis: model of another version: constants of NCCL 2.30.7, library 2.27.3 (https://"
+    )
+    assert "symmetric memory kernels (since 2.27.3): may run instead" in out
     assert lines[2].startswith("library's own answer: not available")
     assert "against 2 sizes of a published table of nvidia-h100-sxm" in out
     assert "two-shot: AllReduce_RSxLDMC_AGxSTMC" in out
@@ -68,7 +72,11 @@ def test_json_has_every_candidate_input_and_error(capfd, tmp_path):
     choice = found["choice"]
     assert choice["best"]["algorithm"] == "Ring"
     assert choice["question"]["size_bytes"] == 1 << 30
-    assert choice["basis"] == {"kind": "model", "words": "model, constants of version 2.30.7"}
+    basis = choice["basis"]
+    assert (basis["kind"], basis["words"]) == ("model", "model, constants of version 2.30.7")
+    assert (basis["library"], basis["version"]) == ("NCCL", "2.30.7")
+    assert choice["expected_us"] == choice["interval"]["likely_us"]
+    assert {each["name"]: each["may_run"] for each in choice["other_ways"]}["copy engines"] is True
     assert {each["name"]: each["estimated"] for each in choice["inputs"]}["links"] is False
     # of another GPU, whose tables are the nearest
     assert choice["known_error"]["target"] == "nvidia-a100-sxm-40gb"

@@ -6,6 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 from portagpu.base.errors import RecordingError
@@ -267,3 +268,56 @@ def test_a_file_without_a_table_is_one_clear_error(tmp_path: Path, data: bytes) 
         judged(file)
     assert str(caught.value).startswith(f"{file}: ")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["gzip", "zstd"])
+def test_a_packed_table_is_judged_as_the_plain_one(tmp_path: Path, kind: str) -> None:
+    file = tmp_path / "table.txt"
+    with pa.CompressedOutputStream(str(file), kind) as packed:
+        packed.write(RECORDED.read_bytes())
+    assert [(r.id, r.verdict) for r in judged(file).results] == [
+        (r.id, r.verdict) for r in judged(RECORDED).results
+    ]
+    file.write_bytes(file.read_bytes()[:2] + b"broken")
+    with pytest.raises(RecordingError):
+        judged(file)
+
+
+def test_tables_of_several_programs_in_one_text_are_each_judged_as_what_they_are(
+    tmp_path: Path,
+) -> None:
+    """A text of 2021 with all_reduce and alltoall: https://github.com/NVIDIA/nccl-tests/issues/78"""
+    head = "# size count type redop time algbw busbw error time algbw busbw error\n"
+    file = tmp_path / "two.txt"
+    end = "# Out of bounds values : 0 OK\n# Avg bus bandwidth : {}\n\n"
+    file.write_text(
+        head
+        + "268435456 67108864 float sum 122131 2.20 4.33 2e-06 122165 2.20 4.33 2e-06\n"
+        + end.format(4.33)
+        + head
+        + "268435456 1048576 float 520935 0.52 0.51 0e+00 519562 0.52 0.51 1e+00\n"
+        + end.format(0.51),
+        encoding="utf-8",
+    )
+    values = {
+        r.id.split("/")[3]: r
+        for r in judged(file, operation="all_reduce").results
+        if r.id.endswith("/values")
+    }
+    assert values["all_reduce"].verdict is Verdict.PASS
+    assert values["unnamed"].verdict is Verdict.INCONCLUSIVE
+    assert "though nothing is reduced" in values["unnamed"].reason
+
+
+def test_a_table_in_lines_of_json_is_read(tmp_path: Path) -> None:
+    text = RECORDED.read_text("utf-8")
+    whole, lines = tmp_path / "whole.log", tmp_path / "lines.log"
+    whole.write_text(
+        "starting\n" + json.dumps({"level": "fatal", "msg": "it failed", "output": text}) + "\n",
+        encoding="utf-8",
+    )
+    each = (json.dumps({"log": f"{line}\n", "stream": "stdout"}) for line in text.splitlines())
+    lines.write_text("\n".join(each), encoding="utf-8")
+    expected = [(r.id, r.verdict) for r in judged(RECORDED).results]
+    assert [(r.id, r.verdict) for r in judged(whole).results] == expected
+    assert [(r.id, r.verdict) for r in judged(lines).results] == expected

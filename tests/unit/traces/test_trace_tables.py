@@ -499,6 +499,31 @@ def test_rows_of_ncu_that_stop_before_the_columns_of_rules_are_read(tmp_path: Pa
     assert "breaks off in its last line" in "".join(cut.problems)
 
 
+@pytest.mark.parametrize("page", ["details", "raw"])
+def test_times_of_ncu_are_sums_of_kernels(tmp_path: Path, page: str) -> None:
+    time = '"SOL","gpu__time_duration.sum","usecond","{}"'
+    head, first, second = NCU_DETAILS.splitlines()
+    rows = [first, second, *(first.replace("0", str(n), 1) for n in (2, 3))]
+    if page == "details":
+        timed = [r.rpartition('"Memory"')[0] + time.format(n + 1) for n, r in enumerate(rows)]
+        # Nsight Compute shows the time in another section too
+        again = timed[0].replace("SOL", "Launch").replace("gpu__time_duration.sum", "Duration")
+        text = "\n".join([head, *rows, *timed, again, "==PROF== Disconnected from process 1234"])
+    else:
+        head = head.partition(',"Section')[0] + ',"gpu__time_duration.sum"'
+        timed = [r.partition(',"Memory"')[0] + f',"{n + 1}"' for n, r in enumerate(rows)]
+        text = "\n".join([head, ",".join(['""'] * 11) + ',"usecond"', *timed, ""])
+    capture = read(tmp_path, text)
+    assert capture.totals is not None
+    found = {each["name"]: each for each in capture.totals.to_pylist()}
+    gemm = found["gemm(int, float *)"]
+    assert (gemm["calls"], gemm["total_ns"], gemm["median_ns"], gemm["max_ns"]) == (
+        3, 8000, 3000.0, 4000,
+    )  # fmt: skip
+    assert (found["add"]["calls"], found["add"]["total_ns"]) == (1, 2000)
+    assert (capture.dropped, capture.problems) == (0, ())
+
+
 # --- what no reader knows
 
 
