@@ -178,10 +178,13 @@ def _pytest(
 
 
 def _node_id(case: ElementTree.Element) -> str:
-    """What the command line calls a test, of the dotted name in a report."""
-    parts = case.get("classname", "").split(".")
+    """What the command line calls a test, or a file that could not be collected, of a report."""
+    names = [case.get("classname", ""), case.get("name", "")]
+    if not names[0]:
+        names.reverse()
+    parts = names[0].split(".")
     length = next((n for n, part in enumerate(parts, 1) if part.startswith("test_")), len(parts))
-    return "::".join(["/".join(parts[:length]) + ".py", *parts[length:], case.get("name", "")])
+    return "::".join(filter(None, ["/".join(parts[:length]) + ".py", *parts[length:], names[1]]))
 
 
 def enclosing(source: str, line: int) -> list[tuple[ast.AST, int, int]]:
