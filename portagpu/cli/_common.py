@@ -19,8 +19,8 @@ import click
 from portagpu.base.errors import MissingDependency, OutputError, PortagpuError, TargetError
 from portagpu.base.files import check_writable, is_special, write_atomic
 from portagpu.base.text import is_shown, printable
-from portagpu.cli._call import STDOUT as STDOUT
-from portagpu.cli._call import document_written
+from portagpu.cli._process import STDOUT as STDOUT
+from portagpu.cli._process import document_written
 from portagpu.runs.results.plain import json_text
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 import click
 
-from portagpu.cli._call import VerbGroup
 from portagpu.cli._common import (
     TARGET,
     check_outputs,
@@ -20,6 +19,7 @@ from portagpu.cli._common import (
     write_json,
 )
 from portagpu.cli._tables import finding_lines
+from portagpu.cli._verbs import VerbGroup
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

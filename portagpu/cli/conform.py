@@ -28,7 +28,7 @@ from portagpu.cli._common import (
 from portagpu.cli._levels import level_option
 
 if TYPE_CHECKING:
-    from portagpu.suites.conformance.engine import Selection
+    from portagpu.suites.conformance.options import Selection
 
 DEEP_S: Final = 1800.0
 """How long the level deep searches without ``--time``."""
@@ -217,8 +217,8 @@ def conform(
     from portagpu.runs.engine import UnknownDevice
     from portagpu.suites.conformance import ConformOptions
     from portagpu.suites.conformance import conform as run_suite
-    from portagpu.suites.conformance.engine import Selection, SelectionError
     from portagpu.suites.conformance.messages import check_dependencies
+    from portagpu.suites.conformance.options import Selection, SelectionError
     from portagpu.suites.search.area import ProgramError
 
     asked.check()

@@ -13,7 +13,6 @@ import click
 from portagpu.base.errors import ResultError
 from portagpu.base.text import one_line, shortened
 from portagpu.base.units import count
-from portagpu.cli._call import VerbGroup
 from portagpu.cli._common import (
     TARGET,
     check_kept,
@@ -28,6 +27,7 @@ from portagpu.cli._common import (
     write_json,
 )
 from portagpu.cli._process import FAILED
+from portagpu.cli._verbs import VerbGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -142,7 +142,7 @@ def resume(folder: Path, nodes: str | None) -> int:
     one that an administrator drained, or gave another reason, is theirs. Exit codes: 1 if a node
     was left alone, else 0.
     """
-    from portagpu.reports.fleet.record import resume as resume_nodes
+    from portagpu.reports.fleet.scheduler import resume as resume_nodes
     from portagpu.reports.fleet.slurm import UnknownNodes, expand
 
     with usage_errors(UnknownNodes):

@@ -8,7 +8,6 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from portagpu.cli._call import write_error
 from portagpu.cli._common import (
     STDOUT,
     TARGET,
@@ -22,8 +21,8 @@ from portagpu.cli._common import (
 from portagpu.cli._process import NOT_JUDGED, drop_output
 
 if TYPE_CHECKING:
+    from portagpu.checks.health.options import HealthOptions
     from portagpu.checks.health.scheduler import Answer, Hook
-    from portagpu.checks.health.watchdog import HealthOptions
 
 _GATES = ("prolog", "epilog", "healthcheck", "npd")
 _ACTIONS = ("none", "monitor", "reset", "isolate", "replace")
@@ -140,7 +139,7 @@ def health(
     if log is not None and not Path(log).exists():
         raise click.UsageError(f"--log {log}: there is no such file")
     from portagpu.checks.health import scheduler
-    from portagpu.checks.health.watchdog import LIMIT_S, HealthOptions
+    from portagpu.checks.health.options import LIMIT_S, HealthOptions
 
     asked = scheduler.Hook(gate) if gate is not None else None
     options = HealthOptions(
@@ -162,6 +161,8 @@ def health(
         answer = _answer(options, fail_on, out, json_to)
     except Exception as error:  # noqa: BLE001 - a judgement that breaks says nothing of the node
         answer = scheduler.broken(error)
+        from portagpu.cli._error_document import write_error
+
         write_error(NOT_JUDGED, answer.reason)
     _tell(answer, asked, reason_file)
     return answer.exit_code(asked, fail_on_unknown=fail_on_unknown)

@@ -13,7 +13,6 @@ import click
 from portagpu.base.errors import MissingDependency
 from portagpu.base.text import did_you_mean, excerpt, one_line, shortened
 from portagpu.base.units import quantity
-from portagpu.cli._call import VerbGroup
 from portagpu.cli._common import (
     STDOUT,
     check_finite,
@@ -29,6 +28,7 @@ from portagpu.cli._common import (
 )
 from portagpu.cli._process import FAILED, NOT_JUDGED
 from portagpu.cli._tables import aside_lines, print_table
+from portagpu.cli._verbs import VerbGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -28,15 +28,8 @@ from portagpu.checks.health.engine import (
     health_so_far,
     log_file,
 )
-from portagpu.checks.health.scheduler import (
-    Answer,
-    Hook,
-    State,
-    answer,
-    inform_operator,
-    npd_line,
-)
-from portagpu.checks.health.watchdog import HealthOptions
+from portagpu.checks.health.options import HealthOptions
+from portagpu.checks.health.scheduler import Answer, Hook, State, answer, inform_operator, npd_line
 from portagpu.cli._health_text import health_text, summary
 from portagpu.facts.formats.reader import read_text
 from portagpu.facts.host.tree import Tree

@@ -18,8 +18,8 @@ from portagpu.base.patience import Patience
 from portagpu.runs.results.run import Evidence, Result, Verdict
 from portagpu.suites.conformance import ConformOptions, Selection, list_cases, messages
 from portagpu.suites.conformance import conform as run_suite
-from portagpu.suites.conformance.engine import SelectionError
 from portagpu.suites.conformance.messages import SuiteError
+from portagpu.suites.conformance.options import SelectionError
 from tests.support.case_files import Recorder, by_id, conform, write_cases
 from tests.support.waits import wait_until
 

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.base.units import share_apart
 from portagpu.facts.targets.expect import METRICS, NoLimit, limit
 from portagpu.facts.targets.model import Authority, Confidence
-from portagpu.runs.results.result import Judgement
+from portagpu.runs.results.judgement import Judgement
 from portagpu.runs.results.verdicts import Verdict
 from portagpu.runs.results.wording import at_least, at_most
 

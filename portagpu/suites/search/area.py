@@ -181,6 +181,8 @@ Program = list[Call]
 Runners = Mapping[str, Callable[..., Any]]
 """What runs each call, by its name: the arguments of the call are parameters of that name."""
 
+MAX_REPEATS_S: Final = 120.0
+"""What repeating and shrinking failures may add to the time of a search."""
 MAX_PASS: Final = 3.0
 """How many times the seconds of a search the first pass of listed programs may take."""
 _MAX_LINE = 400

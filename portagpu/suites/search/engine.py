@@ -63,8 +63,6 @@ LOST_SHRINK_S: Final = 25.0
 """How long the shortest program that dies is looked for: each try needs a fresh process."""
 MAX_LOST: Final = 3
 """The search ends after this many programs that died, hung or were not judged."""
-MAX_REPEATS_S: Final = 120.0
-"""What repeating and shrinking failures may add to the time of a search."""
 LISTED_ROUND_S: Final = 60.0
 """The length of a round of listed programs: it is long where their database is slow to load."""
 MAX_LISTED: Final = 20
