@@ -14,10 +14,12 @@ from portagpu.cli._common import (
     check_finite,
     check_outputs,
     chosen_effort,
+    junit_option,
     ocp_place,
     require_torch,
     results_line,
     run_json_option,
+    strict_option,
     terminal,
     text_stream,
 )
@@ -122,8 +124,8 @@ _MAX_IDS: Final = 3
 @click.option(
     "--tables", metavar="FILE", help="Also write the run to FILE in the text form of nccl-tests."
 )
-@click.option("--junit", metavar="FILE", help="Also write the results as JUnit XML to FILE.")
-@click.option("--strict", is_flag=True, help="Any UNVERIFIED result lowers PASS to UNVERIFIED.")
+@junit_option
+@strict_option
 @run_json_option
 def verify(
     backend: str | None,
@@ -291,7 +293,7 @@ _TUNE_RIGHT: Final = {"ranks", "size", "time", "default", "ratio"}
     metavar="MS",
     help="The time of a backward pass without communication, for --params.",
 )
-@click.option("--strict", is_flag=True, help="Any UNVERIFIED result lowers PASS to UNVERIFIED.")
+@strict_option
 @run_json_option
 def tune(
     backend: str | None,

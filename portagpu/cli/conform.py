@@ -14,13 +14,15 @@ from portagpu.base.patience import LIMITS
 from portagpu.cli._common import (
     MAX_LIMIT_S,
     STDOUT,
-    TARGET,
     complete_area,
     folder_option,
+    junit_option,
     print_lines,
     require_torch,
     run_json_option,
     seconds_of,
+    strict_option,
+    target_option,
     usage_errors,
     with_options,
     write_json,
@@ -126,12 +128,7 @@ class _Options:
     metavar="N|all",
     help="Judge this device, or all. Devices after the first run only the single-device cases.",
 )
-@click.option(
-    "--target",
-    type=TARGET,
-    metavar="ID|FILE",
-    help="Judge by this target; INCONCLUSIVE if this machine is a different one.",
-)
+@target_option("Judge by this target; INCONCLUSIVE if this machine is a different one.")
 @click.option(
     "--only",
     multiple=True,
@@ -190,8 +187,8 @@ class _Options:
 @click.option(
     "--shuffle", type=int, metavar="SEED", help="Run the cases in a random order with this seed."
 )
-@click.option("--junit", metavar="FILE", help="Also write the results as JUnit XML to FILE.")
-@click.option("--strict", is_flag=True, help="Any UNVERIFIED result lowers PASS to UNVERIFIED.")
+@junit_option
+@strict_option
 @click.option(
     "--timeout",
     "timeout_s",

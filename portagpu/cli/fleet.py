@@ -14,12 +14,13 @@ from portagpu.base.errors import ResultError
 from portagpu.base.text import one_line, shortened
 from portagpu.base.units import count
 from portagpu.cli._common import (
-    TARGET,
     check_kept,
     check_outputs,
+    expect_devices_option,
     json_option,
     print_lines,
     require_torch,
+    target_option,
     terminal,
     text_stream,
     usage_errors,
@@ -102,13 +103,8 @@ def rank(out: Path, backend: str | None) -> int:
     help="Write the scripts and their instructions to this folder.",
 )
 @program_option
-@click.option(
-    "--expect-devices",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="The option of portagpu health.",
-)
-@click.option("--target", type=TARGET, metavar="ID|FILE", help="The option of portagpu health.")
+@expect_devices_option("The option of portagpu health.")
+@target_option("The option of portagpu health.")
 def scripts(out: Path, program: str | None, expect_devices: int | None, target: str | None) -> int:
     """Write a prolog, an epilog and a HealthCheckProgram that call portagpu health on each node.
 

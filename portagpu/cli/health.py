@@ -10,12 +10,15 @@ import click
 
 from portagpu.cli._common import (
     STDOUT,
-    TARGET,
     check_finite,
+    expect_devices_option,
     folder_option,
     ocp_place,
     print_lines,
+    replay_option,
     run_json_option,
+    strict_option,
+    target_option,
     text_stream,
 )
 from portagpu.cli._process import NOT_JUDGED, drop_output
@@ -41,24 +44,9 @@ def _check_since(context: click.Context, option: click.Parameter, value: str | N
 
 
 @click.command()
-@click.option(
-    "--target",
-    type=TARGET,
-    metavar="ID|FILE",
-    help="Fail unless this machine is that target, and judge by its facts.",
-)
-@click.option(
-    "--expect-devices",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Fail unless there are exactly N devices.",
-)
-@click.option(
-    "--replay",
-    multiple=True,
-    metavar="PATH",
-    help="Judge a recording instead of this machine. Repeat it for several files of one machine.",
-)
+@target_option("Fail unless this machine is that target, and judge by its facts.")
+@expect_devices_option("Fail unless there are exactly N devices.")
+@replay_option("Judge a recording instead of this machine.")
 @click.option(
     "--log",
     metavar="FILE",
@@ -70,7 +58,7 @@ def _check_since(context: click.Context, option: click.Parameter, value: str | N
     callback=_check_since,
     help='Only events of the log since then: "boot" (default), "all", or a number of seconds ago.',
 )
-@click.option("--strict", is_flag=True, help="Any UNVERIFIED result lowers PASS to UNVERIFIED.")
+@strict_option
 @click.option(
     "--limit",
     "limit_s",

@@ -87,11 +87,13 @@ class DeviceRun:
         self.forker = forker
         self.index = index
         self.several = several
-        self.further = known is not None
-        self.known = {} if known is None else known
+        self.further: bool = known is not None
+        self.known: dict[str, DeviceUnderTest] = {} if known is None else known
         self.backend = backend
-        self.wanted = None if wanted is None else TargetClaims.from_target(wanted)
-        self.folder = cases_folder(options.folder)
+        self.wanted: TargetClaims | None = (
+            None if wanted is None else TargetClaims.from_target(wanted)
+        )
+        self.folder: Path = cases_folder(options.folder)
         self.upstream: tuple[list[Path], str] | None = None
         self.expected: Sequence[ExpectedFailure] | None = None
         if options.upstream:
@@ -103,14 +105,14 @@ class DeviceRun:
         self.failed: set[str] = set()
         self.shared_worlds: dict[str, dict[str, str]] = {}
         self.set_aside: Counter[str] = Counter()
-        self.searches = Searches()
+        self.searches: Searches = Searches()
         self.machine: DeviceUnderTest | None = None
         self.pending: list[ListedCase] = []
         self.chosen: list[ListedCase] = []
         self.left_out: set[str] = set()
         """The cases of the deep level, where they do not run."""
-        self.ended = ""
-        self.total = 0
+        self.ended: str = ""
+        self.total: int = 0
         self._all_children()
 
     def _all_children(self) -> None:

@@ -4,9 +4,8 @@ A round is at most ``ROUND_S`` long. If its process dies or hangs, the program i
 journal, and the next round begins in a fresh process with the next seed. A failure is repeated
 before it is reported: :class:`Failure` says how often it was seen. Where a program does not fail
 alone, an earlier one may have damaged what it uses: then it is repeated after the last ones before
-it.
-Where an area lists its programs, each runs once in the order of the seed, and the search goes on
-after one that differs.
+it. Where an area lists its programs, each runs once in the order of the seed, and the search goes
+on after one that differs.
 
 On a busy machine a program may be slow and not hang, and what differs now and then may do so
 because of what else runs. Such a difference is not judged; a wrong value always is.
