@@ -219,7 +219,7 @@ class BringupOptions(RunOptions):
     ``effort`` is "quick" or "full", ``target`` what the machine has to be, ``backend`` a backend's
     name, by default the one that ``portagpu.backend()`` chooses, ``expect_devices`` the required
     number of devices. Without a usable torch and backend, and after a blocked gate, the gates that
-    can judge files do so; the run is then no PASS. ``only`` names gates to run, with those they
+    can judge files do so; the run is then not a PASS. ``only`` names gates to run, with those they
     need, and ``skip`` gates to leave out; gates that do not run are INCONCLUSIVE. ``duration_s`` is
     the duration of the sustained load, by default the checklist's. With ``replay`` the same gates
     judge a recording instead of this machine. ``asked`` is the option that chose ``only``.

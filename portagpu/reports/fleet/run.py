@@ -237,7 +237,7 @@ class _Runner:
         return found
 
     def _compare(self, step: Step, info: RunInfo) -> None:
-        """Tell once of each thing in which a node is unlike the first one."""
+        """Report once each thing in which a node differs from the first one."""
         of = "+".join(step.nodes)
         for what, value in (
             ("target", info.target or "none that is known"),

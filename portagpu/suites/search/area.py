@@ -374,7 +374,7 @@ def load_area(name: str) -> Area:
 
 NOTICED_S: Final = 0.1
 """A process that ends at once waits some milliseconds for a CPU, as each one does when it begins.
-So long a wait is more than that: the scheduler's slices are a few milliseconds."""
+A wait of this length is more than that: the scheduler's slices are a few milliseconds."""
 
 
 class Kind(StrEnum):
