@@ -64,15 +64,14 @@ def program_words(given: str | None) -> list[str]:
     return words
 
 
+def _out_option(words: str) -> Callable[[_F], _F]:
+    """``--out``, a folder that is needed; ``words`` say what is written there."""
+    path = click.Path(file_okay=False, path_type=Path)
+    return click.option("-o", "--out", required=True, type=path, metavar="FOLDER", help=words)
+
+
 @click.command()
-@click.option(
-    "-o",
-    "--out",
-    required=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="FOLDER",
-    help="Rank 0 writes result.json to this folder.",
-)
+@_out_option("Rank 0 writes result.json to this folder.")
 @click.option("--backend", metavar="NAME", help="Use this backend. Default: this machine's.")
 def rank(out: Path, backend: str | None) -> int:
     """Check and time an all_reduce between the ranks that srun started; fleet run calls this.
@@ -94,14 +93,7 @@ def rank(out: Path, backend: str | None) -> int:
 
 
 @click.command()
-@click.option(
-    "-o",
-    "--out",
-    required=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="FOLDER",
-    help="Write the scripts and their instructions to this folder.",
-)
+@_out_option("Write the scripts and their instructions to this folder.")
 @program_option
 @expect_devices_option("The option of portagpu health.")
 @target_option("The option of portagpu health.")
