@@ -675,7 +675,7 @@ def test_the_system_log_gets_one_line_and_is_never_waited_for(
         line = system.recv(4096).decode()
         assert line.startswith("<27>portagpu-health[")
         assert line.endswith("]: epilog: isolate: Xid 79")
-        # nobody reads: a full socket is a problem to tell, and not one to wait for
+        # nobody reads: a full socket is a problem to report, and not one to wait for
         for _ in range(10_000):
             problems = inform_operator(given, Hook.EPILOG, tmp_path / "reason")
             if problems:

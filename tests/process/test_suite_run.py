@@ -316,7 +316,7 @@ def test_a_process_that_cannot_be_started_leaves_nothing(
 def test_a_case_that_exceeds_its_limit_while_it_waits_for_a_cpu_is_not_judged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A Linux that does not tell what processes wait: the load stands in for it."""
+    """A Linux that does not report which processes wait: the load stands in for it."""
     patience = Patience(proc=tmp_path / "none", load=lambda: 8.0, cpus=lambda: 2)
     monkeypatch.setattr("portagpu.base.subprocesses.channel.PATIENCE", patience)
     folder = write_cases(

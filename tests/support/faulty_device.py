@@ -185,7 +185,7 @@ def published(share: float) -> Callable[..., None]:
 
 
 def flips(bits: int, share: float) -> Callable[..., None]:
-    """So many bits flipped."""
+    """How many bits flipped."""
 
     def strike(result: torch.Tensor, tensors: list[torch.Tensor], generator: random.Random) -> None:
         words = words_of(result)
