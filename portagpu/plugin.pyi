@@ -47,7 +47,7 @@ from portagpu.devices.sizing.launch import Sizing as Sizing
 from portagpu.devices.sizing.launch import sizing_of_device as sizing_of_device
 from portagpu.devices.plugin_parts import DirectFile as DirectFile
 from portagpu.devices.plugin_parts import DirectStorage as DirectStorage
-from portagpu.devices.torch_compile import run_by_the_compiler as run_by_the_compiler
+from portagpu.devices.training import run_by_the_compiler as run_by_the_compiler
 from portagpu.devices.plugin_parts import Tuner as Tuner
 from portagpu.devices.plugin_parts import TunerState as TunerState
 from portagpu.devices.plugin_parts import Variables as Variables
@@ -66,7 +66,7 @@ from portagpu.facts.captures.profilers import Request as Request
 from portagpu.facts.captures.profilers import Step as Step
 from portagpu.facts.captures.profilers import Tool as Tool
 from portagpu.facts.formats import Shape as Shape
-from portagpu.facts.readings.document import to_document as to_document
+from portagpu.facts.readings.model import to_document as to_document
 from portagpu.facts.readings.library import Library as Library
 from portagpu.facts.readings.library import open_library as open_library
 from portagpu.facts.readings.library import Rarely as Rarely

@@ -16,7 +16,7 @@ import torch
 from portagpu.base.errors import Unsupported
 from portagpu.devices.contract import Backend
 from portagpu.devices.objects import Event, Stream
-from portagpu.devices.torch_compile import run_by_the_compiler
+from portagpu.devices.training import run_by_the_compiler
 from portagpu.facts.captures.labels import DOMAIN, check
 from portagpu.facts.captures.marked_blocks import Annotation, torch_records
 from portagpu_cpu import identity, memory

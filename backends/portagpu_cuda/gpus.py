@@ -27,9 +27,8 @@ from portagpu.facts.readings import (
     Process,
     Reading,
 )
-from portagpu.facts.readings.document import to_document
 from portagpu.facts.readings.library import Library, Rarely, integer, number, open_library, text
-from portagpu.facts.readings.model import without_none
+from portagpu.facts.readings.model import to_document, without_none
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -15,16 +15,15 @@ NVIDIA FS Driver Statistics"); transfers by the kernel's own P2PDMA do not pass 
 from __future__ import annotations
 
 import re
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from portagpu.devices.plugin_parts import DirectStorage, Tuner, TunerState
-from portagpu_torch_gpu.storage import GdsFile
+from portagpu_torch_gpu.libraries import GdsFile, searched
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 
 def _state() -> TunerState:
@@ -33,19 +32,7 @@ def _state() -> TunerState:
     return TunerState(torch.backends.cudnn.benchmark, None, None, remark="kept in the process only")
 
 
-@contextmanager
-def _switched(on: bool) -> Iterator[None]:
-    import torch
-
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = on
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
-
-
-TUNERS: Final = (Tuner("cudnn-benchmark", "convolution", _state, _switched),)
+TUNERS: Final = (Tuner("cudnn-benchmark", "convolution", _state, searched),)
 
 
 _STATISTICS: Final = Path("/proc/driver/nvidia-fs/stats")

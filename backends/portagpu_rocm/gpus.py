@@ -36,7 +36,6 @@ from portagpu.facts.readings import (
     Process,
     Reading,
 )
-from portagpu.facts.readings.document import to_document
 from portagpu.facts.readings.library import (
     Library,
     Rarely,
@@ -46,7 +45,7 @@ from portagpu.facts.readings.library import (
     table,
     text,
 )
-from portagpu.facts.readings.model import first_known, without_none
+from portagpu.facts.readings.model import first_known, to_document, without_none
 from portagpu_rocm.kernel_gpus import kernel_findings
 
 if TYPE_CHECKING:

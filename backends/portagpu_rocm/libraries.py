@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from portagpu.devices.plugin_parts import DirectStorage, Tuner, TunerState, files_below
-from portagpu_torch_gpu.storage import GdsFile
+from portagpu_torch_gpu.libraries import GdsFile, searched
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -79,21 +79,9 @@ def _miopen_state() -> TunerState:
     return TunerState(torch.backends.cudnn.benchmark, bool(entries), None, where, entries, remark)
 
 
-@contextmanager
-def _miopen(on: bool) -> Iterator[None]:
-    import torch
-
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = on
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
-
-
 TUNERS: Final = (
     Tuner("tunableop", "product", _tunableop_state, _tunableop),
-    Tuner("miopen-find", "convolution", _miopen_state, _miopen),
+    Tuner("miopen-find", "convolution", _miopen_state, searched),
 )
 
 

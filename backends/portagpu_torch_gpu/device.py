@@ -19,8 +19,7 @@ from portagpu.devices.contract import Backend, Capability, Description
 from portagpu.devices.precision.model import precision_from_facts
 from portagpu.devices.rng import launch_wave
 from portagpu.devices.sizing.launch import sizing_of_device
-from portagpu.devices.torch_compile import run_by_the_compiler
-from portagpu.devices.training import checked_autocast
+from portagpu.devices.training import checked_autocast, run_by_the_compiler
 from portagpu.facts.captures.labels import DOMAIN, check, encode
 from portagpu.facts.captures.marked_blocks import Annotation, torch_records
 from portagpu.facts.targets import identify

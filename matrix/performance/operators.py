@@ -1,6 +1,6 @@
 """Normalisations and optimiser steps, which the memory limits: bandwidth in GB/s.
 
-What is counted is what has to be read and written once. Beside torch's own, "[portable]" is this
+What is counted is what has to be read and written once. Next to torch's own, "[portable]" is this
 package's kernel for the same work. Ratios of both, measured in turns, are in the area "kernels".
 """
 

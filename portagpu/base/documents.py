@@ -28,7 +28,7 @@ from enum import StrEnum
 from typing import Any, Final, TypeAlias, TypeVar
 
 from portagpu.base.errors import PortagpuError
-from portagpu.base.text import did_you_mean, escaped
+from portagpu.base.text import did_you_mean, escaped, short_repr
 
 if typing.TYPE_CHECKING:
     from pathlib import Path
@@ -74,16 +74,6 @@ def wrong(path: str, words: str, rule: str = "type") -> DocumentError:
 def refuse(path: str, what: str, value: object, rule: str = "type") -> DocumentError:
     """The error of a key whose value is not ``what`` it must be, with the start of its value."""
     return wrong(path, f"must be {what}, not {short_repr(value)}", rule)
-
-
-def short_repr(value: object) -> str:
-    """The start of a value as Python writes it."""
-    try:
-        shown = repr(value)
-    except ValueError:
-        # Python writes out no integer of thousands of digits
-        return "a number of thousands of digits"
-    return f"{shown[:60]}{'…' if len(shown) > 60 else ''}"
 
 
 def that(what: str, fits: Callable[[Any], object], rule: str = "type", **schema: Json) -> Rule:

@@ -119,3 +119,13 @@ def ranks_in_words(ranks: Collection[int]) -> str:
     if len(named) > MAX_NAMED:
         return f"ranks {', '.join(shown)} and {len(named) - MAX_NAMED} more"
     return f"ranks {', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def short_repr(value: object) -> str:
+    """The start of a value as Python writes it."""
+    try:
+        shown = repr(value)
+    except ValueError:
+        # Python writes out no integer of thousands of digits
+        return "a number of thousands of digits"
+    return f"{shown[:60]}{'…' if len(shown) > 60 else ''}"

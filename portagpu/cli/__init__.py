@@ -1,109 +1,29 @@
-"""The command line ``portagpu VERB``. Each verb has one module, imported when it is called."""
+"""The command line ``portagpu VERB``: ``_verbs.py`` has the table of verbs."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
-from typing import TYPE_CHECKING, Final
+import traceback
+from typing import TYPE_CHECKING
 
 from portagpu._version import __version__
-from portagpu.cli._process import open_standard_files, prepare_output, signals_as_interrupts
+from portagpu.base.text import one_line
+from portagpu.cli._process import (
+    COMPLETION_VARIABLE,
+    DEBUG_VARIABLE,
+    FAILED,
+    begin_call,
+    drop_output,
+    judge,
+    open_standard_files,
+    prepare_output,
+    signals_as_interrupts,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-VERBS: Final[dict[str, tuple[str, str]]] = {
-    "info": (
-        "portagpu.cli.info:info",
-        "Show the hardware, torch, libraries, the matching target and every backend's status.",
-    ),
-    "record": (
-        "portagpu.cli.info:record",
-        "Save this machine's description to replay it elsewhere.",
-    ),
-    "monitor": (
-        "portagpu.cli.monitor:monitor",
-        "Watch all devices: on the terminal, as JSON lines, for Prometheus; finds stalled jobs.",
-    ),
-    "bringup": (
-        "portagpu.cli.bringup:bringup",
-        "Run the ordered bring-up checks on this machine and print one verdict.",
-    ),
-    "health": (
-        "portagpu.cli.health:health",
-        "Judge this node once, with an action for each finding; for people and schedulers.",
-    ),
-    "conform": (
-        "portagpu.cli.conform:conform",
-        "Run the conformance suite: does the device do what its backend claims?",
-    ),
-    "bench": (
-        "portagpu.cli.bench:bench",
-        "Measure how fast a device is, from matrix products to a training step and collectives.",
-    ),
-    "screen": (
-        "portagpu.cli.screen:screen",
-        "Look for silent corruption: exact work for a while, every result judged.",
-    ),
-    "profile": (
-        "portagpu.cli.profile:profile",
-        "Run a command under the vendor's profiler or torch's, and check what was captured.",
-    ),
-    "collectives": (
-        "portagpu.cli.collectives:collectives",
-        "Verify, choose, tune and diagnose collectives, and place ranks.",
-    ),
-    "trace": (
-        "portagpu.cli.trace:trace",
-        "Summarise, show, compare and diagnose what a profiler captured.",
-    ),
-    "port": (
-        "portagpu.cli.port:port",
-        "Find and rewrite what ties training programs to one vendor.",
-    ),
-    "occupancy": (
-        "portagpu.cli.occupancy:occupancy",
-        "Compute a kernel's occupancy, its limits, and how to raise it.",
-    ),
-    "plan": (
-        "portagpu.cli.plan:plan",
-        "Plan a training: memory of a GPU, and parallel layouts that fit, ranked by time.",
-    ),
-    "targets": (
-        "portagpu.cli.targets:targets",
-        "List the known targets, or show one with its facts and sources.",
-    ),
-    "matrix": (
-        "portagpu.cli.matrix:matrix",
-        "Show and run the matrix of all targets, compare runs, and keep their history.",
-    ),
-    "fleet": (
-        "portagpu.cli.fleet:fleet",
-        "Check many nodes through Slurm, ssh or Kubernetes, and say what they show together.",
-    ),
-    "report": (
-        "portagpu.cli.report:report",
-        "Write reports from result files: HTML, JUnit, OCP Test & Validation.",
-    ),
-    "compile": (
-        "portagpu.cli.compile:compile_kernels",
-        "Build the portable kernels for any architecture and check their machine code.",
-    ),
-    "docs": (
-        "portagpu.cli.docs:docs",
-        "Print a page of the documentation, such as one that an error names.",
-    ),
-}
-"""Verb -> (module:command, one-line help). The command is a click command or group."""
-
-GROUPS: Final[dict[str, tuple[str, ...]]] = {
-    "Check a machine, health first, then bringup": (
-        *("health", "bringup", "monitor", "info", "record", "screen", "fleet"),
-    ),
-    "Test a product, conform --level smoke first": ("conform", "bench", "compile", "collectives"),
-    "Train, port lint first": ("port", "plan", "occupancy", "profile", "trace"),
-    "Understand, docs first": ("docs", "report", "matrix", "targets"),
-}
-"""The verbs as ``portagpu --help`` lists them, and with which one each group begins."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -117,15 +37,49 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"portagpu {__version__}", flush=True)
             return 0
         from portagpu.base.paths import check_unpacked, working_folder
-        from portagpu.cli._call import begin_call, run
+        from portagpu.cli._verbs import app, run
 
-        begin_call(words)
+        begin_call(words, app)
         check_unpacked()
         # raises if the working folder is gone: paths mean nothing, and torch's libraries abort
         working_folder()
         with signals_as_interrupts():
             return run(words)
     except BaseException as error:  # noqa: BLE001 - the one place where every error ends
-        from portagpu.cli._process import report
+        return end_with(error)
 
-        return report(error)
+
+def end_with(error: BaseException) -> int:
+    """Print one line about ``error`` on standard error and return the exit code.
+
+    ``PORTAGPU_DEBUG=1`` adds the traceback. Where the command line asks for JSON, its document
+    states the error.
+    """
+    # click exits with 0 after a shell completion, which has no verdict
+    code = error.code if isinstance(error, SystemExit) else None
+    if isinstance(code, int) and (code or COMPLETION_VARIABLE in os.environ):
+        return code
+    if isinstance(error, BrokenPipeError):
+        drop_output()
+        return FAILED
+    judged, line = judge(error)
+    if os.environ.get(DEBUG_VARIABLE, "") not in ("", "0"):
+        traceback.print_exception(error)
+    with contextlib.suppress(OSError):
+        # without control characters: some text comes from a device or another package
+        print(f"portagpu: {one_line(line)}", file=sys.stderr, flush=True)
+    _write_document(error, judged, line)
+    if isinstance(error, OSError):
+        drop_output()
+    return judged
+
+
+def _write_document(error: BaseException, code: int, line: str) -> None:
+    # an installation that is broken, or a module that ends the program, still ends with its line
+    with contextlib.suppress(Exception, SystemExit):
+        from portagpu.cli._common import RefusedOutput
+        from portagpu.cli._error_document import write_error
+
+        problem = write_error(code, line, files=not isinstance(error, RefusedOutput))
+        if problem is not None:
+            print(f"portagpu: {one_line(problem)}", file=sys.stderr, flush=True)

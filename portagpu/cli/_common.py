@@ -19,8 +19,8 @@ import click
 from portagpu.base.errors import MissingDependency, OutputError, PortagpuError, TargetError
 from portagpu.base.files import check_writable, is_special, write_atomic
 from portagpu.base.text import is_shown, printable
-from portagpu.cli._call import STDOUT as STDOUT
-from portagpu.cli._call import document_written
+from portagpu.cli._process import STDOUT as STDOUT
+from portagpu.cli._process import document_written
 from portagpu.runs.results.plain import json_text
 
 if TYPE_CHECKING:
@@ -120,6 +120,34 @@ def folder_option(function: _F) -> _F:
         metavar="FOLDER",
         help="Write result.json, junit.xml and report.html to this folder.",
     )(function)
+
+
+def target_option(words: str) -> Callable[[_F], _F]:
+    """``--target``, which takes a target's id or a file; ``words`` say what it is for."""
+    return click.option("--target", type=TARGET, metavar="ID|FILE", help=words)
+
+
+def expect_devices_option(words: str) -> Callable[[_F], _F]:
+    """``--expect-devices``, a number of devices; ``words`` say what it is for."""
+    return click.option("--expect-devices", type=click.IntRange(min=1), metavar="N", help=words)
+
+
+def replay_option(words: str) -> Callable[[_F], _F]:
+    """``--replay``, which may be repeated; ``words`` say what becomes of the recording."""
+    words = f"{words} Repeat it for several files of one machine."
+    return click.option("--replay", multiple=True, metavar="PATH", help=words)
+
+
+def strict_option(function: _F) -> _F:
+    """``--strict``, which an engine's ``RunOptions`` take."""
+    words = "Any UNVERIFIED result lowers PASS to UNVERIFIED."
+    return click.option("--strict", is_flag=True, help=words)(function)
+
+
+def junit_option(function: _F) -> _F:
+    """``--junit``, the file for the results as JUnit XML."""
+    words = "Also write the results as JUnit XML to FILE."
+    return click.option("--junit", metavar="FILE", help=words)(function)
 
 
 def with_options(kind: type[Any]) -> Callable[[Callable[..., _R]], Callable[..., _R]]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 EVERY_S: Final = 10.0
 MIN_DONE: Final = 3
-"""So many items have to be over before the time left is estimated from them."""
+"""How many items must have ended before the time left is estimated from them."""
 _KNOWN_SHARE: Final = 0.05
 
 

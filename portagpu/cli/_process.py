@@ -1,5 +1,5 @@
-"""What the command line does to its own process: signals, standard files, exit codes, and every
-error as one line on standard error.
+"""This process and its call of the command line: signals, standard files, what the call has written
+so far, and the exit code and line of every error.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import signal
 import stat
 import sys
 import threading
-import traceback
-from typing import IO, TYPE_CHECKING, Any, Final, TextIO
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any, Final, Protocol, TextIO
 
 from portagpu.base.errors import (
     BackendNotFound,
@@ -24,16 +24,21 @@ from portagpu.base.errors import (
     TargetNotFound,
     UnknownBackend,
 )
-from portagpu.base.text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    import click
+
+    from portagpu.runs.results.run import Run
 
 
 FAILED: Final = 1
 USAGE: Final = 2
 NOT_JUDGED: Final = 3
 INTERRUPTED: Final = 130
+STDOUT: Final = "-"
+"""The file name that stands for standard output."""
 
 
 @contextlib.contextmanager
@@ -148,43 +153,8 @@ _EXIT_CODES: Final[tuple[tuple[type[PortagpuError], int], ...]] = (
 )
 
 
-def report(error: BaseException) -> int:
-    """Print one line about ``error`` on standard error and return the exit code.
-
-    ``PORTAGPU_DEBUG=1`` adds the traceback. Where the command line asks for JSON, its document
-    states the error.
-    """
-    # click exits with 0 after a shell completion, which has no verdict
-    code = error.code if isinstance(error, SystemExit) else None
-    if isinstance(code, int) and (code or COMPLETION_VARIABLE in os.environ):
-        return code
-    if isinstance(error, BrokenPipeError):
-        drop_output()
-        return FAILED
-    judged, line = _judge(error)
-    if os.environ.get(DEBUG_VARIABLE, "") not in ("", "0"):
-        traceback.print_exception(error)
-    with contextlib.suppress(OSError):
-        # without control characters: some text comes from a device or another package
-        print(f"portagpu: {one_line(line)}", file=sys.stderr, flush=True)
-    _write_document(error, judged, line)
-    if isinstance(error, OSError):
-        drop_output()
-    return judged
-
-
-def _write_document(error: BaseException, code: int, line: str) -> None:
-    # an installation that is broken, or a module that ends the program, still ends with its line
-    with contextlib.suppress(Exception, SystemExit):
-        from portagpu.cli._call import write_error
-        from portagpu.cli._common import RefusedOutput
-
-        problem = write_error(code, line, files=not isinstance(error, RefusedOutput))
-        if problem is not None:
-            print(f"portagpu: {one_line(problem)}", file=sys.stderr, flush=True)
-
-
-def _judge(error: BaseException) -> tuple[int, str]:
+def judge(error: BaseException) -> tuple[int, str]:
+    """The exit code of an error that ends a call, and its line."""
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED, "interrupted"
     if isinstance(error, SystemExit):
@@ -240,3 +210,54 @@ def _judge_click(error: BaseException) -> tuple[int, str] | None:
     if isinstance(error, click.ClickException):
         return error.exit_code, error.format_message()
     return None
+
+
+class Lines(Protocol):
+    """Lines of a run that are being written, as those of ``--ocp``."""
+
+    def end(self, run: Run) -> None:
+        """Write the last lines."""
+
+
+@dataclass(slots=True)
+class Call:
+    """A call of the command line, and what it has written so far."""
+
+    words: Sequence[str] = ()
+    command: click.Command | None = None
+    """What reads the words."""
+    whole: bool = False
+    """Whether the verb's document is there."""
+    run: Run | None = None
+    ocp: Lines | None = None
+    """The lines of ``--ocp`` that have no end yet."""
+    ocp_begun: bool = False
+
+
+call = Call()
+
+
+def begin_call(words: Sequence[str], command: click.Command) -> None:
+    """Take ``words`` for the command line, and forget what another call in this process wrote."""
+    call.words, call.command = words, command
+    call.whole, call.run, call.ocp, call.ocp_begun = False, None, None, False
+
+
+def document_written() -> None:
+    """The verb's document is there, whatever comes after it."""
+    call.whole = True
+
+
+def run_begun(run: Run) -> None:
+    """The run so far, whose results an error's document keeps."""
+    call.run = run
+
+
+def ocp_begun(output: Lines) -> None:
+    """Lines of the run are being written, which an error has to end."""
+    call.ocp, call.ocp_begun = output, True
+
+
+def ocp_ended() -> None:
+    """The lines of the run are whole."""
+    call.ocp = None

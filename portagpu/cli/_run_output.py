@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from portagpu.base.errors import OutputError, ResultError
 from portagpu.base.files import GrowingFile, is_special, remove_file
-from portagpu.cli._call import document_written, ocp_begun, ocp_ended, run_begun
 from portagpu.cli._common import (
     STDOUT,
     check_outputs,
@@ -21,6 +20,7 @@ from portagpu.cli._common import (
     usage_errors,
 )
 from portagpu.cli._heartbeat import Heartbeat, Pace
+from portagpu.cli._process import document_written, ocp_begun, ocp_ended, run_begun
 from portagpu.cli._tables import aside_lines
 from portagpu.runs.engine import Progress
 from portagpu.runs.results.run import Run

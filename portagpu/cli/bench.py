@@ -9,13 +9,15 @@ import click
 from click.core import ParameterSource
 
 from portagpu.cli._common import (
-    TARGET,
     complete_measure,
     folder_option,
+    junit_option,
     print_lines,
     require_torch,
     results_line,
     run_json_option,
+    strict_option,
+    target_option,
     terminal,
     text_stream,
     usage_errors,
@@ -68,14 +70,9 @@ _SMOKE: Final = ("gemm", "memory")
     metavar="N",
     help="Seed of the order in which the measures run. Default: a new one, which is recorded.",
 )
-@click.option(
-    "--target",
-    type=TARGET,
-    metavar="ID|FILE",
-    help="Judge by this target; INCONCLUSIVE if this machine is a different one.",
-)
-@click.option("--junit", metavar="FILE", help="Also write the results as JUnit XML to FILE.")
-@click.option("--strict", is_flag=True, help="Any UNVERIFIED result lowers PASS to UNVERIFIED.")
+@target_option("Judge by this target; INCONCLUSIVE if this machine is a different one.")
+@junit_option
+@strict_option
 @click.option(
     "--peers",
     is_flag=True,

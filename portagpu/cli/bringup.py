@@ -11,12 +11,15 @@ import click
 from portagpu.base.errors import BundleError
 from portagpu.cli._common import (
     STDOUT,
-    TARGET,
     check_finite,
     complete_gate,
+    expect_devices_option,
     live_console,
     print_lines,
+    replay_option,
     run_json_option,
+    strict_option,
+    target_option,
     text_stream,
     usage_errors,
     write_json,
@@ -43,24 +46,9 @@ _DEEP_S: Final = 1800.0
     deep="full, with half an hour of load",
 )
 @click.option("--backend", metavar="NAME", help="Test this backend. Default: this machine's.")
-@click.option(
-    "--target",
-    type=TARGET,
-    metavar="ID|FILE",
-    help="Fail unless this machine is that target.",
-)
-@click.option(
-    "--expect-devices",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Fail unless there are exactly N devices.",
-)
-@click.option(
-    "--replay",
-    multiple=True,
-    metavar="PATH",
-    help="Judge a recording instead of this machine. Repeat it for several files of one machine.",
-)
+@target_option("Fail unless this machine is that target.")
+@expect_devices_option("Fail unless there are exactly N devices.")
+@replay_option("Judge a recording instead of this machine.")
 @click.option(
     "--only",
     multiple=True,
@@ -86,7 +74,7 @@ _DEEP_S: Final = 1800.0
     metavar="SECONDS",
     help="Duration of the sustained load. Default: 10 s (5 s on a CPU), 120 s with --level full.",
 )
-@click.option("--strict", is_flag=True, help="Any UNVERIFIED result lowers PASS to UNVERIFIED.")
+@strict_option
 @click.option(
     "-o",
     "--out",

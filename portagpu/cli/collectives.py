@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 import click
 
-from portagpu.cli._call import VerbGroup
 from portagpu.cli._common import (
-    TARGET,
     check_outputs,
     chosen_machine,
     json_option,
     print_lines,
+    replay_option,
     run_json_option,
+    target_option,
     terminal,
     text_stream,
     write_json,
 )
 from portagpu.cli._tables import finding_lines
+from portagpu.cli._verbs import VerbGroup
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,13 +34,7 @@ _SIZE: Final = click.IntRange(min=1)
 
 
 @click.command()
-@click.option(
-    "--replay",
-    multiple=True,
-    metavar="PATH",
-    help="Read a recording instead of this machine, as a topology file. Repeat it for several "
-    "files of one machine.",
-)
+@replay_option("Read a recording instead of this machine, as a topology file.")
 @click.option("--tp", type=_SIZE, metavar="N", help="Ranks of a tensor-parallel group.")
 @click.option("--pp", type=_SIZE, metavar="N", help="Stages of the pipeline.")
 @click.option(
@@ -53,12 +48,7 @@ _SIZE: Final = click.IntRange(min=1)
     metavar="N",
     help="Machines like this one.",
 )
-@click.option(
-    "--target",
-    type=TARGET,
-    metavar="ID|FILE",
-    help="The GPUs' product: its links are assumed where no source states any.",
-)
+@target_option("The GPUs' product: its links are assumed where no source states any.")
 @json_option
 def placement(
     replay: tuple[str, ...],
@@ -221,12 +211,7 @@ def _launch(found: Placement) -> Iterator[str]:
 
 @click.command()
 @click.argument("paths", nargs=-1, metavar="[FILE|FOLDER ...]", type=click.Path())
-@click.option(
-    "--replay",
-    multiple=True,
-    metavar="PATH",
-    help="Look at the settings of this recording. Repeat it for several files of one machine.",
-)
+@replay_option("Look at the settings of this recording.")
 @click.option("--strict", is_flag=True, help="Any UNVERIFIED finding lowers PASS to UNVERIFIED.")
 @run_json_option
 def doctor(

@@ -9,11 +9,11 @@ import click
 
 from portagpu.cli._choice_inputs import Answers, Asked
 from portagpu.cli._common import (
-    TARGET,
     SizeType,
     check_outputs,
     json_option,
     print_lines,
+    target_option,
     terminal,
     text_stream,
     with_options,
@@ -60,12 +60,7 @@ _SHOWN: Final = 6
     metavar="N",
     help="The number of machines that the ranks are spread over.",
 )
-@click.option(
-    "--target",
-    type=TARGET,
-    metavar="ID|FILE",
-    help='The GPU; "portagpu targets" lists them.',
-)
+@target_option('The GPU; "portagpu targets" lists them.')
 @click.option(
     "--nics",
     type=click.IntRange(min=1),

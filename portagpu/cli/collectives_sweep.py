@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
@@ -14,12 +15,15 @@ from portagpu.cli._common import (
     check_finite,
     check_outputs,
     chosen_effort,
+    junit_option,
     ocp_place,
     require_torch,
     results_line,
     run_json_option,
+    strict_option,
     terminal,
     text_stream,
+    with_options,
 )
 from portagpu.facts.nccl_tests.model import OPERATIONS, PLACES, TUNED, TYPE_NAMES
 
@@ -32,6 +36,47 @@ if TYPE_CHECKING:
 
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What runs on which worlds of ranks: the options of ``sweep_options`` and ``--strict``."""
+
+    backend: str | None
+    ranks: tuple[int, ...]
+    only: tuple[str, ...]
+    dtype: tuple[str, ...]
+    size: tuple[int, ...]
+    quick: bool
+    full: bool
+    timeout: float | None
+    strict: bool
+
+    def __post_init__(self) -> None:
+        chosen_effort(self.quick, self.full)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether one of them is for collectives that run, and not for recordings."""
+        given = (self.backend, self.ranks, self.dtype, self.size, self.quick, self.full)
+        return any(given) or bool(self.timeout)
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Those of the options of an engine."""
+        from portagpu.suites.performance import Effort
+
+        return {
+            "backend": self.backend,
+            "worlds": self.ranks,
+            "operations": self.only,
+            "dtypes": self.dtype,
+            "sizes": self.size,
+            "effort": Effort(chosen_effort(self.quick, self.full)),
+            "timeout_s": self.timeout,
+            "strict": self.strict,
+            "command": ["portagpu", *sys.argv[1:]],
+        }
 
 
 def sweep_options(
@@ -122,22 +167,15 @@ _MAX_IDS: Final = 3
 @click.option(
     "--tables", metavar="FILE", help="Also write the run to FILE in the text form of nccl-tests."
 )
-@click.option("--junit", metavar="FILE", help="Also write the results as JUnit XML to FILE.")
-@click.option("--strict", is_flag=True, help="Any UNVERIFIED result lowers PASS to UNVERIFIED.")
+@junit_option
+@strict_option
 @run_json_option
+@with_options(Sweep)
 def verify(
-    backend: str | None,
-    ranks: tuple[int, ...],
-    only: tuple[str, ...],
-    dtype: tuple[str, ...],
-    size: tuple[int, ...],
-    quick: bool,
-    full: bool,
-    timeout: float | None,
+    sweep: Sweep,
     replay: tuple[str, ...],
     tables: str | None,
     junit: str | None,
-    strict: bool,
     json_to: str | None,
 ) -> int:
     """Check the values of collectives on worlds of ranks, and time them.
@@ -147,48 +185,32 @@ def verify(
     are judged, and --only names the operation of one that does not name it. Exit codes: 0 for PASS,
     1 for FAIL or ERROR, 3 if nothing was judged, 130 if interrupted.
     """
-    if replay and (backend or ranks or dtype or size or quick or full or timeout or tables):
+    if replay and (tables or sweep.is_live):
         raise click.UsageError("--replay judges files: leave out the options of a live run")
-    if replay and len(only) > 1:
+    if replay and len(sweep.only) > 1:
         raise click.UsageError(
             "with --replay, give --only once: the operation of tables that do not name theirs"
         )
     if tables == STDOUT:
         raise click.UsageError("--tables needs the name of a file, not '-'")
-    effort = chosen_effort(quick, full)
     if not replay:
         require_torch("collectives verify")
     from portagpu.base.files import write_atomic
     from portagpu.cli._run_output import Files, View, deliver
     from portagpu.runs.engine import RunOptions
     from portagpu.suites import collectives as engine
-    from portagpu.suites.performance import Effort
 
     check_outputs(tables, junit, json_to, ocp_place())
-    command = ["portagpu", *sys.argv[1:]]
     files = Files(json_to, junit)
     if replay:
-        options = RunOptions(strict=strict, command=command)
-        named = only[0] if only else None
+        options = RunOptions(strict=sweep.strict, command=["portagpu", *sys.argv[1:]])
+        named = sweep.only[0] if sweep.only else None
         run = engine.judge_recordings(replay, options, View(files), named)
         deliver(
             run, files, _show_verified(run, text_stream(json_to), _REPLAY_HEAD, _replay_rows(run))
         )
         return run.exit_code
-    run = engine.verify(
-        engine.VerifyOptions(
-            backend=backend,
-            worlds=ranks,
-            operations=only,
-            dtypes=dtype,
-            sizes=size,
-            effort=Effort(effort),
-            timeout_s=timeout,
-            strict=strict,
-            command=command,
-        ),
-        View(files),
-    )
+    run = engine.verify(engine.VerifyOptions(**sweep.fields), View(files))
     deliver(run, files, _show_verified(run, text_stream(json_to), _VERIFY_HEAD, _verify_rows(run)))
     if tables is not None:
         from portagpu.facts.nccl_tests.tables import write_text
@@ -291,22 +313,15 @@ _TUNE_RIGHT: Final = {"ranks", "size", "time", "default", "ratio"}
     metavar="MS",
     help="The time of a backward pass without communication, for --params.",
 )
-@click.option("--strict", is_flag=True, help="Any UNVERIFIED result lowers PASS to UNVERIFIED.")
+@strict_option
 @run_json_option
+@with_options(Sweep)
 def tune(
-    backend: str | None,
-    ranks: tuple[int, ...],
-    only: tuple[str, ...],
-    dtype: tuple[str, ...],
-    size: tuple[int, ...],
-    quick: bool,
-    full: bool,
-    timeout: float | None,
+    sweep: Sweep,
     profile: str | None,
     emit_dir: str | None,
     params: str | None,
     backward_ms: float | None,
-    strict: bool,
     json_to: str | None,
 ) -> int:
     """Measure ways to perform collectives, check their values, and write a profile.
@@ -317,7 +332,6 @@ def tune(
     a rank is lost, or the run is interrupted. Exit codes: 0 for PASS, 1 for FAIL or ERROR, 3 if
     nothing was judged, 130 if interrupted.
     """
-    effort = chosen_effort(quick, full)
     if (params is None) != (backward_ms is None):
         raise click.UsageError("--params and --backward-ms need each other: give both or neither")
     if profile == STDOUT:
@@ -327,7 +341,6 @@ def tune(
     from portagpu.cli._run_output import Files, View, deliver
     from portagpu.cli.collectives_choose import bucket_lines
     from portagpu.suites import collectives as engine
-    from portagpu.suites.performance import Effort
 
     try:
         sizes = parameter_sizes(params) if params is not None else []
@@ -337,20 +350,7 @@ def tune(
         profile, json_to, ocp_place(), *([Path(emit_dir) / "x"] if emit_dir is not None else [])
     )
     files = Files(json_to)
-    run = engine.tune(
-        engine.TuneOptions(
-            backend=backend,
-            worlds=ranks,
-            operations=only,
-            dtypes=dtype,
-            sizes=size,
-            effort=Effort(effort),
-            timeout_s=timeout,
-            strict=strict,
-            command=["portagpu", *sys.argv[1:]],
-        ),
-        View(files),
-    )
+    run = engine.tune(engine.TuneOptions(**sweep.fields), View(files))
     lines = _show_tuned(run, json_to)
     try:
         found = engine.profile_of(run)

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 import click
 
 from portagpu.cli._common import (
-    TARGET,
     complete_arch,
     results_line,
     run_json_option,
+    strict_option,
+    target_option,
     terminal,
     text_stream,
 )
@@ -27,12 +28,7 @@ if TYPE_CHECKING:
 
 
 @click.command("compile")
-@click.option(
-    "--target",
-    type=TARGET,
-    metavar="ID|FILE",
-    help="Build for the architecture of this target.",
-)
+@target_option("Build for the architecture of this target.")
 @click.option(
     "--arch",
     "archs",
@@ -43,7 +39,7 @@ if TYPE_CHECKING:
 )
 @click.option("--all", "everything", is_flag=True, help="Build for every known architecture.")
 @click.option("--no-cache", is_flag=True, help="Rebuild everything.")
-@click.option("--strict", is_flag=True, help="Any UNVERIFIED result lowers PASS to UNVERIFIED.")
+@strict_option
 @run_json_option
 def compile_kernels(
     target: str | None,

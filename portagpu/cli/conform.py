@@ -14,13 +14,15 @@ from portagpu.base.patience import LIMITS
 from portagpu.cli._common import (
     MAX_LIMIT_S,
     STDOUT,
-    TARGET,
     complete_area,
     folder_option,
+    junit_option,
     print_lines,
     require_torch,
     run_json_option,
     seconds_of,
+    strict_option,
+    target_option,
     usage_errors,
     with_options,
     write_json,
@@ -28,7 +30,7 @@ from portagpu.cli._common import (
 from portagpu.cli._levels import level_option
 
 if TYPE_CHECKING:
-    from portagpu.suites.conformance.engine import Selection
+    from portagpu.suites.conformance.options import Selection
 
 DEEP_S: Final = 1800.0
 """How long the level deep searches without ``--time``."""
@@ -126,12 +128,7 @@ class _Options:
     metavar="N|all",
     help="Judge this device, or all. Devices after the first run only the single-device cases.",
 )
-@click.option(
-    "--target",
-    type=TARGET,
-    metavar="ID|FILE",
-    help="Judge by this target; INCONCLUSIVE if this machine is a different one.",
-)
+@target_option("Judge by this target; INCONCLUSIVE if this machine is a different one.")
 @click.option(
     "--only",
     multiple=True,
@@ -190,8 +187,8 @@ class _Options:
 @click.option(
     "--shuffle", type=int, metavar="SEED", help="Run the cases in a random order with this seed."
 )
-@click.option("--junit", metavar="FILE", help="Also write the results as JUnit XML to FILE.")
-@click.option("--strict", is_flag=True, help="Any UNVERIFIED result lowers PASS to UNVERIFIED.")
+@junit_option
+@strict_option
 @click.option(
     "--timeout",
     "timeout_s",
@@ -217,8 +214,8 @@ def conform(
     from portagpu.runs.engine import UnknownDevice
     from portagpu.suites.conformance import ConformOptions
     from portagpu.suites.conformance import conform as run_suite
-    from portagpu.suites.conformance.engine import Selection, SelectionError
     from portagpu.suites.conformance.messages import check_dependencies
+    from portagpu.suites.conformance.options import Selection, SelectionError
     from portagpu.suites.search.area import ProgramError
 
     asked.check()

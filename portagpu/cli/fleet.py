@@ -13,14 +13,14 @@ import click
 from portagpu.base.errors import ResultError
 from portagpu.base.text import one_line, shortened
 from portagpu.base.units import count
-from portagpu.cli._call import VerbGroup
 from portagpu.cli._common import (
-    TARGET,
     check_kept,
     check_outputs,
+    expect_devices_option,
     json_option,
     print_lines,
     require_torch,
+    target_option,
     terminal,
     text_stream,
     usage_errors,
@@ -28,6 +28,7 @@ from portagpu.cli._common import (
     write_json,
 )
 from portagpu.cli._process import FAILED
+from portagpu.cli._verbs import VerbGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,15 +64,14 @@ def program_words(given: str | None) -> list[str]:
     return words
 
 
+def _out_option(words: str) -> Callable[[_F], _F]:
+    """``--out``, a folder that is needed; ``words`` say what is written there."""
+    path = click.Path(file_okay=False, path_type=Path)
+    return click.option("-o", "--out", required=True, type=path, metavar="FOLDER", help=words)
+
+
 @click.command()
-@click.option(
-    "-o",
-    "--out",
-    required=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="FOLDER",
-    help="Rank 0 writes result.json to this folder.",
-)
+@_out_option("Rank 0 writes result.json to this folder.")
 @click.option("--backend", metavar="NAME", help="Use this backend. Default: this machine's.")
 def rank(out: Path, backend: str | None) -> int:
     """Check and time an all_reduce between the ranks that srun started; fleet run calls this.
@@ -93,22 +93,10 @@ def rank(out: Path, backend: str | None) -> int:
 
 
 @click.command()
-@click.option(
-    "-o",
-    "--out",
-    required=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="FOLDER",
-    help="Write the scripts and their instructions to this folder.",
-)
+@_out_option("Write the scripts and their instructions to this folder.")
 @program_option
-@click.option(
-    "--expect-devices",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="The option of portagpu health.",
-)
-@click.option("--target", type=TARGET, metavar="ID|FILE", help="The option of portagpu health.")
+@expect_devices_option("The option of portagpu health.")
+@target_option("The option of portagpu health.")
 def scripts(out: Path, program: str | None, expect_devices: int | None, target: str | None) -> int:
     """Write a prolog, an epilog and a HealthCheckProgram that call portagpu health on each node.
 
@@ -142,7 +130,7 @@ def resume(folder: Path, nodes: str | None) -> int:
     one that an administrator drained, or gave another reason, is theirs. Exit codes: 1 if a node
     was left alone, else 0.
     """
-    from portagpu.reports.fleet.record import resume as resume_nodes
+    from portagpu.reports.fleet.scheduler import resume as resume_nodes
     from portagpu.reports.fleet.slurm import UnknownNodes, expand
 
     with usage_errors(UnknownNodes):

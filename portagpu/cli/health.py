@@ -8,22 +8,24 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from portagpu.cli._call import write_error
 from portagpu.cli._common import (
     STDOUT,
-    TARGET,
     check_finite,
+    expect_devices_option,
     folder_option,
     ocp_place,
     print_lines,
+    replay_option,
     run_json_option,
+    strict_option,
+    target_option,
     text_stream,
 )
 from portagpu.cli._process import NOT_JUDGED, drop_output
 
 if TYPE_CHECKING:
+    from portagpu.checks.health.options import HealthOptions
     from portagpu.checks.health.scheduler import Answer, Hook
-    from portagpu.checks.health.watchdog import HealthOptions
 
 _GATES = ("prolog", "epilog", "healthcheck", "npd")
 _ACTIONS = ("none", "monitor", "reset", "isolate", "replace")
@@ -42,24 +44,9 @@ def _check_since(context: click.Context, option: click.Parameter, value: str | N
 
 
 @click.command()
-@click.option(
-    "--target",
-    type=TARGET,
-    metavar="ID|FILE",
-    help="Fail unless this machine is that target, and judge by its facts.",
-)
-@click.option(
-    "--expect-devices",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Fail unless there are exactly N devices.",
-)
-@click.option(
-    "--replay",
-    multiple=True,
-    metavar="PATH",
-    help="Judge a recording instead of this machine. Repeat it for several files of one machine.",
-)
+@target_option("Fail unless this machine is that target, and judge by its facts.")
+@expect_devices_option("Fail unless there are exactly N devices.")
+@replay_option("Judge a recording instead of this machine.")
 @click.option(
     "--log",
     metavar="FILE",
@@ -71,7 +58,7 @@ def _check_since(context: click.Context, option: click.Parameter, value: str | N
     callback=_check_since,
     help='Only events of the log since then: "boot" (default), "all", or a number of seconds ago.',
 )
-@click.option("--strict", is_flag=True, help="Any UNVERIFIED result lowers PASS to UNVERIFIED.")
+@strict_option
 @click.option(
     "--limit",
     "limit_s",
@@ -140,7 +127,7 @@ def health(
     if log is not None and not Path(log).exists():
         raise click.UsageError(f"--log {log}: there is no such file")
     from portagpu.checks.health import scheduler
-    from portagpu.checks.health.watchdog import LIMIT_S, HealthOptions
+    from portagpu.checks.health.options import LIMIT_S, HealthOptions
 
     asked = scheduler.Hook(gate) if gate is not None else None
     options = HealthOptions(
@@ -162,6 +149,8 @@ def health(
         answer = _answer(options, fail_on, out, json_to)
     except Exception as error:  # noqa: BLE001 - a judgement that breaks says nothing of the node
         answer = scheduler.broken(error)
+        from portagpu.cli._error_document import write_error
+
         write_error(NOT_JUDGED, answer.reason)
     _tell(answer, asked, reason_file)
     return answer.exit_code(asked, fail_on_unknown=fail_on_unknown)

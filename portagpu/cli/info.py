@@ -17,6 +17,7 @@ from portagpu.cli._common import (
     chosen_machine,
     json_option,
     print_lines,
+    replay_option,
     terminal,
     text_stream,
     write_json,
@@ -30,12 +31,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option(
-    "--replay",
-    multiple=True,
-    metavar="PATH",
-    help="Read a recording instead of this machine. Repeat it for several files of one machine.",
-)
+@replay_option("Read a recording instead of this machine.")
 @click.option(
     "--topology",
     is_flag=True,

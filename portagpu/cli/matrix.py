@@ -11,7 +11,6 @@ import click
 
 from portagpu.base.errors import ResultError
 from portagpu.base.text import did_you_mean, printable
-from portagpu.cli._call import VerbGroup
 from portagpu.cli._common import (
     STDOUT,
     TARGET,
@@ -26,6 +25,7 @@ from portagpu.cli._common import (
 from portagpu.cli._levels import level_option
 from portagpu.cli._process import NOT_JUDGED
 from portagpu.cli._tables import aside_lines, print_table
+from portagpu.cli._verbs import VerbGroup
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,6 @@ import click
 from portagpu.base.errors import MissingDependency
 from portagpu.base.text import did_you_mean, excerpt, one_line, shortened
 from portagpu.base.units import quantity
-from portagpu.cli._call import VerbGroup
 from portagpu.cli._common import (
     STDOUT,
     check_finite,
@@ -29,6 +28,7 @@ from portagpu.cli._common import (
 )
 from portagpu.cli._process import FAILED, NOT_JUDGED
 from portagpu.cli._tables import aside_lines, print_table
+from portagpu.cli._verbs import VerbGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,6 +53,14 @@ def store_option(function: _F) -> _F:
         metavar="FILE|URL",
         help="The store: a file (SQLite), or postgresql+psycopg://USER@HOST/NAME.",
     )(function)
+
+
+def _last_option(words: str) -> Callable[[_F], _F]:
+    """``--last``, how many of the newest are shown; ``words`` say of what."""
+    number = click.IntRange(min=1)
+    return click.option(
+        "--last", type=number, default=20, show_default=True, metavar="N", help=words
+    )
 
 
 def which_option(function: _F) -> _F:
@@ -217,14 +225,7 @@ def export(place: str, which: str | None, out: Path) -> int:
 @click.command()
 @store_option
 @which_option
-@click.option(
-    "--last",
-    type=click.IntRange(min=1),
-    default=20,
-    show_default=True,
-    metavar="N",
-    help="Only the newest N; JSON has all.",
-)
+@_last_option("Only the newest N; JSON has all.")
 @json_option
 def runs(place: str, which: str | None, last: int, json_to: str | None) -> int:
     """List runs, the newest last."""
@@ -256,14 +257,7 @@ def runs(place: str, which: str | None, last: int, json_to: str | None) -> int:
 @click.argument("measure", metavar="MEASURE")
 @store_option
 @which_option
-@click.option(
-    "--last",
-    type=click.IntRange(min=1),
-    default=20,
-    show_default=True,
-    metavar="N",
-    help="Only the newest N rows; JSON has all.",
-)
+@_last_option("Only the newest N rows; JSON has all.")
 @json_option
 def trend(measure: str, place: str, which: str | None, last: int, json_to: str | None) -> int:
     """Show MEASURE, an id such as memory/copy, over time.

@@ -13,7 +13,6 @@ import click
 
 from portagpu.base.errors import RecordingError
 from portagpu.checks.monitor.sample import AFTER_S, MAX_INTERVAL_S, MIN_INTERVAL_S, MonitorOptions
-from portagpu.cli._call import document_written
 from portagpu.cli._common import (
     STDOUT,
     SizeType,
@@ -23,6 +22,7 @@ from portagpu.cli._common import (
     text_stream,
     usage_errors,
 )
+from portagpu.cli._process import document_written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

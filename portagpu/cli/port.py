@@ -12,7 +12,6 @@ import click
 
 from portagpu.base.errors import MissingDependency
 from portagpu.base.plugins import install
-from portagpu.cli._call import VerbGroup
 from portagpu.cli._common import (
     STDOUT,
     check_kept,
@@ -22,6 +21,7 @@ from portagpu.cli._common import (
     text_stream,
     write_json,
 )
+from portagpu.cli._verbs import VerbGroup
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -69,21 +69,20 @@ def lint(paths: tuple[str, ...], form: str, json_to: str | None) -> int:
     requirements. A comment "portagpu: ignore[PG001]" ends a line's finding. Exit codes: 0 if
     nothing breaks, 1 if something does, 3 if a file could not be read.
     """
-    from portagpu.train.port import formats
-    from portagpu.train.port.lint import lint as engine
+    from portagpu.train.port import lint as engine
 
     require_libcst("lint")
     check_paths(paths, json_to)
     if json_to == "-":
         form = "json"
-    result = engine(paths, processes=len(os.sched_getaffinity(0)))
+    result = engine.lint(paths, processes=len(os.sched_getaffinity(0)))
     if form in ("json", "sarif"):
-        write_json(formats.document(result) if form == "json" else formats.sarif(result), "-")
+        write_json(engine.document(result) if form == "json" else engine.sarif(result), "-")
     else:
-        lines = formats.text(result) if form == "text" else formats.github(result)
+        lines = engine.text(result) if form == "text" else engine.github(result)
         print_lines(list(lines), text_stream(json_to))
     if json_to not in (None, "-"):
-        write_json(formats.document(result), json_to)
+        write_json(engine.document(result), json_to)
     print_lines(unread_lines(result.unread), sys.stderr)
     return result.exit_code
 
@@ -123,7 +122,7 @@ def rewrite(paths: tuple[str, ...], write: bool, unsafe: bool, json_to: str | No
 
 
 def _lines(result: Rewriting, write: bool) -> Iterator[str]:
-    from portagpu.train.port.formats import code_line
+    from portagpu.train.port.lint import code_line
 
     for each in result.left:
         yield f"{each.path}:{each.line}: {each.rule.id} stays: {code_line(each)}"
@@ -134,14 +133,14 @@ def _lines(result: Rewriting, write: bool) -> Iterator[str]:
 
 
 def _document(result: Rewriting, write: bool) -> dict[str, object]:
-    from portagpu.train.port import formats
+    from portagpu.train.port.lint import SCHEMA, finding, unread
 
     return {
-        "schema": formats.SCHEMA,
+        "schema": SCHEMA,
         "written": [each.source.path for each in result.changed] if write else [],
-        "done": [formats.finding(each) for file in result.files for each in file.done],
-        "left": [formats.finding(each) for each in result.left],
-        "unread": [formats.unread(each) for each in result.unread],
+        "done": [finding(each) for file in result.files for each in file.done],
+        "left": [finding(each) for each in result.left],
+        "unread": [unread(each) for each in result.unread],
     }
 
 

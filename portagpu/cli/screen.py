@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 import click
 
 from portagpu.cli._common import (
-    TARGET,
     folder_option,
+    junit_option,
     print_lines,
     require_torch,
     results_line,
     run_json_option,
     seconds_of,
+    strict_option,
+    target_option,
     terminal,
     text_stream,
     usage_errors,
@@ -84,14 +86,9 @@ def _complete_probe(context: click.Context, option: click.Parameter, incomplete:
     metavar="N,...|all",
     help="The devices, all at the same time.",
 )
-@click.option(
-    "--target",
-    type=TARGET,
-    metavar="ID|FILE",
-    help="INCONCLUSIVE if a device is a different product.",
-)
-@click.option("--junit", metavar="FILE", help="Also write the results as JUnit XML to FILE.")
-@click.option("--strict", is_flag=True, help="Any UNVERIFIED result lowers PASS to UNVERIFIED.")
+@target_option("INCONCLUSIVE if a device is a different product.")
+@junit_option
+@strict_option
 @folder_option
 @run_json_option
 def screen(

@@ -9,16 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from portagpu.base.text import printable
-from portagpu.cli._call import VerbGroup
-from portagpu.cli._common import (
-    STDOUT,
-    TARGET,
-    check_outputs,
-    json_option,
-    terminal,
-    write_json,
-)
+from portagpu.cli._common import STDOUT, TARGET, check_outputs, json_option, terminal, write_json
 from portagpu.cli._tables import print_table
+from portagpu.cli._verbs import VerbGroup
 
 if TYPE_CHECKING:
     from portagpu.facts.targets import Fact, Target

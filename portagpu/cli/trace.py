@@ -13,9 +13,9 @@ import click
 
 from portagpu.base.files import write_atomic
 from portagpu.base.text import MAX_NAMED, one_line
-from portagpu.cli._call import VerbGroup
 from portagpu.cli._common import STDOUT, check_outputs, ocp_place, run_json_option
 from portagpu.cli._tables import finding_lines
+from portagpu.cli._verbs import VerbGroup
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

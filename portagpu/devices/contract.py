@@ -267,7 +267,7 @@ class Backend(Training, ABC):
         """Whether a profiler may take an annotation of this thread now, at next to no cost.
 
         True where it is not known, as here. ``torch.compile`` asks it once, when it compiles, if it
-        is decorated with ``portagpu.devices.torch_compile.run_by_the_compiler``. Since contract
+        is decorated with ``portagpu.devices.training.run_by_the_compiler``. Since contract
         1.4."""
         return True
 

@@ -22,7 +22,7 @@ from portagpu.base.text import error_line
 from portagpu.devices.collectives.launcher import local_rank
 from portagpu.devices.contract import Backend
 from portagpu.devices.discovery import plugin, status, statuses
-from portagpu.devices.torch_compile import run_by_the_compiler
+from portagpu.devices.training import run_by_the_compiler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

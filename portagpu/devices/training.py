@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import ContextDecorator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from portagpu.base.environment import shared_count
 from portagpu.devices import oom
@@ -25,10 +25,9 @@ from portagpu.devices.precision.products import (
     product_function,
     scaled_matmul,
 )
-from portagpu.devices.torch_compile import run_by_the_compiler
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
     import torch
@@ -39,6 +38,19 @@ if TYPE_CHECKING:
     from portagpu.facts.arch import Arch
     from portagpu.facts.capability import Capability
     from portagpu.facts.targets import Target
+
+
+_F = TypeVar("_F", bound="Callable[..., object]")
+
+
+def run_by_the_compiler(function: _F) -> _F:
+    """Let torch.compile call this function during compilation, and treat the result as constant.
+
+    The effect is that of ``torch.compiler.assume_constant_result``, without importing torch. It is
+    for one-time decisions that use locks, files and entry points, which a compiler cannot trace.
+    """
+    vars(function)["_dynamo_marked_constant"] = True
+    return function
 
 
 class Ranges(threading.local):

@@ -55,13 +55,13 @@ def main() -> None:
             poll_s=0.2,
         )
         kill = Kill(cluster)
-        tell("first run, a node killed", options, kill)
+        show("first run, a node killed", options, kill)
         cluster.heal()
-        tell("the same command again", options, FleetProgress())
-        tell("nothing left to do", options, FleetProgress())
+        show("the same command again", options, FleetProgress())
+        show("nothing left to do", options, FleetProgress())
 
 
-def tell(what: str, options: FleetOptions, progress: FleetProgress) -> None:
+def show(what: str, options: FleetOptions, progress: FleetProgress) -> None:
     """Run, and print the time and what became of each node."""
     started = time.monotonic()
     record = run(options, progress).record

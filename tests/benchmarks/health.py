@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "backends")]
 
 from portagpu.checks.health.engine import health
-from portagpu.checks.health.watchdog import HealthOptions
+from portagpu.checks.health.options import HealthOptions
 from tests.support.gpu_trees import amd_gpu, machine, nvidia_gpu
 from tests.support.host_trees import build, two_socket_x86
 

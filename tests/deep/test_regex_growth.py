@@ -1,4 +1,4 @@
-"""Every pattern that meets a stranger's text takes time that grows as the text does."""
+"""Every pattern that meets an untrusted text takes time that grows as the text does."""
 
 from __future__ import annotations
 

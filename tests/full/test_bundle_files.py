@@ -18,7 +18,7 @@ def test_a_bundle_names_the_code_of_the_wheel_that_measured(
     child: Callable[..., Child], portagpu_wheel: Path, portagpu_installed: Path
 ) -> None:
     code = (
-        "from portagpu.reports.bundles.document import provenance; "
+        "from portagpu.reports.bundles.content import provenance; "
         "print(provenance()['code_sha256'])"
     )
     path = f"{portagpu_installed}:{sysconfig.get_path('purelib')}"

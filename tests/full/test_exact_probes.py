@@ -12,7 +12,7 @@ pytestmark = pytest.mark.torch
 import random
 
 from portagpu.train.exact import judge
-from portagpu.train.exact.probe import Draws
+from portagpu.train.exact.draws import Draws
 from tests.conftest import ROOT
 from tests.support.looped import looped
 from tests.torch.test_exact_probes import HERE, Reference, changed, torch

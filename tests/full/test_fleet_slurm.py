@@ -16,16 +16,10 @@ import pytest
 from portagpu.base.errors import OutputError
 from portagpu.reports.fleet import slurm
 from portagpu.reports.fleet.measures import slow_of
-from portagpu.reports.fleet.record import (
-    FleetBusy,
-    FleetRecord,
-    Step,
-    StepState,
-    read_record,
-    resume,
-)
+from portagpu.reports.fleet.record import FleetBusy, FleetRecord, Step, StepState, read_record
 from portagpu.reports.fleet.request import FleetOptions, FleetUsageError
 from portagpu.reports.fleet.run import FleetProgress, job_name, run
+from portagpu.reports.fleet.scheduler import resume
 from tests.conftest import ROOT
 from tests.support import slurm_cluster
 from tests.support.waits import wait_until

@@ -1,4 +1,4 @@
-"""Every verb in a stranger's folder, each as a process of its own: nothing of it is executed."""
+"""Every verb in an untrusted folder, each as a process of its own: nothing of it is executed."""
 
 from __future__ import annotations
 

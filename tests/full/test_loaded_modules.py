@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from portagpu.cli._call import app
+from portagpu.cli._verbs import app
 from portagpu.runs.results.run import Result, Verdict, new_run
 from tests.conftest import ROOT
 from tests.process.test_loaded_modules import WORK, loaded

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from portagpu.facts.readings.document import from_document, to_document
+from portagpu.facts.readings.model import from_document, to_document
 from portagpu.facts.readings.stream import plausible_findings
 from tests.vendor_texts.test_readings_junk import ADDRESS, nvml_findings, of_amdsmi, of_pyrsmi
 

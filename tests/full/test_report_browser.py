@@ -39,7 +39,7 @@ def page(browser: Page) -> Iterator[Page]:
     yield browser
     assert browser.said == [], "the console has errors"
     assert all(address.startswith("file:///") for address in browser.requests)
-    assert len(browser.requests) <= 1, "something besides the page was asked for"
+    assert len(browser.requests) <= 1, "something in addition to the page was asked for"
 
 
 def long_run(count: int = 250) -> Run:

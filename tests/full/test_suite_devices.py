@@ -15,7 +15,7 @@ from portagpu import cli
 from portagpu.checks.bringup.checks import numerics
 from portagpu.runs.results.run import Verdict, new_run
 from portagpu.suites.conformance import Selection
-from portagpu.suites.conformance.runner import judge_cases
+from portagpu.suites.conformance.engine import judge_cases
 from tests.conftest import Child
 from tests.process.test_suite_devices import (
     CLOSED,

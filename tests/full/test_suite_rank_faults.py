@@ -38,7 +38,7 @@ def test_library_with_a_fault_fails_the_case_for_it(tmp_path: Path) -> None:
 def test_random_programs_find_the_fault_and_name_it(outcome_of: dict[str, str], fault: str) -> None:
     assert outcome_of[fault], f"{PROGRAMS} random programs pass on a library that {fault}"
     assert FAULTS[fault][1] in outcome_of[fault], (
-        f"the sentence does not tell the fault: {outcome_of[fault]}"
+        f"the sentence does not name the fault: {outcome_of[fault]}"
     )
 
 

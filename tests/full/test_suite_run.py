@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from portagpu.runs.results.run import Result, Verdict
-from portagpu.suites.conformance import ConformOptions, Selection, runner
+from portagpu.suites.conformance import ConformOptions, Selection, engine
 from portagpu.suites.conformance import conform as run_suite
-from portagpu.suites.conformance.engine import SelectionError
+from portagpu.suites.conformance.options import SelectionError
 from tests.process.test_suite_run import EXPECTED
 from tests.process.test_suite_run import outcomes as outcomes
 from tests.support.case_files import by_id, conform, write_cases
@@ -103,13 +103,13 @@ def test_an_unknown_case_is_refused_before_torch_is_imported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     begun: list[str] = []
-    monkeypatch.setattr(runner, "judge_cases", lambda *given, **more: begun.append("judge"))
+    monkeypatch.setattr(engine, "judge_cases", lambda *given, **more: begun.append("judge"))
     for name in ("rgn", "rng/seed-repeat", "rgn/*"):
         with pytest.raises(SelectionError, match="no case is called"):
             run_suite(ConformOptions(selection=Selection(only=("rng", name))))
     assert not begun
     # a name that the suite writes needs no list of the cases
-    monkeypatch.setattr(runner, "Child", lambda *given: begun.append("list"))
+    monkeypatch.setattr(engine, "Child", lambda *given: begun.append("list"))
     names = ("rng", "rng/seed-*", "rng/seed-repeats", "rng/seed-repeats[x]")
     run_suite(ConformOptions(selection=Selection(only=names)))
     assert begun == ["judge"]

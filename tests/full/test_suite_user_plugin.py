@@ -60,8 +60,8 @@ PLUGIN = Quirky()
 def only_cases_of(project: Path, cases: Path) -> None:
     """Give the project a suite of these files alone, which is collected faster than all of it."""
     (project / "conftest.py").write_text(
-        "from pathlib import Path\nimport portagpu.suites.conformance.runner as runner\n"
-        f"runner._folder = lambda folder: Path({str(cases)!r})\n"
+        "from pathlib import Path\nfrom portagpu.suites.conformance import engine, runner\n"
+        f"engine.cases_folder = runner.cases_folder = lambda folder: Path({str(cases)!r})\n"
         "runner.missing_cases = lambda counts: ''\n",
         encoding="utf-8",
     )

@@ -151,7 +151,8 @@ def test_a_bringup_imports_torch_once(
     tmp_path: Path, imports: Callable[[], list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = write_cases(tmp_path / "cases", CASES.format(kill="pass"))
-    monkeypatch.setattr("portagpu.suites.conformance.runner._folder", lambda _: folder)
+    for module in ("engine", "runner"):
+        monkeypatch.setattr(f"portagpu.suites.conformance.{module}.cases_folder", lambda _: folder)
     monkeypatch.setattr("portagpu.suites.conformance.runner.missing_cases", lambda _: "")
     monkeypatch.setattr(
         "portagpu.checks.bringup.checks.numerics.Selection", lambda **_: Selection()

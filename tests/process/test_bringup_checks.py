@@ -122,7 +122,7 @@ def test_a_bit_that_flips_is_found_with_its_offset(word):
 
 
 def test_a_stuck_address_line_is_found_by_the_address_patterns_alone():
-    """Words 2k and 2k + 1 are one cell: constants cannot tell, addresses can."""
+    """Words 2k and 2k + 1 are one cell: constants cannot distinguish them, addresses can."""
     buffer = torch.zeros(1024, dtype=torch.int64)
 
     def alias():

@@ -16,7 +16,7 @@ from portagpu.base.errors import BundleError
 from portagpu.reports.bundles import earned_badges, parse, read_bundle, table
 from portagpu.reports.bundles.__main__ import main
 from portagpu.reports.bundles.check import MAX_BUNDLE_BYTES, needed_ranks
-from portagpu.reports.bundles.document import digests, file_name, make
+from portagpu.reports.bundles.content import digests, file_name, make
 from portagpu.runs.results.run import Evidence, Result, Verdict
 from portagpu.runs.results.schema import RUN_OPTIONAL
 from tests.support.bundle_samples import EXECUTED, adopted, altered, bundle, data, full_run, result

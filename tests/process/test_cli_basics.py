@@ -18,7 +18,8 @@ from portagpu import cli
 from portagpu._version import __version__
 from portagpu.base.errors import BackendNotFound, MissingDependency, OutputError, TargetNotFound
 from portagpu.base.plugins import install
-from portagpu.cli import _common, _process
+from portagpu.cli import _common
+from portagpu.cli._verbs import VERBS
 from portagpu.facts.torchbuild import TorchBuild
 from portagpu.runs.results.run import read_json
 from tests.support.forked_verbs import VERB
@@ -49,7 +50,7 @@ def _verb(monkeypatch: pytest.MonkeyPatch, function: Callable[[], int | None]) -
     module = type(sys)("portagpu_verb_for_tests")
     module.command = click.command(name="try")(function)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setitem(cli.VERBS, "try", (f"{module.__name__}:command", "For tests."))
+    monkeypatch.setitem(VERBS, "try", (f"{module.__name__}:command", "For tests."))
 
 
 def _raising(error: BaseException) -> Callable[[], None]:
@@ -77,7 +78,8 @@ def test_version_is_answered_without_click() -> None:
 
 def test_help_lists_the_verbs_and_imports_none() -> None:
     program = (
-        "import sys\nfrom portagpu.cli import VERBS, main\nmain(['--help'])\n"
+        "import sys\nfrom portagpu.cli import main\nmain(['--help'])\n"
+        "from portagpu.cli._verbs import VERBS\n"
         "loaded = [m for m, _ in VERBS.values() if m.split(':')[0] in sys.modules]\n"
         "assert not loaded, loaded\nassert 'rich' not in sys.modules\n"
     )
@@ -90,10 +92,10 @@ def test_help_lists_the_verbs_and_imports_none() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert all(f"  {verb} " in done.stdout for verb in cli.VERBS)
+    assert all(f"  {verb} " in done.stdout for verb in VERBS)
 
 
-@pytest.mark.parametrize("verb", [each for each in cli.VERBS if each != "docs"])
+@pytest.mark.parametrize("verb", [each for each in VERBS if each != "docs"])
 def test_every_verb_of_results_exists_and_has_json(verb: str, run: Callable[..., Child]) -> None:
     done = run(verb, "--help")
     assert (done.code, done.err) == (0, "")
@@ -236,11 +238,11 @@ def test_a_closed_pipe_stops_no_run_and_changes_no_verdict(tmp_path: Path) -> No
 def test_what_an_encoding_lacks_is_escaped(encoding: str) -> None:
     program = (
         "import click, sys, types\n"
-        "from portagpu import cli\n"
+        "from portagpu import cli\nfrom portagpu.cli._verbs import VERBS\n"
         "module = sys.modules['for_tests'] = types.ModuleType('for_tests')\n"
         "def command(): print('7 \\xb1 1'); print('\\udcff', file=sys.stderr)\n"
         "module.command = click.command(name='try')(command)\n"
-        "cli.VERBS['try'] = ('for_tests:command', 'For tests.')\n"
+        "VERBS['try'] = ('for_tests:command', 'For tests.')\n"
         "sys.exit(cli.main(['try']))\n"
     )
     done = subprocess.run(
@@ -370,7 +372,7 @@ INTERRUPTED = {
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("verb", cli.VERBS)
+@pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_says_that_it_was_interrupted(
     verb: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -422,15 +424,16 @@ def test_a_verb_with_torch_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_system_exit_keeps_its_code() -> None:
-    assert _process.report(SystemExit(7)) == 7
-    assert _process.report(SystemExit(None)) == 1
-    assert _process.report(SystemExit(0)) == 1
-    assert _process.report(SystemExit("text")) == 1
+    assert cli.end_with(SystemExit(7)) == 7
+    assert cli.end_with(SystemExit(None)) == 1
+    assert cli.end_with(SystemExit(0)) == 1
+    assert cli.end_with(SystemExit("text")) == 1
 
 
 ENDED = """
 import os, signal, sys, click
 from portagpu import cli
+from portagpu.cli._verbs import VERBS
 
 @click.command()
 def ended():
@@ -446,7 +449,7 @@ def ended():
 
 ignored = sys.argv[2] == "ignored"  # the tests themselves may run under nohup
 signal.signal(int(sys.argv[1]), signal.SIG_IGN if ignored else signal.SIG_DFL)
-cli.VERBS["ended"] = ("__main__:ended", "")
+VERBS["ended"] = ("__main__:ended", "")
 before = signal.getsignal(int(sys.argv[1]))
 code = cli.main(["ended"])
 assert signal.getsignal(int(sys.argv[1])) is before

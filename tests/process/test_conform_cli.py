@@ -69,7 +69,7 @@ def gives(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             if interrupt:
                 raise KeyboardInterrupt
 
-        monkeypatch.setattr("portagpu.suites.conformance.runner.judge_cases", fake)
+        monkeypatch.setattr("portagpu.suites.conformance.engine.judge_cases", fake)
 
     return install
 
@@ -314,7 +314,7 @@ def test_exitfirst_is_asked_of_the_suite_and_verbose_states_every_result(
             add_result(run, progress, each)
 
     monkeypatch.setattr("portagpu.cli.conform.require_torch", lambda verb: None)
-    monkeypatch.setattr("portagpu.suites.conformance.runner.judge_cases", fake)
+    monkeypatch.setattr("portagpu.suites.conformance.engine.judge_cases", fake)
     assert cli.main(["conform", "-x", "-v"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[:3]] == ["PASS", "FAIL", "PASS"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portagpu.cli import GROUPS, VERBS
+from portagpu.cli._verbs import GROUPS, VERBS
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:

@@ -539,7 +539,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory, judged: FleetReport) -> It
         page.open(place)
         yield page
         assert page.said == [], "the console has errors"
-        assert len(page.requests) == 1, "something besides the page was asked for"
+        assert len(page.requests) == 1, "something in addition to the page was asked for"
 
 
 def rows(page: Browser) -> list[str]:

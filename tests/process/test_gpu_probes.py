@@ -14,7 +14,7 @@ from portagpu.base.plugins import install
 from portagpu.facts.host.tree import Tree
 from portagpu.facts.readings import Findings, GpuPart, Pcie, Reading
 from portagpu.facts.readings import stream as asking
-from portagpu.facts.readings.document import to_document
+from portagpu.facts.readings.model import to_document
 from portagpu_cuda.gpus import mig_profile
 from portagpu_cuda.plugin import CudaPlugin
 from portagpu_rocm.plugin import RocmPlugin

@@ -28,15 +28,8 @@ from portagpu.checks.health.engine import (
     health_so_far,
     log_file,
 )
-from portagpu.checks.health.scheduler import (
-    Answer,
-    Hook,
-    State,
-    answer,
-    inform_operator,
-    npd_line,
-)
-from portagpu.checks.health.watchdog import HealthOptions
+from portagpu.checks.health.options import HealthOptions
+from portagpu.checks.health.scheduler import Answer, Hook, State, answer, inform_operator, npd_line
 from portagpu.cli._health_text import health_text, summary
 from portagpu.facts.formats.reader import read_text
 from portagpu.facts.host.tree import Tree
@@ -682,7 +675,7 @@ def test_the_system_log_gets_one_line_and_is_never_waited_for(
         line = system.recv(4096).decode()
         assert line.startswith("<27>portagpu-health[")
         assert line.endswith("]: epilog: isolate: Xid 79")
-        # nobody reads: a full socket is a problem to tell, and not one to wait for
+        # nobody reads: a full socket is a problem to report, and not one to wait for
         for _ in range(10_000):
             problems = inform_operator(given, Hook.EPILOG, tmp_path / "reason")
             if problems:

@@ -16,7 +16,7 @@ sa: Any = pytest.importorskip("sqlalchemy")
 pytest.importorskip("alembic")
 
 from portagpu.base.errors import StoreError, StoreNotFound
-from portagpu.reports.bundles.canonical import canonical
+from portagpu.reports.bundles.content import canonical
 from portagpu.reports.history.database import METADATA, VERSION_TABLE, VERSIONS
 from portagpu.reports.history.documents import read_document
 from portagpu.reports.history.files import Outcome, export_files, import_files

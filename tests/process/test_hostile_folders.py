@@ -1,4 +1,4 @@
-"""Child processes and the command line in a stranger's folder: nothing of it is executed."""
+"""Child processes and the command line in an untrusted folder: nothing of it is executed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ EMPTY: Final = "::.:relative:/nowhere"
 
 @dataclass
 class Watched:
-    """A stranger's folder, and forks of a process that was started in it and that is watched."""
+    """An untrusted folder, and forks of a process that was started in it and that is watched."""
 
     folder: Path
     log: Path
@@ -100,7 +100,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 
 @pytest.fixture
 def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working folder: a stranger's, whose marks are in ``../marks``."""
+    """The working folder, which is untrusted, whose marks are in ``../marks``."""
     folder = tmp_path / "stranger"
     plant(folder, tmp_path / "marks")
     monkeypatch.chdir(folder)

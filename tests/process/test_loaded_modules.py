@@ -16,7 +16,7 @@ pytest.importorskip("pyarrow")
 pytest.importorskip("numpy")
 
 from portagpu.base.subprocesses.start import python_environment
-from portagpu.cli import VERBS
+from portagpu.cli._verbs import VERBS
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ COUNT: Final = """
 import json, os, signal, sys
 # what others wrote is imported once for all forks: it does not count
 import click, importlib.metadata, numpy, pyarrow, rich.console, rich.table, tomllib
-import portagpu.cli._call
+import portagpu.cli._verbs
 
 def loaded(words):
     reader, writer = os.pipe()
@@ -56,32 +56,32 @@ ROOMS: Final = {
 }
 """Folders of packages: modules without code, which do not count."""
 WORK: Final = {
-    "info --replay gpus.json": (0, 145),
-    "record recorded": (0, 124),
-    "monitor --dashboard -": (0, 18),
+    "info --replay gpus.json": (0, 144),
+    "record recorded": (0, 118),
+    "monitor --dashboard -": (0, 16),
     "bringup --list": (0, 35),  # the words of levels among them
     "health --gate healthcheck --replay gpus.json": (0, 36),
-    "conform --list": (0, 76),
-    "bench --list": (0, 69),
-    "screen --list": (0, 71),
-    "profile --print --with nsys --tool-version 2025.1 -- true": (0, 50),
-    "collectives choose --target nvidia-h100-sxm --ranks 16 --bytes 1M": (0, 69),
-    "collectives verify --replay all_reduce.txt": (0, 107),
+    "conform --list": (0, 75),
+    "bench --list": (0, 68),
+    "screen --list": (0, 66),
+    "profile --print --with nsys --tool-version 2025.1 -- true": (0, 49),
+    "collectives choose --target nvidia-h100-sxm --ranks 16 --bytes 1M": (0, 65),
+    "collectives verify --replay all_reduce.txt": (0, 106),
     "collectives doctor log": (3, 66),
-    "trace summary a.sqlite": (0, 73),
-    "trace diff a.sqlite a.sqlite": (3, 75),
+    "trace summary a.sqlite": (0, 67),
+    "trace diff a.sqlite a.sqlite": (3, 70),
     "port lint program.py": (1, 34),
-    "occupancy --arch sm_90 --threads 256 --regs 64 --plot plot.svg": (0, 41),
-    "plan --model llama-3.1-8b --target nvidia-h100-sxm --ranks 8 --batch 64": (0, 75),
-    "targets": (0, 33),
-    "docs": (0, 24),
-    "matrix show x.json": (0, 135),
-    "matrix report x.json y.json -o matrix.html": (0, 138),
+    "occupancy --arch sm_90 --threads 256 --regs 64 --plot plot.svg": (0, 39),
+    "plan --model llama-3.1-8b --target nvidia-h100-sxm --ranks 8 --batch 64": (0, 72),
+    "targets": (0, 32),
+    "docs": (0, 13),
+    "matrix show x.json": (0, 134),
+    "matrix report x.json y.json -o matrix.html": (0, 132),
     "matrix history import --store store.db x.json": (0, 105),
-    "fleet scripts -o scripts": (0, 34),
-    "fleet report x.json": (0, 105),
-    "report x.json": (0, 112),
-    "compile --arch nonsense": (2, 80),
+    "fleet scripts -o scripts": (0, 33),
+    "fleet report x.json": (0, 104),
+    "report x.json": (0, 106),
+    "compile --arch nonsense": (2, 76),
 }
 """Words of a call -> its exit code, and the most modules that it may load in this process.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 import portagpu
-from portagpu.cli import VERBS
+from portagpu.cli._verbs import VERBS
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
@@ -217,7 +217,8 @@ def test_every_verb_of_the_installed_wheel_explains_itself(
 ) -> None:
     code = """
 import sys
-from portagpu.cli import VERBS, main
+from portagpu.cli import main
+from portagpu.cli._verbs import VERBS
 for verb in VERBS:
     assert main([verb, "--help"]) == 0, verb
 """

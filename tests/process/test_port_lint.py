@@ -15,8 +15,7 @@ import pytest
 pytest.importorskip("libcst")
 
 from portagpu.cli import main
-from portagpu.train.port import formats
-from portagpu.train.port.lint import lint, without_comments
+from portagpu.train.port.lint import NOT_SEEN, github, lint, sarif, without_comments
 from portagpu.train.port.reading import Source, kind_of
 from portagpu.train.port.rewrite import rewrite
 from portagpu.train.port.rules import SEVERITIES, load_rules
@@ -168,7 +167,7 @@ def test_what_asks_for_no_vendor_is_none_and_says_what_was_looked_for(
     assert main(["port", "lint", str(path)]) == 0
     number = len(load_rules().rules)
     said = f"no use found that ties this to a vendor, among what {number} rules name; 1 file read"
-    assert capfd.readouterr().out.splitlines() == [said, f"    {formats.NOT_SEEN}"]
+    assert capfd.readouterr().out.splitlines() == [said, f"    {NOT_SEEN}"]
 
 
 def test_kernels_are_read_without_their_comments() -> None:
@@ -272,7 +271,7 @@ def test_sarif_has_what_its_standard_requires(capfd: pytest.CaptureFixture[str])
 def test_annotations_escape_what_github_reads(tmp_path: Path) -> None:
     path = tmp_path / "a,b:100%.py"
     path.write_text("x.cuda()\n", encoding="utf-8")
-    (line,) = formats.github(lint([str(path)]))
+    (line,) = github(lint([str(path)]))
     assert re.match(r"::error file=\S*a%2Cb%3A100%25\.py,line=1,col=1,title=PG001 ", line)
 
 
@@ -339,7 +338,7 @@ def test_a_name_that_is_not_utf_8_is_in_every_format(
         pytest.skip("this file system takes no such name")
     for form in ("text", "json", "sarif", "github"):
         assert main(["port", "lint", "--format", form, name]) == 1, capfd.readouterr().err
-    assert "a%FF%20b.py" in json.dumps(formats.sarif(lint([name])))
+    assert "a%FF%20b.py" in json.dumps(sarif(lint([name])))
 
 
 @pytest.mark.parametrize("verb", ["lint", "rewrite"])

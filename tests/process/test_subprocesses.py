@@ -279,7 +279,7 @@ def test_a_child_that_is_late_on_a_busy_machine_says_so(
     load: float,
     said: str,
 ) -> None:
-    """A Linux that does not tell what processes wait: the load stands in for it."""
+    """A Linux that does not report which processes wait: the load stands in for it."""
     patience = Patience(proc=tmp_path, load=lambda: load, cpus=lambda: 2)
     for module in ("channel", "start"):
         monkeypatch.setattr(f"portagpu.base.subprocesses.{module}.PATIENCE", patience)

@@ -47,7 +47,7 @@ def test_a_device_that_hangs_is_reported_with_the_line(
     folder = tmp_path / "cases"
     folder.mkdir()
     with Child(folder) as child:
-        runner._collect(child)
+        runner.collect(child)
         request = {"backend": "odd", "index": 0, "timeout_s": 60.0}
         child.send({**request, "ids": [], "searches": {}})
         wait_until(mark.exists, "the device is not opened")

@@ -18,8 +18,8 @@ from portagpu.base.patience import Patience
 from portagpu.runs.results.run import Evidence, Result, Verdict
 from portagpu.suites.conformance import ConformOptions, Selection, list_cases, messages
 from portagpu.suites.conformance import conform as run_suite
-from portagpu.suites.conformance.engine import SelectionError
 from portagpu.suites.conformance.messages import SuiteError
+from portagpu.suites.conformance.options import SelectionError
 from tests.support.case_files import Recorder, by_id, conform, write_cases
 from tests.support.waits import wait_until
 
@@ -316,7 +316,7 @@ def test_a_process_that_cannot_be_started_leaves_nothing(
 def test_a_case_that_exceeds_its_limit_while_it_waits_for_a_cpu_is_not_judged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A Linux that does not tell what processes wait: the load stands in for it."""
+    """A Linux that does not report which processes wait: the load stands in for it."""
     patience = Patience(proc=tmp_path / "none", load=lambda: 8.0, cpus=lambda: 2)
     monkeypatch.setattr("portagpu.base.subprocesses.channel.PATIENCE", patience)
     folder = write_cases(

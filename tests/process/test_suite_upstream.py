@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("forked")]
 
-from portagpu.suites.conformance.engine import SelectionError
+from portagpu.suites.conformance.options import SelectionError
 from portagpu.suites.conformance.upstream import expected_failures, files_with_tests
 
 if TYPE_CHECKING:

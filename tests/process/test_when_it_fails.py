@@ -15,7 +15,7 @@ from portagpu.checks.bringup.device_properties import ROWS
 from portagpu.checks.collectives_doctor import known_findings
 from portagpu.checks.recordings.replay import Recording
 from portagpu.runs.results import advice
-from portagpu.runs.results.result import Judgement, combine
+from portagpu.runs.results.judgement import Judgement, combine
 from portagpu.runs.results.run import Result, Run
 from portagpu.runs.results.verdicts import Verdict
 from portagpu.runs.results.wording import (

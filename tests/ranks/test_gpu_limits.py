@@ -27,7 +27,7 @@ from portagpu.runs.results.run import Verdict
 from portagpu.runs.world import RankOutcome, Ranks, RankState, WorldOutcome
 from portagpu.suites.conformance import ConformOptions
 from portagpu.suites.conformance.messages import DeviceUnderTest, ListedCase
-from portagpu.suites.conformance.runner import _DeviceRun
+from portagpu.suites.conformance.runner import DeviceRun
 from portagpu.suites.performance.load import compare_ranks
 from tests.process.test_bringup_checks import FACTS
 from tests.process.test_third_party import distribute
@@ -225,7 +225,7 @@ def test_a_case_on_ranks_has_the_time_of_two_starts_and_no_other_has():
     known = {"arch": "sm_90", "capabilities": [], "target": None, "overrides": []}
     named = {"backend": "cuda", "name": "cuda:0", "product": None, "vendor": "nvidia"}
     machine = decode(DeviceUnderTest, {**known, **named, "start_s": 60.0}, "machine")
-    run = object.__new__(_DeviceRun)
+    run = object.__new__(DeviceRun)
     run.options = ConformOptions(timeout_s=60.0)
     plain = ListedCase(id="rng/a", area="rng", spec="A.")
     on_ranks = replace(plain, capability=("collectives",))

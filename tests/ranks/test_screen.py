@@ -16,8 +16,7 @@ from portagpu.runs.results.advice import action_of, severity_of
 from portagpu.runs.results.verdicts import Verdict
 from portagpu.suites.screen import ScreenOptions, ScreenProgress, add_results
 from portagpu.suites.screen.ranks import RUNS
-from portagpu.suites.screen.seeds import batch_seed
-from portagpu.train.exact.probe import Draws
+from portagpu.train.exact.draws import Draws, batch_seed
 from portagpu.train.exact.probes import Published, published_digests
 from tests.conftest import ROOT
 from tests.support.screen_probes import COLUMNS, ROWS

@@ -91,7 +91,7 @@ def test_the_kernels_share_is_of_files_and_not_of_what_was_swapped_out(
 
 
 def first_programs(ranks: Ranks, names: list[str], most: int) -> list[tuple[str, int]]:
-    """What programs tell of each fault, in a process that frees and takes no other memory."""
+    """What programs report of each fault, in a process that frees and takes no other memory."""
     outcome = ranks.run(
         f"{ROOT / 'tests/support/fault_ranks.py'}:first_programs",
         arguments={"area": "memory", "faults": names, "number": 15, "most": most},
@@ -134,7 +134,7 @@ CAUGHT = {
 
 @pytest.fixture(scope="module")
 def outcome_of(rank_server):
-    """What programs tell of each fault, which the seventh finds at the latest, as measured."""
+    """What programs report of each fault, which the seventh finds at the latest, as measured."""
     every = first_programs(prepare(rank_server), [*CAUGHT], 200)
     return dict(zip(CAUGHT, (sentence for sentence, _ in every), strict=True))
 

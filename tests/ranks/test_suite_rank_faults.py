@@ -74,7 +74,7 @@ def fails(found: dict[str, list[str]], fault: str) -> None:
     name, sentence = FAULTS[fault]
     verdict, reason = found[name]
     assert verdict == "FAIL", f"a library that {fault} is {verdict} in {name}: {reason}"
-    assert sentence in reason, f"the sentence of {name} does not tell the fault: {reason}"
+    assert sentence in reason, f"the sentence of {name} does not name the fault: {reason}"
 
 
 SEARCHED: Final = [fault for fault, (name, _) in FAULTS.items() if name == SEARCH]
@@ -97,7 +97,7 @@ PROGRAMS: Final = 400
 def random_programs(
     rank: Rank, faults: list[str], seeds: list[int], unclaimed: str = "", most: int = PROGRAMS
 ) -> list[tuple[str, int] | None]:
-    """What random programs tell of each fault, as rank 0 does, and how many ran.
+    """What random programs report of each fault, as rank 0 does, and how many ran.
 
     Of the first faults only, where one breaks the default group.
     """
@@ -147,7 +147,7 @@ def run_random_programs(ranks: Ranks, faults: Sequence[str], **options: Any) -> 
 
 @pytest.fixture(scope="module")
 def outcome_of(rank_server: Ranks) -> dict[str, str]:
-    """What random programs tell of each fault."""
+    """What random programs report of each fault."""
     every = run_random_programs(prepare(rank_server), SEARCHED)
     return {fault: difference for fault, (difference, _) in zip(SEARCHED, every, strict=True)}
 

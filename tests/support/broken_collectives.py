@@ -2,7 +2,7 @@
 
 Each fault is in one call of ``torch.distributed``, or in one dtype or op of it, so that the good
 ones next to it still pass. ``FAULTS`` names them with the case that catches each and a part of its
-sentence. Random programs tell one difference, so their faults are installed one at a time.
+sentence. Random programs report one difference, so their faults are installed one at a time.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from portagpu.checks.bringup import load_gates
 from portagpu.facts.targets import load_target
-from portagpu.reports.bundles.document import digests, make, to_text
+from portagpu.reports.bundles.content import digests, make, to_text
 from portagpu.runs.results.run import Evidence, Result, Run, RunInfo, Verdict
 
 if TYPE_CHECKING:

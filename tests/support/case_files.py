@@ -40,7 +40,8 @@ def copy_cases(folder: Path, *names: str) -> Path:
 
 def only_files(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Have a folder's files be the whole suite for what this process runs."""
-    monkeypatch.setattr("portagpu.suites.conformance.runner._folder", lambda _: folder)
+    for module in ("engine", "runner"):
+        monkeypatch.setattr(f"portagpu.suites.conformance.{module}.cases_folder", lambda _: folder)
     monkeypatch.setattr("portagpu.suites.conformance.runner.missing_cases", lambda _: "")
 
 

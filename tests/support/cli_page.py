@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from portagpu.base.installation import WRITE_PAGES
-from portagpu.cli import VERBS
-from portagpu.cli._call import app
+from portagpu.cli._verbs import VERBS, app
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from portagpu.cli._call import app
+from portagpu.cli._verbs import app
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,8 +11,8 @@ import torch
 
 import portagpu
 from portagpu.devices.precision import Support
+from portagpu.train.exact.draws import Draws
 from portagpu.train.exact.judge import digest
-from portagpu.train.exact.probe import Draws
 from portagpu.train.exact.probes import AREAS, PROBES, SCHEMA
 from portagpu.train.exact.products import Summed
 from tests.conftest import ROOT

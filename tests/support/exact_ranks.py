@@ -6,7 +6,8 @@ import torch
 
 from portagpu.base.errors import SilentCorruption
 from portagpu.train.exact.collectives import PROBES
-from portagpu.train.exact.probe import Draws, Expected, Probe
+from portagpu.train.exact.draws import Draws
+from portagpu.train.exact.probe import Expected, Probe
 from portagpu.train.exact.training import TrainingScreen
 
 

@@ -67,7 +67,7 @@ def repeat_with_fault(rank: Rank, area: str, fault: str, **arguments: Any) -> An
 def first_programs(
     rank: Rank, area: str, faults: list[str], number: int, most: int
 ) -> list[tuple[str, int] | None]:
-    """What the first programs of the seed ``number`` tell of each fault, and how many ran.
+    """What the first programs of the seed ``number`` report of each fault, and how many ran.
 
     ``most`` at most. No clock decides, and nothing is shrunk. The fault "" is none.
     """

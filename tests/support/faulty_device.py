@@ -185,7 +185,7 @@ def published(share: float) -> Callable[..., None]:
 
 
 def flips(bits: int, share: float) -> Callable[..., None]:
-    """So many bits flipped."""
+    """How many bits flipped."""
 
     def strike(result: torch.Tensor, tensors: list[torch.Tensor], generator: random.Random) -> None:
         words = words_of(result)
@@ -347,7 +347,7 @@ def _tried(
     fault: Fault, probes: list[Any], gpu: Any, trial: int, batches: int
 ) -> list[tuple[bool, bool]]:
     """By batch of a probe: whether the fault corrupted a result, and whether it was found."""
-    from portagpu.train.exact.probe import Draws
+    from portagpu.train.exact.draws import Draws
 
     seen = []
     with installed(fault, trial) as state:

@@ -114,7 +114,7 @@ def _import_ahead(names: Sequence[str] | None) -> None:
     import importlib
 
     if names is None:
-        from portagpu.cli import VERBS
+        from portagpu.cli._verbs import VERBS
 
         names = [f"portagpu.{name}" for name in _IMPORTED]
         names += [target.partition(":")[0] for target, _ in VERBS.values()]

@@ -104,7 +104,8 @@ def _compared(_: Path) -> Iterator[str]:
     """Peers, tolerances and places."""
     from portagpu.runs.judges import peers
     from portagpu.suites.performance import fleet, load
-    from portagpu.suites.screen import seeds, tally
+    from portagpu.suites.screen import tally
+    from portagpu.train.exact import draws
 
     yield from lines_of(peers.deviations_for, (0, 1, 10, 1000, 10**6), (None, 1, 4, 40))
     yield from lines_of(
@@ -128,7 +129,7 @@ def _compared(_: Path) -> Iterator[str]:
         fleet.tolerance, ([100.0] * 4, [90.0, 100, 110, 100], [100.0, 101, 99, 100])
     )
     yield from lines_of(load.drift_percent, ([1.0, 2.0], [1.0, 1.0, 2.0], [5.0, 4, 4, 3, 3, 3, 2]))
-    yield from lines_of(seeds.batch_seed, (0, 20261201), ("vectors/a", "b"), (0, 1))
+    yield from lines_of(draws.batch_seed, (0, 20261201), ("vectors/a", "b"), (0, 1))
     wrong = [
         [0],
         [0, 1],

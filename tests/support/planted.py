@@ -1,4 +1,4 @@
-"""A stranger's folder: whatever of it is executed leaves a mark. And what may be run in it."""
+"""An untrusted folder: whatever of it is executed leaves a mark. And what may be run in it."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _plant_libraries(folder: Path, marks: Path) -> None:
 
 
 def marks(folder: Path) -> list[str]:
-    """What of a stranger's folder was executed."""
+    """What of an untrusted folder was executed."""
     return sorted(mark.name for mark in (folder.parent / "marks").iterdir())
 
 

@@ -96,7 +96,7 @@ def texts(source: str, length: int) -> Iterator[str]:
 
 
 def functions() -> dict[str, Work]:
-    """What takes a stranger's text as a whole, with what it does between its patterns."""
+    """What takes an untrusted text as a whole, with what it does between its patterns."""
     from portagpu.base.redact.patterns import replace_forms
     from portagpu.base.redact.scrub import find_identifying, scrub
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import torch
 
     from portagpu.devices.contract import Backend
+    from portagpu.train.exact.draws import Draws
     from portagpu.train.exact.judge import Wrong
-    from portagpu.train.exact.probe import Draws
 
 ROWS: Final = 8
 COLUMNS: Final = 32

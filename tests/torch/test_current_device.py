@@ -150,7 +150,7 @@ def test_a_cpu_counts_as_often_as_it_has_ranks(monkeypatch, variables, count):
     assert pg.device_count() == pg.backend().device_count() == count
     for index in range(count):
         pg.set_device(index)
-        assert pg.current_device() == index, "ranks cannot tell their devices apart"
+        assert pg.current_device() == index, "ranks cannot distinguish their devices"
         assert pg.device() == torch.device("cpu")
         assert pg.backend().index == index
         assert torch.zeros(2, device=pg.current_device()).device.type == "cpu"

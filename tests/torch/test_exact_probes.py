@@ -15,8 +15,8 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 from portagpu.train.exact import judge
+from portagpu.train.exact.draws import Draws, mix
 from portagpu.train.exact.memory import PATTERNS, HeldMemory
-from portagpu.train.exact.probe import Draws, mix
 from portagpu.train.exact.probes import PROBES
 
 HERE = [

@@ -16,8 +16,8 @@ from portagpu.devices.precision import Fp8, Precision
 from portagpu.devices.training import Training
 from portagpu.suites.conformance import AREAS, case, list_cases, refused
 from portagpu.suites.conformance.cases import matches
-from portagpu.suites.conformance.engine import SelectionError, select
 from portagpu.suites.conformance.messages import ListedCase
+from portagpu.suites.conformance.options import SelectionError, select
 
 
 @pytest.fixture(scope="module")

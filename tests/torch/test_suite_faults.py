@@ -1099,7 +1099,7 @@ def fails_the_case_for_it(monkeypatch: pytest.MonkeyPatch, fault: str, tmp_path:
     verdict, reason = _is_caught(monkeypatch, fault, tmp_path)
     assert verdict is Verdict.FAIL, f"a backend that {fault} is {verdict} in {name}: {reason}"
     reported = any(sentence in reason for sentence in sentences.split("|"))
-    assert reported, f"the sentence of {name} does not tell the fault: {reason}"
+    assert reported, f"the sentence of {name} does not name the fault: {reason}"
 
 
 CASES = sorted({name for _, _, name, _ in FAULTS.values()})

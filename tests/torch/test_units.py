@@ -15,7 +15,7 @@ from portagpu.runs.results.verdicts import Verdict
 from portagpu.suites.screen.judge import Screened
 from portagpu.suites.screen.ranks import _Share, _Slot
 from portagpu.suites.screen.tally import Tally
-from portagpu.train.exact.probe import Draws
+from portagpu.train.exact.draws import Draws
 from portagpu.train.exact.probes import PROBES
 from portagpu.train.exact.units import RUNS, find_units
 from portagpu.train.kernels.by_unit import ByUnit, copies_for

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.suites.conformance import runner
+from portagpu.suites.conformance import engine
 from tests.support.costs import STARTS
 from tests.support.owned import kept
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from portagpu.suites.conformance.messages import ListedCase
+    from portagpu.suites.conformance.runner import Collected
 
 _running = False
 
@@ -31,7 +31,7 @@ sys.addaudithook(_refuse)
 def _listed() -> Iterator[None]:
     """The list of the suite's cases, which a child makes, is data here: one child a worker."""
 
-    def listing(*given: Any) -> list[ListedCase]:
+    def listing(*given: Any) -> Collected:
         global _running
         was, _running = _running, False
         with kept():
@@ -39,9 +39,9 @@ def _listed() -> Iterator[None]:
         _running = was
         return found
 
-    listed = runner.listing
+    listed = engine.listed
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "listing", listing)
+        patch.setattr(engine, "listed", listing)
         yield
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -90,6 +92,61 @@ def test_a_package_imports_what_is_below_it(room: str) -> None:
 def test_a_backend_imports_what_is_below_the_registry(name: str) -> None:
     paths = sorted((ROOT / "backends" / name).rglob("*.py"))
     assert not upwards(paths, ("", ""), HEIGHT["devices", "registry"])
+
+
+def module_of(path: Path) -> tuple[str, ...]:
+    """The parts of a module's name: ``("portagpu", "cli")`` of ``portagpu/cli/__init__.py``."""
+    root = PRODUCT.parent if PRODUCT in path.parents else ROOT / "backends"
+    parts = path.relative_to(root).with_suffix("").parts
+    return parts[:-1] if parts[-1] == "__init__" else parts
+
+
+def arrows(paths: list[Path]) -> dict[str, set[str]]:
+    """Each module, and those of ``paths`` that it imports, also inside functions and for types."""
+    modules = {module_of(path): path for path in paths}
+    return {
+        ".".join(module): {
+            ".".join(to)
+            for names in imported(path)
+            # what is imported is a module, or a name of one
+            if (to := names if names in modules else names[:-1]) in modules and to != module
+        }
+        for module, path in modules.items()
+    }
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """Modules that import each other in a circle, the first one again at the end; else empty."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(reversed(error.args[1]))
+    return []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    paths = sorted([*PRODUCT.rglob("*.py"), *(ROOT / "backends").rglob("*.py")])
+    found = circle(arrows(paths))
+    assert not found, " imports ".join(found)
+
+
+def test_a_circle_is_found_also_inside_functions_and_for_types(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "portagpu").mkdir()
+    texts = {
+        "one": "from portagpu.two import name",
+        "two": "if TYPE_CHECKING:\n    from portagpu import three",
+        "three": "def function():\n    import portagpu.one",
+        "four": "import portagpu.one",
+    }
+    for name, text in texts.items():
+        (tmp_path / "portagpu" / f"{name}.py").write_text(text, "utf-8")
+    monkeypatch.setattr(sys.modules[__name__], "PRODUCT", tmp_path / "portagpu")
+    found = circle(arrows(sorted((tmp_path / "portagpu").rglob("*.py"))))
+    first = found.index("portagpu.one")
+    assert len(found) == 4
+    assert found[(first + 1) % 3] == "portagpu.two"
 
 
 def test_nothing_imports_a_backend_by_name() -> None:

@@ -20,7 +20,7 @@ from portagpu.machine.inventory import sources
 from portagpu.machine.inventory.sources import origin_of
 from portagpu.reports.bundles.check import check_evidence
 from portagpu.reports.html import render
-from portagpu.runs.results.result import Judgement, combine
+from portagpu.runs.results.judgement import Judgement, combine
 from portagpu.runs.results.run import Evidence, Result, Run, Verdict, validate
 from tests.support.gpu_trees import address, amd_gpu, machine, nvidia_gpu
 from tests.support.host_trees import build, gfx942_node, two_socket_x86

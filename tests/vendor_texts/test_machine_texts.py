@@ -9,7 +9,7 @@ import tomllib
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.checks.health.engine import health
-from portagpu.checks.health.watchdog import HealthOptions
+from portagpu.checks.health.options import HealthOptions
 from portagpu.checks.recordings.replay import Recording
 from portagpu.runs.results.advice import Action, action_of
 from portagpu.runs.results.run import Verdict

@@ -20,7 +20,7 @@ from portagpu.facts.readings import (
     Pcie,
     Reading,
 )
-from portagpu.facts.readings.document import from_document, to_document
+from portagpu.facts.readings.model import from_document, to_document
 
 EVERYTHING = Findings(
     kind="tool",

@@ -17,10 +17,7 @@ from portagpu.checks.recordings.anonymous import Anonymizer, identities
 from portagpu.facts.formats.cleaning import decode_text
 from portagpu.facts.formats.reader import read_text
 from portagpu.facts.host.limits import _CGROUP_WORDS
-from portagpu.facts.readings.document import to_document
-from portagpu.facts.readings.model import (
-    FormatError,
-)
+from portagpu.facts.readings.model import FormatError, to_document
 from portagpu.machine.inventory.sources import CommandOutput
 from tests.conftest import ROOT
 from tests.support.fuzz_formats import EXPECTED, RECORDINGS

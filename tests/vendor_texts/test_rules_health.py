@@ -23,7 +23,7 @@ from portagpu.runs.results.verdicts import Verdict, fold
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from portagpu.runs.results.result import Judgement
+    from portagpu.runs.results.judgement import Judgement
 
 RECORDINGS = Path(__file__).resolve().parents[3] / "shared" / "recordings"
 

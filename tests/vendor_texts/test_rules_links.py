@@ -14,7 +14,7 @@ from portagpu.runs.judges.links import judge_links
 from portagpu.runs.results.verdicts import Verdict, fold
 
 if TYPE_CHECKING:
-    from portagpu.runs.results.result import Judgement
+    from portagpu.runs.results.judgement import Judgement
 
 FULL = Pcie(
     generation=5,

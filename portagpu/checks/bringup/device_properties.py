@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from portagpu.facts.targets import Confidence
 from portagpu.facts.targets.rules import fits_sold
-from portagpu.runs.results.result import Judgement
+from portagpu.runs.results.judgement import Judgement
 from portagpu.runs.results.verdicts import Verdict
 from portagpu.runs.results.wording import at_least, exactly, within
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.documents import (
@@ -26,11 +25,9 @@ from portagpu.base.text import did_you_mean
 from portagpu.runs.results.verdicts import Evidence
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from portagpu.checks.bringup.run import Context
-    from portagpu.runs.results.run import Result
 
 SCHEMA: Final = "portagpu.gates/1"
 EFFORTS: Final = ("quick", "full")
@@ -86,15 +83,6 @@ class Gate:
     replay: str | None = None
     opens_devices: bool = False
     earns: Evidence | None = None
-
-    def load(self, *, replay: bool = False) -> Callable[[Context], Iterator[Result]] | None:
-        """The gate's check, or with ``replay`` its check of recordings, if it has one."""
-        named = self.replay if replay else self.check
-        if named is None:
-            return None
-        module, _, name = named.partition(":")
-        check: Callable[[Context], Iterator[Result]] = getattr(import_module(module), name)
-        return check
 
 
 def load_gates(path: Path | None = None) -> tuple[Gate, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.errors import BackendNotFound, MissingDependency, UnknownBackend
@@ -185,6 +186,23 @@ class Context:
         )
 
 
+def check_function(
+    gate: Gate, *, replay: bool = False
+) -> Callable[[Context], Iterator[Result]] | None:
+    """The check of a gate, which is imported now.
+
+    :param gate: A gate of the checklist.
+    :param replay: Whether a recording is judged and not this machine.
+    :returns: None where the gate has no check of recordings.
+    """
+    named = gate.replay if replay else gate.check
+    if named is None:
+        return None
+    module, _, name = named.partition(":")
+    check: Callable[[Context], Iterator[Result]] = getattr(import_module(module), name)
+    return check
+
+
 def _wrong_values(results: Iterable[Result]) -> Iterator[Result]:
     return (each for each in separated(results) if cause_of(each) is not None)
 
@@ -201,7 +219,7 @@ class BringupOptions(RunOptions):
     ``effort`` is "quick" or "full", ``target`` what the machine has to be, ``backend`` a backend's
     name, by default the one that ``portagpu.backend()`` chooses, ``expect_devices`` the required
     number of devices. Without a usable torch and backend, and after a blocked gate, the gates that
-    can judge files do so; the run is then no PASS. ``only`` names gates to run, with those they
+    can judge files do so; the run is then not a PASS. ``only`` names gates to run, with those they
     need, and ``skip`` gates to leave out; gates that do not run are INCONCLUSIVE. ``duration_s`` is
     the duration of the sustained load, by default the checklist's. With ``replay`` the same gates
     judge a recording instead of this machine. ``asked`` is the option that chose ``only``.
@@ -359,7 +377,7 @@ def _check_results(context: Context, run: Run) -> Iterator[Result]:
     """Add the results of the gate's check, or one result if it breaks or finds nothing."""
     count = 0
     try:
-        check = context.gate.load(replay=context.tested.from_files)
+        check = check_function(context.gate, replay=context.tested.from_files)
         if check is None:
             reason = (
                 "a recording cannot run this" if context.tested.origins else "no device is opened"

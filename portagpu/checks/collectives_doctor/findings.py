@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.documents import DocumentError
 from portagpu.facts.vendors import leave_out_table, tables
-from portagpu.runs.results.result import Finding, Known, combine_findings, kinds_of, result_of
+from portagpu.runs.results.judgement import Finding, Known, combine_findings, kinds_of, result_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -2,8 +2,8 @@
 
 Each line is read without what launchers and collectors write in front of it. Tables
 (:mod:`portagpu.checks.collectives_doctor.log_tables`) say what a line means. A line that a library
-wrote as a warning or worse, and that no table has, is a finding too: unknown wording is no reason
-for health.
+wrote as a warning or worse, and that no table has, is a finding too: an unknown message does not
+mean that all is well.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from portagpu.base.text import error_line, excerpt
 from portagpu.checks.bringup.checks import environment
 from portagpu.checks.bringup.checks.health import check_host
 from portagpu.checks.bringup.gates import load_gates
-from portagpu.checks.bringup.run import Context, MachineUnderTest, describe
+from portagpu.checks.bringup.run import Context, MachineUnderTest, check_function, describe
 from portagpu.facts.formats.cleaning import decode_text
 from portagpu.facts.formats.events import TIMES, line_time, table
 from portagpu.facts.formats.host import kernel_log
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from portagpu.checks.health.watchdog import HealthOptions
+    from portagpu.checks.health.options import HealthOptions
     from portagpu.devices.contract import Status
     from portagpu.facts.readings.model import Event
     from portagpu.facts.torchbuild import TorchBuild
@@ -404,7 +404,7 @@ def health_so_far(options: HealthOptions) -> Iterator[Run]:
         gate: str, check: Callable[[Context], Iterator[Result]] | None = None
     ) -> list[Result]:
         context.gate = gates[gate]
-        check = check or context.gate.load(replay=True)
+        check = check or check_function(context.gate, replay=True)
         return list(_results(context, check)) if check is not None else []
 
     first = options.new_run(

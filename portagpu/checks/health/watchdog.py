@@ -9,41 +9,17 @@ waits for it. What was judged in time is kept; the rest is INCONCLUSIVE.
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.errors import RecordingError
 from portagpu.base.patience import LIMITS
 from portagpu.base.subprocesses.channel import Subprocess, parent_channel
 from portagpu.base.text import error_line
-from portagpu.runs.engine import RunOptions
+from portagpu.checks.health.options import HealthOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from portagpu.runs.results.run import Run
-
-
-LIMIT_S: Final = 60.0
-"""Seconds for a judgement without another limit: the tools of eight GPUs take some."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HealthOptions(RunOptions):
-    """The options of a judgement.
-
-    ``replay`` are the files of a recording to judge instead of this machine, and ``log`` is a file
-    of its kernel's log. Events before ``since`` are left out: "boot", "all" or a number of seconds;
-    by default those of this boot, and all of a recording. ``limit_s`` is how long everything may
-    take together. With ``tools`` the vendors' command-line tools are asked for links between GPUs.
-    """
-
-    expect_devices: int | None = None
-    replay: Sequence[str] = ()
-    log: str | None = None
-    since: str | None = None
-    limit_s: float = LIMIT_S
-    tools: bool = True
 
 
 _CHILD: Final = "portagpu.checks.health.watchdog"

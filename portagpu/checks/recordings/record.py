@@ -32,8 +32,7 @@ from portagpu.facts.formats.reader import read_text
 from portagpu.facts.host import read_host, visibility
 from portagpu.facts.host.cpu import read_machine
 from portagpu.facts.host.tree import Tree, as_tree
-from portagpu.facts.readings.document import to_document
-from portagpu.facts.readings.model import Findings, FormatError
+from portagpu.facts.readings.model import Findings, FormatError, to_document
 from portagpu.machine.inventory.sources import CommandOutput, Live, run_commands
 
 if TYPE_CHECKING:

@@ -29,8 +29,7 @@ from portagpu.facts.formats.cleaning import decode_text
 from portagpu.facts.formats.host import kernel_log
 from portagpu.facts.formats.reader import UNREAD, read_text
 from portagpu.facts.host.tree import Kind, RootedFolder, Tree, resolve_link
-from portagpu.facts.readings.document import from_document
-from portagpu.facts.readings.model import Findings, FormatError
+from portagpu.facts.readings.model import Findings, FormatError, from_document
 from portagpu.facts.torchbuild import TorchBuild
 from portagpu.machine.inventory.join import MAX_GPUS, too_many_message
 from portagpu.machine.inventory.kernel import kernel_findings

@@ -11,7 +11,7 @@ import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from portagpu.base.text import one_line
 from portagpu.facts.captures.columns import FARTHEST_NS
@@ -19,12 +19,12 @@ from portagpu.facts.captures.model import arrow, import_library
 from portagpu.facts.readings.model import FormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
     import pyarrow as pa
 
     from portagpu.facts.captures.columns import Columns
-    from portagpu.facts.captures.sqlite import SqliteFile
 
 BATCH_ROWS: Final = 32_768
 MAX_TEXT: Final = 65_536
@@ -50,12 +50,31 @@ class _OtherTypes(Exception):
     """A column has values of several types."""
 
 
+class Tables(Protocol):
+    """What a reading needs of an open file: :class:`portagpu.facts.captures.sqlite.SqliteFile`."""
+
+    path: Path
+    """As the user named it."""
+    file: Path
+    tables: dict[str, tuple[str, ...]]
+    """Table -> its stored columns."""
+    problems: list[str]
+    dropped: int
+
+    @property
+    def uri(self) -> str:
+        """What SQLite opens."""
+
+    def execute(self, sql: str, *values: int) -> Iterator[tuple[Any, ...]]:
+        """The rows of our own statement."""
+
+
 class Reading:
     """One table, read once."""
 
     def __init__(
         self,
-        file: SqliteFile,
+        file: Tables,
         table: str,
         columns: Mapping[str, Type],
         convert: Callable[[Columns], Columns],

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from portagpu.base.patience import LIMITS, BusyMachine
 from portagpu.base.plugins import OWN_DISTRIBUTION, call_quietly, distribution_of, entry_points
 from portagpu.facts.formats import Shape
-from portagpu.facts.readings.document import from_document, to_document
-from portagpu.facts.readings.model import Findings, FormatError
+from portagpu.facts.readings.model import Findings, FormatError, from_document, to_document
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,7 +20,6 @@ from portagpu.facts.host import (
     read_memory,
     read_power,
 )
-from portagpu.facts.readings.document import to_document
 from portagpu.facts.readings.library import Rarely
 from portagpu.facts.readings.model import (
     NO_VENDOR,
@@ -28,6 +27,7 @@ from portagpu.facts.readings.model import (
     GpuState,
     Reading,
     Source,
+    to_document,
     without_none,
 )
 

@@ -1,4 +1,5 @@
-"""Data model of one source: readings of GPUs, links and events, each with its source.
+"""Data model of one source: readings of GPUs, links and events, each with its source; and its JSON,
+for child processes and for files.
 
 A source is a kernel tree, a vendor's library, a vendor's tool or the kernel's log. Live detection
 and replay produce the same objects. ``portagpu.machine.inventory.join`` joins them to one machine.
@@ -11,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from portagpu.base.documents import DocumentError, decode, encode, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -349,3 +352,48 @@ class Source:
     name: str
     module: str
     function: str = "sample"
+
+
+MAX_NUMBER: Final = 1e24
+"""The largest number: of bytes, units or identities, all of which have at most 64 bits."""
+
+
+def to_document(findings: Findings) -> dict[str, Any]:
+    """``findings`` as values that JSON holds; :func:`from_document` reads them."""
+    document: dict[str, Any] = encode(findings)
+    return document
+
+
+def from_document(document: object) -> Findings:
+    """The findings in ``document``. Raises FormatError with the place of what is wrong.
+
+    Numbers that no machine has are left out.
+    """
+    try:
+        return decode(Findings, _plausible(document, "findings"), "findings")
+    except DocumentError as error:
+        raise FormatError(str(error)) from error
+
+
+def _plausible(value: Any, where: str) -> Any:
+    """``value`` without numbers that no machine has; raises for text that is not one line."""
+    if value is None:
+        return None
+    if isinstance(value, dict):
+        if not all(isinstance(key, str) and key.isprintable() for key in value):
+            raise refuse(where, "an object with keys of printable text", value)
+        kept = {key: item for key, item in value.items() if not _is_implausible(item)}
+        return {key: _plausible(item, f"{where}.{key}") for key, item in kept.items()}
+    if isinstance(value, list | tuple):
+        return [
+            None if _is_implausible(item) else _plausible(item, f"{where}[{index}]")
+            for index, item in enumerate(value)
+        ]
+    if isinstance(value, str) and not value.isprintable():
+        raise refuse(where, "text of one line", value)
+    return value
+
+
+def _is_implausible(value: object) -> bool:
+    """Whether ``value`` is a number that no machine has; NaN compares with nothing."""
+    return isinstance(value, int | float) and not abs(value) <= MAX_NUMBER

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.patience import LIMITS
 from portagpu.base.subprocesses import Caller, call, start_caller
-from portagpu.facts.readings.document import from_document
-from portagpu.facts.readings.model import Findings, FormatError, Source
+from portagpu.facts.readings.model import Findings, FormatError, Source, from_document
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

@@ -12,7 +12,13 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from portagpu.base.documents import anything, object_of, refuse, short_repr, wrong
+from portagpu.base.documents import (
+    anything,
+    object_of,
+    refuse,
+    wrong,
+)
+from portagpu.base.text import short_repr
 from portagpu.facts.targets.model import DTYPE_BITS, Confidence, Fact, Scope
 from portagpu.facts.targets.rules import violations
 from portagpu.facts.targets.toml import line, printable, texts_of, unknown, word_of

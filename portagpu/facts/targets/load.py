@@ -13,10 +13,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from portagpu.base.documents import short_repr
 from portagpu.base.errors import PortagpuError, TargetError, TargetNotFound
 from portagpu.base.paths import matrix_dir
-from portagpu.base.text import did_you_mean, escaped
+from portagpu.base.text import did_you_mean, escaped, short_repr
 from portagpu.facts.arch import base_name
 from portagpu.facts.targets.model import normalise
 from portagpu.facts.targets.read import (

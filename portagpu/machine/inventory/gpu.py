@@ -40,7 +40,7 @@ class Unlisted:
     """GPUs that sources name and a list of what their driver serves lacks.
 
     ``gpu`` is the one that is missing; None where the list names none of its ``count`` missing
-    GPUs apart. ``doubt`` is why it may be missing there without a fault, empty for no reason;
+    GPUs apart. ``doubt`` is why it may be missing there without a fault, empty without one;
     ``excuse`` is why it has to be missing there, as a guest's GPU has.
     """
 

@@ -443,7 +443,7 @@ def _missing(one: Listed, others: Sequence[Listed], found: Findings, *, again: b
 
 
 def _doubt(one: Listed, others: Sequence[Listed]) -> str:
-    """Why a complete list may lack this GPU without a fault; empty for no reason."""
+    """Why a complete list may lack this GPU without a fault; empty without a reason."""
     if one.gpu.driver is not None:
         unusable = vendor_named(one.gpu.vendor).unusable_drivers.get(one.gpu.driver)
         if unusable is not None:

@@ -24,7 +24,7 @@ from portagpu.checks.bringup.gates import load_gates
 from portagpu.devices.registry import plugin
 from portagpu.facts.arch import base_name
 from portagpu.facts.targets import load_target
-from portagpu.reports.bundles.document import (
+from portagpu.reports.bundles.content import (
     EFFORT,
     KEYS,
     SCHEMA,
@@ -39,7 +39,6 @@ from portagpu.runs.results.run import Run
 from portagpu.runs.results.schema import check_version
 from portagpu.runs.results.verdicts import Evidence
 from portagpu.suites.compile.judge import SUITE as BUILDS
-from portagpu.suites.conformance import list_cases
 from portagpu.suites.conformance.cases import SUITE, base_id, retired_cases
 from portagpu.suites.conformance.judge import OWN_AREA
 from portagpu.suites.performance import cases as measures
@@ -159,6 +158,9 @@ def _gates() -> Mapping[str, Evidence | None]:
 
 @cache
 def _listed() -> Sequence[ListedCase]:
+    # the engine is imported only where its cases are needed
+    from portagpu.suites.conformance import list_cases
+
     return list_cases()
 
 

@@ -1,16 +1,12 @@
-"""The document ``portagpu.bundle/1`` (a scrubbed result, where it comes from, and its digests) and
-files of results: what one of them holds, and which of them a folder has.
+"""Files of results: what one of them holds, and which of them a folder has.
 
 ``docs/results.md`` states the rule. Every verb that takes results reads them here.
 """
 
 from __future__ import annotations
 
-import hashlib
-import importlib.metadata
 import json
 import os
-import platform
 import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -18,136 +14,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from portagpu._version import __version__
 from portagpu.base.documents import DocumentError, decode, encode
-from portagpu.base.errors import BundleError, ResultError, TargetNotFound
+from portagpu.base.errors import ResultError
 from portagpu.base.files import read_bounded, write_atomic
-from portagpu.base.redact.scrub import scrub
 from portagpu.base.text import one_line
-from portagpu.facts.targets import load_target
-from portagpu.reports.bundles.canonical import sha256
+from portagpu.reports.bundles.content import SCHEMA, sha256
 from portagpu.runs.ledger import Clearance, Relief, instant
 from portagpu.runs.results.run import LARGE, MAX_BYTES, Run, parse_json
 from portagpu.runs.results.schema import SCHEMA as RESULT
 from portagpu.runs.results.schema import check_version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-
-SCHEMA: Final = "portagpu.bundle/1"
-EFFORT: Final = "full"
-KEYS: Final = ("schema", "effort", "provenance", "scrubbed", "sha256", "result")
-_NAMED_DIGITS: Final = 8
-
-
-def make(run: Run, effort: str, known: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """The bundle of a run, as a document that can be written as JSON.
-
-    :param run: a whole bring-up of this machine
-    :param effort: "full"; a quick run measures only a part
-    :param known: what to redact, see ``portagpu.base.redact.names``
-    :raises BundleError: if the run was quick or interrupted, or its hardware is not a known target
-    """
-    if effort != EFFORT:
-        raise BundleError(f"a {effort} run measures only a part; run bringup with --level full")
-    if run.info.interrupted:
-        raise BundleError("the run was interrupted")
-    if run.info.error:
-        raise BundleError(f"an error ended the run: {run.why}")
-    if run.info.target is None:
-        raise BundleError(
-            "this hardware matches no known target: docs/targets.md says how to add it"
-        )
-    try:
-        load_target(run.info.target)
-    except TargetNotFound as error:
-        raise BundleError(str(error)) from error
-    scrubbed = scrub(run.to_json(), known)
-    bundle = {
-        "schema": SCHEMA,
-        "effort": effort,
-        "provenance": provenance(),
-        "scrubbed": scrubbed.counts,
-        "result": scrubbed.document,
-    }
-    return {**bundle, "sha256": digests(bundle)}
-
-
-def provenance() -> dict[str, str | None]:
-    """The version of the code and of Python; ``code_sha256`` is None for an editable install.
-
-    The digest covers the installed files as they are now: each path with the SHA-256 of its
-    content. It is the same for one wheel on every machine.
-    """
-    return {
-        "portagpu": __version__,
-        "code_sha256": code_sha256(),
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-    }
-
-
-def code_sha256() -> str | None:
-    """The digest of the installed files; None for an editable install."""
-    try:
-        files = importlib.metadata.distribution("portagpu").files or []
-    except importlib.metadata.PackageNotFoundError:
-        return None
-    inside = {
-        file.as_posix(): Path(file.locate())
-        for file in files
-        if file.suffix in (".py", ".toml", ".ini") and ".." not in file.parts
-    }
-    if "portagpu/__init__.py" not in inside:
-        return None
-    try:
-        read = {name: hashlib.sha256(inside[name].read_bytes()).hexdigest() for name in inside}
-    except OSError:
-        return None
-    return sha256(read)
-
-
-def digests(bundle: Mapping[str, Any]) -> dict[str, Any]:
-    """The digest of the bundle without its digests, and of each part, to locate an alteration.
-
-    A part is a key of the bundle, a key of the result, or the results of one area.
-    """
-    result = bundle["result"]
-    parts: dict[str, Any] = {
-        **{key: value for key, value in bundle.items() if key not in ("result", "sha256")},
-        **{f"result.{key}": value for key, value in result.items() if key != "results"},
-    }
-    areas: dict[str, list[Any]] = {}
-    for entry in result["results"]:
-        areas.setdefault(f"results of {entry['area']}", []).append(entry)
-    parts |= areas
-    whole = {key: value for key, value in bundle.items() if key != "sha256"}
-    return {"whole": sha256(whole), "parts": {name: sha256(part) for name, part in parts.items()}}
-
-
-def to_text(bundle: Mapping[str, Any]) -> str:
-    """The bundle as text: ASCII, keys in their order, one line per result."""
-    head = {key: bundle[key] for key in KEYS if key != "result"}
-    result = dict(bundle["result"])
-    results = result.pop("results")
-    rows = [f"  {json.dumps(key)}: {json.dumps(value)},\n" for key, value in head.items()]
-    inner = [f"    {json.dumps(key)}: {json.dumps(value)},\n" for key, value in result.items()]
-    lines = ",\n".join(f"      {json.dumps(entry)}" for entry in results)
-    return (
-        "{\n"
-        + "".join(rows)
-        + '  "result": {\n'
-        + "".join(inner)
-        + f'    "results": [\n{lines}\n    ]\n  }}\n}}\n'
-    )
-
-
-def file_name(bundle: Mapping[str, Any]) -> str:
-    """``<target>-<day of the run>-<start of the digest>.json``."""
-    run = bundle["result"]["run"]
-    day = run["started"][:10].replace("-", "")
-    return f"{run['target']}-{day}-{bundle['sha256']['whole'][:_NAMED_DIGITS]}.json"
+    from collections.abc import Iterable, Iterator, Mapping
 
 
 _FUTURE: Final = timedelta(minutes=5)

@@ -23,7 +23,7 @@ from portagpu.base.patience import LIMITS
 from portagpu.base.plugins import install
 from portagpu.base.subprocesses.start import Background, find_program, run_program
 from portagpu.base.text import excerpt
-from portagpu.reports.fleet.request import ENDED, RESULT
+from portagpu.reports.fleet.record import ENDED, RESULT
 from portagpu.reports.fleet.slurm import NODE_NAME, Job, Node, SlurmError, UnknownNodes
 
 if TYPE_CHECKING:

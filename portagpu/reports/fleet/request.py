@@ -18,7 +18,9 @@ from portagpu.base.units import count
 from portagpu.reports.bundles.document import read_file
 from portagpu.reports.fleet import slurm
 from portagpu.reports.fleet.record import (
+    ENDED,
     FILE,
+    RESULT,
     FleetRecord,
     Step,
     StepState,
@@ -79,9 +81,6 @@ def _round(places: Sequence[str | None], number: int) -> Iterator[tuple[str, str
             yield min(first, second), max(first, second)
 
 
-ENDED: Final = "ended"
-"""The file in which ``step.sh`` writes the job's number and the command's exit code."""
-RESULT: Final = "result.json"
 _NO_PROGRAM: Final = (126, 127)
 """A shell's exit codes for a command that cannot be run, and one that is not there."""
 _INTERRUPTED: Final = 130

@@ -15,15 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.base.errors import OutputError
 from portagpu.reports.fleet import slurm
-from portagpu.reports.fleet.record import (
-    FleetRecord,
-    Step,
-    StepState,
-    drain,
-    locked,
-    to_drain,
-    write_record,
-)
+from portagpu.reports.fleet.record import FleetRecord, Step, StepState, locked, write_record
 from portagpu.reports.fleet.request import (
     arguments_of,
     begun_record,
@@ -34,7 +26,7 @@ from portagpu.reports.fleet.request import (
     last_line,
     lost,
 )
-from portagpu.reports.fleet.scheduler import scheduler_of
+from portagpu.reports.fleet.scheduler import drain, scheduler_of, to_drain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -245,7 +237,7 @@ class _Runner:
         return found
 
     def _compare(self, step: Step, info: RunInfo) -> None:
-        """Tell once of each thing in which a node is unlike the first one."""
+        """Report once each thing in which a node differs from the first one."""
         of = "+".join(step.nodes)
         for what, value in (
             ("target", info.target or "none that is known"),

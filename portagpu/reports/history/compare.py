@@ -177,7 +177,7 @@ DEVICES: Final = "devices"
 NODES: Final = "nodes"
 TIME: Final = "time"
 EARLIER: Final = 20
-"""So many earlier runs of a machine are what its newest one is compared with."""
+"""How many earlier runs of a machine its newest one is compared with."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.errors import ResultError
 from portagpu.base.text import excerpt, one_line
-from portagpu.reports.bundles.canonical import sha256
-from portagpu.reports.bundles.document import SCHEMA as BUNDLE_SCHEMA
-from portagpu.reports.bundles.document import (
-    Document,
-    check_times,
-    file_name,
-    parse,
-    read_file,
-)
+from portagpu.reports.bundles.content import SCHEMA as BUNDLE_SCHEMA
+from portagpu.reports.bundles.content import file_name, sha256
+from portagpu.reports.bundles.document import Document, check_times, parse, read_file
 from portagpu.reports.history.model import MeasureId
 
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 RATE: Final = 0.05
 MIN_LEVEL_RUNS: Final = MIN_PEERS
-"""So many values at least on both sides of a change."""
+"""How many values there must be on each side of a change."""
 
 
 class Change(NamedTuple):

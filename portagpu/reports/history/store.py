@@ -53,7 +53,7 @@ _LEVEL: Final = 3
 """Of zlib: more of it takes three times as long for a file that is a tenth smaller."""
 _YEAR_10000_S: Final = 253_402_300_800
 _FEW: Final = 1000
-"""So many runs are asked for one by one; for more, reading all of them is faster."""
+"""Up to this many runs are read one by one; for more, reading all of them is faster."""
 MAX_VALUE: Final = 1e150
 """Of a value that is compared: no hardware comes near, and its square is still a number."""
 NUMBERS: Final = np.dtype([("name", "<i4"), ("value", "<f8"), ("spread", "<f8")])

@@ -36,7 +36,7 @@ from portagpu.runs.judges.peers import (
     product_key,
 )
 from portagpu.runs.results.advice import Action
-from portagpu.runs.results.result import Judgement
+from portagpu.runs.results.judgement import Judgement
 from portagpu.runs.results.verdicts import Verdict
 from portagpu.runs.results.wording import at_least, at_most, exactly
 

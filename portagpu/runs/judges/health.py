@@ -32,7 +32,7 @@ from portagpu.runs.judges.gpu_health import (
 )
 from portagpu.runs.judges.peers import gpu_key, judge_peer_consistency, product_key
 from portagpu.runs.results.advice import Action, severity_of_event
-from portagpu.runs.results.result import Judgement
+from portagpu.runs.results.judgement import Judgement
 from portagpu.runs.results.verdicts import Verdict
 from portagpu.runs.results.wording import at_most, exactly
 

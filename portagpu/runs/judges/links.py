@@ -15,7 +15,7 @@ from portagpu.machine.inventory.routes import components, hives
 from portagpu.machine.inventory.topology import FABRICS, ancestors
 from portagpu.runs.judges.gpu_health import health_terms
 from portagpu.runs.judges.peers import majority
-from portagpu.runs.results.result import Judgement
+from portagpu.runs.results.judgement import Judgement
 from portagpu.runs.results.verdicts import Verdict
 from portagpu.runs.results.wording import at_least, exactly
 

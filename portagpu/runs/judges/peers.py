@@ -10,7 +10,7 @@ from statistics import NormalDist, median
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from portagpu.base.stats import mad
-from portagpu.runs.results.result import Judgement
+from portagpu.runs.results.judgement import Judgement
 from portagpu.runs.results.verdicts import Verdict
 from portagpu.runs.results.wording import exactly, within
 

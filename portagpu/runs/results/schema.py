@@ -32,7 +32,7 @@ from portagpu.base.documents import (
     whole,
 )
 from portagpu.base.errors import ResultError
-from portagpu.runs.results.advice import Action
+from portagpu.facts.actions import Action
 from portagpu.runs.results.plain import nested, plain
 from portagpu.runs.results.verdicts import Evidence, Verdict
 

@@ -31,7 +31,7 @@ from portagpu.facts.nccl_tests.tables import (
 from portagpu.facts.readings.model import FormatError
 from portagpu.runs.engine import Progress, RunOptions, add_result, complete
 from portagpu.runs.results.advice import wrong_value
-from portagpu.runs.results.result import Judgement
+from portagpu.runs.results.judgement import Judgement
 from portagpu.runs.results.run import Result
 from portagpu.runs.results.verdicts import Verdict
 from portagpu.runs.results.wording import exactly, within

@@ -35,7 +35,7 @@ _FORKS: Final = frozenset({"ranks", "world", "search", "in_child"})
 """The fixtures with which a case runs forked ranks."""
 _QUIET: Final = 50
 """During this many cases without ranks the server of ranks has time to load slow areas."""
-pytest_plugins = (_FIXTURES,)
+pytest_plugins: tuple[str, ...] = (_FIXTURES,)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

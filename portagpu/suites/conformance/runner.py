@@ -1,38 +1,24 @@
-"""The suite's runner: starts children one after another until every case has a result."""
+"""All cases on one device: children one after another, until every case has a result."""
 
 from __future__ import annotations
 
-import contextlib
-import re
 from collections import Counter
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.documents import decode, encode
 from portagpu.base.errors import BackendNotFound, PortagpuError
-from portagpu.base.installation import check_installation, missing_cases
+from portagpu.base.installation import missing_cases
 from portagpu.base.paths import matrix_dir
 from portagpu.base.patience import LIMITS
 from portagpu.base.subprocesses import BrokenMessage
 from portagpu.facts.capability import Capability
 from portagpu.runs.engine import add_result
-from portagpu.runs.results.run import Verdict
-from portagpu.runs.world import Ranks
-from portagpu.suites.conformance.cases import AREAS, base_id, matches
-from portagpu.suites.conformance.engine import (
-    Selection,
-    SelectionError,
-    cases_of_area,
-    matching_patterns,
-    seed_of,
-    select,
-)
+from portagpu.suites.conformance.cases import base_id, matches
 from portagpu.suites.conformance.judge import (
     FAILED_KINDS,
     LOST_KINDS,
     apply_expected_failures,
-    device_not_rejudged,
     judge,
     missing_case,
     mostly_unjudged_areas,
@@ -42,11 +28,9 @@ from portagpu.suites.conformance.judge import (
     stale_expected_failures,
     suite_error,
     unjudged_claims,
-    unopened_device,
     unused_overrides,
 )
 from portagpu.suites.conformance.messages import (
-    LEFT_OUT,
     CaseOutcome,
     Child,
     Collection,
@@ -56,10 +40,10 @@ from portagpu.suites.conformance.messages import (
     SuiteError,
     TargetClaims,
 )
+from portagpu.suites.conformance.options import SelectionError, cases_of_area, matching_patterns
 from portagpu.suites.conformance.upstream import SUITE as UPSTREAM
 from portagpu.suites.conformance.upstream import expected_failures, files_with_tests
-from portagpu.suites.search.area import from_text
-from portagpu.suites.search.engine import MAX_REPEATS_S
+from portagpu.suites.search.area import MAX_REPEATS_S, from_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -67,89 +51,21 @@ if TYPE_CHECKING:
 
     from portagpu.facts.targets import ExpectedFailure, Target
     from portagpu.runs.engine import Progress
-    from portagpu.runs.results.run import Result, Run
+    from portagpu.runs.results.run import Result, Run, Verdict
+    from portagpu.runs.world import Ranks
     from portagpu.suites.conformance import ConformOptions
 
-_WRITTEN_ID: Final = re.compile(rf'"((?:{"|".join(AREAS)})/[a-z0-9-]+)"')
 SMOKE_SHARE: Final = 0.1
 """The part of their default time that random programs have in the smoke selection."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Collected:
+class Collected:
     cases: list[ListedCase]
     problems: list[Result]
 
 
-def listing(selection: Selection, folder: Path | None) -> list[ListedCase]:
-    """The selected cases; raises SuiteError if a file of the suite is broken."""
-    with Child(_folder(folder)) as child:
-        collected = _collect(child)
-    if collected.problems:
-        raise SuiteError(collected.problems[0].reason)
-    return selection.choose(collected.cases)
-
-
-def check_names(selection: Selection, folder: Path | None) -> None:
-    """Raise SelectionError for a name of ``only`` that fits no case, without the import of torch.
-
-    The cases are listed only where the text of the suite does not show that the name fits.
-    """
-    if not selection.only:
-        return
-    texts = [path.read_bytes().decode(errors="replace") for path in _folder(folder).glob("*.py")]
-    ids = set(_WRITTEN_ID.findall("".join(texts)))
-    if all(any(matches(base_id(one), each) for each in ids) for one in selection.only):
-        return
-    with Child(_folder(folder)) as child:
-        collected = _collect(child)
-    if not collected.problems:  # a broken file may hide the case
-        select(collected.cases, selection.only, smoke=False)
-
-
-def judge_cases(
-    run: Run, options: ConformOptions, progress: Progress, ranks: Ranks | None = None
-) -> None:
-    """Add every result to ``run``, in the order in which the cases run.
-
-    ``ranks`` fork the processes that run them; by default a server of its own does.
-    """
-    if options.seed is None:
-        # once for all devices: the day may end meanwhile
-        options = replace(options, seed=seed_of())
-    with contextlib.nullcontext(ranks) if ranks else Ranks(leave_out=LEFT_OUT) as forker:
-        _judge_on_devices(run, options, progress, forker)
-
-
-def _judge_on_devices(run: Run, options: ConformOptions, progress: Progress, forker: Ranks) -> None:
-    from portagpu.devices.registry import plugin, resolve
-
-    check_installation()
-    wanted = options.load_target()
-    name = resolve(options.backend)
-    first, *others = dict.fromkeys(options.indices())
-    if plugin(name).shared:
-        others = []
-    start = partial(_DeviceRun, run, progress=progress, backend=name, wanted=wanted, forker=forker)
-    judged = start(options, index=first, several=bool(others))
-    known = {each.name: each for each in (judged.machine,) if each is not None}
-    further = replace(options, selection=replace(options.selection, per_device=True))
-    for index in others:
-        device = f"{name} device {index}"
-        reason = judged.stop_reason()
-        try:
-            if reason:
-                result = replace(unopened_device(device, reason), verdict=Verdict.INCONCLUSIVE)
-                add_result(run, progress, result)
-            else:
-                start(further, index=index, known=known)
-        except PortagpuError as error:
-            add_result(run, progress, unopened_device(device, str(error)))
-    for device in sorted(options.selection.failed_on - set(known)):
-        add_result(run, progress, device_not_rejudged(device))
-
-
-class _DeviceRun:
+class DeviceRun:
     """The run of all cases on one device; making the object runs them."""
 
     def __init__(
@@ -171,11 +87,13 @@ class _DeviceRun:
         self.forker = forker
         self.index = index
         self.several = several
-        self.further = known is not None
-        self.known = {} if known is None else known
+        self.further: bool = known is not None
+        self.known: dict[str, DeviceUnderTest] = {} if known is None else known
         self.backend = backend
-        self.wanted = None if wanted is None else TargetClaims.from_target(wanted)
-        self.folder = _folder(options.folder)
+        self.wanted: TargetClaims | None = (
+            None if wanted is None else TargetClaims.from_target(wanted)
+        )
+        self.folder: Path = cases_folder(options.folder)
         self.upstream: tuple[list[Path], str] | None = None
         self.expected: Sequence[ExpectedFailure] | None = None
         if options.upstream:
@@ -187,14 +105,14 @@ class _DeviceRun:
         self.failed: set[str] = set()
         self.shared_worlds: dict[str, dict[str, str]] = {}
         self.set_aside: Counter[str] = Counter()
-        self.searches = Searches()
+        self.searches: Searches = Searches()
         self.machine: DeviceUnderTest | None = None
         self.pending: list[ListedCase] = []
         self.chosen: list[ListedCase] = []
         self.left_out: set[str] = set()
         """The cases of the deep level, where they do not run."""
-        self.ended = ""
-        self.total = 0
+        self.ended: str = ""
+        self.total: int = 0
         self._all_children()
 
     def _all_children(self) -> None:
@@ -259,7 +177,7 @@ class _DeviceRun:
 
     def _open(self, child: Child, first: bool) -> DeviceUnderTest:
         """Read the list of cases, and have the child open the device."""
-        collected = _collect(child)
+        collected = collect(child)
         if first:
             problems = [] if self.further else [*collected.problems, *self._missing(collected)]
             for problem in problems:
@@ -290,7 +208,7 @@ class _DeviceRun:
             self._skip_other_target(machine)
         return machine
 
-    def _missing(self, collected: _Collected) -> Iterator[Result]:
+    def _missing(self, collected: Collected) -> Iterator[Result]:
         """Errors for missing cases: of a damaged installation, or of those that failed before."""
         counts = Counter(case.area for case in collected.cases)
         damage = missing_cases(counts) if self.options.folder is None else ""
@@ -299,7 +217,7 @@ class _DeviceRun:
         for name in self.options.selection.unknown_failed_ids(collected.cases):
             yield missing_case(name)
 
-    def _select_cases(self, collected: _Collected) -> list[ListedCase]:
+    def _select_cases(self, collected: Collected) -> list[ListedCase]:
         """The selected cases; an unreadable file may be the reason that there are none."""
         asked = self.options.selection
         if self.options.program:
@@ -463,13 +381,13 @@ def _failed_outcome(kind: str, reason: str, duration_s: float) -> dict[str, Any]
     return {"kind": kind, "reason": reason, "duration_s": duration_s, "observed": []}
 
 
-def _folder(folder: Path | None) -> Path:
+def cases_folder(folder: Path | None) -> Path:
     return (matrix_dir() / "conformance") if folder is None else folder.resolve()
 
 
-def _collect(child: Child) -> _Collected:
+def collect(child: Child) -> Collected:
     found = decode(Collection, _expect(child, "collected"), "collected")
-    return _Collected(
+    return Collected(
         list(found.cases), [suite_error(each.name, each.reason) for each in found.problems]
     )
 

@@ -15,7 +15,7 @@ from portagpu.base.documents import DocumentError, each, object_of, read_toml
 from portagpu.facts.targets import ExpectedFailure
 from portagpu.facts.targets.read import FAILURE
 from portagpu.facts.torchbuild import torch_build
-from portagpu.suites.conformance.engine import SelectionError
+from portagpu.suites.conformance.options import SelectionError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

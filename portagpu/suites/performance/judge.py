@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.base.units import share_apart
 from portagpu.facts.targets.expect import METRICS, NoLimit, limit
 from portagpu.facts.targets.model import Authority, Confidence
-from portagpu.runs.results.result import Judgement
+from portagpu.runs.results.judgement import Judgement
 from portagpu.runs.results.verdicts import Verdict
 from portagpu.runs.results.wording import at_least, at_most
 
@@ -158,7 +158,7 @@ def verdict_of_figures(figures: Sequence[Figure]) -> Judgement | None:
 def figures_to_show(figures: Sequence[Figure]) -> list[dict[str, Any]]:
     """Every figure as ``extra.figures`` has it, where there are several; else none.
 
-    Beside the keys of ``Result.expected`` it has ``met`` (true, false; null where it is of other
+    Next to the keys of ``Result.expected`` it has ``met`` (true, false; null where it is of other
     operands), ``judges`` and ``not_judged``, which says why it does not judge.
     """
     if len(figures) < 2:

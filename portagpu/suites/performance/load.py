@@ -177,7 +177,7 @@ class SustainedLoad:
     """How: "by", in words; "batches", each with operands of its own; and "share", that of the time
     which making operands and judging took, between what was timed."""
     sampled: str = ""
-    """Why the operands were no exact ones; empty where they were."""
+    """Why the operands were not exact; empty where they were."""
     results: tuple[Result, ...] = ()
 
     @property

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.suites.performance.cases import usual_layout
 from portagpu.suites.performance.timing import WrongValue
 from portagpu.train.exact import products
+from portagpu.train.exact.draws import Draws
 from portagpu.train.exact.judge import ACCUMULATOR_BITS, NotExactError, differences, digest, fullest
-from portagpu.train.exact.probe import Draws
 
 if TYPE_CHECKING:
     import torch

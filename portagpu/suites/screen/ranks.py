@@ -14,10 +14,9 @@ from portagpu.base.text import error_line
 from portagpu.devices.oom import is_oom
 from portagpu.runs.world.rank import load_function
 from portagpu.suites.performance.timing import Sampler
-from portagpu.suites.screen.seeds import batch_seed
 from portagpu.suites.screen.tally import AGAIN, BY_UNIT, MAX_PLACES, REPEATS, locate
+from portagpu.train.exact.draws import Draws, batch_seed
 from portagpu.train.exact.judge import NotExactError, digest
-from portagpu.train.exact.probe import Draws
 from portagpu.train.exact.units import can_ask, find_units
 
 if TYPE_CHECKING:

@@ -29,8 +29,8 @@ from portagpu.suites.screen.options import (
     chosen_indices,
     selected_probes,
 )
-from portagpu.suites.screen.seeds import campaign_of
 from portagpu.suites.screen.tally import Tally
+from portagpu.train.exact.draws import campaign_of
 from portagpu.train.exact.probes import published_digests
 
 if TYPE_CHECKING:

@@ -181,6 +181,8 @@ Program = list[Call]
 Runners = Mapping[str, Callable[..., Any]]
 """What runs each call, by its name: the arguments of the call are parameters of that name."""
 
+MAX_REPEATS_S: Final = 120.0
+"""What repeating and shrinking failures may add to the time of a search."""
 MAX_PASS: Final = 3.0
 """How many times the seconds of a search the first pass of listed programs may take."""
 _MAX_LINE = 400
@@ -372,7 +374,7 @@ def load_area(name: str) -> Area:
 
 NOTICED_S: Final = 0.1
 """A process that ends at once waits some milliseconds for a CPU, as each one does when it begins.
-So long a wait is more than that: the scheduler's slices are a few milliseconds."""
+A wait of this length is more than that: the scheduler's slices are a few milliseconds."""
 
 
 class Kind(StrEnum):

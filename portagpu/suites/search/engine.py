@@ -4,9 +4,8 @@ A round is at most ``ROUND_S`` long. If its process dies or hangs, the program i
 journal, and the next round begins in a fresh process with the next seed. A failure is repeated
 before it is reported: :class:`Failure` says how often it was seen. Where a program does not fail
 alone, an earlier one may have damaged what it uses: then it is repeated after the last ones before
-it.
-Where an area lists its programs, each runs once in the order of the seed, and the search goes on
-after one that differs.
+it. Where an area lists its programs, each runs once in the order of the seed, and the search goes
+on after one that differs.
 
 On a busy machine a program may be slow and not hang, and what differs now and then may do so
 because of what else runs. Such a difference is not judged; a wrong value always is.
@@ -63,8 +62,6 @@ LOST_SHRINK_S: Final = 25.0
 """How long the shortest program that dies is looked for: each try needs a fresh process."""
 MAX_LOST: Final = 3
 """The search ends after this many programs that died, hung or were not judged."""
-MAX_REPEATS_S: Final = 120.0
-"""What repeating and shrinking failures may add to the time of a search."""
 LISTED_ROUND_S: Final = 60.0
 """The length of a round of listed programs: it is long where their database is slow to load."""
 MAX_LISTED: Final = 20

@@ -64,7 +64,7 @@ class DeviceTimes:
         self._kind_of = np.array([self.kinds.index(each[:2]) for each in self.names], np.int64)
         slots = {each[:2]: each.slot for each in self.names}
         self._work = work
-        self.wall_ns = int(work.ends.max() - work.starts[0])
+        self.wall_ns: int = int(work.ends.max() - work.starts[0])
         self._unions = np.zeros(len(self.names), np.int64)
         self._alone = np.zeros(len(self.names), np.int64)
         # a set of kinds is a number with a bit for each
@@ -102,19 +102,21 @@ class DeviceTimes:
 
         of_slots = [slots[kind] for kind in self.kinds]
         compute, communication, copy = map(slot, ("compute", "communication", "copy"))
-        self.busy_ns = during(sets > 0)
-        self.of = {
+        self.busy_ns: int = during(sets > 0)
+        self.of: dict[str, int] = {
             "compute": during(compute),
             "communication": during(communication),
             "copy": during(copy),
         }
         """Slot of ``Name`` -> the union of its intervals."""
-        self.exposed = {
+        self.exposed: dict[str, int] = {
             "communication": during(communication & ~compute),
             "copy": during(copy & ~compute & ~communication),
         }
         """Communication while no other kernel runs, and copies while no kernel runs."""
-        self.by_category = {name: during((sets & own) > 0) for name, own in of_category.items()}
+        self.by_category: dict[str, int] = {
+            name: during((sets & own) > 0) for name, own in of_category.items()
+        }
         own_kinds = [(sets & bit) > 0 for bit in bits]
         self._kind_unions = np.array([during(own) for own in own_kinds])
         self._kind_alone = np.array([during(own & ~self._several) for own in own_kinds])

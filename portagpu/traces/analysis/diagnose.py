@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.base.text import MAX_NAMED, one_line
 from portagpu.base.units import count, quantity
 from portagpu.facts.captures.model import ON_DEVICE
-from portagpu.runs.results.result import Finding, kinds_of, result_of
+from portagpu.runs.results.judgement import Finding, kinds_of, result_of
 from portagpu.runs.results.verdicts import Verdict
 from portagpu.runs.results.wording import at_most
 from portagpu.traces.analysis.roofline import computed_shares, counted_shares, known_words
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from portagpu.facts.captures.model import Capture
-    from portagpu.runs.results.result import Known
+    from portagpu.runs.results.judgement import Known
     from portagpu.runs.results.run import Result
     from portagpu.traces.analysis.model import DeviceTime, Summary
 

@@ -79,7 +79,7 @@ class Operators:
         """Rows of OPERATOR_COLUMNS but for the rank."""
         self.count: int | None = None
         """None where the source cannot have any."""
-        self.impossible = 0
+        self.impossible: int = 0
         table = capture.tables.get("operator")
         if table is None:
             return
@@ -289,7 +289,7 @@ class _Part:
             if of.count is not None:
                 self.events[kind] = of.count
         parts = (work, calls, ranges, operators)
-        self.impossible = sum(each.impossible for each in parts)
+        self.impossible: int = sum(each.impossible for each in parts)
         if self.impossible:
             self.problems.append(
                 f"{self.impossible} events end before they start, or have no sound times: left out"

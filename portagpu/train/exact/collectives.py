@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     import torch
 
     from portagpu.devices.contract import Backend
-    from portagpu.train.exact.probe import Draws, Work
+    from portagpu.train.exact.draws import Draws
+    from portagpu.train.exact.probe import Work
 
 _COUNT: Final = 1 << 12
 """Elements that a rank sends to each rank, times ``scale``."""

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     import torch
 
     from portagpu.devices.contract import Backend
-    from portagpu.train.exact.probe import Draws, Work
+    from portagpu.train.exact.draws import Draws
+    from portagpu.train.exact.probe import Work
 
 _COUNT_BITS: Final = 16
 _BIN_BITS: Final = 10

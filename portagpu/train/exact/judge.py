@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from portagpu.train.exact.probe import Draws
+    from portagpu.train.exact.draws import Draws
 
 
 SIGNIFICANT_BITS: Final = {

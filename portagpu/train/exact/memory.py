@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from portagpu.train.exact.draws import Draws
 from portagpu.train.exact.judge import differences
-from portagpu.train.exact.probe import Draws, Expected, Probe
+from portagpu.train.exact.probe import Expected, Probe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from portagpu.devices.contract import Backend
+    from portagpu.train.exact.draws import Draws
     from portagpu.train.exact.judge import RowCheck, Wrong
-    from portagpu.train.exact.probe import Draws, Work
+    from portagpu.train.exact.probe import Work
 
 _UNSATURATED: Final = 64
 """The largest integer of B in int8 with which CPUs without VNNI are exact: they add two products in

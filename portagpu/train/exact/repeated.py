@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     import torch
 
     from portagpu.devices.contract import Backend
-    from portagpu.train.exact.probe import Draws, Work
+    from portagpu.train.exact.draws import Draws
+    from portagpu.train.exact.probe import Work
 
 _ROWS: Final = 64
 _COLUMNS: Final = 512

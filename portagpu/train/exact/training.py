@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.errors import SilentCorruption
 from portagpu.devices.registry import backend
-from portagpu.train.exact.probe import Draws, mix
+from portagpu.train.exact.draws import Draws, mix
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -197,7 +197,7 @@ def find_units(
     :param work: The product.
     :param going_on: Is called after each run; they end where it is false.
     :param product: What computes instead of the kernel in Triton.
-    :returns: What was found, with the reason where nothing could be; None where the work is no
+    :returns: What was found, with the reason where nothing could be; None where the work is not a
         product, and on a device whose vendor builds no code of ours.
     """
     toolchain = gpu.plugin.toolchain()

@@ -6,17 +6,14 @@ What each type has is read from transformers' ``configuration_*.py`` (names and 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
-
-from portagpu.train.planning.model import Latent, Model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 
-def model_of(config: Mapping[str, Any], name: str) -> Model:
-    """The model of a configuration.
+def fields_of(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """What a configuration says of each field of ``Model``; ``latent`` has those of ``Latent``.
 
     :param config: the names and values of the file; of a model with pictures too, its text's part.
     :param name: what the model is called in results.
@@ -27,7 +24,7 @@ def model_of(config: Mapping[str, Any], name: str) -> Model:
     if kind in _WITH_PICTURES and hasattr(inside, "get"):
         outside = {"tie_word_embeddings": config.get("tie_word_embeddings")}
         values = {"model_type": _WITH_PICTURES[kind]} | outside | dict(inside)
-        return model_of(values, name)
+        return fields_of(values, name)
     if kind == "gpt2" or "n_embd" in config:
         return _gpt2(config, name)
     if not isinstance(kind, str) or kind not in _READERS:
@@ -35,14 +32,14 @@ def model_of(config: Mapping[str, Any], name: str) -> Model:
             f"a model of type {kind!r} has no closed form: known are {', '.join(DECODERS)}; "
             "for any other module use portagpu.planning.track"
         )
-    return replace(_READERS[kind](config), name=name)
+    return {**_READERS[kind](config), "name": name}
 
 
 _WITH_PICTURES: Final = {"gemma3": "gemma3_text", "llama4": "llama4_text"}
 """Types whose ``text_config`` is the decoder -> its type."""
 
 
-def _llama(config: Mapping[str, Any], **more: Any) -> Model:
+def _llama(config: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     """RMSNorm, rotary positions, grouped queries and a gated MLP; biases where the file has them.
 
     :param more: what the type has in other ways; a value of it replaces what is read.
@@ -63,10 +60,10 @@ def _llama(config: Mapping[str, Any], **more: Any) -> Model:
     }
     if "inner" not in more:
         more["inner"] = _whole(config, "intermediate_size")
-    return Model(**read | more)
+    return read | more
 
 
-def _mixtral(config: Mapping[str, Any]) -> Model:
+def _mixtral(config: Mapping[str, Any]) -> dict[str, Any]:
     """Experts, named in one of two ways; without any it is a dense model."""
     experts = _whole(config, "num_local_experts", _whole(config, "num_experts", 0))
     active = _whole(config, "num_experts_per_tok", 0) if experts else 0
@@ -80,7 +77,7 @@ def _everywhere(config: Mapping[str, Any]) -> dict[str, Any]:
     return {"window": window, "windowed_layers": tuple(range(layers)) if window else ()}
 
 
-def _qwen2(config: Mapping[str, Any], **more: Any) -> Model:
+def _qwen2(config: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     """Biases of queries, keys and values; windows from ``max_window_layers`` on, if used at all."""
     if _truth(config, "use_sliding_window", False):
         layers = _whole(config, "num_hidden_layers")
@@ -90,7 +87,7 @@ def _qwen2(config: Mapping[str, Any], **more: Any) -> Model:
     return _llama(config, **{"query_biases": True} | more)
 
 
-def _qwen3(config: Mapping[str, Any], **more: Any) -> Model:
+def _qwen3(config: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     biases = _truth(config, "attention_bias", False)
     return _qwen2(config, query_biases=biases, head_norms=True, **more)
 
@@ -114,27 +111,27 @@ def _with_experts(plain: Iterable[int], width: int, **more: Any) -> dict[str, An
     return {"plain_layers": found, "plain_inner": width if found else 0, **more}
 
 
-def _qwen2_moe(config: Mapping[str, Any]) -> Model:
+def _qwen2_moe(config: Mapping[str, Any]) -> dict[str, Any]:
     shared = _whole(config, "shared_expert_intermediate_size")
     more = _qwen_experts(config)
     return _qwen2(config, shared_inner=shared, shared_gate=True, **more)
 
 
-def _qwen3_moe(config: Mapping[str, Any]) -> Model:
+def _qwen3_moe(config: Mapping[str, Any]) -> dict[str, Any]:
     return _qwen3(config, **_qwen_experts(config))
 
 
-def _gemma(config: Mapping[str, Any]) -> Model:
+def _gemma(config: Mapping[str, Any]) -> dict[str, Any]:
     return _llama(config, tied=_truth(config, "tie_word_embeddings", True))
 
 
-def _gemma2(config: Mapping[str, Any]) -> Model:
+def _gemma2(config: Mapping[str, Any]) -> dict[str, Any]:
     """Norms before and after attention and the MLP; every other layer has a window, from the
     first on."""
     return _gemmas({"sliding_window": 4096} | {**config}, every=2)
 
 
-def _gemma3(config: Mapping[str, Any]) -> Model:
+def _gemma3(config: Mapping[str, Any]) -> dict[str, Any]:
     """As gemma2, with norms of queries and keys; each sixth layer has no window."""
     defaults = {
         "vocab_size": 262208,
@@ -150,7 +147,7 @@ def _gemma3(config: Mapping[str, Any]) -> Model:
     return _gemmas(defaults | {**config}, every=every, head_norms=True)
 
 
-def _gemmas(config: Mapping[str, Any], every: int, **more: Any) -> Model:
+def _gemmas(config: Mapping[str, Any], every: int, **more: Any) -> dict[str, Any]:
     tied = _truth(config, "tie_word_embeddings", True)
     layers = _whole(config, "num_hidden_layers")
     windows = _windows(config, "sliding_window", [(each + 1) % every > 0 for each in range(layers)])
@@ -168,7 +165,7 @@ def _windows(config: Mapping[str, Any], key: str, usual: list[bool]) -> dict[str
     return {"window": window, "windowed_layers": found}
 
 
-def _gpt_oss(config: Mapping[str, Any]) -> Model:
+def _gpt_oss(config: Mapping[str, Any]) -> dict[str, Any]:
     """Biases everywhere, a sink for each head, and a window in every other layer."""
     layers = _whole(config, "num_hidden_layers")
     return _llama(
@@ -184,7 +181,7 @@ def _gpt_oss(config: Mapping[str, Any]) -> Model:
     )
 
 
-def _llama4(config: Mapping[str, Any]) -> Model:
+def _llama4(config: Mapping[str, Any]) -> dict[str, Any]:
     """One expert that every token takes, of the width of the others; chunks of attention but in
     each fourth layer."""
     layers, step = (
@@ -209,7 +206,7 @@ def _llama4(config: Mapping[str, Any]) -> Model:
     )
 
 
-def _deepseek(config: Mapping[str, Any]) -> Model:
+def _deepseek(config: Mapping[str, Any]) -> dict[str, Any]:
     """Latent attention, many narrow experts and shared ones, and plain layers at the beginning.
 
     The router's bias is a buffer that no gradient changes, and does not count.
@@ -226,12 +223,12 @@ def _deepseek(config: Mapping[str, Any]) -> Model:
         config,
         kv_heads=_whole(config, "num_attention_heads"),
         head_size=_whole(config, "qk_nope_head_dim") + rotary,
-        latent=Latent(
-            key_rank=_whole(config, "kv_lora_rank"),
-            query_rank=_whole(config, "q_lora_rank", 0),
-            rotary=rotary,
-            value_size=_whole(config, "v_head_dim"),
-        ),
+        latent={
+            "key_rank": _whole(config, "kv_lora_rank"),
+            "query_rank": _whole(config, "q_lora_rank", 0),
+            "rotary": rotary,
+            "value_size": _whole(config, "v_head_dim"),
+        },
         shared_inner=inner * _whole(config, "n_shared_experts", 0, least=0),
         **_with_experts(
             [each for each in range(layers) if each < first or each % step],
@@ -243,7 +240,7 @@ def _deepseek(config: Mapping[str, Any]) -> Model:
     )
 
 
-def _falcon(config: Mapping[str, Any]) -> Model:
+def _falcon(config: Mapping[str, Any]) -> dict[str, Any]:
     """A parallel block with one norm, or with two in its newer architecture; one KV head, or as
     many as stated."""
     hidden = _whole(config, "hidden_size")
@@ -270,40 +267,40 @@ def _falcon(config: Mapping[str, Any]) -> Model:
     )
 
 
-def _phi(config: Mapping[str, Any]) -> Model:
+def _phi(config: Mapping[str, Any]) -> dict[str, Any]:
     """A parallel block with one norm, and biases everywhere, at the output head too."""
     return _llama(config, gated=False, biases=True, norm_biases=True, head_bias=True, norms=1,
                   parallel=True)  # fmt: skip
 
 
-def _gpt_neox(config: Mapping[str, Any]) -> Model:
+def _gpt_neox(config: Mapping[str, Any]) -> dict[str, Any]:
     """A parallel block with two norms, unless ``use_parallel_residual`` is false."""
     parallel = _truth(config, "use_parallel_residual", True)
     return _llama(config, gated=False, biases=True, query_biases=False, output_bias=False,
                   norm_biases=True, parallel=parallel)  # fmt: skip
 
 
-def _gpt2(config: Mapping[str, Any], name: str) -> Model:
+def _gpt2(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     hidden, heads = _whole(config, "n_embd"), _whole(config, "n_head")
-    return Model(
-        name=name,
-        layers=_whole(config, "n_layer"),
-        hidden=hidden,
-        heads=heads,
-        kv_heads=heads,
-        head_size=hidden // heads,
-        inner=_whole(config, "n_inner", 4 * hidden),
-        vocabulary=_whole(config, "vocab_size"),
-        positions=_whole(config, "n_positions"),
-        gated=False,
-        tied=True,
-        biases=True,
-        norm_biases=True,
-        dropout=True,
-    )
+    return {
+        "name": name,
+        "layers": _whole(config, "n_layer"),
+        "hidden": hidden,
+        "heads": heads,
+        "kv_heads": heads,
+        "head_size": hidden // heads,
+        "inner": _whole(config, "n_inner", 4 * hidden),
+        "vocabulary": _whole(config, "vocab_size"),
+        "positions": _whole(config, "n_positions"),
+        "gated": False,
+        "tied": True,
+        "biases": True,
+        "norm_biases": True,
+        "dropout": True,
+    }
 
 
-_READERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Model]]] = {
+_READERS: Final[Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] = {
     "llama": _mixtral,
     "mistral": _mixtral,
     "mixtral": _mixtral,

@@ -268,9 +268,11 @@ class Model:
         :param name: what the model is called in results.
         :raises ValueError: for what the file lacks, and for another kind of model.
         """
-        from portagpu.train.planning.configurations import model_of
+        from portagpu.train.planning.configurations import fields_of
 
-        return model_of(config, name)
+        fields = fields_of(config, name)
+        latent = fields.pop("latent", None)
+        return cls(latent=None if latent is None else Latent(**latent), **fields)
 
 
 def _gpt(name: str, *sizes: int, inner: int | None = None) -> Model:

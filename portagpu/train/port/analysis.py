@@ -1,7 +1,7 @@
 """The analysis of one Python file, which ``lint`` and ``rewrite`` share.
 
-:class:`Finder` visits the places of a module: calls, assignments, comparisons, assertions, gates.
-:class:`Uses` collects what it finds there, and what a name alone shows.
+:class:`Finder` visits the places of a module: calls, assignments, comparisons, assertions.
+``Uses`` collects what it finds there, and what a name alone shows.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import ast
 import re
 import sys
 import warnings
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider, ScopeProvider
@@ -24,7 +24,7 @@ from portagpu.train.port.arguments import (
     in_process_devices,
     in_return,
 )
-from portagpu.train.port.expressions import Scope, Writer, code_of, dotted, last_name, string
+from portagpu.train.port.expressions import Scope, last_name, string
 from portagpu.train.port.questions import (
     in_assert,
     in_attribute,
@@ -37,216 +37,12 @@ from portagpu.train.port.questions import (
 )
 from portagpu.train.port.reading import excerpt, has_word
 from portagpu.train.port.rules import Finding, Ignored, Unread, lines_of
+from portagpu.train.port.uses import Uses
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from portagpu.train.port.reading import Excerpt, Source
-    from portagpu.train.port.rules import Name, Rule, Rules
-
-
-@dataclass(frozen=True, slots=True)
-class Use:
-    """One use. ``replace`` makes the new node of the node with its own parts replaced; without it
-    ``left`` says why the use stays. ``line`` and ``column`` are 0 until they are looked up."""
-
-    node: cst.CSTNode
-    rule: Rule
-    code: str
-    replace: Callable[[Any], cst.CSTNode] | None = None
-    left: str = ""
-    line: int = 0
-    column: int = 0
-
-
-class Uses(cst.CSTVisitor):
-    """Collects uses by name, and passes over code that runs only with a GPU: it is portable."""
-
-    def __init__(self, rules: Rules, scope: Scope) -> None:
-        super().__init__()
-        self.rules = rules
-        self.scope = scope
-        self.write: Writer = Writer(scope.alias)
-        self.uses: list[Use] = []
-        self.handled: set[cst.CSTNode] = set()
-        self._portable: set[cst.CSTNode] = set()
-        self.called: dict[cst.CSTNode, set[str]] = {}
-        """What is called -> the keywords of the call."""
-        self._asserted: set[cst.CSTNode] = set()
-        self._bare: set[cst.CSTNode] = set()
-        self._packages: list[tuple[frozenset[str], cst.CSTNode, Rule]] = []
-        self._named: set[str] = set()
-        self._functions: list[cst.FunctionDef] = []
-        self._tries = 0
-
-    def unless_cpu(
-        self, node: cst.CSTNode, otherwise: Callable[[Any], cst.BaseExpression]
-    ) -> Callable[[Any], cst.CSTNode]:
-        """Keeps the node for every GPU; a CPU has ``otherwise`` of it instead."""
-        return lambda new: self.write.unless_cpu(new, otherwise(new), bare=node in self._bare)
-
-    def add(
-        self,
-        node: cst.CSTNode,
-        rule: Rule,
-        replace: Callable[[Any], cst.CSTNode] | None = None,
-        left: str = "",
-    ) -> None:
-        """Note a use, once for each node."""
-        if node in self.handled:
-            return
-        self.handled.add(node)
-        self.uses.append(Use(node, rule, code_of(node), replace, left))
-
-    # ---- code that only runs with a GPU
-
-    def on_visit(self, node: cst.CSTNode) -> bool:
-        if node in self._portable:
-            return False
-        if isinstance(node, cst.If | cst.IfExp):
-            self._note_branches(node)
-        elif isinstance(node, cst.BooleanOperation) and isinstance(node.operator, cst.And):
-            if node not in self._asserted and self.scope.is_guard(node.left):
-                self._portable.add(node.right)
-        elif isinstance(node, cst.Assert):  # its own question is rewritten, and the rest with it
-            self._asserted |= {*_sides(node.test)}
-        elif isinstance(node, cst.IndentedBlock):
-            self._note_early_return(node)
-        return super().on_visit(node)
-
-    def is_portable(self, node: cst.CSTNode) -> bool:
-        """Whether the node is known to run only with a GPU."""
-        return node in self._portable
-
-    def _note_branches(self, node: cst.If | cst.IfExp) -> None:
-        if self.scope.is_guard(node.test):
-            self._portable |= {node.test, node.body}
-        elif self.scope.is_opposite(node.test):
-            self._portable.add(node.test)
-            if node.orelse is not None:
-                self._portable.add(node.orelse)
-
-    def _note_early_return(self, block: cst.IndentedBlock) -> None:
-        for number, each in enumerate(block.body):
-            if isinstance(each, cst.If) and self.scope.is_opposite(each.test):
-                last = each.body.body[-1] if each.body.body else None
-                ends = isinstance(last, cst.SimpleStatementLine) and isinstance(
-                    last.body[-1], cst.Return | cst.Continue
-                )
-                if ends:
-                    self._portable |= {*block.body[number + 1 :]}
-
-    # ---- names
-
-    def visit_Name(self, node: cst.Name) -> bool:
-        return self._visit_dotted(node)
-
-    def visit_Attribute(self, node: cst.Attribute) -> bool:
-        if self._visit_dotted(node):
-            node.value.visit(self)
-        return False  # the name after the dot is not in the scope
-
-    def visit_Arg(self, node: cst.Arg) -> bool:
-        if not node.star:
-            self._bare.add(node.value)
-        node.value.visit(self)
-        return False
-
-    def _visit_dotted(self, node: cst.Name | cst.Attribute) -> bool:
-        if node in self.handled:
-            return False
-        return self.look_up(node, self.scope.qualified(node))
-
-    def look_up(self, node: cst.BaseExpression, name: str) -> bool:
-        """Note the use of a qualified name; True where its parts are still to be looked at."""
-        if any(name in each.available for each in self.rules.words):
-            return False
-        entry = self.rules.names.get(name)
-        if entry is not None:
-            self._named.add(name)
-            self._add_name(node, entry, name)
-            return False
-        for words in self.rules.words:
-            if f"{name}.".startswith(f"{words.module}.") and "unknown name" in self.rules.shapes:
-                is_module = name == words.module
-                why = "it is the whole module" if is_module else "portagpu has no such name"
-                self.add(node, self.rules.shapes["unknown name"], left=why)
-                return False
-        return True
-
-    def _add_name(self, node: cst.CSTNode, entry: Name, name: str) -> None:
-        if "seed" in self.rules.shapes and entry.rule is self.rules.shapes["seed"]:
-            same = node in self.scope.same_seeds
-            left = "" if same else "on a CPU it would seed the host's generator, which has its own"
-            replace = self.write.instead(f"pg.{entry.to}") if same else None
-            self.add(node, entry.rule, replace, left)
-        elif entry.to is None:
-            self.add(node, entry.rule, left="no single expression replaces it")
-        elif self.scope.is_patched(name):
-            self.add(
-                node, entry.rule, left="the file puts another object there, or asks for its class"
-            )
-        elif entry.to.startswith(".") and not self.scope.has_torch:
-            self.add(node, entry.rule, left=f"this file does not import torch for {entry.to[1:]}")
-        elif own := sorted(entry.own_keywords & self.called.get(node, set())):
-            self.add(node, entry.rule, left=f"torch's has no {own[0]}")
-        elif entry.called and node not in self.called:
-            self.add(node, entry.rule, left="it is not called here: portagpu's is a function")
-        else:
-            to = entry.to
-            code = to.removeprefix(".") if to.startswith(".") else f"pg.{to}"
-            self.add(node, entry.rule, self.write.instead(code))
-
-    # ---- imports
-
-    def visit_Try(self, node: cst.Try) -> None:
-        self._tries += 1
-
-    def leave_Try(self, original_node: cst.Try) -> None:
-        self._tries -= 1
-
-    def visit_Import(self, node: cst.Import) -> bool:
-        for each in node.names:
-            bound = dotted(each.name) if each.asname else dotted(each.name).partition(".")[0]
-            self._visit_package(node, dotted(each.name), [bound])
-        return False
-
-    def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
-        if node.module is not None and not node.relative:
-            name = dotted(node.module)
-            stars = isinstance(node.names, cst.ImportStar)
-            parts = [] if isinstance(node.names, cst.ImportStar) else node.names
-            bound = [name] if stars else [f"{name}.{dotted(each.name)}" for each in parts]
-            self._visit_package(node, name, bound)
-            if isinstance(node.names, cst.ImportStar) and "unknown name" in self.rules.shapes:
-                for words in self.rules.words:
-                    if f"{name}.".startswith(f"{words.module}."):
-                        why = "it imports every name: import those that are used"
-                        self.add(node, self.rules.shapes["unknown name"], left=why)
-        return False
-
-    def _visit_package(self, node: cst.CSTNode, name: str, bound: list[str]) -> None:
-        first, _, rest = name.partition(".")
-        for package in (first, f"{first}.{rest.partition('.')[0]}"):
-            rule = self.rules.packages.get(package)
-            if rule is not None and not self._tries:
-                self._packages.append((frozenset(bound), node, rule))
-
-    def note_packages(self) -> None:
-        """Note the imports of packages that bind a name without a use that was found."""
-        for bound, node, rule in self._packages:
-            if any(
-                not any(f"{each}.".startswith(f"{name}.") for each in self._named) for name in bound
-            ):
-                self.add(node, rule, left="no other package has its names")
-
-
-def _sides(test: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """The boolean operations in a test, without those inside of calls."""
-    if isinstance(test, cst.BooleanOperation):
-        yield test
-        yield from _sides(test.left)
-        yield from _sides(test.right)
+    from portagpu.train.port.rules import Rules
+    from portagpu.train.port.uses import Use
 
 
 class Finder(Uses):

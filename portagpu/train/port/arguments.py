@@ -22,7 +22,7 @@ from portagpu.train.port.rules import DEVICE_NAME, LIBRARY_NAME
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from portagpu.train.port.analysis import Uses
+    from portagpu.train.port.uses import Uses
 
 
 _DEVICE_FIRST: Final = {

@@ -1,26 +1,44 @@
 """Every vendor-only use below some paths; no file is changed.
 
-Python is analysed. C++ and CUDA sources, shell scripts and Dockerfiles are read line by line.
+Python is analysed. C++ and CUDA sources, shell scripts and Dockerfiles are read line by line. The
+findings are printed as text, JSON, SARIF 2.1.0 and annotations of GitHub.
+
+SARIF: OASIS "Static Analysis Results Interchange Format (SARIF) Version 2.1.0". Annotations:
+"Workflow commands for GitHub Actions", which escape "%", line ends, and ":" and ","
+in properties.
 """
 
 from __future__ import annotations
 
+import os
 import re
+from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_all_start_methods, get_context
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
+from urllib.parse import quote
 
+from portagpu._version import __version__
+from portagpu.base.text import escaped
 from portagpu.train.port.reading import files, read
-from portagpu.train.port.rules import Finding, Ignored, Unread, in_order, lines_of, load_rules
+from portagpu.train.port.rules import (
+    SEVERITIES,
+    Finding,
+    Ignored,
+    Unread,
+    in_order,
+    lines_of,
+    load_rules,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from portagpu.train.port.reading import Source
-    from portagpu.train.port.rules import Rules
+    from portagpu.train.port.rules import Rule, Rules, Severity
 
 
 _FILES_PER_PROCESS: Final = 32
@@ -70,17 +88,17 @@ def _map(named: Sequence[Path], processes: int) -> Iterator[list[Finding] | Unre
 
 def _judged(path: Path) -> list[Finding] | Unread:
     """The findings in one file, or why it was not judged."""
-    from portagpu.train.port.analysis import analyse, finding
+    from portagpu.train.port import analysis
 
     source, rules = read(path), load_rules()
     if isinstance(source, Unread):
         return source
     if source.kind != "python":
         return [*text_findings(source, rules)]
-    found = analyse(source, rules, whole=False)
+    found = analysis.analyse(source, rules, whole=False)
     if isinstance(found, Unread):
         return found
-    return [] if found is None else [finding(source.path, use) for use in found.uses]
+    return [] if found is None else [analysis.finding(source.path, use) for use in found.uses]
 
 
 _C_COMMENTS: Final = re.compile(
@@ -123,3 +141,185 @@ def text_findings(source: Source, rules: Rules) -> Iterator[Finding]:
 def _is_kernel(source: Source, rules: Rules) -> bool:
     suffix = PurePath(source.path).suffix.lower()
     return suffix in rules.suffixes or any(each.search(source.text) for each in rules.kernels)
+
+
+Level = Literal["error", "warning", "note"]
+SCHEMA: Final = "portagpu.port/1"
+_LEVELS: Final[dict[Severity, Level]] = {
+    "trains nothing": "error",
+    "raises": "error",
+    "other numbers": "warning",
+    "slower": "note",
+}
+
+
+def level(rule: Rule) -> Level:
+    """SARIF's and GitHub's word for the rule's severity."""
+    return _LEVELS[rule.severity]
+
+
+def message(each: Finding) -> str:
+    """One sentence: what it is, where it breaks, and what to write."""
+    rule = each.rule
+    left = f" (by hand: {each.left})" if each.left else ""
+    return f"{rule.title}; breaks on {rule.breaks}; write {rule.write}{left}"
+
+
+def code_line(each: Finding) -> str:
+    """The code on one line, with what a terminal would obey or hide as escapes."""
+    return escaped(" ".join(each.code.split()))
+
+
+NOT_SEEN: Final = (
+    "not seen: what other packages do, names that are put together when the program runs, exec, "
+    "and settings that come from elsewhere"
+)
+"""What a list without a finding does not show."""
+
+
+def text(result: Lint) -> Iterator[str]:
+    """One line for each finding, why it breaks below it, and the counts."""
+    for each in result.findings:
+        place = f"{each.path}:{each.line}:{each.column}"
+        yield f"{place}: {each.rule.id} {each.rule.severity}: {code_line(each)}"
+        yield f"    {message(each)}"
+    yield summary(result.findings, result.files)
+    if result.files and not result.findings:
+        yield f"    {NOT_SEEN}"
+
+
+def summary(findings: Sequence[Finding], files: int) -> str:
+    """ "12 uses in 3 files: 2 trains nothing, 10 raises"."""
+    counts = Counter(each.rule.severity for each in findings)
+    parts = ", ".join(f"{counts[each]} {each}" for each in SEVERITIES if counts[each])
+    read = f"{files} file{'' if files == 1 else 's'} read"
+    if not files:
+        return "no file was read"
+    if not findings:
+        rules = len(load_rules().rules)
+        return f"no use found that ties this to a vendor, among what {rules} rules name; {read}"
+    uses = f"{len(findings)} use{'' if len(findings) == 1 else 's'}"
+    return f"{uses}: {parts}; {read}"
+
+
+def github(result: Lint) -> Iterator[str]:
+    """Workflow commands, which GitHub shows next to the lines of a pull request."""
+    words = {"error": "error", "warning": "warning", "note": "notice"}
+    for each in result.findings:
+        place = f"file={_property(each.path)},line={each.line},col={each.column}"
+        title = _property(f"{each.rule.id} {each.rule.title}")
+        yield f"::{words[level(each.rule)]} {place},title={title}::{_data(message(each))}"
+    for unread in result.unread:
+        yield f"::warning file={_property(unread.path)}::{_data('was not read: ' + unread.why)}"
+
+
+def _data(value: str) -> str:
+    return value.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(value: str) -> str:
+    return _data(value).replace(":", "%3A").replace(",", "%2C")
+
+
+def document(result: Lint) -> dict[str, Any]:
+    """The JSON of ``portagpu port lint``: findings, their rules, and the files not read."""
+    rules = {each.rule.id: each.rule for each in result.findings}
+    return {
+        "schema": SCHEMA,
+        "files": result.files,
+        "findings": [finding(each) for each in result.findings],
+        "rules": {name: _rule(rules[name]) for name in sorted(rules)},
+        "unread": [unread(each) for each in result.unread],
+    }
+
+
+def finding(each: Finding) -> dict[str, Any]:
+    """One finding; ``left`` says why a rewrite leaves it, and is empty where one does not."""
+    return {
+        "path": each.path,
+        "line": each.line,
+        "column": each.column,
+        "rule": each.rule.id,
+        "severity": each.rule.severity,
+        "code": each.code,
+        "left": each.left,
+    }
+
+
+def unread(each: Unread) -> dict[str, str]:
+    """A file that was not judged."""
+    return {"path": each.path, "why": each.why}
+
+
+def _rule(rule: Rule) -> dict[str, str]:
+    return {
+        "title": rule.title,
+        "breaks": rule.breaks,
+        "write": rule.write,
+        "source": rule.source,
+        "fix": rule.fix,
+    }
+
+
+def sarif(result: Lint) -> dict[str, Any]:
+    """The same as a SARIF log, with the files that were not read as notifications."""
+    rules = {each.rule.id: each.rule for each in result.findings}
+    names = sorted(rules)
+    return {
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {
+                    "driver": {
+                        "name": "portagpu port lint",
+                        "version": __version__,
+                        "rules": [_sarif_rule(rules[name]) for name in names],
+                    }
+                },
+                "columnKind": "unicodeCodePoints",
+                "invocations": [
+                    {
+                        "executionSuccessful": result.files > 0,
+                        "toolExecutionNotifications": [
+                            {
+                                "level": "warning",
+                                "message": {"text": each.why},
+                                "locations": [_location(each.path)],
+                            }
+                            for each in result.unread
+                        ],
+                    }
+                ],
+                "results": [
+                    {
+                        "ruleId": each.rule.id,
+                        "ruleIndex": names.index(each.rule.id),
+                        "level": level(each.rule),
+                        "message": {"text": message(each)},
+                        "locations": [_location(each.path, each.line, each.column)],
+                    }
+                    for each in result.findings
+                ],
+            }
+        ],
+    }
+
+
+def _sarif_rule(rule: Rule) -> dict[str, Any]:
+    return {
+        "id": rule.id,
+        "shortDescription": {"text": rule.title},
+        "fullDescription": {"text": f"Breaks on {rule.breaks}."},
+        "help": {"text": f"Write {rule.write}. Source: {rule.source}"},
+        "defaultConfiguration": {"level": level(rule)},
+    }
+
+
+def _location(path: str, line: int = 1, column: int = 1) -> dict[str, Any]:
+    uri = quote(os.fsencode(PurePath(path).as_posix()))
+    place = {
+        "artifactLocation": {"uri": f"file://{uri}" if path.startswith("/") else uri},
+        "region": {"startLine": line, "startColumn": column},
+    }
+    return {"physicalLocation": place}

@@ -13,7 +13,7 @@ from portagpu.train.port.rules import DEVICE_NAME
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from portagpu.train.port.analysis import Uses
+    from portagpu.train.port.uses import Uses
 
 
 _FIELDS: Final = frozenset({"name", "total_memory", "multi_processor_count", "warp_size"})

@@ -27,8 +27,8 @@ from portagpu.train.port.rules import Finding, Unread, in_order, load_rules
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from portagpu.train.port.analysis import Use
     from portagpu.train.port.rules import Rules
+    from portagpu.train.port.uses import Use
 
 
 _LINES: Final = re.compile(rb"[^\n]*\n|[^\n]+\Z")

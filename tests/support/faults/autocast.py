@@ -141,7 +141,7 @@ def _of_blocks() -> list[Fault]:
 
 
 def _nothing_entered(where: str, wrong: str) -> bool:
-    """Whether nothing could tell: a disabled block has no dtype that counts."""
+    """Whether nothing could show it: a disabled block has no dtype that counts."""
     if where == "disabled":
         return "format" in wrong or "dtype" in wrong
     # a block in the default dtype keeps what is set
@@ -149,7 +149,7 @@ def _nothing_entered(where: str, wrong: str) -> bool:
 
 
 def _nothing_left(where: str, wrong: str, errors: bool) -> bool:
-    """Whether nothing could tell: a thread ends with its block, and its state with it."""
+    """Whether nothing could show it: a thread ends with its block, and its state with it."""
     if where == "in another thread":
         return True
     if wrong == "swallows errors":
@@ -286,7 +286,7 @@ def _of_operations() -> list[Fault]:
 
 
 def _nothing_run(op: str, where: str, wrong: str) -> bool:
-    """Whether nothing could tell: what runs in float32 anyway, or in its operands' dtype."""
+    """Whether nothing could show it: what runs in float32 anyway, or in its operands' dtype."""
     wide = wrong in ("runs in float32", "gives float32", "does not cast its operands")
     if not wide:
         return False

@@ -381,7 +381,7 @@ def _spoilt(good: Any, call: Seen, wrong: str) -> Any:
 
 
 def _equivalent(call: str, region: str, wrong: str) -> bool:
-    """Whether nothing could tell, or the call has no such region."""
+    """Whether nothing could show it, or the call has no such region."""
     written, read = CALLS[call]
     op_region = region.startswith(
         ("of averages", "of products", "of maxima", "of minima", "of bit")

@@ -163,7 +163,7 @@ def faults() -> list[Fault]:
 
 
 def _equivalent(draw: str, where: str, wrong: str) -> bool:
-    """Whether nothing could tell: whole numbers have no such dtype, and factories no strides."""
+    """Whether nothing could show it: whole numbers have no such dtype, and factories no strides."""
     whole = draw in ("randint", "randperm")
     strided = where == "of a strided tensor"
     return (

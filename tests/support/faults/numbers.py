@@ -368,7 +368,7 @@ def _faulty(region: Callable[..., bool], wrong: Callable[..., Any]) -> Callable[
 
 
 def _equivalent(op: str, where: str, wrong: str) -> bool:
-    """Whether nothing could tell."""
+    """Whether nothing could show it."""
     if wrong == "the elements are in another order" and where == "of one element":
         return True
     # a function of a library may flush, and a sum is judged within its bound

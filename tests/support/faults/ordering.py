@@ -642,7 +642,7 @@ TABLES: list[Table] = [
 
 
 def _equivalent(call: str, where: str, wrong: str, kernel_s: float) -> str:
-    """Why nothing could tell that fault from right behaviour; empty if something could."""
+    """Why nothing could distinguish that fault from right behaviour; empty if something could."""
     host = call.endswith(("synchronize", "query"))
     if host and kernel_s < 6e-6 and ("last kernel" in wrong or "one kernel early" in wrong):
         return "the kernel is over before the host's next call is"

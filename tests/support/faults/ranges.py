@@ -386,7 +386,7 @@ def faults() -> list[Fault]:
 
 
 def _equivalent(shown: str, where: str, wrong: str) -> bool:
-    """Whether nothing could tell: what has no labels or no domain cannot lose them."""
+    """Whether nothing could show it: what has no labels or no domain cannot lose them."""
     return (
         (shown == "labels" and where == "of blocks without labels")
         # the only such block has no mark at all: nothing is annotated with an empty name there

@@ -199,7 +199,7 @@ def _right(good: Any, *given: Any) -> None:
 
 
 def _equivalent(where: str, wrong: str) -> bool:
-    """Whether nothing could tell: an interval of 1 is none earlier, and counts to nothing."""
+    """Whether nothing could show it: an interval of 1 is none earlier, and counts to nothing."""
     return where == "of an interval of 1" and wrong in (
         "grows one update early",
         "keeps the tracker when it backs off",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _patience(folder: Path, load: float) -> Patience:
-    """That of a machine with two CPUs and a Linux that does not tell what processes wait."""
+    """That of a machine with two CPUs and a Linux that does not report which processes wait."""
     return Patience(proc=folder, load=lambda: load, cpus=lambda: 2)
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from portagpu.checks.health.engine import health
+from portagpu.checks.health.options import HealthOptions
 from portagpu.checks.health.scheduler import answer
-from portagpu.checks.health.watchdog import HealthOptions
 from portagpu.facts.host.tree import Tree
 from portagpu.facts.readings.model import Findings, GpuState, Memory, Pcie, Reading
 from portagpu.machine.inventory.sources import Machine

@@ -15,8 +15,8 @@ import pytest
 
 from portagpu.base.errors import BackendNotFound
 from portagpu.cli import main
-from portagpu.cli._call import app
 from portagpu.cli._common import check_kept, write_json
+from portagpu.cli._verbs import app
 from portagpu.runs.results.run import Result, Run, Verdict, new_run, read_json, validate
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 from portagpu import cli
 from portagpu.base.errors import OutputError
 from portagpu.base.files import GrowingFile
-from portagpu.cli._call import app
+from portagpu.cli._verbs import app
 from portagpu.runs.results.run import read_json
 from tests.support.ocp_rules import lines_of, of_run, of_steps, problems
 from tests.support.result_samples import failing, passing

@@ -1,4 +1,4 @@
-"""What backends' probes find, whatever a stranger's probe does."""
+"""What backends' probes find, whatever a third party's probe does."""
 
 from __future__ import annotations
 

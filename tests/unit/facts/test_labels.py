@@ -1,4 +1,4 @@
-"""Annotations as one text: what was put in comes out, and a stranger's name stays a name."""
+"""Annotations as one text: what was put in comes out, and an untrusted name stays a name."""
 
 from __future__ import annotations
 

@@ -248,7 +248,7 @@ def test_a_dump_is_cut() -> None:
 def test_a_name_that_every_bundle_holds_is_not_searched_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A host called gpu: the word is in every result, and taking it out would tell that name."""
+    """A host called gpu: the word is in every result, so removing it would reveal the name."""
     monkeypatch.setattr("platform.node", lambda: "gpu")
     monkeypatch.setattr("socket.gethostname", lambda: "zweiundvierzig.acme.example")
     names = machine_names(

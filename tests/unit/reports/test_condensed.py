@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from portagpu.reports.bundles.canonical import canonical, canonical_fast
+from portagpu.reports.bundles.content import canonical, canonical_fast
 from portagpu.reports.condensed.nodes import (
     HEAD_BYTES,
     Measured,

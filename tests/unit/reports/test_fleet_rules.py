@@ -13,10 +13,11 @@ from portagpu.reports.condensed.nodes import Measured, MeasureId, Measures, Node
 from portagpu.reports.fleet import measures as pairs
 from portagpu.reports.fleet import versions
 from portagpu.reports.fleet.measures import LEVEL, MEASURE, NOISE
-from portagpu.reports.fleet.record import FleetRecord, Step, StepState, to_drain
+from portagpu.reports.fleet.record import FleetRecord, Step, StepState
 from portagpu.reports.fleet.report import FleetReport, judge, natural
 from portagpu.reports.fleet.request import collected
 from portagpu.reports.fleet.result_files import Fleet, Joint
+from portagpu.reports.fleet.scheduler import to_drain
 from portagpu.runs.judges.peers import FALSE_ALARMS, compare_peers, deviations_for
 from portagpu.runs.ledger import Owner, owner_of
 from portagpu.runs.results.run import Result, Run, new_run

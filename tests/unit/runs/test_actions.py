@@ -29,7 +29,7 @@ from portagpu.runs.results.advice import (
     worst_action,
     wrong_value,
 )
-from portagpu.runs.results.result import Judgement, combine
+from portagpu.runs.results.judgement import Judgement, combine
 from portagpu.runs.results.run import Result
 from portagpu.runs.results.verdicts import Verdict
 from portagpu.runs.world import RankOutcome, RankState, WorldOutcome

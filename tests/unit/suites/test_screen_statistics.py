@@ -6,13 +6,13 @@ import hashlib
 import math
 from datetime import UTC, datetime
 
-from portagpu.suites.screen.seeds import batch_seed, campaign_of
 from portagpu.suites.screen.tally import (
     excluded_rate,
     judged_in_words,
     recurrence,
     recurrence_in_words,
 )
+from portagpu.train.exact.draws import batch_seed, campaign_of
 
 # ---- rates
 

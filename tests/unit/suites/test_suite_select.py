@@ -11,8 +11,8 @@ import pytest
 from portagpu.runs.results.run import Result, Verdict, new_run
 from portagpu.suites.conformance import Selection
 from portagpu.suites.conformance.cases import base_id
-from portagpu.suites.conformance.engine import SelectionError, seed_of
 from portagpu.suites.conformance.messages import ListedCase
+from portagpu.suites.conformance.options import SelectionError, seed_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from portagpu.facts.formats import pci_address
 from portagpu.facts.host.sensors import read_memory_controllers, read_sensors
 from portagpu.machine.inventory.gpu import Inventory
 from portagpu.runs.judges.health import judge_health, judge_host, with_placed_events
-from portagpu.runs.results.result import Judgement, combine
+from portagpu.runs.results.judgement import Judgement, combine
 from portagpu.runs.results.run import Verdict
 
 if TYPE_CHECKING:

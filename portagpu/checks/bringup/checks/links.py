@@ -8,7 +8,7 @@ from portagpu.facts.formats import pci_address
 from portagpu.facts.host import read_host
 from portagpu.machine.inventory.topology import only_gpus
 from portagpu.runs.judges.links import judge_links
-from portagpu.runs.results.result import combine
+from portagpu.runs.results.judgement import combine
 from portagpu.runs.results.run import Verdict
 from portagpu.runs.results.wording import exactly
 

@@ -11,9 +11,9 @@ from portagpu.runs.engine import OpenedDevice, Progress
 from portagpu.runs.results.run import Verdict, fold
 from portagpu.runs.results.wording import exactly
 from portagpu.suites.conformance import ConformOptions, Selection
+from portagpu.suites.conformance.engine import judge_cases
 from portagpu.suites.conformance.judge import OWN_AREA, UNOPENED_DEVICE
 from portagpu.suites.conformance.messages import check_dependencies
-from portagpu.suites.conformance.runner import judge_cases
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

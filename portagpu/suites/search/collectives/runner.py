@@ -6,7 +6,7 @@ import time
 import warnings
 from dataclasses import dataclass, field
 from datetime import timedelta
-from inspect import signature
+from inspect import Parameter, signature
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,6 +30,7 @@ from portagpu.suites.search.collectives.values import addends, bits
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from portagpu.devices.collectives.comm import Comm
     from portagpu.runs.world import Rank
     from portagpu.suites.search.area import Program, Runners
 
@@ -85,6 +86,39 @@ class Report:
     the call and its seed, as ranks may wait for its repetitions in another order."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arguments:
+    """The arguments of a call on buffers, which ``drawing`` draws."""
+
+    group: str
+    n: int
+    dtype: str
+    seed: int
+    how: str = "sync"
+    op: str = "SUM"
+    values: str = "small"
+    root: int = 0
+    shape: str = "flat"
+    offset: int = 4
+    in_place: bool = False
+    by_position: bool = False
+    outsiders: bool = False
+    uneven: bool = False
+    late: int = -1
+    way: str = ""
+    checked: bool = False
+
+    def label(self, name: str, of: Group) -> str:
+        """The call in words."""
+        reduction = f" {self.op}" if name in REDUCES else ""
+        manner = " checked" if self.checked else f" by {self.way}" if self.way else ""
+        return f"{name}{reduction}{manner} of {self.n} {self.dtype} {of.words}"
+
+    def is_claimed(self, name: str, comm: Comm) -> bool:
+        """Whether the device has to take the call."""
+        return is_claimed(comm, name, self.dtype, self.op, self.shape, in_place=self.in_place)
+
+
 @dataclass(frozen=True, slots=True)
 class Runner:
     """Runs one program on one rank."""
@@ -130,52 +164,30 @@ class Runner:
     def _collectives(self, index: int, name: str, seed: int, times: int = 1, **given: Any) -> None:
         """The same call several times, each with other values."""
         for number in range(times):
-            self._collective(index, name, seed=seed + number, **given)
+            self._collective(index, name, Arguments(seed=seed + number, **given))
 
-    def _collective(
-        self,
-        index: int,
-        name: str,
-        group: str,
-        n: int,
-        dtype: str,
-        seed: int,
-        how: str = "sync",
-        op: str = "SUM",
-        values: str = "small",
-        root: int = 0,
-        shape: str = "flat",
-        offset: int = 4,
-        in_place: bool = False,
-        by_position: bool = False,
-        outsiders: bool = False,
-        uneven: bool = False,
-        late: int = -1,
-        way: str = "",
-        checked: bool = False,
-    ) -> None:
-        """A call on buffers, with the arguments that ``drawing`` draws."""
-        of = self.groups[group]
+    def _collective(self, index: int, name: str, asked: Arguments) -> None:
+        """A call on buffers."""
+        of = self.groups[asked.group]
         ranks = of.ranks
-        if name in ("message", "ring"):
-            if len(ranks) == 1:
-                return
-            root = root % len(ranks) if name == "message" else 1 + root % (len(ranks) - 1)
-        root %= len(ranks)
-        reduction = f" {op}" if name in REDUCES else ""
-        manner = " checked" if checked else f" by {way}" if way else ""
-        label = f"{name}{reduction}{manner} of {n} {dtype} {of.words}"
+        if name in ("message", "ring") and len(ranks) == 1:
+            return
+        root = asked.root % len(ranks)
+        if name == "ring":
+            # a distance, which is not 0
+            root = 1 + asked.root % (len(ranks) - 1)
+        label = asked.label(name, of)
         self.report.labels[index] = label
         position = ranks.index(self.rank.rank) if self.rank.rank in ranks else -1
         takes_part = position >= 0
         if name == "message":
             takes_part = position in (root, (root + 1) % len(ranks))
-        if not takes_part and not (outsiders and position < 0):
+        if not takes_part and not (asked.outsiders and position < 0):
             return
         helper = {"all_reduce_wider": "wider", "all_reduce_with_nan": "nan"}.get(name, "")
-        kind = model.Sum(op, dtype, ranks, helper) if name in REDUCES else None
-        x, counts = _exchange(name, kind, dtype, seed, values, ranks, n, uneven)
-        exchange = model.Exchange(x, counts, ranks, root=root, kind=kind, in_place=in_place)
+        kind = model.Sum(asked.op, asked.dtype, ranks, helper) if name in REDUCES else None
+        x, counts = _exchange(name, kind, asked, len(ranks))
+        exchange = model.Exchange(x, counts, ranks, root=root, kind=kind, in_place=asked.in_place)
         contents = CALLS[name][0](exchange, max(position, 0))
         if not takes_part:
             contents = [model.Content(each.what, each.before, each.before) for each in contents]
@@ -184,31 +196,40 @@ class Runner:
             ranks=ranks,
             position=position,
             root=root,
-            op=op,
-            asynchronous=how != "sync",
-            by_position=by_position,
-            tag=seed % 5,
-            checked=of.checked if checked else None,
-            way=way,
-            sends=counts[position] if uneven else None,
-            receives=[row[position] for row in counts] if uneven else None,
+            op=asked.op,
+            asynchronous=asked.how != "sync",
+            by_position=asked.by_position,
+            tag=asked.seed % 5,
+            checked=of.checked if asked.checked else None,
+            way=asked.way,
+            sends=counts[position] if asked.uneven else None,
+            receives=[row[position] for row in counts] if asked.uneven else None,
         )
         buffers = [
             Buffer(
-                each, dtype, self.rank.gpu.device, kind is None, offset, shape, n, max(position, 0)
+                each,
+                asked.dtype,
+                self.rank.gpu.device,
+                kind is None,
+                asked.offset,
+                asked.shape,
+                asked.n,
+                max(position, 0),
             )
             for each in contents
         ]
         if takes_part:
             self.report.members.append(index)
-        claimed = is_claimed(self.rank.gpu.comm, name, dtype, op, shape, in_place=in_place)
-        agrees = f"{index} {seed}" if takes_part and CALLS[name][0] is model.all_reduce else ""
+        claimed = asked.is_claimed(name, self.rank.gpu.comm)
+        agrees = (
+            f"{index} {asked.seed}" if takes_part and CALLS[name][0] is model.all_reduce else ""
+        )
         step = Step(index, label, None, buffers, claimed, agrees)
-        if 0 <= late == position:
+        if 0 <= asked.late == position:
             time.sleep(LATE_S)
         tensors = [each.tensor for each in buffers]
         if self._accepts(step, lambda: CALLS[name][1](tensors, at)):
-            if how == "later" and name not in HELPERS and takes_part:
+            if asked.how == "later" and name not in HELPERS and takes_part:
                 self.pending.append(step)
             else:
                 self._finish(step)
@@ -268,23 +289,16 @@ def _is_of_others(error: Exception) -> bool:
 
 
 def _exchange(
-    name: str,
-    kind: model.Sum | None,
-    dtype: str,
-    seed: int,
-    values: str,
-    ranks: Sequence[int],
-    n: int,
-    uneven: bool,
+    name: str, kind: model.Sum | None, asked: Arguments, size: int
 ) -> tuple[Any, list[list[int]]]:
     """The patterns of each position and part, and how many elements go from each to each."""
-    size = len(ranks)
+    n, dtype, seed = asked.n, asked.dtype, asked.seed
     parts = size if name in EACH_PART else 1
     if kind is None:
         x = bits(dtype, seed, size, parts, n)
     else:
-        x = addends(values, kind.op, dtype, seed, size, parts, n)
-    if not uneven:
+        x = addends(asked.values, kind.op, dtype, seed, size, parts, n)
+    if not asked.uneven:
         return x, [[n] * parts] * size
     random = Random(seed)  # noqa: S311 - sizes, no secret
     counts = [[random.randint(0, n) for _ in range(parts)] for _ in range(size)]
@@ -316,10 +330,15 @@ def make_groups(rank: Rank, timeout_s: float) -> dict[str, Group]:
 
 
 # what it hands on has a name too, which a program of another version may not know
-Runner._collectives.__signature__ = signature(Runner._collective).replace(  # type: ignore[attr-defined]
+_own = signature(Runner._collectives)
+Runner._collectives.__signature__ = _own.replace(  # type: ignore[attr-defined]
     parameters=[
-        *signature(Runner._collective).parameters.values(),
-        signature(Runner._collectives).parameters["times"],
+        *(_own.parameters[each] for each in ("self", "index", "name")),
+        *(
+            each.replace(kind=Parameter.POSITIONAL_OR_KEYWORD)
+            for each in signature(Arguments).parameters.values()
+        ),
+        _own.parameters["times"],
     ]
 )
 RUNNERS: Final[Runners] = {

@@ -1,4 +1,5 @@
-"""Direct storage through ``torch.cuda.gds``, whichever library it uses. No GPU has run this.
+"""What torch switches in the libraries of both vendors: searches for convolutions, and direct
+storage through ``torch.cuda.gds``. No GPU has run this.
 
 torch has the module for one vendor since 2.7 and for both since 2.15 (torch 2.15, documentation of
 ``torch.cuda.gds.is_available``; pytorch pull request 191069). In a build without the library it is
@@ -9,15 +10,30 @@ O_DIRECT by itself. Nothing here imports torch before a file is opened.
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from portagpu.base.errors import Unsupported
 from portagpu.base.text import error_line
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     import torch
+
+
+@contextmanager
+def searched(on: bool) -> Iterator[None]:
+    """With ``torch.backends.cudnn.benchmark`` switched: the library searches for convolutions."""
+    import torch
+
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = on
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 class GdsFile:

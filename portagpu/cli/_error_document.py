@@ -1,4 +1,4 @@
-"""A call of the command line: the groups of verbs, and the document of an error that ends a call.
+"""The document of an error that ends a call.
 
 A verb whose document is a run writes a run whose ``error`` says why. Any other verb writes
 ``portagpu.error/1``. Standard output gets it if nothing of a document was written there.
@@ -11,72 +11,30 @@ import json
 import re
 import sys
 from dataclasses import dataclass
-from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import click
-
-from portagpu._version import __version__
 from portagpu.base.files import is_special, read_bounded, write_atomic
-from portagpu.base.text import did_you_mean, one_line
-from portagpu.cli import GROUPS, VERBS
-from portagpu.cli._process import USAGE
+from portagpu.base.text import one_line
+from portagpu.cli._process import (
+    STDOUT,
+    USAGE,
+    call,
+    document_written,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from portagpu.cli._run_output import OcpOutput
+    import click
+
     from portagpu.runs.results.run import Run
 
-
 SCHEMA: Final = "portagpu.error/1"
-STDOUT: Final = "-"
 _ERROR_BYTES: Final = 64 << 10
 """Of a file: the document of an error is shorter, unless its command line is long."""
 _BEGINS: Final = re.compile(rb'\{\s*"schema": "portagpu\.')
-
-
-@dataclass(slots=True)
-class _Call:
-    """A call of the command line, and what it has written so far."""
-
-    words: Sequence[str] = ()
-    whole: bool = False
-    run: Run | None = None
-    ocp: OcpOutput | None = None
-    """The lines of ``--ocp`` that have no end yet."""
-    ocp_begun: bool = False
-
-
-_call = _Call()
-
-
-def begin_call(words: Sequence[str]) -> None:
-    """Take ``words`` for the command line, and forget what another call in this process wrote."""
-    _call.words, _call.whole, _call.run = words, False, None
-    _call.ocp, _call.ocp_begun = None, False
-
-
-def document_written() -> None:
-    """The verb's document is there, whatever comes after it."""
-    _call.whole = True
-
-
-def run_begun(run: Run) -> None:
-    """The run so far, whose results an error's document keeps."""
-    _call.run = run
-
-
-def ocp_begun(output: OcpOutput) -> None:
-    """Lines of the run are being written, which an error has to end."""
-    _call.ocp, _call.ocp_begun = output, True
-
-
-def ocp_ended() -> None:
-    """The lines of the run are whole."""
-    _call.ocp = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +58,8 @@ def write_error(code: int, message: str, *, files: bool = True) -> str | None:
     ``files`` is False if the error is that a file must not be written. A file that is read too is
     left as it is, and so is a file of lines.
     """
-    words = _call.words
-    asked = None if _call.whole else _asked_for(words)
+    words = call.words
+    asked = None if call.whole else _asked_for(words)
     problem = _end_ocp(asked, words, code, message, files=files)
     return _write_json(asked, words, code, message, files=files) or problem
 
@@ -138,10 +96,10 @@ def _end_ocp(
 
     A call that did not get as far as a run has lines only where its words were right.
     """
-    output = _call.ocp
+    output = call.ocp
     if output is None:
         place = asked.ocp_to if asked is not None else None
-        if place is None or _call.ocp_begun or code == USAGE or not files:
+        if place is None or call.ocp_begun or code == USAGE or not files:
             return None
         if place != STDOUT and _is_read(place, words):
             return None
@@ -175,7 +133,7 @@ def _document(asked: _Asked, words: Sequence[str], code: int, message: str) -> s
 def _run(words: Sequence[str], code: int, message: str) -> Run:
     from portagpu.runs.results.run import Run, new_run
 
-    so_far = _call.run
+    so_far = call.run
     run = new_run(["portagpu", *words]) if so_far is None else Run(so_far.info, so_far.results)
     return run.end_with(code, one_line(message))
 
@@ -186,7 +144,7 @@ def _replace_stale(asked: _Asked, words: Sequence[str], code: int, message: str)
     A command line that is wrong replaces nothing: it did not get as far as a run.
     """
     folder = asked.folder
-    if folder is None or code == USAGE or _call.run is not None:
+    if folder is None or code == USAGE or call.run is not None:
         return
     if asked.is_run and (folder / "result.json").exists():
         from portagpu.cli._run_output import Files
@@ -198,7 +156,7 @@ def _asked_for(words: Sequence[str]) -> _Asked | None:
     """What ``words`` ask for, read as click reads them but without its complaints."""
     import click
 
-    command: click.Command = app
+    command = call.command
     names: list[str] = []
     left = list(words)
     while isinstance(command, click.Group):
@@ -208,6 +166,8 @@ def _asked_for(words: Sequence[str]) -> _Asked | None:
             return _Asked(" ".join(words[:1]), STDOUT) if _wants_stdout(words) else None
         names.append(left.pop(0))
         command = found
+    if command is None:
+        return None
     options = _options(command, left)
     json_to = options.get("json_to") or (STDOUT if options.get("form") == "json" else None)
     folder = options.get("out")
@@ -289,84 +249,3 @@ def _other_paths(words: Sequence[str]) -> Iterator[str]:
 
 
 _OUTPUTS: Final = frozenset({"--json", "--ocp", "--out"})
-
-
-class VerbGroup(click.Group):
-    """A click group over a table of verbs like ``VERBS``, so that --help imports no verb."""
-
-    def __init__(
-        self, *args: Any, verbs: Mapping[str, tuple[str, str]] = VERBS, **kwargs: Any
-    ) -> None:
-        super().__init__(*args, **kwargs)
-        self._verbs = verbs
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self._verbs)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return self._load(cmd_name) if cmd_name in self._verbs else None
-
-    def _load(self, verb: str) -> click.Command:
-        module, _, attribute = self._verbs[verb][0].partition(":")
-        command = getattr(import_module(module), attribute)
-        assert isinstance(command, click.Command), verb  # noqa: S101 - the table is ours
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        name = args[0]
-        verbs = self._verbs
-        if name not in verbs and not name.startswith("-"):
-            root = ctx.find_root().command
-            elsewhere = list(root.paths(name)) if isinstance(root, VerbGroup) else []
-            if elsewhere:
-                hint = f"did you mean 'portagpu {elsewhere[0]}'?"
-            else:
-                hint = did_you_mean(name, verbs, f"verbs are {', '.join(verbs)}")
-            raise click.UsageError(f"there is no verb {name!r}: {hint}", ctx)
-        return super().resolve_command(ctx, args)
-
-    def paths(self, name: str) -> Iterator[str]:
-        """Where a verb of that name is in this group: "matrix history compare"."""
-        for verb in self._verbs:
-            if verb == name:
-                yield verb
-            command = self._load(verb)
-            if isinstance(command, VerbGroup):
-                yield from (f"{verb} {below}" for below in command.paths(name))
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        groups = GROUPS if self._verbs is VERBS else {"Verbs": tuple(self._verbs)}
-        for title, names in groups.items():
-            with formatter.section(title):
-                formatter.write_dl([(name, self._verbs[name][1]) for name in names])
-
-
-@click.group(
-    cls=VerbGroup,
-    invoke_without_command=True,
-    subcommand_metavar="VERB ...",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-@click.version_option(__version__, prog_name="portagpu", message="%(prog)s %(version)s")
-@click.pass_context
-def app(ctx: click.Context) -> None:
-    """Check and measure NVIDIA GPUs, AMD GPUs and CPUs through torch."""
-    if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help(), err=True)
-        ctx.exit(2)
-
-
-def run(arguments: Sequence[str]) -> int:
-    """Run the verb that ``arguments`` name and return its exit code; raise its errors.
-
-    A verb returns its exit code, or None for 0.
-    """
-    result = app.main(args=list(arguments), prog_name="portagpu", standalone_mode=False)
-    code = result if isinstance(result, int) else 0
-    if code:
-        # a verb that says why in its own lines, and has nothing to write
-        write_error(code, "nothing was written: standard error says why")
-    sys.stdout.flush()
-    return code
