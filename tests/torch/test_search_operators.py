@@ -42,6 +42,7 @@ NO_KERNEL = NotImplementedError("\"copy_\" not implemented for 'Half'")
 SAID = "mul in float16, sample 0 (2 x 2), forward: it raised NotImplementedError"
 
 
+@pytest.mark.processes(1, "the first import of torch's common_utils asks a program")
 @pytest.mark.parametrize(
     ("device", "errors", "difference", "aside"),
     [

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.runs.world.rank import tell_alive
+from portagpu.suites.search.operators.internals import torch_internals
 from portagpu.suites.search.operators.samples import changed, laid, moved, reseeded, tensors
 
 if TYPE_CHECKING:
@@ -321,8 +322,7 @@ _ELEMENTWISE: Final = _names(
 
 def class_of(operator: Operator) -> str:
     """The one class of an operator; raises nothing, for what no rule names is "other"."""
-    from torch.testing._internal.opinfo import core
-
+    core = torch_internals("opinfo.core")
     name: str = operator.name
     if name in _MOVEMENT:
         return "movement"

@@ -15,6 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.suites.search.area import NotSearchable
+from portagpu.suites.search.operators.internals import torch_internals
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -94,11 +95,8 @@ def operators() -> dict[tuple[str, str], Operator]:
     """
     import torch
 
-    # importing the database forbids assignments to torch.backends, which other code makes
-    forbid = torch.backends.disable_global_flags
-    torch.backends.disable_global_flags = lambda: None
     try:
-        from torch.testing._internal import common_methods_invocations as invocations
+        invocations = torch_internals("common_methods_invocations")
     except ImportError as error:
         missing = error.name or str(error)
         raise NotSearchable(
@@ -106,8 +104,6 @@ def operators() -> dict[tuple[str, str], Operator]:
             if not missing.startswith("torch")
             else f"torch {torch.__version__} has no {_PLACE}"
         ) from error
-    finally:
-        torch.backends.disable_global_flags = forbid
     found = getattr(invocations, "op_db", None)
     if not found:
         raise NotSearchable(f"torch {torch.__version__} has no op_db in {_PLACE}")

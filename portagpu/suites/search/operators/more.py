@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.suites.search.operators.calls import class_of
+from portagpu.suites.search.operators.internals import torch_internals
 from portagpu.suites.search.operators.samples import changed, seeded
 from portagpu.suites.search.operators.samples import made as made_by_torch
 
@@ -64,8 +65,8 @@ def more_samples(operator: Operator, dtype: Any, gradient: bool, half: int | Non
     """The operator's own samples, and in half 0 a large one of a reduction in float16."""
     import torch
     from torch.testing import make_tensor
-    from torch.testing._internal.opinfo.core import SampleInput
 
+    sample_input = torch_internals("opinfo.core").SampleInput
     found = []
     own = OWN.get(operator.name, ()) if dtype.is_floating_point or dtype.is_complex else ()
     for number, (shapes, named) in enumerate(own):
@@ -76,7 +77,7 @@ def more_samples(operator: Operator, dtype: Any, gradient: bool, half: int | Non
                 )
                 for shape in shapes
             ]
-        found.append(SampleInput(made[0], args=tuple(made[1:]), kwargs=dict(named)))
+        found.append(sample_input(made[0], args=tuple(made[1:]), kwargs=dict(named)))
     reduces = class_of(operator) == "reductions" and not operator.name.startswith(COMPOSED)
     if dtype == torch.float16 and half != 1 and reduces:
         usual = max(made_by_torch(operator, dtype, gradient), key=lambda each: each.input.numel())

@@ -19,6 +19,8 @@ from functools import cache, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.suites.search.operators.internals import torch_internals
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
@@ -122,13 +124,11 @@ def changed(sample: Sample, change: Callable[[Any], Any]) -> Sample:
             return type(value)(map(walked, value))
         return {k: walked(v) for k, v in value.items()} if type(value) is dict else value
 
-    from torch.testing._internal.opinfo.core import SampleInput
-
     named = {
         key: change(torch.device(value)) if key == "device" and value else walked(value)
         for key, value in sample.kwargs.items()
     }
-    return SampleInput(
+    return torch_internals("opinfo.core").SampleInput(
         walked(sample.input),
         args=tuple(map(walked, sample.args)),
         kwargs=named,
@@ -139,10 +139,9 @@ def changed(sample: Sample, change: Callable[[Any], Any]) -> Sample:
 def laid(tensor: Any, layout: str) -> Any:
     """A copy of a strided tensor in one of ``LAYOUTS``."""
     import torch
-    from torch.testing._internal.common_utils import noncontiguous_like
 
     if layout == "spread":
-        return noncontiguous_like(tensor).detach()
+        return torch_internals("common_utils").noncontiguous_like(tensor).detach()
     if layout == "last":
         form = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
         if form is not None:
@@ -429,8 +428,7 @@ def _sizes(sizes: Mapping[str, int]) -> Iterator[None]:
 @cache
 def _modules() -> list[Any]:
     """Those of torch's database that have all of its constants."""
-    from torch.testing._internal.opinfo import core
-
+    core = torch_internals("opinfo.core")
     right = {name: getattr(core, name, None) for name in ODD}
     within = [each for name, each in sys.modules.items() if name.startswith("torch.testing.")]
     return [each for each in within if right.items() <= vars(each).items()]
