@@ -10,7 +10,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
 from portagpu.devices.precision import Support
-from portagpu.suites.search.area import Area, NotSearchable
+from portagpu.suites.search.area import Area, NotSearchable, one_thread
 from portagpu.suites.search.operators.calls import CLASSES, class_of
 from portagpu.suites.search.operators.database import claimed_dtypes, operators
 from portagpu.suites.search.operators.more import MORE, has_more
@@ -149,15 +149,10 @@ def judged(gpu: Backend, op: str, variant: str, dtype: str, half: int | None = N
             f"torch {torch.__version__} claims no operator {op} {variant or ''}".rstrip()
             + f" in {dtype} on {gpu.device.type}"
         )
-    threads = torch.get_num_threads()
-    # samples are small: threads would wait for each other most of the time
-    torch.set_num_threads(1)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return judge(gpu.device, operator, getattr(torch, dtype), partial(_computes, gpu), half)
-    finally:
-        torch.set_num_threads(threads)
+    # samples are small
+    with one_thread(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return judge(gpu.device, operator, getattr(torch, dtype), partial(_computes, gpu), half)
 
 
 def _hold_float32(gpu: Backend) -> None:
