@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("expecttest")
 
 from portagpu.suites.search.operators.calls import FACTOR, growth, unit_roundoff
+from portagpu.suites.search.operators.more import MORE
 from portagpu.suites.search.operators.samples import shown
 from tests.conftest import ROOT
 
@@ -67,7 +68,7 @@ FAULTS = {
     ),
     # after pytorch#102968, #188344 and tensorflow#115733
     "convolutions: of a window above 16: does not write the last element": (
-        ("nn", "nn.functional.conv2d", "", "float32"),
+        ("nn", "nn.functional.conv2d", "", "float32", MORE),
         ("conv2d in float32", "(1x1x40x40, 4x1x17x17, stride=10), forward: element "),
     ),
     "convolutions: of another layout of the gradient: is off by one element": (
@@ -75,7 +76,7 @@ FAULTS = {
         ("conv2d in float32", "backward", "the gradient of input"),
     ),
     "reductions: of large numbers in float16: gives NaN last": (
-        ("reductions", "std", "", "float16"),
+        ("reductions", "std", "", "float16", MORE),
         ("std in float16", " is nan, not "),
     ),
     "exponentials: in float32: gives the result before": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -42,6 +43,23 @@ def test_every_operation_is_right_on_the_cpu(n: int) -> None:
     for op, (_, dtypes, _) in OPS.items():
         for dtype in dtypes:
             assert size_difference(CPU, op, dtype, n) == ""
+
+
+def test_where_bytes_saturate_the_second_operand_is_within_64(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = []
+
+    def product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        given.append(int(y.min()))
+        return (x.long() @ y.long()).int()
+
+    monkeypatch.setattr(torch, "_int_mm", product)
+    for saturates in (frozenset(), frozenset({torch.int8})):
+        precision = replace(CPU.precision, saturates=saturates)
+        monkeypatch.setattr(type(CPU), "precision", precision)
+        assert size_difference(CPU, "inner size of a product of bytes", "int8", 1025) == ""
+    assert given == [-128, -64]
 
 
 def last_row_lost(found: torch.Tensor, x: torch.Tensor) -> torch.Tensor:

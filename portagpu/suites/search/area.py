@@ -25,6 +25,7 @@ import random
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib import import_module
@@ -433,3 +434,16 @@ def excuse(starved: Starvation | None) -> Starvation | None:
     if starved is None or starved.waited_s < NOTICED_S or not starved.is_starved:
         return None
     return starved
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """A block in which torch's CPU kernels use one thread: on little, threads mostly wait."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

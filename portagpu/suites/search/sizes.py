@@ -11,10 +11,12 @@ formula of indices in whole numbers on the host.
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.devices.precision import Support
-from portagpu.suites.search.area import Area
+from portagpu.suites.search.area import Area, one_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -131,8 +133,11 @@ def _batch(put: Any, n: int, dtype: str) -> Outcome:
     return torch.bmm(put(x), put(turn)), x.flip(2)
 
 
-def _bytes_product(put: Any, n: int, dtype: str) -> Outcome:
-    """A product of int8 with all bits, whose sums have more bits than float32 has."""
+def _bytes_product(put: Any, n: int, dtype: str, most: int = 128) -> Outcome:
+    """A product of int8 with all bits, whose sums have more bits than float32 has.
+
+    The second operand is at most ``most``: 64 where pairs of products are added in 16 bits.
+    """
     import torch
 
     del dtype
@@ -140,7 +145,7 @@ def _bytes_product(put: Any, n: int, dtype: str) -> Outcome:
     n = n if put(torch.ones(1)).device.type == "cpu" else -(-n // 8) * 8
     x = (torch.arange(32 * n) * 37 % 256 - 128).to(torch.int8).view(32, n)
     x[:2] = 127
-    y = x.t().contiguous()
+    y = x.t().clamp(-most, min(most, 127)).contiguous()
     return torch._int_mm(put(x), put(y)), x.double() @ y.double()  # sums below 2^53 are exact
 
 
@@ -361,7 +366,11 @@ def size_difference(gpu: Backend, op: str, dtype: str, n: int) -> str:
 
     if n >= PAST_INDEX and gpu.mem_get_info()[0] < 2 * n:
         return ""
-    found, right = OPS[op][0](lambda x: x.to(gpu.device), n, dtype)
+    run = OPS[op][0]
+    if dtype == "int8" and torch.int8 in gpu.precision.saturates:
+        run = partial(_bytes_product, most=64)
+    with one_thread() if n <= MODERATE[-1] else nullcontext():
+        found, right = run(lambda x: x.to(gpu.device), n, dtype)
     got = found.detach().cpu()
     if got.shape != right.shape:
         return f"{op} of {n} {dtype} gave the shape {list(got.shape)}, not {list(right.shape)}"

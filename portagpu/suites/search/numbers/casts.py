@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.devices.precision.formats import FORMATS, Kind
+from portagpu.suites.search.area import one_thread
 from portagpu.suites.search.numbers.formats import (
     COMPLEX,
     FP8,
@@ -202,14 +203,15 @@ def differences(gpu: Backend, source: str) -> list[str]:
     """The first difference of the casts of all patterns to each other claimed dtype, as clauses."""
     import torch
 
-    given = every_pattern(source).to(gpu.device)
     found = []
-    for target in claimed(gpu):
-        if target == source:
-            continue
-        wrong = _difference(given.to(getattr(torch, target)), source, target)
-        if wrong:
-            found.append(f"{source} to {target} {wrong}")
+    with one_thread():
+        given = every_pattern(source).to(gpu.device)
+        for target in claimed(gpu):
+            if target == source:
+                continue
+            wrong = _difference(given.to(getattr(torch, target)), source, target)
+            if wrong:
+                found.append(f"{source} to {target} {wrong}")
     return found
 
 

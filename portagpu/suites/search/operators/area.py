@@ -10,9 +10,10 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
 from portagpu.devices.precision import Support
-from portagpu.suites.search.area import Area, NotSearchable
+from portagpu.suites.search.area import Area, NotSearchable, one_thread
 from portagpu.suites.search.operators.calls import CLASSES, class_of
 from portagpu.suites.search.operators.database import claimed_dtypes, operators
+from portagpu.suites.search.operators.more import MORE, has_more
 from portagpu.suites.search.operators.pair import Judged, judge
 
 if TYPE_CHECKING:
@@ -50,7 +51,10 @@ class Operators(Area):
         raise NotImplementedError(f"the programs of {self.name} are listed")
 
     def listed(self, gpu: Backend) -> list[Program]:
-        """Every operator of the class, dtype that torch declares for it there, and half."""
+        """Every operator of the class, dtype that torch declares for it there, and half.
+
+        ``MORE`` in place of a half are the samples that torch's database lacks.
+        """
         import torch
 
         _hold_float32(gpu)
@@ -60,7 +64,8 @@ class Operators(Area):
             if class_of(operator) == self.kind
             for dtype in claimed_dtypes(operator, gpu.device.type)
             if _computes(gpu, getattr(torch, dtype))
-            for half in (0, 1)
+            for half in (0, 1, MORE)
+            if half != MORE or has_more(operator, dtype)
         ]
 
     def ordered(self, listed: list[Program], seed: int) -> list[Program]:
@@ -74,6 +79,8 @@ class Operators(Area):
         order.shuffle(dtypes)
         # float64 is its own reference: the narrower floats say more, and come first
         dtypes.sort(key=lambda dtype: dtype not in NARROW)
+        more = [each for each in listed if each[0][1]["half"] == MORE]
+        listed = [each for each in listed if each[0][1]["half"] != MORE]
         rows: dict[tuple[str, str], list[list[Program]]] = {}
         for program in sorted(listed, key=lambda program: dtypes.index(program[0][1]["dtype"])):
             given = program[0][1]
@@ -90,17 +97,19 @@ class Operators(Area):
                 later = [pair[(place + k + 1) % 2] for k, pair in enumerate(pairs)]
                 turns.append((now, later))
         order.shuffle(turns)
-        return [
+        found = [
             program
             for rest in (0, 1)
             for turn in zip_longest(*(each[rest] for each in turns))
             for program in turn
             if program is not None
         ]
+        return [*order.sample(more, len(more)), *found]
 
     def first_pass(self, listed: list[Program]) -> int:
-        """Every operator in one dtype."""
-        return len({(given["op"], given["variant"]) for [(_, given)] in listed})
+        """What torch's database lacks, and every operator in one dtype."""
+        more = [given for [(_, given)] in listed if given["half"] == MORE]
+        return len(more) + len({(given["op"], given["variant"]) for [(_, given)] in listed})
 
     def aside(self) -> Iterator[str]:
         return self.reasons.elements()
@@ -128,7 +137,7 @@ def _computes(gpu: Backend, dtype: torch.dtype) -> bool:
 
 
 def judged(gpu: Backend, op: str, variant: str, dtype: str, half: int | None = None) -> Judged:
-    """What became of one pair, or of half of its samples.
+    """What became of one pair, or of half of its samples, or of those that torch lacks.
 
     Raises NotSearchable where torch does not claim it here.
     """
@@ -140,15 +149,10 @@ def judged(gpu: Backend, op: str, variant: str, dtype: str, half: int | None = N
             f"torch {torch.__version__} claims no operator {op} {variant or ''}".rstrip()
             + f" in {dtype} on {gpu.device.type}"
         )
-    threads = torch.get_num_threads()
-    # samples are small: threads would wait for each other most of the time
-    torch.set_num_threads(1)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return judge(gpu.device, operator, getattr(torch, dtype), partial(_computes, gpu), half)
-    finally:
-        torch.set_num_threads(threads)
+    # samples are small
+    with one_thread(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return judge(gpu.device, operator, getattr(torch, dtype), partial(_computes, gpu), half)
 
 
 def _hold_float32(gpu: Backend) -> None:

@@ -5,11 +5,12 @@ They have the oracle and the bounds of all samples. Reports on GPUs name each of
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.suites.search.operators.calls import class_of
 from portagpu.suites.search.operators.internals import torch_internals
-from portagpu.suites.search.operators.samples import changed, seeded
+from portagpu.suites.search.operators.samples import changed, seeded, tensors
 from portagpu.suites.search.operators.samples import made as made_by_torch
 
 if TYPE_CHECKING:
@@ -57,19 +58,47 @@ FACTOR: Final = 2.0**12
 """Times which the numbers of float16 are large: their squares and some of their sums are beyond it,
 where torch adds in float32, and not the results."""
 
-COMPOSED: Final = ("masked.", "nanmean")
-"""Which round the sum before they divide it (pytorch v2.13.0, ReduceOps.cpp, nanmean)."""
+COMPOSED: Final = ("masked.", "nanmean", "index_reduce", "trapz", "trapezoid", "cumulative_trap")
+"""Which round a sum before they divide or multiply it (pytorch v2.13.0: nanmean in ReduceOps.cpp,
+index_reduce in TensorAdvancedIndexing.cpp, trapezoid in Integration.cpp)."""
 
 
-def more_samples(operator: Operator, dtype: Any, gradient: bool, half: int | None) -> list[Sample]:
-    """The operator's own samples, and in half 0 a large one of a reduction in float16."""
+SPECIAL: Final = (0.0, -0.0, 1.0, -1.0, 3.0, math.inf, -math.inf, math.nan)
+"""Of which an elementwise operator gets every one, and one of two operands every pair."""
+MORE: Final = 2
+"""In place of a half: these samples alone."""
+
+
+def has_more(operator: Operator, dtype: str) -> bool:
+    """Whether there are such samples; float64 is its own reference."""
+    own = dtype in ("float32", "float16", "bfloat16", "complex64") and operator.name in OWN
+    if dtype in ("float32", "float16", "bfloat16") and _operands(operator):
+        return True
+    return own or (dtype == "float16" and _reduces(operator))
+
+
+def _operands(operator: Operator) -> int:
+    """How many operands an elementwise operator has that is defined for special numbers; else 0."""
+    core = torch_internals("opinfo.core")
+    if class_of(operator) != "elementwise":
+        return 0
+    if isinstance(operator, core.BinaryUfuncInfo):
+        return 2
+    return 1 if isinstance(operator, core.UnaryUfuncInfo) else 0
+
+
+def _reduces(operator: Operator) -> bool:
+    return class_of(operator) == "reductions" and not operator.name.startswith(COMPOSED)
+
+
+def more_samples(operator: Operator, dtype: Any, gradient: bool) -> list[Sample]:
+    """The operator's own samples, and a large one of a reduction in float16."""
     import torch
     from torch.testing import make_tensor
 
     sample_input = torch_internals("opinfo.core").SampleInput
     found = []
-    own = OWN.get(operator.name, ()) if dtype.is_floating_point or dtype.is_complex else ()
-    for number, (shapes, named) in enumerate(own):
+    for number, (shapes, named) in enumerate(OWN.get(operator.name, ())):
         with seeded(_SEED + number):
             made = [
                 make_tensor(
@@ -78,14 +107,28 @@ def more_samples(operator: Operator, dtype: Any, gradient: bool, half: int | Non
                 for shape in shapes
             ]
         found.append(sample_input(made[0], args=tuple(made[1:]), kwargs=dict(named)))
-    reduces = class_of(operator) == "reductions" and not operator.name.startswith(COMPOSED)
-    if dtype == torch.float16 and half != 1 and reduces:
-        usual = max(made_by_torch(operator, dtype, gradient), key=lambda each: each.input.numel())
+    if dtype.is_floating_point and (count := _operands(operator)):
+        columns = torch.cartesian_prod(*[torch.tensor(SPECIAL, dtype=dtype)] * count).view(
+            -1, count
+        )
+        given = [each.clone() for each in columns.unbind(1)]
+        found.append(sample_input(given[0], args=tuple(given[1:])))
+    if dtype == torch.float16 and _reduces(operator):
+        usual = max(made_by_torch(operator, dtype, gradient), key=_elements)
         found.append(changed(usual, _large))
     return found
 
 
+def _elements(sample: Sample) -> tuple[int, int]:
+    """The elements of the largest tensor; of as many those over all of them, without arguments."""
+    given = len(sample.args) + len(sample.kwargs)
+    return max((each.numel() for each in tensors(sample)), default=0), -given
+
+
 def _large(value: Any) -> Any:
+    """Large numbers, the positive ones first: their sums on the way are larger than all of it."""
     import torch
 
-    return value * FACTOR if isinstance(value, torch.Tensor) and value.dim() else value
+    if not isinstance(value, torch.Tensor) or not value.dim() or not value.is_floating_point():
+        return value
+    return (value * FACTOR).flatten().sort(descending=True).values.view(value.shape)

@@ -34,7 +34,7 @@ from portagpu.suites.search.operators.database import (
     full_name,
     has_backward,
 )
-from portagpu.suites.search.operators.more import more_samples
+from portagpu.suites.search.operators.more import MORE, more_samples
 from portagpu.suites.search.operators.samples import (
     LAYOUTS,
     moved,
@@ -105,10 +105,7 @@ class _Pair:
                 self.found.aside.append("not compared: results are uninitialised")
             return
         try:
-            every = samples(self.operator, self.dtype, gradient, self.half)
-            last = 1 + max((number for number, _, _ in every), default=0)
-            further = more_samples(self.operator, self.dtype, gradient, self.half)
-            every += [(last + k, each, False) for k, each in enumerate(further)]
+            every = self._samples(gradient)
         except Exception as error:  # noqa: BLE001 - torch's own, for a build that lacks something
             self.found.aside.append(f"not compared: torch makes no samples ({_kind(error)})")
             return
@@ -127,6 +124,12 @@ class _Pair:
                 self.found.aside.append("not compared: torch has kernels for some samples alone")
             else:
                 self.found.difference = sentence
+
+    def _samples(self, gradient: bool) -> list[tuple[int, Sample, bool]]:
+        if self.half != MORE:
+            return samples(self.operator, self.dtype, gradient, self.half)
+        found = more_samples(self.operator, self.dtype, gradient)
+        return [(number, each, False) for number, each in enumerate(found)]
 
     def _moved(self, sample: Sample, layout: str = "") -> Sample:
         """The sample on the device, but for what has to stay on the CPU."""
@@ -393,7 +396,7 @@ class _Pair:
         if layout == "offset":
             asked = [every[number % len(every)]] if every else every
         elif layout == "last" and len(every) > 1:
-            asked = [each for each in every if each != number % len(every)]
+            asked = [each for each in every if each != (number + 1) % (len(every) + 1)]
             if self.device.type == "cpu" and self.operator.name in database.KILLS:
                 self.found.aside.append(
                     "not compared: the gradient ends the process, as torch has it"
