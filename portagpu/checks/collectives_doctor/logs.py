@@ -253,8 +253,9 @@ class _Reader:
             known += 1
             matters |= any(each not in _COUNTED for each, v in found.groupdict().items() if v)
         events = list(self._patterns.events_of(message, place, is_marked=is_marked))
-        for event, at in events:
-            _see(job.seen, event.finding, message, key, origin, at)
+        # several patterns of one finding may fit a line, which counts once
+        for finding, at in {event.finding: at for event, at in reversed(events)}.items():
+            _see(job.seen, finding, message, key, origin, at)
         if (said := _SAID_LAST.search(message)) is not None:
             # torch writes the library's own words after its own, where lines were joined
             last = self._patterns.events_of(said[1], "", is_marked=True)
