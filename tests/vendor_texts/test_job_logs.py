@@ -14,7 +14,7 @@ import pytest
 
 from portagpu.checks.collectives_doctor import DoctorOptions, doctor, known_findings
 from portagpu.checks.collectives_doctor.findings import own_table
-from portagpu.facts.formats.prefixes import regular_prefix
+from portagpu.facts.formats.prefixes import regular_prefixes
 from portagpu.runs.results.run import Verdict
 from tests.conftest import ROOT
 
@@ -147,9 +147,8 @@ def test_a_rank_in_a_prefix_of_an_unknown_form_is_known(tmp_path: Path, prefix: 
 
 def test_lines_that_are_the_same_after_their_beginning_have_no_prefix() -> None:
     same = [f"worker-{n}: connection to 10.0.0.{n} lost" for n in range(9)]
-    assert regular_prefix(same) is None
-    found = regular_prefix([f"worker-{n}: {text}" for n, text in enumerate(["a b", "c d", "e"])])
-    assert found is not None
+    assert regular_prefixes(same) == ()
+    found, *_ = regular_prefixes([f"worker-{n}: {t}" for n, t in enumerate(["a b", "c d", "e"])])
     assert found.length("worker-12: [x] y") == len("worker-12: ")
     assert found.length("worker: y") == 0
 

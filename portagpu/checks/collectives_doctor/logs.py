@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from portagpu.base.text import excerpt
+from portagpu.checks.collectives_doctor.findings import known_findings
 from portagpu.checks.collectives_doctor.log_filter import LineFilter
 from portagpu.checks.collectives_doctor.log_tables import patterns
 from portagpu.checks.collectives_doctor.torch_diagnosis import (
@@ -25,18 +26,19 @@ from portagpu.checks.collectives_doctor.torch_diagnosis import (
 from portagpu.facts.formats.cleaning import without_escapes
 from portagpu.facts.formats.prefixes import (
     PLAIN,
-    regular_prefix,
+    regular_prefixes,
     split_prefixes,
     text_of_json,
     without_json,
 )
 from portagpu.facts.readings.model import FormatError
+from portagpu.runs.results.verdicts import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from portagpu.checks.collectives_doctor.log_tables import Fact
-    from portagpu.facts.formats.prefixes import Origin
+    from portagpu.checks.collectives_doctor.log_tables import Event, Fact
+    from portagpu.facts.formats.prefixes import Origin, RegularPrefix
 
 KIND: Final = "log"
 FINE: Final = "log"
@@ -46,6 +48,7 @@ _TEXT_SHARE: Final = 0.9
 """Of the signs of a text; colours of a terminal do not print. Of random bytes it is 0.74."""
 _MAX_SAMPLE: Final = 2000
 """Lines of a text by which its prefixes are known."""
+_MAX_COMPARED: Final = 200
 _SHOWN: Final = 200
 """Letters of a line that are shown."""
 _MAX_WAITED: Final = 200
@@ -61,9 +64,13 @@ _BAD: Final = re.compile(
 )
 """Words with which a library says that something broke."""
 _EXCEPTION: Final = re.compile(
-    r"(?:^|[\s\]])(?P<name>(?:[A-Za-z_]\w{0,60}\.){0,6}[A-Z]\w{0,60}(?:Error|Exception|Interrupt))"
+    r"(?:^|[\s\]\"'])(?P<name>(?:[A-Za-z_]\w{0,60}\.){0,6}[A-Z]\w{0,60}(?:Error|Exception|Interrupt))"
     r"(?: \([^)]{0,60}\))?: ?(?P<message>.*)"
 )
+_FOLDED: Final = ("Detected mismatch", "Root Cause", "noticed that", "Process name: [[")
+"""Words of messages that have several lines."""
+_LINKED: Final = re.compile(r"\[([^\[\]\n]{1,200})\]\(https?://[^()\s]{1,300}\)")
+"""Places and addresses that a mail program took for links."""
 _SEVERE: Final = re.compile(
     r"(?:^|[\s\[:|])(?:FATAL|CRITICAL|ERROR)[\]:|]|^(?:FATAL|CRITICAL)\b|^Failed: "
     r"|^terminate called |^(?:.{0,80}: )?Killed$|\blost connection to "
@@ -156,6 +163,8 @@ def read_log(text: str, job: Job) -> None:
     before = job.lines
     has_escapes = "\x1b" in text or "\x9b" in text or "[0m" in text
     text = without_json(text, only_folded=True)
+    if "](http" in text:
+        text = _LINKED.sub(r"\1", text)
     raw = (without_escapes(text) if has_escapes else text).split("\n")
     reader = _Reader(raw, job)
     lines = LineFilter(patterns().line_words)
@@ -184,11 +193,19 @@ class _Reader:
         self._lines, self._job = lines, job
         self._patterns = patterns()
         # lines of libraries begin in one way by themselves
-        self._regular = regular_prefix(
-            [line for line in _sample(lines) if self._patterns.line(line) is None]
+        sample = [each for each in _sample(lines) if self._patterns.line(each) is None]
+        self._regular = max(
+            regular_prefixes(sample),
+            key=lambda each: self._known(sample[:_MAX_COMPARED], each),
+            default=None,
         )
         self._last_error: set[Origin] = set()
         """Those whose next line is a library's last error."""
+
+    def _known(self, sample: Sequence[str], regular: RegularPrefix) -> int:
+        """How many lines are of libraries without such a prefix; of equal ones the first counts."""
+        rest = (split_prefixes(line, regular)[1] for line in sample)
+        return sum(self._patterns.line(line) is not None for line in rest)
 
     @property
     def is_waiting(self) -> bool:
@@ -203,11 +220,8 @@ class _Reader:
         """Add what a line says; False where it is nothing that changes a judgement."""
         if not raw or raw.isspace():
             return False
-        if raw[0] == "{":
-            raw = text_of_json(raw)
-        origin, line = split_prefixes(raw[:_MAX_LINE], self._regular)
-        if line[:1] == "{" and line is not raw:
-            origin, line = split_prefixes(text_of_json(line)[:_MAX_LINE], self._regular)
+        raw = text_of_json(raw)
+        origin, line = self._split(raw)
         job = self._job
         job.joined += origin.repeats
         library = self._patterns.line(line)
@@ -239,8 +253,9 @@ class _Reader:
             known += 1
             matters |= any(each not in _COUNTED for each, v in found.groupdict().items() if v)
         events = list(self._patterns.events_of(message, place, is_marked=is_marked))
-        for event, at in events:
-            _see(job.seen, event.finding, message, key, origin, at)
+        # several patterns of one finding may fit a line, which counts once
+        for finding, at in {event.finding: at for event, at in reversed(events)}.items():
+            _see(job.seen, finding, message, key, origin, at)
         if (said := _SAID_LAST.search(message)) is not None:
             # torch writes the library's own words after its own, where lines were joined
             last = self._patterns.events_of(said[1], "", is_marked=True)
@@ -261,11 +276,21 @@ class _Reader:
                 exceptions = len(job.exceptions)
                 known += self._read_exception(line, message, key, origin)
                 matters = bool(known) or len(job.exceptions) > exceptions
+        elif library is None and not is_diagnosis and _are_mild(events):
+            # what only remarks may quote an exception
+            known += self._read_exception(line, message, key, origin)
         if "Last error" in message and _LAST_ERROR.search(message):
             self._last_error.add(origin)
             matters = True
         job.lines += bool(known or events)
         return matters
+
+    def _split(self, raw: str) -> tuple[Origin, str]:
+        """A line without its prefixes, also where a collector's JSON is after one."""
+        origin, line = split_prefixes(raw[:_MAX_LINE], self._regular)
+        if line[:1] == "{" and line != raw and (text := text_of_json(line)) != line:
+            origin, line = split_prefixes(text[:_MAX_LINE], self._regular)
+        return origin, line
 
     def _key(self, host: str, pid: str, rank: int | None) -> tuple[str, str]:
         if host or rank is None:
@@ -274,9 +299,9 @@ class _Reader:
 
     def _read_diagnosis(self, number: int, line: str, rank: int | None) -> bool:
         following = [line]
-        if "Detected mismatch" in line or "Root Cause" in line or "noticed that" in line:
+        if any(mark in line for mark in _FOLDED):
             after = self._lines[number + 1 : number + FOLLOWING]
-            following += [split_prefixes(raw[:_MAX_LINE], self._regular)[1] for raw in after]
+            following += [self._split(text_of_json(raw))[1] for raw in after]
         return read_diagnosis(following, 0, rank, self._job.diagnosis)
 
     def _read_exception(self, line: str, message: str, key: tuple[str, str], origin: Origin) -> int:
@@ -299,6 +324,11 @@ class _Reader:
             return 1
         _see_words(job.exceptions, message, key, origin)
         return 0
+
+
+def _are_mild(events: Sequence[tuple[Event, int]]) -> bool:
+    mild = (Verdict.PASS, Verdict.UNVERIFIED)
+    return all(known_findings()[event.finding].verdict in mild for event, _ in events)
 
 
 def _sample(lines: Sequence[str]) -> list[str]:

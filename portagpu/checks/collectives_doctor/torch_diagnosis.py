@@ -81,6 +81,11 @@ _LAUNCHED: Final = re.compile(
     r"|died with <Signals\.SIG\w{1,8}: (?P<signal>\d{1,3})>))"
 )
 """DeepSpeed's launcher (launcher/launch.py), and ``torch.distributed.launch``."""
+_FIRST_PROCESS: Final = re.compile(
+    r"Process name: \[\[\d{1,9},\d{1,9}\],(?P<rank>\d{1,7})\]\s{1,8}"
+    r"Exit code:\s{1,8}(?P<code>\d{1,5})"
+)
+"""Open MPI's summary (orte/tools/orterun/help-orterun.txt), whose lines are joined."""
 _LOCAL_OPTION: Final = re.compile(r"--local[_-]rank[= ]'?(?P<local>\d{1,7})\b")
 _SPAWNED: Final = re.compile(
     r"ProcessExitedException: process (?P<rank>\d{1,7}) terminated with "
@@ -103,8 +108,9 @@ MARKS: Final = (
     "torchelastic.worker.status",
     "work", "Watchdog", "Detected mismatch", "monitoredBarrier", "Root Cause", "failed (exitcode",
     " noticed that process", "MPI_A", "srun: error", "is running collective",
-    "return code = ", "CalledProcessError", "ProcessExitedException", "exit code",
-    "exited with code", "xit Code", "xit code", "EXIT CODE", "status code", "KILLED BY SIGNAL",
+    "Process name: [[", "return code = ", "CalledProcessError", "ProcessExitedException",
+    "exit code", "exited with code", "xit Code", "xit code", "EXIT CODE", "status code",
+    "KILLED BY SIGNAL",
 )  # fmt: skip
 """Words of which a line that is read here has one."""
 
@@ -272,6 +278,15 @@ def _read_ended(lines: Sequence[str], at: int, diagnosis: Diagnosis) -> bool:
             diagnosis.first_is_known = True
         return True
     ended: Finding | None = None
+    if "Process name: [[" in line and (found := _FIRST_PROCESS.search(_joined(lines, at))):
+        how, cause = _how_it_ended(int(found["code"]))
+        evidence = f"mpirun saw rank {found['rank']} end first, with {how}"
+        device = f"rank {found['rank']}"
+        diagnosis.ended = {
+            "": Finding(id="rank-ended", evidence=evidence, device=device, cause=cause)
+        }
+        diagnosis.first_is_known = True
+        return True
     if found := _LOCAL_FAILED.search(line):
         how, cause = _how_it_ended(int(found["code"]))
         evidence = f"torchrun saw local rank {found['local']} end with {how}"

@@ -2,7 +2,7 @@
 
 One line may have several prefixes: ``kubectl logs --prefix --timestamps`` writes a pod and a time,
 and torch a rank after them. Some forms are known by their own marks, so that they are found on any
-line. All others are known by their regularity (:func:`regular_prefix`).
+line. All others are known by their regularity (:func:`regular_prefixes`).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def split_prefixes(line: str, regular: RegularPrefix | None = None) -> tuple[Ori
     """The line without what stands in front of it, and what that says.
 
     :param line: one line of text.
-    :param regular: what stands in front of most lines here, from :func:`regular_prefix`.
+    :param regular: what stands in front of most lines here, from :func:`regular_prefixes`.
     """
     if regular is None and line[:1].isalpha() and not _may_have_one(line[:_MAX_NAME]):
         return _without_repeats(PLAIN, line)
@@ -163,11 +163,11 @@ def _beginnings(head: str) -> Iterator[tuple[str, int]]:
             yield pattern, found.end()
 
 
-def regular_prefix(lines: Sequence[str]) -> RegularPrefix | None:
-    """The longest beginning that nearly all lines have, up to digits, names and levels.
+def regular_prefixes(lines: Sequence[str]) -> tuple[RegularPrefix, ...]:
+    """The beginnings that nearly all lines have, up to digits, names and levels; longest first.
 
-    None where there is none, or where the lines are the same after it too: a prefix stands in front
-    of different lines.
+    The longest is one after which lines differ: a prefix stands in front of different lines. A long
+    one may have what the program itself wrote.
     """
     step = max(1, len(lines) // _MAX_SAMPLE)
     followed: dict[str, set[str]] = {}
@@ -185,14 +185,15 @@ def regular_prefix(lines: Sequence[str]) -> RegularPrefix | None:
             if len(after) < _DIFFERENT:
                 after.add(_DIGITS.sub("0", head[at : at + 12]))
     needed = max(2.0, _SHARE * spoken)
-    known = [
-        pattern
-        for pattern, count in counts.items()
-        if count >= needed and len(followed[pattern]) >= min(_DIFFERENT, count)
-    ]
-    return RegularPrefix(re.compile(max(known, key=len))) if known else None
+    common = [pattern for pattern, count in counts.items() if count >= needed]
+    differ = [each for each in common if len(followed[each]) >= min(_DIFFERENT, counts[each])]
+    longest = max(map(len, differ), default=0)
+    known = [each for each in common if len(each) <= longest]
+    known = sorted(known, key=len, reverse=True)[:_MAX_CHOICES]
+    return tuple(RegularPrefix(re.compile(each)) for each in known)
 
 
+_MAX_CHOICES: Final = 8
 _DIFFERENT: Final = 3
 """Beginnings of what follows a prefix, at least, if there are as many lines."""
 _DIGITS: Final = re.compile(r"\d+")

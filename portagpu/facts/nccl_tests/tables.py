@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 from portagpu.base.text import printable
 from portagpu.facts.formats.cleaning import clean_streams
 from portagpu.facts.formats.json_xml import json_documents
-from portagpu.facts.formats.prefixes import regular_prefix, split_prefixes, without_json
+from portagpu.facts.formats.prefixes import regular_prefixes, split_prefixes, without_json
 from portagpu.facts.nccl_tests.model import (
     PLACES,
     REDUCTIONS,
@@ -381,6 +381,8 @@ def read_tables(text: str) -> tuple[PerfTable, ...]:
 def _without_prefixes(text: str) -> str | None:
     """The text without prefixes of several kinds at once; None where no table is in it then."""
     lines = text.split("\n")
-    regular = regular_prefix(lines)
-    bare = "\n".join(split_prefixes(line, regular)[1] for line in lines)
-    return bare if HEADER.search(bare) is not None else None
+    for regular in (*regular_prefixes(lines), None):
+        bare = "\n".join(split_prefixes(line, regular)[1] for line in lines)
+        if HEADER.search(bare) is not None:
+            return bare
+    return None
