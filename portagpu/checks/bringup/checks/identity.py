@@ -448,6 +448,9 @@ def _same_kind(context: Context) -> Result:
             )
             return context.result("alike", Verdict.UNVERIFIED, reason)
         reason = f"{device.name} is {_description(device.facts)}, unlike its {peers} peers"
+        if all(each.facts["product"] is each.facts["arch"] is None for each in devices):
+            reason = f"{reason}; no source says which products they are"
+            return context.result("alike", Verdict.INCONCLUSIVE, reason)
         usual_arch = next(each for each in devices if each.name == other).facts["arch"]
         if None not in (device.facts["arch"], usual_arch) and device.facts["arch"] != usual_arch:
             return context.result("alike", Verdict.UNVERIFIED, f"{reason}, which may be meant")

@@ -80,7 +80,9 @@ SHAPE: Final = Shape(
         r"|\d{1,4},\d{1,20},\d{1,20},[^;]{0,40};|\[\.\.\.\] "
         r"|(?:[\w.-]{1,60}: )?kern: [a-z]{3,8}: \["
         r"|\[[A-Z][a-z]{2} \d\d \d{4} [\d:]{8}\] \[\w{1,12}\] "
-        r"|[A-Z][a-z]{2} [ \d]\d [\d:.]{8,15} (?:\S{1,100} )?(?:kernel|nv-fabricmanager)\b"
+        r"|(?:[^\W\d_]{3,9}\.?|\d{1,2}月) [ \d]\d [\d:.]{8,15} (?:\S{1,100} )?"
+        r"(?:kernel|nv-fabricmanager)\b"
+        r"|\d\d:\d\d:\d\d (?:\S{1,100} )?kernel: \S"
         r"|\d{4}-\d\d-\d\d[T ][\d:.,]{8,18}(?:Z|[+-]\d\d:?\d\d)? "
         rf"(?:(?:\S{{1,100}} )?kernel: |(?:{_DRIVER}))"
         # dmesg --time-format iso; journalctl's own lines

@@ -12,7 +12,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
+from portagpu.facts.actions import Action
 from portagpu.facts.formats import Shape, integer, pci_address
+from portagpu.facts.formats.events import HOST
 from portagpu.facts.formats.pci import (
     CLASS_WORDS,
     generation,
@@ -21,7 +23,16 @@ from portagpu.facts.formats.pci import (
     vendor_name,
     vendor_of_words,
 )
-from portagpu.facts.readings.model import End, Findings, FormatError, Link, Node, Pcie, Reading
+from portagpu.facts.readings.model import (
+    End,
+    Event,
+    Findings,
+    FormatError,
+    Link,
+    Node,
+    Pcie,
+    Reading,
+)
 from portagpu.facts.vendors import vendor_named
 
 KIND: Final = "lspci -nn"
@@ -38,11 +49,14 @@ _WITHOUT_IDS: Final = re.compile(
 _BEGINS_WITHOUT_IDS: Final = rf"{_ADDRESS} [A-Z0-9][\w ,/-]{{2,60}}: \S"
 _UNNAMED: Final = re.compile(r"\bDevice ([0-9a-f]{4})$")
 _NO_VENDOR_ID: Final = -1
+_SILENT: Final = re.compile(r"\(rev ff\)|!!! Unknown header type 7f")
+"""All ones in the place of its configuration: the device does not answer (pciutils, ls-caps.c)."""
+_SOURCE: Final = "https://github.com/pciutils/pciutils/pull/91"
 
 SHAPES: Final = (
     Shape(
         rf"{_ADDRESS} [^\[\]\n]{{1,80}}\[[0-9a-f]{{4}}\]: |{_BEGINS_WITHOUT_IDS}",
-        re.compile(rf"\s+\S|{_ADDRESS} "),
+        re.compile(rf"\s+\S|{_ADDRESS} |[0-9a-f]{{2,3}}:(?: [0-9a-f]{{2}}){{1,16}}\s*$"),
         last=re.compile(rf"{_ADDRESS} .*\(rev [0-9a-f]{{2}}\)"),
     ),
 )
@@ -65,6 +79,8 @@ class _PciDevice:
     subsystem_id: int | None = None
     numa_node: int | None = None
     driver: str | None = None
+    silent: bool = False
+    """It does not answer: it sleeps, or it is lost."""
     links: dict[str, tuple[float | None, int]] = field(default_factory=dict)
     """(GT/s, lanes) of "LnkCap" and "LnkSta"."""
 
@@ -97,7 +113,26 @@ def parse(text: str) -> Findings:
         if device.node is not Node.SWITCH or bridge is not None or device.secondary is None:
             links.append(_link(device, bridge))
     return Findings(
-        kind=KIND, readings=tuple(readings), links=tuple(links), problems=tuple(problems)
+        kind=KIND,
+        readings=tuple(readings),
+        links=tuple(links),
+        events=tuple(_no_answer(device) for device in devices if device.silent),
+        problems=tuple(problems),
+    )
+
+
+def _no_answer(device: _PciDevice) -> Event:
+    return Event(
+        source=KIND,
+        vendor=HOST,
+        code="no answer on PCIe",
+        meaning="The device answers with all ones: it sleeps, as in laptops, or it is lost",
+        action="use it, and look again; if it stays, restart the machine, check slot and power",
+        todo=str(Action.MONITOR),
+        reference=_SOURCE,
+        line=f"{device.address} (rev ff)",
+        pci=device.address,
+        unsettled=True,
     )
 
 
@@ -109,10 +144,12 @@ def _read_devices(text: str) -> tuple[list[_PciDevice], list[str]]:
         line = line[:2000]
         if line[:1] in (" ", "\t"):
             if device is not None:
+                device.silent |= _SILENT.search(line) is not None
                 _detail(device, line)
         elif line.strip():
             device = _device(line)
             if device is not None:
+                device.silent = _SILENT.search(line) is not None
                 devices.append(device)
             elif not (_DEVICE.match(line) or _WITHOUT_IDS.match(line)) and re.match(_ADDRESS, line):
                 problems.append(f"this line names no device: {line[:60]!r}")
