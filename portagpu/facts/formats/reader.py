@@ -35,7 +35,7 @@ _SELECTED: Final = re.compile(
     r"\b(?:docker|podman|nerdctl|kubectl|crictl|oc (?:exec|rsh|debug)|singularity|apptainer|enroot"
     r"|srun|salloc)\b|@[0-9a-f]{12}[: ]|@[\w-]{1,80}-[0-9a-z]{5,10}-[0-9a-z]{5}[: ]"
     # an option of the tool that chooses devices
-    r"| (?:-i|--id|-d|--device|-g|--gpu)[ =]*\w"
+    r"| (?:-i|--id|--device|-g|--gpu)[ =]*\w| -d[ =]*\d"
 )
 """In the line of a prompt: not every device of the machine is listed below."""
 _WHOLE: Final = re.compile(

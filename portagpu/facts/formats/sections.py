@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 _TOOLS: Final = (
     r"(?:sudo |watch |time |srun |timeout |docker |podman |kubectl |cat |/\S{1,60}/)?"
-    r"(?:nvidia-|nv-hostengine|rocm|amd|lspci|dmesg|journalctl|lstopo|cat |grep |sudo |srun |docker |kubectl |"
-    r"ibstat|ras-mc-ctl|mcelog|ethtool |dcgmi|curl |"
+    r"(?:nvidia-|nv-hostengine|rocm|amd|lspci|dmesg|journalctl|lstopo|cat |grep |sudo |srun |"
+    r"docker |kubectl |ibstat|ras-mc-ctl|mcelog|ethtool |dcgmi|curl |"
     r"watch |ssh |head |tail |echo |uname|lsmod|modinfo|lscpu|free|numactl|python|exit|ls\b|cd )"
 )
 _BARE_COMMAND: Final = (
@@ -78,7 +78,7 @@ _PROGRAM: Final = re.compile(
     # months are in the language of the machine: "jan.", "11月"
     r"(?:(?:[^\W\d_]{3,9}\.?|\d{1,2}月) [ \d]\d \d\d:\d\d:\d\d"
     r"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
-    r"(?:Z|[+-]\d\d:?\d\d)) [\w.-]{1,64} (?!kernel\b)[\w./@()-]{1,80}(?:\[\d{1,9}\])?: "
+    r"(?:Z|[+-]\d\d:?\d\d)) (?:[\w.-]{1,64} )?(?!kernel\b)[\w./@()-]{1,80}(?:\[\d{1,9}\])?: "
 )
 """A program's line in a system's log, which is passed over where the kernel's lines are read."""
 _LOG_INDENT: Final = 8

@@ -20,11 +20,23 @@ from portagpu.facts.readings.model import Event, Findings, FormatError
 KIND: Final = "ethtool -S"
 
 _COUNTER: Final = re.compile(r"(?:\[\d{1,4}\]: )?([A-Za-z][\w .:()-]{1,80}?): *(-?\d{1,20})$")
+_PLAIN: Final = (
+    r"(?:rx|tx)_(?:\w{1,40}_phy|prio\d_(?:pause|discards)\w{0,20}|crc_errors|out_of_buffer): +\d"
+    r"{1,20}[ \t]*(?:\n|$)"
+)
+"""A line of counters that no other output has."""
 SHAPES: Final = (
     Shape(
         r"NIC statistics:\s*$|NIC statistics:\s*\n",
         re.compile(r"\s+(?:\[\d{1,4}\]: )?[A-Za-z][\w .:()-]{0,80}: *-?\d"),
         last=re.compile(r"\s*.{1,100}: *-?\d{1,20}"),
+    ),
+    # ethtool -S eth2 | grep phy
+    Shape(
+        rf"(?:{_PLAIN})",
+        re.compile(r"\s*[A-Za-z][\w .:()-]{0,80}: *-?\d{1,20}$"),
+        last=re.compile(r"\s*.{1,100}: *-?\d{1,20}"),
+        weak=True,
     ),
     Shape(
         r"driver: \S.{0,40}\n(?:version|firmware-version): ",
@@ -38,7 +50,8 @@ SHAPES: Final = (
     ),
 )
 _OTHERS: Final = re.compile(
-    r"^[ \t]*(?:driver: \S.{0,40}\n[ \t]*(?:firmware-)?version: |Settings for \S{1,40}:\s*$)",
+    rf"^[ \t]*(?:{_PLAIN})"
+    r"|^[ \t]*(?:driver: \S.{0,40}\n[ \t]*(?:firmware-)?version: |Settings for \S{1,40}:\s*$)",
     re.MULTILINE,
 )
 _BAD: Final = {
