@@ -172,6 +172,8 @@ def _recorded_count(context: Context, inventory: Inventory) -> Result:
         who = _name(inventory, doubted[0]) or f"{doubted[0].count} GPU(s)"
         reason = f"{words}, and the driver's list does not have {who}: {doubted[0].doubt}"
         return context.result("count", Verdict.INCONCLUSIVE, reason)
+    if (doubt := inventory.in_doubt) is not None and not absent:
+        return context.result("count", Verdict.INCONCLUSIVE, f"{words}; {doubt.pci}: {doubt.code}")
     if inventory.breaks_off:
         reason = f"a list of devices breaks off: {words}, and there may be more"
         return context.result("count", Verdict.INCONCLUSIVE, reason)

@@ -44,7 +44,8 @@ _STARTS: Final = (
 )
 _NAMES: Final = (
     r"NVRM: |nvidia-nvswitch\d|nvidia-nvlink: |nvidia-peermem:? |\[drm[:\] ]|amdgpu [0-9a-f]{4}:"
-    r"|drmn\d{1,2}: |pcieport [0-9a-f]{4}:|EDAC \S|(?:mce: )?(?:\{\d{1,9}\})?\[Hardware Error\]: "
+    r"|drmn\d{1,2}: |(?:pcieport|nouveau|i915|xe) [0-9a-f]{4}:|nvgpu: \d|EDAC \S"
+    r"|(?:mce: )?(?:\{\d{1,9}\})?\[Hardware Error\]: "
     r"|CPU \d{1,5}: Machine Check Exception: "
 )
 """How lines begin of which everything before the message was cut."""
