@@ -144,7 +144,7 @@ def _event(device: _PciDevice) -> Event | None:
     ):
         code, line = "no driver bound", f"{device.address} Kernel modules: {device.modules}"
         meaning = "No driver has taken the device, although the kernel has one for it"
-        action = f"see what dmesg says of {device.modules}, or load it"
+        action = "see what dmesg says of its driver, and load it"
     else:
         return None
     return Event(
