@@ -89,6 +89,8 @@ class _PciDevice:
     driver: str | None = None
     modules: str | None = None
     """The first driver that could serve it; lspci prints it after the one that does."""
+    detailed: bool = False
+    """Its subsystem is there: not the lines of drivers alone were chosen."""
     silent: bool = False
     """It does not answer: it sleeps, or it is lost."""
     links: dict[str, tuple[float | None, int]] = field(default_factory=dict)
@@ -138,13 +140,14 @@ def _event(device: _PciDevice) -> Event | None:
         action = "use it, and look again; if it stays, restart the machine, check slot and power"
     elif (
         device.modules is not None
+        and device.detailed
         and device.driver is None
         and device.node is Node.GPU
         and vendor_name(device.vendor_id) is not None
     ):
-        code, line = "no driver bound", f"{device.address} Kernel modules: {device.modules}"
-        meaning = "No driver has taken the device, although the kernel has one for it"
-        action = "see what dmesg says of its driver, and load it"
+        code, line = "no driver shown", f"{device.address} Kernel modules: {device.modules}"
+        meaning = "The kernel has a driver for the device, and none that has taken it is shown"
+        action = "see `lspci -k` without a filter, and what dmesg says of the driver"
     else:
         return None
     return Event(
@@ -227,6 +230,7 @@ def _device_without_ids(line: str) -> _PciDevice | None:
 
 
 def _detail(device: _PciDevice, line: str) -> None:
+    device.detailed |= line.lstrip().startswith("Subsystem: ")
     if (match := _LINK.match(line)) is not None:
         device.links[match.group(1)] = (transfer_rate(match.group(2)), int(match.group(3)))
     elif (match := _SUBSYSTEM.match(line)) is not None:
