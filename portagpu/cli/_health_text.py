@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -17,7 +18,7 @@ from portagpu.runs.results.wording import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from portagpu.runs.results.run import Result, Run
 
@@ -57,10 +58,10 @@ def _devices(run: Run) -> list[str]:
     for name, device in zip(names, run.info.devices, strict=False):
         products.setdefault(_gpu(name), str(device["name"]))
     # a finding may name a device that no source lists any more
-    blamed = {_gpu(each.device) for each in _found(run) if each.device}
+    blamed = {_gpu(each.device, products) for each in _found(run) if each.device}
     lines, well = [], dict.fromkeys(products.values(), 0)
     for name in dict.fromkeys([*products, *sorted(blamed)]):
-        own = [each for each in run.results if each.device and _gpu(each.device) == name]
+        own = [each for each in run.results if each.device and _gpu(each.device, products) == name]
         if name not in blamed:
             well[products[name]] += 1
             continue
@@ -75,9 +76,15 @@ def _devices(run: Run) -> list[str]:
     return ["devices:", *lines] if lines else ["no device was found"]
 
 
-def _gpu(device: str) -> str:
-    """The device of which this is a part."""
-    return device.partition(" part ")[0]
+def _gpu(device: str, known: Collection[str] = ()) -> str:
+    """The device of which this is a part, as ``known`` names it.
+
+    Judges call a GPU without address and UUID by its number in a source: "nvidia-smi -q GPU 0".
+    """
+    whole = device.partition(" part ")[0]
+    numbered = re.fullmatch(r".+ GPU (\d+)", whole)
+    name = whole if numbered is None else f"GPU{numbered[1]}"
+    return name if name in known else whole
 
 
 def _findings(run: Run) -> list[str]:

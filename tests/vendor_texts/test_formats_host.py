@@ -178,6 +178,10 @@ def test_lspci_states_slot_and_device():
     assert "0000:04:00.0" not in links
 
 
+def test_lspci_with_blanks_in_the_place_of_tabs_is_read_the_same():
+    assert lspci.parse(LSPCI.replace("\t", " " * 8)) == lspci.parse(LSPCI)
+
+
 def test_lspci_links_each_device_to_the_bridge_above_it():
     """A GPU below a switch, from a root port on: a bridge states the bus that it leads to."""
     bridge = (

@@ -240,7 +240,8 @@ _GPU: Final = re.compile(r"GPU ((?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{1,2}:[0-9A-Fa-
 # a GPU's line and the first below it; or a block of errors alone, as people quote it
 _BLOCK: Final = re.compile(
     r"^GPU (?:[0-9A-F]{4,8}:)[0-9A-F]{2}:[0-9A-F]{2}\.[0-7] *\n(?: .{0,200}\n){0,2}? .{1,200} : "
-    r"|^ *(?:Remapped Rows|Retired Pages|ECC Errors|Clocks (?:Event|Throttle) Reasons) *\n"
+    r"|^ *(?:Remapped Rows|Retired Pages|ECC Errors|Clocks (?:Event|Throttle) Reasons"
+    r"|(?:vGPU Software|GRID) Licensed Product) *\n"
     r" .{1,200} : ",
     re.MULTILINE,
 )
@@ -294,7 +295,8 @@ def parse_query(text: str) -> Findings:
             header.setdefault(slug(pair[0]), pair[1])
     if not gpus and _BANNER not in text:
         gpus.append(_Gpu(""))
-        _read_outline(gpus[0], lines)
+        block = _BLOCK.search(text)
+        _read_outline(gpus[0], lines if block is None else text[block.start() :].splitlines())
     attached = integer(header.get("attached_gpus"))
     # a GPU that has no handle is attached, and not described
     complete = attached in (len(gpus), len(gpus) + len(gone)) or (attached is None and bool(gpus))

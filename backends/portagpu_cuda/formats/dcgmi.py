@@ -79,6 +79,7 @@ def parse(text: str) -> Findings:
         events=tuple(check_event(each, KIND, DIAGNOSIS) for each in checks),
         problems=(f"{count} GPUs are counted and {len(readings)} described",) if short else (),
         breaks_off=short,
+        complete=None if count is None else not short,
     )
 
 

@@ -39,7 +39,7 @@ def parse(text: str) -> Findings:
     """An event for each result of a check, and for each incident, that is not a pass."""
     documents, broken = json_documents(text)
     found: list[tuple[Check, str]] = []
-    known = False
+    known, missing = False, 0
     for document in documents:
         for each in document if isinstance(document, list) else [document]:
             if not isinstance(each, dict):
@@ -52,12 +52,20 @@ def parse(text: str) -> Findings:
                 found += [(check, DIAGNOSIS) for check in _checks(categories)]
             if str(each.get("event", "")).startswith(("Test ", "Diagnostic summary")):
                 known = True
-                found += [(check, DIAGNOSIS) for check in _preflight(each)]
+                checks = list(_preflight(each))
+                found += [(check, DIAGNOSIS) for check in checks]
+                failed = each.get("failed")
+                missing += failed if isinstance(failed, int) else 0
+                missing -= sum(not check.result.startswith("warn") for check in checks)
             if (error := _runtime_error(each)) is not None:
                 known = True
                 found.append((error, DIAGNOSIS))
     if not known:
         raise FormatError(f"{KIND}: neither a diagnosis nor a report of health in it")
+    if missing > 0:
+        # a part of a log: what failed may be hardware
+        said = f"{missing} results failed that are not in the text"
+        found.append((Check("software", "fail", "", [said]), DIAGNOSIS))
     events = [check_event(check, KIND, document) for check, document in found[:_MAX]]
     return Findings(kind=KIND, events=tuple(dict.fromkeys(events)), breaks_off=broken)
 

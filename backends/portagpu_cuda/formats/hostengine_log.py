@@ -20,7 +20,7 @@ from portagpu_cuda.formats._nvidia import VENDOR
 KIND: Final = "nv-hostengine's log"
 
 _LINE: Final = re.compile(
-    r"\s*(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) "
+    r"\s*(?:(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) )?"
     r"(?P<level>NONE|FATAL|ERROR|WARN|INFO|DEBUG|VERB) +\[\d{1,9}:\d{1,9}\] (?P<message>.{1,2000})"
 )
 _EXPORTER: Final = re.compile(
@@ -28,7 +28,8 @@ _EXPORTER: Final = re.compile(
 )
 _PLACE: Final = re.compile(r" \[[^\[\]]{1,300}:\d{1,6}\] \[[^\[\]]{1,300}\]\s*$")
 _BEGINS: Final = (
-    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} (?:NONE|FATAL|ERROR|WARN|INFO|DEBUG|VERB) +\[\d{1,9}:"
+    r"(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} )?"
+    r"(?:NONE|FATAL|ERROR|WARN|INFO|DEBUG|VERB) +\[\d{1,9}:\d"
     r"|time=\S{10,40} level=[A-Z]{4,5} msg=.{1,2000}dcgm_level="
 )
 SHAPES: Final = (

@@ -350,6 +350,8 @@ SHAPES: Final = (
         r"GPU \d{1,4}: \S[^\n]{0,200} \((?:UUID|S/N): ",
         re.compile(
             r"\s*(?:GPU \d|MIG \S+ +Device |Link \d|NVML: |Unable to |Nvlink |Device does not|"
+            # nvlink -info
+            r"NVLE: |Firmware Version:$|(?:MSE|NETIR[ A-Z]{0,8}): \d|"
             rf"{NO_HANDLE})"
         ),
         # a line of a list ends with the bracket after the UUID, one of a link with its speed

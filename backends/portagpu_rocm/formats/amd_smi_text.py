@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
+from portagpu.base.text import excerpt
 from portagpu.facts.formats import Shape, integer, pci_address, stated, within_device_limit
 from portagpu.facts.readings import Findings, FormatError
 from portagpu_rocm.formats._amd import first_stated, without_colours
@@ -83,10 +84,12 @@ _METRIC_ROW: Final = re.compile(
 _WIDTH: Final = 120
 _SUMMARY_ROW: Final = re.compile(
     r"\| *([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) +(\S.*?) *\| *(N/A|\d+ %) +(\S+(?: °C)?) +"
-    r"(\S+) +(\S+)/(\S+) W *\|"
+    r"(\S+) +(N/A|[^\s/]+)(?:/(\S+))?(?: W)? *\|"
 )
+_LIKE_A_SUMMARY_ROW: Final = re.compile(r"\| *[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] ")
 _SUMMARY_NEXT: Final = re.compile(
-    r"\| *(\d{1,6}) +\S+ +\S+ +(?:([A-Z]{3})/(NPS\d)|N/A) *\| *(N/A|\d+ %) .*?(\d+)/(\d+) MB *\|"
+    r"\| *(\d{1,6}) +\S+ +\S+ +(?:([A-Z]{3})/(NPS\d)|N/A) *\| *(N/A|\d+ %) .*?"
+    r"(?:(\d+)/(\d+) MB|N/A) *\|"
 )
 
 
@@ -276,8 +279,8 @@ def _summary(rows: Rows, above: re.Match[str]) -> Iterator[Record]:
         "power_usage": power,
         "power_cap": limit,
         "gfx": graphics,
-        "vram_used": f"{used} MB",
-        "vram_total": f"{total} MB",
+        "vram_used": None if used is None else f"{used} MB",
+        "vram_total": None if total is None else f"{total} MB",
     }
 
 
@@ -352,6 +355,11 @@ def _break_off_problems(lines: list[str], sections: list[dict[str, object]]) -> 
     last = next((line for line in reversed(lines) if line.strip()), "")
     if any(map(_SUMMARY.match, lines)) and not last.startswith("+"):
         yield "the table breaks off: its last border is not in it"
+    for above, line in pairwise([*lines, ""]):
+        if _LIKE_A_SUMMARY_ROW.match(above) and not (
+            _SUMMARY_ROW.match(above[:_WIDTH]) and _SUMMARY_NEXT.match(line[:_WIDTH])
+        ):
+            yield f"a row that looks like a GPU was not read: {excerpt(above)!r}"
     for above, line in pairwise(lines):
         if _CSV_HEADER.fullmatch(above.rstrip()) and 0 < line.count(",") < above.count(","):
             yield "the text breaks off: a line has fewer values than there are columns"

@@ -97,7 +97,11 @@ _MATRICES: Final = {
 _END: Final = "End of ROCm SMI Log"
 
 SHAPES: Final = (Shape(rf"=* *{_BANNER}|GPU\[\d{{1,6}}\]\s*:", re.compile(r"."), re.compile(_END)),)
-_PROBLEM: Final = re.compile(r"(?:ERROR|WARNING): .+")
+_PROBLEM: Final = re.compile(
+    # of a product that has no such value, or a GPU that sleeps
+    r"(?:ERROR|WARNING): (?!.*(?:unsupported|[Nn]ot supported|NOT_SUPPORTED|not been implemented"
+    r"|low-power state)).+"
+)
 _MAX_PROBLEMS: Final = 20
 
 

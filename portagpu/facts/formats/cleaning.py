@@ -40,6 +40,8 @@ _ODD: Final = str.maketrans(
 )
 
 _QUOTE: Final = re.compile(r"[ \t]{0,3}(?:>[ \t]?){1,8}")
+_QUOTED_ALONE: Final = re.compile(r">[ \t]?(?=[\[A-Z])")
+"""The mark of a quotation of which one line has it (Markdown's lazy continuation), not a prompt."""
 # the group of each distinguishes the programs that wrote lines
 _LABELS: Final = (
     re.compile(r" {0,6}(\d{1,5}):(?: |$)"),
@@ -126,6 +128,8 @@ def _without_quote_marks(text: str) -> str:
             text = "\n".join(
                 _QUOTE.sub("", line, count=1) if ">" in line[:4] else line for line in lines
             )
+        elif quoted:
+            text = "\n".join(_QUOTED_ALONE.sub("", line, count=1) for line in lines)
     if not (text.startswith("|") or "\n|" in text):
         return text
     return "\n\n".join(_without_bars(paragraph) for paragraph in text.split("\n\n"))

@@ -35,7 +35,7 @@ _SELECTED: Final = re.compile(
     r"\b(?:docker|podman|nerdctl|kubectl|crictl|oc (?:exec|rsh|debug)|singularity|apptainer|enroot"
     r"|srun|salloc)\b|@[0-9a-f]{12}[: ]|@[\w-]{1,80}-[0-9a-z]{5,10}-[0-9a-z]{5}[: ]"
     # an option of the tool that chooses devices
-    r"| (?:-i|--id|-d|--device|-g|--gpu)[ =]*\w"
+    r"| (?:-i|--id|--device|-g|--gpu)[ =]*\w| -d[ =]*\d"
 )
 """In the line of a prompt: not every device of the machine is listed below."""
 _WHOLE: Final = re.compile(
@@ -47,6 +47,8 @@ _WHOLE: Final = re.compile(
 )
 """A line with a label that ends as a whole one does, and not in half a value: what is pasted lacks
 the last line end, and what is cut seldom ends so."""
+_QUIET_RECORD: Final = re.compile(r'\A\s*\{[^\x00]*"level"\s*:\s*"(?i:info|debug|trace)"')
+"""Of a program that writes its log as JSON: what it only informs of is not an output."""
 _CONTAINER_BANNER: Final = "Container image Copyright"
 _MAX_SHOWN: Final = 3
 _MAX_PROBLEMS: Final = 50
@@ -64,13 +66,23 @@ def read_text(text: str) -> tuple[Findings, ...]:
     broken: list[str] = []
     unread: list[tuple[int, str]] = []
     for stream in _streams(text, shapes):
-        parts, lines, is_report = divide_text(stream, shapes)
+        parts, lines, is_report, programs = divide_text(stream, shapes)
+        answers = no_answer_events(stream)
+        if not answers:
+            # an answer in a service's journal stands among lines that say nothing
+            lines += programs
         if parts and not is_report:
             unread += lines
         whole = [TextPart(None, 0, lines=stream.split("\n"))]
         for part, reader in _with_readers(parts or whole, broken):
+            if reader is None and _QUIET_RECORD.search(part.text[:4000]):
+                continue
             if reader is None:
-                unread += [(part.first + n, line) for n, line in enumerate(part.lines)]
+                unread += (
+                    [(part.first + n, line) for n, line in enumerate(part.lines)]
+                    if parts
+                    else lines
+                )
                 continue
             try:
                 one = _parse_part(part, reader)
@@ -79,7 +91,7 @@ def read_text(text: str) -> tuple[Findings, ...]:
                 if no_answer_events(part.text):
                     continue
                 refused.append(f"{excerpt(part.title)}: {error}" if part.title else str(error))
-        if answers := no_answer_events(stream):
+        if answers:
             found.append(Findings(kind=ANSWERS, events=answers))
     unread = [(at, line) for at, line in unread if not no_answer_events(line)]
     if unread or not found:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 _TOOLS: Final = (
     r"(?:sudo |watch |time |srun |timeout |docker |podman |kubectl |cat |/\S{1,60}/)?"
-    r"(?:nvidia-|rocm|amd|lspci|dmesg|journalctl|lstopo|cat |grep |sudo |srun |docker |kubectl |"
-    r"ibstat|ras-mc-ctl|mcelog|ethtool |dcgmi|curl |"
+    r"(?:nvidia-|nv-hostengine|rocm|amd|lspci|dmesg|journalctl|lstopo|cat |grep |sudo |srun |"
+    r"docker |kubectl |ibstat|ras-mc-ctl|mcelog|ethtool |dcgmi|curl |"
     r"watch |ssh |head |tail |echo |uname|lsmod|modinfo|lscpu|free|numactl|python|exit|ls\b|cd )"
 )
 _BARE_COMMAND: Final = (
@@ -48,6 +48,11 @@ _FENCE: Final = re.compile(
     re.IGNORECASE,
 )
 _FENCES: Final = "`~<["
+_PROGRESS: Final = re.compile(
+    r"% Total +% Received % Xferd .*|Dload +Upload +Total .*"
+    r"|(?=.{0,100}--:--:--)[\d.]{1,9}[kMGT]? .*"
+)
+"""What curl prints of its progress where its output goes into a pipe."""
 _FRAME: Final = re.compile(r"#{10,}\s*")
 _HEADING: Final = re.compile(r"(={3,8}|-{3,8}|#{3,8}) (?=\S)([^=*#|+]{1,78}?) \1")
 """A heading of a script that prints several outputs: "=== GPUs ==="."""
@@ -70,8 +75,10 @@ _MAY_SAY_IT: Final = re.compile(
 )
 """What a line that says that others were left out has."""
 _PROGRAM: Final = re.compile(
-    r"(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
-    r"(?:Z|[+-]\d\d:?\d\d)) [\w.-]{1,64} (?!kernel\b)[\w./@()-]{1,80}(?:\[\d{1,9}\])?: "
+    # months are in the language of the machine: "jan.", "11月"
+    r"(?:(?:[^\W\d_]{3,9}\.?|\d{1,2}月) [ \d]\d \d\d:\d\d:\d\d"
+    r"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
+    r"(?:Z|[+-]\d\d:?\d\d)) (?:[\w.-]{1,64} )?(?!kernel\b)[\w./@()-]{1,80}(?:\[\d{1,9}\])?: "
 )
 """A program's line in a system's log, which is passed over where the kernel's lines are read."""
 _LOG_INDENT: Final = 8
@@ -125,6 +132,8 @@ class DividedText(NamedTuple):
     """Lines that belong to no part, each with its number from 0."""
     is_report: bool = False
     """A collector of whole machines wrote it, with sections that nobody has to read."""
+    programs: Sequence[tuple[int, str]] = ()
+    """Lines of a system's log that programs wrote, where none of them is the kernel's."""
 
 
 class Shapes:
@@ -197,12 +206,11 @@ class _Divider:
             self._line(at)
         if self.banner:
             self.unread += [(len(self.lines) - 1, line) for line in self.banner]
-        if self.log is None:
-            self.unread += self.programs
         # after a prompt nothing was cut
         if self.parts and self.lines[-1] and not self.at_prompt:
             (self.current or self.parts[-1]).tail = self.lines[-1]
-        return DividedText(self.parts, self.unread, self.is_report)
+        programs = self.programs if self.log is None else ()
+        return DividedText(self.parts, self.unread, self.is_report, programs)
 
     def _line(self, at: int) -> None:
         line = self.lines[at]
@@ -274,6 +282,8 @@ class _Divider:
             and (self.document is None or bare[0] != "<")
         ):
             self._close("")
+            return True
+        if bare[0] in "%D0123456789" and _PROGRESS.fullmatch(bare) is not None:
             return True
         if bare[0] in '|{<"' or (
             bare[0] == "[" and "@" not in bare[:80] and _BRACKET_PROMPT.match(bare) is None

@@ -73,6 +73,15 @@ class Inventory:
     unpaired: int = 0
     """GPUs that may be in ``gpus`` twice: some sources name them by UUID, others by address."""
 
+    @property
+    def in_doubt(self) -> Event | None:
+        """What the only source of a GPU reports of it, where the GPU may be of no use."""
+        only: dict[str | None, set[str]] = {
+            gpu.pci: {*gpu.sources} - {PCI_ID} for gpu in self.gpus if gpu.pci is not None
+        }
+        reported = (each for each in self.events if each.unsettled)
+        return next((each for each in reported if only.get(each.pci) == {each.source}), None)
+
 
 def product_target(gpu: Gpu) -> Target | None:
     """The target of the whole GPU; partitions that are missing make it no other product.

@@ -18,13 +18,7 @@ from portagpu.facts.formats.host import kernel_log
 from portagpu.facts.readings.model import Reading
 from portagpu.machine.inventory.gpu import PCI_ID, Gpu, Inventory
 from portagpu.machine.inventory.kernel import KIND as PCI
-from portagpu.machine.inventory.merge import (
-    Counted,
-    Listed,
-    find_unlisted,
-    merge_readings,
-    unpaired,
-)
+from portagpu.machine.inventory.merge import Counted, Listed, find_unlisted, merge_readings
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Mapping, Sequence
@@ -96,7 +90,7 @@ def join(findings: Sequence[Findings]) -> Inventory:
         ),
         breaks_off=_breaks_off(findings, groups),
         unlisted=tuple(find_unlisted(findings, listed, joiner.counted)),
-        unpaired=unpaired(listed),
+        unpaired=_unpaired(listed),
     )
 
 
@@ -306,3 +300,14 @@ def _identities(reading: Reading) -> set[Hashable]:
 
 def _contradict(one: set[Hashable], two: set[Hashable]) -> bool:
     return bool(one and two and one.isdisjoint(two))
+
+
+def _unpaired(listed: Sequence[Listed]) -> int:
+    """How many GPUs may be in ``listed`` twice: once by UUID alone, and once by address alone."""
+    found = 0
+    for vendor in {each.gpu.vendor for each in listed}:
+        gpus = [each.gpu for each in listed if each.gpu.vendor == vendor]
+        by_uuid = sum(gpu.pci is None and gpu.uuid is not None for gpu in gpus)
+        by_address = sum(gpu.pci is not None and gpu.uuid is None for gpu in gpus)
+        found += min(by_uuid, by_address)
+    return found

@@ -354,12 +354,22 @@ def find_unlisted(
                 yield from _fewer(vendor, present, each, fewer)
                 continue
             absent = [one for one in present if number not in one.numbers]
-            if not each.complete:
-                others = {n for n, _ in lists}
-                absent = [one for one in absent if not others & one.numbers]
             having = [one for one in present if number in one.numbers]
-            names = {_named_by(one) for one in absent}
-            same = sum(any(map(_named_by(other).isdisjoint, names)) for other in having)
+            if not each.complete:
+                # an earlier list of the same tool and the same GPUs is of a time before
+                earlier = {n for one in having for n in one.numbers if n < number}
+                before = {n for n, other in lists if n in earlier and other.kind == each.kind}
+                others = {n for n, _ in lists} - before
+                absent = [one for one in absent if not others & one.numbers]
+            # two may be the same GPU if they have no name in common, and no source has both
+            known = {(_named_by(one), frozenset(one.numbers)) for one in absent}
+            same = sum(
+                any(
+                    names.isdisjoint(_named_by(one)) and one.numbers.isdisjoint(n)
+                    for names, n in known
+                )
+                for one in having
+            )
             if same:
                 yield from _fewer(vendor, absent, each, len(absent) - same)
                 continue
@@ -370,19 +380,8 @@ def find_unlisted(
                     yield _missing(one, having, each, again=bool(again & one.numbers))
 
 
-def unpaired(listed: Sequence[Listed]) -> int:
-    """How many GPUs may be in ``listed`` twice: once by UUID alone, and once by address alone."""
-    found = 0
-    for vendor in {each.gpu.vendor for each in listed}:
-        gpus = [each.gpu for each in listed if each.gpu.vendor == vendor]
-        by_uuid = sum(gpu.pci is None and gpu.uuid is not None for gpu in gpus)
-        by_address = sum(gpu.pci is not None and gpu.uuid is None for gpu in gpus)
-        found += min(by_uuid, by_address)
-    return found
-
-
 def _named_by(one: Listed) -> frozenset[str]:
-    """What names the GPU: two that have no such name in common may be the same GPU."""
+    """What names the GPU."""
     pairs = (("address", one.gpu.pci), ("UUID", one.gpu.uuid))
     return frozenset(what for what, name in pairs if name is not None)
 

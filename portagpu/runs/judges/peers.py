@@ -242,8 +242,8 @@ def gpu_key(gpu: Gpu) -> str:
 
 
 def product_key(gpu: Gpu) -> Hashable:
-    """A key that GPUs of one product share."""
-    return gpu.vendor, gpu.device_id or gpu.name or gpu.arch
+    """A key that GPUs of one product share; what no source names may be several products."""
+    return gpu.vendor, gpu.device_id or gpu.name or gpu.arch or gpu.memory_bytes
 
 
 def judge_peer_consistency(gpus: Sequence[Gpu]) -> Iterator[Judgement]:

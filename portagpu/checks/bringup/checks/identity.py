@@ -172,6 +172,8 @@ def _recorded_count(context: Context, inventory: Inventory) -> Result:
         who = _name(inventory, doubted[0]) or f"{doubted[0].count} GPU(s)"
         reason = f"{words}, and the driver's list does not have {who}: {doubted[0].doubt}"
         return context.result("count", Verdict.INCONCLUSIVE, reason)
+    if (doubt := inventory.in_doubt) is not None and not absent:
+        return context.result("count", Verdict.INCONCLUSIVE, f"{words}; {doubt.pci}: {doubt.code}")
     if inventory.breaks_off:
         reason = f"a list of devices breaks off: {words}, and there may be more"
         return context.result("count", Verdict.INCONCLUSIVE, reason)
@@ -435,32 +437,31 @@ def _same_kind(context: Context) -> Result:
                 odd.append((each, first.name, peers))
     if odd:
         device, other, peers = odd[0]
+        own, theirs = _description(device.facts), _description_of(devices, other)
+        both = f"{other} is {theirs} and {device.name} {own}"
         if peers is None and _may_be_two_products(devices, other, device):
-            reason = (
-                f"{other} is {_description_of(devices, other)} and {device.name} "
-                f"{_description(device.facts)}: nobody said that they have to be one product"
-            )
+            reason = f"{both}: nobody said that they have to be one product"
             return context.result("alike", Verdict.SKIP, reason)
         if peers is None:
-            reason = (
-                f"{other} is {_description_of(devices, other)} and {device.name} "
-                f"{_description(device.facts)}; without a majority nobody can say which is wrong"
-            )
+            reason = f"{both}; without a majority nobody can say which is wrong"
             return context.result("alike", Verdict.UNVERIFIED, reason)
-        reason = f"{device.name} is {_description(device.facts)}, unlike its {peers} peers"
+        reason = f"{device.name} is {own}, unlike its {peers} peers"
         usual_arch = next(each for each in devices if each.name == other).facts["arch"]
         if None not in (device.facts["arch"], usual_arch) and device.facts["arch"] != usual_arch:
             return context.result("alike", Verdict.UNVERIFIED, f"{reason}, which may be meant")
+        if all(each.facts["product"] is each.facts["arch"] is None for each in devices):
+            reason = f"{reason}; no source says which products they are"
+            return context.result("alike", Verdict.INCONCLUSIVE, reason)
         if context.tested.origins and context.tested.machine.inventory().breaks_off:
-            cut = f"{reason}; the recording breaks off"
-            return context.result("alike", Verdict.INCONCLUSIVE, cut, device=device.name)
+            reason = f"{reason}; the recording breaks off"
+            return context.result("alike", Verdict.INCONCLUSIVE, reason, device=device.name)
         return context.judge(
             "alike",
             False,
             reason,
             device=device.name,
-            value=_description(device.facts),
-            expected=exactly(_description_of(devices, other), "what most of its peers are"),
+            value=own,
+            expected=exactly(theirs, "what most of its peers are"),
         )
     if silent or not compared:
         who = silent[0] if compared else "any of them"

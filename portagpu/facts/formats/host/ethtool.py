@@ -1,5 +1,7 @@
 """``ethtool -S``: the counters of a network port, of which few say that a link is bad.
 
+``ethtool`` alone and ``ethtool -i`` state settings and the driver, which are often pasted with it.
+
 Names are the drivers'; those of mlx5 are documented (docs.kernel.org, mlx5 counters), those of
 bnxt_en are of drivers/net/ethernet/broadcom/bnxt. Counters are since the driver was loaded. Packets
 that were discarded, pauses and links that went down are the work of any network, and not judged.
@@ -18,18 +20,48 @@ from portagpu.facts.readings.model import Event, Findings, FormatError
 KIND: Final = "ethtool -S"
 
 _COUNTER: Final = re.compile(r"(?:\[\d{1,4}\]: )?([A-Za-z][\w .:()-]{1,80}?): *(-?\d{1,20})$")
+_PLAIN: Final = (
+    r"(?:rx|tx)_(?:\w{1,40}_phy|prio\d_(?:pause|discards)\w{0,20}|crc_errors|out_of_buffer): +\d"
+    r"{1,20}[ \t]*(?:\n|$)"
+)
+"""A line of counters that no other output has."""
 SHAPES: Final = (
     Shape(
         r"NIC statistics:\s*$|NIC statistics:\s*\n",
         re.compile(r"\s+(?:\[\d{1,4}\]: )?[A-Za-z][\w .:()-]{0,80}: *-?\d"),
         last=re.compile(r"\s*.{1,100}: *-?\d{1,20}"),
     ),
+    # ethtool -S eth2 | grep phy
+    Shape(
+        rf"(?:{_PLAIN})",
+        re.compile(r"\s*[A-Za-z][\w .:()-]{0,80}: *-?\d{1,20}$"),
+        last=re.compile(r"\s*.{1,100}: *-?\d{1,20}"),
+        weak=True,
+    ),
+    Shape(
+        r"driver: \S.{0,40}\n(?:version|firmware-version): ",
+        re.compile(r"[a-z][a-z-]{2,30}:"),
+        last=re.compile(r"[a-z-]{3,30}: .*"),
+    ),
+    Shape(
+        r"Settings for \S{1,40}:\s*\n",
+        re.compile(r"\s+\S|netlink error: "),
+        last=re.compile(r"\s*Link detected: (?:yes|no)\b.*"),
+    ),
+)
+_OTHERS: Final = re.compile(
+    rf"^[ \t]*(?:{_PLAIN})"
+    r"|^[ \t]*(?:driver: \S.{0,40}\n[ \t]*(?:firmware-)?version: |Settings for \S{1,40}:\s*$)",
+    re.MULTILINE,
 )
 _BAD: Final = {
     "rx_symbol_err_phy": "symbols that could not be decoded: the cable or its ends are bad",
     "rx_pcs_symbol_err_phy": "symbols that error correction could not mend",
     "rx_crc_errors_phy": "frames with a wrong checksum: the cable or its ends are bad",
     "rx_fcs_err_frames": "frames with a wrong checksum: the cable or its ends are bad",
+    "frames_rx_bad_fcs": "frames with a wrong checksum: the cable or its ends are bad",
+    "rx_crc_errors.nic": "frames with a wrong checksum: the cable or its ends are bad",
+    "port.rx_crc_errors": "frames with a wrong checksum: the cable or its ends are bad",
     "rx_crc_errors": "frames with a wrong checksum: the cable or its ends are bad",
     "module_bad_shorted": "a cable that is shorted",
     "module_high_temp": "a cable's module that was too hot",
@@ -42,7 +74,9 @@ _MEDIA: Final = (
 
 def matches(text: str) -> bool:
     """Whether the title stands in the beginning."""
-    return re.search(r"^[ \t]*NIC statistics:\s*$", text[:4000], re.MULTILINE) is not None
+    start = text[:4000]
+    title = re.search(r"^[ \t]*NIC statistics:\s*$", start, re.MULTILINE)
+    return title is not None or _OTHERS.search(start) is not None
 
 
 def parse(text: str) -> Findings:
@@ -52,7 +86,7 @@ def parse(text: str) -> Findings:
         if (found := _COUNTER.match(line)) is not None:
             name = found.group(1).strip()
             counts[name] = counts.get(name, 0) + int(found.group(2))
-    if not counts:
+    if not counts and _OTHERS.search(text) is None:
         raise FormatError(f"{KIND}: no counter in it")
     return Findings(
         kind=KIND,

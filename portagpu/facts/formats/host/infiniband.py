@@ -1,4 +1,4 @@
-"""``ibstat`` and ``ibstatus``: the ports of RDMA devices (infiniband-diags of rdma-core).
+"""``ibstat``, ``ibstatus`` and ``ibv_devinfo``: the ports of RDMA devices (rdma-core).
 
 ``State`` is what the subnet manager made of a port, or the network's driver of one of Ethernet;
 ``Physical state`` is the cable. A port that has a LID was in service since the driver was loaded. A
@@ -20,18 +20,23 @@ KIND: Final = "ibstat"
 
 _DEVICE: Final = r"CA:? '[\w.-]{1,64}'"
 _STATUS: Final = r"Infiniband device '[\w.-]{1,64}' port \d{1,3} status:"
-_PORT: Final = re.compile(r"Port (\d{1,3}):$")
+_VERBS: Final = r"hca_id:\s{1,8}[\w.-]{1,64}"
+"""Of ibv_devinfo (libibverbs/examples/devinfo.c), which has "PORT_DOWN (1)" for "Down"."""
+_PORT: Final = re.compile(r"(?:Port |port:\s{1,8})(\d{1,3}):?$")
+_STATES: Final = {"port_active": "active", "port_down": "down", "port_init": "init"}
+_LABELS: Final = {"physstate": "physicalstate", "portlid": "baselid"}
 _FIELD: Final = re.compile(r"([A-Za-z][A-Za-z _]{1,24}):\s*(\S.{0,80}?)?\s*$")
 _PANIC: Final = re.compile(r"ibpanic: .{0,80}stat of IB device '([\w.-]{1,64})' failed: (.{1,80})")
 SHAPES: Final = (
     Shape(
-        rf"(?:{_DEVICE}|{_STATUS}|ibpanic: )",
+        rf"(?:{_DEVICE}|{_STATUS}|{_VERBS}|ibpanic: )",
         re.compile(
             r"\s*(?:CA type|Number of ports|Firmware version|Hardware version|Node GUID"
             r"|System image GUID|Port \d|State|Physical state|Rate|Base lid|LMC|SM lid"
             r"|Capability mask|Port GUID|Link layer|default gid|base lid|sm lid|state|phys state"
-            r"|rate|link_layer)\b.{0,100}|[ \t]+[A-Z][A-Za-z _-]{1,40}: \S.{0,80}"
-            r"|\s*(?:ibpanic: .*|" + f"{_DEVICE}|{_STATUS})"
+            r"|rate|link_layer)\b.{0,100}|[ \t]+[a-z][a-z_]{1,30}:\s+\S.{0,80}"
+            r"|[ \t]+[A-Z][A-Za-z _-]{1,40}: \S.{0,80}"
+            r"|\s*(?:ibpanic: .*|" + f"{_DEVICE}|{_STATUS}|{_VERBS})"
         ),
         checks_its_end=True,
     ),
@@ -55,12 +60,14 @@ class _PortText:
     @property
     def state(self) -> str:
         """ "active", "down", "init" or "armed"; "" where it is not stated."""
-        return self.facts.get("state", "").rpartition(":")[2].strip().lower()
+        said = self.facts.get("state", "").rpartition(":")[2].partition("(")[0].strip().lower()
+        return _STATES.get(said, said.removeprefix("port_"))
 
     @property
     def cable(self) -> str:
         """ "linkup", "polling", "disabled" and others; "" where it is not stated."""
-        return self.facts.get("physicalstate", "").rpartition(":")[2].strip().lower()
+        said = self.facts.get("physicalstate", "").rpartition(":")[2].partition("(")[0]
+        return said.strip().lower().replace("_", "")
 
     @property
     def was_in_service(self) -> bool:
@@ -69,10 +76,8 @@ class _PortText:
 
 def matches(text: str) -> bool:
     """Whether a line names a device or a port as one of the tools does."""
-    return (
-        re.search(rf"^[ \t]*(?:{_DEVICE}\s*$|{_STATUS}|ibpanic: )", text[:4000], re.MULTILINE)
-        is not None
-    )
+    begins = rf"^[ \t]*(?:{_DEVICE}\s*$|{_STATUS}|{_VERBS}\s*$|ibpanic: )"
+    return re.search(begins, text[:4000], re.MULTILINE) is not None
 
 
 def parse(text: str) -> Findings:
@@ -83,17 +88,15 @@ def parse(text: str) -> Findings:
     for line in map(str.strip, text.splitlines()):
         if (panic := _PANIC.match(line)) is not None:
             events.append(_lost(panic.group(1), panic.group(2), line))
-        elif (named := re.match(r"CA:? '([\w.-]{1,64})'", line)) is not None:
-            device = named.group(1)
+        elif named := re.match(r"CA:? '([\w.-]{1,64})'|hca_id:\s{1,8}([\w.-]{1,64})$", line):
+            device = named.group(1) or named.group(2)
         elif status := re.match(r"Infiniband device '([\w.-]{1,64})' port (\d{1,3})", line):
             ports.append(_PortText(status.group(1), status.group(2)))
         elif (port := _PORT.match(line)) is not None and device:
             ports.append(_PortText(device, port.group(1)))
         elif ports and (stated := _FIELD.match(line)) is not None and stated.group(2):
             label = re.sub(r"[ _]", "", stated.group(1)).lower()
-            ports[-1].facts.setdefault(
-                {"physstate": "physicalstate"}.get(label, label), stated.group(2)
-            )
+            ports[-1].facts.setdefault(_LABELS.get(label, label), stated.group(2))
     ports = list(within_device_limit(ports, KIND))
     if not ports and not events:
         raise FormatError(f"{KIND}: no port of a device in it")

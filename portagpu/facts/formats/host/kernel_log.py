@@ -40,11 +40,12 @@ _STARTS: Final = (
     r"|^\d{1,4},\d{1,20},\d{1,20},[^;\s]{0,40};"
     r"|^(?:[\w.-]{1,60}: )?kern: [a-z]{3,8}: \[\d{4}-\d\d-\d\dT"
     # a syslog's, or one of which the time and the host were cut
-    r"|(?<=\S )kernel: \S|^kernel: (?=\S[^:\n]{0,80}: )"
+    r"|(?<=\S )kernel: \S|(?<=\d  )kernel: \S|^kernel: (?=\S[^:\n]{0,80}: )"
 )
 _NAMES: Final = (
     r"NVRM: |nvidia-nvswitch\d|nvidia-nvlink: |nvidia-peermem:? |\[drm[:\] ]|amdgpu [0-9a-f]{4}:"
-    r"|drmn\d{1,2}: |pcieport [0-9a-f]{4}:|EDAC \S|(?:mce: )?(?:\{\d{1,9}\})?\[Hardware Error\]: "
+    r"|drmn\d{1,2}: |(?:pcieport|nouveau|i915|xe) [0-9a-f]{4}:|nvgpu: \d|EDAC \S"
+    r"|(?:mce: )?(?:\{\d{1,9}\})?\[Hardware Error\]: "
     r"|CPU \d{1,5}: Machine Check Exception: "
 )
 """How lines begin of which everything before the message was cut."""
@@ -80,7 +81,9 @@ SHAPE: Final = Shape(
         r"|\d{1,4},\d{1,20},\d{1,20},[^;]{0,40};|\[\.\.\.\] "
         r"|(?:[\w.-]{1,60}: )?kern: [a-z]{3,8}: \["
         r"|\[[A-Z][a-z]{2} \d\d \d{4} [\d:]{8}\] \[\w{1,12}\] "
-        r"|[A-Z][a-z]{2} [ \d]\d [\d:.]{8,15} (?:\S{1,100} )?(?:kernel|nv-fabricmanager)\b"
+        r"|(?:[^\W\d_]{3,9}\.?|\d{1,2}月) [ \d]\d [\d:.]{8,15} {1,4}(?:\S{1,100} )?"
+        r"(?:kernel|nv-fabricmanager)\b"
+        r"|\d\d:\d\d:\d\d (?:\S{1,100} )?kernel: \S"
         r"|\d{4}-\d\d-\d\d[T ][\d:.,]{8,18}(?:Z|[+-]\d\d:?\d\d)? "
         rf"(?:(?:\S{{1,100}} )?kernel: |(?:{_DRIVER}))"
         # dmesg --time-format iso; journalctl's own lines

@@ -12,7 +12,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
+from portagpu.facts.actions import Action
 from portagpu.facts.formats import Shape, integer, pci_address
+from portagpu.facts.formats.events import HOST
 from portagpu.facts.formats.pci import (
     CLASS_WORDS,
     generation,
@@ -21,7 +23,16 @@ from portagpu.facts.formats.pci import (
     vendor_name,
     vendor_of_words,
 )
-from portagpu.facts.readings.model import End, Findings, FormatError, Link, Node, Pcie, Reading
+from portagpu.facts.readings.model import (
+    End,
+    Event,
+    Findings,
+    FormatError,
+    Link,
+    Node,
+    Pcie,
+    Reading,
+)
 from portagpu.facts.vendors import vendor_named
 
 KIND: Final = "lspci -nn"
@@ -35,21 +46,32 @@ _WITHOUT_IDS: Final = re.compile(
     rf"({_ADDRESS}) ([A-Z0-9][\w ,/-]{{2,60}}): (\S.{{0,400}}?)"
     r"(?: \(rev [0-9a-f]{2}\))?(?: \(prog-if .{0,60}\))?\s*$"
 )
+_QUOTED: Final = re.compile(
+    rf'({_ADDRESS}) "([^"]{{2,90}})" "([^"]{{1,200}})" "([^"]{{1,300}})"(?: -r([0-9a-f]{{2}}))?'
+)
+"""``-mm``: class, maker and product, each between quotes."""
+_ID: Final = re.compile(r" ?\[?\b([0-9a-f]{4})\]?$")
 _BEGINS_WITHOUT_IDS: Final = rf"{_ADDRESS} [A-Z0-9][\w ,/-]{{2,60}}: \S"
 _UNNAMED: Final = re.compile(r"\bDevice ([0-9a-f]{4})$")
 _NO_VENDOR_ID: Final = -1
+_SILENT: Final = re.compile(r"\(rev ff\)|!!! Unknown header type 7f")
+"""All ones in the place of its configuration: the device does not answer (pciutils, ls-caps.c)."""
+_SOURCE: Final = "https://github.com/pciutils/pciutils/pull/91"
 
 SHAPES: Final = (
     Shape(
-        rf"{_ADDRESS} [^\[\]\n]{{1,80}}\[[0-9a-f]{{4}}\]: |{_BEGINS_WITHOUT_IDS}",
-        re.compile(rf"\s+\S|{_ADDRESS} "),
+        rf"{_ADDRESS} [^\[\]\n]{{1,80}}\[[0-9a-f]{{4}}\]: |{_BEGINS_WITHOUT_IDS}"
+        rf'|{_ADDRESS} "[^"\n]{{2,90}}" "[^"\n]{{1,200}}" "',
+        re.compile(rf"\s+\S|{_ADDRESS} |[0-9a-f]{{2,3}}:(?: [0-9a-f]{{2}}){{1,16}}\s*$"),
         last=re.compile(rf"{_ADDRESS} .*\(rev [0-9a-f]{{2}}\)"),
     ),
 )
-_SUBSYSTEM: Final = re.compile(r"\sSubsystem: .{0,400}?\[[0-9a-f]{4}:([0-9a-f]{4})\]")
-_BUSES: Final = re.compile(r"\sBus: primary=[0-9a-f]{2}, secondary=([0-9a-f]{2}), subordinate=")
-_LINK: Final = re.compile(r"\s(LnkCap|LnkSta):\s.{0,80}?Speed ([^,]{1,24}), Width x(\d{1,2})")
-_FACT: Final = re.compile(r"\s(NUMA node|Kernel driver in use): (\S{1,40})")
+_SUBSYSTEM: Final = re.compile(r"\s{1,16}Subsystem: .{0,400}?\[[0-9a-f]{4}:([0-9a-f]{4})\]")
+_BUSES: Final = re.compile(
+    r"\s{1,16}Bus: primary=[0-9a-f]{2}, secondary=([0-9a-f]{2}), subordinate="
+)
+_LINK: Final = re.compile(r"\s{1,16}(LnkCap|LnkSta):\s.{0,80}?Speed ([^,]{1,24}), Width x(\d{1,2})")
+_FACT: Final = re.compile(r"\s{1,16}(NUMA node|Kernel driver in use|Kernel modules): (\S{1,40})")
 
 
 @dataclass(slots=True)
@@ -65,6 +87,12 @@ class _PciDevice:
     subsystem_id: int | None = None
     numa_node: int | None = None
     driver: str | None = None
+    modules: str | None = None
+    """The first driver that could serve it; lspci prints it after the one that does."""
+    detailed: bool = False
+    """Its subsystem is there: not the lines of drivers alone were chosen."""
+    silent: bool = False
+    """It does not answer: it sleeps, or it is lost."""
     links: dict[str, tuple[float | None, int]] = field(default_factory=dict)
     """(GT/s, lanes) of "LnkCap" and "LnkSta"."""
 
@@ -78,7 +106,7 @@ class _PciDevice:
 
 def matches(text: str) -> bool:
     """Whether the first lines that are not empty name PCI devices as lspci does."""
-    lines = [line for line in text[:4000].splitlines() if line.strip()][:3]
+    lines = [_plain(line) for line in text[:4000].splitlines() if line.strip()][:3]
     return any(_DEVICE.match(line) or _WITHOUT_IDS.match(line) for line in lines)
 
 
@@ -97,7 +125,42 @@ def parse(text: str) -> Findings:
         if device.node is not Node.SWITCH or bridge is not None or device.secondary is None:
             links.append(_link(device, bridge))
     return Findings(
-        kind=KIND, readings=tuple(readings), links=tuple(links), problems=tuple(problems)
+        kind=KIND,
+        readings=tuple(readings),
+        links=tuple(links),
+        events=tuple(filter(None, map(_event, devices))),
+        problems=tuple(problems),
+    )
+
+
+def _event(device: _PciDevice) -> Event | None:
+    if device.silent:
+        code, line = "no answer on PCIe", f"{device.address} (rev ff)"
+        meaning = "The device answers with all ones: it sleeps, as in laptops, or it is lost"
+        action = "use it, and look again; if it stays, restart the machine, check slot and power"
+    elif (
+        device.modules is not None
+        and device.detailed
+        and device.driver is None
+        and device.node is Node.GPU
+        and vendor_name(device.vendor_id) is not None
+    ):
+        code, line = "no driver shown", f"{device.address} Kernel modules: {device.modules}"
+        meaning = "The kernel has a driver for the device, and none that has taken it is shown"
+        action = "see `lspci -k` without a filter, and what dmesg says of the driver"
+    else:
+        return None
+    return Event(
+        source=KIND,
+        vendor=HOST,
+        code=code,
+        meaning=meaning,
+        action=action,
+        todo=str(Action.MONITOR),
+        reference=_SOURCE,
+        line=line,
+        pci=device.address,
+        unsettled=True,
     )
 
 
@@ -106,17 +169,34 @@ def _read_devices(text: str) -> tuple[list[_PciDevice], list[str]]:
     problems = []
     device: _PciDevice | None = None
     for line in text.splitlines():
-        line = line[:2000]
+        line = _plain(line[:2000])
         if line[:1] in (" ", "\t"):
             if device is not None:
+                device.silent |= _SILENT.search(line) is not None
                 _detail(device, line)
         elif line.strip():
             device = _device(line)
             if device is not None:
+                device.silent = _SILENT.search(line) is not None
                 devices.append(device)
             elif not (_DEVICE.match(line) or _WITHOUT_IDS.match(line)) and re.match(_ADDRESS, line):
                 problems.append(f"this line names no device: {line[:60]!r}")
     return devices, problems
+
+
+def _plain(line: str) -> str:
+    """A line of ``-mm`` as lspci prints it without that option; another line as it is."""
+    match = _QUOTED.match(line)
+    if match is None:
+        return line
+    address, *words, revision = match.groups()
+    ids = [_ID.search(word) for word in words]
+    kind, maker, product = (_ID.sub("", word) for word in words)
+    end = "" if revision is None else f" (rev {revision})"
+    if None in ids:
+        return f"{address} {words[0]}: {words[1]} {words[2]}{end}"
+    code, vendor, device = (each[1] for each in ids if each is not None)
+    return f"{address} {kind or 'Class'} [{code}]: {maker} {product} [{vendor}:{device}]{end}"
 
 
 def _device(line: str) -> _PciDevice | None:
@@ -150,7 +230,8 @@ def _device_without_ids(line: str) -> _PciDevice | None:
 
 
 def _detail(device: _PciDevice, line: str) -> None:
-    if (match := _LINK.match(line.replace("\t\t", "\t", 1))) is not None:
+    device.detailed |= line.lstrip().startswith("Subsystem: ")
+    if (match := _LINK.match(line)) is not None:
         device.links[match.group(1)] = (transfer_rate(match.group(2)), int(match.group(3)))
     elif (match := _SUBSYSTEM.match(line)) is not None:
         device.subsystem_id = int(match.group(1), 16)
@@ -159,6 +240,8 @@ def _detail(device: _PciDevice, line: str) -> None:
     elif (match := _FACT.match(line)) is not None:
         if match.group(1) == "NUMA node":
             device.numa_node = integer(match.group(2))
+        elif match.group(1) == "Kernel modules":
+            device.modules = match.group(2).rstrip(",")
         else:
             device.driver = match.group(2)
 
