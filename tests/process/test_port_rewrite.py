@@ -105,6 +105,8 @@ def test_a_portable_program_stays_as_it_is(path: Path) -> None:
         ("x = 1\r\nx.cuda()\r\n", "x = 1\r\nx.to(pg.device_string())\r\n"),
         # pytorch/examples and huggingface/transformers in classes that spread layers
         ("d = torch.device('cuda:' + name)\n", "d = torch.device(pg.device_string(name))\n"),
+        # pytorch/examples distributed/tensor_parallelism
+        ("t = torch.accelerator.current_accelerator().type\n", "t = pg.device_string()\n"),
         ("d = torch.device(device='cuda')\n", "d = torch.device(device=pg.device_string())\n"),
         ("y = f(a := x.cuda())\n", "y = f(a := x.to(pg.device_string()))\n"),
         (

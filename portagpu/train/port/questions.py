@@ -31,10 +31,18 @@ _STATISTICS: Final = re.compile(r"(?:allocated|reserved)_bytes\.all\.(?:current|
 """The keys of ``memory_stats`` that every device has."""
 
 
+_ACCELERATOR: Final = "torch.accelerator.current_accelerator"
+"""Its device has no number, and its type is the text of a device without one."""
+
+
 def in_attribute(finder: Uses, node: cst.Attribute) -> None:
     """``get_device_properties(i).major``, and handles of the vendor's runtime."""
-    field = node.attr.value
-    if finder.scope.is_properties(node.value):
+    field, call = node.attr.value, node.value
+    is_plain = isinstance(call, cst.Call) and not call.args
+    if field == "type" and is_plain and finder.scope.qualified(call.func) == _ACCELERATOR:
+        finder.add(node, finder.rules.names[_ACCELERATOR].rule, lambda _: finder.write.device())
+        finder.handled.add(call.func)
+    elif finder.scope.is_properties(node.value):
         if field not in _FIELDS and not field.startswith("__"):
             rule = finder.rules.shapes["property"]
             finder.add(node, rule, left=f"not every device has a field {field}: a CPU has none")
