@@ -110,8 +110,9 @@ def numbered(node: cst.CSTNode, device: str) -> cst.BaseExpression | None:
             one = isinstance(right, cst.Tuple) and len(right.elements) == 1
             return right.elements[0].value if isinstance(right, cst.Tuple) and one else right
         if isinstance(node.operator, cst.Add) and left == start:  # then the right side is a text
-            is_text = isinstance(right, cst.Call) and last_name(right.func) == "str" and right.args
-            return right.args[0].value if is_text else right
+            if isinstance(right, cst.Call) and last_name(right.func) == "str" and right.args:
+                return right.args[0].value
+            return right
     if isinstance(node, cst.Call) and len(node.args) == 1 and isinstance(node.func, cst.Attribute):
         text = string(node.func.value)
         pattern = rf"{re.escape(start)}\{{0?(?::d)?\}}"

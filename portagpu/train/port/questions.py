@@ -38,10 +38,10 @@ _ACCELERATOR: Final = "torch.accelerator.current_accelerator"
 def in_attribute(finder: Uses, node: cst.Attribute) -> None:
     """``get_device_properties(i).major``, and handles of the vendor's runtime."""
     field, call = node.attr.value, node.value
-    is_plain = isinstance(call, cst.Call) and not call.args
-    if field == "type" and is_plain and finder.scope.qualified(call.func) == _ACCELERATOR:
+    asked = call.func if isinstance(call, cst.Call) and not call.args else None
+    if field == "type" and asked is not None and finder.scope.qualified(asked) == _ACCELERATOR:
         finder.add(node, finder.rules.names[_ACCELERATOR].rule, lambda _: finder.write.device())
-        finder.handled.add(call.func)
+        finder.handled.add(asked)
     elif finder.scope.is_properties(node.value):
         if field not in _FIELDS and not field.startswith("__"):
             rule = finder.rules.shapes["property"]
