@@ -10,6 +10,7 @@ from __future__ import annotations
 import copyreg
 import logging
 import os
+import re
 import threading
 from contextlib import contextmanager
 from importlib import import_module
@@ -356,16 +357,20 @@ def device_string(index: SupportsIndex | str | torch.device | None = None) -> st
     share that device. Nothing is checked: torch raises for a device that is not there.
 
     :param index: the device's number, or a text of digits; None is a text without a number, which
-        is the current device. A ``torch.device`` or another text stays as it is.
+        is the current device. A ``torch.device`` or its text stays as it is.
     """
     found = plugin(_name_of_default())
     kind = found.device_type or backend().device.type
     if index is None:
         return kind
     text = str(index)
-    if not isinstance(index, SupportsIndex) and not text.lstrip("-").isdecimal():
+    if not isinstance(index, SupportsIndex) and _DEVICE.fullmatch(text):
         return text
-    return kind if found.shared else f"{kind}:{index}"
+    is_number = isinstance(index, SupportsIndex) or text.removeprefix("-").isdecimal()
+    return kind if found.shared and is_number else f"{kind}:{index}"
+
+
+_DEVICE: Final = re.compile(r"[a-z]+(?::\d+)?")
 
 
 @run_by_the_compiler

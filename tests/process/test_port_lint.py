@@ -124,7 +124,50 @@ def test_every_rule_finds_something_in_the_samples() -> None:
         ("a.py", "def kind():\n    return 'cuda'\n", "PG002"),
         ("a.py", "exec('x = x.cuda()')\n", "PG009"),
         ("a.py", "m = M.from_pretrained('x', load_in_4bit=True)  # device_map\n", "PG402"),
+        ("a.py", "code = 'x.cuda()'\nexec(compile(code, 'a', 'exec'))\n", "PG009"),
+        ("a.py", "subprocess.run(['python', 'a.py', '--device', 'cuda'])\n", "PG002"),
+        ("a.py", "line = f'{python} a.py --backend nccl'\nos.system(line)\n", "PG101"),
+        ("a.py", "line = f'CUDA_VISIBLE_DEVICES={n} python a.py'\n", "PG304"),
+        ("a.py", "kind = 'cuda'\n", "PG002"),
+        ("a.py", "def f(d='cuda'): pass\n", "PG002"),
+        ("a.py", "for kind in ('cuda', 'cpu'): f(kind)\n", "PG002"),
+        ("a.py", "if device.type != 'cuda': raise ValueError\n", "PG005"),
+        ("a.py", "import torch\ny = map(torch.Tensor.cuda, x)\n", "PG001"),
+        ("a.py", "getattr(x, 'cuda')()\n", "PG001"),
+        ("a.py", "import torch.distributed as d\no = d.ProcessGroupNCCL.Options()\n", "PG101"),
+        ("a.py", "import torch\nprint(f'{torch.cuda.memory_allocated()=}')\n", "PG004"),
+        (
+            "a.py",
+            "from accelerate import Accelerator\nA = Accelerator(mixed_precision='fp16')\n",
+            "PG404",
+        ),
+        ("a.py", "from trl import SFTConfig\na = SFTConfig(optim='paged_adamw_8bit')\n", "PG402"),
         ("a.yaml", "trainer:\n  accelerator: gpu\n", "PG404"),
+        # forms of EleutherAI/gpt-neox, ashleve/lightning-hydra-template, huggingface/trl,
+        # HazyResearch's state-spaces/s4, mosaicml/llm-foundry and of Kubernetes' documentation
+        ("a.yml", '"distributed-backend": "nccl",\n', "PG101"),
+        ("a.yaml", "dist_params: {backend: nccl, port: 1}\n", "PG101"),
+        ("a.yaml", "model: {device: cuda, n: 1}\n", "PG002"),
+        ("a.yaml", "devices: [cuda:0, cuda:1]\n", "PG002"),
+        ("a.yaml", "device: ${oc.env:DEVICE,cuda}\n", "PG002"),
+        ("a.yaml", "defaults:\n  - override /trainer: gpu\n", "PG404"),
+        ("a.yaml", "mixed_precision: fp16\n", "PG404"),
+        ("a.yaml", "num_gpu: 1\n", "PG404"),
+        ("a.yaml", "cuda: true\n", "PG404"),
+        ("a.yaml", "scaler:\n  _target_: torch.cuda.amp.GradScaler\n", "PG004"),
+        ("a.yaml", "optim: paged_adamw_8bit\n", "PG402"),
+        ("a.yaml", "opt: {_target_: apex.optimizers.FusedAdam}\n", "PG401"),
+        ("a.yaml", "distributed_type: DEEPSPEED\n", "PG408"),
+        ("a.yaml", "attn_impl: flash\n", "PG405"),
+        ("a.yaml", "env:\n  NCCL_DEBUG: INFO\n", "PG304"),
+        ("a.yaml", "dependencies:\n  - pytorch-cuda=11.7\n", "PG601"),
+        ("a.yaml", "limits:\n  nvidia.com/gpu: 8\n", "PG602"),
+        ("a.toml", 'device = "cuda"\n', "PG002"),
+        ("a.cfg", "backend = nccl\n", "PG101"),
+        ("Makefile", "train:\n\tpython a.py trainer.accelerator=gpu\n", "PG404"),
+        ("a.sh", "torchrun --nproc_per_node=gpu a.py\n", "PG404"),
+        ("a.sh", "docker run --rm --gpus all image\n", "PG602"),
+        ("a.sh", "python a.py +model.device=cuda:0\n", "PG002"),
         ("a.yml", "device: 'cuda:0'  # where\n", "PG002"),
         ("a.yaml", "dist:\n  backend: nccl\n", "PG101"),
         ("a.yaml", "tf32: true\n", "PG406"),
@@ -146,6 +189,8 @@ def test_one_use(tmp_path: Path, name: str, text: str, rule: str) -> None:
         "m = M.from_config(c, attn_implementation='sdpa')\n",
         "import transformers as t\na = t.TrainingArguments('out', tf32=False)\n",
         "def f(tf32=True): return f(tf32=True)\n",
+        "subprocess.run(['python', 'a.py', '--name', 'cuda'])\n",
+        "code = 'x.cuda()'\nprint(code)\n",
         "from transformers import pipeline\np = pipeline('x', device=-1)\n",
         "import torch\nx = getattr(torch, 'cudnn', None), hasattr(torch, 'cuda')\n",
         "import torch\nif torch.cuda.is_available():\n    x = getattr(torch, 'cuda')\n",
@@ -191,7 +236,7 @@ def test_kernels_are_read_without_their_comments() -> None:
 
 def test_scripts_images_and_requirements() -> None:
     kernels = SAMPLES / "kernels"
-    assert found(kernels / "run.sh") == [(2, "PG304"), (4, "PG403")]
+    assert found(kernels / "run.sh") == [(2, "PG304"), (4, "PG403"), (6, "PG602")]
     assert found(kernels / "Dockerfile") == [(1, "PG601"), (3, "PG601"), (4, "PG304")]
     assert found(kernels / "requirements.txt") == [(2, "PG601"), (3, "PG303")]
 
@@ -278,7 +323,8 @@ def test_annotations_escape_what_github_reads(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     ["a.py", "a.pyi", "b/a.cpp", "a.cc", "a.cxx", "a.h", "a.hpp", "a.inl", "a.cu", "a.cuh", "a.hip",
-     "a.sh", "a.bash", "a.yaml", "b/a.yml", "a.slurm", "a.sbatch", "Dockerfile",
+     "a.sh", "a.bash", "a.mk", "Makefile", "b/GNUmakefile", "justfile", "a.toml", "a.ini", "a.cfg",
+     "myMakefile", "Makefile.txt", "a.yaml", "b/a.yml", "a.slurm", "a.sbatch", "Dockerfile",
      "b/Dockerfile.gpu", "a.dockerfile", "Containerfile", "requirements.txt",
      "b/dev-requirements.txt", "requirements-gpu.txt",
      "a.txt", "a.ipynb", "a.pyc", "README.md", "requirements.md", "myDockerfile", "Dockerfiles/a",

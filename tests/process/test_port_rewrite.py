@@ -103,6 +103,43 @@ def test_a_portable_program_stays_as_it_is(path: Path) -> None:
             "f(pg.device_string(pg.current_device()))\n",
         ),
         ("x = 1\r\nx.cuda()\r\n", "x = 1\r\nx.to(pg.device_string())\r\n"),
+        # pytorch/examples and huggingface/transformers in classes that spread layers
+        ("d = torch.device('cuda:' + name)\n", "d = torch.device(pg.device_string(name))\n"),
+        # pytorch/examples distributed/tensor_parallelism
+        ("t = torch.accelerator.current_accelerator().type\n", "t = pg.device_string()\n"),
+        ("d = torch.device(device='cuda')\n", "d = torch.device(device=pg.device_string())\n"),
+        ("y = f(a := x.cuda())\n", "y = f(a := x.to(pg.device_string()))\n"),
+        (
+            "torch.load(p, map_location={'cuda:0': f'cuda:{r}'})\n",
+            "torch.load(p, map_location={'cuda:0': pg.device_string(r)})\n",
+        ),
+        (
+            "for device in ['cpu', 'cuda']: f(device)\n",
+            "for device in ['cpu', pg.device_string()]: f(device)\n",
+        ),
+        (
+            "y = [f(d) for device in ('cuda:0', 'cpu')]\n",
+            "y = [f(d) for device in (pg.device_string(0), 'cpu')]\n",
+        ),
+        (
+            "@pytest.mark.parametrize('n, device', [(1, 'cuda')])\ndef f(n, device): pass\n",
+            (
+                "@pytest.mark.parametrize('n, device', [(1, pg.device_string())])\n"
+                "def f(n, device): pass\n"
+            ),
+        ),
+        ("a = {'pin_memory': True}\n", "a = {'pin_memory': pg.device_string() != \"cpu\"}\n"),
+        (
+            "with torch.autocast('cuda' if amp else 'cpu'): pass\n",
+            "with torch.autocast(pg.device_string() if amp else 'cpu'): pass\n",
+        ),
+        (
+            "m = M.from_pretrained('a', device_map={'': 0})\n",
+            (
+                "m = M.from_pretrained('a', device_map={'': 0 if pg.device_string() != \"cpu\" "
+                'else "cpu"})\n'
+            ),
+        ),
         # jik876/hifi-gan train.py, meta-llama/llama-cookbook, BlinkDL/RWKV-LM verify.py
         ("d = torch.device('cuda:{:d}'.format(r))\n", "d = torch.device(pg.device_string(r))\n"),
         ("device = f'cuda'\n", "device = pg.device_string()\n"),
@@ -168,6 +205,10 @@ def test_one_use(tmp_path: Path, code: str, expected: str) -> None:
         "from apex.parallel import DistributedDataParallel as D\nm = D(m, delay_allreduce=True)\n",
         "exec('x = torch.zeros(2).cuda()')\neval('torch.cuda.synchronize()')\n",
         "def f():\n    'cuda'\n",
+        "code = 'x.cuda()'\nexec(code)\n",
+        "print(f'{torch.cuda.memory_allocated()=}')\n",
+        "def f(a: torch.cuda.FloatTensor) -> torch.cuda.amp.GradScaler: pass\n",
+        "BACKENDS = {'cuda': 'nccl', 'cpu': 'gloo'}\n",
         "model.rank = 3\n",
         "x.cuda()  # portagpu: ignore\n",
         "x.cuda()  # portagpu: ignore[PG001, PG002]\n",
@@ -175,6 +216,31 @@ def test_one_use(tmp_path: Path, code: str, expected: str) -> None:
 )
 def test_what_means_something_else_stays(tmp_path: Path, code: str) -> None:
     assert changed(tmp_path, code, unsafe=True) == code
+
+
+def test_what_other_files_import_from_a_file_stays_in_it(tmp_path: Path) -> None:
+    """Also where the other files are not named; a star import gets no short name more."""
+    code = "import torch\nfrom torch.cuda.amp import GradScaler, autocast\n"
+    (tmp_path / "a.py").write_text(f"{code}with autocast(): s = GradScaler()\n", encoding="utf-8")
+    (tmp_path / "b.py").write_text("import torch\ntorch.cuda.init()\n", encoding="utf-8")
+    (tmp_path / "main.py").write_text(
+        "from .a import (  # all\n    GradScaler as G,\n)\nfrom b import *\n", encoding="utf-8"
+    )
+    for paths in ([str(tmp_path)], [str(tmp_path / "a.py"), str(tmp_path / "b.py")]):
+        new = {Path(each.source.path).name: each.text for each in rewrite(paths).changed}
+        assert "from torch.cuda.amp import GradScaler\n" in new["a.py"]
+        assert new["b.py"] == "import torch\nimport portagpu\nportagpu.init()\n"
+
+
+def test_an_import_for_a_type_in_quotes_stays(tmp_path: Path) -> None:
+    code = "import torch\n\n\ndef f(x: 'torch.Tensor | None'):\n    torch.cuda.init()\n"
+    assert changed(tmp_path, code).startswith("import torch\n")
+
+
+def test_a_tensors_number_is_its_device_where_a_device_stands(tmp_path: Path) -> None:
+    """Its number is -1 on a CPU, which torch refuses as a device."""
+    assert changed(tmp_path, "y.to(x.get_device())\n") == "y.to(x.device)\n"
+    assert changed(tmp_path, "n = x.get_device()\n") == "n = x.get_device()\n"
 
 
 def test_a_comment_ignores_only_the_rules_that_it_names(tmp_path: Path) -> None:

@@ -44,6 +44,21 @@ def test_a_script_imports_it_and_a_library_must_not(tmp_path: Path) -> None:
     assert "answers for GPUs" not in refused.stderr
 
 
+def test_code_that_is_compiled_stays_one_graph(tmp_path: Path) -> None:
+    """A graph in parts runs as without the compiler, whose bfloat16 rounds less often."""
+    (tmp_path / "script.py").write_text(
+        "import portagpu.bridge\nimport torch\n"
+        "@torch.compile(fullgraph=True, backend='eager')\n"
+        "def step(x):\n"
+        "    y = torch.zeros(2, device='cuda') + x.cuda().bfloat16()\n"
+        "    return y.to('cuda:0') @ x.to(0)\n"
+        "print(step(torch.ones(2)).item())\n",
+        encoding="utf-8",
+    )
+    done = run("script.py", folder=tmp_path)
+    assert done.stdout == "2.0\n", done.stderr
+
+
 def test_it_is_refused_where_torch_has_gpus_that_work(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_torch.install(monkeypatch, "cuda", [_GPU])
     forget(monkeypatch)

@@ -15,6 +15,7 @@ import re
 import sys
 import warnings
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -325,11 +326,36 @@ def _opens(call: Any) -> Any:
 def as_the_original(ran: Ran, before: str, after: str) -> Ran:
     """``ran`` with the lines of ``before`` in place of those of ``after``."""
     old, new = before.splitlines(), after.splitlines()
-    lines = {0: 0}
-    for kind, i, j, k, m in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+    own = [at for at, line in enumerate(new) if not line.startswith("import portagpu")]
+    kept, lines = [new[at] for at in own], {0: 0}
+    for kind, i, j, k, m in difflib.SequenceMatcher(None, old, kept, autojunk=False).get_opcodes():
         if kind in ("equal", "replace"):
             for at in range(k, m):
-                lines[at + 1] = min(i + at - k, j - 1) + 1
+                lines[own[at] + 1] = min(i + at - k, j - 1) + 1
     ran.notes = [(lines.get(line, line), *rest) for line, *rest in ran.notes]
     ran.line = lines.get(ran.line, ran.line)
     return ran
+
+
+def main() -> None:
+    """Compare a program of one file with its rewrite: ``PROGRAM [ARGUMENT...]``."""
+    from portagpu.train.port.reading import Source, read
+    from portagpu.train.port.rewrite import Rewritten, rewrite_source
+    from portagpu.train.port.rules import load_rules
+
+    path = Path(sys.argv[1])
+    source = read(path)
+    assert isinstance(source, Source), source
+    new = rewrite_source(source, load_rules(), unsafe=False)
+    assert isinstance(new, Rewritten), new
+    sys.argv[:] = sys.argv[1:]
+    sys.path.insert(0, str(path.resolve().parent))
+    before, after = run(source.text), as_the_original(run(new.text), source.text, new.text)
+    same = sum(one == other for one, other in zip(before.notes, after.notes, strict=False))
+    print(f"{same} of {max(len(before.notes), len(after.notes))} calls equal")
+    print(f"original: {before.error or 'ends'}; rewritten: {after.error or 'ends'}")
+    print(f"printed the same: {before.printed == after.printed}")
+
+
+if __name__ == "__main__":
+    main()

@@ -11,25 +11,27 @@ import re
 import sys
 import warnings
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider, ScopeProvider
 
-from portagpu.train.port.arguments import (
+from portagpu.train.port.arguments import in_call
+from portagpu.train.port.expressions import Scope, last_name, string
+from portagpu.train.port.places import (
     in_any,
     in_assignment,
-    in_call,
-    in_named,
-    in_process_devices,
+    in_each,
+    in_entry,
     in_return,
 )
-from portagpu.train.port.expressions import Scope, last_name, string
 from portagpu.train.port.questions import (
     in_assert,
     in_attribute,
     in_build,
     in_code,
+    in_command,
     in_comparison,
     in_if,
     in_subscript,
@@ -54,6 +56,7 @@ class Finder(Uses):
         in_text(self, node)
         in_build(self, node)
         in_code(self, node)
+        in_command(self, node)
 
     def visit_Assign(self, node: cst.Assign) -> None:
         self._bare.add(node.value)
@@ -67,15 +70,22 @@ class Finder(Uses):
         if node.value is not None:
             in_assignment(self, node.target, node.value)
 
+    def visit_NamedExpr(self, node: cst.NamedExpr) -> None:
+        in_assignment(self, node.target, node.value)
+
+    def visit_For(self, node: cst.For) -> None:
+        in_each(self, last_name(node.target), node.iter)
+
+    def visit_CompFor(self, node: cst.CompFor) -> None:
+        in_each(self, last_name(node.target), node.iter)
+
     def visit_Param(self, node: cst.Param) -> None:
         if node.default is not None:
             in_assignment(self, node.name, node.default)
 
     def visit_DictElement(self, node: cst.DictElement) -> None:
-        in_named(self, string(node.key) or "", node.value)
-        if string(node.key) in ("device_ids", "output_device"):
-            in_process_devices(self, node.value)
-        in_any(self, node.value)
+        self._bare.add(node.value)
+        in_entry(self, node)
 
     def visit_Comparison(self, node: cst.Comparison) -> None:
         in_comparison(self, node)
@@ -129,13 +139,18 @@ class Finder(Uses):
 
     def visit_SimpleString(self, node: cst.SimpleString) -> None:
         in_any(self, node)
-        text = string(node)
-        for each in self.rules.texts if text else ():
-            if "python" in each.kinds and each.pattern.match(text or ""):
-                self.add(node, each.rule, left="this line does not say what the name is for")
+        self._text(node, string(node) or "")
 
     def visit_FormattedString(self, node: cst.FormattedString) -> None:
         in_any(self, node)
+        first = node.parts[0] if node.parts else None
+        if isinstance(first, cst.FormattedStringText):
+            self._text(node, first.value)
+
+    def _text(self, node: cst.BaseExpression, text: str) -> None:
+        for each in self.rules.texts if text else ():
+            if "python" in each.kinds and each.pattern.match(text):
+                self.add(node, each.rule, left="this line does not say what the name is for")
 
 
 class Analysis:
@@ -152,6 +167,8 @@ class Analysis:
             raise SyntaxError(f"line {error.raw_line}: libcst cannot read it") from error
         self.wrapper: MetadataWrapper = MetadataWrapper(module, unsafe_skip_copy=True)
         self.scope: Scope = Scope(rules, self.wrapper.resolve(ScopeProvider))
+        if "*" in rules.imported.get(Path(source.path).stem, ()):
+            self.scope.taken.add("pg")  # others get every short name of this file
         for name, path in rules.classes.items():
             if path != source.path and re.search(rf"\b{name}\b", source.text):
                 self.scope.own_methods = f"{name} of {path}"
@@ -193,6 +210,9 @@ def parse(text: str) -> ast.Module:
             raise SyntaxError("is nested too deeply to be read") from error
 
 
+_RUNS_TEXT: Final = re.compile(r"(?<![.\w])(?:exec|eval)\(|\bsubprocess\b|\bos\.(?:system|popen)")
+
+
 def analyse(source: Source, rules: Rules, *, whole: bool) -> Analysis | Unread | None:
     """The uses in ``source``; None where no word of a rule is in it.
 
@@ -202,7 +222,8 @@ def analyse(source: Source, rules: Rules, *, whole: bool) -> Analysis | Unread |
         return None
     try:
         tree = parse(source.text)
-        whole |= "manual_seed" in source.text  # what stands between two seeds counts
+        # what stands between two seeds counts, and a text that is run may have a name
+        whole |= "manual_seed" in source.text or _RUNS_TEXT.search(source.text) is not None
         return Analysis(source, rules, None if whole else excerpt(source.text, tree))
     except SyntaxError as error:
         return Unread(source.path, str(error))

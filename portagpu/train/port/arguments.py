@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import libcst as cst
@@ -17,16 +16,24 @@ from portagpu.train.port.expressions import (
     numbered,
     string,
 )
+from portagpu.train.port.places import (
+    in_device_place,
+    in_each,
+    in_library_place,
+    in_map_of_numbers,
+    in_named,
+    in_process_devices,
+    unknown,
+)
 from portagpu.train.port.rules import DEVICE_NAME, LIBRARY_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from portagpu.train.port.uses import Uses
 
 
 _DEVICE_FIRST: Final = {
-    *("Generator", "set_default_device", "set_device", "init_device_mesh", "is_autocast_enabled"),
+    *("Generator", "set_default_device", "set_device", "init_device_mesh", "DeviceMesh"),
+    "is_autocast_enabled",
     *("get_autocast_dtype", "is_autocast_available", "set_autocast_enabled", "set_autocast_dtype"),
 }
 """Functions of torch whose first argument is a device."""
@@ -50,6 +57,8 @@ def in_call(finder: Uses, call: cst.Call) -> None:
     if name in _SCALER and _first_device(finder, call, "device", "scaler"):
         return
     _options(finder, call)
+    if last_name(call.func) == "parametrize" and len(call.args) > 1:
+        in_each(finder, string(call.args[0].value) or "", call.args[1].value)
     _defaults(finder, call)
     _autocast_state(finder, call, name)
     _devices(finder, call, name)
@@ -67,6 +76,11 @@ def in_call(finder: Uses, call: cst.Call) -> None:
 
 def _method(finder: Uses, call: cst.Call, name: str) -> bool:
     """``x.cuda(...)``."""
+    if isinstance(call.func, cst.Call) and last_name(call.func.func) == "getattr":
+        named = argument(call.func, 1, "name")
+        if named and string(named.value) in {each.device for each in finder.rules.words}:
+            left = "the method is named by a text"
+            finder.add(call, finder.rules.shapes["method"], left=left)
     if not isinstance(call.func, cst.Attribute):
         return False
     method = call.func.attr.value
@@ -127,7 +141,8 @@ def _torch_device(finder: Uses, call: cst.Call, name: str) -> bool:
     """``torch.device("cuda", i)``: a text without a number stays a device without one."""
     if name != "torch.device" or not call.args:
         return False
-    first, second = argument(call, 0, "type"), argument(call, 1, "index")
+    first = argument(call, 0, "type") or keyword(call, "device")
+    second = argument(call, 1, "index")
     devices = [each.device for each in finder.rules.words]
     if first is None or finder.is_portable(first.value):
         return True
@@ -151,6 +166,8 @@ def _first_device(finder: Uses, call: cst.Call, key: str, shape: str) -> bool:
     if first is not None:
         if any(string(first.value) == each.device for each in finder.rules.words):
             finder.add(first.value, rule, lambda _: finder.write.device())
+        else:
+            in_device_place(finder, first.value)
         return False
     if key == "device" and not any(arg.star for arg in call.args):  # its default is a device
         comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
@@ -176,7 +193,7 @@ def _options(finder: Uses, call: cst.Call) -> None:
         in_named(finder, (flag or "").lstrip("-"), default.value)
         words = (*_OF_A_DEVICE, *(each.device for each in finder.rules.words))
         if any(word in (flag or "").lower() for word in words):
-            _unknown(finder, default.value)
+            unknown(finder, default.value)
 
 
 _OF_A_DEVICE: Final = ("gpu", "accel", "hardware", "platform")
@@ -259,6 +276,8 @@ def _keywords(finder: Uses, call: cst.Call, name: str) -> None:
         if key == "map_location" or DEVICE_NAME.fullmatch(key):
             numbers = takes_object and not key.endswith("type")
             in_device_place(finder, arg.value, numbers=numbers)
+            if key == "device_map":
+                in_map_of_numbers(finder, arg.value)
         elif LIBRARY_NAME.fullmatch(key):
             in_library_place(finder, arg.value)
 
@@ -297,15 +316,6 @@ def _process_devices(finder: Uses, call: cst.Call, name: str) -> None:
         arg = argument(call, at, key) if is_wrapper else keyword(call, key)
         if arg is not None:
             in_process_devices(finder, arg.value)
-
-
-def in_process_devices(finder: Uses, value: cst.BaseExpression) -> None:
-    """The devices of a process, which has none on a CPU."""
-    guarded = isinstance(value, cst.IfExp) and finder.scope.is_guard(value.test)
-    if last_name(value) == "None" or finder.scope.is_own(value) or guarded:
-        return
-    rule = finder.rules.shapes["device ids"]
-    finder.add(value, rule, finder.unless_cpu(value, lambda _: cst.Name("None")))
 
 
 def _forked_generators(finder: Uses, call: cst.Call, name: str) -> None:
@@ -365,125 +375,4 @@ def _rest(finder: Uses, call: cst.Call) -> None:
         return
     for arg in call.args:
         if not arg.star:
-            _unknown(finder, arg.value)
-
-
-def _unknown(finder: Uses, value: cst.BaseExpression) -> None:
-    """A device or library whose use is not known."""
-    text = string(value)
-    if finder.is_portable(value):
-        return
-    for words in finder.rules.words if text else ():
-        shape = {words.device: "device text", words.library: "library text"}.get(text or "")
-        if shape or numbered(value, words.device) is not None:
-            rule = finder.rules.shapes[shape or "device text"]
-            finder.add(value, rule, left="it is not known what the function does with it")
-
-
-def in_return(finder: Uses, function: str, value: cst.BaseExpression) -> None:
-    """``return "cuda"`` of a function whose name says that it is a device, or of another."""
-    in_named(finder, function, value)
-    in_any(finder, value)
-    _unknown(finder, value)
-
-
-_FIELDS: Final = {"Argument", "Field", "Option", "field"}
-"""Functions that describe an option or a field, and have its default."""
-
-
-def in_assignment(finder: Uses, target: cst.CSTNode, value: cst.BaseExpression) -> None:
-    """A value that is assigned, or is a parameter's default."""
-    in_named(finder, _key(target) or last_name(target), value)
-    if isinstance(value, cst.Call) and last_name(value.func) in _FIELDS:
-        default = argument(value, 0, "default")
-        if default is not None:
-            in_named(finder, last_name(target), default.value)
-    in_any(finder, value)
-
-
-def _key(target: cst.CSTNode) -> str:
-    """The key of ``options["device"]`` and ``os.environ["MY_DEVICE"]``."""
-    if not isinstance(target, cst.Subscript):
-        return ""
-    first = target.slice[0].slice
-    return (string(first.value) if isinstance(first, cst.Index) else None) or ""
-
-
-def in_named(finder: Uses, name: str, value: cst.BaseExpression) -> None:
-    """A value under a name that says what it is: a device, or a communication library."""
-    if DEVICE_NAME.fullmatch(name.replace("-", "_")):
-        in_device_place(finder, value)
-    elif LIBRARY_NAME.fullmatch(name.replace("-", "_")):
-        in_library_place(finder, value)
-
-
-def in_any(finder: Uses, value: cst.BaseExpression) -> None:
-    """A device with a number is one under any name."""
-    for words in finder.rules.words:
-        number = numbered(value, words.device)
-        if number is not None and not _is_fact(finder, number):
-            in_device_place(finder, value)
-
-
-def _is_fact(finder: Uses, value: cst.BaseExpression) -> bool:
-    """Whether it is a version, a count or an answer of torch's: f"cuda:{torch.version.cuda}"."""
-    name = finder.scope.qualified(value.func if isinstance(value, cst.Call) else value)
-    known = name in finder.rules.names or any(name in each.available for each in finder.rules.words)
-    return known and not name.endswith("current_device")
-
-
-def in_device_place(finder: Uses, value: cst.BaseExpression, *, numbers: bool = False) -> None:
-    """An expression in a place for a device, where numbers are devices too if ``numbers``."""
-    if finder.is_portable(value) or _in_branches(finder, value, in_device_place, numbers=numbers):
-        return
-    write = finder.write
-    for words in finder.rules.words:
-        rule = finder.rules.shapes["device text"]
-        if string(value) == words.device:
-            finder.add(value, rule, lambda _: write.device())
-        elif numbered(value, words.device) is not None:
-            finder.add(value, rule, partial(_renumbered, write.device, words.device))
-    if numbers and finder.scope.is_index(value):
-        finder.add(value, finder.rules.shapes["device index"], write.device)
-
-
-def _renumbered(
-    make: Callable[[cst.BaseExpression | None], cst.BaseExpression],
-    device: str,
-    new: cst.BaseExpression,
-) -> cst.BaseExpression:
-    return make(numbered(new, device))
-
-
-def in_library_place(finder: Uses, value: cst.BaseExpression) -> None:
-    """An expression in a place for a communication library."""
-    if finder.is_portable(value) or _in_branches(finder, value, in_library_place):
-        return
-    for words in finder.rules.words:
-        rule, text = finder.rules.shapes["library text"], string(value) or ""
-        both = f"cpu:gloo,{words.device}:{words.library}"
-        parts = text.split(",")
-        if text in (words.library, both):
-            code = "pg.c10d_name(host=True)" if text == both else "pg.c10d_name()"
-            finder.add(value, rule, finder.write.instead(code))
-        elif {*parts} <= {"cpu:gloo", f"{words.device}:{words.library}"}:
-            gloo = finder.write.instead("pg.c10d_name()")
-            finder.add(value, rule, finder.unless_cpu(value, gloo))
-        elif words.library in {part.rpartition(":")[2] for part in parts}:
-            finder.add(value, rule, left="portagpu names one library, and Gloo with it")
-
-
-def _in_branches(finder: Uses, value: cst.BaseExpression, of: object, **options: bool) -> bool:
-    """Look into ``a if test else b`` and ``a or b``; True where it was one of them."""
-    assert callable(of)  # noqa: S101 - one of the two functions above
-    if isinstance(value, cst.IfExp):
-        if not finder.scope.is_guard(value.test):
-            of(finder, value.body, **options)
-        if not finder.scope.is_opposite(value.test):
-            of(finder, value.orelse, **options)
-        return True
-    if isinstance(value, cst.BooleanOperation):
-        of(finder, value.left, **options)
-        of(finder, value.right, **options)
-        return True
-    return False
+            unknown(finder, arg.value)

@@ -31,6 +31,8 @@ answered: Final[Counter[tuple[str, int, str]]] = Counter()
 
 _MAX_LINES: Final = 40
 _is_active = False
+_kinds: tuple[str, ...] = ()
+"""torch's types of the vendors' devices. The compiler reads it, and cannot trace the rules."""
 
 
 def activate() -> None:
@@ -38,7 +40,7 @@ def activate() -> None:
 
     Raises Unsupported where torch's own build for GPUs works, with what to do instead.
     """
-    global _is_active
+    global _is_active, _kinds
     if _is_active:
         return
     import torch
@@ -46,7 +48,7 @@ def activate() -> None:
     gpu = registry.backend()
     if torch.cuda.is_available() or gpu.plugin.unopened_module:
         raise Unsupported("torch's own build for GPUs works here: run the program as it is")
-    _is_active = True
+    _is_active, _kinds = True, tuple(each.device for each in load_rules().words)
     _say(
         f"portagpu bridge: the {gpu.name} backend answers for GPUs in this process. "
         "Try a program with it, and keep it out of libraries and measurements"
@@ -107,6 +109,10 @@ def note(name: str, *, through_torch: bool = False) -> None:
     :param through_torch: whether a line counts that asked through a function of torch, as
         ``model.to("cuda")`` does; else what torch asks for itself counts for no line.
     """
+    import torch
+
+    if torch.compiler.is_compiling():  # a frame of the program is not traced
+        return
     frame = sys._getframe(1)
     while frame is not None:
         path = frame.f_code.co_filename
@@ -218,11 +224,10 @@ def _device(value: Any) -> Any:
     text = value if isinstance(value, str) else None
     if isinstance(value, torch.device):
         text = str(value)
-    for words in load_rules().words if text is not None else ():
-        kind, _, number = text.partition(":")  # type: ignore[union-attr]
-        if kind == words.device and (not number or number.isdecimal()):
-            place = registry.device_string(number or None)
-            return torch.device(place) if isinstance(value, torch.device) else place
+    kind, _, number = text.partition(":") if text is not None else ("", "", "")
+    if kind and kind in _kinds and (not number or number.isdecimal()):
+        place = registry.device_string(number or None)
+        return torch.device(place) if isinstance(value, torch.device) else place
     return value
 
 
@@ -347,7 +352,7 @@ def _moves() -> Any:
         ) -> Any:
             kwargs = kwargs or {}
             name = getattr(func, "__name__", "")
-            if any(name == each.device for each in load_rules().words):
+            if name in _kinds:
                 note(f"Tensor.{name}", through_torch=True)
                 return args[0].to(registry.device_string())
             if func is torch.Tensor.to and len(args) > 1 and type(args[1]) is int:

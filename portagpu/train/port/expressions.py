@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 import libcst as cst
 from libcst.metadata import QualifiedNameSource
@@ -65,6 +65,21 @@ def string(node: cst.CSTNode | None) -> str | None:
     return value if isinstance(value, str) else None
 
 
+def last_statement(block: cst.BaseSuite) -> cst.CSTNode | None:
+    """The last statement of a block, also of one in the line of its header."""
+    last: Any = block.body[-1] if block.body else None
+    return last.body[-1] if isinstance(last, cst.SimpleStatementLine) else last
+
+
+def texts_in(node: cst.CSTNode) -> str:
+    """The texts of all strings in an expression, with a blank between them."""
+    if isinstance(node, cst.FormattedStringText):
+        return node.value
+    if isinstance(node, cst.SimpleString):
+        return string(node) or ""
+    return " ".join(filter(None, map(texts_in, node.children)))
+
+
 def numbered(node: cst.CSTNode, device: str) -> cst.BaseExpression | None:
     """The number in "cuda:1", f"cuda:{i}", "cuda:%d" % i, "cuda:{}".format(i), "cuda:" + str(i).
 
@@ -94,8 +109,10 @@ def numbered(node: cst.CSTNode, device: str) -> cst.BaseExpression | None:
         ):
             one = isinstance(right, cst.Tuple) and len(right.elements) == 1
             return right.elements[0].value if isinstance(right, cst.Tuple) and one else right
-        if isinstance(node.operator, cst.Add) and left == start and isinstance(right, cst.Call):
-            return right.args[0].value if last_name(right.func) == "str" and right.args else None
+        if isinstance(node.operator, cst.Add) and left == start:  # then the right side is a text
+            if isinstance(right, cst.Call) and last_name(right.func) == "str" and right.args:
+                return right.args[0].value
+            return right
     if isinstance(node, cst.Call) and len(node.args) == 1 and isinstance(node.func, cst.Attribute):
         text = string(node.func.value)
         pattern = rf"{re.escape(start)}\{{0?(?::d)?\}}"
@@ -207,7 +224,7 @@ class Scope(cst.CSTVisitor):
         self._devices = {each.device for each in rules.words}
         self._classes = {name for name, each in rules.names.items() if each.to in CLASSES}
         self._roots = {name.partition(".")[0] for name in rules.names}
-        self._taken: set[str] = set()
+        self.taken: set[str] = set()
         self._alias: str | None = None
         self._guards: set[str] = set()
         self._indices: set[str] = set()
@@ -224,13 +241,15 @@ class Scope(cst.CSTVisitor):
         self.own_methods = ""
         """A class that the file names, with a method of a device's name."""
         self._wrappers: set[str] = set()
+        self.texts: dict[str, str] = {}
+        """All texts that the file gives a name."""
         self.same_seeds: set[cst.CSTNode] = set()
         """Functions that seed a device next to a line that seeds the host in the same way."""
 
     @property
     def alias(self) -> str:
         """What portagpu is, or will be, called: "pg" unless the file has another use for it."""
-        return self._alias or ("pg" if "pg" not in self._taken else OWN)
+        return self._alias or ("pg" if "pg" not in self.taken else OWN)
 
     def is_patched(self, name: str) -> bool:
         """Whether the file replaces what has that name, or what it is a part of."""
@@ -395,6 +414,8 @@ class Scope(cst.CSTVisitor):
         name = dotted(target)
         if not name:
             return
+        if isinstance(value, cst.BaseString):
+            self.texts[name] = f"{self.texts.get(name, '')} {texts_in(value)}"
         if isinstance(value, cst.Lambda):
             self._functions.setdefault(name, []).append(value)
         if self.is_guard(value):
@@ -432,23 +453,23 @@ class Scope(cst.CSTVisitor):
                     self.same_seeds.add(call.func)
 
     def visit_Name(self, node: cst.Name) -> None:
-        self._taken.add(node.value)
+        self.taken.add(node.value)
 
     def visit_Import(self, node: cst.Import) -> bool:
         for each in node.names:
             if dotted(each.name) == OWN and self._depth == 0:
                 self._alias = OWN if each.asname is None else last_name(each.asname.name)
             elif each.asname is not None:
-                self._taken.add(last_name(each.asname.name))
+                self.taken.add(last_name(each.asname.name))
             else:
-                self._taken.add(dotted(each.name).partition(".")[0])
+                self.taken.add(dotted(each.name).partition(".")[0])
                 self.has_torch |= dotted(each.name).partition(".")[0] == "torch"
         return False
 
     def visit_ImportFrom(self, node: cst.ImportFrom) -> None:
         if isinstance(node.names, cst.ImportStar):
             # it may bind any short name
-            self._taken.add("pg")
+            self.taken.add("pg")
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         self.methods.add(node.name.value)

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Final
 
 import libcst as cst
 
-from portagpu.train.port.expressions import argument, calls, code_of, last_name, string
+from portagpu.train.port.expressions import (
+    argument,
+    calls,
+    code_of,
+    dotted,
+    last_name,
+    last_statement,
+    string,
+    texts_in,
+)
 from portagpu.train.port.rules import DEVICE_NAME
 
 if TYPE_CHECKING:
@@ -22,10 +31,18 @@ _STATISTICS: Final = re.compile(r"(?:allocated|reserved)_bytes\.all\.(?:current|
 """The keys of ``memory_stats`` that every device has."""
 
 
+_ACCELERATOR: Final = "torch.accelerator.current_accelerator"
+"""Its device has no number, and its type is the text of a device without one."""
+
+
 def in_attribute(finder: Uses, node: cst.Attribute) -> None:
     """``get_device_properties(i).major``, and handles of the vendor's runtime."""
-    field = node.attr.value
-    if finder.scope.is_properties(node.value):
+    field, call = node.attr.value, node.value
+    asked = call.func if isinstance(call, cst.Call) and not call.args else None
+    if field == "type" and asked is not None and finder.scope.qualified(asked) == _ACCELERATOR:
+        finder.add(node, finder.rules.names[_ACCELERATOR].rule, lambda _: finder.write.device())
+        finder.handled.add(asked)
+    elif finder.scope.is_properties(node.value):
         if field not in _FIELDS and not field.startswith("__"):
             rule = finder.rules.shapes["property"]
             finder.add(node, rule, left=f"not every device has a field {field}: a CPU has none")
@@ -73,15 +90,40 @@ _RUNS_TEXT: Final = {"exec", "eval"}
 
 
 def in_code(finder: Uses, call: cst.Call) -> None:
-    """``exec("x.cuda()")``: code in a text, which no rule reads."""
+    """``exec("x.cuda()")``: code in a text, also one of a name, which no rule reads."""
     if last_name(call.func) not in _RUNS_TEXT or not isinstance(call.func, cst.Name):
         return
-    text = string(call.args[0].value) if call.args else None
+    code = call.args[0].value if call.args else None
+    while isinstance(code, cst.Call) and last_name(code.func) in _KEEP_CODE and code.args:
+        code = code.args[0].value
+    text = "" if code is None else texts_in(code) or finder.scope.texts.get(dotted(code), "")
     for words in finder.rules.words if text else ():
         pattern = rf"\b(?:{re.escape(words.device)}|{re.escape(words.library)})\b"
-        if re.search(pattern, text or ""):
+        if re.search(pattern, text):
             rule = finder.rules.shapes["unknown name"]
             finder.add(call, rule, left="it is code in a text, which is not rewritten")
+
+
+_KEEP_CODE: Final = {"compile", "dedent", "strip"}
+_COMMANDS: Final = {
+    *("run", "call", "Popen", "check_call", "check_output", "system", "popen", "getoutput"),
+    *("getstatusoutput", "create_subprocess_shell", "create_subprocess_exec", "execvp", "spawnvp"),
+}
+"""Functions that start another program."""
+
+
+def in_command(finder: Uses, call: cst.Call) -> None:
+    """``subprocess.run(["python", "train.py", "--device", "cuda"])``: a line of a shell."""
+    if last_name(call.func) not in _COMMANDS or not isinstance(call.func, cst.Attribute | cst.Name):
+        return
+    line = " ".join(
+        texts_in(arg.value) or finder.scope.texts.get(dotted(arg.value), "") for arg in call.args
+    )
+    if not any(word in line for each in finder.rules.words for word in (each.device, each.library)):
+        return
+    for each in finder.rules.texts:
+        if "shell" in each.kinds and "python" not in each.kinds and each.pattern.search(line):
+            finder.add(call, each.rule, left="it is a command for another program")
 
 
 _BUILDS: Final = {f"torch.utils.cpp_extension.{name}" for name in ("load", "load_inline")}
@@ -204,7 +246,6 @@ def in_if(finder: Uses, node: cst.If) -> None:
                 if "device_count" in code_of(node.test, 1000):
                     left += "; PORTAGPU_SHARED_DEVICES=N has a CPU count N"
                 finder.add(node.test, rule, left=left)
-    last = node.body.body[-1] if node.body.body else None
-    raises = isinstance(last, cst.SimpleStatementLine) and isinstance(last.body[-1], cst.Raise)
+    raises = isinstance(last_statement(node.body), cst.Raise)
     if raises and (finder.scope.is_opposite(node.test) or finder.scope.is_other(node.test)):
         finder.add(node.test, finder.rules.shapes["gate"], left=_DECISION)

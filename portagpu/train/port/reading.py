@@ -34,11 +34,12 @@ MAX_BYTES: Final = 1 << 20
 _SUFFIXES: Final[dict[str, Kind]] = {
     **dict.fromkeys((".py", ".pyi"), "python"),
     **dict.fromkeys((".cpp", ".cc", ".cxx", ".h", ".hpp", ".inl"), "kernel"),
-    **dict.fromkeys((".sh", ".bash", ".slurm", ".sbatch"), "shell"),
-    **dict.fromkeys((".yaml", ".yml"), "config"),
+    **dict.fromkeys((".sh", ".bash", ".slurm", ".sbatch", ".mk"), "shell"),
+    **dict.fromkeys((".yaml", ".yml", ".toml", ".ini", ".cfg"), "config"),
 }
 _NAMES: Final[tuple[tuple[str, Kind], ...]] = (
     (r"(?:.+\.)?(?:[Dd]ocker|[Cc]ontainer)file(?:\..+)?", "docker"),
+    (r"(?:GNU)?[Mm]akefile|[Jj]ustfile", "shell"),
     (r"(?:.*[-_])?requirements(?:[-_.].*)?\.txt", "requirements"),
 )
 _NOT_SOURCES: Final = {"__pycache__", "node_modules", "site-packages", "build", "dist"}
@@ -120,7 +121,8 @@ def read(path: Path) -> Source | Unread:
     if path.suffix == ".ipynb":
         return Unread(str(path), "is a notebook: export it first (jupyter nbconvert --to script)")
     if kind is None:
-        return Unread(str(path), "is not a Python, C++, shell, Docker, YAML or requirements file")
+        kinds = "Python, C++, shell, make, Docker, YAML, TOML, INI or requirements"
+        return Unread(str(path), f"is not a {kinds} file")
     try:
         data = read_bounded(path, MAX_BYTES + 1, follow=False)
     except OSError as error:
@@ -151,7 +153,7 @@ if TYPE_CHECKING:
 _SHAPES: Final = (
     *("device_ids", "output_device", "DistributedDataParallel", "convert_sync_batchnorm"),
     *("GradScaler", "pin_memory", "record_stream", "fork_rng", "autocast_", "out of memory"),
-    *("cpp_extension", r"\.split\([\"']:", r"device_id\s*="),
+    *("cpp_extension", r"\.split\([\"']:", r"device_id\s*=", r"get_device\(", "device_map"),
     r"(?:\.to\(|dev(?:ice)?\s*[=(]|map_location\s*=)\s*\d",
 )
 """Shapes of code that have no word of a vendor's."""

@@ -149,6 +149,9 @@ def rewrite(paths: Sequence[str], *, unsafe: bool = False) -> Rewriting:
     named = {*map(Path, paths)}
     sources = [(path, read(path)) for path in files(paths)]
     rules = _with_classes(load_rules(), [each for _, each in sources])
+    others = {each for path in named if path.is_file() for each in path.parent.glob("*.py")}
+    texts = [*map(read, sorted(others - {path for path, _ in sources}))]
+    rules = replace(rules, imported=_imported([*texts, *(each for _, each in sources)]))
     for path, source in sources:
         if not isinstance(source, Source):
             result.unread.append(source)
@@ -186,6 +189,23 @@ def _with_classes(rules: Rules, sources: Sequence[Source | Unread]) -> Rules:
     return replace(rules, classes=found)
 
 
+_FROM: Final = re.compile(
+    r"^[ \t]*from[ \t]+([\w.]+)[ \t]+import[ \t]*(\*|\([^)]*\)|[^\n#;]+)", re.MULTILINE
+)
+
+
+def _imported(sources: Sequence[Source | Unread]) -> dict[str, set[str]]:
+    """What the program's files import from its modules, by the module's last name."""
+    found: dict[str, set[str]] = {}
+    for source in sources:
+        text = source.text if isinstance(source, Source) and source.kind == "python" else ""
+        for module, names in _FROM.findall(text):
+            parts = re.sub(r"#[^\n]*", "", names).strip("() \t").split(",")
+            words = {each.split()[0] for each in parts if each.split()}
+            found.setdefault(module.rpartition(".")[2], set()).update(words)
+    return found
+
+
 def rewrite_source(source: Source, rules: Rules, *, unsafe: bool) -> Rewritten | Unread | None:
     """One file, or why it was not read; None where nothing of a rule is in it."""
     found = analyse(source, rules, whole=True)
@@ -207,14 +227,15 @@ def rewrite_source(source: Source, rules: Rules, *, unsafe: bool) -> Rewritten |
     same = found.wrapper.module.code  # without the end of a last line that ends with "\r"
     if not source.text.startswith(same):
         return Unread(source.path, "is not given back by libcst as it is")
-    new = _Attempt(source, found, chosen)
+    taken = rules.imported.get(Path(source.path).stem, set())
+    new = _Attempt(source, found, chosen, taken)
     if new.why:
         refused = _refused(source, found, chosen)
         for use in refused:
-            why = f"it cannot be written in this place ({_Attempt(source, found, [use]).why})"
+            why = f"it cannot be written in this place ({_Attempt(source, found, [use], ()).why})"
             left.append(replace(finding(source.path, use), left=why))
         chosen = [use for use in chosen if use not in refused]
-        new = _Attempt(source, found, chosen)
+        new = _Attempt(source, found, chosen, taken)
     if new.why:
         return Unread(source.path, f"would not be Python any more ({new.why}): please report it")
     return Rewritten(source, new.text, [finding(source.path, use) for use in chosen], left)
@@ -241,13 +262,15 @@ def _is_configuration(module: cst.Module) -> bool:
 class _Attempt:
     """The file with these uses replaced, or why the result is not a program."""
 
-    def __init__(self, source: Source, found: Analysis, chosen: list[Use]) -> None:
+    def __init__(
+        self, source: Source, found: Analysis, chosen: list[Use], taken: Collection[str]
+    ) -> None:
         self.text, self.why = source.text, ""
         if not chosen:
             return
         rest = source.text[len(found.wrapper.module.code) :]
         try:
-            text = _replaced(source.path, found, chosen) + rest
+            text = _replaced(source.path, found, chosen, taken) + rest
             parse(text)
             text.encode(source.encoding)
         except Exception as error:  # noqa: BLE001 - whatever libcst or a rule cannot write
@@ -258,7 +281,7 @@ class _Attempt:
 
 def _refused(source: Source, found: Analysis, chosen: list[Use]) -> list[Use]:
     """The uses that cannot be written where they stand, such as quotes inside an f-string."""
-    if not _Attempt(source, found, chosen).why:
+    if not _Attempt(source, found, chosen, ()).why:
         return []
     if len(chosen) == 1:
         return chosen
@@ -272,13 +295,13 @@ def _reason(use: Use) -> str:
     return use.left or "it may change what the program computes: --unsafe does it"
 
 
-def _replaced(path: str, found: Analysis, chosen: list[Use]) -> str:
+def _replaced(path: str, found: Analysis, chosen: list[Use], taken: Collection[str]) -> str:
     changes = {use.node: use.replace for use in chosen if use.replace is not None}
     module = found.wrapper.module
     new = module.visit(_Replacer(changes))
     assert isinstance(new, cst.Module)  # noqa: S101 - the replacer keeps the module
-    if Path(path).name != "__init__.py":  # whose imports are for others
-        new = without_unused_imports(new, _roots(chosen))
+    if Path(path).name != "__init__.py" and "*" not in taken:  # whose imports are for others
+        new = without_unused_imports(new, _roots(chosen) - {*taken})
     if not found.scope.has_import and _names(new, found.scope.alias):
         new = with_import(new, found.scope.alias)
     return new.code
@@ -397,6 +420,10 @@ def _bound(alias: cst.ImportAlias) -> str:
     return dotted(alias.name) if alias.asname is None else dotted(alias.asname.name)
 
 
+_WORD: Final = re.compile(r"[^\W\d]\w*")
+_EXPRESSION: Final = re.compile(r"""[\w.,|()\[\]"'= ]+""")
+
+
 class _Used(cst.CSTVisitor):
     """The names that a module uses outside of its imports."""
 
@@ -407,10 +434,13 @@ class _Used(cst.CSTVisitor):
     def visit_Name(self, node: cst.Name) -> None:
         self.names.add(node.value)
 
+    def visit_Expr(self, node: cst.Expr) -> bool:
+        return not isinstance(node.value, cst.SimpleString | cst.ConcatenatedString)
+
     def visit_SimpleString(self, node: cst.SimpleString) -> None:
         value = node.evaluated_value
-        if isinstance(value, str) and value.isidentifier():
-            self.names.add(value)  # of __all__
+        if isinstance(value, str) and _EXPRESSION.fullmatch(value):
+            self.names |= {*_WORD.findall(value)}  # of __all__, and of types in quotes
 
     def visit_Attribute(self, node: cst.Attribute) -> bool:
         node.value.visit(self)

@@ -101,6 +101,8 @@ class Rules:
     words: list[Words] = field(default_factory=list)
     classes: dict[str, str] = field(default_factory=dict)
     """Classes of the program with a method of a device's name, such as "cuda", and their files."""
+    imported: dict[str, set[str]] = field(default_factory=dict)
+    """Modules of the program, and the names that its files import from them; "*" is all."""
     suffixes: set[str] = field(default_factory=set)
     kernels: list[re.Pattern[str]] = field(default_factory=list)
 

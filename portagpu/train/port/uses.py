@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from portagpu.train.port.expressions import Scope, Writer, code_of, dotted
+from portagpu.train.port.expressions import Scope, Writer, code_of, dotted, last_statement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,6 +51,8 @@ class Uses(cst.CSTVisitor):
         self._named: set[str] = set()
         self._functions: list[cst.FunctionDef] = []
         self._tries = 0
+        self._annotations = 0
+        self._shown = 0
 
     def unless_cpu(
         self, node: cst.CSTNode, otherwise: Callable[[Any], cst.BaseExpression]
@@ -69,6 +71,10 @@ class Uses(cst.CSTVisitor):
         if node in self.handled:
             return
         self.handled.add(node)
+        if replace is not None and self._shown:
+            replace, left = None, "the f-string prints its code, which would be another"
+        if replace is None and self._annotations:
+            return  # torch has the names of types everywhere
         self.uses.append(Use(node, rule, code_of(node), replace, left))
 
     # ---- code that only runs with a GPU
@@ -101,13 +107,10 @@ class Uses(cst.CSTVisitor):
 
     def _note_early_return(self, block: cst.IndentedBlock) -> None:
         for number, each in enumerate(block.body):
-            if isinstance(each, cst.If) and self.scope.is_opposite(each.test):
-                last = each.body.body[-1] if each.body.body else None
-                ends = isinstance(last, cst.SimpleStatementLine) and isinstance(
-                    last.body[-1], cst.Return | cst.Continue
-                )
-                if ends:
-                    self._portable |= {*block.body[number + 1 :]}
+            if not isinstance(each, cst.If) or not self.scope.is_opposite(each.test):
+                continue
+            if isinstance(last_statement(each.body), cst.Return | cst.Continue):
+                self._portable |= {*block.body[number + 1 :]}
 
     # ---- names
 
@@ -169,6 +172,18 @@ class Uses(cst.CSTVisitor):
             to = entry.to
             code = to.removeprefix(".") if to.startswith(".") else f"pg.{to}"
             self.add(node, entry.rule, self.write.instead(code))
+
+    def visit_Annotation(self, node: cst.Annotation) -> None:
+        self._annotations += 1
+
+    def leave_Annotation(self, original_node: cst.Annotation) -> None:
+        self._annotations -= 1
+
+    def visit_FormattedStringExpression(self, node: cst.FormattedStringExpression) -> None:
+        self._shown += node.equal is not None
+
+    def leave_FormattedStringExpression(self, original_node: cst.FormattedStringExpression) -> None:
+        self._shown -= original_node.equal is not None
 
     # ---- imports
 
