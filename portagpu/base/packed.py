@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 ZSTD: Final = b"\x28\xb5\x2f\xfd"
 """How a frame of Zstandard begins (RFC 8878)."""
+_PIECE: Final = 1 << 14
 
 
 def zstd_file(file: IO[bytes]) -> io.BufferedReader:
@@ -45,7 +46,8 @@ class _Unpacked(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         try:
-            data = self._stream.read(len(buffer))
+            # little at a time: a read that meets the end of a broken file returns nothing
+            data = self._stream.read(min(len(buffer), _PIECE))
         except Exception as error:
             # each package has errors of its own
             raise OSError("its zstd is damaged or breaks off") from error
@@ -60,7 +62,10 @@ def _stream(file: IO[bytes]) -> IO[bytes]:
             "zstandard",
             lambda found: found.ZstdDecompressor().stream_reader(file, read_across_frames=True),
         ),
-        ("pyarrow", lambda found: found.CompressedInputStream(found.PythonFile(file), "zstd")),
+        (
+            "pyarrow",
+            lambda found: found.CompressedInputStream(found.PythonFile(file, mode="r"), "zstd"),
+        ),
     )
     for name, open_with in ways:
         try:
