@@ -156,8 +156,11 @@ def parse_table(text: str) -> Findings:
             _process_line(line, rows)
     if section == "vgpus":
         closed = closed or last_is_border
+    only_mig = head is None and section == "mig" and last_is_border
+    if only_mig and not rows:
+        raise FormatError(f"{KIND}: its list of MIG devices has none; give the whole table")
     broken = not closed
-    if broken:
+    if broken and not only_mig:
         problems.append("the table breaks off: the list of processes and its border are not in it")
     if head is None:
         broken = True

@@ -1,7 +1,8 @@
 """``tegrastats``: one line a second of a Jetson, whose GPU is a part of the processor.
 
 Source: NVIDIA's Jetson and DRIVE OS guides, "Reported Statistics". "GR3D_FREQ 12%@[1300,1300]" is
-the GPU with the clock of each of its clusters; older lines have one clock or none. The sensor of a
+the GPU with the clock of each of its clusters; older lines have one clock or none,
+and the first releases for Thor clocks alone. The sensor of a
 unit that is switched off states -256 degrees. It has no list of faults: those are in the log.
 """
 
@@ -18,7 +19,7 @@ KIND: Final = "tegrastats"
 
 _LINE: Final = r"(?:\d\d-\d\d-\d{4} [\d:]{8} )?RAM \d{1,7}/\d{1,7}MB \(lfb "
 SHAPES: Final = (Shape(_LINE, re.compile(rf"\s*{_LINE}"), checks_its_end=True),)
-_BUSY: Final = re.compile(r"\bGR3D(?:_FREQ)? (\d{1,3})%(?:@\[?(\d{1,5}))?")
+_BUSY: Final = re.compile(r"\bGR3D(?:_FREQ)? (?=[\d@])(?:(\d{1,3})%)?(?:@\[?(\d{1,5}))?")
 _WARM: Final = re.compile(r"\b(?:gpu|GPU|GPU-therm)@(-?\d{1,3}(?:\.\d{1,3})?)C\b")
 _OFF_C: Final = -200.0
 

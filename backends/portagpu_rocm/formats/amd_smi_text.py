@@ -307,7 +307,7 @@ SHAPES: Final = (
         re.compile(
             r"\s+\S|(?:GPU|CPU|CORE): *\d|(?:timestamp,)?gpu,|[\d,]|GPU\d|GPU[ _]|AMDSMI "
             r"|\|(?! NVIDIA-SMI )|\+"
-            rf"|[0-9a-fA-F]{{4,8}}:[0-9a-fA-F]{{2}}:|Legends?:|bdf |N/A|\* |(?:{BEGINS})"
+            rf"|[0-9a-fA-F]{{4,8}}:[0-9a-fA-F]{{2}}:|Legends?:|bdf |N/A|\*[ *]|(?:{BEGINS})"
         ),
     ),
 )

@@ -50,6 +50,7 @@ _OLD_ROW: Final = (
     r"(?:\d{1,5}Mhz|N/A) +(?:\d{1,5}Mhz|N/A) +"
 )
 _ROW: Final = re.compile(rf"\s*(?:{_NEW_ROW}|{_OLD_ROW})")
+_HEAD_ROW: Final = r"(?:GPU +Temp +AvgPwr|Device +Node +IDs) "
 _CELLS: Final = re.compile(r"\s{2,}")
 _COMMON: Final = ("SCLK", "MCLK", "Fan", "Perf", "PwrCap", "VRAM%", "GPU%")
 _NEW_HEAD: Final = ("Device", "Node", "IDs", "GUID", "Temp", "Power", "Partitions", *_COMMON)
@@ -124,8 +125,8 @@ _END: Final = "End of ROCm SMI Log"
 SHAPES: Final = (
     Shape(rf"=* *{_BANNER}|GPU\[\d{{1,6}}\]\s*:", re.compile(r"."), re.compile(_END)),
     Shape(
-        f"{_NEW_ROW}|{_OLD_ROW}",
-        re.compile(rf"{_ROW.pattern}|\s*={{20,}}"),
+        f"{_NEW_ROW}|{_OLD_ROW}|{_HEAD_ROW}",
+        re.compile(rf"{_ROW.pattern}|\s*(?:={{20,}}|{_HEAD_ROW}|\(DID,)"),
         weak=True,
         last=re.compile(r".*%\s*"),
     ),
