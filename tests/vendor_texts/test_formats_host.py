@@ -13,6 +13,7 @@ import portagpu
 import portagpu.facts.formats
 from portagpu.facts.formats.host import hwloc_xml, kernel_log, lspci, nccl_topo
 from portagpu.facts.formats.json_xml import MAX_DEPTH, read_xml, root_tag
+from portagpu.facts.formats.reader import read_text
 from portagpu.facts.readings.model import Findings, FormatError, Node
 from portagpu.facts.vendors import vendors
 from portagpu.machine.inventory import kernel_links
@@ -428,3 +429,13 @@ def test_the_wheel_carries_the_table_of_codes(portagpu_wheel: Path):
     for package in ("portagpu_cuda", "portagpu_rocm"):
         for table in ("kernel_log", "answers", "health"):
             assert f"{package}/tables/{table}.toml" in names
+
+
+def test_a_tree_of_lspci_says_what_to_give_instead() -> None:
+    # github.com/noonghunna/club-3090/issues/1105
+    tree = "-+-[0000:00]-+-00.0\n |           +-01.1-[01]----00.0\n \\-[0000:20]-+-00.0\n"
+    with pytest.raises(FormatError, match=r"give what `lspci -nn -D -vvv` prints"):
+        read_text(tree)
+    gpu = "01:00.0 3D controller [0302]: NVIDIA Corporation GH100 [10de:2330]\n"
+    found = read_text(gpu + "$ lspci -t\n" + tree)
+    assert [one.pci for each in found for one in each.readings] == ["0000:01:00.0"]

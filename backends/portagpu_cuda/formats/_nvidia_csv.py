@@ -237,12 +237,15 @@ _LICENCES: Final = tuple(
     for block in ("vgpu_software_licensed_product", "grid_licensed_product")
 )
 _GPU: Final = re.compile(r"GPU ((?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{1,2}:[0-9A-Fa-f]{1,2}[.:][0-7])")
-# a GPU's line and the first below it; or a block of errors alone, as people quote it
+_ALONE_BLOCKS: Final = (
+    r"Remapped Rows|Retired Pages|ECC Errors|Clocks (?:Event|Throttle) Reasons|Temperature"
+    r"|(?:GPU )?Power Readings|(?:vGPU Software|GRID) Licensed Product"
+)
+"""Blocks of one GPU that people quote alone."""
+# a GPU's line and the first below it; or a block of errors alone
 _BLOCK: Final = re.compile(
     r"^GPU (?:[0-9A-F]{4,8}:)[0-9A-F]{2}:[0-9A-F]{2}\.[0-7] *\n(?: .{0,200}\n){0,2}? .{1,200} : "
-    r"|^ *(?:Remapped Rows|Retired Pages|ECC Errors|Clocks (?:Event|Throttle) Reasons"
-    r"|(?:vGPU Software|GRID) Licensed Product) *\n"
-    r" .{1,200} : ",
+    rf"|^ *(?:{_ALONE_BLOCKS}) *\n(?: {{1,40}}(?:Volatile|Aggregate) *\n)? .{{1,200}} : ",
     re.MULTILINE,
 )
 _MIG: Final = "mig_device"
@@ -259,10 +262,11 @@ QUERY_SHAPE: Final = Shape(
 
 PART_SHAPE: Final = QUERY_SHAPE._replace(
     begins=r"(?:Timestamp|Driver Version|(?:CUDA|KMD|CUDA UMD) Version|Attached GPUs) +: \S"
-    r"|GPU [0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7] *\n[A-Z][\w ()/-]{1,60}(?: :|$)",
+    r"|GPU [0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7] *\n[A-Z][\w ()/-]{1,60}(?: :|$)"
+    rf"|(?:{_ALONE_BLOCKS}) *\n(?:(?:Volatile|Aggregate) *$|[A-Z][\w. ()/-]{{1,60}} : )",
     weak=True,
 )
-"""A log without its banner: people begin to copy below it, or at a GPU."""
+"""A log without its banner: people begin to copy below it, at a GPU, or at a block of one."""
 
 
 @dataclass(slots=True)
@@ -294,9 +298,9 @@ def parse_query(text: str) -> Findings:
         elif not gpus and (pair := _pair(line)) is not None:
             header.setdefault(slug(pair[0]), pair[1])
     if not gpus and _BANNER not in text:
-        gpus.append(_Gpu(""))
-        block = _BLOCK.search(text)
-        _read_outline(gpus[0], lines if block is None else text[block.start() :].splitlines())
+        for block in _blocks_alone(text, lines):
+            gpus.append(_Gpu(""))
+            _read_outline(gpus[-1], block)
     attached = integer(header.get("attached_gpus"))
     # a GPU that has no handle is attached, and not described
     complete = attached in (len(gpus), len(gpus) + len(gone)) or (attached is None and bool(gpus))
@@ -349,6 +353,22 @@ def _unlicensed(gpu: _Gpu) -> Event | None:
         line=status,
         pci=pci_address(gpu.address),
     )
+
+
+def _blocks_alone(text: str, lines: list[str]) -> Iterable[list[str]]:
+    """The lines of each GPU without an address: one that has a block already is another one."""
+    block = _BLOCK.search(text)
+    found: list[list[str]] = [[]]
+    titles: set[str] = set()
+    for line in lines if block is None else text[block.start() :].splitlines():
+        title = line.strip()
+        if re.fullmatch(_ALONE_BLOCKS, title):
+            if title in titles:
+                found.append([])
+                titles.clear()
+            titles.add(title)
+        found[-1].append(line)
+    return found
 
 
 def _block(lines: list[str], first: int) -> Iterable[str]:

@@ -79,7 +79,8 @@ _SECOND_ROW: Final = (
     r"[^|]{0,30}\bMi?B / [^|]{1,30}\|[^|]{1,40}\|"
 )
 _ANY_ROW: Final = re.compile(rf"\s*(?:{_GPU_ROW}|{_SECOND_ROW})")
-ROWS_SHAPE: Final = TABLE_SHAPE._replace(begins=f"{_GPU_ROW}|{_SECOND_ROW}", weak=True)
+_MIG_TITLE: Final = r"\| MIG devices:"
+ROWS_SHAPE: Final = TABLE_SHAPE._replace(begins=f"{_GPU_ROW}|{_SECOND_ROW}|{_MIG_TITLE}", weak=True)
 """The table without its head, as people cut it."""
 
 
@@ -91,13 +92,17 @@ class _Row:
     lines: list[list[str]]
     parts: list[GpuPart] = field(default_factory=list)
     processes: int | None = None
+    part_errors: dict[str, int] = field(default_factory=dict)
+    """Uncorrected errors by GPU instance of MIG: its own row has "On" in the place of a number."""
     virtual: int = 0
     """Virtual GPUs of it that guests have."""
 
 
 def is_table(text: str) -> bool:
-    """Whether the table's head line, or a row of a GPU, stands in ``text``."""
-    return _HEAD.search(text) is not None or any(map(_ANY_ROW.match, text.splitlines()))
+    """Whether the table's head line, a row of a GPU, or the MIG devices stand in ``text``."""
+    if _HEAD.search(text) is not None or re.search(rf"^ *{_MIG_TITLE}", text, re.MULTILINE):
+        return True
+    return any(map(_ANY_ROW.match, text.splitlines()))
 
 
 def parse_table(text: str) -> Findings:
@@ -146,13 +151,16 @@ def parse_table(text: str) -> Findings:
             if alone or (current is before and _LIKE_A_GPU.match(line) is not None):
                 unread.append(line)
         elif section == "mig":
-            _mig_line(line, rows)
+            _mig_line(line, rows, alone=head is None)
         else:
             _process_line(line, rows)
     if section == "vgpus":
         closed = closed or last_is_border
+    only_mig = head is None and section == "mig" and last_is_border
+    if only_mig and not rows:
+        raise FormatError(f"{KIND}: its list of MIG devices has none; give the whole table")
     broken = not closed
-    if broken:
+    if broken and not only_mig:
         problems.append("the table breaks off: the list of processes and its border are not in it")
     if head is None:
         broken = True
@@ -221,12 +229,14 @@ def _is_address(cell: str) -> bool:
     return pci_address(first) is not None or is_error(first)
 
 
-def _mig_line(line: str, rows: dict[int, _Row]) -> None:
+def _mig_line(line: str, rows: dict[int, _Row], *, alone: bool) -> None:
+    """Add a MIG device to its GPU; where they stand alone, they name their GPUs."""
     cells = _cells(line)
     numbers = cells[0].split()
     if len(numbers) != 4 or not all(word.isdecimal() for word in numbers) or len(cells) < 3:
         return
-    row = rows.get(_bounded_integer(numbers[0]))
+    index = _bounded_integer(numbers[0])
+    row = rows.setdefault(index, _Row(index, [["", "", ""]])) if alone else rows.get(index)
     if row is not None:
         used = _pair(cells[1])
         row.parts.append(
@@ -236,6 +246,9 @@ def _mig_line(line: str, rows: dict[int, _Row]) -> None:
                 unit_count=integer(cells[2].split(" ")[0]),
             )
         )
+        errors = integer(cells[2].split()[-1]) if len(cells[2].split()) > 1 else None
+        if errors is not None:
+            row.part_errors[numbers[1]] = errors
 
 
 def _pair(cell: str) -> tuple[str, str] | None:
@@ -266,6 +279,9 @@ def _reading(row: _Row) -> Reading:
     name = stated(words[0] if len(words) == 2 and words[1] in _FLAGS else first[0])
     cut = name is not None and name.endswith(_CUT)
     errors = first[2].split()
+    uncorrected = integer(errors[-1]) if errors else None
+    if uncorrected is None and row.part_errors:
+        uncorrected = sum(row.part_errors.values())
     draw = _pair(second[0]) if second else None
     used = _pair(second[1]) if second else None
     temperature = re.search(r"\b(\d{1,3}) ?C\b", second[0]) if second else None
@@ -282,7 +298,7 @@ def _reading(row: _Row) -> Reading:
         # one number is uncorrected errors since the driver was loaded, two are "SB / DB"
         memory=Memory(
             corrected=integer(errors[0]) if len(errors) == 2 else None,
-            uncorrected=integer(errors[-1]) if errors else None,
+            uncorrected=uncorrected,
         ),
         state=GpuState(
             temperatures_c={"gpu": float(temperature.group(1))} if temperature else {},

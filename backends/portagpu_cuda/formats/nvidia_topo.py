@@ -42,16 +42,21 @@ _ACCESS: Final = {"OK": True, "CNS": False, "GNS": False, "TNS": False, "NS": Fa
 # of the -p2p options, reading and writing are access; atomics and NVLink are something else
 _ACCESS_OPTIONS: Final = frozenset("rw")
 
+_WAY: Final = r"(?:X|SYS|SOC|NODE|PHB|PXB|PIX|PSB|NV#|OK|CNS|GNS|TNS|NS|DR|U|C2C) +="
+_LEGEND_ALONE: Final = re.compile(rf"\s*(?:Legend:\s*)?X +=.*\n\s*{_WAY}")
 SHAPES: Final = (
     Shape(
         # the diagonal of the matrix is in its first row
         r"GPU0(?:[ \t]+(?:(?:GPU|NIC)\d{1,4}|[a-z]\w{0,30}_\w{0,30}))*[ \t]*"
         r"(?:CPU Affinity[^\n]*)?\nGPU0[ \t]+X\b",
-        re.compile(
-            r"\s*(?:GPU\d|NIC\d|[a-z]\w{0,30}_\w{0,30}\s|NIC Legend:|Legend:|"
-            r"(?:X|SYS|SOC|NODE|PHB|PXB|PIX|PSB|NV#|OK|CNS|GNS|TNS|NS|DR|U|C2C) +=)"
-        ),
+        re.compile(rf"\s*(?:GPU\d|NIC\d|[a-z]\w{{0,30}}_\w{{0,30}}\s|NIC Legend:|Legend:|{_WAY})"),
         anywhere=True,
+    ),
+    # the legend alone says nothing of a machine
+    Shape(
+        rf"Legend:\s*$|Legend:\s*\n{_WAY}",
+        re.compile(rf"\s*(?:Legend:|{_WAY})"),
+        weak=True,
     ),
 )
 
@@ -66,8 +71,9 @@ class _Matrix:
 
 def matches(text: str) -> bool:
     """Whether a matrix of devices stands at the beginning."""
-    lines = _COLOUR.sub("", text[:20_000]).splitlines()
-    return any(
+    head = _COLOUR.sub("", text[:20_000])
+    lines = head.splitlines()
+    return _LEGEND_ALONE.match(head) is not None or any(
         _columns(line) is not None and _is_row(lines[at + 1])
         for at, line in enumerate(lines[:-1])
         if at < 20
@@ -78,6 +84,8 @@ def parse(text: str) -> Findings:
     """A link for each cell of the matrices, and a reading for each GPU's CPUs and NUMA node."""
     plain = _COLOUR.sub("", text)
     matrices, names = _read_matrices(plain)
+    if not matrices and _LEGEND_ALONE.match(plain) is not None:
+        return Findings(kind=KIND)
     if not any(matrix.rows for matrix in matrices):
         raise FormatError(f"{KIND}: there is no matrix of devices in the text")
     option = _COMMAND.search(plain)

@@ -67,8 +67,10 @@ _MATRICES: Final = {
 _METRICS, _STATUS, _PORTS = "LINK METRIC TABLE", "XGMI LINK STATUS", "GPU LINK PORT STATUS"
 _CURRENT, _CURRENT_MEMORY = "CURRENT_PARTITION", "MEMORY_PARTITION"
 _PROCESSES: Final = "PROCESS INFO"
+# what partitions a GPU could have: nothing of it is the state of one
+_PROFILES: Final = frozenset({"ACCELERATOR_PARTITION_PROFILES", "ACCELERATOR_PARTITION_RESOURCES"})
 _TITLES: Final = frozenset(
-    {*_MATRICES, _METRICS, _STATUS, _PORTS, _CURRENT, _CURRENT_MEMORY, _PROCESSES}
+    {*_MATRICES, _METRICS, _STATUS, _PORTS, _CURRENT, _CURRENT_MEMORY, _PROCESSES, *_PROFILES}
 )
 BEGINS: Final = (
     rf"(?:{'|'.join(sorted(map(re.escape, _TITLES)))}):? *\n"
@@ -305,7 +307,7 @@ SHAPES: Final = (
         re.compile(
             r"\s+\S|(?:GPU|CPU|CORE): *\d|(?:timestamp,)?gpu,|[\d,]|GPU\d|GPU[ _]|AMDSMI "
             r"|\|(?! NVIDIA-SMI )|\+"
-            rf"|[0-9a-fA-F]{{4,8}}:[0-9a-fA-F]{{2}}:|Legends?:|bdf |N/A|\* |(?:{BEGINS})"
+            rf"|[0-9a-fA-F]{{4,8}}:[0-9a-fA-F]{{2}}:|Legends?:|bdf |N/A|\*[ *]|(?:{BEGINS})"
         ),
     ),
 )
@@ -330,6 +332,8 @@ def parse(text: str) -> Findings:
     records = [*sections, *table_records(Rows(lines)), *_csv_records(lines)]
     versions = _versions(lines)
     merged = merge(records)
+    if not merged and any(line.strip().removesuffix(":") in _PROFILES for line in lines):
+        return Findings(kind=KIND, versions=versions)
     if not merged and not versions:
         raise FormatError("this text has no section and no table of AMD SMI")
     driver = first_stated(*(driver_version(record) for record in merged))

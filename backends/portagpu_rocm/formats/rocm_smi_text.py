@@ -43,17 +43,43 @@ _NAME_LENGTH: Final = 20
 _SENSORS: Final = {"dieedge": "edge"}
 
 
+# rows of which the head was cut: of ROCm 6.2 and later, and before that with temperature and power
+_NEW_ROW: Final = r"\d{1,4} +\d{1,5} +(?:0x[0-9a-f]{4}|N/A), +(?:\d{1,6}|N/A) +\S{3,8} +"
+_OLD_ROW: Final = (
+    r"\d{1,4} +(?:\d{1,3}(?:\.\d)?\S{0,2}[cC]|N/A) +(?:\d{1,4}(?:\.\d{1,3})?W|N/A) +"
+    r"(?:\d{1,5}Mhz|N/A) +(?:\d{1,5}Mhz|N/A) +"
+)
+_ROW: Final = re.compile(rf"\s*(?:{_NEW_ROW}|{_OLD_ROW})")
+_HEAD_ROW: Final = r"(?:GPU +Temp +AvgPwr|Device +Node +IDs) "
+_CELLS: Final = re.compile(r"\s{2,}")
+_COMMON: Final = ("SCLK", "MCLK", "Fan", "Perf", "PwrCap", "VRAM%", "GPU%")
+_NEW_HEAD: Final = ("Device", "Node", "IDs", "GUID", "Temp", "Power", "Partitions", *_COMMON)
+_OLD_HEAD: Final = ("GPU", "Temp", "AvgPwr", *_COMMON)
+
+
+def _columns_of(line: str) -> list[str]:
+    """The columns of a row without its head; none where it has another number of cells."""
+    if _ROW.match(line) is None:
+        return []
+    cells = _CELLS.split(line.strip())
+    return next((list(each) for each in (_NEW_HEAD, _OLD_HEAD) if len(each) == len(cells)), [])
+
+
 def concise_cards(lines: list[str]) -> Iterator[tuple[int, dict[str, str]]]:
     """Index and keys of each row; a second row of a GPU comes on its own."""
     columns: list[str] = []
     index: int | None = None
     sensor = "edge"
     for line in lines:
-        cells = re.split(r"\s{2,}", line.strip())
+        cells = _CELLS.split(line.strip())
         if cells[0] in ("Device", "GPU") and len(cells) > 3:
             columns, index = cells, None
             if "IDs" in columns:
                 columns.insert(columns.index("IDs") + 1, "GUID")
+        elif not columns and index is None:
+            columns = _columns_of(line)
+            # of which sensor the temperature is, the head said
+            sensor = "gpu" if columns else sensor
         if not columns:
             continue
         named = re.search(r"(?:Temp |\s)\((DieEdge|Edge|Junction|Memory|Hbm \d)\)", line[:200])
@@ -96,7 +122,15 @@ _MATRICES: Final = {
 }
 _END: Final = "End of ROCm SMI Log"
 
-SHAPES: Final = (Shape(rf"=* *{_BANNER}|GPU\[\d{{1,6}}\]\s*:", re.compile(r"."), re.compile(_END)),)
+SHAPES: Final = (
+    Shape(rf"=* *{_BANNER}|GPU\[\d{{1,6}}\]\s*:", re.compile(r"."), re.compile(_END)),
+    Shape(
+        f"{_NEW_ROW}|{_OLD_ROW}|{_HEAD_ROW}",
+        re.compile(rf"{_ROW.pattern}|\s*(?:={{20,}}|{_HEAD_ROW}|\(DID,)"),
+        weak=True,
+        last=re.compile(r".*%\s*"),
+    ),
+)
 _PROBLEM: Final = re.compile(
     # of a product that has no such value, or a GPU that sleeps
     r"(?:ERROR|WARNING): (?!.*(?:unsupported|[Nn]ot supported|NOT_SUPPORTED|not been implemented"
@@ -108,7 +142,9 @@ _MAX_PROBLEMS: Final = 20
 def matches(text: str) -> bool:
     """Whether ROCm SMI's banner or one of its sections stands in the first lines of ``text``."""
     head = without_colours(text[:_HEAD])
-    return _BANNER in head or re.search(r"^GPU\[\d+\]\s*:", head, re.MULTILINE) is not None
+    if _BANNER in head or any(map(_columns_of, head.splitlines()[:8])):
+        return True
+    return re.search(r"^GPU\[\d+\]\s*:", head, re.MULTILINE) is not None
 
 
 def parse(text: str) -> Findings:

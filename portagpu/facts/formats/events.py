@@ -86,6 +86,8 @@ class _File:
     version: tuple[_Line, ...] = ()
     codes: Mapping[str, Mapping[str, tuple[str, str]]] = field(default_factory=dict)
     """[meaning, name of an action] by code number."""
+    codes_of: str | None = None
+    """The vendor's other table that has the codes and their actions."""
     unused: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     actions: Mapping[str, _Todo] = field(default_factory=dict)
     recovery: Mapping[str, _Todo] = field(default_factory=dict)
@@ -133,7 +135,11 @@ def table(name: str) -> Table:
     found: list[Table] = []
     for vendor, data in [*tables(name).items()]:
         try:
-            found.append(_vendor_table(vendor, decode(_File, data, f"{name}.toml")))
+            file = decode(_File, data, f"{name}.toml")
+            if (of := file.codes_of) is not None:
+                other = decode(_File, tables(of)[vendor], f"{of}.toml")
+                file = replace(file, codes=other.codes, actions=other.actions, unused=other.unused)
+            found.append(_vendor_table(vendor, file))
         except (KeyError, ValueError, re.error) as error:
             leave_out_table(vendor, name, error)
     host = _FOLDER / f"{name}.toml"

@@ -21,12 +21,13 @@ _TOOLS: Final = (
     r"(?:sudo |watch |time |srun |timeout |docker |podman |kubectl |cat |/\S{1,60}/)?"
     r"(?:nvidia-|nv-hostengine|rocm|amd|lspci|dmesg|journalctl|lstopo|cat |grep |sudo |srun |"
     r"docker |kubectl |ibstat|ras-mc-ctl|mcelog|ethtool |dcgmi|curl |"
+    r"ibdev2netdev|tegrastats|"
     r"watch |ssh |head |tail |echo |uname|lsmod|modinfo|lscpu|free|numactl|python|exit|ls\b|cd )"
 )
 _BARE_COMMAND: Final = (
     r"(?:sudo )?(?:/?(?:[\w.-]{1,40}/){1,8})?"
     r"(?:nvidia-[a-z]{2,12}|rocm[a-z-]{0,10}|amd-?smi|lspci|dmesg|ibstat(?:us)?|dcgmi|ras-mc-ctl"
-    r"|mcelog|ethtool|rocminfo)(?:\.exe)?"
+    r"|mcelog|ethtool|rocminfo|ibdev2netdev|tegrastats)(?:\.exe)?"
     r"(?: +-{1,2}[\w=,.:*-]{1,60}| +[a-z]{1,20}(?![\w:])| +\d{1,4}(?![\w:.]))*(?: *\|.{0,200})?"
 )
 """A command without a prompt, as it is left above its output."""

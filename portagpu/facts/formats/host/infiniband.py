@@ -1,8 +1,10 @@
-"""``ibstat``, ``ibstatus`` and ``ibv_devinfo``: the ports of RDMA devices (rdma-core).
+"""``ibstat``, ``ibstatus``, ``ibv_devinfo`` and ``ibdev2netdev``: the ports of RDMA devices.
 
 ``State`` is what the subnet manager made of a port, or the network's driver of one of Ethernet;
 ``Physical state`` is the cable. A port that has a LID was in service since the driver was loaded. A
 port without one that is down may be unused: many cards have a second one without a cable.
+``ibdev2netdev`` states the network interface alone ("Down" without an address on it, while the port
+works), and with ``-v`` the port's state before the arrow.
 """
 
 from __future__ import annotations
@@ -26,17 +28,23 @@ _PORT: Final = re.compile(r"(?:Port |port:\s{1,8})(\d{1,3}):?$")
 _STATES: Final = {"port_active": "active", "port_down": "down", "port_init": "init"}
 _LABELS: Final = {"physstate": "physicalstate", "portlid": "baselid"}
 _FIELD: Final = re.compile(r"([A-Za-z][A-Za-z _]{1,24}):\s*(\S.{0,80}?)?\s*$")
+_NETDEV: Final = re.compile(
+    r"(?:[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] +)?([\w.-]{1,64}) +"
+    r"(?:\([^()]{1,80}\) .{0,100}?)?port +(\d{1,3}) +(?:\((\w{2,12}) *\) +)?"
+    r"==> +([\w.@:-]{1,32}) +\((Up|Down)\)"
+)
+_IS_NETDEV: Final = r"[^\n]{1,200} port +\d{1,3} [^\n]{0,20}==> [^\n]{1,40}\((?:Up|Down)\)"
 _PANIC: Final = re.compile(r"ibpanic: .{0,80}stat of IB device '([\w.-]{1,64})' failed: (.{1,80})")
 SHAPES: Final = (
     Shape(
-        rf"(?:{_DEVICE}|{_STATUS}|{_VERBS}|ibpanic: )",
+        rf"(?:{_DEVICE}|{_STATUS}|{_VERBS}|ibpanic: )|{_IS_NETDEV}",
         re.compile(
             r"\s*(?:CA type|Number of ports|Firmware version|Hardware version|Node GUID"
             r"|System image GUID|Port \d|State|Physical state|Rate|Base lid|LMC|SM lid"
             r"|Capability mask|Port GUID|Link layer|default gid|base lid|sm lid|state|phys state"
             r"|rate|link_layer)\b.{0,100}|[ \t]+[a-z][a-z_]{1,30}:\s+\S.{0,80}"
             r"|[ \t]+[A-Z][A-Za-z _-]{1,40}: \S.{0,80}"
-            r"|\s*(?:ibpanic: .*|" + f"{_DEVICE}|{_STATUS}|{_VERBS})"
+            r"|\s*(?:ibpanic: .*|" + f"{_DEVICE}|{_STATUS}|{_VERBS}|{_IS_NETDEV})"
         ),
         checks_its_end=True,
     ),
@@ -76,7 +84,7 @@ class _PortText:
 
 def matches(text: str) -> bool:
     """Whether a line names a device or a port as one of the tools does."""
-    begins = rf"^[ \t]*(?:{_DEVICE}\s*$|{_STATUS}|{_VERBS}\s*$|ibpanic: )"
+    begins = rf"^[ \t]*(?:{_DEVICE}\s*$|{_STATUS}|{_VERBS}\s*$|ibpanic: |{_IS_NETDEV})"
     return re.search(begins, text[:4000], re.MULTILINE) is not None
 
 
@@ -94,6 +102,12 @@ def parse(text: str) -> Findings:
             ports.append(_PortText(status.group(1), status.group(2)))
         elif (port := _PORT.match(line)) is not None and device:
             ports.append(_PortText(device, port.group(1)))
+        elif (netdev := _NETDEV.match(line)) is not None:
+            name, port_number, state, interface, is_up = netdev.groups()
+            facts = {} if state is None else {"state": state, "physicalstate": ""}
+            ports.append(_PortText(name, port_number, facts | {"interface": interface}))
+            if is_up == "Down" and state is None:
+                events.append(_interface_down(ports[-1].name, interface, line))
         elif ports and (stated := _FIELD.match(line)) is not None and stated.group(2):
             label = re.sub(r"[ _]", "", stated.group(1)).lower()
             ports[-1].facts.setdefault(_LABELS.get(label, label), stated.group(2))
@@ -101,7 +115,7 @@ def parse(text: str) -> Findings:
     if not ports and not events:
         raise FormatError(f"{KIND}: no port of a device in it")
     events += [event for port in ports if (event := _event(port)) is not None]
-    unread = [port.name for port in ports if not port.state]
+    unread = [port.name for port in ports if not (port.state or "interface" in port.facts)]
     return Findings(
         kind=KIND,
         links=tuple(map(_link, ports)),
@@ -154,6 +168,21 @@ def _event(port: _PortText) -> Event | None:
         line=line,
         device=port.name,
         unsettled=in_service and not fatal,
+    )
+
+
+def _interface_down(port: str, interface: str, line: str) -> Event:
+    return Event(
+        source=KIND,
+        vendor=HOST,
+        code="interface down",
+        meaning=f"The interface {interface} is down, and this does not say whether its port works",
+        action="see the port's State in `ibstat`",
+        todo=str(Action.NONE),
+        # of a cluster where every port works
+        reference="https://github.com/imbue-ai/cluster-health/issues/4",
+        line=line,
+        device=port,
     )
 
 

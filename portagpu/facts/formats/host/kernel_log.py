@@ -47,6 +47,10 @@ _NAMES: Final = (
     r"|drmn\d{1,2}: |(?:pcieport|nouveau|i915|xe) [0-9a-f]{4}:|nvgpu: \d|EDAC \S"
     r"|(?:mce: )?(?:\{\d{1,9}\})?\[Hardware Error\]: "
     r"|CPU \d{1,5}: Machine Check Exception: "
+    # dev_printk: a driver and the address of its device; and the first lines of a boot
+    r"|[a-z][\w-]{1,20} [0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]: \S"
+    r"|Linux version \d\S{1,80} \(|(?:Kernel c|C)ommand line: (?:BOOT_IMAGE|ro |root)|BIOS-e820: "
+    r"|BIOS-provided physical RAM map:|ACPI: [A-Z]{3,9} |nvidia: module "
 )
 """How lines begin of which everything before the message was cut."""
 _IS_KERNELS: Final = (

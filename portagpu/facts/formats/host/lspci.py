@@ -56,6 +56,8 @@ _UNNAMED: Final = re.compile(r"\bDevice ([0-9a-f]{4})$")
 _NO_VENDOR_ID: Final = -1
 _SILENT: Final = re.compile(r"\(rev ff\)|!!! Unknown header type 7f")
 """All ones in the place of its configuration: the device does not answer (pciutils, ls-caps.c)."""
+_TREE: Final = r"-(?:\+-)?\[(?:[0-9a-f]{4}:)?[0-9a-f]{2}\]-"
+"""How the tree of ``lspci -t`` begins: "-+-[0000:80]-+-00.0", or "-[0000:00]-+-00.0"."""
 _SOURCE: Final = "https://github.com/pciutils/pciutils/pull/91"
 
 SHAPES: Final = (
@@ -64,6 +66,11 @@ SHAPES: Final = (
         rf'|{_ADDRESS} "[^"\n]{{2,90}}" "[^"\n]{{1,200}}" "',
         re.compile(rf"\s+\S|{_ADDRESS} |[0-9a-f]{{2,3}}:(?: [0-9a-f]{{2}}){{1,16}}\s*$"),
         last=re.compile(rf"{_ADDRESS} .*\(rev [0-9a-f]{{2}}\)"),
+    ),
+    Shape(
+        _TREE,
+        re.compile(r"[ |]{0,200}[-+\\|]"),
+        checks_its_end=True,
     ),
 )
 _SUBSYSTEM: Final = re.compile(r"\s{1,16}Subsystem: .{0,400}?\[[0-9a-f]{4}:([0-9a-f]{4})\]")
@@ -107,12 +114,19 @@ class _PciDevice:
 def matches(text: str) -> bool:
     """Whether the first lines that are not empty name PCI devices as lspci does."""
     lines = [_plain(line) for line in text[:4000].splitlines() if line.strip()][:3]
-    return any(_DEVICE.match(line) or _WITHOUT_IDS.match(line) for line in lines)
+    return any(
+        _DEVICE.match(line) or _WITHOUT_IDS.match(line) or re.match(_TREE, line) for line in lines
+    )
 
 
 def parse(text: str) -> Findings:
     """The GPUs, NICs and switches, each with its link to what it is plugged into."""
     devices, problems = _read_devices(text)
+    if not devices and re.search(rf"^[ \t]*{_TREE}", text, re.MULTILINE):
+        raise FormatError(
+            "lspci -t states how buses are joined, and not what the devices are; give what "
+            "`lspci -nn -D -vvv` prints for root"
+        )
     if not devices:
         raise FormatError(f"{KIND}: no GPU, NIC or switch in it")
     buses = {device.secondary: device for device in devices if device.secondary is not None}
