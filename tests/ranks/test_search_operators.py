@@ -79,6 +79,19 @@ FAULTS = {
         ("reductions", "std", "", "float16", MORE),
         ("std in float16", " is nan, not "),
     ),
+    # after pytorch#79849, #108503 and #191937
+    "sums and differences: of a boolean without dimensions: adds to the last element": (
+        ("elementwise", "add", "", "int64", MORE),
+        ("add in int64", "(has to be equal)"),
+    ),
+    "attention: of more than 128 columns: does not write the second half": (
+        ("nn", "nn.functional.scaled_dot_product_attention", "", "float16", MORE),
+        ("attention in float16", "2x130x4", "not contiguous: element "),
+    ),
+    "copies: of a broadcast input: does not write the second half": (
+        ("nn", "nn.functional.scaled_dot_product_attention", "", "float16", MORE),
+        ("attention in float16", "2x33x4", "forward: element "),
+    ),
     "exponentials: in float32: gives the result before": (
         ("elementwise", "exp", "", "float32"),
         ("exp in float32", "second call: element "),

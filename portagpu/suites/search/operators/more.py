@@ -1,4 +1,4 @@
-"""Samples that torch's database lacks: windows, sizes that divide, and numbers that are large.
+"""Samples that torch's database lacks: windows, sizes that divide, large numbers, mixed dtypes.
 
 They have the oracle and the bounds of all samples. Reports on GPUs name each of these sizes.
 """
@@ -6,6 +6,7 @@ They have the oracle and the bounds of all samples. Reports on GPUs name each of
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.suites.search.operators.calls import class_of
@@ -14,12 +15,13 @@ from portagpu.suites.search.operators.samples import changed, seeded, tensors
 from portagpu.suites.search.operators.samples import made as made_by_torch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from portagpu.suites.search.operators.database import Operator
     from portagpu.suites.search.operators.samples import Sample
 
 _SEED: Final = 4321
+ATTENTION: Final = "nn.functional.scaled_dot_product_attention"
 Shapes = tuple[tuple[int, ...], ...]
 _DIVIDED: Final = tuple((((2, 3, *(2, 6, 4)[3 - n :]),), {"output_size": 2}) for n in (1, 2, 3))
 """Outputs of which each takes as many inputs as the others, which kernels of their own do."""
@@ -49,10 +51,7 @@ OWN: Final[Mapping[str, tuple[tuple[Shapes, Mapping[str, Any]], ...]]] = {
         (((5, 7), (6, 7)), {"compute_mode": "donot_use_mm_for_euclid_dist"}),
         (((30, 7), (33, 7)), {"compute_mode": "use_mm_for_euclid_dist"}),
     ),
-    "nn.functional.scaled_dot_product_attention": (
-        (((2, 3, 4), (2, 5, 4), (2, 5, 4), (3, 5)), {"scale": 0.3}),
-        (((1, 2, 3, 4), (1, 2, 33, 4), (1, 2, 33, 4), (3, 33)), {}),
-    ),
+    ATTENTION: ((((2, 3, 4), (2, 5, 4), (2, 5, 4), (3, 5)), {"scale": 0.3}),),
 }
 FACTOR: Final = 2.0**12
 """Times which the numbers of float16 are large: their squares and some of their sums are beyond it,
@@ -74,6 +73,8 @@ def has_more(operator: Operator, dtype: str) -> bool:
     own = dtype in ("float32", "float16", "bfloat16", "complex64") and operator.name in OWN
     if dtype in ("float32", "float16", "bfloat16") and _operands(operator):
         return True
+    if dtype == "int64" and _operands(operator) == 2:
+        return True
     return own or (dtype == "float16" and _reduces(operator))
 
 
@@ -92,21 +93,25 @@ def _reduces(operator: Operator) -> bool:
 
 
 def more_samples(operator: Operator, dtype: Any, gradient: bool) -> list[Sample]:
-    """The operator's own samples, and a large one of a reduction in float16."""
+    """The operator's own samples, a large one of a reduction in float16, and mixed dtypes."""
     import torch
     from torch.testing import make_tensor
 
     sample_input = torch_internals("opinfo.core").SampleInput
+    make = partial(make_tensor, device="cpu", dtype=dtype, low=-1, high=1, requires_grad=gradient)
     found = []
     for number, (shapes, named) in enumerate(OWN.get(operator.name, ())):
         with seeded(_SEED + number):
-            made = [
-                make_tensor(
-                    shape, device="cpu", dtype=dtype, low=-1, high=1, requires_grad=gradient
-                )
-                for shape in shapes
-            ]
+            made = [make(shape) for shape in shapes]
         found.append(sample_input(made[0], args=tuple(made[1:]), kwargs=dict(named)))
+    if operator.name == ATTENTION:
+        with seeded(_SEED):
+            found += [sample_input(given[0], args=given[1:]) for given in _masked(make, dtype)]
+    if dtype == torch.int64 and _operands(operator) == 2:
+        # a boolean without dimensions does not widen whole numbers
+        both = make((2, 3), low=-9, high=10), torch.tensor(True)
+        for one, other in (both, both[::-1]):
+            found.append(sample_input(one.clone(), args=(other.clone(),)))
     if dtype.is_floating_point and (count := _operands(operator)):
         columns = torch.cartesian_prod(*[torch.tensor(SPECIAL, dtype=dtype)] * count).view(
             -1, count
@@ -117,6 +122,26 @@ def more_samples(operator: Operator, dtype: Any, gradient: bool) -> list[Sample]
         usual = max(made_by_torch(operator, dtype, gradient), key=_elements)
         found.append(changed(usual, _large))
     return found
+
+
+def _masked(make: Callable[..., Any], dtype: Any) -> list[tuple[Any, ...]]:
+    """Operands of attention with masks: one hides more keys than a block has, one is to be added.
+
+    Kernels have blocks of up to 128 keys. Of the second, all heads have the same keys and values,
+    which are there once; the mask is float32 where the others have 16 bits. Next to float64 torch
+    reads such a mask as float64 on a CPU (v2.13.0).
+    """
+    import torch
+
+    seen = torch.ones(3, 130, dtype=torch.bool)
+    seen[1, :128] = False
+    seen[2, 1:] = False
+    hidden = make((1, 2, 3, 4)), make((1, 2, 130, 4)), make((1, 2, 130, 4)), seen
+    once = [make((1, 1, 33, 4)).detach().expand(1, 2, 33, 4) for _ in range(2)]
+    added = make(
+        (3, 33), dtype=torch.float32 if dtype.itemsize == 2 else dtype, requires_grad=False
+    )
+    return [hidden, (make((1, 2, 3, 4)), *once, added)]
 
 
 def _elements(sample: Sample) -> tuple[int, int]:
