@@ -90,7 +90,7 @@ FAULTS = {
     ),
     "copies: of a broadcast input: does not write the second half": (
         ("nn", "nn.functional.scaled_dot_product_attention", "", "float16", MORE),
-        ("attention in float16", "2x33x4", "forward: element "),
+        ("attention in float16", "2x33x4", "not contiguous: element "),
     ),
     "exponentials: in float32: gives the result before": (
         ("elementwise", "exp", "", "float32"),

@@ -53,9 +53,11 @@ OWN: Final[Mapping[str, tuple[tuple[Shapes, Mapping[str, Any]], ...]]] = {
     ),
     ATTENTION: ((((2, 3, 4), (2, 5, 4), (2, 5, 4), (3, 5)), {"scale": 0.3}),),
 }
-FACTOR: Final = 2.0**12
-"""Times which the numbers of float16 are large: their squares and some of their sums are beyond it,
-where torch adds in float32, and not the results."""
+POSITIVE: Final = 80_000
+NEGATIVE: Final = 30_000
+"""The sums of the positive and the negative numbers of a large sample of float16: on the way, and
+of squares, they are beyond it, where torch adds in float32, and the result is not. It is so large
+that the roundings of all terms are less."""
 
 COMPOSED: Final = ("masked.", "nanmean", "index_reduce", "trapz", "trapezoid", "cumulative_trap")
 """Which round a sum before they divide or multiply it (pytorch v2.13.0: nanmean in ReduceOps.cpp,
@@ -151,9 +153,14 @@ def _elements(sample: Sample) -> tuple[int, int]:
 
 
 def _large(value: Any) -> Any:
-    """Large numbers, the positive ones first: their sums on the way are larger than all of it."""
+    """Large numbers, the positive ones first: their sum on the way is larger than float16 has."""
     import torch
 
     if not isinstance(value, torch.Tensor) or not value.dim() or not value.is_floating_point():
         return value
-    return (value * FACTOR).flatten().sort(descending=True).values.view(value.shape)
+    wide = value.double()
+    for part, total in ((wide.clamp(min=0), POSITIVE), (wide.clamp(max=0), NEGATIVE)):
+        whole = part.sum().abs()
+        if 0 < whole < math.inf:
+            wide = torch.where(part != 0, wide * total / whole, wide)
+    return wide.to(value.dtype).flatten().sort(descending=True).values.view(value.shape)
