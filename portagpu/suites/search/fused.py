@@ -71,7 +71,11 @@ def _step(
     def one(value: float) -> torch.Tensor:
         return torch.tensor(float(value)).to(parameters[0].device)
 
-    scaled = {"grad_scale": one(scale), "found_inf": one(infinite), "maximize": False}
+    scaled: dict[str, Any] = {
+        "grad_scale": one(scale),
+        "found_inf": one(infinite),
+        "maximize": False,
+    }
     if kind == "sgd":
         torch._fused_sgd_(
             parameters, gradients, [], lr=RATE, weight_decay=0.0, momentum=0.0, dampening=0.0,
