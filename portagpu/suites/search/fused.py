@@ -82,7 +82,7 @@ def _step(
             nesterov=False, is_first_step=True, **scaled,
         )  # fmt: skip
         return
-    call = torch._fused_adamw_ if kind == "adamw" else torch._fused_adam_
+    call: Any = torch._fused_adamw_ if kind == "adamw" else torch._fused_adam_
     zeros = [[torch.zeros_like(each) for each in parameters] for _ in range(2)]
     call(
         parameters, gradients, *zeros, [], [one(1.0) for _ in parameters], lr=RATE, beta1=0.0,
