@@ -44,6 +44,7 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "triangles": ("movement", "tril triu diag_embed diagonal_copy"),
     "sorting": ("movement", "sort topk"),
     "attention": ("nn", "_safe_softmax"),
+    "interpolation": ("nn", "upsample_nearest2d_backward upsample_linear1d_backward"),
     "Fourier transforms": ("other", "_fft_c2c _fft_r2c _fft_c2r"),
 }  # fmt: skip
 """The area that lists most operators of the family, and its kernels."""
@@ -70,6 +71,9 @@ REGIONS: dict[str, Any] = {
         and len({_is_channels_last(each) for each in given[:2]}) == 2
     ),
     "of more than 128 columns": lambda found, given: found.shape[-1] > 128,
+    "from a size that is no multiple": lambda found, given: (
+        given[0].shape[-1] > found.shape[-1] and given[0].shape[-1] % found.shape[-1] != 0
+    ),
     "of a broadcast input": lambda found, given: any(
         step == 0 and size > 1
         for each in given
@@ -85,6 +89,7 @@ REGIONS: dict[str, Any] = {
 }
 OF_ONE_FAMILY = {
     "of more than 128 columns": "attention",
+    "from a size that is no multiple": "interpolation",
     "of a broadcast input": "copies",
     "of a boolean without dimensions": "sums and differences",
     "of a window above 16": "convolutions",
@@ -245,7 +250,7 @@ def _equivalent(family: str, where: str, wrong: str) -> bool:
     half = where in ("in float16", "in bfloat16")
     return (
         family != OF_ONE_FAMILY.get(where, family)
-        or (family == "attention" and where not in OF_ONE_FAMILY)
+        or (family in ("attention", "interpolation") and where not in OF_ONE_FAMILY)
         # 11 bits rounded to 8 are within the bound of n roundings
         or (where == "of large numbers in float16" and wrong == "keeps 8 bits")
         # one number has no second, nor a dimension

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.suites.search.operators.calls import class_of
+from portagpu.suites.search.operators.database import full_name
 from portagpu.suites.search.operators.internals import torch_internals
 from portagpu.suites.search.operators.samples import changed, seeded, tensors
 from portagpu.suites.search.operators.samples import made as made_by_torch
@@ -51,6 +52,20 @@ OWN: Final[Mapping[str, tuple[tuple[Shapes, Mapping[str, Any]], ...]]] = {
         (((5, 7), (6, 7)), {"compute_mode": "donot_use_mm_for_euclid_dist"}),
         (((30, 7), (33, 7)), {"compute_mode": "use_mm_for_euclid_dist"}),
     ),
+    # factors of no change, of no whole number and below 1: kernels map places both ways
+    "nn.functional.interpolate (nearest)": tuple(
+        (((2, 2, 12, 13),), {"mode": "nearest", **how})
+        for how in ({"scale_factor": 1.25}, {"scale_factor": 0.25}, {"size": (29, 41)})
+    ),
+    "nn.functional.interpolate (bilinear)": (
+        (((2, 2, 4, 7),), {"mode": "bilinear", "scale_factor": 1.0239}),
+    ),
+    "nn.functional.interpolate (linear)": (
+        (((2, 2, 2),), {"mode": "linear", "size": 10, "align_corners": True}),
+    ),
+    "nn.functional.interpolate (trilinear)": (
+        (((1, 2, 4, 8, 16),), {"mode": "trilinear", "scale_factor": (0.25, 0.125, 0.0625)}),
+    ),
     ATTENTION: ((((2, 3, 4), (2, 5, 4), (2, 5, 4), (3, 5)), {"scale": 0.3}),),
 }
 POSITIVE: Final = 80_000
@@ -72,7 +87,7 @@ MORE: Final = 2
 
 def has_more(operator: Operator, dtype: str) -> bool:
     """Whether there are such samples; float64 is its own reference."""
-    own = dtype in ("float32", "float16", "bfloat16", "complex64") and operator.name in OWN
+    own = dtype in ("float32", "float16", "bfloat16", "complex64") and full_name(operator) in OWN
     if dtype in ("float32", "float16", "bfloat16") and _operands(operator):
         return True
     if dtype == "int64" and _operands(operator) == 2:
@@ -102,7 +117,7 @@ def more_samples(operator: Operator, dtype: Any, gradient: bool) -> list[Sample]
     sample_input = torch_internals("opinfo.core").SampleInput
     make = partial(make_tensor, device="cpu", dtype=dtype, low=-1, high=1, requires_grad=gradient)
     found = []
-    for number, (shapes, named) in enumerate(OWN.get(operator.name, ())):
+    for number, (shapes, named) in enumerate(OWN.get(full_name(operator), ())):
         with seeded(_SEED + number):
             made = [make(shape) for shape in shapes]
         found.append(sample_input(made[0], args=tuple(made[1:]), kwargs=dict(named)))
