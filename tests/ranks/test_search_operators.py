@@ -89,7 +89,7 @@ FAULTS = {
         ("attention in float16", "2x130x4", "not contiguous: element "),
     ),
     # after pytorch#97135
-    "interpolation: from a size that is no multiple: does not write the last element": (
+    "interpolation: from a size that is not a multiple: does not write the last element": (
         ("nn", "nn.functional.interpolate", "nearest", "float32", MORE),
         ("interpolate (nearest) in float32", "backward", "element ", " is 0, not "),
     ),

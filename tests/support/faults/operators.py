@@ -71,7 +71,7 @@ REGIONS: dict[str, Any] = {
         and len({_is_channels_last(each) for each in given[:2]}) == 2
     ),
     "of more than 128 columns": lambda found, given: found.shape[-1] > 128,
-    "from a size that is no multiple": lambda found, given: (
+    "from a size that is not a multiple": lambda found, given: (
         given[0].shape[-1] > found.shape[-1] and given[0].shape[-1] % found.shape[-1] != 0
     ),
     "of a broadcast input": lambda found, given: any(
@@ -89,7 +89,7 @@ REGIONS: dict[str, Any] = {
 }
 OF_ONE_FAMILY = {
     "of more than 128 columns": "attention",
-    "from a size that is no multiple": "interpolation",
+    "from a size that is not a multiple": "interpolation",
     "of a broadcast input": "copies",
     "of a boolean without dimensions": "sums and differences",
     "of a window above 16": "convolutions",
