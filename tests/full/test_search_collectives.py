@@ -43,6 +43,11 @@ CAUGHT = [
      [call("all_reduce", n=300_007, how="wait")], ("rank",)),
     ("irecv: everywhere: leaves the first element", [call("message", how="later")],
      ("rank 1 got", "at element 0 of 12 in the message")),
+    ("gather: of the root's own part in place: is off by one element",
+     [call("gather", root=1, in_place=True)], ("rank 1 got", "further left")),
+    ("functional.reduce_scatter_tensor: of several dimensions: takes it for contiguous",
+     [call("reduce_scatter_functional", dtype="float32", shape="apart")],
+     ("reduce_scatter_functional SUM of 12 float32", "got")),
     ("all_gather_single: in a group of one: writes nothing",
      [call("all_gather_single", group="one")], ("rank 3",)),
 ]  # fmt: skip

@@ -125,6 +125,9 @@ def test_who_has_what_after_a_call() -> None:
     assert after(model.all_gather_single(e, 2)) == [[[3]], [[1], [2], [3]]]
     assert after(model.gather(e, 1)) == [[[2]], [[1]], [[2]], [[3]]]
     assert after(model.gather(e, 0)) == [[[1]]]
+    in_place = exchange([[[1]], [[2]], [[3]]], root=1, in_place=True)
+    assert after(model.gather(in_place, 1)) == [[[1]], [[2]], [[3]]]
+    assert [each.before for each in model.gather(in_place, 1)][1][0].pattern == [2]
     assert after(model.message(e, 2)) == [[[2]]]
     assert after(model.ring(e, 0)) == [[[1]], [[3]]]
 

@@ -79,6 +79,24 @@ FAULTS = {
         ("reductions", "std", "", "float16", MORE),
         ("std in float16", " is nan, not "),
     ),
+    # after pytorch#79849, #108503 and #191937
+    "sums and differences: of a boolean without dimensions: adds to the last element": (
+        ("elementwise", "add", "", "int64", MORE),
+        ("add in int64", "(has to be equal)"),
+    ),
+    "attention: of more than 128 columns: does not write the second half": (
+        ("nn", "nn.functional.scaled_dot_product_attention", "", "float16", MORE),
+        ("attention in float16", "2x130x4", "not contiguous: element "),
+    ),
+    # after pytorch#97135
+    "interpolation: from a size that is not a multiple: does not write the last element": (
+        ("nn", "nn.functional.interpolate", "nearest", "float32", MORE),
+        ("interpolate (nearest) in float32", "backward", "element ", " is 0, not "),
+    ),
+    "copies: of a broadcast input: does not write the second half": (
+        ("nn", "nn.functional.scaled_dot_product_attention", "", "float16", MORE),
+        ("attention in float16", "2x33x4", "not contiguous: element "),
+    ),
     "exponentials: in float32: gives the result before": (
         ("elementwise", "exp", "", "float32"),
         ("exp in float32", "second call: element "),

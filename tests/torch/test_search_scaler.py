@@ -76,6 +76,21 @@ def _train(**given: Any) -> tuple[str, dict[str, Any]]:
     return "train", {**plain, "cycles": 2, **given}
 
 
+def _fused(**given: Any) -> tuple[str, dict[str, Any]]:
+    usual = {"kind": "adamw", "scale": 4.0, "infinite": True, "seed": 0}
+    return "fused", usual | given
+
+
+def test_a_device_without_fused_steps_is_not_asked_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def lacking(*given: Any, **named: Any) -> None:
+        raise NotImplementedError
+
+    monkeypatch.setattr(torch, "_fused_adamw_", lacking)
+    assert _difference(_fused()) == ""
+
+
 def test_programs_agree_on_a_right_device() -> None:
     chance = random.Random(5)  # noqa: S311 - test data, no secret
     for _ in range(40):
@@ -96,6 +111,7 @@ def test_programs_agree_on_a_right_device() -> None:
                         ("save", {}),
                         ("load", {"fresh": chance.random() < 0.5}),
                         ("half", {}),
+                        ("fused", _fused(seed=chance.randrange(8))[1]),
                         ("new", {**new, "enabled": chance.random() < 0.7, "foreach": True}),
                     )
                 )
@@ -127,6 +143,21 @@ def test_programs_agree_on_a_right_device() -> None:
             "state_dict: everywhere: loses _growth_tracker",
             [_train(cycles=1)],
             "_growth_tracker",
+        ),
+        (
+            "adamw: everywhere: ignores what is not finite",
+            [_fused()],
+            "a fused step of adamw that was to be skipped gave 0.5 at element 0 of parameter 0",
+        ),
+        (
+            "sgd: everywhere: ignores the scale",
+            [_fused(kind="sgd", infinite=False)],
+            "a fused step of sgd of gradients times 4 gave -3 at element 0 of parameter 0, not 0",
+        ),
+        (
+            "adam: everywhere: leaves the rest of a vector of four",
+            [_fused(kind="adam", infinite=False)],
+            "gave 1 at element 0 of parameter 0, not 0.5",
         ),
         (
             "gpu.GradScaler: everywhere: ignores the scale",

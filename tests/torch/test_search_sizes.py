@@ -97,6 +97,14 @@ CAUGHT = [
     # after cupynumeric#1028
     ("_unique2", lambda found, x: (found[0].repeat(2), *found[1:]),
      "unique", "int32", 1025, "unique of 1025 int32 gave the shape [254], not [127]"),
+    # after composable_kernel#883
+    ("bmm", lambda found, x: found * (x.shape[1] > 1 or x.shape[2] % 32 == 0),
+     "rows of a batch", "float16", 1025, "rows of a batch of 1025 float16 gave 0 at element"),
+    # after pytorch#190781 and pytorch#38018
+    ("sort", lambda found, x: (found[0].roll(4), found[1]),
+     "NaN", "bfloat16", 1024, "NaN of 1024 bfloat16 gave 1 at element 0 of 1026, not 0"),
+    ("median", lambda found, x: (found[0].nan_to_num(29.5), found[1]),
+     "NaN", "float32", 1025, "gave 0 at element 1025 of 1027, not 1"),
     ("clone", lambda found, x: found * 0, "copy", "uint8", 1025, "gave 0 at element 0 of 9, not 1"),
 ]  # fmt: skip
 

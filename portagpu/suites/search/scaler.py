@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.suites.search.area import Area
+from portagpu.suites.search.fused import FUSED, fused_step
 from portagpu.suites.search.numbers.formats import claimed, rounded
 from portagpu.suites.search.numbers.tensors import listed, wrong_elements
 
@@ -193,6 +194,7 @@ class _Scaler(Area):
             call("save"),
             call("load", fresh=(True, False)),
             call("half"),
+            call("fused", **FUSED),
             most=24,
         )
 
@@ -478,6 +480,7 @@ class _Run:
 
 CALLS: Final[Runners] = {
     "clip": _Run.clip,
+    "fused": fused_step,
     "half": _Run.half,
     "load": _Run.load,
     "loss": _Run.loss,

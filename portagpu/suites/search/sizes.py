@@ -133,6 +133,15 @@ def _batch(put: Any, n: int, dtype: str) -> Outcome:
     return torch.bmm(put(x), put(turn)), x.flip(2)
 
 
+def _rows_of_batch(put: Any, n: int, dtype: str) -> Outcome:
+    """One row by a matrix of 64 columns, three times: what decoding does."""
+    import torch
+
+    y = (_ramp(3 * 64 * n, dtype) % 8).view(3, n, 64)
+    found = torch.bmm(put(_few(n, dtype).expand(3, 1, n)), put(y))
+    return found, y.long()[:, _hot(n)].sum(1, keepdim=True)
+
+
 def _bytes_product(put: Any, n: int, dtype: str, most: int = 128) -> Outcome:
     """A product of int8 with all bits, whose sums have more bits than float32 has.
 
@@ -193,6 +202,18 @@ def _sorted_columns(put: Any, n: int, dtype: str) -> Outcome:
 def _sorted_row(put: Any, n: int, dtype: str) -> Outcome:
     x = _ramp(n, dtype)
     return put(x.flip(0)).sort().values, x.long().sort().values
+
+
+def _not_numbers(put: Any, n: int, dtype: str) -> Outcome:
+    """NaN of both signs are after all numbers, and the median of a row that has most of them."""
+    import torch
+
+    x = _ramp(n, dtype)
+    x[:4], x[n // 2 : n // 2 + 4] = -torch.nan, torch.nan
+    most = torch.stack([x.flip(0), x])
+    most[:, n // 4 :] = torch.nan
+    found = [put(x).sort().values.isnan(), put(most).median(1).values.isnan()]
+    return torch.cat(found), torch.cat([torch.arange(n) >= n - 8, torch.ones(2).bool()])
 
 
 def _largest(put: Any, n: int, dtype: str) -> Outcome:
@@ -331,6 +352,7 @@ OPS: Final[dict[str, tuple[Callable[..., Outcome], tuple[str, ...], int]]] = {
     "inner size of a product": (_inner, FLOATS, _PRODUCTS),
     "rows of a layer": (_linear, FLOATS, _PRODUCTS),
     "batch of products": (_batch, FLOATS, _BATCHES),
+    "rows of a batch": (_rows_of_batch, FLOATS, 2**12 + 1),
     "inner size of a product of bytes": (_bytes_product, ("int8",), 2**15 + 1),
     "sum": (_sum(None), DTYPES, SIZES[-1]),
     "sum of rows": (_sum(1), DTYPES, SIZES[-1]),
@@ -340,6 +362,7 @@ OPS: Final[dict[str, tuple[Callable[..., Outcome], tuple[str, ...], int]]] = {
     "argmax": (_place, DTYPES, SIZES[-1]),
     "sort of columns": (_sorted_columns, DTYPES, SIZES[-1]),
     "sort": (_sorted_row, DTYPES, 2**20 + 1),
+    "NaN": (_not_numbers, FLOATS, 2**15 + 1),
     "topk": (_largest, DTYPES, 2**20 + 1),
     "ends": (_ends, DTYPES, 2**20 + 1),
     "softmax": (_softmax, FLOATS, 2**17 + 1),

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import _functional_collectives as functional
 
-from tests.support.faults import Fault
+from tests.support.faults import Fault, replaced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -102,6 +103,12 @@ class Seen:
 
 
 REGIONS: dict[str, Callable[[Seen], bool]] = {
+    # after Aluminum#74
+    "of the root's own part in place": lambda c: (
+        c.name == "gather"
+        and c.root != 0
+        and any(each.data_ptr() == c.inputs[0].data_ptr() for each in c.outputs)
+    ),
     "everywhere": lambda c: True,
     "of int8": lambda c: c.first.dtype == torch.int8,
     "of int64": lambda c: c.first.dtype == torch.int64,
@@ -391,6 +398,7 @@ def _equivalent(call: str, region: str, wrong: str) -> bool:
     return (
         (op_region and call not in REDUCES)
         or ("root" in region and call not in ROOTED)
+        or (region.endswith("in place") and (call != "gather" or wrong == "is not waited for"))
         or (region.startswith("of parts of") and call != "all_to_all_single")
         or (region == "asynchronous" and call in ("send", "recv"))
         or (region == "not asynchronous" and call in ("isend", "irecv"))
@@ -603,6 +611,17 @@ def _faults_in_functions() -> list[Fault]:
     return found
 
 
+def _as_contiguous(good: Any, given: torch.Tensor, *rest: Any) -> Any:
+    """The first elements of the memory, whatever the strides are."""
+    return good(given.as_strided(given.shape, torch.empty(given.shape).stride()), *rest)
+
+
+FUNCTIONAL = Fault(
+    "collectives-4",
+    "functional.reduce_scatter_tensor: of several dimensions: takes it for contiguous",
+    lambda: replaced(functional, "reduce_scatter_tensor", _as_contiguous),
+)
+"""After pytorch#130251."""
 _PARTS = (
     "all_gather",
     "all_gather_into_tensor",
@@ -628,4 +647,4 @@ def faults() -> list[Fault]:
             return installed(call, region, wrong)
 
         found.append(Fault("collectives-4", f"{call}: {where}: {wrong}", apply))
-    return found + _faults_in_functions()
+    return [*found, *_faults_in_functions(), FUNCTIONAL]

@@ -43,6 +43,8 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "copies": ("movement", "cat copy clone _to_copy repeat roll flip stack constant_pad_nd"),
     "triangles": ("movement", "tril triu diag_embed diagonal_copy"),
     "sorting": ("movement", "sort topk"),
+    "attention": ("nn", "_safe_softmax"),
+    "interpolation": ("nn", "upsample_nearest2d_backward upsample_linear1d_backward"),
     "Fourier transforms": ("other", "_fft_c2c _fft_r2c _fft_c2r"),
 }  # fmt: skip
 """The area that lists most operators of the family, and its kernels."""
@@ -68,11 +70,28 @@ REGIONS: dict[str, Any] = {
         torch._C._current_autograd_node() is not None
         and len({_is_channels_last(each) for each in given[:2]}) == 2
     ),
+    "of more than 128 columns": lambda found, given: found.shape[-1] > 128,
+    "from a size that is not a multiple": lambda found, given: (
+        given[0].shape[-1] > found.shape[-1] and given[0].shape[-1] % found.shape[-1] != 0
+    ),
+    "of a broadcast input": lambda found, given: any(
+        step == 0 and size > 1
+        for each in given
+        for size, step in zip(each.shape, each.stride(), strict=True)
+    ),
+    "of a boolean without dimensions": lambda found, given: (
+        found.dtype == torch.int64
+        and any(each.dtype == torch.bool and not each.dim() for each in given)
+    ),
     "of large numbers in float16": lambda found, given: (
         found.dtype == torch.float16 and given[0].numel() and bool(given[0].abs().max() > 2**9)
     ),
 }
 OF_ONE_FAMILY = {
+    "of more than 128 columns": "attention",
+    "from a size that is not a multiple": "interpolation",
+    "of a broadcast input": "copies",
+    "of a boolean without dimensions": "sums and differences",
     "of a window above 16": "convolutions",
     "of another layout of the gradient": "convolutions",
     "of large numbers in float16": "reductions",
@@ -227,10 +246,11 @@ def _equivalent(family: str, where: str, wrong: str) -> bool:
     few = ("swaps", "is off by one", "loses a dimension")
     real = {"factorisations", "Fourier transforms", "convolutions", "softmax", "normalisation"}
     real |= {"pooling", "activations", "roots and powers", "exponentials", "angles"}
-    whole = where in ("of 8 bits", "of int64")
+    whole = where in ("of 8 bits", "of int64", "of a boolean without dimensions")
     half = where in ("in float16", "in bfloat16")
     return (
         family != OF_ONE_FAMILY.get(where, family)
+        or (family in ("attention", "interpolation") and where not in OF_ONE_FAMILY)
         # 11 bits rounded to 8 are within the bound of n roundings
         or (where == "of large numbers in float16" and wrong == "keeps 8 bits")
         # one number has no second, nor a dimension

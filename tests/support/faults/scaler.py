@@ -416,6 +416,31 @@ HANDLES = {
 }
 
 
+def _fused_always(good: Any, *given: Any, **named: Any) -> Any:
+    named["found_inf"] = torch.zeros_like(named["found_inf"])
+    return good(*given, **named)
+
+
+def _fused_scaled(good: Any, *given: Any, **named: Any) -> Any:
+    return good(*given, **named | {"grad_scale": None})
+
+
+def _fused_vector(good: Any, parameters: list[Any], *given: Any, **named: Any) -> Any:
+    """Elements after the last four are left."""
+    before = [each[len(each) // 4 * 4 :].clone() for each in parameters]
+    good(parameters, *given, **named)
+    for each, rest in zip(parameters, before, strict=True):
+        each[len(each) // 4 * 4 :] = rest
+
+
+FUSED = {
+    "ignores what is not finite": _fused_always,
+    "ignores the scale": _fused_scaled,
+    "leaves the rest of a vector of four": _fused_vector,
+}
+"""After pytorch#96755: what fused steps of torch's optimizers do wrong."""
+
+
 def _block(place: Any, name: str, change: Any) -> Callable[[], Any]:
     return lambda: replaced(place, name, change)
 
@@ -445,6 +470,13 @@ def faults() -> list[Fault]:
             for (where, region), (wrong, change) in product(OPTIMIZERS.items(), wrongs.items())
         ]
     found += [Fault("scaler", name, _block(Scaler, *each)) for name, each in WHOLE.items()]
+    found += [
+        Fault("scaler", f"{call}: everywhere: {wrong}", _block(torch, f"_fused_{call}_", change))
+        for call in ("sgd", "adam", "adamw")
+        for wrong, change in FUSED.items()
+        # a step against the sign has no scale
+        if (call == "sgd") or change is not _fused_scaled
+    ]
     found += [
         Fault(
             "scaler",

@@ -64,6 +64,7 @@ EACH_PART: Final = frozenset(
         "reduce_scatter_tensor",
         "reduce_scatter_single",
         "reduce_scatter_tuned",
+        "reduce_scatter_functional",
         "all_to_all",
         "all_to_all_single",
         "all_to_all_bytes",
@@ -161,7 +162,10 @@ def _own_part(t: list[torch.Tensor], at: Place) -> torch.Tensor:
 
 
 def _gather(t: list[torch.Tensor], at: Place) -> Any:
-    return at.api.gather(t[0], t[1:] or None, **at.peer("dst", at.root), **at.how)
+    # in place the root's input is an output
+    in_place = at.position == at.root and len(t) == len(at.ranks)
+    given, outputs = (t[at.position], t) if in_place else (t[0], t[1:])
+    return at.api.gather(given, outputs or None, **at.peer("dst", at.root), **at.how)
 
 
 def _scatter(t: list[torch.Tensor], at: Place) -> Any:
@@ -179,6 +183,15 @@ def _reduce_scatter_single(t: list[torch.Tensor], at: Place) -> Any:
 def _reduce_scatter_renamed(t: list[torch.Tensor], at: Place) -> Any:
     call = getattr(at.api, "reduce_scatter_single", None) or at.api.reduce_scatter_tensor
     return call(_own_part(t, at), t[-1], op=at.reduction, **at.how)
+
+
+def _reduce_scatter_functional(t: list[torch.Tensor], at: Place) -> Any:
+    """That of ``torch.distributed.tensor``, which gives a new tensor; done when it returns."""
+    from torch.distributed import _functional_collectives as functional
+
+    group: Any = dist.group.WORLD if at.group is None else at.group
+    found = functional.reduce_scatter_tensor(t[-1], at.op.lower(), 0, group)
+    t[0].copy_(functional.wait_tensor(found))
 
 
 def _all_to_all(t: list[torch.Tensor], at: Place) -> Any:
@@ -283,6 +296,7 @@ CALLS: Final[Mapping[str, tuple[Contents, Start]]] = {
     "reduce_scatter": (model.reduce_scatter, _reduce_scatter),
     "reduce_scatter_tensor": (model.reduce_scatter_single, _reduce_scatter_single),
     "reduce_scatter_single": (model.reduce_scatter_single, _reduce_scatter_renamed),
+    "reduce_scatter_functional": (model.reduce_scatter_single, _reduce_scatter_functional),
     "all_to_all": (model.all_to_all, _all_to_all),
     "all_to_all_single": (model.all_to_all_single, _all_to_all_single),
     "message": (model.message, _message),

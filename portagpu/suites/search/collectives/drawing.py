@@ -74,6 +74,9 @@ RARE: Final = 4
 WHOLE: Final = frozenset(
     {"all_gather_into_tensor", "all_gather_single", "all_gather_bytes", "all_gather_tuned"}
 )
+IN_PLACE: Final = WHOLE | {
+    *("gather", "reduce_scatter_tensor", "reduce_scatter_single", "reduce_scatter_tuned"),
+}
 TUNED: Final = {
     "all_reduce_tuned": (
         "chunks-2",
@@ -217,7 +220,7 @@ def _collective(gpu: Backend, name: str) -> dict[str, Sequence[Any]]:
         found |= {"root": ROOTS, "by_position": NO_YES}
     if name in ("broadcast_bytes", "broadcast_tuned"):
         found["root"] = ROOTS
-    if name in WHOLE or name.startswith("reduce_scatter_"):
+    if name in IN_PLACE:
         # no library has to reduce in place
         found["in_place"] = (False, False, True)
     if name in CHECKED:

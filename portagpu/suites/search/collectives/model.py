@@ -277,8 +277,14 @@ def all_gather_single(e: Exchange, p: int) -> list[Content]:
 
 
 def gather(e: Exchange, p: int) -> list[Content]:
-    """The root gets everyone's."""
-    return all_gather(e, p) if p == e.root else [_kept("the input", e.part(p, 0))]
+    """The root gets everyone's, of which its own may be its input."""
+    if p != e.root:
+        return [_kept("the input", e.part(p, 0))]
+    given, *every = all_gather(e, p)
+    if e.in_place:
+        every[p] = _kept(every[p].what, e.part(p, 0))
+        return every
+    return [given, *every]
 
 
 def scatter(e: Exchange, p: int) -> list[Content]:

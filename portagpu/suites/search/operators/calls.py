@@ -255,6 +255,11 @@ CANCELLING: Final = frozenset(("nn.functional.gelu",))
 """Kernels that subtract numbers as large as their inputs where the result is much smaller:
 ``x (1 + erf(x / sqrt(2))) / 2`` is rounded at the size of x (docs of torch.nn.functional.gelu)."""
 
+WIDER_INSIDE: Final = frozenset(("nn.functional.scaled_dot_product_attention",))
+"""Whose products and sums of 16-bit numbers are float32, and no more than an element's terms are
+rounded to 16 bits (pytorch v2.13.0, aten/src/ATen/native/transformers/attention.cpp: the math path
+converts them, and fused kernels accumulate so)."""
+
 CLASSES: Final[Mapping[str, OperatorClass]] = {
     "elementwise": OperatorClass(_one, each=True),
     "movement": OperatorClass(_none, each=True),

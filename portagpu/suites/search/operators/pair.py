@@ -11,6 +11,8 @@ from portagpu.base.text import error_line
 from portagpu.suites.search.operators import database
 from portagpu.suites.search.operators.calls import (
     CLASSES,
+    ELEMENT_TERMS,
+    WIDER_INSIDE,
     backward,
     class_of,
     cpu_seeds,
@@ -34,7 +36,7 @@ from portagpu.suites.search.operators.database import (
     full_name,
     has_backward,
 )
-from portagpu.suites.search.operators.more import MORE, more_samples
+from portagpu.suites.search.operators.more import ATTENTION, MORE, more_samples
 from portagpu.suites.search.operators.samples import (
     LAYOUTS,
     moved,
@@ -87,6 +89,9 @@ class _Pair:
     def excepted(self, direction: str) -> bool:
         """Whether torch excepts the direction; it is then noted."""
         reason = database.declared(self.operator, direction, self.device.type, self.dtype)
+        if self.half == MORE and self.operator.name == ATTENTION:
+            # torch excepts it for samples with dropout, which these do not have
+            return False
         if reason:
             self.found.aside.append(f"excepted by torch: {direction}")
         return reason
@@ -279,6 +284,8 @@ class _Pair:
         kind = CLASSES[class_of(self.operator)]
         sizes = [each.numel() for each in reference.right if hasattr(each, "numel")]
         terms = kind.terms(self.operator, reference.sample, max(sizes, default=1))
+        if self.operator.name in WIDER_INSIDE and self.dtype.itemsize == 2:
+            terms = ELEMENT_TERMS
         each = kind.each
         if direction == BACKWARD:
             of = "the gradient of input"

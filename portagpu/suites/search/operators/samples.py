@@ -158,6 +158,16 @@ def laid(tensor: Any, layout: str) -> Any:
     return placed.as_strided(placed.shape, one)
 
 
+def copied(tensor: Any, device: Any) -> Any:
+    """A copy on that device; what is broadcast stays so, with the stride 0."""
+    import torch
+
+    if tensor.layout != torch.strided or not (tensor.numel() and 0 in tensor.stride()):
+        return tensor.clone().to(device)
+    once = tuple(slice(None) if step else slice(0, 1) for step in tensor.stride())
+    return tensor[once].clone().to(device).expand(tensor.shape)
+
+
 def moved(sample: Sample, device: Any, layout: str = "") -> Sample:
     """A copy on that device, with every tensor's elements in one of ``LAYOUTS``, if any."""
     import torch
@@ -167,7 +177,7 @@ def moved(sample: Sample, device: Any, layout: str = "") -> Sample:
             return torch.device(device)
         if not isinstance(value, torch.Tensor):
             return value
-        there = value.clone().to(device)
+        there = copied(value, device)
         strided = layout and there.layout == torch.strided
         return laid(there, layout) if strided else there
 
