@@ -120,11 +120,11 @@ def closing_lines(
 ) -> list[str]:
     """The nodes that are not as they should be, the verdict, and how to go on.
 
-    ``said`` are the lines of steps that were just printed: the same nodes are not listed twice.
+    ``said`` are the lines of steps that were just printed: the same list is not printed twice.
     """
     bad = [step for step in record.steps if step.verdict != Verdict.PASS]
     lines = [step_line(step) for step in bad if step.state in (StepState.DONE, StepState.LOST)]
-    if sorted(lines) == sorted(said):
+    if lines == list(said):
         lines = []
     lines += [f"SLOW  {each}" for each in slow]
     if record.what == "collectives" and len(record.nodes) < _COMPARABLE:

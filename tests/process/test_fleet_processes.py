@@ -18,9 +18,10 @@ import pytest
 
 from portagpu import cli
 from portagpu.base.errors import MissingDependency
+from portagpu.cli._fleet_text import closing_lines, step_line
 from portagpu.reports.fleet import run as fleet_run
 from portagpu.reports.fleet.processes import ON_NODE, nodes_of
-from portagpu.reports.fleet.record import StepState, read_record
+from portagpu.reports.fleet.record import FleetRecord, Step, StepState, read_record
 from portagpu.reports.fleet.request import FleetOptions
 from portagpu.reports.fleet.run import FleetProgress
 from portagpu.reports.fleet.slurm import UnknownNodes
@@ -31,7 +32,6 @@ from tests.support.waits import wait_until
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from portagpu.reports.fleet.record import FleetRecord, Step
 
 SSH = r"""#!/bin/sh
 while [ "$1" != -- ]; do shift; done
@@ -122,6 +122,17 @@ def test_a_node_that_cannot_be_reached_says_why_and_stops_no_other(
     assert found["n1"].state is StepState.DONE
     assert found[node].state is StepState.LOST
     assert found[node].reason == why
+
+
+def test_a_list_that_was_just_printed_is_not_printed_again() -> None:
+    names = ("a", "b", "c")
+    states = [Step(id=n, nodes=(n,), state=StepState.LOST, reason="why") for n in names]
+    record = FleetRecord(id="x", what="bringup", started="now", nodes=names, steps=tuple(states))
+    lines = [step_line(step) for step in states]
+    assert closing_lines(record, "f", said=lines)[:-1] == [""]
+    # in another order, or with others between them, the list says something more
+    for said in (lines[::-1], [*lines, "d  PASS"], []):
+        assert closing_lines(record, "f", said=said)[1:4] == lines
 
 
 def test_repeating_the_command_runs_only_what_is_left(place: Path) -> None:
