@@ -115,10 +115,17 @@ def slow_sentences(record: FleetRecord, folder: Path) -> list[str]:
     return [each.sentence for each in slow_of(folder)]
 
 
-def closing_lines(record: FleetRecord, folder: object, slow: Sequence[str] = ()) -> list[str]:
-    """The nodes that are not as they should be, the verdict, and how to go on."""
+def closing_lines(
+    record: FleetRecord, folder: object, slow: Sequence[str] = (), said: Sequence[str] = ()
+) -> list[str]:
+    """The nodes that are not as they should be, the verdict, and how to go on.
+
+    ``said`` are the lines of steps that were just printed: the same list is not printed twice.
+    """
     bad = [step for step in record.steps if step.verdict != Verdict.PASS]
     lines = [step_line(step) for step in bad if step.state in (StepState.DONE, StepState.LOST)]
+    if lines == list(said):
+        lines = []
     lines += [f"SLOW  {each}" for each in slow]
     if record.what == "collectives" and len(record.nodes) < _COMPARABLE:
         few = count(len(record.nodes), "node")

@@ -326,16 +326,17 @@ def _columns(
     domains = {each.pci.partition(":")[0] for each in samples if each.pci}
     same = f"{domains.pop()}:" if len(domains) == 1 else ""
     short = [_cut(place.removeprefix(same), _UUID_WIDTH) for place in places]
+    narrow = [*map(_in_one_unit, simple["memory"])]
+    # first what says nothing more, then the bars
     narrower: list[tuple[str, list[str] | None]] = [
-        *((("last looks", None),) if "last looks" in columns else ()),
-        ("memory", simple["memory"]),
-        ("busy", simple["busy"]),
         ("device", bare),
-        ("memory", [_in_one_unit(cell) for cell in simple["memory"]]),
+        ("memory", [*map(_in_one_unit, columns["memory"])]),
     ]
     if all(cell == _UNKNOWN for cell in columns["errors"]):
         narrower.append(("errors", None))
-    narrower += [("address", short), ("clock", None)]
+    if "last looks" in columns:
+        narrower.append(("last looks", None))
+    narrower += [("memory", narrow), ("busy", simple["busy"]), ("address", short), ("clock", None)]
     narrower.append(("device", [_cut(name, _PRODUCT_WIDTH) for name in bare]))
     narrower.append(("power", [_draw(each) for each in samples]))
     # a state is never cut for a number, nor an address
@@ -350,9 +351,9 @@ def _without_vendor(name: str, vendor: str | None) -> str:
 
 
 def _in_one_unit(memory: str) -> str:
-    """ "131/141 GiB" for "131 GiB/141 GiB"."""
+    """ "131/141 GiB" for "131 GiB/141 GiB", also after a bar."""
     used, _, total = memory.partition("/")
-    number, _, unit = used.partition(" ")
+    number, _, unit = used.rpartition(" ")
     return f"{number}/{total}" if total and total.endswith(f" {unit}") else memory
 
 

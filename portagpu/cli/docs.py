@@ -22,11 +22,12 @@ _FENCE: Final = "```"
 
 
 @click.command()
-@click.argument("page", required=False, metavar="[PAGE[#SECTION]]")
+@click.argument("page", required=False, metavar="[PAGE[#SECTION]|ID]")
 def docs(page: str | None) -> None:
     """Print a page of the documentation, or a section of one; without PAGE, list the pages.
 
-    PAGE is written as an error names it, such as docs/health.md#actions, or in short: health.
+    PAGE is written as an error names it, such as docs/health.md#actions, or in short: health. With
+    the ID of a check, such as identity/count, print what its failure means and what to do.
     """
     pages = {path.stem: path for path in sorted(docs_dir().rglob("*.md"))}
     if page is None:
@@ -41,9 +42,17 @@ def docs(page: str | None) -> None:
         return
     place, _, section = page.partition("#")
     name = PurePosixPath(place).name.removesuffix(".md")
+    if name not in pages and (lines := _check_lines(page)):
+        print_lines(lines, sys.stdout)
+        return
     if name not in pages:
         offer = did_you_mean(name, pages, "'portagpu docs' lists the pages")
-        raise click.UsageError(f"there is no page {name!r}: {offer}")
+        no = (
+            f"no page {name!r}"
+            if place.endswith(".md") or "/" not in page
+            else f"no page and no check {page!r}"
+        )
+        raise click.UsageError(f"there is {no}: {offer}")
     text = pages[name].read_text("utf-8")
     if section:
         text = _section(text, section, name)
@@ -54,6 +63,27 @@ def docs(page: str | None) -> None:
         from rich.markdown import Markdown
 
         console.print(Markdown(text, hyperlinks=False))
+
+
+def _check_lines(identifier: str) -> list[str]:
+    """What the failure of a check means and what to do; empty for what no check is called."""
+    if "/" not in identifier:
+        return []
+    from portagpu.runs.results.advice import checks, find_check
+
+    suites = dict.fromkeys(each.suite for each in checks())
+    found = {each: None for suite in suites if (each := find_check(suite, identifier)) is not None}
+    exact = [each for each in found if identifier in each.ids]
+    lines = [
+        line
+        for each in exact or found
+        for line in (
+            f"{identifier} of {each.suite}: {each.means}",
+            f"  a failure is: {each.severity.title}; action {each.action}",
+            f"  next: {each.do}",
+        )
+    ]
+    return [*lines, "'portagpu docs when-it-fails' has all checks and actions"] if lines else []
 
 
 def _title(path: Path) -> str:

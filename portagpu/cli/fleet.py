@@ -335,12 +335,17 @@ def _lines(found: FleetReport) -> Iterator[str]:
     if (more := len(worse) - _MAX_ROWS) > 0:
         yield f"and {count(more, 'node')} more that differ from their peers"
     for each in found.differing:
-        nodes = sum(len(group.nodes) for group in each.groups)
         usual = f"{each.usual or 'none'} on {count(each.votes, 'node')}"
         most = usual if each.decided else f"{usual}, no majority"
-        names = first_few((_name(n) for group in each.groups for n in group.nodes), _MAX_NAMES)
+        others = [
+            f"{one_line(group.version or 'none')} on {count(len(group.nodes), 'node')}: "
+            + first_few(map(_name, group.nodes), _MAX_NAMES)
+            for group in each.groups[:_MAX_NAMES]
+        ]
+        if (more := len(each.groups) - len(others)) > 0:
+            others.append(f"{count(more, 'version')} more")
         what = f"{_name(each.component)} of {_name(each.hardware)}"
-        yield f"{what}: {most}; it differs on {count(nodes, 'node')}: {names}"
+        yield "; ".join([f"{what}: {most}", *others])
         for group in each.groups:
             far = sorted(group.effects, key=lambda effect: -abs(effect.relative))
             if far:

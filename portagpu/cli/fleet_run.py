@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
@@ -233,9 +234,13 @@ def run(
         **given,
     )
     with usage_errors(FleetUsageError, UnknownNodes):
-        outcome = run_fleet(options, _view(sys.stdout))
+        view = _view(sys.stdout)
+        outcome = run_fleet(options, view)
     slow = slow_sentences(outcome.record, options.folder)
-    print_lines(closing_lines(outcome.record, out, slow), sys.stdout)
+    print_lines(closing_lines(outcome.record, out, slow, view.said), sys.stdout)
+    if any(step.result for step in outcome.record.steps):
+        page = f"portagpu fleet report {shlex.quote(str(out))} --out fleet.html"
+        print_lines([f"next: {page} shows them together"], sys.stdout)
     stored = True if place is None else _import(place, options.folder, outcome.record)
     if outcome.interrupted and not options.nodes:
         print_lines(["interrupted: nothing is left running; repeat the command"], sys.stdout)
@@ -322,6 +327,7 @@ def _view(stream: TextIO) -> Any:
             self._pace = StepPace()
             self._record: FleetRecord | None = None
             self._heartbeat = Heartbeat(self._words)
+            self.said: list[str] = []
 
         def begin(self, record: FleetRecord) -> None:
             (self._heartbeat if self._status is None else self._status).start()
@@ -330,7 +336,8 @@ def _view(stream: TextIO) -> Any:
         def changed(self, step: Step, record: FleetRecord) -> None:
             self._pace.changed(step)
             if step.state in (StepState.DONE, StepState.LOST):
-                self._say(step_line(step), stream)
+                self.said.append(step_line(step))
+                self._say(self.said[-1], stream)
             self._show(record)
 
         def note(self, text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +13,7 @@ import click
 
 from portagpu.base.errors import MissingDependency
 from portagpu.base.plugins import install
+from portagpu.base.units import count
 from portagpu.cli._common import (
     STDOUT,
     check_kept,
@@ -81,6 +83,9 @@ def lint(paths: tuple[str, ...], form: str, json_to: str | None) -> int:
     else:
         lines = engine.text(result) if form == "text" else engine.github(result)
         print_lines(list(lines), text_stream(json_to))
+    if form == "text" and any(each.path.endswith(".py") for each in result.findings):
+        shown = f"portagpu port rewrite {shlex.join(paths)}"
+        print_lines([f"next: '{shown}' shows what it can write for you"], sys.stderr)
     if json_to not in (None, "-"):
         write_json(engine.document(result), json_to)
     print_lines(unread_lines(result.unread), sys.stderr)
@@ -129,7 +134,8 @@ def _lines(result: Rewriting, write: bool) -> Iterator[str]:
         yield f"    {each.left}; write {each.rule.write}"
     done = sum(len(each.done) for each in result.files)
     word = "rewritten" if write else "to rewrite, shown and not written (--write writes)"
-    yield f"{done} uses in {len(result.changed)} files {word}; {len(result.left)} stay"
+    places = f"{count(done, 'use')} in {count(len(result.changed), 'file')}"
+    yield f"{places} {word}; {count(len(result.left), 'stays', 'stay')}"
 
 
 def _document(result: Rewriting, write: bool) -> dict[str, object]:

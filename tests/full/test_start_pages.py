@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.conftest import ROOT, run_child
-from tests.pages.test_start_pages import PAGES, SLURM, assert_printed, commands
+from tests.pages.test_start_pages import FLEET, PAGES, assert_printed, commands
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,9 +34,8 @@ ELSEWHERE = (
 SHOWN = [
     pytest.param(command, lines, id=f"{page.stem}-{number}")
     for page in PAGES
-    if page != SLURM
     for number, (command, lines) in enumerate(commands(page.read_text("utf-8")))
-    if not command.startswith(ELSEWHERE)
+    if not command.startswith((FLEET, *ELSEWHERE))
 ]
 
 

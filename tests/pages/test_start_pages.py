@@ -18,7 +18,8 @@ import pytest
 from tests.conftest import ROOT, Child
 from tests.support.command_words import assert_taken
 
-SLURM = ROOT / "docs/start-slurm.md"
+NODE = ROOT / "docs/start-node.md"
+FLEET = "portagpu fleet "
 PAGES = sorted((ROOT / "docs").glob("start-*.md"))
 
 
@@ -60,7 +61,7 @@ def test_a_fleet_prints_what_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a cluster of Slurm's own programs, whose nodes are all this machine."""
     pytest.importorskip("torch")
     slurm = pytest.importorskip("tests.support.slurm_cluster")
-    shown = commands(SLURM.read_text("utf-8"))
+    shown = [each for each in commands(NODE.read_text("utf-8")) if each[0].startswith(FLEET)]
     assert len(shown) == 2
     with slurm.running() as cluster:
         monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
@@ -91,10 +92,9 @@ def assert_printed(lines: list[str], ended: Child) -> None:
 def test_each_page_says_what_was_not_run() -> None:
     assert [page.stem for page in PAGES] == [
         "start-node",
-        "start-slurm",
         "start-test",
         "start-train",
     ]
     for page in PAGES:
         said = re.search(r"^> \*\*Not run", page.read_text("utf-8"), re.MULTILINE)
-        assert bool(said) == (page.stem in ("start-node", "start-slurm"))
+        assert bool(said) == (page.stem == "start-node")

@@ -44,6 +44,26 @@ def test_a_page_that_is_not_there_is_one_line_with_the_closest(
     assert said in ended.err.splitlines()[-1]
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("identity/count", "find the missing one with lspci and dmesg"),
+        ("versions/left-out", "the run is partial"),
+    ],
+)
+def test_the_id_of_a_check_is_explained(verbs: ForkedVerbs, words: str, said: str) -> None:
+    lines = verbs("docs", words).ok().splitlines()
+    assert lines[0].startswith(f"{words} of bringup: ")
+    assert said in "\n".join(lines)
+    page = (ROOT / "docs/when-it-fails.md").read_text("utf-8")
+    assert lines[2].removeprefix("  next: ") in page, "the page says the same"
+
+
+def test_an_id_that_no_check_has_is_one_line(verbs: ForkedVerbs) -> None:
+    ended = verbs("docs", "no/such-check")
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+
+
 def test_every_page_that_the_product_names_is_there(verbs: ForkedVerbs) -> None:
     named = {
         page

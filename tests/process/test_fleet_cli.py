@@ -78,6 +78,7 @@ def test_no_slurm(
     assert err.startswith(
         "portagpu: sinfo is not installed here: run this on a machine with Slurm's cl"
     )
+    assert err.endswith("for nodes without Slurm name them with --ssh, or try --local 2 here\n")
     assert err.count("\n") == 1
     assert not (tmp_path / "f").exists()
 
@@ -105,7 +106,9 @@ def test_a_slurm_that_cannot_be_used(
 ) -> None:
     client("sinfo", said)
     code, out, err = fleet(out=tmp_path / "f", capsys=capsys)
-    assert (code, out, err) == (1, "", f"portagpu: {message}\n")
+    # as with every verb: what was not looked at is not judged
+    otherwise = "for nodes without Slurm name them with --ssh, or try --local 2 here"
+    assert (code, out, err) == (3, "", f"portagpu: {message}; {otherwise}\n")
     assert not (tmp_path / "f").exists()
 
 
@@ -546,7 +549,7 @@ def test_the_history_has_the_results(
     for _ in range(2):
         code, out, err = fleet(*words, out=folder, capsys=capsys)
         assert (code, err) == (0, "")
-    assert out.splitlines()[-1].startswith("PASS: 1 of 1 step done (1 PASS)")
+    assert out.splitlines()[-2].startswith("PASS: 1 of 1 step done (1 PASS)")
     code, out, _ = portagpu(
         "matrix", "history", "runs", "--store", tmp_path / "h.db", capsys=capsys
     )

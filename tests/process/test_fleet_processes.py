@@ -18,9 +18,10 @@ import pytest
 
 from portagpu import cli
 from portagpu.base.errors import MissingDependency
+from portagpu.cli._fleet_text import closing_lines, step_line
 from portagpu.reports.fleet import run as fleet_run
 from portagpu.reports.fleet.processes import ON_NODE, nodes_of
-from portagpu.reports.fleet.record import StepState, read_record
+from portagpu.reports.fleet.record import FleetRecord, Step, StepState, read_record
 from portagpu.reports.fleet.request import FleetOptions
 from portagpu.reports.fleet.run import FleetProgress
 from portagpu.reports.fleet.slurm import UnknownNodes
@@ -31,7 +32,6 @@ from tests.support.waits import wait_until
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from portagpu.reports.fleet.record import FleetRecord, Step
 
 SSH = r"""#!/bin/sh
 while [ "$1" != -- ]; do shift; done
@@ -104,11 +104,14 @@ def test_results_of_nodes_come_through_ssh_into_one_folder(place: Path) -> None:
 @pytest.mark.parametrize(
     ("node", "why"),
     [
-        ("gone1", "gone1 does not answer over ssh"),
-        ("other1", "the host key of other1 changed; where it was installed again, ssh-keygen -R"),
-        ("closed1", "closed1 refuses this user: give ssh a key that it takes"),
-        ("nobody1", "this machine knows no address of nobody1: check its name"),
-        ("deaf1", "deaf1 has no ssh server that answers: start sshd, or name its port"),
+        ("gone1", "ssh: it does not answer"),
+        (
+            "other1",
+            "ssh: its host key changed; where it was installed again, ssh-keygen -R other1 helps",
+        ),
+        ("closed1", "ssh: it refuses this user: give ssh a key that it takes"),
+        ("nobody1", "ssh: this machine knows no address of it: check its name"),
+        ("deaf1", "ssh: no server answers there: start sshd, or name its port"),
     ],
 )
 def test_a_node_that_cannot_be_reached_says_why_and_stops_no_other(
@@ -118,7 +121,18 @@ def test_a_node_that_cannot_be_reached_says_why_and_stops_no_other(
     found = steps(place)
     assert found["n1"].state is StepState.DONE
     assert found[node].state is StepState.LOST
-    assert why in found[node].reason
+    assert found[node].reason == why
+
+
+def test_a_list_that_was_just_printed_is_not_printed_again() -> None:
+    names = ("a", "b", "c")
+    states = [Step(id=n, nodes=(n,), state=StepState.LOST, reason="why") for n in names]
+    record = FleetRecord(id="x", what="bringup", started="now", nodes=names, steps=tuple(states))
+    lines = [step_line(step) for step in states]
+    assert closing_lines(record, "f", said=lines)[:-1] == [""]
+    # in another order, or with others between them, the list says something more
+    for said in (lines[::-1], [*lines, "d  PASS"], []):
+        assert closing_lines(record, "f", said=said)[1:4] == lines
 
 
 def test_repeating_the_command_runs_only_what_is_left(place: Path) -> None:

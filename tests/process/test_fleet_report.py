@@ -362,6 +362,27 @@ def test_nothing_to_read_is_one_clear_line(
         assert str(place) in said.err
 
 
+def test_a_page_of_nodes_that_were_not_judged_or_compared_shows_neither_as_good(
+    tmp_path: Path,
+) -> None:
+    left_out = gate("links", "width", Verdict.INCONCLUSIVE, reason="left out")
+    run(1, [left_out], host="n1").write_json(tmp_path / "n1.json")
+    text = render(report([tmp_path]))
+    assert "0 failed, 1 not judged, none compared with peers, 0 without a result" in text
+    assert ">like its peers<" not in text
+
+
+def test_each_version_that_differs_is_stated_with_its_nodes(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for number, version in enumerate(("0.1.0", "0.1.0", "0.0.9", "0.0.8")):
+        made = run(number, [WELL], host=f"n{number}", versions={"portagpu": version})
+        made.write_json(tmp_path / f"n{number}.json")
+    assert main(["fleet", "report", str(tmp_path)]) == 0
+    (line,) = (each for each in capfd.readouterr().out.splitlines() if "portagpu of" in each)
+    assert line.endswith("0.1.0 on 2 nodes, no majority; 0.0.9 on 1 node: n2; 0.0.8 on 1 node: n3")
+
+
 def test_names_of_any_form_are_shown_and_escaped(tmp_path: Path) -> None:
     names = ["n" * 300, "<b>bold</b> & 'quoted'", "名前", "a  b", HOSTILE]
     for name in names:

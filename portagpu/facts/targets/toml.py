@@ -171,5 +171,5 @@ def read_text(path: Traversable) -> str:
             )
         return data.decode()
     except (OSError, UnicodeDecodeError) as error:
-        reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+        reason = (error.strerror or str(error)) if isinstance(error, OSError) else "not UTF-8"
         raise TargetError(escaped(f"{name}: cannot be read: {reason} (rule readable)")) from error

@@ -24,6 +24,7 @@ from portagpu.base.plugins import install
 from portagpu.base.subprocesses.start import Background, find_program, run_program
 from portagpu.base.text import excerpt
 from portagpu.reports.fleet.record import ENDED, RESULT
+from portagpu.reports.fleet.request import OF_SSH
 from portagpu.reports.fleet.slurm import NODE_NAME, Job, Node, SlurmError, UnknownNodes
 
 if TYPE_CHECKING:
@@ -51,22 +52,19 @@ _SSH_FAILED: Final = 255
 _WHY: Final = (
     (
         "REMOTE HOST IDENTIFICATION HAS CHANGED",
-        "the host key of {node} changed; where it was installed again, ssh-keygen -R {node} helps",
+        "its host key changed; where it was installed again, ssh-keygen -R {node} helps",
     ),
     (
         "Host key verification failed",
-        "the host key of {node} is not known here: connect to it once by hand",
+        "its host key is not known here: connect to it once by hand",
     ),
-    (
-        "Permission denied",
-        "{node} refuses this user: give ssh a key that it takes",
-    ),
-    ("timed out", "{node} does not answer over ssh"),
-    ("No route to host", "{node} does not answer over ssh"),
-    ("Connection refused", "{node} has no ssh server that answers: start sshd, or name its port"),
-    ("Could not resolve hostname", "this machine knows no address of {node}: check its name"),
+    ("Permission denied", "it refuses this user: give ssh a key that it takes"),
+    ("timed out", "it does not answer"),
+    ("No route to host", "it does not answer"),
+    ("Connection refused", "no server answers there: start sshd, or name its port"),
+    ("Could not resolve hostname", "this machine knows no address of it: check its name"),
 )
-"""What ssh prints, and what it means."""
+"""What ssh prints, and what it means: words that a report finds equal on many nodes."""
 _SPECIAL: Final = re.compile(r"[\[\]@!&^*]")
 """Signs of a node set that is more than names and commas."""
 _MAX_LIST: Final = 4 << 20
@@ -279,4 +277,4 @@ def _say_why(log: Path, node: str) -> None:
         why = next((text for sign, text in _WHY if sign in said), None)
         if why is not None:
             with log.open("a", encoding="utf-8") as stream:
-                stream.write(f"portagpu: {why.format(node=node)}\n")
+                stream.write(f"portagpu: {OF_SSH}{why.format(node=node)}\n")

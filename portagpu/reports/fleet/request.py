@@ -83,6 +83,8 @@ def _round(places: Sequence[str | None], number: int) -> Iterator[tuple[str, str
 
 _NO_PROGRAM: Final = (126, 127)
 """A shell's exit codes for a command that cannot be run, and one that is not there."""
+OF_SSH: Final = "ssh: "
+"""With which a log's last line begins where ssh did not reach the node."""
 _INTERRUPTED: Final = 130
 """The command's exit code after Ctrl-C, SIGTERM and SIGHUP."""
 _SIGNAL: Final = 128
@@ -143,6 +145,9 @@ def _why_no_result(folder: Path, error: ResultError) -> str:
     code = _exit_code(folder)
     if code in _NO_PROGRAM or not (folder / RESULT).exists():
         logged = last_line(folder / "job.log")
+        if logged.startswith(OF_SSH):
+            # the command was never begun
+            return logged
         return f"the command left no result and exit code {code}: {logged or 'it logged nothing'}"
     return str(error).removeprefix(f"{folder}/")
 

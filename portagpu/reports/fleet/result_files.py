@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from portagpu.runs.ledger import Balance, Clearance
 
-_STEP_FILES: Final = frozenset({"", ".log", ".out", ".err", ".sh", ".lock", ".txt"})
+_STEP_FILES: Final = frozenset({"", ".log", ".out", ".err", ".sh", ".lock", ".txt", ".part"})
 DAMAGED: Final = "damaged"
 """The state of a node whose result file cannot be read."""
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from portagpu.base.errors import OutputError
+from portagpu.base.errors import MissingDependency, OutputError
 from portagpu.reports.fleet import slurm
 from portagpu.reports.fleet.record import FleetRecord, Step, StepState, locked, write_record
 from portagpu.reports.fleet.request import (
@@ -43,6 +43,7 @@ MAX_ATTEMPTS: Final = 5
 _BY_ITSELF: Final = ("COMPLETED", "FAILED")
 """States of a job whose command ended by itself, with whatever exit code."""
 _ENDS: Final = (StepState.DONE, StepState.LOST)
+_OTHERWISE: Final = "; for nodes without Slurm name them with --ssh, or try --local 2 here"
 
 
 class FleetProgress:
@@ -77,8 +78,12 @@ def run(options: FleetOptions, progress: FleetProgress | None = None) -> FleetOu
     """
     heard = progress or FleetProgress()
     scheduler = scheduler_of(options)
-    version = scheduler.version()
-    nodes = scheduler.nodes()
+    try:
+        version = scheduler.version()
+        nodes = scheduler.nodes()
+    except (slurm.SlurmError, MissingDependency) as error:
+        # no node was looked at
+        raise MissingDependency(f"{error}{_OTHERWISE if options.nodes else ''}") from error
     names = chosen_nodes(options, nodes)
     gres = gres_of(options, names, nodes)
     with locked(options.folder):

@@ -127,10 +127,9 @@ def map_section(report: FleetReport) -> Markup:
         _class(Verdict.FAIL if node.name in worse else Verdict.PASS if node.gates else None)
         for node in report.nodes
     ]
-    pictures = [
-        _picture("all gates", whole, None),
-        _picture("like its peers", compared, None, "unlike"),
-    ]
+    pictures = [_picture("all gates", whole, None)]
+    if report.limits.comparisons or report.joint:
+        pictures.append(_picture("like its peers", compared, None, "unlike"))
     gates = report.gates[:MAX_GATES]
     for at, (gate, title) in enumerate(zip(gates, gate_titles(gates), strict=True)):
         found = [_class(node.gates.get(gate)) for node in report.nodes]

@@ -265,9 +265,13 @@ def _banner(report: FleetReport, title: str) -> Markup:
     ]
     about = [title]
     about += [f"{each.what}, started {each.started}" for each in report.records]
+    unjudged = sum(node.verdict is Verdict.INCONCLUSIVE for node in report.nodes)
     said = [
         f"{sum(node.failed for node in report.nodes):,} failed",
-        f"{len(worse):,} worse than their peers",
+        *([f"{unjudged:,} not judged"] if unjudged else []),
+        f"{len(worse):,} worse than their peers"
+        if report.limits.comparisons
+        else "none compared with peers",
         f"{sum(node.verdict is None for node in report.nodes):,} without a result",
     ]
     if report.joint:

@@ -174,10 +174,10 @@ td .soft, th .soft { display: block; font-size: 13px; font-weight: 400; }
 .n .soft { white-space: normal; }
 .verdict-cell, .checks td:first-child { white-space: nowrap; }
 .charts { display: grid; gap: 16px;
-  grid-template-columns: repeat(auto-fill, minmax(min(100%, 480px), 1fr)); }
+  grid-template-columns: repeat(auto-fill, minmax(min(100%, 400px), 1fr)); }
 .chart { background: var(--card); border: 1px solid var(--line); border-radius: 10px;
   padding: 14px 16px; min-width: 0; }
-.chart > svg { display: block; width: 100%; height: auto; margin: 8px 0 4px; }
+.chart > svg { display: block; width: 100%; max-width: 560px; height: auto; margin: 8px 0 4px; }
 .legend { display: flex; flex-wrap: wrap; gap: 2px 16px; list-style: none; font-size: 13.5px; }
 .legend svg { width: 24px; height: 12px; margin-right: 6px; }
 details summary { cursor: pointer; }
@@ -302,7 +302,8 @@ td a:hover, th a:hover, a:focus { text-decoration: underline; }
   thead { display: table-header-group; }
   th, td { padding: 3px 6px; } td .soft, th .soft, caption, .badge, .evidence { font-size: 8pt; }
   .area > summary::before { content: none; }
-  .cards { table-layout: auto; } .cards tbody th, .cards td[data-label] { min-width: 0; }
+  .cards { table-layout: auto; } .cards tbody th, .cards td[data-label] { min-width: 7.5em; }
+.cards td.n[data-label] { min-width: 0; }
   .reason { width: auto; } tbody th { width: 26%; }
 }
 """
@@ -325,6 +326,8 @@ FLEET_CSS: Final = (
 path.cell { fill: var(--cell); } .lines { stroke: var(--card); stroke-width: .12; }
 i.cell { display: inline-block; width: 13px; height: 13px; border-radius: 2px; margin-right: 6px;
   background: var(--cell); vertical-align: -1px; }
+.cards tbody th { min-width: 9em; } .cards td[data-label] { min-width: 7.5em; }
+.cards td.n[data-label] { min-width: 0; }
 .badge.none { --tone: var(--soft); }
 .maps { display: grid; gap: 12px; margin: 12px 0 6px;
   grid-template-columns: repeat(auto-fill, minmax(min(100%, 240px), 1fr)); }

@@ -100,3 +100,14 @@ def test_no_number_cuts_a_state_and_memory_goes_before_the_limit_of_power() -> N
     assert heads[36].split() == ["state", "device", "address"]
     assert " ".join(heads[80].split()) == "state device address busy power heat memory errors"
     assert heads[120].split()[-1] == "clock"
+
+
+def test_bars_stay_longer_than_words_that_say_nothing_more() -> None:
+    samples = [full(number, name="NVIDIA H200", throttling=()) for number in range(2)]
+    console = rich_console.Console(file=io.StringIO(), width=120, height=30, force_terminal=True)
+    found = LiveTable(console, "every 1 s", 5.0)
+    found.write(a_round(*samples))
+    _, _, first, *_ = rows(found)
+    assert first.count("█") > 8, "two bars"
+    assert "3/4 GiB" in first, "not 3 GiB/4 GiB"
+    assert len(first) <= 120
