@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from portagpu.reports.fleet.record import FleetRecord, Step
 
 
-_WHATS: Final = ("bringup", "conform", "bench", "screen", "collectives")
+_WHATS: Final = ("bringup", "health", "conform", "bench", "screen", "collectives")
 
 
 def _seconds(
@@ -291,8 +291,8 @@ def _arguments(given: Mapping[str, Any], level: str | None, only: Sequence[str])
         *(["--level", level] if level else []),
         *(w for each in only for w in ("--only", each)),
     ]
-    if chosen and given["what"] == "collectives":
-        raise click.UsageError("collectives run as a whole: leave out --level and --only")
+    if chosen and given["what"] in ("collectives", "health"):
+        raise click.UsageError(f"{given['what']} runs as a whole: leave out --level and --only")
     return (*chosen, *given["arguments"])
 
 

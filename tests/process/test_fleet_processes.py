@@ -135,6 +135,13 @@ def test_a_list_that_was_just_printed_is_not_printed_again() -> None:
         assert closing_lines(record, "f", said=said)[1:4] == lines
 
 
+def test_health_runs_on_every_node_as_it_is(place: Path) -> None:
+    fleet_run.run(options(place, what="health", ssh="n1", arguments=("--expect-devices", "8")))
+    (words,) = (path.read_text() for path in place.glob("words-n1*"))
+    assert words == "health --expect-devices 8 --json -\n"
+    assert steps(place)["n1"].verdict == "PASS"
+
+
 def test_repeating_the_command_runs_only_what_is_left(place: Path) -> None:
     asked = options(place, ssh="n1,gone1")
     fleet_run.run(asked)
@@ -251,6 +258,16 @@ def test_sets_of_nodes_are_clustershells() -> None:
 def test_what_is_no_node_is_refused(text: str) -> None:
     with pytest.raises(UnknownNodes):
         nodes_of(text)
+
+
+@pytest.mark.parametrize("what", ["health", "collectives"])
+def test_what_has_no_levels_says_so_before_any_node_is_asked(
+    what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["fleet", "run", what, "--ssh", "n1,n2", "--out", str(tmp_path / "f")]
+    assert cli.main([*words, "--level", "full"]) == 2
+    assert f"{what} runs as a whole: leave out --level" in capsys.readouterr().err
+    assert not (tmp_path / "f").exists()
 
 
 def test_a_set_without_clustershell_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,7 +84,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetRecord:
-    """One fleet run; ``what`` is "bringup", "conform", "bench", "screen" or "collectives".
+    """One fleet run; ``what`` is one of ``WHATS`` in ``portagpu.reports.fleet.request``.
 
     ``arguments`` are those of the portagpu command on each node. ``started`` is RFC 3339 with its
     zone. ``scheduler`` has what the scheduler was asked for ("partition", "gres", "version").

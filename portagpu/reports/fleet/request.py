@@ -180,7 +180,7 @@ def last_line(log: Path) -> str:
     return excerpt((own or next(iter(logged), "")).removeprefix("portagpu: "))
 
 
-WHATS: Final = ("bringup", "conform", "bench", "screen", "collectives")
+WHATS: Final = ("bringup", "health", "conform", "bench", "screen", "collectives")
 
 
 class FleetUsageError(PortagpuError, ValueError):
