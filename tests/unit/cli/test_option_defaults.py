@@ -11,7 +11,7 @@ import pytest
 from portagpu.checks.bringup.run import BringupOptions
 from portagpu.checks.health.watchdog import HealthOptions
 from portagpu.checks.monitor.sample import MonitorOptions
-from portagpu.cli._call import app
+from portagpu.cli._verbs import app
 from portagpu.reports.fleet.kubernetes import PodOptions
 from portagpu.reports.fleet.request import FleetOptions
 from portagpu.suites.compile.run import CompileOptions

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from portagpu.reports.bundles.document import code_sha256
+from portagpu.reports.bundles.content import code_sha256
 
 if TYPE_CHECKING:
     from pathlib import Path
