@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from portagpu.checks import bringup
 from portagpu.checks.bringup.gates import fitting, left_out_gates, load_gates
 from portagpu.cli import main
-from portagpu.cli._verbs import app
 from portagpu.cli._levels import LEVELS, level_option
+from portagpu.cli._verbs import app
 from portagpu.suites import conformance, performance, screen
 from portagpu.suites.performance.cases import UnknownMeasure, selected_areas
 
