@@ -218,6 +218,18 @@ FAULTS: dict[str, tuple[dict[str, Any], str, Verdict, str]] = {
         "500 W, and the product 700 W",
     ),
     "a GPU that asks for a reset": ({"recovery": "Reset"}, "answers", Verdict.FAIL, "Reset"),
+    "a GPU without its fabric": (
+        {"fabric_error": "Insufficient Resources"},
+        "answers",
+        Verdict.FAIL,
+        "its fabric is not in order",
+    ),
+    "a GPU that waits for its fabric": (
+        {"fabric_wait": "In Progress"},
+        "answers",
+        Verdict.INCONCLUSIVE,
+        "has not joined its fabric (In Progress)",
+    ),
     "a GPU that is lost": ({"error": "GPU is lost"}, "answers", Verdict.FAIL, "restart"),
 }
 

@@ -17,6 +17,7 @@ from portagpu.base.text import excerpt
 from portagpu.facts.formats import integer, is_error, number, pci_address, stated
 from portagpu.facts.readings.model import GpuPart, GpuState, Memory, Pcie, Reading, without_none
 from portagpu.facts.targets import arch_of_generation
+from portagpu_cuda.formats._fabric import fabric_error, fabric_wait, hive
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -107,7 +108,7 @@ def reading(
         firmware=_texts(values, FIRMWARE),
         mig_enabled=yes_or_no(pick(values, "mig")),
         parts=parts,
-        hive=_hive(values),
+        hive=hive(pick(values, "fabric_uuid"), pick(values, "fabric_clique")),
         pcie=_pcie(values),
         memory=_memory(values),
         state=_state(values, processes),
@@ -203,14 +204,6 @@ def pci_id(text: str | None) -> int | None:
 def subsystem_id(text: str | None) -> int | None:
     pair = _id_pair(text)
     return None if pair is None else pair[0]
-
-
-def _hive(values: Values) -> str | None:
-    """The hive: cluster and clique. All zeros means that no fabric manager assigned a cluster."""
-    cluster, clique = pick(values, "fabric_uuid"), pick(values, "fabric_clique")
-    if cluster is None or re.search(r"[1-9a-fA-F]", cluster) is None:
-        return None
-    return cluster if clique is None else f"{cluster}.{clique}"
 
 
 def _width(text: str | None) -> int | None:
@@ -325,6 +318,8 @@ def _state(values: Values, processes: int | None) -> GpuState:
         recovery=pick(values, "recovery")
         or ("Reset" if yes_or_no(pick(values, "reset_required")) else None),
         error=_error(values),
+        fabric_wait=fabric_wait(texts := _texts(values, EXTRA)),
+        fabric_error=fabric_error(texts),
     )
 
 
@@ -489,6 +484,7 @@ EXTRA: Final[dict[str, tuple[str, ...]]] = {
     "fabric state": ("fabric/state", "fabric.state"),
     "fabric status": ("fabric/status", "fabric.status"),
     "fabric health": ("fabric/health/summary", "fabric.health.summary"),
+    "fabric bandwidth": ("fabric/health/bandwidth", "fabric.health.bandwidth"),
     "c2c mode": ("c2c_mode", "gpu_c2c_mode", "c2c.mode"),
 }  # fmt: skip
 

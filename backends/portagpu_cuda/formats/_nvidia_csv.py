@@ -39,7 +39,7 @@ PAGES: Final = "nvidia-smi --query-retired-pages"
 # columns that no other tool has, and those that a query may have next to them
 _OWN: Final = re.compile(
     r"gpu_(?:name|bus_id|serial|uuid)|(?:driver|kmd|cuda_umd)_version|vbios_version|compute_cap|compute_mode|"
-    r"(?:memory|utilization|temperature|clocks|power|pcie?|ecc|fan|mig|remapped_rows|retired_pages|"
+    r"(?:memory|utilization|temperature|clocks|power|pcie?|ecc|fan|fabric|mig|remapped_rows|retired_pages|"
     r"clocks_event_reasons|clocks_throttle_reasons)\.[\w.]{1,60}"
 )
 _PLAIN: Final = frozenset({"timestamp", "name", "index", "count", "uuid", "serial", "pstate"})

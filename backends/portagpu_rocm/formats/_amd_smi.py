@@ -114,8 +114,8 @@ class _Ends:
 
 
 def links(records: Iterable[Record], source: str) -> tuple[Link, ...]:
-    """Every link of the records, one for each direction that is stated."""
-    ends = _Ends()
+    """Every link of the records, one for each direction that is stated; else every port."""
+    records, ends = tuple(records), _Ends()
     found: dict[tuple[str, str], Facts] = {}
     for record in records:
         start = ends.key(record)
@@ -125,8 +125,23 @@ def links(records: Iterable[Record], source: str) -> tuple[Link, ...]:
             if other != start:
                 found.setdefault((start, other), {}).update(facts)
     named = ends.by_key
+    if not found:
+        owners = ((record, ends.key(record)) for record in records)
+        return tuple(
+            link for record, key in owners if key for link in _ports(record, named[key], source)
+        )
     made = (_link(named[a], named[b], facts, source) for (a, b), facts in found.items())
     return tuple(link for link in made if link is not None)
+
+
+def _ports(record: Record, end: End, source: str) -> Iterable[Link]:
+    """The links at a GPU's ports, which are not stated to lead anywhere."""
+    states = (scalar_text(record.get("xgmi_ports")) or "").split()
+    for number, state in enumerate(states if "U" in states else ()):
+        if state in ("U", "D"):
+            other, extra = End(Node.UNKNOWN, "not stated"), {"link": str(number)}
+            up = state == "U"
+            yield Link(source=source, a=end, b=other, kind="xgmi", count=1, up=up, extra=extra)
 
 
 def _peers(record: Record, ends: _Ends) -> Iterable[tuple[str, Facts]]:

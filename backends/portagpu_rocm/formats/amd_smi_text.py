@@ -173,18 +173,22 @@ def _matrix(rows: Rows, key: str) -> Iterator[Record]:
 
 
 def _status(rows: Rows) -> Iterator[Record]:
-    """Link states by peer; ROCm 6.4 and 7.0 print states by port under the same title."""
+    """Link states by peer; ROCm 6.4 and 7.0 print states by port under the same title.
+
+    Where every link is down, a guest may not see their states (AMD SMI's changelog, mVF).
+    """
     columns = (next(rows.until_blank(), "")).split()[1:]
-    for line in rows.until_blank():
-        cells = line.split()
+    table = [line.split() for line in rows.until_blank()]
+    seen = any("U" in cells[2:] for cells in table)
+    for cells in table:
         if len(cells) < 3 or pci_address(cells[1]) is None:
             continue
         record = _entry(cells[0], 0) | {"bdf": cells[1]}
         if len(columns) == len(cells) - 2 and columns[0].startswith("GPU"):
             record["links"] = [
-                _entry(name, 0) | {"status": cell}
+                _entry(name, 0) | {"status": cell} | ({"link_type": "XGMI"} if cell != "X" else {})
                 for name, cell in zip(columns, cells[2:], strict=True)
-                if cell != "SELF"
+                if cell in {"U", "X"} or (cell == "D" and seen)
             ]
         elif set(cells[2:]) <= {"U", "D", "X"}:
             record["xgmi_ports"] = " ".join(cells[2:])

@@ -149,6 +149,10 @@ class GpuState:
     """The recovery action that the GPU reports ("Reset", "Reboot"); None for none or unknown."""
     error: str | None = None
     """Why the GPU did not answer, as the tool prints it."""
+    fabric_wait: str | None = None
+    """How the GPU waits to join the fabric of its machine, as the tool prints it."""
+    fabric_error: str | None = None
+    """What is wrong with the GPU in that fabric, as the tool prints it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

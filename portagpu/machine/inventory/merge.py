@@ -43,7 +43,7 @@ _FAULT_COUNTS: Final = (
     "beyond_repair", "replays",
 )  # fmt: skip
 """Faults and their counts: the largest value is taken, and True before False."""
-_TROUBLE: Final = ("recovery", "error", "throttling")
+_TROUBLE: Final = ("recovery", "error", "throttling", "fabric_wait", "fabric_error")
 """Values that a GPU has only while it is in trouble: any reading that has one is taken."""
 _HEALTH_FIELDS: Final = ("memory", "state", "pcie")
 

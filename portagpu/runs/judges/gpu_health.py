@@ -94,6 +94,13 @@ def device_answers(gpu: Gpu) -> Judgement | None:
     if gpu.state.recovery is not None:
         reason = f"asks for: {gpu.state.recovery}"
         return Judgement(Verdict.FAIL, reason, gpu.state.recovery, expected=_ANSWERS)
+    if gpu.state.fabric_error is not None:
+        reason = f"its fabric is not in order ({gpu.state.fabric_error}): see its manager's log"
+        return Judgement(Verdict.FAIL, reason, gpu.state.fabric_error, expected=_ANSWERS)
+    if gpu.state.fabric_wait is not None:
+        reason = f"has not joined its fabric ({gpu.state.fabric_wait}): see that its manager runs"
+        wait = gpu.state.fabric_wait
+        return Judgement(Verdict.INCONCLUSIVE, reason, wait, action=Action.MONITOR)
     nothing = gpu.memory == Memory() and gpu.state == GpuState() and gpu.pcie.replays is None
     return None if nothing else Judgement(Verdict.PASS)
 

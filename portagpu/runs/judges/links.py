@@ -105,7 +105,9 @@ def _links_up(fabric: Sequence[LinkGroup], target: Target | None) -> Iterator[Ju
     known = [link_group for link_group in fabric if link_group.down is not None]
     broken = [link_group for link_group in known if link_group.down]
     joined = target is not None and target.value("link.topology") is not None
-    if known and not joined and not any(link_group.count for link_group in fabric):
+    # a source may state that a link is up and not how many there are
+    up = any(group.count or any(link.up for link in group.statements) for group in fabric)
+    if known and not joined and not up:
         reason = f"no {known[0].kind} link is up: as designed of cards without a bridge"
         yield Judgement(Verdict.UNVERIFIED, reason, name="links-up", device=known[0].a)
         return

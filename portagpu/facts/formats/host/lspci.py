@@ -58,6 +58,7 @@ _SILENT: Final = re.compile(r"\(rev ff\)|!!! Unknown header type 7f")
 """All ones in the place of its configuration: the device does not answer (pciutils, ls-caps.c)."""
 _TREE: Final = r"-(?:\+-)?\[(?:[0-9a-f]{4}:)?[0-9a-f]{2}\]-"
 """How the tree of ``lspci -t`` begins: "-+-[0000:80]-+-00.0", or "-[0000:00]-+-00.0"."""
+_DRIVERS: Final = "https://man7.org/linux/man-pages/man8/lspci.8.html"  # -k
 _SOURCE: Final = "https://github.com/pciutils/pciutils/pull/91"
 
 SHAPES: Final = (
@@ -147,6 +148,14 @@ def parse(text: str) -> Findings:
     )
 
 
+def _cannot_compute(device: _PciDevice) -> str | None:
+    """Why nothing can compute with the driver that has the GPU, as its vendor states it."""
+    vendor = vendor_name(device.vendor_id)
+    if vendor is None or device.node is not Node.GPU or device.driver is None:
+        return None
+    return vendor_named(vendor).unusable_drivers.get(device.driver)
+
+
 def _event(device: _PciDevice) -> Event | None:
     if device.silent:
         code, line = "no answer on PCIe", f"{device.address} (rev ff)"
@@ -162,6 +171,9 @@ def _event(device: _PciDevice) -> Event | None:
         code, line = "no driver shown", f"{device.address} Kernel modules: {device.modules}"
         meaning = "The kernel has a driver for the device, and none that has taken it is shown"
         action = "see `lspci -k` without a filter, and what dmesg says of the driver"
+    elif (cannot := _cannot_compute(device)) is not None:
+        code, line = "driver without compute", f"{device.address} driver: {device.driver}"
+        meaning, _, action = f"It {cannot}".partition(": ")
     else:
         return None
     return Event(
@@ -171,7 +183,7 @@ def _event(device: _PciDevice) -> Event | None:
         meaning=meaning,
         action=action,
         todo=str(Action.MONITOR),
-        reference=_SOURCE,
+        reference=_SOURCE if device.silent or device.driver is None else _DRIVERS,
         line=line,
         pci=device.address,
         unsettled=True,
