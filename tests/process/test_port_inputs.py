@@ -151,3 +151,23 @@ def test_a_read_only_file_stays(tmp_path: Path) -> None:
     result.write()
     assert [each.why for each in result.unread] == [f"stays as it is: {path} is read-only"]
     assert path.read_text(encoding="utf-8") == "x.cuda()\n"
+
+
+def test_a_submodule_of_a_package_is_found_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text("from numba import cuda, njit\nfrom nvidia import dali\n", encoding="utf-8")
+    found = lint([str(path)]).findings
+    assert [(each.line, each.rule.id) for each in found] == [(1, "PG407"), (2, "PG402")]
+
+
+def test_a_setting_that_is_a_text_for_readers_ties_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a.toml"
+    lines = ('about = "as nvidia-smi says"', "note = 'NCCL_DEBUG'", 'run = "nvidia-smi"')
+    path.write_text("\n".join(lines), encoding="utf-8")
+    assert [each.line for each in lint([str(path)]).findings] == [3]
+
+
+def test_what_the_backend_offers_under_another_name_is_own(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text("m = DDP(m, device_ids=gpu.comm.device_ids)\nn = DDP(n, device_ids=ids)\n")
+    assert [each.line for each in lint([str(path)]).findings] == [2]
