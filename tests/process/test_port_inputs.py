@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -171,3 +172,23 @@ def test_what_the_backend_offers_under_another_name_is_own(tmp_path: Path) -> No
     path = tmp_path / "a.py"
     path.write_text("m = DDP(m, device_ids=gpu.comm.device_ids)\nn = DDP(n, device_ids=ids)\n")
     assert [each.line for each in lint([str(path)]).findings] == [2]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "words"),
+    [
+        ("a.py", b'print "x"\n', "is not Python"),
+        ("a.py", b"x\0\n", "is not Python|cannot be read"),
+        ("a.py", b's = "\xe9"\n', "is not Python"),
+        ("a.ipynb", b"{}", "is a notebook"),
+    ],
+)
+def test_a_program_that_python_cannot_read_is_not_run(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str, data: bytes, words: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(data)
+    assert main(["port", "run", str(path)]) == 2
+    error = capfd.readouterr().err
+    assert re.search(words, error)
+    assert error.count("\n") == 1
