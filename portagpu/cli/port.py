@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -13,6 +14,7 @@ import click
 
 from portagpu.base.errors import MissingDependency
 from portagpu.base.plugins import install
+from portagpu.base.text import error_line
 from portagpu.base.units import count
 from portagpu.cli._common import (
     STDOUT,
@@ -150,6 +152,25 @@ def _document(result: Rewriting, write: bool) -> dict[str, object]:
     }
 
 
+def _why_not_run(script: Path) -> str:
+    """Why Python cannot read the script; Python runs archives and compiled files too."""
+    if script.suffix == ".ipynb":
+        return "is a notebook: export it first (jupyter nbconvert --to script)"
+    if script.suffix != ".py" or not script.is_file():
+        return ""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python warns when it runs it
+            compile(script.read_bytes(), script, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        place = "" if error.lineno is None else f"line {error.lineno}, "
+        return f"is not Python {version}: {place}{error.msg}"
+    except (OSError, RecursionError, MemoryError, ValueError) as error:
+        return f"cannot be read: {error_line(error)}"
+    return ""
+
+
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.argument("script", type=click.Path(exists=True, dir_okay=False), metavar="SCRIPT")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENT...]")
@@ -165,6 +186,8 @@ def run(script: str, words: tuple[str, ...]) -> int:
 
     from portagpu.train.port.bridge import activate
 
+    if why := _why_not_run(Path(script)):
+        raise click.BadParameter(f"File {script!r} {why}", param_hint="'SCRIPT'")
     activate()
     sys.argv[:] = [script, *words]
     sys.path.insert(0, str(Path(script).resolve().parent))

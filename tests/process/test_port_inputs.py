@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -105,3 +106,89 @@ def test_uncommitted_lines_of_a_repository_stay(tmp_path: Path) -> None:
     assert path.read_text(encoding="utf-8").endswith("y = 1  # not committed\n")
     shown = subprocess.run([*git, "status", "--short"], check=True, capture_output=True, text=True)
     assert shown.stdout == " M a.py\n?? new.py\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch.nn.Module.cuda(net)",
+        "Net.cuda(net)",
+        "x = x.cuda(memory_format=torch.channels_last)",
+        "model.cuda = place\nmodel.cuda()",
+        "setattr(model, 'cuda', place)\nmodel.cuda()",
+        "torch.Tensor.cuda = place\nx.cuda()",
+        "x = x.cuda(\n    0,  # the first\n)",
+    ],
+)
+def test_a_move_that_another_call_cannot_say_stays(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "a.py"
+    path.write_text(f"import torch\nclass Net(torch.nn.Module):\n    pass\n{line}\n", "utf-8")
+    found = rewritten(path)
+    assert not found.is_changed
+    assert "PG001" in {each.rule.id for each in found.left}
+
+
+@pytest.mark.parametrize(
+    "text", ['"cuda:%d" % (*i,)', '"cuda:{}".format(*i)', '"cuda:{}".format(**i)']
+)
+def test_a_number_out_of_several_stays(tmp_path: Path, text: str) -> None:
+    code = f"import torch\nd = torch.device({text})\n"
+    (tmp_path / "a.py").write_text(code, encoding="utf-8")
+    rewrite([str(tmp_path)]).write()
+    assert (tmp_path / "a.py").read_text(encoding="utf-8") == code
+
+
+def test_a_file_that_has_both_names_gets_a_third(tmp_path: Path) -> None:
+    new = changed(tmp_path, "import torch\npg = 1\nportagpu = 2\nx = x.cuda()\n")
+    assert "import portagpu as portagpu_\n" in new
+    assert new.endswith("x = x.to(portagpu_.device_string())\n")
+
+
+def test_a_read_only_file_stays(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text("x.cuda()\n", encoding="utf-8")
+    path.chmod(0o444)
+    result = rewrite([str(tmp_path)])
+    result.write()
+    assert [each.why for each in result.unread] == [f"stays as it is: {path} is read-only"]
+    assert path.read_text(encoding="utf-8") == "x.cuda()\n"
+
+
+def test_a_submodule_of_a_package_is_found_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text("from numba import cuda, njit\nfrom nvidia import dali\n", encoding="utf-8")
+    found = lint([str(path)]).findings
+    assert [(each.line, each.rule.id) for each in found] == [(1, "PG407"), (2, "PG402")]
+
+
+def test_a_setting_that_is_a_text_for_readers_ties_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a.toml"
+    lines = ('about = "as nvidia-smi says"', "note = 'NCCL_DEBUG'", 'run = "nvidia-smi"')
+    path.write_text("\n".join(lines), encoding="utf-8")
+    assert [each.line for each in lint([str(path)]).findings] == [3]
+
+
+def test_what_the_backend_offers_under_another_name_is_own(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text("m = DDP(m, device_ids=gpu.comm.device_ids)\nn = DDP(n, device_ids=ids)\n")
+    assert [each.line for each in lint([str(path)]).findings] == [2]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "words"),
+    [
+        ("a.py", b'print "x"\n', "is not Python"),
+        ("a.py", b"x\0\n", "is not Python|cannot be read"),
+        ("a.py", b's = "\xe9"\n', "is not Python"),
+        ("a.ipynb", b"{}", "is a notebook"),
+    ],
+)
+def test_a_program_that_python_cannot_read_is_not_run(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str, data: bytes, words: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(data)
+    assert main(["port", "run", str(path)]) == 2
+    error = capfd.readouterr().err
+    assert re.search(words, error)
+    assert error.count("\n") == 1

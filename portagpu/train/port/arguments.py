@@ -10,6 +10,7 @@ from portagpu.train.port.expressions import (
     NOT_CPU,
     argument,
     code_of,
+    dotted,
     is_simple,
     keyword,
     last_name,
@@ -95,8 +96,17 @@ def _method(finder: Uses, call: cst.Call, name: str) -> bool:
         left = f"{finder.scope.own_methods} defines a method {method} of its own"
         finder.add(call, rule, left=left)
         return True
+    if {dotted(call.func), *(f"torch.{each}.{method}" for each in _OWNERS)} & finder.scope.patched:
+        finder.add(call, rule, left="the file puts another object there")
+        return True
+    if call.args and finder.scope.is_class(call.func.value):
+        finder.add(call.func, rule, left="it is called on a class")
+        return True
     if any(arg.star for arg in call.args) or len(call.args) > 2:
         finder.add(call, rule, left="this line does not show its arguments")
+        return True
+    if others := {arg.keyword.value for arg in call.args if arg.keyword} - _KEYWORDS:
+        finder.add(call, rule, left=f"its argument {min(others)} has no place in another call")
         return True
     value = argument(call, 0, "device")
     is_storage = call.func.value in finder.scope.storages
@@ -111,6 +121,10 @@ def _method(finder: Uses, call: cst.Call, name: str) -> bool:
     is_storage |= finder.scope.may_be_storage(call.func.value)
     finder.add(call, rule, lambda new: _to_device(finder, new, method, is_storage=is_storage))
     return True
+
+
+_OWNERS: Final = ("Tensor", "nn.Module")
+_KEYWORDS: Final = {"device", "non_blocking"}
 
 
 def _to_device(finder: Uses, call: cst.Call, method: str, *, is_storage: bool) -> cst.Call:

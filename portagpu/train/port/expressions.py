@@ -81,10 +81,7 @@ def texts_in(node: cst.CSTNode) -> str:
 
 
 def numbered(node: cst.CSTNode, device: str) -> cst.BaseExpression | None:
-    """The number in "cuda:1", f"cuda:{i}", "cuda:%d" % i, "cuda:{}".format(i), "cuda:" + str(i).
-
-    Formats that change nothing of a whole number are formats too, as in "cuda:{:d}".
-    """
+    """The number in "cuda:1", f"cuda:{i:d}", "cuda:%d" % i, "cuda:{}".format(i), "cuda:" + i."""
     start = f"{device}:"
     text = string(node)
     if text is not None and re.fullmatch(rf"{re.escape(start)}\d+", text):
@@ -107,18 +104,24 @@ def numbered(node: cst.CSTNode, device: str) -> cst.BaseExpression | None:
             f"{start}%s",
             f"{start}%i",
         ):
-            one = isinstance(right, cst.Tuple) and len(right.elements) == 1
-            return right.elements[0].value if isinstance(right, cst.Tuple) and one else right
+            if not isinstance(right, cst.Tuple):
+                return right
+            first = right.elements[0] if len(right.elements) == 1 else None
+            return first.value if isinstance(first, cst.Element) else None
         if isinstance(node.operator, cst.Add) and left == start:  # then the right side is a text
-            if isinstance(right, cst.Call) and last_name(right.func) == "str" and right.args:
-                return right.args[0].value
-            return right
-    if isinstance(node, cst.Call) and len(node.args) == 1 and isinstance(node.func, cst.Attribute):
+            is_text = isinstance(right, cst.Call) and last_name(right.func) == "str"
+            return (_only_argument(right) if is_text else None) or right
+    if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
         text = string(node.func.value)
         pattern = rf"{re.escape(start)}\{{0?(?::d)?\}}"
         if node.func.attr.value == "format" and text and re.fullmatch(pattern, text):
-            return node.args[0].value
+            return _only_argument(node)
     return None
+
+
+def _only_argument(call: Any) -> cst.BaseExpression | None:
+    arg = call.args[0] if len(call.args) == 1 else None
+    return arg.value if arg is not None and not arg.star and arg.keyword is None else None
 
 
 def _is_whole(spec: Sequence[cst.BaseFormattedStringContent]) -> bool:
@@ -241,6 +244,7 @@ class Scope(cst.CSTVisitor):
         self.own_methods = ""
         """A class that the file names, with a method of a device's name."""
         self._wrappers: set[str] = set()
+        self._own_classes: set[str] = set()
         self.texts: dict[str, str] = {}
         """All texts that the file gives a name."""
         self.same_seeds: set[cst.CSTNode] = set()
@@ -249,7 +253,8 @@ class Scope(cst.CSTVisitor):
     @property
     def alias(self) -> str:
         """What portagpu is, or will be, called: "pg" unless the file has another use for it."""
-        return self._alias or ("pg" if "pg" not in self.taken else OWN)
+        names = ("pg", OWN, f"{OWN}_")
+        return self._alias or next((each for each in names if each not in self.taken), names[-1])
 
     def is_patched(self, name: str) -> bool:
         """Whether the file replaces what has that name, or what it is a part of."""
@@ -311,6 +316,11 @@ class Scope(cst.CSTVisitor):
     def may_be_storage(self, node: cst.CSTNode) -> bool:
         """Whether its name says that it is a storage."""
         return "storage" in last_name(node.func if isinstance(node, cst.Call) else node).lower()
+
+    def is_class(self, node: cst.CSTNode) -> bool:
+        """Whether it is a class of the file, or a name that was imported and is written as one."""
+        is_imported = last_name(node)[:1].isupper() and self.qualified(node) != ""
+        return is_imported or dotted(node) in self._own_classes
 
     def is_wrapper(self, node: cst.CSTNode) -> bool:
         """Whether it is a class of the file that derives from DistributedDataParallel."""
@@ -388,7 +398,7 @@ class Scope(cst.CSTVisitor):
             self._assigned(target.target, node.value)
 
             if isinstance(target.target, cst.Attribute):
-                self.patched.add(self.qualified(target.target))
+                self.patched.add(self.qualified(target.target) or dotted(target.target))
 
     def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
         if node.value is not None:
@@ -398,7 +408,8 @@ class Scope(cst.CSTVisitor):
         last = last_name(node.func)
         if last in ("setattr", "patch", "object") and node.args:
             first, second = node.args[0].value, node.args[1].value if len(node.args) > 1 else None
-            self.patched.add(string(first) or f"{self.qualified(first)}.{string(second)}")
+            owner = self.qualified(first) or dotted(first)
+            self.patched.add(string(first) or f"{owner}.{string(second)}")
         if last in ("isinstance", "issubclass") and len(node.args) == 2:
             kinds = node.args[1].value
             elements = kinds.elements if isinstance(kinds, cst.Tuple) else [node.args[1]]
@@ -480,6 +491,7 @@ class Scope(cst.CSTVisitor):
         self._depth -= 1
 
     def visit_ClassDef(self, node: cst.ClassDef) -> None:
+        self._own_classes.add(node.name.value)
         if any(last_name(each.value) == "DistributedDataParallel" for each in node.bases):
             self._wrappers.add(node.name.value)
         self._depth += 1

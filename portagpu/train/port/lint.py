@@ -104,6 +104,11 @@ def _judged(path: Path) -> list[Finding] | Unread:
 _C_COMMENTS: Final = re.compile(
     r"(\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*')|//[^\n]*|/\*.*?\*/", re.DOTALL
 )
+_PROSE: Final = re.compile(
+    r"\b(?:about|comment|description|help|notes?|reason|summary|title|where)[\"']?[ \t]*[:=][ \t]*"
+    r"(?:\"(?:\\.|[^\"\\\n])*\"|'[^'\n]*')"
+)
+"""A setting whose value is a text for readers."""
 _HASH_COMMENTS: Final = re.compile(r"(?m)(?:^|(?<=\s))#.*$")
 
 
@@ -114,7 +119,8 @@ def without_comments(source: Source) -> str:
         return match[0] if match.re.groups and match[1] else re.sub(r"[^\n]", " ", match[0])
 
     pattern = _C_COMMENTS if source.kind == "kernel" else _HASH_COMMENTS
-    return pattern.sub(blank, source.text)
+    text = pattern.sub(blank, source.text)
+    return _PROSE.sub(lambda match: " " * len(match[0]), text) if source.kind == "config" else text
 
 
 def text_findings(source: Source, rules: Rules) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -10,6 +11,7 @@ import libcst as cst
 from portagpu.train.port.expressions import (
     NOT_CPU,
     argument,
+    dotted,
     last_name,
     numbered,
     string,
@@ -22,10 +24,15 @@ if TYPE_CHECKING:
     from portagpu.train.port.uses import Uses
 
 
+_OWN: Final = re.compile(r"(?:^|\.)comm\.(?:device_ids?|output_device)\Z")
+"""What the backend of portagpu offers for them, under a name of the program's."""
+
+
 def in_process_devices(finder: Uses, value: cst.BaseExpression) -> None:
     """The devices of a process, which has none on a CPU."""
     guarded = isinstance(value, cst.IfExp) and finder.scope.is_guard(value.test)
-    if last_name(value) == "None" or finder.scope.is_own(value) or guarded:
+    is_own = finder.scope.is_own(value) or _OWN.search(dotted(value))
+    if last_name(value) == "None" or is_own or guarded:
         return
     rule = finder.rules.shapes["device ids"]
     finder.add(value, rule, finder.unless_cpu(value, lambda _: cst.Name("None")))

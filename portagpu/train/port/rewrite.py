@@ -25,7 +25,7 @@ from portagpu.train.port.reading import Source, files, read
 from portagpu.train.port.rules import Finding, Unread, in_order, load_rules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from portagpu.train.port.rules import Rules
     from portagpu.train.port.uses import Use
@@ -88,6 +88,8 @@ class Rewritten:
             raise OutputError(f"{path} cannot be read any more: {error.strerror}") from error
         if data != self.source.data:
             raise OutputError(f"{path} changed while it was read: run the command again")
+        if not (mode & 0o222 and os.access(path, os.W_OK)):  # a rename would replace it
+            raise OutputError(f"{path} is read-only")
         write_parts(path, [self.data])
         path.chmod(mode)
 
@@ -324,10 +326,19 @@ class _Replacer(cst.CSTTransformer):
         if replace is None:
             return updated
         new = replace(updated)
+        if {*_comments(updated)} - {*_comments(new)}:
+            raise ValueError("a comment would be lost")
         brackets = getattr(updated, "lpar", ())
         if brackets and new is not updated and not getattr(new, "lpar", ()):
             new = new.with_changes(lpar=updated.lpar, rpar=updated.rpar)
         return new
+
+
+def _comments(node: cst.CSTNode) -> Iterator[str]:
+    if isinstance(node, cst.Comment):
+        yield node.value
+    for child in node.children:
+        yield from _comments(child)
 
 
 def _names(module: cst.Module, alias: str) -> bool:

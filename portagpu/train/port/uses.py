@@ -205,7 +205,8 @@ class Uses(cst.CSTVisitor):
             stars = isinstance(node.names, cst.ImportStar)
             parts = [] if isinstance(node.names, cst.ImportStar) else node.names
             bound = [name] if stars else [f"{name}.{dotted(each.name)}" for each in parts]
-            self._visit_package(node, name, bound)
+            for each in (name, *bound):  # "from numba import cuda" is of numba.cuda
+                self._visit_package(node, each, bound)
             if isinstance(node.names, cst.ImportStar) and "unknown name" in self.rules.shapes:
                 for words in self.rules.words:
                     if f"{name}.".startswith(f"{words.module}."):
