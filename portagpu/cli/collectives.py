@@ -262,7 +262,7 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
         "Find what makes collectives hang, crawl or lie.",
     ),
 }
-"""As ``portagpu.cli.VERBS``."""
+"""As ``portagpu.cli._verbs.VERBS``."""
 
 
 @click.group(cls=VerbGroup, verbs=_VERBS, subcommand_metavar="VERB ...")

@@ -392,7 +392,7 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
         "Write one HTML page of a fleet: which nodes failed, and which differ from the others.",
     ),
 }
-"""As ``portagpu.cli.VERBS``."""
+"""As ``portagpu.cli._verbs.VERBS``."""
 
 
 @click.group(cls=VerbGroup, verbs=_VERBS, subcommand_metavar="VERB ...")

@@ -294,7 +294,7 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
         "Keep runs in a store, and say what changed between them.",
     ),
 }
-"""As ``portagpu.cli.VERBS``."""
+"""As ``portagpu.cli._verbs.VERBS``."""
 
 
 @click.group(cls=VerbGroup, verbs=_VERBS, subcommand_metavar="VERB ...")

@@ -414,7 +414,7 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
         "Find devices, nodes and runs that differ from their peers.",
     ),
 }
-"""As ``portagpu.cli.VERBS``."""
+"""As ``portagpu.cli._verbs.VERBS``."""
 
 
 @click.group(cls=VerbGroup, verbs=_VERBS, subcommand_metavar="VERB ...")

@@ -218,7 +218,7 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
         "Run an unchanged program for one vendor's GPUs on this backend, to try it.",
     ),
 }
-"""As ``portagpu.cli.VERBS``."""
+"""As ``portagpu.cli._verbs.VERBS``."""
 
 
 @click.group(cls=VerbGroup, verbs=_VERBS, subcommand_metavar="VERB ...")

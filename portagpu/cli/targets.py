@@ -33,7 +33,7 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
         "Check target files; the exit code is 1 if one is wrong.",
     ),
 }
-"""As ``portagpu.cli.VERBS``."""
+"""As ``portagpu.cli._verbs.VERBS``."""
 
 
 @click.group(

@@ -283,7 +283,7 @@ _VERBS: Final[dict[str, tuple[str, str]]] = {
         "Say what bounds a run, with the evidence.",
     ),
 }
-"""As ``portagpu.cli.VERBS``."""
+"""As ``portagpu.cli._verbs.VERBS``."""
 
 
 @click.group(cls=VerbGroup, verbs=_VERBS, subcommand_metavar="VERB ...")
