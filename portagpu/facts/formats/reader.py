@@ -42,6 +42,10 @@ _WHOLE: Final = re.compile(
     r"[^:|,]{1,80} ?: (?:.*[ (])?(?:N/A|Yes|[Ee]nabled|[Dd]isabled|None|Active|[Tt]rue|[Ff]alse"
     r"|TRUE|FALSE|Error|lost|detected|[a-z]+\.|"
     r"\d[\d.]{0,12} ?(?:[MGKT]i?B|W|C|MHz|%|V|GT/s|[MGK][Bb]/s|Gbps))"
+    # of a table of eight links each: up, down or without one
+    r"|[A-Z]{3}\d{1,4} +[0-9a-f:.]{12,16}(?: +[UDX]){8}"
+    # an address in brackets, which names the device of the line
+    r"|.{1,300} \((?:PCI:)?[0-9a-f]{4,8}(?::[0-9a-f]{2}){2}\.[0-7]\)"
     # of a legend, a border, an error in the place of a device
     r"| *[\w#*]{1,5} += .{3,}|\+[-=+]{20,}\+|[Uu]nable to .{10,100}\.[0-7]: .{8,}"
 )
