@@ -14,7 +14,7 @@ from portagpu.devices.precision import Support
 from portagpu.suites.search.area import AREAS, Area, NotSearchable, load_area
 from portagpu.suites.search.operators import database
 from portagpu.suites.search.operators.area import judged
-from portagpu.suites.search.operators.more import MORE
+from portagpu.suites.search.operators.more import MORE, has_more
 from portagpu.suites.search.operators.samples import enlarged, nudged, samples, widened
 from tests.support.faults import faults_of
 
@@ -37,6 +37,12 @@ def everything(rank: Rank, step: int, faults: list[list[str]]) -> dict[str, Any]
             rank.gpu.precision.support(getattr(torch, dtype)) is not Support.NONE
             for each in operators
             for dtype in database.claimed_dtypes(each, "cpu")
+        ),
+        "more": sum(
+            has_more(each, dtype)
+            for each in operators
+            for dtype in database.claimed_dtypes(each, "cpu")
+            if rank.gpu.precision.support(getattr(torch, dtype)) is not Support.NONE
         ),
         "differences": _differences(rank, areas, step),
         "aside": {each: judged(rank.gpu, each, "", "float32").aside for each in ASIDE},

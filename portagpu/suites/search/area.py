@@ -187,7 +187,7 @@ MAX_REPEATS_S: Final = 120.0
 MAX_PASS: Final = 3.0
 """How many times the seconds of a search the first pass of listed programs may take."""
 _MAX_LINE = 400
-_NOT_DRAWN: Final = frozenset({"self", "gpu", "index", "name", "rank", "ranks"})
+_NOT_DRAWN: Final = frozenset({"self", "gpu", "index", "name", "rank", "ranks", "run"})
 """Parameters of what runs a call that are not arguments of the call."""
 
 

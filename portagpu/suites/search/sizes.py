@@ -244,7 +244,7 @@ def _ends(put: Any, n: int, dtype: str) -> Outcome:
     for each in (put(x), put(x.flip(0))):
         found += [each.max(), each.min(), each.argmax(), each.argmin(), each.amax(), each.amin()]
     right = (2, 0, n - 2, 1, 2, 0, 2, 0, 1, n - 2, 2, 0)
-    return torch.stack([each.double() for each in found]), torch.tensor(right)
+    return torch.stack([each.cpu().double() for each in found]), torch.tensor(right)
 
 
 def _softmax(put: Any, n: int, dtype: str) -> Outcome:

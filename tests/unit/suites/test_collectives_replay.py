@@ -6,7 +6,6 @@ import json
 import re
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import pytest
 
 from portagpu.base.errors import RecordingError
@@ -272,8 +271,9 @@ def test_a_file_without_a_table_is_one_clear_error(tmp_path: Path, data: bytes) 
 
 @pytest.mark.parametrize("kind", ["gzip", "zstd"])
 def test_a_packed_table_is_judged_as_the_plain_one(tmp_path: Path, kind: str) -> None:
+    arrow = pytest.importorskip("pyarrow")
     file = tmp_path / "table.txt"
-    with pa.CompressedOutputStream(str(file), kind) as packed:
+    with arrow.CompressedOutputStream(str(file), kind) as packed:
         packed.write(RECORDED.read_bytes())
     assert [(r.id, r.verdict) for r in judged(file).results] == [
         (r.id, r.verdict) for r in judged(RECORDED).results
