@@ -397,15 +397,13 @@ class _Pair:
             if not self._compare(number, sample, got, BACKWARD, reference, True, asked, layout):
                 return
 
-    def _incoming(self, layout: str, number: int) -> str:
+    @staticmethod
+    def _incoming(layout: str, number: int) -> str:
         """How the gradient lies that comes in, for inputs of that layout: as they do, or not.
 
         It has no offset: torch views that of some operators as complex numbers, which it refuses
-        there. That of linear algebra has none of its own: on a device without kernels of its own,
-        torch 2.13 has given other gradients of det, logdet, slogdet and householder_product there.
+        there.
         """
-        if class_of(self.operator) == "linalg":
-            return ""
         if layout in ("", "last"):
             return ("last", "")[number % 2]
         return "" if layout == "offset" else layout
