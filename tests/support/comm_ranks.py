@@ -28,6 +28,7 @@ from portagpu.devices.collectives.stores import open_sockets
 from tests.support.waits import LOST_S, wait_until
 
 TIMEOUT_S = 4.0
+PF_EXITING = 4
 
 
 def outcome_of(action):
@@ -39,14 +40,26 @@ def outcome_of(action):
     return None
 
 
+def running_tasks():
+    """The names of the kernel's tasks of this process, sorted.
+
+    Whoever joins a thread may go on before the kernel has removed its task, which then has the flag
+    PF_EXITING of ``include/linux/sched.h`` (``/proc/PID/task/TID/stat``, field 9).
+    """
+    names = []
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            name, fields = (task / "stat").read_text().split("(", 1)[1].rsplit(")", 1)
+            if not int(fields.split()[6]) & PF_EXITING:
+                names.append(name)
+    return sorted(names)
+
+
 def traces():
     """What a run may leave in a process: threads, sockets, variables and a group."""
     started = [thread.name for thread in threading.enumerate()]
-    tasks = sorted(
-        (each / "comm").read_text().strip() for each in Path("/proc/self/task").iterdir()
-    )
     sockets = len(open_sockets())
-    return [started, tasks, sockets, dict(os.environ), dist.is_initialized()]
+    return [started, running_tasks(), sockets, dict(os.environ), dist.is_initialized()]
 
 
 def threads_left():
@@ -92,7 +105,8 @@ def join(rank, environment=None, times=2, numbers=None, **options):
         rank.gpu.comm.shutdown()
         after = traces()
         before = after if before is None else before
-    return {"seen": seen, "same": before == after, "left": [before[0], after[4]]}
+    changed = [pair for pair in zip(before, after, strict=True) if pair[0] != pair[1]]
+    return {"seen": seen, "changed": changed, "left": [before[0], after[4]]}
 
 
 def fail(rank, port, world_size, numbers=None, victim=None, how="never"):
