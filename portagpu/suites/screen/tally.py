@@ -88,6 +88,8 @@ class Tally:
     """Why it ended early, where nothing was wrong."""
     broke: str = ""
     """The error that it raised."""
+    blind: bool = False
+    """Whether the device saw nothing wrong in a result with one wrong element."""
     digest: str = ""
     """Of the published seed, in hexadecimal digits."""
     failure: dict[str, Any] | None = None
@@ -109,7 +111,7 @@ class Tally:
         self.seconds += record.get("seconds", 0.0)
         self.judging_s += record.get("judging_s", 0.0)
         self.scale = max(self.scale, record.get("scale", 0))
-        for key in ("refused", "stopped", "broke", "digest", "failure", "unreadable"):
+        for key in ("refused", "stopped", "broke", "blind", "digest", "failure", "unreadable"):
             setattr(self, key, record.get(key) or getattr(self, key))
         if record.get("telemetry"):
             self.readings.append(record["telemetry"])
@@ -120,7 +122,7 @@ class Tally:
     @property
     def open(self) -> bool:
         """Whether further batches may run."""
-        reasons = (self.refused, self.stopped, self.broke, self.failure, self.ended)
+        reasons = (self.refused, self.stopped, self.broke, self.blind, self.failure, self.ended)
         return not any(reasons)
 
 
