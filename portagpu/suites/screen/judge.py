@@ -199,7 +199,9 @@ def _failure_reason(tally: Tally) -> str:
     operands = f"(seed {failure['seed']}, scale {failure['scale']})"
     if failure["where"] is not None:
         parts = [f"{wrong} of {of} results are wrong in {which} {operands}"]
-        parts.append(failure["where"]["sentence"])
+        looked_at = sum(failure["where"]["kinds"].values())
+        first = f"the first {number(looked_at, 12)}: " if looked_at < failure["count"] else ""
+        parts.append(first + failure["where"]["sentence"])
     else:
         rows = count(failure["count"], "row")
         parts = [f"the device's integer check of {rows} is wrong in {which} {operands}"]
@@ -250,14 +252,14 @@ def _digest_result(device: Screened, screened: Sequence[Screened]) -> Result:
     judged = {**shared, "evidence": (Evidence.EXECUTED,), "does_not_show": _LIMITS}
     if wrong:
         gravest = _gravest(wrong)
-        listed = "; ".join(
-            f"{name}: {each.reason}" for name, each in list(wrong.items())[:MAX_NAMED]
-        )
-        more = f"; and {len(wrong) - MAX_NAMED} more" if len(wrong) > MAX_NAMED else ""
+        by_reason: dict[str, list[str]] = {}
+        for name, each in wrong.items():
+            by_reason.setdefault(each.reason, []).append(name)
+        listed = "; ".join(f"{_named(names)}: {reason}" for reason, names in by_reason.items())
         return Result(
             **{**judged, "extra": {**judged["extra"], **gravest, "differ": list(wrong)}},
             verdict=Verdict.FAIL,
-            reason=f"{len(wrong)} of {count(len(found), 'digest')} differ: {listed}{more}",
+            reason=f"{len(wrong)} of {count(len(found), 'digest')} differ: {listed}",
             value=float(len(wrong)),
             unit="1",
             expected=exactly(0, "the published digests, or those of most peers"),

@@ -144,6 +144,8 @@ _REPEATS: Final = 0.9
 """The share of places that a period has to map to places: some elements may be right by chance."""
 _CONCENTRATED: Final = 4
 """Residues are worth naming where at most every fourth occurs."""
+_BY_CHANCE: Final = 1e-2
+"""The chance from which on residues are not worth it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,13 +283,16 @@ def period(places: Sequence[int]) -> int | None:
 def few_residues(places: Sequence[int], size: int) -> tuple[int, ...]:
     """The residues of places modulo ``size``; empty where they say nothing.
 
-    They say something where at most every fourth residue occurs, and places lie further apart than
-    ``size``.
+    They say something where at most every fourth residue occurs, places lie further apart than
+    ``size``, and random places would hardly have no other residues.
     """
     if size < 2 or not places or places[-1] - places[0] < size:
         return ()
     found = sorted({each % size for each in places})
-    return tuple(found) if len(found) * _CONCENTRATED <= size else ()
+    few = len(found)
+    # a bound of the chance: any choice of residues, and each place in it
+    chance = math.comb(size, few) * (few / size) ** len(places)
+    return tuple(found) if few * _CONCENTRATED <= size and chance < _BY_CHANCE else ()
 
 
 def _form(number: int, rows: Sequence[int], columns: Sequence[int], shape: Sequence[int]) -> str:
