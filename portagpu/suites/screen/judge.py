@@ -206,7 +206,8 @@ def _failure_reason(tally: Tally) -> str:
         rows = count(failure["count"], "row")
         parts = [f"the device's integer check of {rows} is wrong in {which} {operands}"]
         parts.append("the host finds the results of these rows right")
-    parts.append(recurrence_in_words(failure["repeated_wrong"], failure["repeated"]))
+    again = (failure[key] for key in ("repeated_wrong", "repeated", "outcomes"))
+    parts.append(recurrence_in_words(*again))
     if "units" in failure:
         parts.append(failure["units"]["sentence"])
     if tally.separation is not None:

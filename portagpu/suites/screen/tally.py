@@ -51,12 +51,18 @@ def recurrence(wrong: int, runs: int) -> str:
     return "permanent" if wrong == runs else "intermittent"
 
 
-def recurrence_in_words(wrong: int, runs: int) -> str:
-    """ "intermittent: wrong in 7 of 100 repetitions of the same operands"."""
+def recurrence_in_words(wrong: int, runs: int, outcomes: int = 0) -> str:
+    """ "intermittent: wrong in 7 of 100 repetitions of the same operands, in 7 ways".
+
+    :param outcomes: In how many different bits and places; 0 where it is not known.
+    """
     kind = recurrence(wrong, runs)
     if not runs:
         return "the operands were not run again"
-    return f"{kind}: wrong in {wrong} of {count(runs, 'repetition')} of the same operands"
+    said = f"{kind}: wrong in {wrong} of {count(runs, 'repetition')} of the same operands"
+    if wrong < 2 or not outcomes:
+        return said
+    return f"{said}, {'in the same bits' if outcomes == 1 else f'in {outcomes} ways'}"
 
 
 AGAIN: Final = " again"

@@ -185,6 +185,7 @@ def failure(**fields: Any) -> dict[str, Any]:
         "of": 256,
         "digest": "ab",
         "repeated": 100,
+        "outcomes": 1,
         "repeated_wrong": 100,
         "where": place,
         **fields,
