@@ -270,9 +270,8 @@ def operand(values: torch.Tensor, exponents: torch.Tensor, dtype: str) -> torch.
 
     if not (kind := getattr(torch, dtype)).is_floating_point:
         return values.to(kind)
-    base = "float64" if dtype == "float64" else "float32"
-    scaled = values.to(getattr(torch, base)).mul_(powers_of_two(exponents, base))
-    return with_negative_zeros(scaled).to(kind)
+    # each integer fits the format of the powers
+    return with_negative_zeros(powers_of_two(exponents, dtype) * values).to(kind)
 
 
 def laid_out(matrix: torch.Tensor, along_rows: bool) -> torch.Tensor:
