@@ -15,7 +15,7 @@ from portagpu.facts.actions import Action
 from portagpu.runs.results.advice import action_of, severity_of
 from portagpu.runs.results.verdicts import Verdict
 from portagpu.suites.screen import ScreenOptions, ScreenProgress, add_results
-from portagpu.suites.screen.ranks import RUNS
+from portagpu.suites.screen.options import RUNS
 from portagpu.train.exact.draws import Draws, batch_seed
 from portagpu.train.exact.probes import Published, published_digests
 from tests.conftest import ROOT
@@ -279,6 +279,28 @@ def test_ctrl_c_keeps_what_was_judged(ranks: Ranks) -> None:
     assert (run.verdict, run.exit_code) == (Verdict.INCONCLUSIVE, 130)
 
 
+def test_a_run_that_writes_nothing_does_not_pass_with_the_result_before_it(ranks: Ranks) -> None:
+    run = screened(ranks, "OLD_RESULTS")
+    assert of(run, "vectors/good").verdict is Verdict.PASS
+    kept = of(run, "products/kept")
+    assert kept.verdict is Verdict.FAIL
+    wrong = kept.extra["wrong"]
+    assert (wrong["run"], wrong["count"], wrong["where"]["form"]) == (2, ONE_RUN, "all elements")
+
+
+def test_a_device_that_sees_no_wrong_element_is_not_judged(ranks: Ranks) -> None:
+    run = screened(ranks, "BLIND_ON_RANK_1", devices=2)
+    assert of(run, "products/blind", "rank 0").verdict is Verdict.PASS
+    blind = of(run, "products/blind", "rank 1")
+    assert blind.verdict is Verdict.FAIL
+    assert "compares wrong" in blind.reason
+    assert blind.extra["wrong_value"]["cause"] == "device"
+    assert (severity_of(blind).id, action_of(blind)) == ("wrong", Action.ISOLATE)
+    assert "products/blind went wrong" in of(run, "device", "rank 1").reason
+    # no further batch of it, whose judging would say nothing
+    assert blind.extra["batches"] == 0
+
+
 def test_collectives_run_at_the_same_time_on_all_ranks(ranks: Ranks) -> None:
     run = screened(ranks, "TOGETHER", devices=2)
     for device in ("rank 0", "rank 1"):
@@ -344,7 +366,8 @@ def test_the_gate_takes_over_what_was_judged(ranks: Ranks, monkeypatch: pytest.M
     results, (options,) = gate_results(ranks, monkeypatch, shared=True)
     assert {(each.suite, each.area) for each in results} == {("bringup", "screen")}
     by_id = {each.id: each for each in results}
-    assert by_id["screen/vectors/good"].value == 3 * RUNS * ONE_RUN
+    assert options.runs == 2
+    assert by_id["screen/vectors/good"].value == 3 * 2 * ONE_RUN
     wrong = by_id["screen/products/column"]
     assert wrong.origin == ("screen", "screen")
     assert (severity_of(wrong).id, action_of(wrong)) == ("wrong", Action.ISOLATE)

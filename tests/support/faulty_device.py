@@ -13,8 +13,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
+import multiprocessing
+import os
 import random
-import time
+import resource
+import socket
 import warnings
 from collections import Counter
 from dataclasses import dataclass, field
@@ -41,13 +44,23 @@ INTEGER: Final = (
     *("sort.stable", "sort", "cumsum"),
 )
 REDUCTION: Final = ("sum.dim_IntList", "mean.dim", "linalg_vector_norm", "amax")
-UNITS: Final = {"matrix": MATRIX, "vector": VECTOR, "integer": INTEGER, "reduction": REDUCTION}
+UNITS: Final = {
+    "matrix": MATRIX,
+    "vector": VECTOR,
+    "integer": INTEGER,
+    "reduction": REDUCTION,
+    # memory that loses a bit while products run, and what arrives on one rank
+    "memory": ("mm",),
+    "link": (),
+}
 """Operators of each kind of unit. A fault of a unit leaves integers alone, but for "integer"."""
 AREAS: Final = {
     "matrix": ("products", "convolution", "attention"),
     "vector": ("vectors",),
     "integer": ("integers",),
     "reduction": ("reductions",),
+    "memory": ("memory",),
+    "link": ("collectives",),
 }
 """Areas of probes that work on a unit."""
 _WORDS: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -90,6 +103,8 @@ class Installed:
     corrupted: int = 0
     sound: bool = field(default=False)
     """Whether the fault rests, as while operands are made."""
+    held: torch.Tensor | None = None
+    """The memory that a fault of memory changes while products run."""
 
     def call(self, kernel: Any, name: str, keys: Any, *given: Any, **options: Any) -> Any:
         """What the operator gives, corrupted."""
@@ -107,6 +122,10 @@ class Installed:
         self.calls += 1
         if self.sound or self.calls <= self.fault.first_call:
             return result
+        if self.fault.unit == "memory":
+            if self.held is not None:
+                self.struck(self.held, [])
+            return result
         value = result[0] if isinstance(result, tuple | list) else result
         integers = not (value.is_floating_point() or value.is_complex())
         if integers != (self.fault.unit == "integer") and not name.startswith("_int_mm"):
@@ -115,14 +134,18 @@ class Installed:
             return result
         tensors = [each for each in given if isinstance(each, torch.Tensor)]
         changed = value.contiguous().clone()
+        self.struck(changed, tensors)
+        value.copy_(changed)
+        return result
+
+    def struck(self, changed: torch.Tensor, tensors: list[torch.Tensor]) -> None:
+        """Corrupt contiguous values in place, and count what that changed."""
         before = words_of(changed).clone()
         # what strikes uses the same kernels
         self.sound = True
         self.fault.strike(changed, tensors, self.generator)
         self.sound = False
         self.corrupted += int((words_of(changed) != before).sum())
-        value.copy_(changed)
-        return result
 
 
 @contextlib.contextmanager
@@ -276,6 +299,28 @@ def magnitudes(low: int, high: int) -> Callable[..., None]:
     return strike
 
 
+def kept_tiles(share: float) -> Callable[..., None]:
+    """A tile of a matrix has what the call before it gave, in that share of calls."""
+    last: dict[Any, torch.Tensor] = {}
+
+    def strike(result: torch.Tensor, tensors: list[torch.Tensor], generator: random.Random) -> None:
+        key = result.shape, result.dtype
+        old, last[key] = last.get(key), result.clone()
+        if old is not None and result.dim() > 1 and generator.random() < share:
+            rows, columns = (16 * generator.randrange(-(-each // 16)) for each in result.shape[-2:])
+            tile = ..., slice(rows, rows + 16), slice(columns, columns + 16)
+            result[tile] = old[tile]
+
+    return strike
+
+
+def next_to_zero(
+    result: torch.Tensor, tensors: list[torch.Tensor], generator: random.Random
+) -> None:
+    """Each zero has its lowest bit set."""
+    words_of(result)[(result == 0).view(-1)] ^= 1
+
+
 def models(generator: random.Random) -> dict[str, tuple[Callable[..., None], int]]:
     """Fault models with parameters drawn: what goes wrong, and after how many calls."""
     bits = {p: generator.randrange(1 << p) for p in (8, 10, 12)}
@@ -296,7 +341,12 @@ def models(generator: random.Random) -> dict[str, tuple[Callable[..., None], int
         "a tile of 16 x 16": (region(slice(tile, tile + 16), slice(tile, tile + 16)), 0),
         "8 bits of one operand": (triggered(8, bits[8], 1), 0),
         "12 bits of one operand": (triggered(12, bits[12], 1), 0),
+        "10 bits of one operand": (triggered(10, bits[10], 1), 0),
         "8 bits of both operands": (triggered(8, bits[8], 2), 0),
+        "10 bits of both operands": (triggered(10, bits[10], 2), 0),
+        "12 bits of both operands": (triggered(12, bits[12], 2), 0),
+        "tiles keep an old result; 1 call in 10": (kept_tiles(0.1), 0),
+        "zeros become the next number": (next_to_zero, 0),
         "a range of magnitude": (magnitudes(low, low + 2), 0),
         "after 40 calls": (published(1e-3), 40),
     }
@@ -313,6 +363,8 @@ def main() -> int:
     parser.add_argument("--batches", type=int, default=4, help="operands of each probe in a trial")
     areas = [each for of_unit in AREAS.values() for each in of_unit]
     parser.add_argument("--area", choices=areas, action="append", help="only these, in this order")
+    names = list(models(random.Random(0)))  # noqa: S311 - the names alone
+    parser.add_argument("--fault", choices=names, action="append", help="only these")
     given = parser.parse_args()
     print(f"seed {given.seed}, {given.trials} trials, {given.batches} batches", flush=True)
     print("| area | fault | trials caught, of those that it corrupted | batches | CPU s |")
@@ -320,20 +372,81 @@ def main() -> int:
     unit_of = {each: unit for unit, of_unit in AREAS.items() for each in of_unit}
     for area in given.area or areas:
         unit = unit_of[area]
-        probes = [each for each in PROBES if each.area == area and not each.refuses(gpu)]
-        for name in models(random.Random(0)):  # noqa: S311 - the names alone
-            began = time.process_time()  # allowed: it is printed
+        probes = [each for each in PROBES if each.area == area]
+        if unit != "link":
+            probes = [each for each in probes if not each.refuses(gpu)]
+        tried = _tried_on_ranks if unit == "link" else _tried
+        for name in given.fault or names:
+            began = _cpu_s()
             trials: Counter[tuple[bool, bool]] = Counter()
             batches: Counter[tuple[bool, bool]] = Counter()
             for trial in range(given.trials):
                 strike, first = models(random.Random(given.seed + trial))[name]  # noqa: S311 - places that can be drawn again
-                seen = _tried(Fault(name, unit, strike, first), probes, gpu, trial, given.batches)
+                seen = tried(Fault(name, unit, strike, first), probes, gpu, trial, given.batches)
                 batches.update(seen)
                 trials[any(struck for struck, _ in seen), any(found for _, found in seen)] += 1
-            spent = time.process_time() - began  # allowed: the same
+            spent = _cpu_s() - began
             shares = [_share(each) for each in (trials, batches)]
             print(f"| {area} | {name} | {shares[0]} | {shares[1]} | {spent:.1f} |", flush=True)
     return 0
+
+
+def _cpu_s() -> float:
+    """CPU seconds of this process and of its children that ended."""
+    used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def _tried_on_ranks(
+    fault: Fault, probes: list[Any], gpu: Any, trial: int, batches: int
+) -> list[tuple[bool, bool]]:
+    """The same of collectives of two ranks, on one of which results arrive corrupted.
+
+    Found is what that rank finds and the other does not.
+    """
+    results = multiprocessing.get_context("fork").SimpleQueue()
+    port = socket.create_server(("127.0.0.1", 0))
+    store = f"tcp://127.0.0.1:{port.getsockname()[1]}"
+    port.close()
+    ranks = []
+    for rank in (1, 0):
+        if child := os.fork():
+            ranks.append(child)
+            continue
+        status = 1
+        try:
+            torch.distributed.init_process_group("gloo", store, rank=rank, world_size=2)
+            with warnings.catch_warnings(action="ignore"):
+                judged = _judged_collectives(fault, probes, gpu, trial, batches, rank)
+            results.put((rank, judged))
+            torch.distributed.barrier()
+            status = 0
+        finally:
+            os._exit(status)
+    if any(os.waitpid(child, 0)[1] for child in ranks):
+        raise RuntimeError("a rank ended without an answer")
+    answers = dict(results.get() for _ in ranks)
+    pairs = zip(answers[1], answers[0], strict=True)
+    return [(struck, here and not there) for (struck, here), (_, there) in pairs]
+
+
+def _judged_collectives(
+    fault: Fault, probes: list[Any], gpu: Any, trial: int, batches: int, rank: int
+) -> list[tuple[bool, bool]]:
+    """By batch of a probe: whether its result arrived corrupted, and whether it is found wrong."""
+    from portagpu.train.exact.draws import Draws
+
+    state = Installed(fault, random.Random(trial))  # noqa: S311 - places that can be drawn again
+    seen = []
+    for batch in range(batches):
+        for probe in probes:
+            work = probe.make(gpu, Draws(1000 * trial + batch), 1)
+            before, result = state.corrupted, work.run()
+            state.calls += 1
+            if rank == 1 and state.calls > fault.first_call:
+                state.struck(result, [])
+            seen.append((state.corrupted > before, work.judge(result) is not None))
+    return seen
 
 
 def _share(seen: Counter[tuple[bool, bool]]) -> str:
@@ -356,6 +469,7 @@ def _tried(
                 state.sound = True
                 work = probe.make(gpu, Draws(1000 * trial + batch), 1)
                 before = state.corrupted
+                state.held = work.held.words if fault.unit == "memory" else None
                 state.sound = False
                 result = work.run()
                 found = work.judge(result) is not None

@@ -64,6 +64,27 @@ def rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
+@dataclass
+class Blind(Sums):
+    """Sums whose judge sees nothing on rank 1."""
+
+    def judge(self, result: torch.Tensor) -> Wrong | None:
+        return None if rank() == 1 else super().judge(result)
+
+
+@dataclass
+class Kept(Sums):
+    """Sums in the same memory each time, which only the first run of the operands writes."""
+
+    memory: Any = None
+
+    def run(self) -> torch.Tensor:
+        if self.memory is None:
+            self.memory = super().run()
+        kept: torch.Tensor = self.memory
+        return kept
+
+
 def probe(
     name: str,
     fault: Callable[[torch.Tensor, int], None] = lambda result, run: None,
@@ -174,6 +195,18 @@ def _no_memory_on_rank_1(gpu: Backend, draws: Draws, scale: int) -> AllReduce:
 GOOD: Final = (probe("vectors/good"), probe("products/good"))
 REFUSED: Final = probe("products/refused", refuses="the cpu backend does not compute in fp8")
 NO_MEMORY: Final = Probe("memory/large", "int64", _no_memory, lambda gpu: "")
+BLIND: Final = Probe(
+    "products/blind",
+    "int64",
+    lambda gpu, draws, scale: Blind(draws, scale, lambda result, run: None),
+    lambda gpu: "",
+)
+KEPT: Final = Probe(
+    "products/kept",
+    "int64",
+    lambda gpu, draws, scale: Kept(draws, scale, lambda result, run: None),
+    lambda gpu: "",
+)
 NOT_EXACT: Final = Probe("products/inexact", "int64", _not_exact, lambda gpu: "")
 
 TOGETHER: Final = (
@@ -195,3 +228,5 @@ HANGING: Final = (*GOOD, probe("vectors/hangs", hang_on_rank_1))
 DYING: Final = (*GOOD, probe("vectors/dies", die_on_rank_1))
 WRONG_THEN_DYING: Final = (*GOOD, probe("products/column", wrong_and_then_dies))
 BROKEN: Final = (*GOOD, probe("products/breaks", breaks), NO_MEMORY, NOT_EXACT)
+BLIND_ON_RANK_1: Final = (*GOOD, BLIND)
+OLD_RESULTS: Final = (*GOOD, KEPT)

@@ -18,6 +18,7 @@ from portagpu.train.exact import judge
 from portagpu.train.exact.draws import Draws, mix
 from portagpu.train.exact.memory import PATTERNS, HeldMemory
 from portagpu.train.exact.probes import PROBES
+from tests.support.faulty_device import Fault, installed, words_of
 
 HERE = [
     probe
@@ -511,3 +512,34 @@ def test_a_check_that_goes_wrong_itself_is_reported(gpu) -> None:
     result = torch.ones(3, 4)
     wrong = judge.differences_of_rows(result, torch.tensor([1]), torch.ones(1, 4))
     assert (wrong.count, wrong.places.tolist(), wrong.shape) == (1, [], (3, 4))
+
+
+@pytest.mark.parametrize("name", ["add", "mul", "maximum"])
+def test_a_fault_of_negative_zeros_is_found(gpu: portagpu.Backend, name: str) -> None:
+    def strike(result: Any, tensors: list[Any], generator: random.Random) -> None:
+        words = words_of(result)
+        for each in tensors:
+            if each.dtype is torch.bfloat16 and each.shape == result.shape:
+                words[words_of(each.contiguous()) == -(1 << 15)] ^= 1
+
+    (probe,) = [each for each in PROBES if each.name == f"vectors/bfloat16[{name}]"]
+    work = probe.make(gpu, Draws(5), 1)
+    with installed(Fault("negative zeros", "vector", strike)) as state:
+        result = work.run()
+    assert state.corrupted > 0
+    wrong = work.judge(result)
+    assert wrong is not None
+    assert wrong.count == state.corrupted
+
+
+def test_an_inverted_result_is_wrong_in_every_element() -> None:
+    for dtype in (torch.float64, torch.bfloat16, torch.float8_e4m3fn, torch.int32, torch.bool):
+        right = torch.arange(12).reshape(3, 4).to(dtype)
+        # a view with another order of its memory, too
+        for made in (right.clone(), right.t().contiguous().t()):
+            judge.complement(made)
+            wrong = judge.differences(made, right)
+            assert wrong is not None
+            assert wrong.count == 12
+            judge.complement(made)
+            assert judge.differences(made, right) is None

@@ -51,6 +51,7 @@ def share(*probes: Probe, **given: Any) -> _Share:
             "published_seed": 0,
             "seconds": None,
             "batches": 1,
+            "runs": 4,
             "together": False,
             "sampler": sampler,
             "slots": [_Slot(each, order, -1) for order, each in enumerate(probes)],

@@ -34,6 +34,10 @@ _LIMITS: Final = (
     "inputs, rates and loads that these batches did not reach: a device without a wrong result "
     "here may still be defective"
 )
+_BLIND: Final = (
+    "the device compares wrong: it saw nothing in a result with one inverted element, so its other "
+    "results are not judged"
+)
 _NO_BATCH: Final = "not run: the screen was over before its first batch"
 
 
@@ -111,7 +115,7 @@ def _device_result(device: Screened) -> Result:
         return Result(**{**shared, **(device.fields or _not_run(device.lost))})
     if not results:
         return Result(**shared, **_not_run("no probe ran to the end of a batch"))
-    wrong = [name for name, each in device.tallies.items() if each.failure is not None]
+    wrong = [name for name, each in device.tallies.items() if each.failure or each.blind]
     said = (
         f"{number(results, 12)} results of {number(inputs, 12)} inputs were judged, "
         f"{f'and {_named(wrong)} went wrong' if wrong else 'none wrong'}"
@@ -155,6 +159,11 @@ def _probe_result(device: Screened, name: str, tally: Tally, campaign: int) -> R
     if tally.failure is not None:
         judged["extra"] = {**extra, **_failure_extra(tally)}
         return Result(**shared, **judged, verdict=Verdict.FAIL, reason=_failure_reason(tally))
+    if tally.blind:
+        separation = tally.separation or separation_of(_BLIND, ())
+        judged["extra"] = {**extra, "excluded_rate": None, **wrong_value("", separation.cause)}
+        reason = f"{_BLIND}; {separation.reason}"
+        return Result(**shared, **judged, verdict=Verdict.FAIL, reason=reason)
     if tally.ended is not None:
         return Result(**{**shared, **judged, "unit": None, **tally.ended})
     if tally.broke:
@@ -171,16 +180,34 @@ def _probe_result(device: Screened, name: str, tally: Tally, campaign: int) -> R
     return Result(**shared, **judged, verdict=Verdict.PASS, reason=reason)
 
 
+def separate_blind(screened: Sequence[Screened]) -> None:
+    """Say of devices that compare wrong in a probe what their peers did with the same result."""
+    for device in screened:
+        for name, tally in device.tallies.items():
+            if tally.blind:
+                peers = [each.tallies[name] for each in screened if each is not device]
+                seen = [[_BLIND if each.blind else None] for each in peers if each.results]
+                distinct = not device.shared
+                tally.separation = separation_of(_BLIND, seen, distinct=distinct)
+
+
 def _failure_reason(tally: Tally) -> str:
     failure = tally.failure or {}
     batch = failure["batch"]
     which = "the batch of the published digest" if batch < 0 else f"batch {batch}"
     wrong, of = (number(failure[key], 12) for key in ("count", "of"))
     operands = f"(seed {failure['seed']}, scale {failure['scale']})"
-    parts = [f"{wrong} of {of} results are wrong in {which} {operands}"]
     if failure["where"] is not None:
-        parts.append(failure["where"]["sentence"])
-    parts.append(recurrence_in_words(failure["repeated_wrong"], failure["repeated"]))
+        parts = [f"{wrong} of {of} results are wrong in {which} {operands}"]
+        looked_at = sum(failure["where"]["kinds"].values())
+        first = f"the first {number(looked_at, 12)}: " if looked_at < failure["count"] else ""
+        parts.append(first + failure["where"]["sentence"])
+    else:
+        rows = count(failure["count"], "row")
+        parts = [f"the device's integer check of {rows} is wrong in {which} {operands}"]
+        parts.append("the host finds the results of these rows right")
+    again = (failure[key] for key in ("repeated_wrong", "repeated", "outcomes"))
+    parts.append(recurrence_in_words(*again))
     if "units" in failure:
         parts.append(failure["units"]["sentence"])
     if tally.separation is not None:
@@ -226,14 +253,14 @@ def _digest_result(device: Screened, screened: Sequence[Screened]) -> Result:
     judged = {**shared, "evidence": (Evidence.EXECUTED,), "does_not_show": _LIMITS}
     if wrong:
         gravest = _gravest(wrong)
-        listed = "; ".join(
-            f"{name}: {each.reason}" for name, each in list(wrong.items())[:MAX_NAMED]
-        )
-        more = f"; and {len(wrong) - MAX_NAMED} more" if len(wrong) > MAX_NAMED else ""
+        by_reason: dict[str, list[str]] = {}
+        for name, each in wrong.items():
+            by_reason.setdefault(each.reason, []).append(name)
+        listed = "; ".join(f"{_named(names)}: {reason}" for reason, names in by_reason.items())
         return Result(
             **{**judged, "extra": {**judged["extra"], **gravest, "differ": list(wrong)}},
             verdict=Verdict.FAIL,
-            reason=f"{len(wrong)} of {count(len(found), 'digest')} differ: {listed}{more}",
+            reason=f"{len(wrong)} of {count(len(found), 'digest')} differ: {listed}",
             value=float(len(wrong)),
             unit="1",
             expected=exactly(0, "the published digests, or those of most peers"),

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 SUITE: Final = "screen"
 DEFAULT_S: Final = 60.0
+RUNS: Final = 4
+"""How often a batch computes with its operands, which are dearer to make than to use."""
 TOGETHER: Final = "collectives"
 """The area whose probes all devices run at the same time."""
 PROBES: Final = "portagpu.train.exact.probes:PROBES"
@@ -38,6 +40,7 @@ class ScreenOptions(RunOptions):
     :param seconds: How long it computes, of wall time, after devices are open.
     :param batches: How many batches each probe has on each device, whatever time that takes; None
         for as many as the time allows. The one with a published digest comes before them.
+    :param runs: How often each batch computes with its operands.
     :param threads: How many CPU threads each rank has; None for as many as torch takes. With one,
         a number of batches costs the same CPU seconds on every CPU.
     :param seed: The number that all devices have in common, by default that of the day in UTC.
@@ -51,6 +54,7 @@ class ScreenOptions(RunOptions):
 
     seconds: float = DEFAULT_S
     batches: int | None = None
+    runs: int = RUNS
     threads: int | None = None
     seed: int | None = None
     probes: Sequence[str] = ()

@@ -16,18 +16,18 @@ from portagpu.runs.world.rank import load_function
 from portagpu.suites.performance.timing import Sampler
 from portagpu.suites.screen.tally import AGAIN, BY_UNIT, MAX_PLACES, REPEATS, locate
 from portagpu.train.exact.draws import Draws, batch_seed
-from portagpu.train.exact.judge import NotExactError, digest
+from portagpu.train.exact.judge import NotExactError, complement, digest
 from portagpu.train.exact.units import can_ask, find_units
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    import torch
+
     from portagpu.runs.world import Rank
     from portagpu.train.exact.judge import Wrong
     from portagpu.train.exact.probe import Probe, Work
 
-RUNS: Final = 4
-"""How often a batch computes with its operands, which are dearer to make than to use."""
 _BATCH_S: Final = 0.2
 """How long a batch lasts at most before its next one has no more results."""
 _PAUSE_S: Final = 0.02
@@ -88,6 +88,7 @@ class _Share:
     published_seed: int
     seconds: float | None
     batches: int | None
+    runs: int
     together: bool
     sampler: Sampler
     slots: list[_Slot]
@@ -129,7 +130,7 @@ class _Share:
             seconds = time.monotonic() - began_s
             slot.spent_s += self.agree(seconds)
             self.rank.step(slot.probe.name, record={**record, "seconds": seconds, **self.read()})
-            if any(record.get(key) for key in ("refused", "stopped", "broke", "failure")):
+            if any(record.get(key) for key in ("refused", "stopped", "broke", "blind", "failure")):
                 self.slots.remove(slot)
             last = slot
 
@@ -229,7 +230,7 @@ class _Share:
         gpu, first = self.rank.gpu, slot.batch < 0
         work = self.made(slot, seed)
         runs, judging_s, found, any_wrong = 0, 0.0, "", False
-        while runs < RUNS and not any_wrong:
+        while runs < self.runs and not any_wrong:
             runs += 1
             result = work.run()
             gpu.synchronize()
@@ -237,6 +238,8 @@ class _Share:
             wrong = work.judge(result)
             if first and not found:
                 found = digest(result)
+            # of a run that writes nothing the memory must not hold this one's result
+            complement(result)
             judging_s += time.monotonic() - ran_s
             self.rank.tell_alive()
             any_wrong = bool(self.agree(float(wrong is not None)))
@@ -250,6 +253,10 @@ class _Share:
         }
         result_bytes = result.numel() * result.element_size()
         if not any_wrong:
+            blind = first and not _sees_one(work, result)
+            if self.agree(float(blind)):
+                ended = {"stopped": "ended: another rank compares wrong"}
+                record |= {"blind": True} if blind else ended
             return record, result_bytes
         self.read()
         failure: dict[str, Any] = {}
@@ -342,8 +349,18 @@ def repetitions(outcomes: Sequence[str]) -> dict[str, int]:
 
 
 def _wrong_digest(work: Work) -> str:
-    wrong = work.judge(work.run())
+    result = work.run()
+    wrong = work.judge(result)
+    complement(result)
     return "" if wrong is None else wrong.digest()
+
+
+def _sees_one(work: Work, inverted: torch.Tensor) -> bool:
+    """Whether one wrong element of a right result is seen; ``inverted`` has all bits inverted."""
+    complement(inverted)
+    middle = tuple(each // 2 for each in inverted.shape)
+    complement(inverted[middle])
+    return work.judge(inverted) is not None
 
 
 def described(wrong: Wrong, lanes: int | None) -> dict[str, Any]:
@@ -374,6 +391,7 @@ def screen(
     published_seed: int,
     seconds: float | None,
     batches: int | None,
+    runs: int,
     threads: int | None,
     together: bool,
 ) -> None:
@@ -391,6 +409,7 @@ def screen(
             published_seed=published_seed,
             seconds=seconds,
             batches=batches,
+            runs=runs,
             together=together,
             sampler=sampler,
             slots=[_Slot(probe, order, plan[probe.name]) for order, probe in enumerate(chosen)],

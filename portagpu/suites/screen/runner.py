@@ -21,7 +21,7 @@ from portagpu.runs.results.run import Evidence, Result, Verdict
 from portagpu.runs.results.wording import exactly
 from portagpu.runs.world import Ranks
 from portagpu.suites.performance.device import MeasuredDevice
-from portagpu.suites.screen.judge import Screened, results_of
+from portagpu.suites.screen.judge import Screened, results_of, separate_blind
 from portagpu.suites.screen.options import (
     SUITE,
     TOGETHER,
@@ -281,6 +281,7 @@ class _Screen:
                 published_seed=published_digests().seed,
                 seconds=left_s if counted is None else None,
                 batches=counted,
+                runs=self.options.runs,
                 threads=self.options.threads,
                 together=together,
             )
@@ -364,6 +365,7 @@ class _Screen:
         ]
         for device, name, failure in wrong:
             device.tallies[name].separation = separation_of(failure["digest"], ())
+        separate_blind(self.screened)
         if not wrong or len(self.left) < 2:
             return
         items = [

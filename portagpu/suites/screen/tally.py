@@ -51,12 +51,18 @@ def recurrence(wrong: int, runs: int) -> str:
     return "permanent" if wrong == runs else "intermittent"
 
 
-def recurrence_in_words(wrong: int, runs: int) -> str:
-    """ "intermittent: wrong in 7 of 100 repetitions of the same operands"."""
+def recurrence_in_words(wrong: int, runs: int, outcomes: int = 0) -> str:
+    """ "intermittent: wrong in 7 of 100 repetitions of the same operands, in 7 ways".
+
+    :param outcomes: In how many different bits and places; 0 where it is not known.
+    """
     kind = recurrence(wrong, runs)
     if not runs:
         return "the operands were not run again"
-    return f"{kind}: wrong in {wrong} of {count(runs, 'repetition')} of the same operands"
+    said = f"{kind}: wrong in {wrong} of {count(runs, 'repetition')} of the same operands"
+    if wrong < 2 or not outcomes:
+        return said
+    return f"{said}, {'in the same bits' if outcomes == 1 else f'in {outcomes} ways'}"
 
 
 AGAIN: Final = " again"
@@ -88,6 +94,8 @@ class Tally:
     """Why it ended early, where nothing was wrong."""
     broke: str = ""
     """The error that it raised."""
+    blind: bool = False
+    """Whether the device saw nothing wrong in a result with one wrong element."""
     digest: str = ""
     """Of the published seed, in hexadecimal digits."""
     failure: dict[str, Any] | None = None
@@ -109,7 +117,7 @@ class Tally:
         self.seconds += record.get("seconds", 0.0)
         self.judging_s += record.get("judging_s", 0.0)
         self.scale = max(self.scale, record.get("scale", 0))
-        for key in ("refused", "stopped", "broke", "digest", "failure", "unreadable"):
+        for key in ("refused", "stopped", "broke", "blind", "digest", "failure", "unreadable"):
             setattr(self, key, record.get(key) or getattr(self, key))
         if record.get("telemetry"):
             self.readings.append(record["telemetry"])
@@ -120,7 +128,7 @@ class Tally:
     @property
     def open(self) -> bool:
         """Whether further batches may run."""
-        reasons = (self.refused, self.stopped, self.broke, self.failure, self.ended)
+        reasons = (self.refused, self.stopped, self.broke, self.blind, self.failure, self.ended)
         return not any(reasons)
 
 
@@ -142,6 +150,8 @@ _REPEATS: Final = 0.9
 """The share of places that a period has to map to places: some elements may be right by chance."""
 _CONCENTRATED: Final = 4
 """Residues are worth naming where at most every fourth occurs."""
+_BY_CHANCE: Final = 1e-2
+"""The chance from which on residues are not worth it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,13 +289,16 @@ def period(places: Sequence[int]) -> int | None:
 def few_residues(places: Sequence[int], size: int) -> tuple[int, ...]:
     """The residues of places modulo ``size``; empty where they say nothing.
 
-    They say something where at most every fourth residue occurs, and places lie further apart than
-    ``size``.
+    They say something where at most every fourth residue occurs, places lie further apart than
+    ``size``, and random places would hardly have no other residues.
     """
     if size < 2 or not places or places[-1] - places[0] < size:
         return ()
     found = sorted({each % size for each in places})
-    return tuple(found) if len(found) * _CONCENTRATED <= size else ()
+    few = len(found)
+    # a bound of the chance: any choice of residues, and each place in it
+    chance = math.comb(size, few) * (few / size) ** len(places)
+    return tuple(found) if few * _CONCENTRATED <= size and chance < _BY_CHANCE else ()
 
 
 def _form(number: int, rows: Sequence[int], columns: Sequence[int], shape: Sequence[int]) -> str:

@@ -170,6 +170,13 @@ def powers_of_two(exponents: torch.Tensor, dtype: str) -> torch.Tensor:
     return ((exponents + 127) << 23).to(torch.int32).view(torch.float32)
 
 
+def with_negative_zeros(values: torch.Tensor) -> torch.Tensor:
+    """Floating-point values in place, zeros of every second row negative: sums stay the same."""
+    odd = values[1::2]
+    odd.masked_fill_(odd == 0, -0.0)
+    return values
+
+
 _INTEGER_OF: Final = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
 MAX_LOCATED_ROWS: Final = 256
 """Rows that are computed again on the host, to name the wrong elements."""
@@ -218,6 +225,16 @@ def bit_patterns(values: torch.Tensor) -> torch.Tensor:
     # formats without a negative zero have NaN there
     zero_is_nan = str(values.dtype).endswith("fnuz")
     return bits if zero_is_nan else bits.masked_fill(bits == lowest, 0)
+
+
+def complement(values: torch.Tensor) -> None:
+    """Invert each bit in place: what keeps an old result, or judges nothing, is then seen."""
+    import torch
+
+    if values.is_floating_point():
+        # not of a copy: the memory itself
+        values = values.view(getattr(torch, _INTEGER_OF[values.element_size()]))
+    values.bitwise_not_()
 
 
 def digest(values: torch.Tensor) -> str:

@@ -22,6 +22,7 @@ from portagpu.train.exact.judge import (
     check_subset,
     powers_of_two,
     subset_bound,
+    with_negative_zeros,
 )
 from portagpu.train.exact.probe import Expected, Probe
 from portagpu.train.exact.vectors import lacks
@@ -264,14 +265,13 @@ def check_sums(kind: Kind, of: Integers, what: str) -> None:
 
 
 def operand(values: torch.Tensor, exponents: torch.Tensor, dtype: str) -> torch.Tensor:
-    """Integers times powers of two in a format that holds them exactly."""
+    """Integers times powers of two in a format that holds them exactly; half of zeros are -0."""
     import torch
 
-    kind = getattr(torch, dtype)
-    if not kind.is_floating_point:
+    if not (kind := getattr(torch, dtype)).is_floating_point:
         return values.to(kind)
-    base = "float64" if dtype == "float64" else "float32"
-    return values.to(getattr(torch, base)).mul_(powers_of_two(exponents, base)).to(kind)
+    # each integer fits the format of the powers
+    return with_negative_zeros(powers_of_two(exponents, dtype) * values).to(kind)
 
 
 def laid_out(matrix: torch.Tensor, along_rows: bool) -> torch.Tensor:
@@ -305,15 +305,15 @@ def multiply(gpu: Backend, kind: Kind, left: torch.Tensor, right: torch.Tensor) 
     """A B of operands in these formats, with exact sums."""
     import torch
 
+    out = getattr(torch, kind.result)
     with exact_arithmetic(gpu, "tf32" if kind.name == "tf32" else "ieee"):
         if kind.left == "int8":
             return torch._int_mm(left, right)
         if kind.left.startswith("float8"):
             one = torch.ones((), device=left.device)
-            out = getattr(torch, kind.result)
             return torch._scaled_mm(left, right, one, one, out_dtype=out)
         if kind.left != kind.result:
-            return torch.mm(left, right, out_dtype=getattr(torch, kind.result))
+            return torch.mm(left, right, out_dtype=out)
         return left @ right
 
 

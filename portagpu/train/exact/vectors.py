@@ -11,7 +11,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from portagpu.devices.precision import Support
-from portagpu.train.exact.judge import EXPONENTS, SIGNIFICANT_BITS, check_subset, powers_of_two
+from portagpu.train.exact.judge import (
+    EXPONENTS,
+    SIGNIFICANT_BITS,
+    check_subset,
+    powers_of_two,
+    with_negative_zeros,
+)
 from portagpu.train.exact.probe import Expected, Probe
 
 if TYPE_CHECKING:
@@ -71,11 +77,11 @@ class _Operands:
         return self.unscaled(integers) * self.powers.to(self.kind)
 
     def unscaled(self, integers: torch.Tensor) -> torch.Tensor:
-        """The integers in the dtype, rounded at most once."""
+        """The integers in the dtype, rounded at most once; zeros of odd rows are negative."""
         import torch
 
         wide = torch.float64 if self.dtype == "float64" else torch.float32
-        return integers.to(wide).to(self.kind)
+        return with_negative_zeros(integers.to(wide)).to(self.kind)
 
 
 def _add(operands: _Operands, bits: int) -> _Made:

@@ -8,7 +8,7 @@ import pytest
 
 from portagpu.runs.results.advice import Action, action_of
 from portagpu.runs.results.run import Verdict
-from portagpu.suites.screen.judge import Screened, results_of
+from portagpu.suites.screen.judge import Screened, results_of, separate_blind
 from portagpu.suites.screen.options import ScreenOptions, UnknownProbe, selected_probes
 from portagpu.suites.screen.runner import Heard, SilentRank, errors_result
 from portagpu.suites.screen.tally import Tally
@@ -170,3 +170,65 @@ def test_patterns_name_probes_with_their_brackets() -> None:
     ]
     with pytest.raises(UnknownProbe, match=r"no probe 'vectors/float31\[add\]': did you mean"):
         names("vectors/float31[add]")
+
+
+# ---- what a failure says
+
+
+def failure(**fields: Any) -> dict[str, Any]:
+    place = {"sentence": "one column: rows 0 to 7, column 3", "kinds": {"flipped": 8}}
+    return {
+        "batch": 0,
+        "seed": 7,
+        "scale": 1,
+        "count": 8,
+        "of": 256,
+        "digest": "ab",
+        "repeated": 100,
+        "outcomes": 1,
+        "repeated_wrong": 100,
+        "where": place,
+        **fields,
+    }
+
+
+def test_places_are_those_of_the_first_wrong_elements_where_there_are_more() -> None:
+    devices = screened("vectors/a", count=1)
+    devices[0].tallies["vectors/a"].failure = failure()
+    assert "(seed 7, scale 1); one column" in of(devices, "vectors/a", "cuda:0").reason
+    devices[0].tallies["vectors/a"].failure = failure(count=200)
+    assert "200 of 256 results are wrong" in of(devices, "vectors/a", "cuda:0").reason
+    assert "; the first 8: one column" in of(devices, "vectors/a", "cuda:0").reason
+
+
+def test_rows_that_are_right_after_all_are_not_called_wrong_results() -> None:
+    devices = screened("products/a", count=1)
+    devices[0].tallies["products/a"].failure = failure(count=2, where=None)
+    said = of(devices, "products/a", "cuda:0").reason
+    assert "results are wrong" not in said
+    assert "the device's integer check of 2 rows is wrong in batch 0" in said
+    assert "the host finds the results of these rows right" in said
+
+
+def test_digests_with_one_reason_are_named_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "portagpu.suites.screen.judge.published_digests",
+        lambda: Published(0, {f"products/{each}": "ef" * 32 for each in "ab"}),
+    )
+    said = of(screened("products/a", "products/b", count=1), "digests", "cuda:0").reason
+    assert said == (
+        "2 of 2 digests differ: products/a, products/b: "
+        "device or software not separated: no peer did the same work"
+    )
+
+
+def test_a_device_that_compares_wrong_where_its_peers_do_not_is_to_blame() -> None:
+    devices = screened("products/a", count=2)
+    devices[1].tallies["products/a"].blind = True
+    separate_blind(devices)
+    wrong = of(devices, "products/a", "cuda:1")
+    assert (wrong.verdict, wrong.extra["wrong_value"]["cause"]) == (Verdict.FAIL, "device")
+    devices[0].tallies["products/a"].blind = True
+    separate_blind(devices)
+    wrong = of(devices, "products/a", "cuda:1")
+    assert (wrong.verdict, wrong.extra["wrong_value"]["cause"]) == (Verdict.FAIL, "software")

@@ -147,3 +147,11 @@ def test_residues_are_few_or_none() -> None:
     assert few_residues([5, 9], 16) == (), "one period was not seen twice"
     assert few_residues(range(64), 16) == ()
     assert few_residues([], 16) == ()
+
+
+def test_few_places_have_few_residues_by_chance() -> None:
+    # eleven places have at most eleven residues of 64, wherever they are
+    places = [4, 27, 37, 96, 129, 158, 220, 293, 352, 391, 487]
+    assert few_residues(places, 64) == ()
+    assert few_residues([5, 21], 16) == (), "in one case of sixteen"
+    assert few_residues([64 * each + 7 for each in range(11)], 64) == (7,)

@@ -167,6 +167,7 @@ def test_a_failure_of_a_screen_says_it() -> None:
         "where": None,
         "repeated": 100,
         "repeated_wrong": 100,
+        "outcomes": 1,
         "digest": "ab",
     }
     reasons = []

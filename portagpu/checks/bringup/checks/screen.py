@@ -26,6 +26,7 @@ def check(context: Context) -> Iterator[Result]:
         indices=[device.index for device in tested.devices],
         seconds=amounts["shared_s" if tested.shared and not counted else "screen_s"],
         batches=amounts["shared_batches"] if counted else None,
+        runs=amounts["shared_runs"] if counted else screen.RUNS,
         # idle threads wait in a loop: what that costs depends on the cores and on other work
         threads=1 if counted else None,
         # the gate health-after reads what the machine counts
