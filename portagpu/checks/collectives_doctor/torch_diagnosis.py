@@ -106,8 +106,8 @@ _SPAWNED: Final = re.compile(
 )
 """torch/multiprocessing/spawn.py."""
 _CODE: Final = re.compile(
-    r"(?:(?:command terminated|Process finished) with exit code|exited with code|Exit [Cc]ode:?|EXIT CODE:|"
-    r"[Pp]rocess \d{1,7} exit with status code)\s{1,8}(?P<code>\d{1,5})\b"
+    r"(?:(?:command terminated|Process finished) with exit code|exited with code|Exit [Cc]ode:?|"
+    r"EXIT CODE:|[Pp]rocess \d{1,7} exit with status code)\s{1,8}(?P<code>\d{1,5})\b"
     r"|KILLED BY SIGNAL: (?P<signal>\d{1,3})\b"
 )
 """kubectl, Docker, Open MPI, Hydra and Horovod."""
