@@ -205,7 +205,7 @@ class _State:
                 self.known = True
                 continue
             if its_kind == "copy":
-                its_kind, name = _operation(name)
+                its_kind, name = operation(name)
             found: dict[str, Any] = {"calls": whole_number(row[calls], mark)}
             for column, place in columns.items():
                 if place is None:
@@ -252,7 +252,7 @@ class _State:
             kind: Kind = "kernel"
             event: dict[str, Any] = {"start_ns": start, "end_ns": start + lasting}
             if name.startswith("[CUDA mem"):
-                kind, name = _operation(name)
+                kind, name = operation(name)
                 event["bytes"] = whole_number(cell("bytes"), mark, size)
                 event["copy_kind"] = name.partition(" ")[2] or None if kind == "copy" else None
             else:
@@ -301,7 +301,7 @@ def _kind(report: str, at: dict[str, int]) -> Kind | None:
     return "kernel" if "instances" in at else None
 
 
-def _operation(name: str) -> tuple[Kind, str]:
+def operation(name: str) -> tuple[Kind, str]:
     """ "[CUDA memcpy Host-to-Device]" as a copy "Memcpy HtoD"; memsets are sets."""
     if "memset" in name.lower():
         return "set", "Memset"

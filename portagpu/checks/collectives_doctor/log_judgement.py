@@ -35,7 +35,13 @@ def judge_logs(job: Job) -> Iterator[Finding]:
         # it says no more than that there was one
         found = [each for each in found if each.id != "torch-ends"]
     order = _order()
-    found.sort(key=lambda each: order.get(each.id, order[""]))
+    codes = [each for each in found if each.id == "rank-ended" and not each.cause]
+    # of several that ended with a code none is known as the first, and a library says more
+    says_less = set(map(id, codes)) if len(codes) > 1 and not job.diagnosis.first_is_known else ()
+    last = order["library-error"]
+    found.sort(
+        key=lambda each: last + 0.5 if id(each) in says_less else order.get(each.id, order[""])
+    )
     yield Finding(id="log", evidence=_summary(job))
     cause = next((each for each in found if _is_failure(each)), None)
     consequences = own_table()["consequences"]
@@ -95,6 +101,11 @@ def _findings(job: Job) -> Iterator[Finding]:
 
 def _unfinished(job: Job) -> Iterator[Finding]:
     """Ranks that still set up where the log ends."""
+    if job.open_tables:
+        yield Finding(
+            id="table-open",
+            evidence="the log has the head of a benchmark's table, and ends without a row",
+        )
     for name, stages in job.stages.items():
         begun, done = stages.get("START", set()), stages.get("COMPLETE", set())
         counts = job.counts[name]

@@ -60,14 +60,17 @@ _MAX_KINDS: Final = 200
 
 _BAD: Final = re.compile(
     r"(?i)\b(?:un ?handled|fail(?:ed|s|ure|ures)?|errors?|mismatch(?:ed|es)?|abort(?:ed|ing)?"
-    r"|\w{1,40}error)\b|Couldn't|Unable to"
+    r"|\w{1,40}error)\b|\berr(?:no)?[:=] ?-?[1-9]|Couldn't|Unable to"
 )
 """Words with which a library says that something broke."""
 _EXCEPTION: Final = re.compile(
     r"(?:^|[\s\]\"'])(?P<name>(?:[A-Za-z_]\w{0,60}\.){0,6}[A-Z]\w{0,60}(?:Error|Exception|Interrupt))"
     r"(?: \([^)]{0,60}\))?: ?(?P<message>.*)"
 )
-_FOLDED: Final = ("Detected mismatch", "Root Cause", "noticed that", "Process name: [[")
+_FOLDED: Final = (
+    "Detected mismatch", "Root Cause", "noticed that", "Process name: [[", "Barrier timed out",
+    "lost communication with",
+)  # fmt: skip
 """Words of messages that have several lines."""
 _LINKED: Final = re.compile(r"\[([^\[\]\n]{1,200})\]\(https?://[^()\s]{1,300}\)")
 """Places and addresses that a mail program took for links."""
@@ -78,7 +81,11 @@ _SEVERE: Final = re.compile(
 """Where a program says by itself that it failed."""
 _IS_SOURCE: Final = re.compile(r"\s*(?:raise |assert |return )\S")
 """Lines of a program's source in a traceback."""
+_JOINED: Final = re.compile(r"(?<=\s)\[rank\d{1,7}\]: ?(?=\S)")
+"""Where another line of a rank begins inside a line."""
 _THROWN: Final = re.compile(r"^(?: *what\(\):)+ +(?P<message>.*)")
+_OF_TORCH: Final = re.compile(r".*\.(?:[ch]pp|py):\d").match
+"""Places in the sources of torch, whose names end so."""
 _SAID_LAST: Final = re.compile(r"Last error: {0,4}(\S.*)")
 _LAST_ERROR: Final = re.compile(r"Last error: ?$")
 
@@ -150,6 +157,8 @@ class Job:
     """Of each number of ranks, those of which there are lines."""
     joined: int = 0
     """Lines that a launcher left out because they equal others."""
+    open_tables: int = 0
+    """Tables of benchmarks that begin and have no row."""
     diagnosis: Diagnosis = field(default_factory=Diagnosis)
 
     @property
@@ -160,7 +169,7 @@ class Job:
 def read_log(text: str, job: Job) -> None:
     """Add what a log says to ``job``. Raises NoKnownLineError for a text without any line of
     one, and FormatError for what is not text."""
-    before = job.lines
+    before = job.lines, len(job.exceptions)
     has_escapes = "\x1b" in text or "\x9b" in text or "[0m" in text
     text = without_json(text, only_folded=True)
     if "](http" in text:
@@ -181,7 +190,8 @@ def read_log(text: str, job: Job) -> None:
             read += 1
             reader.read(read, raw[read])
         reader.stop_waiting()
-    if job.lines == before:
+    job.open_tables += _open_tables(text)
+    if (job.lines, len(job.exceptions)) == before:
         said = "no line is from a communication library, torch's watchdog or PortaGPU"
         raise NoKnownLineError(said) if _is_text(text) else FormatError("its format is not known")
 
@@ -232,8 +242,12 @@ class _Reader:
             self._last_error.discard(origin)
         # what a library only remarks has its words at the beginning
         is_marked = (library is None or bool(library.level)) and self._patterns.is_marked(line)
-        if library is None and ((not is_marked and not is_last) or _IS_SOURCE.match(line)):
+        if library is None and not is_marked and not is_last:
             return False
+        if library is None and _IS_SOURCE.match(line):
+            # a collector may join lines of a traceback
+            joined = _JOINED.search(line)
+            return joined is not None and self.read(number, line[joined.start() :])
         message = library.message if library is not None else line.strip()
         rank = origin.rank
         if rank is None and not (library is not None and library.host):
@@ -267,7 +281,10 @@ class _Reader:
         matters |= any(event.finding != FINE for event, _ in events)
         is_silent = library is not None and (not library.level or not message.strip(" *-="))
         if not (events or is_diagnosis or is_silent or (known and library is None)):
-            unknown = job.errors if _BAD.search(message) or is_last else job.warnings
+            # torch remarks on errors of other ranks at this level too
+            is_error = library is not None and library.level == "ERROR" and not _OF_TORCH(place)
+            is_bad = is_error or is_last or _BAD.search(message)
+            unknown = job.errors if is_bad else job.warnings
             matters = library is not None or is_last
             if matters:
                 _see_words(unknown, message, key, origin)
@@ -324,6 +341,21 @@ class _Reader:
             return 1
         _see_words(job.exceptions, message, key, origin)
         return 0
+
+
+def _open_tables(text: str) -> int:
+    """1 where the last table of a benchmark has a head, no row and no end."""
+    if (start := text.rfind(_TABLE_HEAD)) < 0:
+        return 0
+    return int(_AFTER_HEAD.search(text, start) is None)
+
+
+_TABLE_HEAD: Final = "(GB/s)"
+"""What the last line of such a table's head ends with."""
+_AFTER_HEAD: Final = re.compile(
+    r"\d{1,18} {2,20}\d{1,18} {2,20}[a-z]\w{2,15} |Avg bus bandwidth|Out of bounds"
+)
+"""A row, or what follows the table."""
 
 
 def _are_mild(events: Sequence[tuple[Event, int]]) -> bool:

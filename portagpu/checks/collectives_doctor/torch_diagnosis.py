@@ -54,6 +54,19 @@ _BARRIER: Final = re.compile(
     r"(?P<list>\[Rank \d{1,7}\]: )?Ranks? (?P<ranks>\d{1,7}(?:, ?\d{1,7}){0,4000}) failed to pass "
     r"monitoredBarrier in (?P<limit>\d{1,12}) ms"
 )
+_FAULTY: Final = re.compile(
+    r"Rank (?P<rank>\d{1,7}) successfully reached monitoredBarrier, but received errors "
+    r".{0,60}?from rank (?P<lost>\d{1,7})"
+)
+_TASKS_MISSING: Final = re.compile(
+    r"Barrier timed out\..{0,400}?Timed out task names:(?P<tasks>.*)"
+)
+"""The service at which JAX's processes meet (xla/tsl/distributed_runtime/coordination)."""
+_TASK: Final = re.compile(r"/job:[\w-]{1,80}/replica:\d{1,7}/task:(\d{1,7})\b")
+_DAEMON: Final = re.compile(
+    r"lost communication with .{0,400}?(?:Remote daemon ?: \S{1,100} on node|hostname:)\s{1,8}"
+    r"(?P<host>[\w.-]{1,100})"
+)
 _FIRST_FAILED: Final = re.compile(
     r"Root Cause \(first observed failure\) ?:.{0,200}?"
     r"(?:host\s{0,12}:? ?(?P<host>[\w.-]{1,100}).{0,60}?)?"
@@ -93,8 +106,8 @@ _SPAWNED: Final = re.compile(
 )
 """torch/multiprocessing/spawn.py."""
 _CODE: Final = re.compile(
-    r"(?:command terminated with exit code|exited with code|Exit [Cc]ode:?|EXIT CODE:|"
-    r"[Pp]rocess \d{1,7} exit with status code)\s{1,8}(?P<code>\d{1,5})\b"
+    r"(?:(?:command terminated|Process finished) with exit code|exited with code|Exit [Cc]ode:?|"
+    r"EXIT CODE:|[Pp]rocess \d{1,7} exit with status code)\s{1,8}(?P<code>\d{1,5})\b"
     r"|KILLED BY SIGNAL: (?P<signal>\d{1,3})\b"
 )
 """kubectl, Docker, Open MPI, Hydra and Horovod."""
@@ -110,7 +123,7 @@ MARKS: Final = (
     " noticed that process", "MPI_A", "srun: error", "is running collective",
     "Process name: [[", "return code = ", "CalledProcessError", "ProcessExitedException",
     "exit code", "exited with code", "xit Code", "xit code", "EXIT CODE", "status code",
-    "KILLED BY SIGNAL",
+    "KILLED BY SIGNAL", "Barrier timed out", "lost communication with",
 )  # fmt: skip
 """Words of which a line that is read here has one."""
 
@@ -158,6 +171,16 @@ def read_diagnosis(lines: Sequence[str], at: int, rank: int | None, diagnosis: D
             diagnosis.listed |= bool(found["list"])
         diagnosis.barrier_ms = int(found["limit"])
         known = True
+    if (found := _FAULTY.search(line)) is not None:
+        words = (
+            f"rank {found['rank']} reached a monitored barrier, and lost rank {found['lost']} in it"
+        )
+        finding = Finding(id="barrier", evidence=words, device=f"rank {found['lost']}")
+        diagnosis.mismatches.append(finding)
+        known = True
+    if "Barrier timed out" in line and (found := _TASKS_MISSING.search(_joined(lines, at))):
+        diagnosis.missing |= set(map(int, _TASK.findall(found["tasks"])))
+        known = bool(diagnosis.missing)
     return known | _read_ended(lines, at, diagnosis)
 
 
@@ -287,7 +310,10 @@ def _read_ended(lines: Sequence[str], at: int, diagnosis: Diagnosis) -> bool:
         }
         diagnosis.first_is_known = True
         return True
-    if found := _LOCAL_FAILED.search(line):
+    if "lost communication with" in line and (found := _DAEMON.search(_joined(lines, at))):
+        evidence = f"the launcher lost its own process on {found['host']}"
+        ended = Finding(id="daemon-lost", evidence=evidence, device=found["host"])
+    elif found := _LOCAL_FAILED.search(line):
         how, cause = _how_it_ended(int(found["code"]))
         evidence = f"torchrun saw local rank {found['local']} end with {how}"
         ended = Finding(id="rank-ended", evidence=evidence, cause=cause)
@@ -377,8 +403,8 @@ def judge_diagnosis(diagnosis: Diagnosis, world: int) -> Iterator[Finding]:
         yield Finding(
             id="barrier",
             evidence=(
-                f"{ranks_in_words(diagnosis.missing)} did not pass a monitored barrier in "
-                f"{diagnosis.barrier_ms} ms"
+                f"{ranks_in_words(diagnosis.missing)} did not pass a monitored barrier"
+                + (f" in {diagnosis.barrier_ms} ms" if diagnosis.barrier_ms else "")
             ),
             device=f"rank {min(diagnosis.missing)}" if len(diagnosis.missing) == 1 else None,
         )

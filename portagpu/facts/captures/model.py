@@ -216,7 +216,11 @@ def _cast(values: Any, kind: pa.DataType) -> Any:
             return values.cast(pa.string()).dictionary_encode()
         return values.cast(kind)
     if pa.types.is_dictionary(kind):
-        return pa.array(values, pa.string()).dictionary_encode()
+        # what dictionary_encode() gives; it costs 0.08 CPU s to load
+        words = dict.fromkeys(each for each in values if each is not None)
+        codes = {each: code for code, each in enumerate(words)}
+        numbers = pa.array([codes.get(each) for each in values], pa.int32())
+        return pa.DictionaryArray.from_arrays(numbers, pa.array(list(codes), pa.string()))
     return pa.array(values, kind)
 
 

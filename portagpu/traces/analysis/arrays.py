@@ -37,11 +37,25 @@ def integers(table: pa.Table, name: str) -> npt.NDArray[Any] | None:
     column: Any = table.column(name)
     if column.null_count == len(column):
         return None
-    if str(column.type) != "int64":
-        column = column.cast("int64")
-    if column.null_count:
-        column = column.fill_null(NULL)
-    return _array(column)
+    if str(column.type) in _WHOLE:
+        parts = [_whole(each) for each in column.chunks]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+    column = column.cast("int64")
+    return _array(column.fill_null(NULL) if column.null_count else column)
+
+
+_WHOLE: Final = ("int64", "int32", "int16", "int8", "uint32", "uint16", "uint8")
+
+
+def _whole(chunk: Any) -> npt.NDArray[Any]:
+    """Whole numbers as int64. pyarrow's own functions cost 0.08 CPU s to load."""
+    valid, data = chunk.buffers()
+    stored = np.frombuffer(data, str(chunk.type), len(chunk), chunk.offset * chunk.type.byte_width)
+    if not chunk.null_count:
+        whole: npt.NDArray[Any] = stored.astype(np.int64, copy=False)
+        return whole
+    bits = np.unpackbits(np.frombuffer(valid, np.uint8), bitorder="little")
+    return np.where(bits[chunk.offset : chunk.offset + len(chunk)], stored, np.int64(NULL))
 
 
 def _array(column: Any) -> npt.NDArray[Any]:

@@ -211,11 +211,10 @@ def read(path: str | os.PathLike[str], columns: Collection[str] = ()) -> Capture
     head = _head(file)
     if not head:
         raise FormatError(f"{file}: the file is empty: capture again, or copy it again")
-    for reader in readers():
-        if reader.matches(head, file):
-            some = getattr(reader, "read_columns", None) if columns else None
-            found: Capture = some(file, columns) if some else reader.read(file)
-            return found
+    if (reader := _reader_of(head, file)) is not None:
+        some = getattr(reader, "read_columns", None) if columns else None
+        found: Capture = some(file, columns) if some else reader.read(file)
+        return found
     if is_document(head):
         raise FormatError(f"{file}: already a summary, which diff and diagnose read: give captures")
     raise FormatError(f"{file}: no reader knows this file; the known formats are {known_formats()}")
@@ -249,7 +248,14 @@ def is_known(path: str | os.PathLike[str]) -> bool:
     """Whether a reader knows the file. Raises FormatError where it cannot be opened."""
     file = Path(path)
     head = _head(file)
-    return any(reader.matches(head, file) for reader in readers())
+    return _reader_of(head, file) is not None
+
+
+def _reader_of(head: bytes, file: Path) -> Reader | None:
+    # torch's is the first of all: vendors' packages are not loaded for its files
+    if kineto.matches(head, file):
+        return cast("Reader", kineto)
+    return next((each for each in readers() if each.matches(head, file)), None)
 
 
 _Group = list["Capture"]
