@@ -18,7 +18,7 @@ import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider, ScopeProvider
 
 from portagpu.train.port.arguments import in_call
-from portagpu.train.port.expressions import Scope, last_name, string
+from portagpu.train.port.expressions import last_name, string
 from portagpu.train.port.places import (
     in_any,
     in_assignment,
@@ -39,6 +39,7 @@ from portagpu.train.port.questions import (
 )
 from portagpu.train.port.reading import excerpt, has_word
 from portagpu.train.port.rules import Finding, Ignored, Unread, lines_of
+from portagpu.train.port.scope import Scope
 from portagpu.train.port.uses import Uses
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ class Finder(Uses):
     def visit_Assign(self, node: cst.Assign) -> None:
         self._bare.add(node.value)
         for target in node.targets:
+            if isinstance(target.target, cst.Name):
+                self.handled.add(target.target)  # a name that is given, not used
             entry = self.rules.names.get(self.scope.qualified(target.target))
             if isinstance(target.target, cst.Attribute) and entry is not None and entry.to:
                 self.add(target.target, entry.rule, left="it is replaced here for all its callers")
@@ -91,6 +94,7 @@ class Finder(Uses):
         in_comparison(self, node)
 
     def visit_ClassDef(self, node: cst.ClassDef) -> None:
+        self.handled.add(node.name)
         for each in node.bases:
             entry = self.rules.names.get(self.scope.qualified(each.value))
             if entry is not None:
@@ -113,6 +117,7 @@ class Finder(Uses):
         return False
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        self.handled.add(node.name)
         self._functions.append(node)
 
     def leave_FunctionDef(self, original_node: cst.FunctionDef) -> None:
@@ -202,6 +207,11 @@ def parse(text: str) -> ast.Module:
             if "missing parentheses in call to 'print'" in words or "exec'" in words:
                 raise SyntaxError(
                     "is Python 2: translate it first (2to3 of Python 3.12)"
+                ) from error
+            line = (error.text or "").replace(" ", "")
+            if "async=" in line:
+                raise SyntaxError(
+                    f"is from before Python 3.7: line {error.lineno}, write non_blocking= for async="
                 ) from error
             version = f"{sys.version_info.major}.{sys.version_info.minor}"
             why = f"is not Python {version}: line {error.lineno}, {error.msg}"

@@ -42,7 +42,7 @@ def in_attribute(finder: Uses, node: cst.Attribute) -> None:
     if field == "type" and asked is not None and finder.scope.qualified(asked) == _ACCELERATOR:
         finder.add(node, finder.rules.names[_ACCELERATOR].rule, lambda _: finder.write.device())
         finder.handled.add(asked)
-    elif finder.scope.is_properties(node.value):
+    elif finder.scope.is_answer(node.value, "get_device_properties"):
         if field not in _FIELDS and not field.startswith("__"):
             rule = finder.rules.shapes["property"]
             finder.add(node, rule, left=f"not every device has a field {field}: a CPU has none")
@@ -57,17 +57,19 @@ _HANDLES: Final = ("stream", "event")
 
 
 def in_subscript(finder: Uses, node: cst.Subscript) -> None:
-    """``memory_stats()["num_ooms"]``, ``device.split(":")[1]``."""
+    """``memory_stats()["num_ooms"]``, also under a name, and ``device.split(":")[1]``."""
     in_split(finder, node)
     first = node.slice[0].slice
     key = string(first.value) if isinstance(first, cst.Index) else None
-    if key is None or not isinstance(node.value, cst.Call) or _STATISTICS.fullmatch(key):
+    if key is None or _STATISTICS.fullmatch(key):
         return
-    name = finder.scope.qualified(node.value.func)
-    if name in {f"{each.module}.memory_stats" for each in finder.rules.words}:
+    if any(
+        finder.scope.is_answer(node.value, each) for each in ("memory_stats", "memory.memory_stats")
+    ):
         rule = finder.rules.shapes["property"]
         finder.add(node, rule, left=f"not every device counts {key}: a CPU does not")
-        finder.handled.add(node.value.func)
+        if isinstance(node.value, cst.Call):
+            finder.handled.add(node.value.func)
 
 
 _ABOUT_DEVICES: Final = re.compile(r"gpu|cuda|device|is_available", re.IGNORECASE)
