@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import sys
@@ -21,6 +22,7 @@ from portagpu.cli._common import (
     check_kept,
     check_outputs,
     json_option,
+    live_console,
     print_lines,
     text_stream,
     write_json,
@@ -30,6 +32,7 @@ from portagpu.cli._verbs import VerbGroup
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from portagpu.train.port.reading import Report
     from portagpu.train.port.rewrite import Rewriting
     from portagpu.train.port.rules import Unread
 
@@ -49,6 +52,19 @@ def check_paths(paths: Sequence[str], json_to: str | None) -> None:
     check_outputs(json_to)
     if json_to not in (None, STDOUT):
         check_kept(files(paths), json_to)
+
+
+@contextlib.contextmanager
+def _counted() -> Iterator[Report]:
+    """Shows on a terminal how many files were judged, while it lasts."""
+    from portagpu.train.port.reading import no_report
+
+    console = live_console(sys.stderr)
+    if console is None:
+        yield no_report
+        return
+    with console.status("") as status:
+        yield lambda done, count: status.update(f"{done} of {count} files")
 
 
 def unread_lines(unread: Sequence[Unread]) -> list[str]:
@@ -79,7 +95,8 @@ def lint(paths: tuple[str, ...], form: str, json_to: str | None) -> int:
     check_paths(paths, json_to)
     if json_to == "-":
         form = "json"
-    result = engine.lint(paths, processes=len(os.sched_getaffinity(0)))
+    with _counted() as report:
+        result = engine.lint(paths, processes=len(os.sched_getaffinity(0)), report=report)
     if form in ("json", "sarif"):
         write_json(engine.document(result) if form == "json" else engine.sarif(result), "-")
     else:
@@ -115,7 +132,8 @@ def rewrite(paths: tuple[str, ...], write: bool, unsafe: bool, json_to: str | No
 
     require_libcst("rewrite")
     check_paths(paths, json_to)
-    result = engine(paths, unsafe=unsafe)
+    with _counted() as report:
+        result = engine(paths, unsafe=unsafe, report=report)
     stream = text_stream(json_to)
     if write:
         result.write()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import io
+from typing import TYPE_CHECKING
 
 import pytest
+from rich.console import Console
+from rich.status import Status
 
 pytest.importorskip("libcst")
 
@@ -12,6 +15,9 @@ from portagpu.cli import main
 from portagpu.train.port.lint import lint
 from portagpu.train.port.reading import kind_of
 from portagpu.train.port.rewrite import rewrite
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -21,31 +27,31 @@ from portagpu.train.port.rewrite import rewrite
         ("s = torch.cuda.memory_stats(d)\nn = s['num_ooms']\n", 3, "PG306", "a CPU does not"),
         ("s = torch.cuda.memory.memory_stats()\nn = s['num_ooms']\n", 3, "PG306", "num_ooms"),
         (
-            "class A:\n    def f(self):\n        self.s = torch.cuda.memory_stats()\n"
-            "    def g(self):\n        return self.s['active_bytes.all.peak']\n",
+            ("class A:\n    def f(self):\n        self.s = torch.cuda.memory_stats()\n"
+             "    def g(self):\n        return self.s['active_bytes.all.peak']\n"),
             6, "PG306", "active_bytes",
         ),
         # eric-mitchell/direct-preference-optimization, trainers.py
         (
-            "def move(batch, device):\n    return batch.to(device)\n"
-            "def train(rank):\n    x = move(torch.zeros(2).cuda(rank), rank)\n",
+            ("def move(batch, device):\n    return batch.to(device)\n"
+             "def train(rank):\n    x = move(torch.zeros(2).cuda(rank), rank)\n"),
             5, "PG003", "counts on a number",
         ),
         ("x = load('m', device=local_rank).cuda()\n", 2, "PG003", "counts on a number"),
         (
-            "class T:\n    def __init__(self, model, device):\n        self.device = device\n"
-            "def main(rank):\n    torch.cuda.set_device(rank)\n    T(model, rank)\n",
+            ("class T:\n    def __init__(self, model, device):\n        self.device = device\n"
+             "def main(rank):\n    torch.cuda.set_device(rank)\n    T(model, rank)\n"),
             7, "PG003", "counts on a number",
         ),
         # several statements bind the name, of which one is not torch's
         (
-            "try:\n    from torch.cuda.amp import autocast\n"
-            "except ImportError:\n    autocast = None\nwith autocast():\n    pass\n",
+            ("try:\n    from torch.cuda.amp import autocast\n"
+             "except ImportError:\n    autocast = None\nwith autocast():\n    pass\n"),
             6, "PG201", "another value",
         ),
         (
-            "try:\n    from torch.cuda.amp import GradScaler\nexcept ImportError:\n"
-            "    class GradScaler:\n        pass\ns = GradScaler()\n",
+            ("try:\n    from torch.cuda.amp import GradScaler\nexcept ImportError:\n"
+             "    class GradScaler:\n        pass\ns = GradScaler()\n"),
             7, "PG202", "another value",
         ),
         ("import importlib\nc = importlib.import_module('torch.cuda')\n", 3, "PG009", "by a text"),
@@ -79,7 +85,7 @@ def test_a_use_is_left_with_its_reason(
         "def f(s):\n    return s['num_ooms']\ns = torch.cuda.memory_stats()\n",
         "def f(device):\n    pass\nf(torch.device('cpu'))\nf(x)\n",
         "def f(per_device, batch_per_device=2):\n    pass\nf(4, batch_per_device=8)\n",
-        "try:\n    import flash_attn\n    m = __import__('flash_attn')\nexcept ImportError:\n    m = 0\n",
+        "try:\n    m = __import__('flash_attn')\nexcept ImportError:\n    m = 0\n",
         "import pytorch_lightning as pl\nt = pl.Trainer(gpus=0), pl.Trainer(gpus=None)\n",
         "import importlib\nm = importlib.import_module('torch.nn')\n",
         "from torch.cuda.amp import autocast\nautocast = fake(autocast)\n",
@@ -138,5 +144,19 @@ def test_a_keyword_of_older_pythons_is_named(
     path = tmp_path / "a.py"
     path.write_text("import torch\nx = x.cuda(async=True)\n", encoding="utf-8")
     assert main(["port", "rewrite", str(path)]) == 3
-    said = "is from before Python 3.7: line 2, write non_blocking= for async="
+    said = "before Python 3.7, where async was a name: write non_blocking= in line 2"
     assert said in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["lint", "rewrite"])
+def test_a_terminal_shows_how_many_files_were_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    for number in range(3):
+        (tmp_path / f"{number}.py").write_text("x = 1\n", encoding="utf-8")
+    said: list[str] = []
+    screen = Console(file=io.StringIO(), force_terminal=True)
+    monkeypatch.setattr(Status, "update", lambda self, text: said.append(text))
+    monkeypatch.setattr("portagpu.cli.port.live_console", lambda stream: screen)
+    assert main(["port", verb, str(tmp_path)]) == 0
+    assert said == ["1 of 3 files", "2 of 3 files", "3 of 3 files"]

@@ -210,9 +210,8 @@ def parse(text: str) -> ast.Module:
                 ) from error
             line = (error.text or "").replace(" ", "")
             if "async=" in line:
-                raise SyntaxError(
-                    f"is from before Python 3.7: line {error.lineno}, write non_blocking= for async="
-                ) from error
+                why = "is from before Python 3.7, where async was a name: write non_blocking="
+                raise SyntaxError(f"{why} in line {error.lineno}") from error
             version = f"{sys.version_info.major}.{sys.version_info.minor}"
             why = f"is not Python {version}: line {error.lineno}, {error.msg}"
             raise SyntaxError(why) from error

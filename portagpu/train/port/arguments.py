@@ -320,8 +320,8 @@ _IMPORTS: Final = {"importlib.import_module", "importlib.__import__"}
 def _name_as_text(finder: Uses, call: cst.Call, name: str) -> None:
     """``getattr(torch, "cuda")``, ``importlib.import_module("torch.cuda")``."""
     if name in _IMPORTS or dotted(call.func) == "__import__":
-        module = argument(call, 0, "name")
-        finder.imported_by_text(call, (module and string(module.value)) or "")
+        named = argument(call, 0, "name")
+        finder.imported_by_text(call, (named and string(named.value)) or "")
         return
     if last_name(call.func) != "getattr" or len(call.args) < 2:
         return

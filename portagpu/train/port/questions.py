@@ -63,9 +63,7 @@ def in_subscript(finder: Uses, node: cst.Subscript) -> None:
     key = string(first.value) if isinstance(first, cst.Index) else None
     if key is None or _STATISTICS.fullmatch(key):
         return
-    if any(
-        finder.scope.is_answer(node.value, each) for each in ("memory_stats", "memory.memory_stats")
-    ):
+    if finder.scope.is_answer(node.value, "memory_stats"):
         rule = finder.rules.shapes["property"]
         finder.add(node, rule, left=f"not every device counts {key}: a CPU does not")
         if isinstance(node.value, cst.Call):

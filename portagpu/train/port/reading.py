@@ -13,6 +13,7 @@ import os
 import re
 import tokenize
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
@@ -24,6 +25,14 @@ from portagpu.train.port.rules import INDEX_NAME, TAKE_DEVICE, Unread, lines_of,
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+
+Report = Callable[[int, int], None]
+"""Receives how many files were judged, of how many."""
+
+
+def no_report(done: int, count: int) -> None:
+    """A report that nobody reads."""
 
 
 Kind = Literal["python", "kernel", "shell", "docker", "requirements", "config"]
@@ -279,15 +288,12 @@ def _local_groups(text: str, tree: ast.Module) -> tuple[Group, ...]:
 def _with_device(tree: ast.Module) -> Iterator[str]:
     """The functions that have a device as a parameter, and the classes that are made with one."""
     for node in ast.walk(tree):
-        parts = node.body if isinstance(node, ast.ClassDef) else [node]
-        for each in parts:
-            if isinstance(each, ast.FunctionDef) and TAKE_DEVICE & {
-                arg.arg for arg in each.args.args
-            }:
-                if isinstance(node, ast.FunctionDef) and node.name != "__init__":
-                    yield node.name
-                elif isinstance(node, ast.ClassDef) and each.name == "__init__":
-                    yield node.name
+        is_class = isinstance(node, ast.ClassDef)
+        for each in node.body if isinstance(node, ast.ClassDef) else [node]:
+            if not isinstance(each, ast.FunctionDef) or is_class != (each.name == "__init__"):
+                continue
+            if any(arg.arg in TAKE_DEVICE for arg in each.args.args):
+                yield node.name if isinstance(node, ast.ClassDef) else each.name
 
 
 class _Screen:

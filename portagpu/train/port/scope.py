@@ -44,7 +44,7 @@ def _names(node: cst.CSTNode) -> Iterator[cst.Name]:
         yield from _names(child)
 
 
-ANSWERS: Final = ("get_device_properties", "memory_stats", "memory.memory_stats")
+_ANSWERS: Final = ("get_device_properties", "memory_stats")
 """Functions of a device whose answers have parts that not every device has."""
 
 
@@ -180,7 +180,9 @@ class Scope(cst.CSTVisitor):
     def is_answer(self, node: cst.CSTNode, function: str) -> bool:
         """Whether the value is what that function of a device answered: "memory_stats"."""
         if isinstance(node, cst.Call):
-            return self.qualified(node.func) in {f"{each}.{function}" for each in self._modules}
+            parts = self.qualified(node.func).rpartition(".")
+            modules = {*self._modules, *(f"{each}.memory" for each in self._modules)}
+            return parts[2] == function and parts[0] in modules
         return bool(self._places(node) & self._answers.get(function, set()))
 
     def _places(self, node: cst.CSTNode) -> set[tuple[object, str]]:
@@ -281,7 +283,7 @@ class Scope(cst.CSTVisitor):
             self._functions.setdefault(name, []).append(value)
         if self.is_guard(value):
             self._guards.add(name)
-        for each in ANSWERS:
+        for each in _ANSWERS:
             if self.is_answer(value, each):
                 self._answers.setdefault(each, set()).update(self._places(target))
         if isinstance(value, cst.Integer | cst.UnaryOperation) or dotted(value) == "None":
