@@ -160,3 +160,39 @@ def test_a_terminal_shows_how_many_files_were_judged(
     monkeypatch.setattr("portagpu.cli.port.live_console", lambda stream: screen)
     assert main(["port", verb, str(tmp_path)]) == 0
     assert said == ["1 of 3 files", "2 of 3 files", "3 of 3 files"]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "@torch.jit.script\ndef f(x):\n    return x + torch.zeros(2, device='cuda')\n",
+        "def f(x):\n    return x.cuda()\ng = torch.jit.script(f)\n",
+        "def f(x):\n    return x.cuda()\n@torch.jit.script\ndef g(x):\n    return f(x)\n",
+        (
+            "class M(torch.nn.Module):\n    def forward(self, x):\n        return self.g(x)\n"
+            "    def g(self, x):\n        return x.to('cuda')\nm = torch.jit.script(M())\n"
+        ),
+        (
+            "from torch import jit\nclass M(jit.ScriptModule):\n    @jit.script_method\n"
+            "    def forward(self, x):\n        return x.cuda()\n"
+        ),
+        "@torch.jit.script\nclass C:\n    def f(self, x: torch.Tensor):\n        return x.cuda()\n",
+    ],
+)
+def test_what_torchscript_compiles_stays_as_it_is(tmp_path: Path, code: str) -> None:
+    """It raises where a function calls one of portagpu's, on every device."""
+    path = tmp_path / "a.py"
+    path.write_text(f"import torch\n{code}", encoding="utf-8")
+    result = rewrite([str(path)], unsafe=True)
+    assert not result.changed
+    assert ["TorchScript" in each.left for each in result.left] == [True]
+    assert len(lint([str(path)]).findings) == 1
+
+
+def test_what_torchscript_leaves_to_python_is_rewritten(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    code = "@torch.jit.ignore\ndef f(x):\n    return x.cuda()\n"
+    calls = "@torch.jit.script\ndef g(x):\n    return f(x)\nh(x.cuda())\n"
+    path.write_text(f"import torch\n{code}{calls}", encoding="utf-8")
+    result = rewrite([str(path)])
+    assert [each.line for each in result.files[0].done] == [4, 8]

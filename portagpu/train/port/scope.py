@@ -44,6 +44,9 @@ def _names(node: cst.CSTNode) -> Iterator[cst.Name]:
         yield from _names(child)
 
 
+_SCRIPT: Final = frozenset({"script", "script_method", "script_if_tracing", "export"})
+_IN_PYTHON: Final = frozenset({"ignore", "unused"})
+"""Functions of ``torch.jit`` that compile others, or leave them to Python."""
 _ANSWERS: Final = ("get_device_properties", "memory_stats")
 """Functions of a device whose answers have parts that not every device has."""
 
@@ -79,6 +82,8 @@ class Scope(cst.CSTVisitor):
         self._own_classes: set[str] = set()
         self.texts: dict[str, str] = {}
         """All texts that the file gives a name."""
+        self._script: set[str] = set()
+        """The names of functions that TorchScript is asked to compile."""
         self.same_seeds: set[cst.CSTNode] = set()
         """Functions that seed a device next to a line that seeds the host in the same way."""
 
@@ -194,6 +199,30 @@ class Scope(cst.CSTVisitor):
             return {(None, name)}
         return {(each.scope, name) for each in scope[name]}
 
+    @cached_property
+    def scripted(self) -> set[cst.CSTNode]:
+        """The functions that TorchScript compiles, by their names, with those that they call.
+
+        It refuses a call of portagpu's functions, which are Python's.
+        """
+        found: set[cst.CSTNode] = set()
+        names = [*self._script]
+        while names:
+            for each in self._functions.get(names.pop(), ()):
+                if each in found or not isinstance(each, cst.FunctionDef):
+                    continue
+                if not any(self._is_of_script(part, _IN_PYTHON) for part in each.decorators):
+                    found.add(each)
+                    names += [last_name(call.func) for call in calls(each.body)]
+        return found
+
+    def _is_of_script(self, node: cst.Decorator | cst.Call, names: frozenset[str]) -> bool:
+        """Whether the decorator, or what is called, is one of ``torch.jit``'s."""
+        what = node.decorator if isinstance(node, cst.Decorator) else node.func
+        what = what.func if isinstance(what, cst.Call) else what
+        module, _, name = self.qualified(what).rpartition(".")
+        return module == "torch.jit" and name in names
+
     # ---- guards
 
     def is_guard(self, test: cst.CSTNode) -> bool:
@@ -258,6 +287,8 @@ class Scope(cst.CSTVisitor):
 
     def visit_Call(self, node: cst.Call) -> None:
         last = last_name(node.func)
+        if last in _SCRIPT and node.args and self._is_of_script(node, _SCRIPT):
+            self._script |= {"forward", last_name(node.args[0].value)}
         if last in ("setattr", "patch", "object") and node.args:
             first, second = node.args[0].value, node.args[1].value if len(node.args) > 1 else None
             owner = self.qualified(first) or dotted(first)
@@ -337,6 +368,8 @@ class Scope(cst.CSTVisitor):
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         self.methods.add(node.name.value)
+        if any(self._is_of_script(each, _SCRIPT) for each in node.decorators):
+            self._script.add(node.name.value)
         self._functions.setdefault(node.name.value, []).append(node)
         self._depth += 1
 
@@ -345,6 +378,10 @@ class Scope(cst.CSTVisitor):
 
     def visit_ClassDef(self, node: cst.ClassDef) -> None:
         self._own_classes.add(node.name.value)
+        if any(self._is_of_script(each, _SCRIPT) for each in node.decorators):
+            self._script |= {
+                each.name.value for each in node.body.body if isinstance(each, cst.FunctionDef)
+            }
         for each in node.body.body:
             if isinstance(each, cst.FunctionDef) and each.name.value == "__init__":
                 self._functions.setdefault(node.name.value, []).append(each)

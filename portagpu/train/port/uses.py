@@ -74,6 +74,8 @@ class Uses(cst.CSTVisitor):
         self.handled.add(node)
         if replace is not None and self._shown:
             replace, left = None, "the f-string prints its code, which would be another"
+        if replace is not None and any(each in self.scope.scripted for each in self._functions):
+            replace, left = None, "TorchScript compiles it, and takes no call of portagpu"
         if replace is None and self._annotations:
             return  # torch has the names of types everywhere
         self.uses.append(Use(node, rule, code_of(node), replace, left))
