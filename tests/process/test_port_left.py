@@ -196,3 +196,22 @@ def test_what_torchscript_leaves_to_python_is_rewritten(tmp_path: Path) -> None:
     path.write_text(f"import torch\n{code}{calls}", encoding="utf-8")
     result = rewrite([str(path)])
     assert [each.line for each in result.files[0].done] == [4, 8]
+
+
+@pytest.mark.parametrize("line", ["from moves import move", "from .moves import move"])
+def test_a_number_for_a_function_of_the_next_file_is_left(tmp_path: Path, line: str) -> None:
+    """As in eric-mitchell/direct-preference-optimization, whose utils.py has the function."""
+    (tmp_path / "moves.py").write_text(
+        "from typing import Dict\ndef move(batch: Dict[str, int], count: int, device: str):\n"
+        "    return batch.to(device)\n",
+        encoding="utf-8",
+    )
+    path = tmp_path / "a.py"
+    code = (
+        f"import torch\n{line}\ntorch.cuda.init()\ndef f(rank):\n    return move(x, rank, rank)\n"
+    )
+    path.write_text(code, encoding="utf-8")
+    for found in (lint([str(path)]).findings, rewrite([str(path)]).left):
+        assert [(each.line, each.column, each.rule.id) for each in found if each.left] == [
+            (5, 26, "PG003")
+        ]

@@ -171,7 +171,8 @@ class Analysis:
         except cst.ParserSyntaxError as error:
             raise SyntaxError(f"line {error.raw_line}: libcst cannot read it") from error
         self.wrapper: MetadataWrapper = MetadataWrapper(module, unsafe_skip_copy=True)
-        self.scope: Scope = Scope(rules, self.wrapper.resolve(ScopeProvider))
+        scopes = self.wrapper.resolve(ScopeProvider)
+        self.scope: Scope = Scope(rules, scopes, Path(source.path).parent)
         if "*" in rules.imported.get(Path(source.path).stem, ()):
             self.scope.taken.add("pg")  # others get every short name of this file
         for name, path in rules.classes.items():
@@ -233,7 +234,9 @@ def analyse(source: Source, rules: Rules, *, whole: bool) -> Analysis | Unread |
         tree = parse(source.text)
         # what stands between two seeds counts, and a text that is run may have a name
         whole |= "manual_seed" in source.text or _RUNS_TEXT.search(source.text) is not None
-        return Analysis(source, rules, None if whole else excerpt(source.text, tree))
+        return Analysis(
+            source, rules, None if whole else excerpt(source.text, tree, Path(source.path).parent)
+        )
     except SyntaxError as error:
         return Unread(source.path, str(error))
     except RecursionError:

@@ -335,12 +335,13 @@ def _numbers_of_functions(finder: Uses, call: cst.Call, name: str) -> None:
     ``device=rank`` of any that is not torch's."""
     if name.startswith("torch."):
         return
-    names = finder.scope.parameters(call.func)
+    numbers = [arg for arg in call.args if finder.scope.is_index(arg.value)]
+    names = finder.scope.parameters(call.func) if numbers else []
     for at, arg in enumerate(call.args):
         if arg.star:
             names = []  # what comes after it has another place
         key = arg.keyword.value if arg.keyword else names[at] if at < len(names) else ""
-        if key in TAKE_DEVICE and finder.scope.is_index(arg.value):
+        if key in TAKE_DEVICE and arg in numbers:
             left = "whether the function counts on a number is not in this line"
             if not finder.is_portable(arg.value):
                 finder.add(arg.value, finder.rules.shapes["device index"], left=left)

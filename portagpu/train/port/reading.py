@@ -241,16 +241,16 @@ class Excerpt:
     numbers: Sequence[int]
 
 
-def excerpt(text: str, tree: ast.Module) -> Excerpt:
+def excerpt(text: str, tree: ast.Module, folder: Path | None = None) -> Excerpt:
     """``text`` without the statements in which no rule can find anything; ``tree`` is its syntax.
 
-    One "pass" stands for those of a block. Columns stay.
+    One "pass" stands for those of a block. Columns stay. ``folder`` has the modules next to it.
     """
     lines = lines_of(text)
     ends = [*accumulate(map(len, lines))]
     groups = [
         [[bisect_right(ends, hit.start()) + 1 for hit in each.finditer(text)] for each in group]
-        for group in _local_groups(text, tree)
+        for group in _local_groups(text, tree, folder)
     ]
     screen = _Screen(lines, groups)
     screen.leave_out(tree.body)
@@ -266,7 +266,7 @@ def _has_code(line: str) -> bool:
     return bare != "" and (not bare.startswith("#") or any(each in bare for each in "\"'\\"))
 
 
-def _local_groups(text: str, tree: ast.Module) -> tuple[Group, ...]:
+def _local_groups(text: str, tree: ast.Module, folder: Path | None) -> tuple[Group, ...]:
     """As of the file, with the names that its imports and assignments give to what they find."""
     words = re.compile(_words())
     names = {
@@ -281,6 +281,8 @@ def _local_groups(text: str, tree: ast.Module) -> tuple[Group, ...]:
         each for name in assigned if not INDEX_NAME.fullmatch(each := name.rpartition(".")[2])
     }
     names |= {*_with_device(tree)}
+    if folder is not None:
+        names |= {*_from_neighbours(tree, folder)}
     whole = (rf"\b{re.escape(name)}\b" for name in sorted(names))
     return ((re.compile("|".join([_words(), *_LOCAL, *whole])),), *_PAIRS)
 
@@ -294,6 +296,35 @@ def _with_device(tree: ast.Module) -> Iterator[str]:
                 continue
             if any(arg.arg in TAKE_DEVICE for arg in each.args.args):
                 yield node.name if isinstance(node, ast.ClassDef) else each.name
+
+
+def _from_neighbours(tree: ast.Module, folder: Path) -> Iterator[str]:
+    """The functions with a device as a parameter that come from modules in the folder."""
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for each in node.names:
+                if TAKE_DEVICE & {*parameters_of(folder, f"{node.module}.{each.name}")}:
+                    yield each.asname or each.name
+
+
+def parameters_of(folder: Path, name: str) -> list[str]:
+    """The parameters of "module.function", if a module in the folder defines it at its top."""
+    module, _, function = name.lstrip(".").rpartition(".")
+    return _functions(folder / f"{module}.py").get(function, []) if module.isidentifier() else []
+
+
+@cache
+def _functions(path: Path) -> dict[str, list[str]]:
+    found = read(path)
+    try:
+        tree = ast.parse(found.text) if isinstance(found, Source) else ast.Module([], [])
+    except (SyntaxError, RecursionError, MemoryError, ValueError):
+        return {}
+    return {
+        each.name: [arg.arg for arg in (*each.args.posonlyargs, *each.args.args)]
+        for each in tree.body
+        if isinstance(each, ast.FunctionDef)
+    }
 
 
 class _Screen:

@@ -22,10 +22,12 @@ from portagpu.train.port.expressions import (
     string,
     texts_in,
 )
+from portagpu.train.port.reading import parameters_of
 from portagpu.train.port.rules import INDEX_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from libcst.metadata import Scope as LibcstScope
 
@@ -52,10 +54,14 @@ _ANSWERS: Final = ("get_device_properties", "memory_stats")
 
 
 class Scope(cst.CSTVisitor):
-    """Collects once, before uses are looked for. ``scopes`` is of libcst's ScopeProvider."""
+    """Collects once, before uses are looked for. ``scopes`` is of libcst's ScopeProvider, and
+    ``folder`` the one of the file."""
 
-    def __init__(self, rules: Rules, scopes: Mapping[cst.CSTNode, LibcstScope | None]) -> None:
+    def __init__(
+        self, rules: Rules, scopes: Mapping[cst.CSTNode, LibcstScope | None], folder: Path
+    ) -> None:
         super().__init__()
+        self._folder = folder
         self._scopes = scopes
         self._modules = {each.module for each in rules.words}
         self._available = frozenset().union(*(each.available for each in rules.words))
@@ -171,9 +177,12 @@ class Scope(cst.CSTVisitor):
         return is_imported or dotted(node) in self._own_classes
 
     def parameters(self, function: cst.CSTNode) -> list[str]:
-        """The names of the parameters of a function or class that the file defines once."""
+        """The names of the parameters of a function or class that the file defines once, or that
+        is a function of a module next to it."""
         found = self._functions.get(dotted(function), [])
-        if len(found) != 1:
+        if not found:
+            return parameters_of(self._folder, self.qualified(function))
+        if len(found) > 1:
             return []
         names = [each.name.value for each in found[0].params.params]
         return names[1:] if dotted(function) in self._own_classes else names
