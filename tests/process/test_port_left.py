@@ -215,3 +215,14 @@ def test_a_number_for_a_function_of_the_next_file_is_left(tmp_path: Path, line: 
         assert [(each.line, each.column, each.rule.id) for each in found if each.left] == [
             (5, 26, "PG003")
         ]
+
+
+@pytest.mark.parametrize("device", ["torch.device('cuda').type", "torch.device('cuda')", "'cuda'"])
+def test_a_question_for_the_vendors_device_stays(tmp_path: Path, device: str) -> None:
+    """As DLR-RM/stable-baselines3 asks: on a CPU the answer is still no."""
+    path = tmp_path / "a.py"
+    code = f"if x.device.type == {device}:\n    torch.cuda.synchronize()\nelse:\n    x.cuda()\n"
+    path.write_text(f"import torch\n{code}", encoding="utf-8")
+    result = rewrite([str(path)])
+    assert [each.line for each in result.files[0].done] == [5]
+    assert code.splitlines()[0] in result.files[0].text

@@ -268,6 +268,11 @@ class Scope(cst.CSTVisitor):
         return isinstance(operator, cst.Equal) and "cpu" in (string(test.left), string(other))
 
     def _names_device(self, node: cst.CSTNode) -> bool:
+        """Also ``torch.device("cuda")`` and its type, as they are compared."""
+        if isinstance(node, cst.Attribute) and node.attr.value == "type":
+            node = node.value
+        if isinstance(node, cst.Call) and self.qualified(node.func) == "torch.device":
+            node = node.args[0].value if node.args else node
         text = string(node)
         return text is not None and text.partition(":")[0] in self._devices
 
