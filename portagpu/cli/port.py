@@ -56,15 +56,23 @@ def check_paths(paths: Sequence[str], json_to: str | None) -> None:
 
 @contextlib.contextmanager
 def _counted() -> Iterator[Report]:
-    """Shows on a terminal how many files were judged, while it lasts."""
-    from portagpu.train.port.reading import no_report
-
+    """Shows on a terminal how many of many files were judged, while it lasts."""
     console = live_console(sys.stderr)
-    if console is None:
-        yield no_report
-        return
-    with console.status("") as status:
-        yield lambda done, count: status.update(f"{done} of {count} files")
+    with contextlib.ExitStack() as shown:
+        status = None if console is None else console.status("")
+
+        def report(done: int, count: int) -> None:
+            if status is None or count < _MIN_SHOWN:
+                return
+            if done == 1:
+                shown.enter_context(status)
+            status.update(f"{done} of {count} files")
+
+        yield report
+
+
+_MIN_SHOWN: Final = 100
+"""Fewer files are judged before anybody looks."""
 
 
 def unread_lines(unread: Sequence[Unread]) -> list[str]:

@@ -159,6 +159,9 @@ def test_a_terminal_shows_how_many_files_were_judged(
     monkeypatch.setattr(Status, "update", lambda self, text: said.append(text))
     monkeypatch.setattr("portagpu.cli.port.live_console", lambda stream: screen)
     assert main(["port", verb, str(tmp_path)]) == 0
+    assert said == []  # too few to wait for
+    monkeypatch.setattr("portagpu.cli.port._MIN_SHOWN", 3)
+    assert main(["port", verb, str(tmp_path)]) == 0
     assert said == ["1 of 3 files", "2 of 3 files", "3 of 3 files"]
 
 
