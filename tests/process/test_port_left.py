@@ -61,6 +61,14 @@ if TYPE_CHECKING:
             3, "PG401", "by a text",
         ),
         (
+            "import torch.distributed as d\nx = d.get_backend() == d.Backend.NCCL\n",
+            3, "PG105", "without that library",
+        ),
+        (
+            "import torch.distributed as dist\nlibrary = choose(dist.Backend.NCCL)\n",
+            3, "PG101", "what this line does with it",
+        ),
+        (
             "import pytorch_lightning as pl\nt = pl.Trainer(gpus=hparams.num_gpus)\n",
             3, "PG404", "what else the program sets",
         ),
@@ -229,3 +237,11 @@ def test_a_question_for_the_vendors_device_stays(tmp_path: Path, device: str) ->
     result = rewrite([str(path)])
     assert [each.line for each in result.files[0].done] == [5]
     assert code.splitlines()[0] in result.files[0].text
+
+
+def test_a_constant_of_torchs_for_the_library_is_its_text(tmp_path: Path) -> None:
+    """As facebookresearch/fairscale writes it."""
+    path = tmp_path / "a.py"
+    code = "import torch.distributed as dist\ndist.init_process_group(dist.Backend.NCCL)\n"
+    path.write_text(code, encoding="utf-8")
+    assert rewrite([str(path)]).files[0].text.endswith("dist.init_process_group(pg.c10d_name())\n")

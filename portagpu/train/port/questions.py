@@ -38,6 +38,9 @@ _ACCELERATOR: Final = "torch.accelerator.current_accelerator"
 def in_attribute(finder: Uses, node: cst.Attribute) -> None:
     """``get_device_properties(i).major``, and handles of the vendor's runtime."""
     field, call = node.attr.value, node.value
+    if finder.scope.library(node) in {each.library for each in finder.rules.words}:
+        left = "it is not known what this line does with it"
+        finder.add(node, finder.rules.shapes["library text"], left=left)
     asked = call.func if isinstance(call, cst.Call) and not call.args else None
     if field == "type" and asked is not None and finder.scope.qualified(asked) == _ACCELERATOR:
         finder.add(node, finder.rules.names[_ACCELERATOR].rule, lambda _: finder.write.device())
@@ -208,7 +211,8 @@ def in_comparison(finder: Uses, node: cst.Comparison) -> None:
     for side in sides:
         if _is_out_of_memory(string(side)):
             finder.add(node, finder.rules.shapes["out of memory"], left=_WORDS)
-        if any(string(side) == each.library for each in finder.rules.words):
+        if any(finder.scope.library(side) == each.library for each in finder.rules.words):
+            finder.handled.add(side)
             rule = finder.rules.shapes["library comparison"]
             finder.add(node, rule, left="you decide what runs without that library")
     if len(node.comparisons) == 1:

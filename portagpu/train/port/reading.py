@@ -210,6 +210,7 @@ def _words() -> str:
     words |= {package.partition(".")[0] for package in rules.packages}
     options = [rf"\b{re.escape(keyword)}\s*=" for keyword in rules.options]
     texts = [each.pattern.pattern for each in rules.texts if "python" in each.kinds]
+    texts += [rf"\bBackend\.{each.library.upper()}\b" for each in rules.words]
     return "|".join([*sorted(map(re.escape, words)), *options, *texts, *_SHAPES])
 
 

@@ -134,6 +134,12 @@ class Scope(cst.CSTVisitor):
         is_one = not is_dotted(node) or self.qualified(node) != ""
         return set() if is_one else self._imported_names(node)
 
+    def library(self, node: cst.CSTNode) -> str | None:
+        """The text of a communication library: "nccl", ``torch.distributed.Backend.NCCL``."""
+        owner, _, name = self.qualified(node).rpartition(".")
+        is_constant = owner.startswith("torch.distributed.") and owner.endswith(".Backend")
+        return name.lower() if is_constant else string(node)
+
     def is_own(self, node: cst.CSTNode) -> bool:
         """Whether the expression is built on portagpu already."""
         if self.qualified(node).partition(".")[0] == OWN:
