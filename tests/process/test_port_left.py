@@ -60,6 +60,12 @@ if TYPE_CHECKING:
             "from importlib import import_module\nc = import_module('apex.optimizers')\n",
             3, "PG401", "by a text",
         ),
+        # mosaicml/composer, trainer.py
+        (
+            "x.cuda()\nf = any(s in str(e) for s in ['CUDA out of memory', 'x'])\n",
+            3, "PG208", "other errors",
+        ),
+        ("WORDS = ('CUDA out of memory',)\n", 2, "PG208", "other errors"),
         (
             "import torch.distributed as d\nx = d.get_backend() == d.Backend.NCCL\n",
             3, "PG105", "without that library",

@@ -36,6 +36,7 @@ from portagpu.train.port.questions import (
     in_if,
     in_subscript,
     in_text,
+    in_texts,
 )
 from portagpu.train.port.reading import excerpt, has_word
 from portagpu.train.port.rules import Finding, Ignored, Unread, lines_of
@@ -61,6 +62,7 @@ class Finder(Uses):
 
     def visit_Assign(self, node: cst.Assign) -> None:
         self._bare.add(node.value)
+        in_texts(self, node.value)
         for target in node.targets:
             if isinstance(target.target, cst.Name):
                 self.handled.add(target.target)  # a name that is given, not used
@@ -80,6 +82,7 @@ class Finder(Uses):
         in_each(self, last_name(node.target), node.iter)
 
     def visit_CompFor(self, node: cst.CompFor) -> None:
+        in_texts(self, node.iter)
         in_each(self, last_name(node.target), node.iter)
 
     def visit_Param(self, node: cst.Param) -> None:

@@ -172,6 +172,14 @@ def _is_out_of_memory(text: str | None) -> bool:
     return text is not None and "out of memory" in text.lower()
 
 
+def in_texts(finder: Uses, values: cst.BaseExpression) -> None:
+    """``any(text in str(error) for text in ["CUDA out of memory", ...])``, also under a name."""
+    if isinstance(values, cst.List | cst.Tuple | cst.Set):
+        for each in values.elements:
+            if _is_out_of_memory(string(each.value)):
+                finder.add(each.value, finder.rules.shapes["out of memory"], left=_WORDS)
+
+
 def in_assert(finder: Uses, node: cst.Assert) -> None:
     """``assert torch.cuda.is_available()``, ``assert x.is_cuda``."""
     words = finder.rules.words
