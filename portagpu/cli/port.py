@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import sys
@@ -21,6 +22,7 @@ from portagpu.cli._common import (
     check_kept,
     check_outputs,
     json_option,
+    live_console,
     print_lines,
     text_stream,
     write_json,
@@ -30,6 +32,7 @@ from portagpu.cli._verbs import VerbGroup
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from portagpu.train.port.reading import Report
     from portagpu.train.port.rewrite import Rewriting
     from portagpu.train.port.rules import Unread
 
@@ -49,6 +52,27 @@ def check_paths(paths: Sequence[str], json_to: str | None) -> None:
     check_outputs(json_to)
     if json_to not in (None, STDOUT):
         check_kept(files(paths), json_to)
+
+
+@contextlib.contextmanager
+def _counted() -> Iterator[Report]:
+    """Shows on a terminal how many of many files were judged, while it lasts."""
+    console = live_console(sys.stderr)
+    with contextlib.ExitStack() as shown:
+        status = None if console is None else console.status("")
+
+        def report(done: int, count: int) -> None:
+            if status is None or count < _MIN_SHOWN:
+                return
+            if done == 1:
+                shown.enter_context(status)
+            status.update(f"{done} of {count} files")
+
+        yield report
+
+
+_MIN_SHOWN: Final = 100
+"""Fewer files are judged before anybody looks."""
 
 
 def unread_lines(unread: Sequence[Unread]) -> list[str]:
@@ -79,7 +103,8 @@ def lint(paths: tuple[str, ...], form: str, json_to: str | None) -> int:
     check_paths(paths, json_to)
     if json_to == "-":
         form = "json"
-    result = engine.lint(paths, processes=len(os.sched_getaffinity(0)))
+    with _counted() as report:
+        result = engine.lint(paths, processes=len(os.sched_getaffinity(0)), report=report)
     if form in ("json", "sarif"):
         write_json(engine.document(result) if form == "json" else engine.sarif(result), "-")
     else:
@@ -115,7 +140,8 @@ def rewrite(paths: tuple[str, ...], write: bool, unsafe: bool, json_to: str | No
 
     require_libcst("rewrite")
     check_paths(paths, json_to)
-    result = engine(paths, unsafe=unsafe)
+    with _counted() as report:
+        result = engine(paths, unsafe=unsafe, report=report)
     stream = text_stream(json_to)
     if write:
         result.write()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import importlib
 import io
 import re
 import sys
@@ -339,6 +340,8 @@ def as_the_original(ran: Ran, before: str, after: str) -> Ran:
 
 def main() -> None:
     """Compare a program of one file with its rewrite: ``PROGRAM [ARGUMENT...]``."""
+    # optimisers import it, and then it would ask a CUDA build for more than the fake has
+    importlib.import_module("torch._dynamo")
     from portagpu.train.port.reading import Source, read
     from portagpu.train.port.rewrite import Rewritten, rewrite_source
     from portagpu.train.port.rules import load_rules

@@ -18,7 +18,7 @@ import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider, ScopeProvider
 
 from portagpu.train.port.arguments import in_call
-from portagpu.train.port.expressions import Scope, last_name, string
+from portagpu.train.port.expressions import last_name, string
 from portagpu.train.port.places import (
     in_any,
     in_assignment,
@@ -36,9 +36,11 @@ from portagpu.train.port.questions import (
     in_if,
     in_subscript,
     in_text,
+    in_texts,
 )
 from portagpu.train.port.reading import excerpt, has_word
 from portagpu.train.port.rules import Finding, Ignored, Unread, lines_of
+from portagpu.train.port.scope import Scope
 from portagpu.train.port.uses import Uses
 
 if TYPE_CHECKING:
@@ -60,7 +62,10 @@ class Finder(Uses):
 
     def visit_Assign(self, node: cst.Assign) -> None:
         self._bare.add(node.value)
+        in_texts(self, node.value)
         for target in node.targets:
+            if isinstance(target.target, cst.Name):
+                self.handled.add(target.target)  # a name that is given, not used
             entry = self.rules.names.get(self.scope.qualified(target.target))
             if isinstance(target.target, cst.Attribute) and entry is not None and entry.to:
                 self.add(target.target, entry.rule, left="it is replaced here for all its callers")
@@ -77,6 +82,7 @@ class Finder(Uses):
         in_each(self, last_name(node.target), node.iter)
 
     def visit_CompFor(self, node: cst.CompFor) -> None:
+        in_texts(self, node.iter)
         in_each(self, last_name(node.target), node.iter)
 
     def visit_Param(self, node: cst.Param) -> None:
@@ -91,6 +97,7 @@ class Finder(Uses):
         in_comparison(self, node)
 
     def visit_ClassDef(self, node: cst.ClassDef) -> None:
+        self.handled.add(node.name)
         for each in node.bases:
             entry = self.rules.names.get(self.scope.qualified(each.value))
             if entry is not None:
@@ -113,6 +120,7 @@ class Finder(Uses):
         return False
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        self.handled.add(node.name)
         self._functions.append(node)
 
     def leave_FunctionDef(self, original_node: cst.FunctionDef) -> None:
@@ -166,7 +174,8 @@ class Analysis:
         except cst.ParserSyntaxError as error:
             raise SyntaxError(f"line {error.raw_line}: libcst cannot read it") from error
         self.wrapper: MetadataWrapper = MetadataWrapper(module, unsafe_skip_copy=True)
-        self.scope: Scope = Scope(rules, self.wrapper.resolve(ScopeProvider))
+        scopes = self.wrapper.resolve(ScopeProvider)
+        self.scope: Scope = Scope(rules, scopes, Path(source.path).parent)
         if "*" in rules.imported.get(Path(source.path).stem, ()):
             self.scope.taken.add("pg")  # others get every short name of this file
         for name, path in rules.classes.items():
@@ -203,6 +212,10 @@ def parse(text: str) -> ast.Module:
                 raise SyntaxError(
                     "is Python 2: translate it first (2to3 of Python 3.12)"
                 ) from error
+            line = (error.text or "").replace(" ", "")
+            if "async=" in line:
+                why = "is from before Python 3.7, where async was a name: write non_blocking="
+                raise SyntaxError(f"{why} in line {error.lineno}") from error
             version = f"{sys.version_info.major}.{sys.version_info.minor}"
             why = f"is not Python {version}: line {error.lineno}, {error.msg}"
             raise SyntaxError(why) from error
@@ -224,7 +237,9 @@ def analyse(source: Source, rules: Rules, *, whole: bool) -> Analysis | Unread |
         tree = parse(source.text)
         # what stands between two seeds counts, and a text that is run may have a name
         whole |= "manual_seed" in source.text or _RUNS_TEXT.search(source.text) is not None
-        return Analysis(source, rules, None if whole else excerpt(source.text, tree))
+        return Analysis(
+            source, rules, None if whole else excerpt(source.text, tree, Path(source.path).parent)
+        )
     except SyntaxError as error:
         return Unread(source.path, str(error))
     except RecursionError:

@@ -26,7 +26,7 @@ from portagpu.train.port.places import (
     in_process_devices,
     unknown,
 )
-from portagpu.train.port.rules import DEVICE_NAME, LIBRARY_NAME
+from portagpu.train.port.rules import DEVICE_NAME, LIBRARY_NAME, TAKE_DEVICE
 
 if TYPE_CHECKING:
     from portagpu.train.port.uses import Uses
@@ -69,7 +69,8 @@ def in_call(finder: Uses, call: cst.Call) -> None:
     _stream_of_tensor(finder, call)
     _keywords(finder, call, name)
     _vendor_options(finder, call, name)
-    _name_as_text(finder, call)
+    _name_as_text(finder, call, name)
+    _numbers_of_functions(finder, call, name)
     _pinned(finder, call, name)
     _batch_norm(finder, call, name)
     _rest(finder, call)
@@ -296,6 +297,9 @@ def _keywords(finder: Uses, call: cst.Call, name: str) -> None:
             in_library_place(finder, arg.value)
 
 
+_NO_GPU: Final = {"0", "False", "None"}
+
+
 def _vendor_options(finder: Uses, call: cst.Call, name: str) -> None:
     """``Trainer(accelerator="gpu")``, and what else the tables have of keywords."""
     for arg in call.args:
@@ -303,19 +307,44 @@ def _vendor_options(finder: Uses, call: cst.Call, name: str) -> None:
         if option is None or (option.packages and name.partition(".")[0] not in option.packages):
             continue
         text = string(arg.value)
-        if (code_of(arg.value) if text is None else repr(text)) in option.values:
+        value = code_of(arg.value) if text is None else repr(text)
+        if value in option.values if option.values else value not in _NO_GPU:
             finder.add(
                 arg.value, option.rule, left="this line does not show what else the program sets"
             )
 
 
-def _name_as_text(finder: Uses, call: cst.Call) -> None:
-    """``getattr(torch, "cuda")``."""
+_IMPORTS: Final = {"importlib.import_module", "importlib.__import__"}
+
+
+def _name_as_text(finder: Uses, call: cst.Call, name: str) -> None:
+    """``getattr(torch, "cuda")``, ``importlib.import_module("torch.cuda")``."""
+    if name in _IMPORTS or dotted(call.func) == "__import__":
+        named = argument(call, 0, "name")
+        finder.imported_by_text(call, (named and string(named.value)) or "")
+        return
     if last_name(call.func) != "getattr" or len(call.args) < 2:
         return
-    module, name = finder.scope.qualified(call.args[0].value), string(call.args[1].value)
-    if module and name:
-        finder.look_up(call, f"{module}.{name}")
+    module, part = finder.scope.qualified(call.args[0].value), string(call.args[1].value)
+    if module and part:
+        finder.look_up(call, f"{module}.{part}")
+
+
+def _numbers_of_functions(finder: Uses, call: cst.Call, name: str) -> None:
+    """``load(model, rank)`` of a function of the file with a parameter ``device``, and
+    ``device=rank`` of any that is not torch's."""
+    if name.startswith("torch."):
+        return
+    numbers = [arg for arg in call.args if finder.scope.is_index(arg.value)]
+    names = finder.scope.parameters(call.func) if numbers else []
+    for at, arg in enumerate(call.args):
+        if arg.star:
+            names = []  # what comes after it has another place
+        key = arg.keyword.value if arg.keyword else names[at] if at < len(names) else ""
+        if key in TAKE_DEVICE and arg in numbers:
+            left = "whether the function counts on a number is not in this line"
+            if not finder.is_portable(arg.value):
+                finder.add(arg.value, finder.rules.shapes["device index"], left=left)
 
 
 def _process_devices(finder: Uses, call: cst.Call, name: str) -> None:

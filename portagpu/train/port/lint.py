@@ -22,7 +22,7 @@ from urllib.parse import quote
 
 from portagpu._version import __version__
 from portagpu.base.text import escaped
-from portagpu.train.port.reading import files, read
+from portagpu.train.port.reading import files, no_report, read
 from portagpu.train.port.rules import (
     SEVERITIES,
     Finding,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from portagpu.train.port.reading import Source
+    from portagpu.train.port.reading import Report, Source
     from portagpu.train.port.rules import Rule, Rules, Severity
 
 
@@ -61,13 +61,15 @@ class Lint:
         return 3 if self.unread else 0
 
 
-def lint(paths: Sequence[str], *, processes: int = 1) -> Lint:
+def lint(paths: Sequence[str], *, processes: int = 1, report: Report = no_report) -> Lint:
     """Judge the files that ``paths`` name or hold, in at most ``processes`` processes.
 
     Raises MissingDependency without libcst.
     """
     named, result = [*files(paths)], Lint()
-    for found in _map(named, min(processes, len(named) // _FILES_PER_PROCESS)):
+    judged = _map(named, min(processes, len(named) // _FILES_PER_PROCESS))
+    for number, found in enumerate(judged, 1):
+        report(number, len(named))
         if isinstance(found, Unread):
             result.unread.append(found)
         else:

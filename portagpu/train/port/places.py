@@ -191,7 +191,7 @@ def in_library_place(finder: Uses, value: cst.BaseExpression) -> None:
     if finder.is_portable(value) or _in_branches(finder, value, in_library_place):
         return
     for words in finder.rules.words:
-        rule, text = finder.rules.shapes["library text"], string(value) or ""
+        rule, text = finder.rules.shapes["library text"], finder.scope.library(value) or ""
         both = f"cpu:gloo,{words.device}:{words.library}"
         parts = text.split(",")
         if text in (words.library, both):

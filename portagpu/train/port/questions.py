@@ -38,11 +38,14 @@ _ACCELERATOR: Final = "torch.accelerator.current_accelerator"
 def in_attribute(finder: Uses, node: cst.Attribute) -> None:
     """``get_device_properties(i).major``, and handles of the vendor's runtime."""
     field, call = node.attr.value, node.value
+    if finder.scope.library(node) in {each.library for each in finder.rules.words}:
+        left = "it is not known what this line does with it"
+        finder.add(node, finder.rules.shapes["library text"], left=left)
     asked = call.func if isinstance(call, cst.Call) and not call.args else None
     if field == "type" and asked is not None and finder.scope.qualified(asked) == _ACCELERATOR:
         finder.add(node, finder.rules.names[_ACCELERATOR].rule, lambda _: finder.write.device())
         finder.handled.add(asked)
-    elif finder.scope.is_properties(node.value):
+    elif finder.scope.is_answer(node.value, "get_device_properties"):
         if field not in _FIELDS and not field.startswith("__"):
             rule = finder.rules.shapes["property"]
             finder.add(node, rule, left=f"not every device has a field {field}: a CPU has none")
@@ -57,17 +60,17 @@ _HANDLES: Final = ("stream", "event")
 
 
 def in_subscript(finder: Uses, node: cst.Subscript) -> None:
-    """``memory_stats()["num_ooms"]``, ``device.split(":")[1]``."""
+    """``memory_stats()["num_ooms"]``, also under a name, and ``device.split(":")[1]``."""
     in_split(finder, node)
     first = node.slice[0].slice
     key = string(first.value) if isinstance(first, cst.Index) else None
-    if key is None or not isinstance(node.value, cst.Call) or _STATISTICS.fullmatch(key):
+    if key is None or _STATISTICS.fullmatch(key):
         return
-    name = finder.scope.qualified(node.value.func)
-    if name in {f"{each.module}.memory_stats" for each in finder.rules.words}:
+    if finder.scope.is_answer(node.value, "memory_stats"):
         rule = finder.rules.shapes["property"]
         finder.add(node, rule, left=f"not every device counts {key}: a CPU does not")
-        finder.handled.add(node.value.func)
+        if isinstance(node.value, cst.Call):
+            finder.handled.add(node.value.func)
 
 
 _ABOUT_DEVICES: Final = re.compile(r"gpu|cuda|device|is_available", re.IGNORECASE)
@@ -169,6 +172,14 @@ def _is_out_of_memory(text: str | None) -> bool:
     return text is not None and "out of memory" in text.lower()
 
 
+def in_texts(finder: Uses, values: cst.BaseExpression) -> None:
+    """``any(text in str(error) for text in ["CUDA out of memory", ...])``, also under a name."""
+    if isinstance(values, cst.List | cst.Tuple | cst.Set):
+        for each in values.elements:
+            if _is_out_of_memory(string(each.value)):
+                finder.add(each.value, finder.rules.shapes["out of memory"], left=_WORDS)
+
+
 def in_assert(finder: Uses, node: cst.Assert) -> None:
     """``assert torch.cuda.is_available()``, ``assert x.is_cuda``."""
     words = finder.rules.words
@@ -208,7 +219,8 @@ def in_comparison(finder: Uses, node: cst.Comparison) -> None:
     for side in sides:
         if _is_out_of_memory(string(side)):
             finder.add(node, finder.rules.shapes["out of memory"], left=_WORDS)
-        if any(string(side) == each.library for each in finder.rules.words):
+        if any(finder.scope.library(side) == each.library for each in finder.rules.words):
+            finder.handled.add(side)
             rule = finder.rules.shapes["library comparison"]
             finder.add(node, rule, left="you decide what runs without that library")
     if len(node.comparisons) == 1:

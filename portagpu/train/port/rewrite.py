@@ -21,12 +21,13 @@ from portagpu.base.files import write_parts
 from portagpu.base.text import error_line, escaped
 from portagpu.train.port.analysis import Analysis, analyse, finding, parse
 from portagpu.train.port.expressions import dotted
-from portagpu.train.port.reading import Source, files, read
+from portagpu.train.port.reading import Source, files, no_report, read
 from portagpu.train.port.rules import Finding, Unread, in_order, load_rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
+    from portagpu.train.port.reading import Report
     from portagpu.train.port.rules import Rules
     from portagpu.train.port.uses import Use
 
@@ -141,7 +142,7 @@ def _name_of_patch(path: str) -> bytes:
     return name + b"\t" * (b" " in name)
 
 
-def rewrite(paths: Sequence[str], *, unsafe: bool = False) -> Rewriting:
+def rewrite(paths: Sequence[str], *, unsafe: bool = False, report: Report = no_report) -> Rewriting:
     """Rewrite the Python files that ``paths`` name or hold, in memory.
 
     ``unsafe`` adds the rewrites that may change what a program computes on the GPU that it was
@@ -154,7 +155,8 @@ def rewrite(paths: Sequence[str], *, unsafe: bool = False) -> Rewriting:
     others = {each for path in named if path.is_file() for each in path.parent.glob("*.py")}
     texts = [*map(read, sorted(others - {path for path, _ in sources}))]
     rules = replace(rules, imported=_imported([*texts, *(each for _, each in sources)]))
-    for path, source in sources:
+    for number, (path, source) in enumerate(sources, 1):
+        report(number, len(sources))
         if not isinstance(source, Source):
             result.unread.append(source)
         elif source.kind == "python":

@@ -55,7 +55,8 @@ class Name:
 @dataclass(frozen=True, slots=True)
 class Option:
     """A keyword of calls that asks for a vendor's device with one of ``values``, as Python writes
-    them. ``packages`` are those of what is called; none are any."""
+    them; without values, with all but 0, False and None. ``packages`` are those of what is called;
+    none are any."""
 
     rule: Rule
     values: frozenset[str]
@@ -134,12 +135,13 @@ def _add(found: Rules, table: Mapping[str, Any]) -> None:
     for entry in table.get("package", ()):
         found.packages.update(dict.fromkeys(entry["names"], found.rules[entry["rule"]]))
     for entry in table.get("option", ()):
-        wanted, packages = map(repr, entry["values"]), entry.get("packages", ())
+        wanted, packages = map(repr, entry.get("values", ())), entry.get("packages", ())
         option = Option(found.rules[entry["rule"]], frozenset(wanted), frozenset(packages))
         found.options[entry["keyword"]] = option
     for entry in table.get("text", ()):
         rule, kinds = found.rules[entry["rule"]], frozenset(entry["in"])
-        pattern, near = re.compile(entry["pattern"]), re.compile(entry.get("near", ""))
+        pattern = re.compile(entry["pattern"], re.MULTILINE)
+        near = re.compile(entry.get("near", ""))
         found.texts.append(Text(rule, kinds, pattern, near))
     for entry in table.get("words", ()):
         found.words.append(Words(**{**entry, "available": frozenset(entry["available"])}))
@@ -154,6 +156,8 @@ INDEX_NAME: Final = re.compile(
 DEVICE_NAME: Final = re.compile(
     r"(?:\w+_)?dev(?:ice)?(?:_(?:type|name|str|string|map))?", re.IGNORECASE
 )
+TAKE_DEVICE: Final = frozenset({"device", "map_location"})
+"""Parameters that take a device and nothing else."""
 LIBRARY_NAME: Final = re.compile(r"(?:\w+_)?backend", re.IGNORECASE)
 
 _LINE: Final = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z")

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from portagpu.train.port.expressions import Scope, Writer, code_of, dotted, last_statement
+from portagpu.train.port.expressions import Writer, code_of, dotted, last_statement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from portagpu.train.port.rules import Name, Rule, Rules
+    from portagpu.train.port.scope import Scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,8 @@ class Uses(cst.CSTVisitor):
         self.handled.add(node)
         if replace is not None and self._shown:
             replace, left = None, "the f-string prints its code, which would be another"
+        if replace is not None and any(each in self.scope.scripted for each in self._functions):
+            replace, left = None, "TorchScript compiles it, and takes no call of portagpu"
         if replace is None and self._annotations:
             return  # torch has the names of types everywhere
         self.uses.append(Use(node, rule, code_of(node), replace, left))
@@ -131,7 +134,18 @@ class Uses(cst.CSTVisitor):
     def _visit_dotted(self, node: cst.Name | cst.Attribute) -> bool:
         if node in self.handled:
             return False
-        return self.look_up(node, self.scope.qualified(node))
+        name = self.scope.qualified(node)
+        return self.look_up(node, name) if name else self._look_up_any(node)
+
+    def _look_up_any(self, node: cst.Name | cst.Attribute) -> bool:
+        """As :meth:`look_up` where several statements may have bound the name."""
+        for name in sorted(self.scope.possible(node)):
+            entry = self.rules.names.get(name)
+            if entry is not None:
+                self._named.add(name)
+                self.add(node, entry.rule, left="another statement may give it another value")
+                return False
+        return True
 
     def look_up(self, node: cst.BaseExpression, name: str) -> bool:
         """Note the use of a qualified name; True where its parts are still to be looked at."""
@@ -186,6 +200,17 @@ class Uses(cst.CSTVisitor):
         self._shown -= original_node.equal is not None
 
     # ---- imports
+
+    def imported_by_text(self, call: cst.Call, name: str) -> None:
+        """``importlib.import_module("torch.cuda")``, also of packages."""
+        parts = name.split(".")
+        packages = [".".join(parts[:count]) for count in (2, 1)]
+        rule = next((self.rules.packages[each] for each in packages
+                     if each in self.rules.packages), None)  # fmt: skip
+        if any(f"{name}.".startswith(f"{each.module}.") for each in self.rules.words):
+            rule = self.rules.shapes.get("unknown name")
+        if rule is not None and not self._tries:
+            self.add(call, rule, left="the module is named by a text")
 
     def visit_Try(self, node: cst.Try) -> None:
         self._tries += 1
