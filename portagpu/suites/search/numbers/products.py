@@ -72,9 +72,9 @@ MASKS: Final = (
 """With "lowest" keys are hidden by the dtype's lowest number, which is finite: where all keys of a
 row are, each has the same weight. A block is the first half of the keys."""
 FINITE: Final = ("lowest", "lowest row", "lowest block")
-QUERIES: Final = (4, 1, 7, 9)
-KEYS: Final = (5, 1, 4, 9, 131, 300)
-"""More than 128 and 256, which are blocks of kernels: a hidden block is one or more than one."""
+QUERIES: Final = (4, 1, 7, 9, 40)
+KEYS: Final = (5, 1, 4, 9, 131, 1030)
+"""More than 128 and 1,024, from which on kernels have blocks and passes of their own."""
 WIDTHS: Final = (4, 1, 8, 16)
 SCALES: Final = (None, 0.5, 2.0)
 LAYOUTS: Final = WRITABLE

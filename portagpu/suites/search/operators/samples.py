@@ -145,7 +145,8 @@ def laid(tensor: Any, layout: str) -> Any:
     if layout == "last":
         form = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
         if form is not None:
-            return tensor.contiguous(memory_format=form)
+            # with the strides of that format also where sizes of 1 leave them open
+            return torch.empty_like(tensor, memory_format=form).copy_(tensor)
         turned = tuple(range(tensor.dim()))[::-1]
         return tensor.permute(turned).clone(memory_format=torch.contiguous_format).permute(turned)
     # numbers before it that are in no sample, at no multiple of 8 elements
