@@ -55,7 +55,7 @@ _QUIET_RECORD: Final = re.compile(r'\A\s*\{[^\x00]*"level"\s*:\s*"(?i:info|debug
 """Of a program that writes its log as JSON: what it only informs of is not an output."""
 _CONTAINER_BANNER: Final = "Container image Copyright"
 _SEVERAL_MACHINES: Final = (
-    "the text has GPUs of several machines under one number: give the output of each machine alone"
+    "the text may be of several machines: give the output of each machine alone"
 )
 _MAX_SHOWN: Final = 3
 _MAX_PROBLEMS: Final = 50
@@ -118,16 +118,19 @@ def read_text(text: str) -> tuple[Findings, ...]:
 
 
 def _are_several_machines(streams: Sequence[Sequence[Findings]]) -> bool:
-    """Whether two labels of a text have other GPUs under the same numbers of the same tool."""
-    seen: dict[tuple[str, int], str] = {}
+    """Whether two labels of a text have GPUs of one number and tool that are not one by UUID.
+
+    Nodes of one kind have their GPUs at the same addresses, so that these show nothing.
+    """
+    seen: dict[tuple[str, int], str | None] = {}
     for stream in streams:
         own = {
-            (one.kind, gpu.index): gpu.uuid
+            (one.kind, gpu.index): gpu.uuid or gpu.unique_id
             for one in stream
             for gpu in one.readings
-            if gpu.index is not None and gpu.uuid is not None
+            if gpu.index is not None
         }
-        if any(seen.get(key, uuid) != uuid for key, uuid in own.items()):
+        if any(key in seen and (name is None or seen[key] != name) for key, name in own.items()):
             return True
         seen |= own
     return False
