@@ -40,7 +40,7 @@ _STARTS: Final = (
     r"|^\d{1,4},\d{1,20},\d{1,20},[^;\s]{0,40};"
     r"|^(?:[\w.-]{1,60}: )?kern: [a-z]{3,8}: \[\d{4}-\d\d-\d\dT"
     # a syslog's, or one of which the time and the host were cut
-    r"|(?<=\S )kernel: \S|(?<=\d  )kernel: \S|^kernel: (?=\S[^:\n]{0,80}: )"
+    r"|(?<=\S )kernel: \S|(?<=\d  )kernel: \S|^kernel: (?=\S[^\n]{0,80}?: )"
 )
 _NAMES: Final = (
     r"NVRM: |nvidia-nvswitch\d|nvidia-nvlink: |nvidia-peermem:? |\[drm[:\] ]|amdgpu [0-9a-f]{4}:"
