@@ -122,7 +122,7 @@ def _are_several_machines(streams: Sequence[Sequence[Findings]]) -> bool:
 
     Nodes of one kind have their GPUs at the same addresses, so that these show nothing.
     """
-    seen: dict[tuple[str, int], str | None] = {}
+    seen: dict[tuple[str, int], str | int | None] = {}
     for stream in streams:
         own = {
             (one.kind, gpu.index): gpu.uuid or gpu.unique_id
