@@ -375,6 +375,7 @@ SHAPES: Final = (
         last=re.compile(
             rf".{{1,400}}\([^()]{{1,120}}\)|{NO_HANDLE}.*\.[0-7].*"
             r"|Link \d{1,3}: (?:[\d.]{1,9} GB/s|<inactive>)"
+            r"|NVML: Unable to .{1,60} all links are in[Aa]ctive"
         ),
         device=re.compile(r"GPU \d{1,4}:"),
     ),
