@@ -27,7 +27,7 @@ LONG = 20_000
 WITHOUT_END = frozenset(
     {
         *("amd_smi_text", "dcgm_exporter", "device_metrics_exporter", "lspci", "mig_profiles"),
-        *("nvidia_nvlink", "nvidia_smi_text"),
+        *("nvidia_gpu_exporter", "nvidia_nvlink", "nvidia_smi_text"),
     }
 )
 """Formats that end after any line: of them only a cut inside of a line can be recognised."""

@@ -96,7 +96,9 @@ def test_every_reader_refuses_a_text_that_has_none_of_its_values(text: str) -> N
             pytest.fail(f"{module} found {reader.parse(text)}")
 
 
-@pytest.mark.parametrize("module", ["dcgm_exporter", "device_metrics_exporter"])
+@pytest.mark.parametrize(
+    "module", ["dcgm_exporter", "device_metrics_exporter", "nvidia_gpu_exporter"]
+)
 def test_samples_of_others_between_those_of_gpus_change_nothing(module: str) -> None:
     # what Prometheus' client libraries add to each page, and a sample that names no GPU
     others = 'go_info{version="go1.24"} 1\npromhttp_metric_handler_requests_total 3\n'

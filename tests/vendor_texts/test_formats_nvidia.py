@@ -421,8 +421,9 @@ def test_a_matrix_that_breaks_off_says_which_row() -> None:
 
 def test_links_are_up_with_their_speed_or_inactive() -> None:
     status = found("nvidia_nvlink/status.txt")
-    up, inactive = status.links
+    up, inactive, none_is_up = status.links
     assert (up.up, up.bandwidth_bytes_s, up.count) == (True, 26_562_000_000, 1)
+    assert none_is_up.count == 0
     assert (inactive.up, inactive.bandwidth_bytes_s) == (False, None)
     assert up.b.node is Node.UNKNOWN
     assert [problem[:6] for problem in status.problems] == ["GPU 1:", "GPU 3:"]

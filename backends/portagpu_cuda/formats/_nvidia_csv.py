@@ -239,13 +239,27 @@ _LICENCES: Final = tuple(
 _GPU: Final = re.compile(r"GPU ((?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{1,2}:[0-9A-Fa-f]{1,2}[.:][0-7])")
 _ALONE_BLOCKS: Final = (
     r"Remapped Rows|Retired Pages|ECC Errors|Clocks (?:Event|Throttle) Reasons|Temperature"
-    r"|(?:GPU )?Power Readings|(?:vGPU Software|GRID) Licensed Product"
+    r"|(?:GPU )?Power Readings|(?:vGPU Software|GRID) Licensed Product|Fabric"
 )
 """Blocks of one GPU that people quote alone."""
+_ALONE_LINES: Final = {
+    "GPU Recovery Action": "gpu_recovery_action",
+    "Reset Required": "gpu_reset_status/reset_required",
+    "SRAM Threshold Exceeded": "ecc_errors/aggregate/sram_threshold_exceeded",
+    "Unrepairable Memory": "ecc_errors/unrepairable_memory",
+    "Channel Repair Pending": "ecc_errors/channel_repair_pending",
+    "TPC Repair Pending": "ecc_errors/tpc_repair_pending",
+    "Remapping Failure Occurred": "remapped_rows/remapping_failure_occurred",
+    "Pending Page Blacklist": "retired_pages/pending_page_blacklist",
+    "License Status": "vgpu_software_licensed_product/license_status",
+}
+"""Lines that people search for with grep, one a GPU, each with its path in the whole log."""
+_A_LINE: Final = rf"(?:{'|'.join(_ALONE_LINES)}) +: \S"
 # a GPU's line and the first below it; or a block of errors alone
 _BLOCK: Final = re.compile(
     r"^GPU (?:[0-9A-F]{4,8}:)[0-9A-F]{2}:[0-9A-F]{2}\.[0-7] *\n(?: .{0,200}\n){0,2}? .{1,200} : "
-    rf"|^ *(?:{_ALONE_BLOCKS}) *\n(?: {{1,40}}(?:Volatile|Aggregate) *\n)? .{{1,200}} : ",
+    rf"|^ *(?:{_ALONE_BLOCKS}) *\n(?: {{1,40}}(?:Volatile|Aggregate) *\n)? .{{1,200}} : "
+    rf"|^ *{_A_LINE}",
     re.MULTILINE,
 )
 _MIG: Final = "mig_device"
@@ -263,7 +277,8 @@ QUERY_SHAPE: Final = Shape(
 PART_SHAPE: Final = QUERY_SHAPE._replace(
     begins=r"(?:Timestamp|Driver Version|(?:CUDA|KMD|CUDA UMD) Version|Attached GPUs) +: \S"
     r"|GPU [0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7] *\n[A-Z][\w ()/-]{1,60}(?: :|$)"
-    rf"|(?:{_ALONE_BLOCKS}) *\n(?:(?:Volatile|Aggregate) *$|[A-Z][\w. ()/-]{{1,60}} : )",
+    rf"|(?:{_ALONE_BLOCKS}) *\n(?:(?:Volatile|Aggregate) *$|[A-Z][\w. ()/-]{{1,60}} : )"
+    rf"|{_A_LINE}",
     weak=True,
 )
 """A log without its banner: people begin to copy below it, at a GPU, or at a block of one."""
@@ -301,6 +316,8 @@ def parse_query(text: str) -> Findings:
         for block in _blocks_alone(text, lines):
             gpus.append(_Gpu(""))
             _read_outline(gpus[-1], block)
+        if gpus and not re.search(rf"^ *(?:{_ALONE_BLOCKS}) *$", text, re.MULTILINE):
+            gpus = [_Gpu("", values) for values in _lines_alone(lines)]
     attached = integer(header.get("attached_gpus"))
     # a GPU that has no handle is attached, and not described
     complete = attached in (len(gpus), len(gpus) + len(gone)) or (attached is None and bool(gpus))
@@ -368,6 +385,19 @@ def _blocks_alone(text: str, lines: list[str]) -> Iterable[list[str]]:
                 titles.clear()
             titles.add(title)
         found[-1].append(line)
+    return found
+
+
+def _lines_alone(lines: list[str]) -> list[dict[str, str]]:
+    """The values of each GPU where lines of the log stand without what is above them."""
+    found: list[dict[str, str]] = []
+    for line in lines:
+        pair = _pair(line)
+        path = _ALONE_LINES.get(pair[0].strip()) if pair is not None else None
+        if pair is not None and path is not None:
+            if not found or path in found[-1]:
+                found.append({})
+            found[-1][path] = pair[1]
     return found
 
 

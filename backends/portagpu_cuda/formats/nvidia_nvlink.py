@@ -7,7 +7,7 @@ a link here and 900 GB/s for 18 links in both directions in the data sheet.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from portagpu.base.text import excerpt
@@ -27,6 +27,8 @@ _ANSWER: Final = re.compile(
     r"(?:NVML: )?(?:Nvlink queries|Device does not|Unable to retrieve N[vV][lL]ink).{0,200}"
 )
 _ABSENT: Final = "Device does not"
+_ALL_INACTIVE: Final = "all links are inactive"
+"""Of products with NVLink a fault; of cards without a bridge as designed. Their facts decide."""
 _INACTIVE: Final = "<inactive>"
 _GIGABYTE: Final = 1e9
 
@@ -94,8 +96,17 @@ def parse(text: str) -> Findings:
         readings=within_device_limit(
             (_reading(gpu) for gpu in gpus.values() if gpu.index is not None), KIND
         ),
-        links=tuple(
-            _link(gpu, number, lane) for gpu in gpus.values() for number, lane in gpu.links.items()
+        links=(
+            *(
+                _link(gpu, number, lane)
+                for gpu in gpus.values()
+                for number, lane in gpu.links.items()
+            ),
+            *(
+                replace(_link(gpu, 0, _Lane()), count=0, extra={})
+                for gpu in gpus.values()
+                if not gpu.links and _ALL_INACTIVE in (gpu.answer or "").lower()
+            ),
         ),
         problems=tuple(
             f"GPU {gpu.index}: {gpu.answer}"

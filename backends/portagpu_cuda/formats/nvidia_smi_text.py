@@ -170,13 +170,14 @@ def parse_table(text: str) -> Findings:
         shown = excerpt(unread[0], 60)
         problems.append(f"{len(unread)} row(s) that look like a GPU are not read: {shown!r}")
     readings = within_device_limit(map(_reading, rows.values()), KIND)
-    problems += [sentence for row in rows.values() if (sentence := _failure(row)) is not None]
+    # first what is said of a GPU: a report names one problem and counts the others
+    failures = [sentence for row in rows.values() if (sentence := _failure(row)) is not None]
     return Findings(
         kind=KIND,
         readings=(*readings, *(one for one, _ in gone)),
         versions=_versions(head),
         taken=time,
-        problems=(*dict.fromkeys(problems), *(problem for _, problem in gone)),
+        problems=(*dict.fromkeys([*failures, *problems]), *(problem for _, problem in gone)),
         breaks_off=broken,
         complete=head is not None and not broken and section != "vgpus",
     )
@@ -374,6 +375,7 @@ SHAPES: Final = (
         last=re.compile(
             rf".{{1,400}}\([^()]{{1,120}}\)|{NO_HANDLE}.*\.[0-7].*"
             r"|Link \d{1,3}: (?:[\d.]{1,9} GB/s|<inactive>)"
+            r"|NVML: Unable to .{1,60} all links are in[Aa]ctive"
         ),
         device=re.compile(r"GPU \d{1,4}:"),
     ),

@@ -8,12 +8,14 @@ name.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from portagpu.facts.formats import Shape, integer, stated
 from portagpu.facts.readings.model import (
     End,
+    Event,
     Findings,
     FormatError,
     Link,
@@ -22,6 +24,9 @@ from portagpu.facts.readings.model import (
     without_none,
 )
 from portagpu_cuda.formats._nvidia import VENDOR
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 KIND: Final = "nvidia-smi topo"
 
@@ -59,6 +64,13 @@ SHAPES: Final = (
         weak=True,
     ),
 )
+
+
+_MIN_OF_A_MESH: Final = 4
+_MESH: Final = 0.6
+"""Of the pairs of a machine in which each GPU reaches all others over NVLink; V100s and P100s in a
+cube, and cards with bridges, have fewer pairs of one kind."""
+_GUIDE: Final = "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +131,41 @@ def parse(text: str) -> Findings:
         kind=KIND,
         readings=tuple(readings),
         links=tuple(links),
+        events=tuple(_odd_one(links)),
         problems=tuple(problems),
         breaks_off=broken,
+    )
+
+
+def _odd_one(links: list[Link]) -> Iterator[Event]:
+    """The GPU or the pair without the NVLinks that all other pairs have."""
+    ways = {
+        frozenset((link.a.name, link.b.name)): link.path
+        for link in links
+        if link.kind in ("nvlink", "pcie") and link.a.node is link.b.node is Node.GPU
+    }
+    gpus = frozenset().union(*ways)
+    if len(gpus) < _MIN_OF_A_MESH or len(ways) < len(gpus) * (len(gpus) - 1) // 2:
+        return
+    usual, count = Counter(ways.values()).most_common(1)[0]
+    odd = [pair for pair, way in ways.items() if way != usual]
+    shared = frozenset.intersection(*odd) if odd else frozenset()
+    if not shared or usual is None or not usual.startswith("NV") or count < _MESH * len(ways):
+        return
+    who = " and ".join(sorted(shared))
+    what = ", ".join(sorted({ways[pair] or "" for pair in odd}))
+    yield Event(
+        source=KIND,
+        vendor=VENDOR,
+        code="odd NVLinks",
+        meaning=f"{who}: {what} to {len(odd)} GPU(s), while all other pairs have {usual}",
+        action="compare the products with nvidia-smi -L; of a card of the same kind its links are "
+        "lost: see nvidia-smi nvlink -s and dmesg",
+        todo="monitor",
+        reference=_GUIDE,
+        line=f"{who} {what}",
+        device=f"GPU {who.removeprefix('GPU')}" if len(shared) == 1 else None,
+        unsettled=True,
     )
 
 

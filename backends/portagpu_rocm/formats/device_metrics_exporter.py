@@ -37,7 +37,10 @@ _OWN: Final = re.compile(
     r"^[ \t]*(?:# (?:HELP|TYPE) (?:[a-z][a-z0-9]{1,20}_)?gpu_(?:nodes_total|health|gfx_activity"
     r"|ecc_(?:un)?correct_total|package_power|junction_temperature) "
     r"|(?:[a-z][a-z0-9]{1,20}_)?(?:gpu_[a-z0-9_]{3,60}|pcie_[a-z_]{2,40})\{"
-    r"(?=[^\n]{0,2000}\bcard_model=)(?=[^\n]{0,2000}\bgpu_id=))",
+    r"(?=[^\n]{0,2000}\bcard_model=)(?=[^\n]{0,2000}\bgpu_id=)"
+    # names that no other exporter has, of which the labels may have been cut
+    r"|(?:[a-z][a-z0-9]{1,20}_)?gpu_(?:afid_errors|ecc_(?:(?:un)?correct|deferred)_\w{2,20})\{"
+    r"(?=[^\n]{0,2000}\bgpu_id=))",
     re.MULTILINE,
 )
 SHAPES: Final = (

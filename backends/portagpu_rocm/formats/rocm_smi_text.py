@@ -113,6 +113,10 @@ KIND: Final = "rocm-smi"
 _HEAD: Final = 4096
 _BANNER: Final = "ROCm System Management Interface"
 _ENTRY: Final = re.compile(r"GPU\[(\d{1,6})\]\s*: ?(.*)")
+_NO_VALUE: Final = re.compile(
+    r"GPU\[(\d{1,6})\]\s*: ?\w{1,60}, Not supported on the given system\s*$"
+)
+"""A GPU that is there, and of which the driver has no such value."""
 _MATRICES: Final = {
     "weight between two gpus": "weight",
     "hops between two gpus": "hops",
@@ -155,6 +159,8 @@ def parse(text: str) -> Findings:
         cards.setdefault(index, {}).update(card)
     for index, key, value in _entries(lines):
         cards.setdefault(index, {})[key] = value
+    for entry in filter(None, map(_NO_VALUE.match, lines)):
+        cards.setdefault(int(entry.group(1)), {})
     memory = _memory_tables(lines)
     pairs = _matrices(lines)
     versions = _versions(lines)

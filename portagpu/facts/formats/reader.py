@@ -54,6 +54,9 @@ the last line end, and what is cut seldom ends so."""
 _QUIET_RECORD: Final = re.compile(r'\A\s*\{[^\x00]*"level"\s*:\s*"(?i:info|debug|trace)"')
 """Of a program that writes its log as JSON: what it only informs of is not an output."""
 _CONTAINER_BANNER: Final = "Container image Copyright"
+_SEVERAL_MACHINES: Final = (
+    "the text may be of several machines: give the output of each machine alone"
+)
 _MAX_SHOWN: Final = 3
 _MAX_PROBLEMS: Final = 50
 
@@ -69,7 +72,9 @@ def read_text(text: str) -> tuple[Findings, ...]:
     refused: list[str] = []
     broken: list[str] = []
     unread: list[tuple[int, str]] = []
+    by_stream: list[list[Findings]] = []
     for stream in _streams(text, shapes):
+        before = len(found)
         parts, lines, is_report, programs = divide_text(stream, shapes)
         answers = no_answer_events(stream)
         if not answers:
@@ -97,6 +102,10 @@ def read_text(text: str) -> tuple[Findings, ...]:
                 refused.append(f"{excerpt(part.title)}: {error}" if part.title else str(error))
         if answers:
             found.append(Findings(kind=ANSWERS, events=answers))
+        by_stream.append(found[before:])
+    if _are_several_machines(by_stream):
+        found = [one if not one.readings else replace(one, breaks_off=True) for one in found]
+        broken.append(_SEVERAL_MACHINES)
     unread = [(at, line) for at, line in unread if not no_answer_events(line)]
     if unread or not found:
         broken += foreign_readers().problems
@@ -106,6 +115,25 @@ def read_text(text: str) -> tuple[Findings, ...]:
     if problems:
         found.append(Findings(kind=UNREAD, problems=tuple(dict.fromkeys(problems))))
     return tuple(found)
+
+
+def _are_several_machines(streams: Sequence[Sequence[Findings]]) -> bool:
+    """Whether two labels of a text have GPUs of one number and tool that are not one by UUID.
+
+    Nodes of one kind have their GPUs at the same addresses, so that these show nothing.
+    """
+    seen: dict[tuple[str, int], str | int | None] = {}
+    for stream in streams:
+        own = {
+            (one.kind, gpu.index): gpu.uuid or gpu.unique_id
+            for one in stream
+            for gpu in one.readings
+            if gpu.index is not None
+        }
+        if any(key in seen and (name is None or seen[key] != name) for key, name in own.items()):
+            return True
+        seen |= own
+    return False
 
 
 def _streams(text: str, shapes: Shapes) -> tuple[str, ...]:

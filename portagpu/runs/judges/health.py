@@ -188,6 +188,7 @@ def with_placed_events(inventory: Inventory) -> Inventory:
         for vendor, addresses in known.items()
         if vendor in listed and len(addresses) == 1
     }
+    inventory = _placed_by_uuid(inventory)
     if inventory.breaks_off or not any(places.values()):
         return inventory
     about_processes = process_codes()
@@ -198,6 +199,17 @@ def with_placed_events(inventory: Inventory) -> Inventory:
         return event if unknown else replace(event, pci=pci, device=None)
 
     return replace(inventory, events=tuple(placed(event) for event in inventory.events))
+
+
+def _placed_by_uuid(inventory: Inventory) -> Inventory:
+    """``inventory`` with the address of each event's GPU that one source names and one lists."""
+    places = {gpu.uuid: gpu.pci for gpu in inventory.gpus if gpu.uuid and gpu.pci}
+
+    def placed(event: Event) -> Event:
+        pci = places.get(event.device or "") if event.pci is None else None
+        return event if pci is None else replace(event, pci=pci, device=None)
+
+    return replace(inventory, events=tuple(map(placed, inventory.events)))
 
 
 def _events(inventory: Inventory) -> Iterator[Judgement]:

@@ -215,12 +215,16 @@ def _link_counts(
         what = f"{len(topology.gpus)} GPUs are not a multiple of {wanted + 1}"
         yield Judgement(Verdict.INCONCLUSIVE, what, name="link-count")
         return
-    short, unknown = [], []
+    short, unknown, alone = [], [], []
+    # without a topology that the target states, a bridge between two cards joins them, or none
+    bridged = target.value("link.topology") is None
     links = _links_by_end(fabric)
     for gpu in topology.gpus:
         count = _peer_count(gpu.key, links) if mesh else _link_count(gpu.key, links)
         if count is None:
             unknown.append(gpu)
+        elif count == 0 and bridged:
+            alone.append(gpu)
         elif count < wanted:
             short.append((gpu, count))
     noun = "peers over links" if mesh else "links"
@@ -238,6 +242,9 @@ def _link_counts(
         more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
         what = f"no source states the links of {unknown[0].key}{more}"
         yield Judgement(Verdict.INCONCLUSIVE, what, name="link-count", device=unknown[0].key)
+    elif alone:
+        what = f"no link of {alone[0].key} is up, as of a card without a bridge"
+        yield Judgement(Verdict.INCONCLUSIVE, what, name="link-count", device=alone[0].key)
     elif not short:
         reason, least = f"each GPU has {wanted} {noun}", at_least(wanted, target.id)
         yield Judgement(Verdict.PASS, reason, wanted, "1", least, name="link-count")

@@ -11,7 +11,7 @@ from typing import Final
 
 from portagpu.facts.formats import Shape, pci_address
 from portagpu.facts.formats.events import events, table
-from portagpu.facts.readings.model import Findings, FormatError, Reading
+from portagpu.facts.readings.model import Event, Findings, FormatError, Reading
 
 KIND: Final = "kernel log"
 UNREAD: Final = "kernel log, not read"
@@ -40,7 +40,7 @@ _STARTS: Final = (
     r"|^\d{1,4},\d{1,20},\d{1,20},[^;\s]{0,40};"
     r"|^(?:[\w.-]{1,60}: )?kern: [a-z]{3,8}: \[\d{4}-\d\d-\d\dT"
     # a syslog's, or one of which the time and the host were cut
-    r"|(?<=\S )kernel: \S|(?<=\d  )kernel: \S|^kernel: (?=\S[^:\n]{0,80}: )"
+    r"|(?<=\S )kernel: \S|(?<=\d  )kernel: \S|^kernel: (?=\S[^\n]{0,80}?: )"
 )
 _NAMES: Final = (
     r"NVRM: |nvidia-nvswitch\d|nvidia-nvlink: |nvidia-peermem:? |\[drm[:\] ]|amdgpu [0-9a-f]{4}:"
@@ -77,6 +77,11 @@ _CLOCK: Final = (
     r"|\[(?:[A-Z][a-z]{2} ?[ \d]\d \d\d:\d\d| *[+<] *\d{1,9}[.,]\d{1,9}>?)\] ?"
 )
 _DRIVER: Final = rf"{_NAMES}|amdgpu: "
+_NO_ROOM: Final = "no room for a BAR"
+_ASSIGNED: Final = re.compile(
+    r"(?P<pci>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]): (?P<bar>BAR [0-5])"
+    r"(?: \[[^\]\n]{1,60}\])?: assigned\b"
+)
 _SPEAKER: Final = re.compile(r"(?:NVRM|nvidia|nv_mem|amdgpu|kfd|drmn\d|\[drm)\b")
 SHAPE: Final = Shape(
     "",
@@ -106,6 +111,20 @@ def matches(text: str) -> bool:
 def has_kernel_lines(text: str) -> bool:
     """Whether a line is the kernel's own: of another log, or of none, a judgement has read none."""
     return _KERNELS.search(_with_blanks(text)) is not None
+
+
+def _without_second_tries(events: list[Event], text: str) -> list[Event]:
+    """``events`` without those of BARs for which the kernel found room later."""
+    if all(event.code != _NO_ROOM for event in events):
+        return events
+    found = {(pci_address(m["pci"]), m["bar"]) for m in _ASSIGNED.finditer(text)}
+    return [
+        event
+        for event in events
+        if event.code != _NO_ROOM
+        or (bar := re.search(r"BAR \d", event.line)) is None
+        or (event.pci, bar.group()) not in found
+    ]
 
 
 def _with_blanks(text: str) -> str:
@@ -157,6 +176,6 @@ def parse(text: str) -> Findings:
     return Findings(
         kind=SERVICE if is_service else KIND,
         readings=tuple(readings.values()),
-        events=tuple(found),
+        events=tuple(_without_second_tries(found, text)),
         versions=versions,
     )

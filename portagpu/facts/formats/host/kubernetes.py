@@ -31,6 +31,8 @@ _CONDITION: Final = re.compile(
 _GPU_WORDS: Final = re.compile(
     r"gpu|xid|nvlink|nvswitch|nvidia|amd|infiniband|\bib\b|accelerat", re.IGNORECASE
 )
+_CONDITION_KEYS: Final = ('"lastTransitionTime"', '"status"', '"type"')
+"""Of the conditions alone, as a path of kubectl's prints them."""
 _NORMAL: Final = frozenset(
     {"MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable", "Ready"}
 )
@@ -73,8 +75,10 @@ def matches(text: str) -> bool:
     """Whether a node's sections stand in the beginning, as text, YAML or JSON."""
     head = text[:60_000]
     if json_start(head) == 0:
-        return ('"allocatable"' in head and '"capacity"' in head) or (
-            '"conditions"' in head and '"nodeInfo"' in head
+        return (
+            ('"allocatable"' in head and '"capacity"' in head)
+            or ('"conditions"' in head and '"nodeInfo"' in head)
+            or all(word in head for word in _CONDITION_KEYS)
         )
     return any(map(_SECTION.match, head.splitlines())) or re.search(
         r"^[ \t]*Type +Status +Last(?:Heartbeat|Transition)Time ", head, re.MULTILINE
@@ -86,7 +90,7 @@ def parse(text: str) -> Findings:
     counts: dict[str, dict[str, int]] = {"capacity": {}, "allocatable": {}}
     events: list[Event] = []
     section = ""
-    if '"allocatable"' in text or '"conditions"' in text:
+    if any(key in text for key in ('"allocatable"', '"conditions"', _CONDITION_KEYS[0])):
         events += _read_json(text, counts)
     for line in text.splitlines():
         if (found := _SECTION.match(line)) is not None:
@@ -117,6 +121,10 @@ def _read_json(text: str, counts: dict[str, dict[str, int]]) -> list[Event]:
         return events
     for document in documents:
         items = document.get("items") if isinstance(document, dict) else None
+        if isinstance(document, list):
+            items = [{"status": {"conditions": document}}]
+        elif isinstance(document, dict) and all(key[1:-1] in document for key in _CONDITION_KEYS):
+            items = [{"status": {"conditions": [document]}}]
         for node in items if isinstance(items, list) else [document]:
             status: Any = node.get("status") if isinstance(node, dict) else None
             if not isinstance(status, dict):

@@ -56,6 +56,9 @@ _UNNAMED: Final = re.compile(r"\bDevice ([0-9a-f]{4})$")
 _NO_VENDOR_ID: Final = -1
 _SILENT: Final = re.compile(r"\(rev ff\)|!!! Unknown header type 7f")
 """All ones in the place of its configuration: the device does not answer (pciutils, ls-caps.c)."""
+_GROUP: Final = r"(?:IOMMU )?Group:? *\d{1,4}:? ?"
+"""What scripts that list IOMMU groups print in front of a device, or above it."""
+_GROUPED_DRIVER: Final = re.compile(r"[ (][Dd]river: ([\w-]{2,40})\)?\s*$")
 _TREE: Final = r"-(?:\+-)?\[(?:[0-9a-f]{4}:)?[0-9a-f]{2}\]-"
 """How the tree of ``lspci -t`` begins: "-+-[0000:80]-+-00.0", or "-[0000:00]-+-00.0"."""
 _DRIVERS: Final = "https://man7.org/linux/man-pages/man8/lspci.8.html"  # -k
@@ -64,8 +67,9 @@ _SOURCE: Final = "https://github.com/pciutils/pciutils/pull/91"
 SHAPES: Final = (
     Shape(
         rf"{_ADDRESS} [^\[\]\n]{{1,80}}\[[0-9a-f]{{4}}\]: |{_BEGINS_WITHOUT_IDS}"
-        rf'|{_ADDRESS} "[^"\n]{{2,90}}" "[^"\n]{{1,200}}" "',
-        re.compile(rf"\s+\S|{_ADDRESS} |[0-9a-f]{{2,3}}:(?: [0-9a-f]{{2}}){{1,16}}\s*$"),
+        rf'|{_ADDRESS} "[^"\n]{{2,90}}" "[^"\n]{{1,200}}" "'
+        rf"|{_GROUP}(?: *\n)?{_ADDRESS} [A-Z0-9]",
+        re.compile(rf"\s+\S|{_ADDRESS} |{_GROUP}|[0-9a-f]{{2,3}}:(?: [0-9a-f]{{2}}){{1,16}}\s*$"),
         last=re.compile(rf"{_ADDRESS} .*\(rev [0-9a-f]{{2}}\)"),
     ),
     Shape(
@@ -114,7 +118,7 @@ class _PciDevice:
 
 def matches(text: str) -> bool:
     """Whether the first lines that are not empty name PCI devices as lspci does."""
-    lines = [_plain(line) for line in text[:4000].splitlines() if line.strip()][:3]
+    lines = [_plain(line).strip() for line in text[:4000].splitlines() if line.strip()][:3]
     return any(
         _DEVICE.match(line) or _WITHOUT_IDS.match(line) or re.match(_TREE, line) for line in lines
     )
@@ -194,8 +198,11 @@ def _read_devices(text: str) -> tuple[list[_PciDevice], list[str]]:
     devices: list[_PciDevice] = []
     problems = []
     device: _PciDevice | None = None
+    grouped = re.search(rf"^[ \t]*{_GROUP}", text, re.MULTILINE) is not None
     for line in text.splitlines():
         line = _plain(line[:2000])
+        if grouped and re.match(rf"\s+{_ADDRESS} [A-Z0-9]", line):
+            line = line.lstrip()
         if line[:1] in (" ", "\t"):
             if device is not None:
                 device.silent |= _SILENT.search(line) is not None
@@ -204,6 +211,8 @@ def _read_devices(text: str) -> tuple[list[_PciDevice], list[str]]:
             device = _device(line)
             if device is not None:
                 device.silent = _SILENT.search(line) is not None
+                if grouped and (driver := _GROUPED_DRIVER.search(line)) is not None:
+                    device.driver = driver.group(1)
                 devices.append(device)
             elif not (_DEVICE.match(line) or _WITHOUT_IDS.match(line)) and re.match(_ADDRESS, line):
                 problems.append(f"this line names no device: {line[:60]!r}")
@@ -211,7 +220,9 @@ def _read_devices(text: str) -> tuple[list[_PciDevice], list[str]]:
 
 
 def _plain(line: str) -> str:
-    """A line of ``-mm`` as lspci prints it without that option; another line as it is."""
+    """A line of ``-mm``, or of a group, as lspci prints it alone; another line as it is."""
+    if line.startswith(("IOMMU Group", "Group")):
+        line = re.sub(rf"\A{_GROUP}", "", line).lstrip()
     match = _QUOTED.match(line)
     if match is None:
         return line

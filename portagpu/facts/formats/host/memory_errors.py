@@ -62,6 +62,12 @@ _WHERE: Final = re.compile(
 )
 SHAPES: Final = (
     Shape(
+        r"\S{1,60}-\d{1,9} +\[\d{1,5}\] [^\n]{0,60}?"
+        r"\b(?:mc|mce|aer|extlog_mem|arm|memory_failure|non_standard)_(?:event|record):? ",
+        re.compile(r"\s*(?:\S{1,60}-\d{1,9} +\[\d{1,5}\] |rasdaemon: )"),
+        checks_its_end=True,
+    ),
+    Shape(
         r"Hardware event\. This is not a software error\.\s*(?:\n|$)",
         re.compile(rf"\s*(?:{_MCELOG})|\s+\S"),
         checks_its_end=True,
@@ -72,6 +78,12 @@ SHAPES: Final = (
         checks_its_end=True,
     ),
 )
+_TRACED: Final = re.compile(
+    r"\S{1,60}-\d{1,9} +\[\d{1,5}\] (?:[\w.]{4,6} )? *[\d.]{1,20}:? +"
+    r"(?P<event>mc|mce|aer|extlog_mem|arm|memory_failure|non_standard)_(?:event|record):? +"
+    r"(?:\[(?P<level>[A-Z]{4,6})\] )?\d{4}-\d\d-\d\d [\d:]{8} [+-]\d{4} (?P<what>.{1,1000})"
+)
+"""What rasdaemon -f and its journal have of an event: trace-cmd's head, then its own words."""
 _SOURCE: Final = "https://github.com/mchehab/rasdaemon/blob/master/util/ras-mc-ctl.in"
 _HARMLESS: Final = re.compile(r"(?i)\bcorrected|no action required|deferred")
 
@@ -82,13 +94,17 @@ def matches(text: str) -> bool:
     titles = (
         rf"^[ \t]*(?:{_NONE}|{_TITLES}|Label\s+CE\s+UE)\s*$|^[ \t]*Memory errors\s*\n\s*SOCKET "
     )
-    return _HARDWARE in head or re.search(titles, head, re.MULTILINE) is not None
+    return (
+        _HARDWARE in head
+        or re.search(titles, head, re.MULTILINE) is not None
+        or _TRACED.search(head) is not None
+    )
 
 
 def parse(text: str) -> Findings:
     """An event for each record of an error, and for each place that has counted some."""
     lines = text.splitlines()
-    found = [*_records(lines), *_mcelog(lines), *_decoded(lines)]
+    found = [*_records(lines), *_mcelog(lines), *_decoded(lines), *_traced(lines)]
     if not found and not matches(text):
         raise FormatError(f"{KIND}: no title of ras-mc-ctl or mcelog in it")
     return Findings(kind=KIND, events=tuple(found))
@@ -119,6 +135,17 @@ def _records(lines: list[str]) -> Iterator[Event]:
             for key, harmless in (("ce", True), ("ue", False)):
                 if int(each[key]):
                     yield _event("memory error", harmless, int(each[key]), each["dimm"], line)
+
+
+def _traced(lines: list[str]) -> Iterator[Event]:
+    names = {"mc": "memory error", "memory_failure": "memory failure", "aer": "PCIe error"}
+    for line in lines:
+        if (one := _TRACED.search(line)) is not None:
+            # a page that was lost is a memory error that nothing corrected
+            harmless = one["event"] != "memory_failure" and (
+                one["level"] == "ERROR" or _HARMLESS.search(one["what"]) is not None
+            )
+            yield _event(names.get(one["event"], "machine check"), harmless, 1, None, one["what"])
 
 
 def _mcelog(lines: list[str]) -> Iterator[Event]:
