@@ -73,8 +73,9 @@ _LONE_PROCESS: Final = re.compile(
 )
 
 _LOG_FORMS: Final = (
-    # a process calls itself what it likes, in up to 15 bytes (TASK_COMM_LEN), commas among them
-    ("process", re.compile(r"(?P<keep>\bname=)(?P<value>.{0,15}(?=, )|[^,\n]++)")),
+    # a process calls itself what it likes, in up to 15 bytes (TASK_COMM_LEN), commas among them; a
+    # metric's label is written without a blank, and names a product
+    ("process", re.compile(r"(?<![{,])(?P<keep>\bname=)(?P<value>.{0,15}(?=, )|[^,\n]++)")),
     ("process", re.compile(r"(?P<keep>\bpid=)(?P<value>[^\s,]++)")),
     (
         "process",
