@@ -217,9 +217,10 @@ def goldens() -> Mapping[str, Golden]:
     from tests.support.golden_mutated import MUTATED
     from tests.support.golden_numbers import NUMBERS
     from tests.support.golden_results import RESULTS
+    from tests.support.golden_searches import SEARCHES
     from tests.support.golden_verbs import VERBS
 
-    return {**VERBS, **RESULTS, **MUTATED, **GRIDS, **CHECKS, **NUMBERS, **MODELS}
+    return VERBS | RESULTS | MUTATED | GRIDS | SEARCHES | CHECKS | NUMBERS | MODELS
 
 
 def golden_text(name: str, folder: Path) -> str:
