@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.support.golden import Calls, Golden, answer_of, digest_of
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 NUMBERS: Final = range(8)
 """Of mutations of each fixture; 0 is the fixture."""
-_LINES: Final = 25
+_LINES: Final = 20
 """How many lines of a text are left out, one at a time."""
 
 
@@ -111,6 +112,62 @@ def _machines(folder: Path) -> Iterator[str]:
         yield from call("info", "--replay", path, document=True, digest=True)
 
 
+HOSTILE: Final = {
+    "empty": b"",
+    "zeros": b"\0" * 40,
+    "latin": "schöne Grüße\n".encode("latin-1"),
+    "list": b"[1, 2, 3]",
+    "object": b'{"schema": "portagpu.other/9", "results": [{}]}',
+    "deep.json": b'{"a":' * 30_000,
+    "number.json": b'{"schema": "portagpu.result/1", "run": 1e999, "results": []}',
+    "cut.json": b'{"schema": "portagpu.result/1", "verdict": "PA',
+    "cut.xml": b"<nvidia_smi_log><gpu id='1'><product_name>x",
+    "cut.toml": b'schema = "portagpu.target/1"\n[match\n',
+    "cut.gz": b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\x01",
+    "cut.zip": b"PK\x03\x04\x14\x00\x00\x00",
+    "cut.sqlite": b"SQLite format 3\0" + b"\x10\x00" * 20,
+    "rows.csv": b"index, name\n0, \n",
+}
+"""Files that are not what any verb reads."""
+READING: Final = """
+health --replay FILE
+health --replay cut.xml --log FILE
+collectives doctor FILE
+collectives verify --replay FILE
+collectives choose --ranks 8 --bytes 1M --measured FILE
+collectives choose --ranks 8 --bytes 1M --profile FILE
+collectives choose --ranks 8 --target nvidia-h100-sxm --backward-ms 5 --params FILE
+plan --model FILE --batch 8 --target nvidia-h100-sxm --ranks 8
+trace summary FILE
+trace timeline FILE --out out.pftrace
+port lint FILE
+report FILE
+matrix history import FILE --store new.sqlite
+matrix history runs --store FILE
+bench --peers FILE
+targets check FILE
+targets show ./FILE
+monitor --replay FILE
+conform --list --last-failed FILE
+""".strip().splitlines()
+"""Verbs that read a file."""
+
+
+def _unreadable(folder: Path) -> Iterator[str]:
+    """What each verb says of files that are not what it reads: the first line and the last."""
+    call = Calls(folder)
+    (folder / "folder").mkdir()
+    (folder / "loop").symlink_to("loop")
+    for name, data in HOSTILE.items():
+        (folder / name).write_bytes(data)
+    for verb in READING:
+        for name in (*HOSTILE, "folder", "loop", "missing"):
+            words = verb.replace("FILE", name).split()
+            head, *lines = call(*words, timed=True)
+            ends = [re.sub(r"\(char \d+\)", "", each)[:120] for each in (*lines[:1], *lines[-1:])]
+            yield " | ".join([head.removeprefix("$ portagpu "), *dict.fromkeys(ends)])
+
+
 def _captures(folder: Path) -> Iterator[str]:
     """Rows of the tables of damaged captures, and what could not be read."""
     from portagpu.traces.analysis import reading
@@ -144,5 +201,8 @@ MUTATED: Final[dict[str, Golden]] = {
     "shortened.txt": Golden("vendor_texts", _shortened),
     "logs.txt": Golden("vendor_texts", _logs),
     "captures.txt": Golden("vendor_texts", _captures, ("pyarrow", "adbc_driver_sqlite")),
+    "unreadable.txt": Golden(
+        "unit", _unreadable, ("pyarrow", "sqlalchemy", "libcst", "networkx", "hypothesis")
+    ),
     "machines.txt": Golden("vendor_texts", _machines),
 }
