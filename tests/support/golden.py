@@ -219,8 +219,9 @@ def goldens() -> Mapping[str, Golden]:
     from tests.support.golden_results import RESULTS
     from tests.support.golden_searches import SEARCHES
     from tests.support.golden_verbs import VERBS
+    from tests.support.golden_views import VIEWS
 
-    return VERBS | RESULTS | MUTATED | GRIDS | SEARCHES | CHECKS | NUMBERS | MODELS
+    return VERBS | VIEWS | RESULTS | MUTATED | GRIDS | SEARCHES | CHECKS | NUMBERS | MODELS
 
 
 def golden_text(name: str, folder: Path) -> str:
