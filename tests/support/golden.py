@@ -212,11 +212,16 @@ def answer_of(function: Callable[..., Any], *arguments: Any, **named: Any) -> An
 def goldens() -> Mapping[str, Golden]:
     """Every file by its name."""
     from tests.support.golden_checks import CHECKS
+    from tests.support.golden_grids import GRIDS
     from tests.support.golden_models import MODELS
+    from tests.support.golden_mutated import MUTATED
     from tests.support.golden_numbers import NUMBERS
+    from tests.support.golden_results import RESULTS
+    from tests.support.golden_searches import SEARCHES
     from tests.support.golden_verbs import VERBS
+    from tests.support.golden_views import VIEWS
 
-    return {**VERBS, **CHECKS, **NUMBERS, **MODELS}
+    return VERBS | VIEWS | RESULTS | MUTATED | GRIDS | SEARCHES | CHECKS | NUMBERS | MODELS
 
 
 def golden_text(name: str, folder: Path) -> str:

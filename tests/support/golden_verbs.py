@@ -209,7 +209,7 @@ def page_lines(page: str) -> Iterator[str]:
         yield f"  {len(section)} characters, {digest_of(section)}"
 
 
-def _samples() -> dict[str, Any]:
+def samples() -> dict[str, Any]:
     from tests.support import bundle_samples, result_samples
 
     return {
@@ -226,7 +226,7 @@ def _reports(folder: Path) -> Iterator[str]:
     """Pages and JUnit of runs, as their texts."""
     from portagpu.reports import html, junit
 
-    for name, run in _samples().items():
+    for name, run in samples().items():
         yield f"# {name}"
         yield from page_lines(html.render(run))
         for line in junit.render(run).splitlines() if name in ("failing", "stopped") else ():

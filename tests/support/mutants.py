@@ -210,16 +210,16 @@ def nearest_tests(file: str, folders: Iterable[str], count: int) -> list[str]:
     package, name = ".".join(parts[:-1]), parts[-1]
     imports = re.compile(rf"\b{package}(\.| import (.*[ (,])?){name}\b")
     mine, scores = _words(file.removeprefix("backends/")), {}
-    for path in (path for each in folders for path in sorted((ROOT / "tests" / each).iterdir())):
-        text = path.read_text(encoding="utf-8") if path.match("test_*.py") else ""
+    for path in (path for each in folders for path in (ROOT / "tests" / each).rglob("test_*.py")):
+        text = path.read_text(encoding="utf-8")
         score = 4 * (imports.search(text) is not None)
         score += package != "portagpu" and re.search(rf"\b{package}\b", text) is not None
         theirs = _words(path.stem) - {"test"}
         if both := len(mine & theirs):
             score += 2 * both + both / len(theirs)
-        if text and score:
+        if score:
             scores[str(path.relative_to(ROOT))] = score
-    return sorted(scores, key=lambda each: -scores[each])[:count]
+    return sorted(scores, key=lambda each: (-scores[each], each))[:count]
 
 
 class Baseline:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.golden import assert_golden, goldens
-from tests.support.looped import few
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,6 +14,6 @@ if TYPE_CHECKING:
 NAMES = [name for name, each in goldens().items() if each.tier == "vendor_texts"]
 
 
-@pytest.mark.parametrize("name", few(NAMES))
+@pytest.mark.parametrize("name", NAMES)
 def test_what_is_printed_is_what_was_read(name: str, tmp_path: Path) -> None:
     assert_golden(name, tmp_path)
