@@ -9,7 +9,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.conftest import ROOT
-from tests.support.golden import Calls, Golden, digest_of
+from tests.support.golden import Calls, Golden, digest_of, some_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,10 +46,10 @@ def _replayed(*kinds: str) -> Any:
 
 def _judged(folder: Path) -> Iterator[str]:
     call = Calls(folder)
-    for path in [*_texts(*NVIDIA, *AMD, *OTHERS)[::4], *_placements()]:
+    for path in [*some_of(_texts(*NVIDIA, *AMD, *OTHERS), one_in=4), *_placements()]:
         words = ("--verbose",) if path.suffix == ".xml" else ()
         yield from call("bringup", *words, "--replay", path, document=True, timed=True)
-    for path in _texts("nvidia_smi_xml", "amd_smi_json")[::3]:
+    for path in some_of(_texts("nvidia_smi_xml", "amd_smi_json"), one_in=3):
         yield from call("health", "--strict", "--replay", path)
         for gate in ("prolog", "epilog", "healthcheck", "npd"):
             yield from call("health", "--gate", gate, "--replay", path)

@@ -110,6 +110,7 @@ def _screened() -> Run:
         "where": {**where.to_json(), "sentence": where.sentence},
         "repeated": 4,
         "repeated_wrong": 1,
+        "outcomes": 1,
         "digest": "ab" * 32,
     }
     devices = []
