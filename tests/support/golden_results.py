@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import replace
+from datetime import timedelta
 from itertools import combinations
 from typing import TYPE_CHECKING, Final
 from unittest import mock
@@ -126,7 +127,9 @@ def _fleets(folder: Path) -> Iterator[str]:
 
 
 def _of_fleet(folder: Path) -> Iterator[str]:
-    from tests.support.history_samples import measure, run
+    from portagpu.reports.bundles.document import write_clearance
+    from portagpu.runs.ledger import Relief
+    from tests.support.history_samples import FIRST_DAY, measure, run
 
     call = Calls(folder)
     _fleet_folder(folder / "fleet")
@@ -137,6 +140,17 @@ def _of_fleet(folder: Path) -> Iterator[str]:
     cleared = ("fleet", "clear", "fleet", "--node", "node-1", "--reason", "new riser")
     yield from call(*cleared)
     yield from call(*cleared, "--cleared", "--device", "cuda:9")
+    for number, (node, device, what) in enumerate(
+        (
+            ("node-1", "", Relief.REPLACED),
+            ("node-2", "example:1", Relief.CLEARED),
+            ("n" * 90 + "/: x", "", Relief.CLEARED),
+        )
+    ):
+        at = FIRST_DAY + timedelta(days=3, hours=number)
+        written = {"node": node, "device": device, "what": what, "reason": "new riser", "now": at}
+        yield str(write_clearance(folder / "fleet", **written).relative_to(folder))
+    yield from call("fleet", "report", "fleet")
     (folder / "fleet/node-0/result.json").write_text("{")
     (folder / "fleet/node-4/result.json").unlink()
     yield from call("fleet", "report", "fleet")

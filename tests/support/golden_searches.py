@@ -167,6 +167,7 @@ def _bounded(_: Path) -> Iterator[str]:
     from portagpu.suites.conformance import closeness
     from portagpu.suites.performance import matmul
     from portagpu.suites.search import draws, ranges
+    from portagpu.suites.search.operators import compare
     from portagpu.train.exact import products
 
     for bits in range(30):
@@ -201,6 +202,11 @@ def _bounded(_: Path) -> Iterator[str]:
             chosen[1000 : 1000 + again] = chosen[232 : 232 + again]
         yield f"{bits} bits, {again} again: {draws.repetition(chosen, bits)}"
     yield draws.repetition(numbers.repeat(2), 24.0)
+    values = (1.0, 2, math.nan, "a", None, torch.tensor([1.0, math.nan]), torch.tensor([1.0, 2.0]))
+    for one, other in product(values, values):
+        if isinstance(one, torch.Tensor) == isinstance(other, torch.Tensor):
+            said = (compare.same_values(one, other), compare.equal_results(one, other))
+            yield f"{one} and {other}: {said}"
     cpu = portagpu.backend("cpu")
     # whether int8 saturates is the CPU's
     kinds = [kind for kind in products.KINDS if kind.name != "int8"]
