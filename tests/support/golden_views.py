@@ -26,7 +26,7 @@ def _run(results: list[Result], **fields: Any) -> Run:
 
 def _views(folder: Path) -> Iterator[str]:
     call = Calls(folder)
-    # whether other work runs on this machine is no part of it
+    # whether other work runs on this machine changes nothing
     with mock.patch("portagpu.facts.host.read_host", lambda: SimpleNamespace(busy="")):
         yield from _shown(call)
     yield from (folder / "out.txt").read_text(encoding="utf-8").splitlines()

@@ -44,7 +44,7 @@ def matches(head: bytes, path: Path) -> bool:
 
 
 def read(path: Path) -> Capture:
-    """The totals of all summaries in the file. Raises FormatError where there is no row."""
+    """The totals of all summaries in the file. Raises FormatError without a row."""
     problems: list[str] = []
     totals, dropped = Rows(TOTAL_COLUMNS), 0
     for kind, said in _summary(path, problems):

@@ -54,7 +54,7 @@ def test_repetitions_are_permanent_intermittent_or_gone() -> None:
     assert recurrence_in_words(100, 100, 1) == (
         "permanent: wrong in 100 of 100 repetitions of the same operands, in the same bits"
     )
-    # one is no other than itself
+    # one outcome differs from no other
     assert "ways" not in recurrence_in_words(1, 100, 1) + recurrence_in_words(0, 100, 0)
 
 
