@@ -1,7 +1,7 @@
 """The metrics of nvidia_gpu_exporter, as ``curl localhost:9835/metrics`` prints them.
 
 Each metric is a column of ``nvidia-smi --query-gpu`` under another name: "power.draw [W]" is
-``nvidia_smi_power_draw_watts``. The exporter's docs/METRICS.md shows a whole page.
+``nvidia_smi_power_draw_watts``. The exporter documents a whole page of them.
 """
 
 from __future__ import annotations

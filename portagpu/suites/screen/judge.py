@@ -260,7 +260,7 @@ def _digest_result(device: Screened, screened: Sequence[Screened]) -> Result:
         return Result(
             **{**judged, "extra": {**judged["extra"], **gravest, "differ": list(wrong)}},
             verdict=Verdict.FAIL,
-            reason=f"{len(wrong)} of {count(len(found), 'digest')} differ: {listed}",
+            reason=f"wrong: {len(wrong)} of {count(len(found), 'digest')}: {listed}",
             value=float(len(wrong)),
             unit="1",
             expected=exactly(0, "the published digests, or those of most peers"),

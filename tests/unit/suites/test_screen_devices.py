@@ -217,7 +217,7 @@ def test_digests_with_one_reason_are_named_together(monkeypatch: pytest.MonkeyPa
     )
     said = of(screened("products/a", "products/b", count=1), "digests", "cuda:0").reason
     assert said == (
-        "2 of 2 digests differ: products/a, products/b: "
+        "wrong: 2 of 2 digests: products/a, products/b: "
         "device or software not separated: no peer did the same work"
     )
 
