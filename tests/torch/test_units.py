@@ -13,7 +13,6 @@ from portagpu.devices import registry
 from portagpu.devices.machine_code import UnitPart, UnitReading
 from portagpu.runs.results.verdicts import Verdict
 from portagpu.suites.screen.judge import Screened
-from portagpu.suites.screen.options import RUNS
 from portagpu.suites.screen.ranks import _Share, _Slot
 from portagpu.suites.screen.tally import Tally
 from portagpu.train.exact.draws import Draws
@@ -182,7 +181,7 @@ def asking(gpu: Any, name: str) -> tuple[_Share, list[tuple[str, dict[str, Any]]
         published_seed=0,
         seconds=None,
         batches=1,
-        runs=RUNS,
+        runs=4,
         together=False,
         sampler=sampler,
         slots=[_Slot(probe, 0, -1)],
