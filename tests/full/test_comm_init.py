@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -92,7 +93,9 @@ def test_who_is_lost_before_shutdown_is_named_by_all_others(
         assert "\n" not in message
         rest = {"again": None, "alone": 1, "threads": ["MainThread"], "said": ""}
         assert found == {**found, **rest}
-    assert len({found["first"][1] for found in survivors}) == 1
+    # the connection to rank 0, which holds the store, may end for each rank in another way
+    said = {re.sub(r"\(Dist\w+: .*?\);", "", found["first"][1]) for found in survivors}
+    assert len(said) == 1
 
 
 @pytest.mark.parametrize("victim", [0, 2])

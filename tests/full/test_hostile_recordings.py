@@ -31,7 +31,7 @@ def test_no_mutation_of_a_tree_breaks_its_readers(tmp_path: Path, machine: Any) 
 
 
 def test_no_mutation_of_a_text_breaks_what_is_made_of_it(tmp_path: Path) -> None:
-    mutated_texts_are_read(4, tmp_path)
+    mutated_texts_are_read(2, tmp_path)
 
 
 def test_one_long_line_of_a_table_is_read_in_linear_time() -> None:

@@ -36,7 +36,7 @@ def test_good_backend_passes_many_random_programs(
     monkeypatch: pytest.MonkeyPatch, name: str, tmp_path: Path
 ) -> None:
     gpu = suite_harness.open_device(monkeypatch)
-    result = suite_harness.run(gpu, name, tmp_path, programs=800)
+    result = suite_harness.run(gpu, name, tmp_path, programs=400)
     assert result.verdict in (Verdict.PASS, Verdict.SKIP), f"{name}: {result.reason}"
 
 

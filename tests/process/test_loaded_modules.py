@@ -56,7 +56,7 @@ ROOMS: Final = {
 }
 """Folders of packages: modules without code, which do not count."""
 WORK: Final = {
-    "info --replay gpus.json": (0, 146),
+    "info --replay gpus.json": (0, 148),
     "record recorded": (0, 118),
     "monitor --dashboard -": (0, 16),
     "bringup --list": (0, 35),  # the words of levels among them
@@ -68,9 +68,9 @@ WORK: Final = {
     "collectives choose --target nvidia-h100-sxm --ranks 16 --bytes 1M": (0, 66),
     "collectives verify --replay all_reduce.txt": (0, 108),
     "collectives doctor log": (3, 68),
-    "trace summary a.sqlite": (0, 68),
-    "trace diff a.sqlite a.sqlite": (3, 71),
-    "port lint program.py": (1, 36),
+    "trace summary a.sqlite": (0, 69),
+    "trace diff a.sqlite a.sqlite": (3, 72),
+    "port lint program.py": (1, 37),
     "occupancy --arch sm_90 --threads 256 --regs 64 --plot plot.svg": (0, 39),
     "plan --model llama-3.1-8b --target nvidia-h100-sxm --ranks 8 --batch 64": (0, 73),
     "targets": (0, 32),
