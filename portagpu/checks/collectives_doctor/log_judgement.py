@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _MAX_SHOWN: Final = 4
 _SAY_NO_MORE: Final = frozenset({"torch-ends", "error-returned"})
 """Findings that are left out where a library's failure is named."""
-_CODES: Final = re.compile(r"(?i)unhandled system|internal error|remote process exited")
+_CODES: Final = re.compile(r"(?i)unhandled system|internal error")
 """What a library's code says in words where it does not know the cause."""
 _MAX_CREATIONS: Final = 200
 """Communicators of which the absent ranks are worked out."""
@@ -41,9 +41,11 @@ def judge_logs(job: Job) -> Iterator[Finding]:
         found = [each for each in found if each.id not in _SAY_NO_MORE]
     order = _order()
     codes = [each for each in found if each.id == "rank-ended" and not each.cause]
-    # of several that ended with a code none is known as the first, and a library says more
-    says_less = [id(e) for e in codes if len(codes) > 1 and not job.diagnosis.first_is_known]
-    places = {id(each): order.get(each.id, order[""]) for each in found}
+    # of several that ended with a code none is known as the first, and a library says more; so it
+    # does where a program gave up
+    several = len(codes) > 1 and not job.diagnosis.first_is_known
+    says_less = [id(each) for each in codes if several or "(SIGABRT)" in each.evidence]
+    places: dict[int, float] = {id(each): order.get(each.id, order[""]) for each in found}
     places |= dict.fromkeys(says_less, order["library-error"] + 0.5)
     if (codes_alone := job.seen.get("library-error")) and _CODES.search(codes_alone.line):
         # a peer that closed a connection is named at least
@@ -67,7 +69,7 @@ def _is_failure(finding: Finding) -> bool:
 
 
 @cache
-def _order() -> dict[str, int]:
+def _order() -> dict[str, float]:
     """Where each kind of finding stands; "" for kinds that the table does not name."""
     table = own_table()
     names = [*table["causes"], "", *table["consequences"], *table["slow"]]

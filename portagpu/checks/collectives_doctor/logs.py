@@ -354,6 +354,7 @@ class _Reader:
             job.processes.setdefault(key, Process("", origin.rank))
             return 1
         if "name" not in found.re.groupindex:
+            _see_words(job.exceptions, message, key, origin)
             return 0
         if origin.rank is not None:
             _see(job.seen, "rank-exception", message, key, origin)

@@ -78,7 +78,7 @@ _LOCAL_FAILED: Final = re.compile(
 )
 _NOTICED: Final = re.compile(
     r"(?:mpirun|mpiexec|orterun|prterun)(?:\.\w{1,10})? noticed that process rank "
-    r"(?P<rank>\d{1,7}) with PID \d{1,9} on node (?P<host>\S{1,100}) exited on"
+    r"(?P<rank>\d{1,7}) with PID \w{1,9} on node (?P<host>\S{1,100}) exited on"
     r"(?: signal (?P<signal>\d{1,3}))?"
 )
 _ABORTED: Final = re.compile(
