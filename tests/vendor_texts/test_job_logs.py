@@ -242,7 +242,7 @@ def test_a_warning_in_a_line_of_another_writer_is_read(tmp_path: Path) -> None:
         assert [r.id.rpartition("/")[2] for r in judged(tmp_path, text).failures] == [found]
 
 
-def test_what_ends_after_the_scheduler_cancelled_a_job_is_no_cause(tmp_path: Path) -> None:
+def test_what_ends_after_the_scheduler_cancelled_a_job_is_not_a_cause(tmp_path: Path) -> None:
     cancelled = "slurmstepd: error: *** JOB 9 ON n1 CANCELLED AT 2024-01-01T00:00:00 DUE TO "
     ended = "srun: error: n1: task 2: Exited with exit code 1\n"
     after = judged(tmp_path, f"{cancelled}TIME LIMIT ***\n{ended}")
