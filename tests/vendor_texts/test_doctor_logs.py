@@ -85,6 +85,7 @@ def test_a_log_says_who_is_there_and_over_what_they_talk(tmp_path: Path) -> None
 EVENTS = {
     "Channel 00/0 : 1[26000] -> 8[5000] [send] via NET/Socket/0 comm 0x3c nRanks 16": "sockets",
     "NET/IB : No device found.": "no-rdma-device",
+    "group.cc:106 -> 2": "error-returned",
     "Failed to open libibverbs.so[.1]": "no-rdma-device",
     "Channel 01/0 : 9[1] -> 1[1] [send] via NET/IB/1": "no-gpudirect",
     "Channel 00/1 : 2[41000] -> 0[41000] [receive] via NET/IB/0/Shared": "no-gpudirect",

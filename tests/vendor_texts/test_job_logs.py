@@ -218,3 +218,34 @@ def test_lines_of_one_kind_cost_as_much_at_the_end_as_at_the_beginning(tmp_path:
     assert [r.id.rpartition("/")[2] for r in run.failures] == ["library-error"]
     assert "(20000 times)" in run.failures[0].reason
     assert len(run.failures[0].reason) < 400
+
+
+@pytest.mark.parametrize(
+    ("line", "rank"),
+    [
+        ("(VllmWorker rank=7 pid=410) RuntimeError: NCCL error: unhandled cuda error", 7),
+        ("(VllmWorker TP3 pid=12) RuntimeError: NCCL error: unhandled cuda error", 3),
+        ("[2025-02-24 14:09:34 TP14] RuntimeError: NCCL error: unhandled cuda error", 14),
+        ("[2025-02-24 14:09:34 DP1 TP5 EP5] RuntimeError: NCCL error: unhandled cuda error", 5),
+    ],
+)
+def test_a_serving_framework_s_prefix_states_the_rank(tmp_path: Path, line: str, rank: int) -> None:
+    assert judged(tmp_path, line + "\n").culprit == f"rank {rank}"
+
+
+def test_a_warning_in_a_line_of_another_writer_is_read(tmp_path: Path) -> None:
+    first = "a:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/IPC"
+    second = "a:3:4 [1] misc/socket.cc:9 NCCL WARN Connect to 10.0.0.4<5> failed : No route to host"
+    torch = "[rank3]:[E101 00:00:00.100000000 ProcessGroupNCCL.cpp:6] [Rank 3] Watchdog"
+    torch += " caught collective operation timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE)"
+    for text, found in ((first + second, "connect"), (first + torch, "watchdog")):
+        assert [r.id.rpartition("/")[2] for r in judged(tmp_path, text).failures] == [found]
+
+
+def test_what_ends_after_the_scheduler_cancelled_a_job_is_not_a_cause(tmp_path: Path) -> None:
+    cancelled = "slurmstepd: error: *** JOB 9 ON n1 CANCELLED AT 2024-01-01T00:00:00 DUE TO "
+    ended = "srun: error: n1: task 2: Exited with exit code 1\n"
+    after = judged(tmp_path, f"{cancelled}TIME LIMIT ***\n{ended}")
+    assert [r.id.rpartition("/")[2] for r in after.failures] == ["job-cancelled"]
+    before = judged(tmp_path, f"{ended}{cancelled}TIME LIMIT ***\n")
+    assert [r.id.rpartition("/")[2] for r in before.failures] == ["rank-ended", "job-cancelled"]

@@ -177,7 +177,7 @@ def _file_findings(files: Sequence[InputFile], progress: Progress) -> Iterator[F
     if dumps:
         yield from judge_dumps([dumps[rank] for rank in sorted(dumps)])
     yield from judge_reports(reports)
-    if job.lines or job.exceptions:
+    if job.lines or job.exceptions or job.tables:
         yield from judge_logs(job)
 
 

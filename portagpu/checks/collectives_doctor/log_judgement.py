@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import replace
 from functools import cache
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from portagpu.checks.collectives_doctor.logs import Job, Seen
 
 _MAX_SHOWN: Final = 4
+_SAY_NO_MORE: Final = frozenset({"torch-ends", "error-returned"})
+"""Findings that are left out where a library's failure is named."""
+_CODES: Final = re.compile(r"(?i)unhandled system|internal error")
+"""What a library's code says in words where it does not know the cause."""
 _MAX_CREATIONS: Final = 200
 """Communicators of which the absent ranks are worked out."""
 
@@ -32,16 +37,21 @@ def judge_logs(job: Job) -> Iterator[Finding]:
     if not failures:
         found += _unfinished(job)
     elif {each.id for each in failures} != {"torch-ends"}:
-        # it says no more than that there was one
-        found = [each for each in found if each.id != "torch-ends"]
+        # these say no more than that there was one
+        found = [each for each in found if each.id not in _SAY_NO_MORE]
     order = _order()
     codes = [each for each in found if each.id == "rank-ended" and not each.cause]
-    # of several that ended with a code none is known as the first, and a library says more
-    says_less = set(map(id, codes)) if len(codes) > 1 and not job.diagnosis.first_is_known else ()
-    last = order["library-error"]
-    found.sort(
-        key=lambda each: last + 0.5 if id(each) in says_less else order.get(each.id, order[""])
-    )
+    # of several that ended with a code none is known as the first, and a library says more; so it
+    # does where a program gave up
+    several = len(codes) > 1 and not job.diagnosis.first_is_known
+    says_less = [id(each) for each in codes if several or "(SIGABRT)" in each.evidence]
+    places: dict[int, float] = {id(each): order.get(each.id, order[""]) for each in found}
+    places |= dict.fromkeys(says_less, order["library-error"] + 0.5)
+    if (codes_alone := job.seen.get("library-error")) and _CODES.search(codes_alone.line):
+        # a peer that closed a connection is named at least
+        words = _in_words(job, codes_alone)
+        places |= {id(e): order["peer-closed"] + 0.5 for e in found if e.evidence == words}
+    found.sort(key=lambda each: places[id(each)])
     yield Finding(id="log", evidence=_summary(job))
     cause = next((each for each in found if _is_failure(each)), None)
     consequences = own_table()["consequences"]
@@ -59,7 +69,7 @@ def _is_failure(finding: Finding) -> bool:
 
 
 @cache
-def _order() -> dict[str, int]:
+def _order() -> dict[str, float]:
     """Where each kind of finding stands; "" for kinds that the table does not name."""
     table = own_table()
     names = [*table["causes"], "", *table["consequences"], *table["slow"]]
@@ -71,6 +81,8 @@ def _findings(job: Job) -> Iterator[Finding]:
     yield from judge_diagnosis(job.diagnosis, world)
     yield from _creations(job)
     yield from _versions(job)
+    if job.wrong_values:
+        yield Finding(id="wrong-values", evidence="; ".join(job.wrong_values[:_MAX_SHOWN]))
     several = max(job.nodes, len(job.hosts)) > 1
     reported: set[str] = set()
     for event in patterns().events:
@@ -166,6 +178,8 @@ def _summary(job: Job) -> str:
         parts.append(f"set: {excerpt(', '.join(stated), 400)}")
     if job.joined:
         parts.append(f"{count(job.joined, 'line')} of other processes joined by the launcher")
+    if job.tables:
+        parts.append(count(job.tables, "table of a benchmark", "tables of a benchmark"))
     return "; ".join(parts) or count(job.lines, "line")
 
 

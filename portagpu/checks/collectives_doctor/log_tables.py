@@ -63,6 +63,8 @@ class LibraryLine:
     level: str = ""
     """ "WARN", "ERROR", or "" for what is less."""
     place: str = ""
+    start: int = 0
+    """Where it begins in the text."""
 
 
 class _Line:
@@ -92,6 +94,7 @@ class _Line:
             pid=said.get("pid", ""),
             level=_LEVELS.get(said.get("level", self._level).upper(), ""),
             place=said.get("place", ""),
+            start=found.start(),
         )
 
 

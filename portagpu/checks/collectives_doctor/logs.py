@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.base.text import excerpt
 from portagpu.checks.collectives_doctor.findings import known_findings
+from portagpu.checks.collectives_doctor.log_benchmarks import is_open, wrong_values
 from portagpu.checks.collectives_doctor.log_filter import LineFilter
 from portagpu.checks.collectives_doctor.log_tables import patterns
 from portagpu.checks.collectives_doctor.torch_diagnosis import (
@@ -37,7 +38,7 @@ from portagpu.runs.results.verdicts import Verdict
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from portagpu.checks.collectives_doctor.log_tables import Event, Fact
+    from portagpu.checks.collectives_doctor.log_tables import Event, Fact, LibraryLine
     from portagpu.facts.formats.prefixes import Origin, RegularPrefix
 
 KIND: Final = "log"
@@ -64,7 +65,7 @@ _BAD: Final = re.compile(
 )
 """Words with which a library says that something broke."""
 _EXCEPTION: Final = re.compile(
-    r"(?:^|[\s\]\"'])(?P<name>(?:[A-Za-z_]\w{0,60}\.){0,6}[A-Z]\w{0,60}(?:Error|Exception|Interrupt))"
+    r"(?:^|[\s\]\"'])(?P<name>(?:[A-Za-z_]\w{0,60}\.){0,6}[A-Z]\w{0,60}(?:Error|Exception|Interrupt)|Exception)"
     r"(?: \([^)]{0,60}\))?: ?(?P<message>.*)"
 )
 _FOLDED: Final = (
@@ -159,6 +160,10 @@ class Job:
     """Lines that a launcher left out because they equal others."""
     open_tables: int = 0
     """Tables of benchmarks that begin and have no row."""
+    tables: int = 0
+    """Tables of benchmarks that have rows or an end."""
+    wrong_values: list[str] = field(default_factory=list)
+    """What these say of wrong values."""
     diagnosis: Diagnosis = field(default_factory=Diagnosis)
 
     @property
@@ -190,8 +195,11 @@ def read_log(text: str, job: Job) -> None:
             read += 1
             reader.read(read, raw[read])
         reader.stop_waiting()
-    job.open_tables += _open_tables(text)
-    if (job.lines, len(job.exceptions)) == before:
+    job.open_tables += is_open(text)
+    found, wrong = wrong_values(text)
+    job.tables += found
+    job.wrong_values += wrong
+    if (job.lines, len(job.exceptions)) == before and not found:
         said = "no line is from a communication library, torch's watchdog or PortaGPU"
         raise NoKnownLineError(said) if _is_text(text) else FormatError("its format is not known")
 
@@ -244,6 +252,8 @@ class _Reader:
         is_marked = (library is None or bool(library.level)) and self._patterns.is_marked(line)
         if library is None and not is_marked and not is_last:
             return False
+        if library is not None:
+            self._read_joined(number, line, library)
         if library is None and _IS_SOURCE.match(line):
             # a collector may join lines of a traceback
             joined = _JOINED.search(line)
@@ -302,6 +312,16 @@ class _Reader:
         job.lines += bool(known or events)
         return matters
 
+    def _read_joined(self, number: int, line: str, library: LibraryLine) -> None:
+        """Read what other writers put before and after a library's line without a line's end."""
+        before = line[: library.start].rstrip()
+        if before and not before.endswith("Last error:") and self._patterns.is_marked(before):
+            self.read(number, before)
+        if not library.level:
+            inner = self._patterns.line(library.message)
+            if inner is not None and inner.level:
+                self.read(number, library.message[inner.start :])
+
     def _split(self, raw: str) -> tuple[Origin, str]:
         """A line without its prefixes, also where a collector's JSON is after one."""
         origin, line = split_prefixes(raw[:_MAX_LINE], self._regular)
@@ -334,6 +354,7 @@ class _Reader:
             job.processes.setdefault(key, Process("", origin.rank))
             return 1
         if "name" not in found.re.groupindex:
+            _see_words(job.exceptions, message, key, origin)
             return 0
         if origin.rank is not None:
             _see(job.seen, "rank-exception", message, key, origin)
@@ -341,21 +362,6 @@ class _Reader:
             return 1
         _see_words(job.exceptions, message, key, origin)
         return 0
-
-
-def _open_tables(text: str) -> int:
-    """1 where the last table of a benchmark has a head, no row and no end."""
-    if (start := text.rfind(_TABLE_HEAD)) < 0:
-        return 0
-    return int(_AFTER_HEAD.search(text, start) is None)
-
-
-_TABLE_HEAD: Final = "(GB/s)"
-"""What the last line of such a table's head ends with."""
-_AFTER_HEAD: Final = re.compile(
-    r"\d{1,18} {2,20}\d{1,18} {2,20}[a-z]\w{2,15} |Avg bus bandwidth|Out of bounds"
-)
-"""A row, or what follows the table."""
 
 
 def _are_mild(events: Sequence[tuple[Event, int]]) -> bool:

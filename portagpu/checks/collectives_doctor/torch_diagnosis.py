@@ -78,7 +78,7 @@ _LOCAL_FAILED: Final = re.compile(
 )
 _NOTICED: Final = re.compile(
     r"(?:mpirun|mpiexec|orterun|prterun)(?:\.\w{1,10})? noticed that process rank "
-    r"(?P<rank>\d{1,7}) with PID \d{1,9} on node (?P<host>\S{1,100}) exited on"
+    r"(?P<rank>\d{1,7}) with PID \w{1,9} on node (?P<host>\S{1,100}) exited on"
     r"(?: signal (?P<signal>\d{1,3}))?"
 )
 _ABORTED: Final = re.compile(
@@ -144,6 +144,8 @@ class Diagnosis:
     ended: dict[str, Finding] = field(default_factory=dict)
     """Processes that a launcher saw end: by its words for the process."""
     first_is_known: bool = False
+    is_cancelled: bool = False
+    """A scheduler cancelled the job before: what ends then ends because of it."""
 
     @property
     def ranks(self) -> set[int]:
@@ -159,6 +161,8 @@ def read_diagnosis(lines: Sequence[str], at: int, rank: int | None, diagnosis: D
     :param diagnosis: what is known of the job.
     """
     line = lines[at]
+    if " DUE TO " in line and "*** " in line:
+        diagnosis.is_cancelled = True
     if not any(mark in line for mark in MARKS):
         return False
     known = _read_watchdog(line, rank, diagnosis)
@@ -336,6 +340,9 @@ def _read_ended(lines: Sequence[str], at: int, diagnosis: Diagnosis) -> bool:
         ended = _read_launched(line)
         if ended is None:
             return False
+    if diagnosis.is_cancelled:
+        words = f"{ended.evidence}, after the job was cancelled"
+        ended = Finding(id="launcher-stopped", evidence=words)
     if not diagnosis.first_is_known and len(diagnosis.ended) < _MAX_KEPT:
         diagnosis.ended.setdefault(ended.evidence, ended)
     return True

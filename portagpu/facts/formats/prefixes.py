@@ -29,11 +29,14 @@ _PREFIXES: Final = re.compile(
     r"|\[\d{1,9}(?:,(?P<tagged>\d{1,7}))?\](?:<std(?:out|err|diag)>:[ ]?|[ ]?(?=\[rank\d))"
     r"|[ ]{0,6}(?P<label>\d{1,7}):(?:[ ]|$)"
     # Ray
-    r"|\((?:[A-Za-z_][\w.:]{0,80} (?:rank=\d{1,7} )?pid=\d{1,9}|raylet)(?:, ip=[\w.:]{1,60})?\)[ ]?"
+    r"|\((?:[A-Za-z_][\w.:]{0,80} (?:rank=(?P<worker>\d{1,7}) |TP(?P<part>\d{1,7}) )?pid=\d{1,9}"
+    r"|raylet)(?:, ip=[\w.:]{1,60})?\)[ ]?"
     # kubectl logs --prefix, stern, and benches that name the stream
     r"|\[pod/[\w./-]{1,200}\][ ]"
     r"|[\w./-]{1,100} \[std(?:out|err)\][ ]?"
     rf"|[ \t]{{0,8}}\|[ ](?={_DATE})"
+    # SGLang, whose part of a tensor is the rank where there are no stages
+    rf"|\[{_DATE}(?: DP\d{{1,7}})?(?: TP(?P<slice>\d{{1,7}}))?(?: EP\d{{1,7}})?\][ ]?"
     rf"|\[?{_DATE}\]?(?:[ ]\|)?(?:[ ]{{1,4}}|$)"
     # the logging of serving frameworks
     r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d "
@@ -83,14 +86,15 @@ def split_prefixes(line: str, regular: RegularPrefix | None = None) -> tuple[Ori
     for _ in range(_MAX_PREFIXES):
         if (found := _PREFIXES.match(line, at)) is not None:
             said = found.groupdict()
-            if said["rank"] is not None:
-                rank = int(said["rank"])
+            stated = said["rank"] or said["worker"] or said["part"] or said["slice"]
+            if stated is not None:
+                rank = int(stated)
             label = said["tagged"] or said["label"] or said["local"] or label
             at = found.end()
         elif regular is not None and (length := regular.length(line[at : at + _MAX_HEAD])):
             text = line[at : at + length]
-            if (stated := _RANK.search(text)) is not None:
-                rank = int(stated[1])
+            if (named := _RANK.search(text)) is not None:
+                rank = int(named[1])
             label += _TIME.sub("", text)
             at += length
             regular = None
