@@ -44,6 +44,8 @@ from portagpu.train.port.scope import Scope
 from portagpu.train.port.uses import Uses
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from portagpu.train.port.reading import Excerpt, Source
     from portagpu.train.port.rules import Rules
     from portagpu.train.port.uses import Use
@@ -70,6 +72,8 @@ class Finder(Uses):
             if isinstance(target.target, cst.Attribute) and entry is not None and entry.to:
                 self.add(target.target, entry.rule, left="it is replaced here for all its callers")
             in_assignment(self, target.target, node.value)
+            for name, value in _pairs(target.target, node.value):
+                in_assignment(self, name, value)
 
     def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
         if node.value is not None:
@@ -244,6 +248,22 @@ def analyse(source: Source, rules: Rules, *, whole: bool) -> Analysis | Unread |
         return Unread(source.path, str(error))
     except RecursionError:
         return Unread(source.path, "is nested too deeply to be read")
+
+
+def _pairs(
+    target: cst.BaseExpression, value: cst.BaseExpression
+) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
+    """The names and values of ``a, b = 1, 2``."""
+    if not (isinstance(target, cst.Tuple | cst.List) and isinstance(value, cst.Tuple | cst.List)):
+        return
+    names, values = target.elements, value.elements
+    if len(names) != len(values) or any(
+        isinstance(each, cst.StarredElement) for each in (*names, *values)
+    ):
+        return
+    for one, other in zip(names, values, strict=True):
+        yield one.value, other.value
+        yield from _pairs(one.value, other.value)
 
 
 def finding(path: str, use: Use) -> Finding:
