@@ -78,6 +78,8 @@ if TYPE_CHECKING:
             "import pytorch_lightning as pl\nt = pl.Trainer(gpus=hparams.num_gpus)\n",
             3, "PG404", "what else the program sets",
         ),
+        ("d = given or 'cuda'\nx.to(d)\n", 2, "PG002", "not known"),
+        ("d = getattr(options, 'place', 'cuda')\nx.to(d)\n", 2, "PG002", "not known"),
         # portagpu raises Unsupported for them on a CPU
         ("torch.cuda.memory._record_memory_history(max_entries=9)\n", 2, "PG212", "no single"),
         ("torch.cuda.set_per_process_memory_fraction(0.4, 0)\n", 2, "PG212", "no single"),
@@ -261,13 +263,11 @@ def test_a_constant_of_torchs_for_the_library_is_its_text(tmp_path: Path) -> Non
 def test_the_question_for_a_class_of_the_file_keeps_no_move(tmp_path: Path) -> None:
     """As KellerJordan/cifar10-airbench has both."""
     path = tmp_path / "a.py"
-    code = (
-        "class Net(torch.nn.Module):\n    pass\nb = isinstance(m, Net)\nn = Net().half().cuda()\n"
-    )
+    code = "class N(torch.nn.Module):\n    pass\nb = isinstance(m, N)\nn = N().half().cuda()\n"
     path.write_text(f"import torch\n{code}", encoding="utf-8")
     result = rewrite([str(path)])
     assert not result.left
-    assert result.files[0].text.endswith("n = Net().half().to(pg.device_string())\n")
+    assert result.files[0].text.endswith("n = N().half().to(pg.device_string())\n")
 
 
 @pytest.mark.parametrize(
