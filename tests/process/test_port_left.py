@@ -81,10 +81,9 @@ if TYPE_CHECKING:
         ("d = given or 'cuda'\nx.to(d)\n", 2, "PG002", "not known"),
         ("d = getattr(options, 'place', 'cuda')\nx.to(d)\n", 2, "PG002", "not known"),
         # portagpu raises Unsupported for them on a CPU
-        ("torch.cuda.memory._record_memory_history(max_entries=9)\n", 2, "PG212", "no single"),
-        ("torch.cuda.set_per_process_memory_fraction(0.4, 0)\n", 2, "PG212", "no single"),
-        ("with torch.cuda.use_mem_pool(pool):\n    pass\n", 2, "PG212", "no single"),
-        ("torch.cuda.memory.memory_snapshot()\n", 2, "PG212", "no single"),
+        ("with torch.cuda.use_mem_pool(pool):\n    pass\n", 2, "PG212", "Unsupported"),
+        ("p = torch.cuda.MemPool()\n", 2, "PG212", "Unsupported"),
+        ("s = torch.cuda.memory.memory_snapshot()\n", 2, "PG212", "Unsupported"),
     ],
 )  # fmt: skip
 def test_a_use_is_left_with_its_reason(
@@ -277,6 +276,11 @@ def test_the_question_for_a_class_of_the_file_keeps_no_move(tmp_path: Path) -> N
         (
             "(a, [device, backend]) = (1, ['cuda', 'nccl'])\n",
             "(a, [device, backend]) = (1, [pg.device_string(), pg.c10d_name()])\n",
+        ),
+        (
+            "torch.cuda.memory._record_memory_history(max_entries=9)\n",
+            "torch.cuda.memory._record_memory_history(max_entries=9)"
+            ' if pg.device_string() != "cpu" else None\n',
         ),
         ("with torch.cuda.nvtx.range('a'): f()\n", "with pg.nvtx.range('a'): f()\n"),
         (

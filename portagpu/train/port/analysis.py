@@ -147,6 +147,14 @@ class Finder(Uses):
 
     def visit_Expr(self, node: cst.Expr) -> bool:
         self._bare.add(node.value)
+        if isinstance(node.value, cst.Call):
+            name = self.scope.qualified(node.value.func)
+            entry = self.rules.names.get(name)
+            is_absent = entry is not None and entry.rule is self.rules.shapes.get("absent")
+            if entry is not None and is_absent and not self.scope.is_patched(name):
+                nothing = self.unless_cpu(node.value, lambda new: cst.Name("None"))
+                self.add(node.value, entry.rule, nothing)
+                self.handled.add(node.value.func)
         return string(node.value) is None  # a docstring
 
     def visit_SimpleString(self, node: cst.SimpleString) -> None:

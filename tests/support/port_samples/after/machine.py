@@ -34,4 +34,4 @@ def trained_by_others():
 
 
 def limited():
-    torch.cuda.set_per_process_memory_fraction(0.5)
+    torch.cuda.set_per_process_memory_fraction(0.5) if pg.device_string() != "cpu" else None
