@@ -1,6 +1,23 @@
 """``torch.cuda.nvtx``, for the profiler of any vendor."""
 
-from portagpu.devices.annotations import annotate as range  # noqa: A004 - torch's name
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 from portagpu.devices.annotations import mark, range_pop, range_push
 
 __all__ = ["mark", "range", "range_pop", "range_push"]
+
+
+@contextmanager
+def range(msg: str, *arguments: Any, **options: Any) -> Iterator[None]:  # noqa: A001 - torch's name
+    """Mark the block, or the decorated function, as ``msg.format(*arguments, **options)``.
+
+    The profiler gets that text alone, and no device is opened for it, as by torch's own. For labels
+    and domains there is :func:`portagpu.annotate`.
+    """
+    range_push(msg.format(*arguments, **options))
+    try:
+        yield
+    finally:
+        range_pop()

@@ -180,7 +180,10 @@ def max_memory_reserved(device: DeviceLike = None) -> int:
 
 
 def memory_stats(device: DeviceLike = None) -> Mapping[str, int]:
-    """This process's memory on the device in bytes, under torch's keys."""
+    """This process's memory on the device in bytes, under torch's keys; none before it is open."""
+    if (unopened := without_opening()) is not None:
+        found: Mapping[str, int] = unopened.memory_stats(device)
+        return found
     return (backend() if device is None else handle_for(device)).memory_stats()
 
 

@@ -78,6 +78,12 @@ if TYPE_CHECKING:
             "import pytorch_lightning as pl\nt = pl.Trainer(gpus=hparams.num_gpus)\n",
             3, "PG404", "what else the program sets",
         ),
+        ("d = given or 'cuda'\nx.to(d)\n", 2, "PG002", "not known"),
+        ("d = getattr(options, 'place', 'cuda')\nx.to(d)\n", 2, "PG002", "not known"),
+        # portagpu raises Unsupported for them on a CPU
+        ("with torch.cuda.use_mem_pool(pool):\n    pass\n", 2, "PG212", "Unsupported"),
+        ("p = torch.cuda.MemPool()\n", 2, "PG212", "Unsupported"),
+        ("s = torch.cuda.memory.memory_snapshot()\n", 2, "PG212", "Unsupported"),
     ],
 )  # fmt: skip
 def test_a_use_is_left_with_its_reason(
@@ -251,3 +257,49 @@ def test_a_constant_of_torchs_for_the_library_is_its_text(tmp_path: Path) -> Non
     code = "import torch.distributed as dist\ndist.init_process_group(dist.Backend.NCCL)\n"
     path.write_text(code, encoding="utf-8")
     assert rewrite([str(path)]).files[0].text.endswith("dist.init_process_group(pg.c10d_name())\n")
+
+
+def test_the_question_for_a_class_of_the_file_keeps_no_move(tmp_path: Path) -> None:
+    """As KellerJordan/cifar10-airbench has both."""
+    path = tmp_path / "a.py"
+    code = "class N(torch.nn.Module):\n    pass\nb = isinstance(m, N)\nn = N().half().cuda()\n"
+    path.write_text(f"import torch\n{code}", encoding="utf-8")
+    result = rewrite([str(path)])
+    assert not result.left
+    assert result.files[0].text.endswith("n = N().half().to(pg.device_string())\n")
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("d, device = 1, 'cuda'\n", "d, device = 1, pg.device_string()\n"),
+        (
+            "(a, [device, backend]) = (1, ['cuda', 'nccl'])\n",
+            "(a, [device, backend]) = (1, [pg.device_string(), pg.c10d_name()])\n",
+        ),
+        (
+            "torch.cuda.memory._record_memory_history(max_entries=9)\n",
+            "torch.cuda.memory._record_memory_history(max_entries=9)"
+            ' if pg.device_string() != "cpu" else None\n',
+        ),
+        ("with torch.cuda.nvtx.range('a'): f()\n", "with pg.nvtx.range('a'): f()\n"),
+        (
+            "with torch.cuda.nvtx.range('{} of {n}', i, n=3): f()\n",
+            "with pg.nvtx.range('{} of {n}', i, n=3): f()\n",
+        ),
+    ],
+)
+def test_values_of_several_names_and_ranges_are_rewritten(
+    tmp_path: Path, code: str, expected: str
+) -> None:
+    path = tmp_path / "a.py"
+    path.write_text(f"import torch\nx.cuda()\n{code}", encoding="utf-8")
+    result = rewrite([str(path)])
+    assert not result.left
+    assert result.files[0].text.endswith(expected)
+
+
+def test_several_names_of_which_one_has_no_value_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text("d, e = 'cuda', 1\nd, *device = 'cuda', 'cpu'\n", encoding="utf-8")
+    assert [(each.line, each.rule.id) for each in rewrite([str(path)]).left] == [(1, "PG002")]

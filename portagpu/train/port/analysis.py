@@ -44,6 +44,8 @@ from portagpu.train.port.scope import Scope
 from portagpu.train.port.uses import Uses
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from portagpu.train.port.reading import Excerpt, Source
     from portagpu.train.port.rules import Rules
     from portagpu.train.port.uses import Use
@@ -70,6 +72,8 @@ class Finder(Uses):
             if isinstance(target.target, cst.Attribute) and entry is not None and entry.to:
                 self.add(target.target, entry.rule, left="it is replaced here for all its callers")
             in_assignment(self, target.target, node.value)
+            for name, value in _pairs(target.target, node.value):
+                in_assignment(self, name, value)
 
     def visit_AnnAssign(self, node: cst.AnnAssign) -> None:
         if node.value is not None:
@@ -143,6 +147,14 @@ class Finder(Uses):
 
     def visit_Expr(self, node: cst.Expr) -> bool:
         self._bare.add(node.value)
+        if isinstance(node.value, cst.Call):
+            name = self.scope.qualified(node.value.func)
+            entry = self.rules.names.get(name)
+            is_absent = entry is not None and entry.rule is self.rules.shapes.get("absent")
+            if entry is not None and is_absent and not self.scope.is_patched(name):
+                nothing = self.unless_cpu(node.value, lambda new: cst.Name("None"))
+                self.add(node.value, entry.rule, nothing)
+                self.handled.add(node.value.func)
         return string(node.value) is None  # a docstring
 
     def visit_SimpleString(self, node: cst.SimpleString) -> None:
@@ -244,6 +256,22 @@ def analyse(source: Source, rules: Rules, *, whole: bool) -> Analysis | Unread |
         return Unread(source.path, str(error))
     except RecursionError:
         return Unread(source.path, "is nested too deeply to be read")
+
+
+def _pairs(
+    target: cst.BaseExpression, value: cst.BaseExpression
+) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
+    """The names and values of ``a, b = 1, 2``."""
+    if not (isinstance(target, cst.Tuple | cst.List) and isinstance(value, cst.Tuple | cst.List)):
+        return
+    names, values = target.elements, value.elements
+    if len(names) != len(values) or any(
+        isinstance(each, cst.StarredElement) for each in (*names, *values)
+    ):
+        return
+    for one, other in zip(names, values, strict=True):
+        yield one.value, other.value
+        yield from _pairs(one.value, other.value)
 
 
 def finding(path: str, use: Use) -> Finding:

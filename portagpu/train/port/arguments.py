@@ -97,7 +97,8 @@ def _method(finder: Uses, call: cst.Call, name: str) -> bool:
         left = f"{finder.scope.own_methods} defines a method {method} of its own"
         finder.add(call, rule, left=left)
         return True
-    if {dotted(call.func), *(f"torch.{each}.{method}" for each in _OWNERS)} & finder.scope.patched:
+    owners = {f"torch.{each}.{method}" for each in _OWNERS}
+    if (owners | ({dotted(call.func)} - {""})) & finder.scope.patched:
         finder.add(call, rule, left="the file puts another object there")
         return True
     if call.args and finder.scope.is_class(call.func.value):

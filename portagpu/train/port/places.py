@@ -90,6 +90,10 @@ def in_each(finder: Uses, names: str, values: cst.BaseExpression) -> None:
 
 def unknown(finder: Uses, value: cst.BaseExpression) -> None:
     """A device or library whose use is not known."""
+    if isinstance(value, cst.BooleanOperation) and isinstance(value.operator, cst.Or):
+        unknown(finder, value.right)
+    elif isinstance(value, cst.Call) and last_name(value.func) == "getattr" and value.args[2:]:
+        unknown(finder, value.args[2].value)
     text = string(value)
     if finder.is_portable(value):
         return

@@ -172,6 +172,8 @@ class Uses(cst.CSTVisitor):
             self.add(node, entry.rule, replace, left)
         elif entry.to is None:
             self.add(node, entry.rule, left="no single expression replaces it")
+        elif entry.rule is self.rules.shapes.get("absent") and node in self.called:
+            self.add(node, entry.rule, left="a CPU raises Unsupported, and its value is used")
         elif self.scope.is_patched(name):
             self.add(
                 node, entry.rule, left="the file puts another object there, or asks for its class"

@@ -33,3 +33,7 @@ def trained_by_others():
 
     model = AutoModel.from_pretrained("x", attn_implementation="flash_attention_2")
     return Trainer(accelerator="gpu", devices=2), TrainingArguments("out", tf32=True), model
+
+
+def limited():
+    torch.cuda.set_per_process_memory_fraction(0.5)
