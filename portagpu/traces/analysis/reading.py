@@ -40,7 +40,7 @@ from portagpu.facts.captures.json_stream import unpacked
 from portagpu.facts.captures.model import CapturedDevice, Source, ToolMessage, arrow, table
 from portagpu.facts.formats.foreign_readers import reader_names
 from portagpu.facts.readings.model import FormatError
-from portagpu.traces.analysis import key_averages, kineto
+from portagpu.traces.analysis import iprof, key_averages, kineto
 from portagpu.traces.analysis.model import (
     CATEGORY_COLUMNS,
     COLLECTIVE_COLUMNS,
@@ -171,7 +171,7 @@ def readers() -> tuple[Reader, ...]:
 @cache
 def all_readers() -> Readers:
     """All readers, and why some are left out; each module is loaded once."""
-    found: list[Reader] = [kineto, key_averages]
+    found: list[Reader] = [kineto, key_averages, iprof]
     problems: list[str] = []
 
     def order(point: EntryPoint) -> tuple[bool, str, str]:
