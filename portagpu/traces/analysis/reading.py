@@ -217,6 +217,11 @@ def read(path: str | os.PathLike[str], columns: Collection[str] = ()) -> Capture
         return found
     if is_document(head):
         raise FormatError(f"{file}: already a summary, which diff and diagnose read: give captures")
+    if head[:1] == b"\x80" and head[1:2] in (b"\2", b"\3", b"\4", b"\5"):
+        raise FormatError(
+            f"{file}: a pickle, as of torch's memory snapshots: reading it could run a program in "
+            "it, so it is not read; give a trace"
+        )
     raise FormatError(f"{file}: no reader knows this file; the known formats are {known_formats()}")
 
 
