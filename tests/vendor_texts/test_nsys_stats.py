@@ -25,24 +25,24 @@ Processing [r.sqlite] with [/opt/nsys/reports/cuda_gpu_kern_sum.py]...
 """
 SHAPES = """\
 Processing [r.sqlite] with [/opt/nsys/reports/cuda_gpu_kern_gb_sum.py]...
-** CUDA GPU Kernel/Grid/Block Summary (cuda_gpu_kern_gb_sum):
- Time (%)  Total Time (ns)  Instances  Avg (ns)  Med (ns)  Min (ns)  Max (ns)  GridXYZ  BlockXYZ  Name
- --------  ---------------  ---------  --------  --------  --------  --------  -----------  --------------  --------------  ----
- 66.7  2000  2  1000.0  1000.0  900  1100  1  1  1  256  1  1  gemm
- 33.3  1000  1  1000.0  1000.0  1000  1000  0.0  2  1  1  256  1  1  gemm
+ ** CUDA GPU Kernel/Grid/Block Summary (cuda_gpu_kern_gb_sum):
+ Time (%)  Total Time (ns)  Instances  Avg (ns)  Min (ns)  Max (ns)  GridXYZ     BlockXYZ     Name
+ --------  ---------------  ---------  --------  --------  --------  ----------  -----------  ----
+     66.7             2000          2    1000.0       900      1100   1   1   1  256   1   1  gemm
+     33.3             1000          1    1000.0      1000      1000   2   1   1  256   1   1  gemm
 """
 BOTH = """\
 Processing [r.sqlite] with [/opt/nsys/reports/cuda_gpu_sum.py]...
-** CUDA GPU Summary (Kernels/MemOps) (cuda_gpu_sum):
- Time (%)  Total Time (ns)  Instances  Avg (ns)  Med (ns)  Min (ns)  Max (ns)  StdDev (ns)  Category  Operation
- --------  ---------------  ---------  --------  --------  --------  --------  -----------  -----------  ---------
- 100.0  3000  3  1000.0  1000.0  900  1100  100.0  CUDA_KERNEL  gemm
+ ** CUDA GPU Summary (Kernels/MemOps) (cuda_gpu_sum):
+ Time (%)  Total Time (ns)  Instances  Avg (ns)  Min (ns)  Max (ns)   Category    Operation
+ --------  ---------------  ---------  --------  --------  --------  -----------  ---------
+    100.0             3000          3    1000.0       900      1100  CUDA_KERNEL  gemm
 """
 CSV = """\
-Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Category,Operation
-75.0,3000,3,1000.0,1000.0,900,1100,100.0,CUDA_KERNEL,"gemm(int, int)"
-20.0,800,2,400.0,400.0,400,400,0.0,MEMORY_OPER,[CUDA memcpy Host-to-Device]
-5.0,200,1,200.0,200.0,200,200,0.0,CUDA_API,cudaLaunchKernel
+Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),Category,Operation
+75.0,3000,3,1000.0,1000.0,900,1100,CUDA_KERNEL,"gemm(int, int)"
+20.0,800,2,400.0,400.0,400,400,MEMORY_OPER,[CUDA memcpy Host-to-Device]
+5.0,200,1,200.0,200.0,200,200,CUDA_API,cudaLaunchKernel
 """
 
 
