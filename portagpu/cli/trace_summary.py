@@ -135,7 +135,8 @@ def summary(
         click.echo(f"wrote {write_atomic(html_to, render(found))}", err=True)
     if not whole:
         return FAILED
-    is_known = any(found.events.values()) or found.rows.num_rows > 0
+    tables = (found.rows, found.operators)
+    is_known = any(found.events.values()) or any(each and each.num_rows for each in tables)
     return 0 if is_known and not mostly_lost else NOT_JUDGED
 
 

@@ -2,7 +2,10 @@
 
 Prints every table's errors, with what the model chose. ``python -m tests.support.pages`` writes
 the tables of known errors next to the models' constants, which every answer looks up, and the table
-of docs/collectives.md. An error is ``max(predicted / measured, measured / predicted)`` of a time.
+of docs/collectives.md. Intervals are measured by leaving out all tables of one machine at a time,
+because two tables of a machine have the same network and the same launches; and on the tables that
+are set aside, which make no known error and decided no constant. An error is
+``max(predicted / measured, measured / predicted)`` of a time.
 """
 
 from __future__ import annotations
@@ -58,6 +61,18 @@ def published() -> list[dict[str, Any]]:
     return found
 
 
+def machine(table: dict[str, Any]) -> str:
+    """What the table was measured on: as it says, or where it was published."""
+    source = table["source"]
+    of_thread = "/issues/" in source or "/pull/" in source
+    return str(table.get("machine") or (source if of_thread else "/".join(source.split("/")[3:5])))
+
+
+def counts(table: dict[str, Any]) -> bool:
+    """Whether the table makes known errors."""
+    return "excluded" not in table and not table.get("aside")
+
+
 def compare(table: dict[str, Any]) -> list[Point]:
     """The points of a table, each with its prediction."""
     target = load_target(table["target"])
@@ -105,7 +120,7 @@ def groups(vendor: str) -> list[tuple[tuple[str, str, int], list[Point], list[st
     """((target, operation, 1, 2 or 3 for more nodes), points, sources) of tables that count."""
     found: dict[tuple[str, str, int], tuple[list[Point], dict[str, None]]] = {}
     for table in published():
-        if load_target(table["target"]).vendor != vendor or "excluded" in table:
+        if load_target(table["target"]).vendor != vendor or not counts(table):
             continue
         key = table["target"], table["operation"], min(table["nodes"], 3)
         points, sources = found.setdefault(key, ([], {}))
@@ -114,43 +129,82 @@ def groups(vendor: str) -> list[tuple[tuple[str, str, int], list[Point], list[st
     return [(key, points, list(sources)) for key, (points, sources) in sorted(found.items())]
 
 
-def left_out() -> list[tuple[dict[str, Any], Point, Interval]]:
-    """(table, point, interval) with the interval that all other tables give."""
+Judged = tuple[dict[str, Any], Point, Interval]
+_Tables = list[tuple[dict[str, Any], list[Point]]]
+
+
+def left_out() -> list[Judged]:
+    """(table, point, interval) with the interval that the tables of all other machines give."""
+    tables = [(each, compare(each)) for each in published() if counts(each)]
+    return [
+        found
+        for own in dict.fromkeys(machine(each) for each, _ in tables)
+        for found in judged(
+            [each for each in tables if machine(each[0]) == own],
+            [each for each in tables if machine(each[0]) != own],
+        )
+    ]
+
+
+def set_aside() -> list[Judged]:
+    """The same for the tables that are set aside, with the interval that all others give."""
     tables = [(each, compare(each)) for each in published() if "excluded" not in each]
-    targets = {each["target"]: load_target(each["target"]) for each, _ in tables}
+    return judged(
+        [each for each in tables if not counts(each[0])],
+        [each for each in tables if counts(each[0])],
+    )
+
+
+def judged(asked: _Tables, known: _Tables) -> list[Judged]:
+    """The points of tables with the intervals that the errors of others give."""
+    targets = {each["target"]: load_target(each["target"]) for each, _ in (*asked, *known)}
+    kinds: dict[tuple[str, str, int], list[Point]] = {}
+    for table, points in known:
+        key = table["target"], table["operation"], min(table["nodes"], 3)
+        kinds.setdefault(key, []).extend(points)
+    errors = [
+        KnownError(
+            target=target,
+            arch=targets[target].arch.name,
+            operation=operation,
+            nodes=nodes,
+            low_bytes=low,
+            high_bytes=high,
+            sources=(),
+            **summary(inside),
+        )
+        for (target, operation, nodes), points in sorted(kinds.items())
+        for low, high, inside in by_range(points)
+    ]
     found = []
-    for table, points in tables:
+    for table, points in asked:
         vendor = targets[table["target"]].vendor
-        kinds: dict[tuple[str, str, int], list[Point]] = {}
-        for other, its_points in tables:
-            if other is not table and targets[other["target"]].vendor == vendor:
-                key = other["target"], other["operation"], min(other["nodes"], 3)
-                kinds.setdefault(key, []).extend(its_points)
-        errors = [
-            KnownError(
-                target=target,
-                arch=targets[target].arch.name,
-                operation=operation,
-                nodes=nodes,
-                low_bytes=low,
-                high_bytes=high,
-                sources=(),
-                **summary(inside),
-            )
-            for (target, operation, nodes), its_points in sorted(kinds.items())
-            for low, high, inside in by_range(its_points)
-        ]
+        of_vendor = [each for each in errors if targets[each.target].vendor == vendor]
         for point in points:
-            asked = Question(
+            question = Question(
                 operation=table["operation"],
                 size_bytes=point.size_bytes,
                 ranks=table["ranks"],
                 nodes=table["nodes"],
                 hardware=Hardware.of_target(targets[table["target"]]),
             )
-            interval, _ = interval_of(asked, point.predicted_us, errors)
-            found.append((table, point, interval))
+            found.append((table, point, interval_of(question, point.predicted_us, of_vendor)[0]))
     return found
+
+
+def in_words(found: Sequence[Judged]) -> str:
+    """How many predictions, mended ones and intervals are right, and how wide these are."""
+    held = sum(each.low_us <= point.measured_us <= each.high_us for _, point, each in found)
+    compared = sum(each.compared for _, _, each in found)
+    within = [sum(p.factor < limit for _, p, _ in found) for limit in (1.25, 2.0)]
+    likely = [Point(p.size_bytes, p.measured_us, i.likely_us, "") for _, p, i in found]
+    mended = [sum(p.factor < limit for p in likely) for limit in (1.25, 2.0)]
+    width = median(each.high_us / each.low_us for _, _, each in found)
+    return (
+        f"{len(found)} sizes: predicted within 25 % {within[0]}, within 2 times {within[1]}; "
+        f"mended {mended[0]} and {mended[1]}; intervals hold {held}, median width {width:.2f}, "
+        f"{compared} compared"
+    )
 
 
 def rows() -> Iterator[tuple[str, ...]]:
@@ -193,8 +247,8 @@ def main() -> None:
             f"{table['target']} {table['operation']} {table['ranks']} ranks {table['nodes']} nodes"
             f"{' ' + table.get('library', '')}: {table['source']}"
         )
-        if "excluded" in table:
-            print(f"  excluded: {table['excluded']}")
+        if not counts(table):
+            print(f"  excluded: {table.get('excluded', 'set aside')}")
         for low, high, inside in by_range(compare(table)):
             found = summary(inside)
             chosen = ", ".join(dict.fromkeys(point.chosen for point in inside))
@@ -204,18 +258,12 @@ def main() -> None:
                 f"{found['ratio_p50']:6.2f}  factor p50 {found['factor_p50']:6.2f} "
                 f"p95 {found['factor_p95']:6.2f}  {chosen}"
             )
-    intervals = left_out()
-    held = sum(each.low_us <= point.measured_us <= each.high_us for _, point, each in intervals)
-    compared = sum(each.compared for _, _, each in intervals)
-    within = [sum(p.factor < limit for _, p, _ in intervals) for limit in (1.25, 2.0)]
-    likely = [Point(p.size_bytes, p.measured_us, i.likely_us, "") for _, p, i in intervals]
-    mended = [sum(p.factor < limit for p in likely) for limit in (1.25, 2.0)]
-    width = median(each.high_us / each.low_us for _, _, each in intervals)
-    print(
-        f"{len(intervals)} sizes: predicted within 25 % {within[0]}, within 2 times {within[1]}; "
-        f"mended by all other tables {mended[0]} and {mended[1]}; their intervals hold {held}, "
-        f"median width {width:.2f}, {compared} compared"
-    )
+    parts: dict[str, list[Judged]] = {"without the tables of its machine": left_out()}
+    parts["of these one node"] = [each for each in left_out() if each[0]["nodes"] == 1]
+    parts["of these more nodes"] = [each for each in left_out() if each[0]["nodes"] > 1]
+    parts["set aside"] = set_aside()
+    for what, found in parts.items():
+        print(f"{what}: {in_words(found)}")
 
 
 if __name__ == "__main__":

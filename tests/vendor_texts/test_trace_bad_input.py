@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import os
+import pickle
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -71,6 +72,24 @@ def test_a_file_that_is_not_a_trace_is_one_line_of_usage(
     }
     assert said[name] in line
     assert "unexpected" not in line
+
+
+@pytest.mark.parametrize("protocol", [2, 5])
+def test_a_pickle_is_never_loaded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], protocol: int
+) -> None:
+    made = tmp_path / "made"
+
+    class Program:
+        def __reduce__(self) -> tuple[object, ...]:
+            return os.mkdir, (str(made),)
+
+    file = tmp_path / "snapshot.pickle"
+    file.write_bytes(pickle.dumps({"segments": [], "device_traces": Program()}, protocol))
+    assert main(["trace", "summary", str(file)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "a pickle" in line
+    assert not made.exists()
 
 
 def test_a_capture_without_a_device_has_no_times_of_one(

@@ -55,6 +55,13 @@ _KINDS: Final[tuple[tuple[str, Kind], ...]] = (
     ("cudaapisum", "api"),
     ("nvtx", "range"),
 )
+_CATEGORIES: Final[dict[str, Kind]] = {
+    "CUDA_KERNEL": "kernel",
+    "MEMORY_OPER": "copy",
+    "CUDA_API": "api",
+}
+"""Of cuda_gpu_sum and cuda_api_gpu_sum, which have what other reports have, in one table."""
+_SHAPES: Final = re.compile(r"((?:\d+\s+){3})((?:\d+\s+){3})(\S.*)")
 _DIRECTIONS: Final = {
     "HOST-TO-DEVICE": "HtoD",
     "DEVICE-TO-HOST": "DtoH",
@@ -137,7 +144,18 @@ def _reports(path: Path, problems: list[str]) -> Iterator[_Report]:
             continue
         if not _ROW.match(text):
             continue
-        report.rows.append(_cells(text, delimiter, len(report.header)))
+        shapes = "" if delimiter or "GridXYZ" not in report.header else "GridXYZ"
+        cells = _cells(
+            text, delimiter, report.header.index(shapes) + 1 if shapes else len(report.header)
+        )
+        if shapes and (found := _SHAPES.fullmatch(cells[-1])) is not None:
+            # the three numbers of a grid stand apart like columns
+            cells = [
+                *cells[:-1],
+                *(" ".join(each.split()) for each in found.groups()[:2]),
+                found[3],
+            ]
+        report.rows.append(cells)
         if len(report.rows) == _BATCH:
             yield report
             report = _Report(name, report.header)
@@ -163,6 +181,13 @@ class _State:
     details: dict[str, str] = field(default_factory=dict)
     dropped: int = 0
     known: bool = False
+    owners: dict[Kind, str] = field(default_factory=dict)
+    """Kind -> the report that its times are of."""
+
+    def _is_again(self, kind: Kind, report: str) -> bool:
+        """Whether another report has given the times of this kind, which counts once."""
+        kind = "copy" if kind == "set" else kind
+        return bool(report) and self.owners.setdefault(kind, report) != report
 
     def add(self, report: _Report) -> None:
         """Read one table."""
@@ -198,11 +223,16 @@ class _State:
             return
         for row in rows:
             name = row[named]
-            its_kind = kind or ("api" if _CALL.match(name) else None)
+            its_kind = _CATEGORIES.get(row[at["category"]]) if "category" in at else kind
+            its_kind = its_kind or ("api" if _CALL.match(name) else None)
             if its_kind is None:
                 before = int(self.details.get("left out: other calls", "0"))
                 self.details["left out: other calls"] = str(before + 1)
                 self.known = True
+                continue
+            if not sizes and its_kind != "range" and self._is_again(its_kind, report.name):
+                again = f"left out: {excerpt(report.name)}, the same in another order"
+                self.details[again] = str(int(self.details.get(again, "0")) + 1)
                 continue
             if its_kind == "copy":
                 its_kind, name = operation(name)

@@ -76,7 +76,7 @@ def matches(head: bytes, path: Path) -> bool:
     """Whether the file is of this format."""
     if not is_sqlite(head):
         return False
-    if b"rocpd_" in head:
+    if b"rocpd_info_" in head:
         return True
     try:
         with opened(path) as file:

@@ -387,6 +387,8 @@ _LIKE: Final = ({"all_gather", "reduce_scatter"}, {"broadcast", "reduce"})
 _OTHER_ARCHITECTURE, _OTHER_PRODUCT = 1.0, 0.5
 _OTHER_NETWORK: Final = 2.5
 """The networks of two clusters differ in more than their GPUs."""
+_OTHER_CLUSTER: Final = 1.0
+"""They differ with the same GPUs too: EFA, RoCE, Slingshot and InfiniBand have other latencies."""
 _OTHER_OPERATION, _LIKE_OPERATION = 1.0, 0.5
 _OTHER_NODES, _BETWEEN_NODES = 1.0, 3.0
 _OTHER_SIZE: Final = 1.0
@@ -440,12 +442,14 @@ def interval_of(
         "by the errors in the nearest published tables, of " if distance else "by the errors in "
     )
     words += _of(used) if distance else f"published tables of {_of(used)}"
+    # how far a network is from the model says less of another network than launches of other ones
+    weight = 1 / (1 + distance) if question.nodes > 1 else 1.0
     found = Interval(
         time_us / highest,
         time_us / lowest,
         compared=True,
         words=words,
-        likely_us=time_us / geometric_mean(each.ratio_p50 for each in used),
+        likely_us=time_us / geometric_mean(each.ratio_p50 for each in used) ** weight,
     )
     return found, nearest
 
@@ -466,6 +470,8 @@ def _distance(question: Question, error: KnownError) -> float:
         same = error.arch == question.hardware.arch
         away += _OTHER_PRODUCT if same else _OTHER_ARCHITECTURE
         away += _OTHER_NETWORK if error.nodes > 1 else 0.0
+    elif error.nodes > 1:
+        away += _OTHER_CLUSTER
     if error.operation != question.operation:
         moves_the_same = any({error.operation, question.operation} <= each for each in _LIKE)
         away += _LIKE_OPERATION if moves_the_same else _OTHER_OPERATION

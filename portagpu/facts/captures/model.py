@@ -89,6 +89,7 @@ TOTAL_COLUMNS: Final[dict[str, str]] = {
     "max_ns": "int64",
     "stddev_ns": "float64",
     "bytes": "int64",
+    "self_ns": "int64",  # of an operator: without the operators in it
 }
 """Totals that the tool itself computed, where it gives no events."""
 

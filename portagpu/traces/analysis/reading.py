@@ -40,7 +40,7 @@ from portagpu.facts.captures.json_stream import unpacked
 from portagpu.facts.captures.model import CapturedDevice, Source, ToolMessage, arrow, table
 from portagpu.facts.formats.foreign_readers import reader_names
 from portagpu.facts.readings.model import FormatError
-from portagpu.traces.analysis import kineto
+from portagpu.traces.analysis import iprof, key_averages, kineto
 from portagpu.traces.analysis.model import (
     CATEGORY_COLUMNS,
     COLLECTIVE_COLUMNS,
@@ -171,7 +171,7 @@ def readers() -> tuple[Reader, ...]:
 @cache
 def all_readers() -> Readers:
     """All readers, and why some are left out; each module is loaded once."""
-    found: list[Reader] = [kineto]
+    found: list[Reader] = [kineto, key_averages, iprof]
     problems: list[str] = []
 
     def order(point: EntryPoint) -> tuple[bool, str, str]:
@@ -217,6 +217,11 @@ def read(path: str | os.PathLike[str], columns: Collection[str] = ()) -> Capture
         return found
     if is_document(head):
         raise FormatError(f"{file}: already a summary, which diff and diagnose read: give captures")
+    if head[:1] == b"\x80" and head[1:2] in (b"\2", b"\3", b"\4", b"\5"):
+        raise FormatError(
+            f"{file}: a pickle, as of torch's memory snapshots: reading it could run a program in "
+            "it, so it is not read; give a trace"
+        )
     raise FormatError(f"{file}: no reader knows this file; the known formats are {known_formats()}")
 
 

@@ -377,6 +377,8 @@ class _Part:
             kind, name, total = each.get("kind"), each.get("name"), each.get("total_ns")
             if kind == "api" and name and total:
                 self.api_ns[name] = self.api_ns.get(name, 0) + total
+            if kind == "operator":
+                self.operators.append({"rank": self.rank, **each})
             if kind not in ON_DEVICE:
                 continue
             row = dict.fromkeys(SUMMARY_COLUMNS) | each | {"rank": self.rank}
