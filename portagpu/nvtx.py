@@ -15,6 +15,10 @@ def range(msg: str, *arguments: Any, **options: Any) -> Iterator[None]:  # noqa:
 
     The profiler gets that text alone, and no device is opened for it, as by torch's own. For labels
     and domains there is :func:`portagpu.annotate`.
+
+    :param msg: the text, or a pattern of :meth:`str.format`.
+    :param arguments: what the pattern has by number.
+    :param options: what the pattern has by name.
     """
     range_push(msg.format(*arguments, **options))
     try:

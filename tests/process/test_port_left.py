@@ -278,8 +278,11 @@ def test_the_question_for_a_class_of_the_file_keeps_no_move(tmp_path: Path) -> N
             "(a, [device, backend]) = (1, [pg.device_string(), pg.c10d_name()])\n",
         ),
         (
-            "torch.cuda.memory._record_memory_history()\n",
-            'torch.cuda.memory._record_memory_history() if pg.device_string() != "cpu" else None\n',
+            "torch.cuda.memory._record_memory_history(max_entries=9)\n",
+            (
+                "torch.cuda.memory._record_memory_history(max_entries=9)"
+                ' if pg.device_string() != "cpu" else None\n'
+            ),
         ),
         ("with torch.cuda.nvtx.range('a'): f()\n", "with pg.nvtx.range('a'): f()\n"),
         (
