@@ -73,6 +73,7 @@ def seeds(folder: Path) -> dict[str, list[tuple[str, bytes]]]:
     """Reader -> files (name, bytes) from which its inputs are made."""
     from tests.support.trace_samples import WRITERS, timeline
     from tests.unit.traces import test_trace_tables as texts
+    from tests.vendor_texts import test_iprof, test_key_averages, test_nvprof, test_rpd
 
     found: dict[str, list[tuple[str, bytes]]] = {}
     made = timeline(kernels=40, devices=2)
@@ -102,6 +103,11 @@ def seeds(folder: Path) -> dict[str, list[tuple[str, bytes]]]:
     found["nsys stats"] = [("stats.txt", each.encode()) for each in nsys]
     ncu = (texts.NCU_RAW, texts.NCU_DETAILS)
     found["ncu csv"] = [("ncu.csv", each.encode()) for each in ncu]
+    nvprof = (test_nvprof.TEXT, test_nvprof.CSV, test_nvprof.OLD)
+    found["nvprof"] = [("nvprof.txt", each.encode()) for each in nvprof]
+    found["iprof"] = [("iprof.txt", test_iprof.TEXT.encode())]
+    found["key averages"] = [("averages.txt", test_key_averages.TEXT.encode())]
+    found["rpd"] = [("trace.rpd", test_rpd.write(folder / "trace.rpd").read_bytes())]
     return found
 
 

@@ -176,7 +176,7 @@ def _captures(folder: Path) -> Iterator[str]:
     for kind, files in seeds(folder).items():
         for place, (name, data) in enumerate(files):
             # the bytes of a database are of this machine's SQLite
-            for number in NUMBERS if kind not in ("nsys", "rocpd") else (0,):
+            for number in NUMBERS if kind not in ("nsys", "rocpd", "rpd") else (0,):
                 made = random.Random(f"{kind}/{name}/{place}/{number}")  # noqa: S311 - no secret
                 path = folder / name
                 path.write_bytes(damaged(data, made) if number else data)
