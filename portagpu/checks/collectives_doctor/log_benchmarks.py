@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from portagpu.base.units import count
 from portagpu.facts.nccl_tests.tables import read_tables
 from portagpu.facts.readings.model import FormatError
 
@@ -20,8 +21,8 @@ _AFTER_HEAD: Final = re.compile(
 )
 """A row, or what follows the table."""
 _END: Final = re.compile(r"\bOut of bounds values {0,6}: {0,4}(?P<count>\d{1,18})\b")
-_MAX_BYTES: Final = 16 << 20
-"""A longer log has its table's last lines read alone."""
+_MAX_LENGTH: Final = 16 << 20
+"""Characters: a longer log has its table's last lines read alone."""
 
 
 def is_open(text: str) -> bool:
@@ -36,12 +37,12 @@ def wrong_values(text: str) -> tuple[int, tuple[str, ...]]:
         return 0, ()
     ends = [int(found["count"]) for found in _END.finditer(text)]
     try:
-        tables = read_tables(text) if "busbw" in text and len(text) <= _MAX_BYTES else ()
+        tables = read_tables(text) if "busbw" in text and len(text) <= _MAX_LENGTH else ()
     except FormatError:
         tables = ()
     said = [words for table in tables if (words := _wrong(table))]
     if not said:
-        said = [f"its last line counts {count} wrong values" for count in ends if count]
+        said = [f"its last line counts {count(each, 'wrong value')}" for each in ends if each]
     return max(len(tables), len(ends)), tuple(said)
 
 
@@ -49,7 +50,7 @@ def _wrong(table: PerfTable) -> str:
     places = list(_wrong_places(table))
     if not places:
         return ""
-    more = f", and {len(places) - 1} more places" if len(places) > 1 else ""
+    more = f", and {count(len(places) - 1, 'more place')}" if len(places) > 1 else ""
     total = f"; its last line counts {table.out_of_bounds}" if table.out_of_bounds else ""
     return f"{places[0]}{more}{total}"
 
@@ -58,5 +59,7 @@ def _wrong_places(table: PerfTable) -> Iterator[str]:
     for row in table.rows:
         for place, half in (("out of place", row.out_of_place), ("in place", row.in_place)):
             if half is not None and (half.wrong or half.beyond):
-                many = f"{half.wrong} wrong values" if half.wrong else "a deviation out of bounds"
+                many = (
+                    count(half.wrong, "wrong value") if half.wrong else "a deviation out of bounds"
+                )
                 yield f"{many} {place} at {row.size_bytes} bytes"

@@ -191,7 +191,7 @@ def _tables(path: Path, problems: list[str]) -> Iterator[_Table]:
         elif (stated := _STATED.search(text)) is not None:
             in_rows = False
             table.stated.setdefault(stated[1], stated[2])
-        elif in_rows and "%" in text + "%" * ("NaN" in text):
+        elif in_rows and ("%" in text or "NaN" in text):
             row = _row(text.removeprefix(prefix), table.has_device)
             if row is not None:
                 table.rows.append(row)
