@@ -35,7 +35,7 @@ _PREFIXES: Final = re.compile(
     r"|\[pod/[\w./-]{1,200}\][ ]"
     r"|[\w./-]{1,100} \[std(?:out|err)\][ ]?"
     rf"|[ \t]{{0,8}}\|[ ](?={_DATE})"
-    # SGLang, whose part of a tensor is the rank where there are no stages
+    # SGLang, whose TP number is the rank of a job without pipeline stages
     rf"|\[{_DATE}(?: DP\d{{1,7}})?(?: TP(?P<slice>\d{{1,7}}))?(?: EP\d{{1,7}})?\][ ]?"
     rf"|\[?{_DATE}\]?(?:[ ]\|)?(?:[ ]{{1,4}}|$)"
     # the logging of serving frameworks
