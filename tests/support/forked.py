@@ -131,8 +131,7 @@ class _Command:
             options.add(words[0])
             words = words[1:]
         kind = words[0] if words and words[0] in ("-c", "-m") else ""
-        what, *arguments = *words[bool(kind) :], ""
-        arguments = arguments[:-1]
+        what, *arguments = words[bool(kind) :] or ("",)
         if (kind == "-m" and what not in MODULES) or (not kind and not what.endswith(".py")):
             return None
         return cls("-P" in options, "-u" in options, kind, what, tuple(arguments))
@@ -201,9 +200,8 @@ class Prepared:
             return False
         paths = environment.get("PYTHONPATH", "").split(os.pathsep)
         if not (command.safe_path or environment.get("PYTHONSAFEPATH")):
-            paths.append(
-                str(Path(folder, command.what).resolve().parent) if command.kind == "" else folder
-            )
+            file = Path(folder, command.what).resolve()
+            paths.append(folder if command.kind else str(file.parent))
         return not any(
             self._has_others(Path(each))
             for each in paths
