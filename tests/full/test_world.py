@@ -110,7 +110,6 @@ def test_ranks_have_no_more_threads_than_they_may(world):
     assert outcome.values == [1] * world, outcome.sentence
 
 
-@pytest.mark.usefixtures("started")
 def test_what_ranks_imported_the_next_ones_have():
     with Ranks() as ranks:
         found = [ranks.run(at("begins_with_the_compiler"), 2, backend="cpu") for _ in range(2)]

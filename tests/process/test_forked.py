@@ -157,6 +157,14 @@ def test_a_file_that_does_not_exist_is_started(tmp_path: Path) -> None:
     assert forked[0] == 2
 
 
+def test_a_child_chooses_tritons_interpreter(child: Callable[..., Child]) -> None:
+    # Triton reads the variable when it is imported, which torch's compiler does
+    assert (
+        child("-c", "import sys; print({'torch._dynamo', 'triton'} & {*sys.modules})").ok()
+        == "set()\n"
+    )
+
+
 @pytest.mark.processes(9, "torchrun and two ranks, and these once more")
 def test_ranks_of_torchrun_are_forked_too(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(RANK)

@@ -55,7 +55,7 @@ _SET_LATER: Final = (
 """oneDNN reads its variables when it is first used, and torch's NCCL, which torchrun sets its own
 for, when a group begins."""
 _IMPORTED: Final = (
-    *("torch.distributed", "torch._dynamo", "numpy", "pytest", "hypothesis", "pdb", "rich.table"),
+    *("torch.distributed", "numpy", "pytest", "hypothesis", "pdb", "rich.table"),
     *(f"_pytest.{name}" for name in ("faulthandler", "skipping", "unittest", "warnings")),
     *("portagpu.cli.bringup", "portagpu.cli.conform", "portagpu.cli._run_output"),
     *(
@@ -72,7 +72,8 @@ _IMPORTED: Final = (
         "portagpu_cpu.backend",
     ),
 )
-"""Imported before the first child. pytest itself imports what it loads as a plugin of the suite."""
+"""Imported before the first child. Not torch's compiler: it imports Triton, whose interpreter is chosen
+before that. pytest itself imports what it loads as a plugin of the suite."""
 _ROOM: Final = "FORKED_ROOM"
 """A variable of the prepared process, in whose memory its children have theirs."""
 _ROOM_BYTES: Final = 100_000
