@@ -72,8 +72,8 @@ _IMPORTED: Final = (
         "portagpu_cpu.backend",
     ),
 )
-"""Imported before the first child. Not torch's compiler: it imports Triton, whose interpreter is chosen
-before that. pytest itself imports what it loads as a plugin of the suite."""
+"""Imported before the first child. Not torch's compiler: it imports Triton, whose interpreter is
+chosen before that. pytest itself imports what it loads as a plugin of the suite."""
 _ROOM: Final = "FORKED_ROOM"
 """A variable of the prepared process, in whose memory its children have theirs."""
 _ROOM_BYTES: Final = 100_000
