@@ -93,9 +93,14 @@ def test_steps_of_a_fleet_have_the_time_left_of_those_that_ended() -> None:
     become(4, StepState.RUNNING)
     now[0] = 14.0
     assert words().endswith("2 not submitted, 2 running, about 18.0 s left")
+    for number in (5, 6):
+        become(number, StepState.RUNNING)
+    now[0] = 24.0
+    for number in (4, 5, 6):
+        become(number, StepState.DONE)
+    assert words().endswith("7 of 8 steps done (7 PASS), 1 running, 3 has run for 24.0 s")
     become(3, StepState.LOST)
-    become(4, StepState.LOST)
-    assert "left" not in words(), "nothing runs"
+    assert words().endswith("1 lost"), "nothing runs"
 
 
 def test_items_of_known_lengths_have_the_time_left_by_the_pace_so_far() -> None:
