@@ -229,11 +229,16 @@ def test_after_ctrl_c_nothing_is_left_and_the_same_command_goes_on(
     assert {step.state for step in steps(place).values()} == {StepState.DONE}
 
 
-def test_a_node_ends_its_command_when_the_connection_is_gone(place: Path) -> None:
+@pytest.mark.parametrize("wrapped", [False, True], ids=["itself", "by a shell that waits"])
+def test_a_node_ends_its_command_when_the_connection_is_gone(place: Path, wrapped: bool) -> None:
     """The one who follows it was killed: nobody is there to end anything."""
+    command = [str(place / "node"), "wait"]
+    if wrapped:
+        command = ["sh", "-c", '"$@"; echo not "$?"', "sh", *command]
     process = subprocess.Popen(
-        ["sh", "-c", ON_NODE, "sh", str(place / "node"), "wait"],
+        ["sh", "-c", ON_NODE, "sh", *command],
         stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         start_new_session=True,
     )
     path = place / "pid-here"
@@ -242,6 +247,21 @@ def test_a_node_ends_its_command_when_the_connection_is_gone(place: Path) -> Non
     process.stdin.close()
     assert process.wait() == 128 + signal.SIGTERM
     assert not is_there(int(path.read_text()))
+    assert process.stdout is not None
+    with process.stdout as output:
+        assert output.read() == b""
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_command_that_ends_by_itself_gives_its_exit_code(code: int) -> None:
+    process = subprocess.Popen(
+        ["sh", "-c", ON_NODE, "sh", "sh", "-c", f"exit {code}"],
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.wait() == code
+    assert process.stdin is not None
+    process.stdin.close()
 
 
 def test_a_step_that_takes_too_long_is_ended(place: Path) -> None:

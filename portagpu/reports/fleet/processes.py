@@ -34,12 +34,18 @@ if TYPE_CHECKING:
     from portagpu.reports.fleet.slurm import Request
 
 ON_NODE: Final = (
-    'exec 3<&0; "$@" </dev/null 3<&- & command=$!; '
-    "{ trap 'kill $rest; exit' TERM; cat <&3; kill -TERM $command; sleep 30 & rest=$!; wait $rest; "
-    "kill -KILL $command; } >/dev/null 2>&1 & watch=$!; "
-    "exec 3<&-; wait $command; code=$?; kill $watch; exit $code"
+    'exec 3<&0; end() { kill "-$1" "-$command" || kill "-$1" $command; }; '
+    "new=$(command -v setsid); "
+    '$new "$@" </dev/null 3<&- & command=$!; '
+    "{ trap 'kill $rest; exit' TERM; cat <&3; end TERM; sleep 30 & rest=$!; wait $rest; "
+    "end KILL; } >/dev/null 2>&1 & watch=$!; "
+    "exec 3<&-; wait $command; code=$?; kill $watch; "
+    'if [ $code -gt 128 ]; then left=30; while [ $left -gt 0 ] && kill -0 "-$command"; '
+    "do sleep 1; left=$((left - 1)); done; end KILL; fi >/dev/null 2>&1; exit $code"
 )
-"""What a node's shell runs: the command, which is ended where the input ends before it."""
+"""What a node's shell runs: the command, which is ended where the input ends before it.
+
+With it ends its process group: a program that calls portagpu may be a shell that waits for it."""
 _OPTIONS: Final = (
     "-T",
     *("-o", "BatchMode=yes"),
