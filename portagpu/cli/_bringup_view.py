@@ -11,7 +11,7 @@ from portagpu.runs.results.run import Verdict, verdict_of
 from portagpu.runs.results.wording import found_in_words, headline, ids_and_devices, without_device
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from rich.console import Console, ConsoleOptions, RenderResult
 
@@ -36,13 +36,16 @@ def progress_view(
     gates: Sequence[Gate],
     *,
     effort: str = "",
+    absent: Collection[str] = (),
     verbose: bool = False,
 ) -> GateProgress:
     """A live checklist on a terminal; plain lines elsewhere and with ``verbose``.
 
-    ``effort`` says how long the gates usually take; without it no time left is said.
+    ``effort`` says how long the gates usually take; without it no time left is said. The gates that
+    are ``absent`` do not run, and count for nothing.
     """
-    pace = Pace(even=False, usual_s=usual_s(gates, effort))
+    running = [gate for gate in gates if gate.id not in absent]
+    pace = _GatePace(running, Pace(even=False, usual_s=usual_s(running, effort)))
     if console is None or verbose:
         return PlainView(stream, files, gates, pace, verbose=verbose)
     return LiveView(console, files, gates, pace)
@@ -52,6 +55,24 @@ def usual_s(gates: Sequence[Gate], effort: str) -> list[float]:
     """How long each gate takes on the machine whose times the checklist has; empty without one."""
     stated = [gate.amounts.get(effort, {}).get("usual_s") for gate in gates]
     return [] if None in stated else [float(each) for each in stated if each is not None]
+
+
+class _GatePace:
+    """How far the gates are that run."""
+
+    def __init__(self, gates: Sequence[Gate], pace: _GatePace
+    ) -> None:
+        self._numbers = {gate.id: number for number, gate in enumerate(gates, 1)}
+        self._pace = pace
+        self.begin = pace.begin
+        self.result_added = pace.result_added
+        self.words = pace.words
+        self.left_in_words = pace.left_in_words
+
+    def step(self, gate: Gate, words: str) -> None:
+        """``gate`` is doing what ``words`` say."""
+        if number := self._numbers.get(gate.id):
+            self._pace.item_begins(words, number, len(self._numbers))
 
 
 def recording_lines(run: Run) -> list[str]:
@@ -71,7 +92,7 @@ class PlainView(GateProgress):
         stream: IO[str],
         files: Files,
         gates: Sequence[Gate],
-        pace: Pace,
+        pace: _GatePace,
         *,
         verbose: bool = False,
     ) -> None:
@@ -80,7 +101,6 @@ class PlainView(GateProgress):
         self._files = files
         self._width = max(len(gate.title) for gate in gates)
         self._pace = pace
-        self._gates = gates
         self._heartbeat = Heartbeat(self._pace.words)
 
     def begin(self, run: Run) -> None:
@@ -92,19 +112,16 @@ class PlainView(GateProgress):
             print(line, file=self._stream, flush=True)
 
     def gate_begins(self, gate: Gate) -> None:
-        self._step(gate, gate.title)
+        self._pace.step(gate, gate.title)
 
     def step(self, gate: Gate, text: str) -> None:
-        self._step(gate, f"{gate.title}: {text}")
-
-    def _step(self, gate: Gate, words: str) -> None:
-        ids = [each.id for each in self._gates]
-        self._pace.item_begins(words, ids.index(gate.id) + 1, len(ids))
+        self._pace.step(gate, f"{gate.title}: {text}")
 
     def end(self) -> None:
         self._heartbeat.stop()
 
     def result_added(self, result: Result) -> None:
+        self._pace.result_added(result)
         self._files.result_added()
 
     def gate_ends(self, gate: Gate, results: Sequence[Result], duration_s: float) -> None:
@@ -124,12 +141,13 @@ class PlainView(GateProgress):
 class LiveView(GateProgress):
     """Redraws the whole checklist while it runs."""
 
-    def __init__(self, console: Console, files: Files, gates: Sequence[Gate], pace: Pace) -> None:
+    def __init__(
+        self, console: Console, files: Files, gates: Sequence[Gate], pace: _GatePace
+    ) -> None:
         from rich.live import Live
 
         self._console = console
         self._pace = pace
-        self._ids = [gate.id for gate in gates]
         self._files = files
         self._rows: dict[str, dict[str, Any]] = {
             gate.id: {"title": gate.title, "text": ""} for gate in gates
@@ -145,13 +163,14 @@ class LiveView(GateProgress):
         self._screen.start()
 
     def gate_begins(self, gate: Gate) -> None:
-        self._pace.item_begins("", self._ids.index(gate.id) + 1, len(self._ids))
+        self._pace.step(gate, "")
         self._rows[gate.id].update(begun=time.monotonic(), text=gate.spec)
 
     def step(self, gate: Gate, text: str) -> None:
         self._rows[gate.id]["text"] = text
 
     def result_added(self, result: Result) -> None:
+        self._pace.result_added(result)
         self._files.result_added()
 
     def gate_ends(self, gate: Gate, results: Sequence[Result], duration_s: float) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.base.text import shortened
 from portagpu.base.units import count, duration
-from portagpu.cli._heartbeat import MIN_DONE
+from portagpu.cli._heartbeat import MIN_DONE, left_words
 from portagpu.reports.fleet.record import StepState
 from portagpu.runs.results.verdicts import Verdict, exit_code, fold
 
@@ -95,7 +95,7 @@ class StepPace:
         """
         left_s = self.left_s(record)
         if left_s is not None:
-            return f"{counts_line(record)}, about {duration(max(1.0, round(left_s)))} left"
+            return f"{counts_line(record)}, {left_words(left_s)}"
         if len(self._took_s) < MIN_DONE or not self._begun_s:
             return counts_line(record)
         step, begun_s = next(iter(self._begun_s.items()))
