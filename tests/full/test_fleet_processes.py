@@ -115,4 +115,6 @@ def test_a_host_key_that_changed_is_named(config: Path) -> None:
     first, second = read_record(config.parent / "fleet").steps
     assert first.state is StepState.DONE
     assert second.state is StepState.LOST
-    assert "its host key changed; where it was installed again, ssh-keygen -R node2" in second.reason
+    assert (
+        "its host key changed; where it was installed again, ssh-keygen -R node2" in second.reason
+    )

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
     from portagpu.checks.monitor.sample import Device, MonitorOptions
     from portagpu.facts.readings import Link
-    from portagpu.facts.readings.model import Properties
-    from portagpu.facts.readings.model import Process
+    from portagpu.facts.readings.model import Process, Properties
     from portagpu.facts.readings.stream import Source
 
 
@@ -301,9 +300,7 @@ def _to_sample(reading: Properties, links: Sequence[Link], here: bool) -> Sample
     )
 
 
-def _running(
-    listed: Sequence[Process] | None, here: bool
-) -> tuple[RunningProcess, ...] | None:
+def _running(listed: Sequence[Process] | None, here: bool) -> tuple[RunningProcess, ...] | None:
     """The processes of a list, with user and name if they are of this machine."""
     if listed is None:
         return None

@@ -125,7 +125,9 @@ def test_a_recording_without_devices_names_the_verb_that_judges_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "dmesg.txt"
-    path.write_text("[    1.000000] Linux version 6.8.0 (a@b)\n[    2.0] mce: [Hardware Error]: x\n")
+    path.write_text(
+        "[    1.000000] Linux version 6.8.0 (a@b)\n[    2.0] mce: [Hardware Error]: x\n"
+    )
     assert cli.main(["monitor", "--replay", str(path)]) == 2
     err = capsys.readouterr().err
     assert "lists no devices; portagpu health --replay" in err

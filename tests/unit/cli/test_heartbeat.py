@@ -149,5 +149,7 @@ def test_gates_that_are_left_out_count_for_nothing(monkeypatch: pytest.MonkeyPat
         said.append(view._pace.words())
     view.result_added(gate("numerics", "a", Verdict.FAIL, reason="it is broken"))
     assert view._pace.words().startswith("5/5 Numerics, 1 FAIL")
-    assert [each.partition(" ")[0] for each in dict.fromkeys(said)] == [f"{n}/5" for n in range(1, 6)]
+    assert [each.partition(" ")[0] for each in dict.fromkeys(said)] == [
+        f"{n}/5" for n in range(1, 6)
+    ]
     view.end()
