@@ -137,13 +137,14 @@ def test_results_of_nodes_come_through_ssh_into_one_folder(place: Path) -> None:
         ("silent1", "ssh: it does not answer"),
         (
             "full1",
-            "ssh: it ends connections before they begin: try --at-once 8, or raise MaxStartups of "
-            "its sshd",
+            "ssh: it ends connections before they begin: try --at-once 8, or raise its MaxStartups",
         ),
         (
             "jump1",
-            "ssh: its jump host's host key changed; where it was installed again, "
-            "ssh-keygen -R '[10.0.0.1]:2222' helps",
+            (
+                "ssh: its jump host's host key changed; where it was installed again, "
+                "ssh-keygen -R '[10.0.0.1]:2222' helps"
+            ),
         ),
         ("jump2", "ssh: its jump host refuses this user: give ssh a key that it takes"),
         (
@@ -324,7 +325,7 @@ def test_a_misspelt_file_is_not_taken_for_a_node(
     for wrong in ("node.txt", f"{tmp_path}/node.txt"):
         with pytest.raises(UnknownNodes, match=r"there is no file .*node.txt.*mean 'nodes.txt'"):
             nodes_of(wrong)
-    with pytest.raises(UnknownNodes, match="there is no file .*: give a file, or names such as"):
+    with pytest.raises(UnknownNodes, match=r"there is no file .*: give a file, or names such as"):
         nodes_of("elsewhere/nodes")
     with pytest.raises(UnknownNodes, match="is a folder; name a file"):
         nodes_of(f"{tmp_path}/n7")

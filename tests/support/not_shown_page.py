@@ -69,9 +69,9 @@ def _results() -> Iterator[str]:
     documents = read_files([ROOT / "matrix/results"])
     targets = sorted({f"`{each.run.info.target}`" for each in documents})
     yield (
-        "\n### Of a check\n\nA result says itself what it leaves open (`does_not_show`, in JSON and "
-        "in the report). These are the sentences of the\nresults in `matrix/results`, which are of "
-        f"{', '.join(targets)}.\n\n| it does not show | checks |\n|---|---|\n"
+        "\n### Of a check\n\nA result says itself what it leaves open (`does_not_show`, in JSON "
+        "and in the report). These are the sentences of the\nresults in `matrix/results`, which "
+        f"are of {', '.join(targets)}.\n\n| it does not show | checks |\n|---|---|\n"
     )
     said: dict[str, dict[str, int]] = {}
     for document in documents:

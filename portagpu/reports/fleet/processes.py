@@ -76,7 +76,7 @@ _WHY: Final = (
     ),
     (
         "kex_exchange_identification",
-        "{it} ends connections before they begin: try --at-once 8, or raise MaxStartups of its sshd",
+        "{it} ends connections before they begin: try --at-once 8, or raise its MaxStartups",
     ),
 )
 """What ssh prints, and what it means: words that a report finds equal on many nodes."""
