@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from io import StringIO
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,8 +14,12 @@ from portagpu.cli._fleet_text import StepPace
 from portagpu.cli._heartbeat import EVERY_S, Heartbeat, Pace
 from portagpu.cli._run_output import Files
 from portagpu.reports.fleet.record import FleetRecord, Step, StepState
+from portagpu.runs.results.run import Run, read_json
 from portagpu.runs.results.verdicts import Verdict
 from tests.support.result_samples import gate, passing
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_the_time_left_is_that_of_the_items_so_far() -> None:
@@ -153,3 +158,19 @@ def test_gates_that_are_left_out_count_for_nothing(monkeypatch: pytest.MonkeyPat
         f"{n}/5" for n in range(1, 6)
     ]
     view.end()
+
+
+def test_a_run_that_is_killed_leaves_its_results_of_ten_seconds_ago(tmp_path: Path) -> None:
+    now = [100.0]
+    files = Files(str(tmp_path / "run.json"), clock=lambda: now[0])
+    whole = passing()
+    run = Run(whole.info)
+    files.begin(run)
+    seen = []
+    for result in whole.results[:3]:
+        now[0] += 6.0
+        run.add(result)
+        files.result_added()
+        seen.append(len(read_json(tmp_path / "run.json").results))
+    assert seen == [0, 2, 2]
+    assert read_json(tmp_path / "run.json").info.interrupted
