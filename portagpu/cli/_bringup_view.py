@@ -60,7 +60,7 @@ def usual_s(gates: Sequence[Gate], effort: str) -> list[float]:
 class _GatePace:
     """How far the gates are that run."""
 
-    def __init__(self, gates: Sequence[Gate], pace: _GatePace) -> None:
+    def __init__(self, gates: Sequence[Gate], pace: Pace) -> None:
         self._numbers = {gate.id: number for number, gate in enumerate(gates, 1)}
         self._pace = pace
         self.begin = pace.begin

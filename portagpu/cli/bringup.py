@@ -127,7 +127,7 @@ def bringup(
     if level == "deep" and duration_s is None:
         duration_s = _DEEP_S
     if duration_s is not None:
-        gates = [with_load_duration(gate, duration_s) for gate in gates]
+        gates = tuple(with_load_duration(gate, duration_s) for gate in gates)
     with usage_errors(UnknownGate):
         only, skip = fitting(gates, only), fitting(gates, skip)
         absent = left_out_gates(gates, only, skip)

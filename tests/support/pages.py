@@ -84,8 +84,9 @@ _ADVICE: Final = f"""\
 
 Written by `{WRITE_PAGES}`.
 
-Every id that a result can have, how grave its failure is, what it means and what to do. A run's
-headline is its gravest failure, and its failures stand at its end in this order:
+With this page you look up a failure: every id that a result can have, how grave its failure is,
+what it means and what to do. A run's headline is its gravest failure, and its failures stand at its
+end in this order:
 
 """
 
