@@ -132,9 +132,9 @@ def test_items_of_known_lengths_have_the_time_left_by_the_pace_so_far() -> None:
     assert pace.left_in_words() == "about 40 s left", "the item takes longer than it should"
 
 
-def test_every_gate_of_a_full_bring_up_has_a_usual_time() -> None:
+def test_every_gate_has_a_usual_time() -> None:
     gates = load_gates()
-    assert len(usual_s(gates, "full")) == len(gates)
+    assert len(usual_s(gates, "full")) == len(usual_s(gates, "quick")) == len(gates)
     assert usual_s(gates, "none such") == []
     longer = [with_load_duration(gate, 1800.0) for gate in gates]
     assert sum(usual_s(longer, "full")) == pytest.approx(sum(usual_s(gates, "full")) + 1680.0)
