@@ -68,6 +68,10 @@ class _GatePace:
         self.words = pace.words
         self.left_in_words = pace.left_in_words
 
+    def counts(self, gate: Gate) -> bool:
+        """Whether the gate runs, and was not left out."""
+        return gate.id in self._numbers
+
     def step(self, gate: Gate, words: str) -> None:
         """``gate`` is doing what ``words`` say."""
         if number := self._numbers.get(gate.id):
@@ -84,7 +88,7 @@ def recording_lines(run: Run) -> list[str]:
 
 
 class PlainView(GateProgress):
-    """Prints one line when a gate ends."""
+    """Prints one line when a gate ends, and one for all that were left out without ``verbose``."""
 
     def __init__(
         self,
@@ -100,6 +104,7 @@ class PlainView(GateProgress):
         self._files = files
         self._width = max(len(gate.title) for gate in gates)
         self._pace = pace
+        self._left_out: list[str] = []
         self._heartbeat = Heartbeat(self._pace.words)
 
     def begin(self, run: Run) -> None:
@@ -118,12 +123,21 @@ class PlainView(GateProgress):
 
     def end(self) -> None:
         self._heartbeat.stop()
+        if self._left_out:
+            print(f"left out: {', '.join(self._left_out)}", file=self._stream, flush=True)
 
     def result_added(self, result: Result) -> None:
         self._pace.result_added(result)
         self._files.result_added()
 
     def gate_ends(self, gate: Gate, results: Sequence[Result], duration_s: float) -> None:
+        self._files.update(self._run)
+        if self._verbose or self._pace.counts(gate):
+            self._print(gate, results, duration_s)
+        else:
+            self._left_out.append(gate.title)
+
+    def _print(self, gate: Gate, results: Sequence[Result], duration_s: float) -> None:
         verdict = verdict_of(results)
         line = f"{verdict:<12} {gate.title:<{self._width}} {duration_s:6.1f} s  {headline(results)}"
         print(line, file=self._stream, flush=True)
@@ -134,7 +148,6 @@ class PlainView(GateProgress):
                 file=self._stream,
                 flush=True,
             )
-        self._files.update(self._run)
 
 
 class LiveView(GateProgress):

@@ -93,7 +93,7 @@ def recorded_round(found: Inventory, path: Path) -> Round:
         )
     return Round(
         number=0,
-        time=datetime.now(UTC),
+        time=None,
         at_s=0.0,
         host="",
         samples=tuple(to_samples(found.gpus, found.links, here=False)),

@@ -114,7 +114,8 @@ def test_a_saved_output_of_a_vendors_tool_is_shown_once(
     for place in (path, tmp_path):
         assert cli.main(["monitor", "--replay", str(place)]) == 0
         (line,) = capsys.readouterr().out.splitlines()
-        for said in ("0000:03:00.0 NVIDIA L4", "42 % busy", "512 MiB/", "70", "61 °C"):
+        assert line.startswith("0000:03:00.0 NVIDIA L4: "), "a recording has no time of its own"
+        for said in ("42 % busy", "512 MiB/", "70", "61 °C"):
             assert said in line
     assert cli.main(["monitor", "--replay", str(path), "--json", str(tmp_path / "x.jsonl")]) == 2
     assert "has no time of its own" in capsys.readouterr().err
