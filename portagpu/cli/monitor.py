@@ -154,7 +154,7 @@ def monitor(
         if replay is not None:
             pause = sleep if sleep is not time.sleep else lambda _: None
             keeps = json_to is not None or serve is not None
-            _show_again(replay, outputs, pause, keeps=keeps)
+            _show_again(replay, outputs, pause, say, keeps=keeps)
         elif sleep is time.sleep:
             engine(options, outputs)
         else:
@@ -221,12 +221,13 @@ def _show_again(
     path: Path,
     outputs: Sequence[Callable[[Round], None]],
     sleep: Callable[[float], None],
+    say: Callable[[str], None],
     *,
     keeps: bool,
 ) -> None:
     """Give the rounds of a file to the outputs, with the pauses between them.
 
-    ``keeps`` says whether an output keeps them, with their time.
+    ``say`` says one line to people. ``keeps`` says whether an output keeps rounds and their time.
     """
     from portagpu.checks.monitor.replay import has_samples, read_rounds, recorded_round
     from portagpu.checks.monitor.run import ReaderGone
@@ -241,7 +242,12 @@ def _show_again(
             )
         from portagpu.checks.recordings.replay import Recording
 
-        return [recorded_round(Recording(path).inventory(), path)]
+        found = Recording(path).inventory()
+        for problem in found.problems:
+            say(problem)
+        if found.breaks_off:
+            say(f"{path.name} breaks off: there may be more devices and values")
+        return [recorded_round(found, path)]
 
     before_s = 0.0
     with contextlib.suppress(ReaderGone), usage_errors(RecordingError):

@@ -135,6 +135,20 @@ def test_a_recording_without_devices_names_the_verb_that_judges_it(
     assert err.count("\n") == 1
 
 
+def test_a_recording_that_was_cut_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "smi.xml"
+    path.write_text(
+        "<?xml version='1.0' ?>\n<nvidia_smi_log>\n<gpu id='00000000:03:00.0'>\n"
+        "<product_name>NVIDIA L4</product_name>\n<fan_speed>3"
+    )
+    assert cli.main(["monitor", "--replay", str(path)]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("0000:03:00.0 NVIDIA L4")
+    assert "smi.xml breaks off: there may be more" in said.err
+
+
 def test_processes_of_a_recording_have_no_names_of_this_machine() -> None:
     own = Process(pid=os.getpid(), memory_bytes=1 << 20)
     gpu = Gpu(vendor="v", name="n", state=GpuState(process_list=(own,)))
