@@ -1,4 +1,4 @@
-"""The examples of planning in docs/planning.md run, and its tables are of the rules that there are."""
+"""The examples of planning in docs/planning.md run, and its tables are of the rules there are."""
 
 from __future__ import annotations
 
