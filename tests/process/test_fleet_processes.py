@@ -165,6 +165,16 @@ def test_a_node_that_cannot_be_reached_says_why_and_stops_no_other(
     assert found[node].reason == why
 
 
+def test_a_node_without_portagpu_says_what_names_it(place: Path) -> None:
+    (place / "folder").mkdir()
+    for program in ("no-such-portagpu", str(place / "folder")):
+        fleet_run.run(options(place, ssh="n1", program=[program, "-x"]))
+        said = steps(place)["n1"].reason
+        assert said == (
+            f"ssh: it cannot run {program}: install portagpu there, or name it with --program"
+        )
+
+
 def test_a_list_that_was_just_printed_is_not_printed_again() -> None:
     names = ("a", "b", "c")
     states = [Step(id=n, nodes=(n,), state=StepState.LOST, reason="why") for n in names]

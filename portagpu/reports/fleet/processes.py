@@ -56,6 +56,8 @@ _OPTIONS: Final = (
 )
 _SSH_FAILED: Final = 255
 """ssh's own exit code where it could not run the command (ssh(1))."""
+_NOT_STARTED: Final = frozenset({126, 127})
+"""A shell's exit codes for a command that is not there, or not to be run (POSIX, sh)."""
 _WHY: Final = (
     (
         "REMOTE HOST IDENTIFICATION HAS CHANGED",
@@ -280,6 +282,10 @@ class Processes:
         folder = each.request.folder
         if self.ssh is not None and code == _SSH_FAILED:
             _say_why(folder / "job.log", each.request.nodes[0])
+        elif self.ssh is not None and code in _NOT_STARTED:
+            program = excerpt(each.request.words[1])
+            why = f"it cannot run {program}: install portagpu there, or name it with --program"
+            _add_why(folder / "job.log", why)
         part = folder / f"{RESULT}.part"
         with contextlib.suppress(OSError):
             if part.exists() and part.stat().st_size:
@@ -314,5 +320,9 @@ def _say_why(log: Path, node: str) -> None:
             it, its = "it or its jump host" if silent else "its jump host", "its jump host's"
         changed = _KEY_OF.search(said)
         key = shlex.quote(changed[1] if changed else node)
-        with log.open("a", encoding="utf-8") as stream:
-            stream.write(f"portagpu: {OF_SSH}{why.format(it=it, its=its, key=key)}\n")
+        _add_why(log, why.format(it=it, its=its, key=key))
+
+
+def _add_why(log: Path, why: str) -> None:
+    with contextlib.suppress(OSError), log.open("a", encoding="utf-8") as stream:
+        stream.write(f"portagpu: {OF_SSH}{why}\n")
