@@ -58,6 +58,7 @@ stdio forwarding failed
 Connection closed by UNKNOWN port 65535" >&2; exit 255 ;;
 jump5) echo "Connection timed out during banner exchange
 Connection to UNKNOWN port 65535 timed out" >&2; exit 255 ;;
+cut*) echo "Connection to 10.0.0.9 closed by remote host." >&2; exit 255 ;;
 silent*) echo "Connection timed out during banner exchange
 Connection to 10.0.0.9 port 22 timed out" >&2; exit 255 ;;
 full*) echo "kex_exchange_identification: read: Connection reset by peer
@@ -135,6 +136,7 @@ def test_results_of_nodes_come_through_ssh_into_one_folder(place: Path) -> None:
         ("nobody1", "ssh: this machine knows no address of it: check its name"),
         ("deaf1", "ssh: no server answers there: start sshd, or name its port"),
         ("silent1", "ssh: it does not answer"),
+        ("cut1", "ssh: the connection was cut: look whether the node is up, and repeat"),
         (
             "full1",
             "ssh: it ends connections before they begin: try --at-once 8, or raise its MaxStartups",

@@ -80,6 +80,7 @@ _WHY: Final = (
         "kex_exchange_identification",
         "{it} ends connections before they begin: try --at-once 8, or raise its MaxStartups",
     ),
+    ("closed by remote host", "the connection was cut: look whether the node is up, and repeat"),
 )
 """What ssh prints, and what it means: words that a report finds equal on many nodes."""
 _KEY_OF: Final = re.compile(r"Host key for (\S+) has changed")
