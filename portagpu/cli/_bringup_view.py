@@ -11,7 +11,7 @@ from portagpu.runs.results.run import Verdict, verdict_of
 from portagpu.runs.results.wording import found_in_words, headline, ids_and_devices, without_device
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from rich.console import Console, ConsoleOptions, RenderResult
 
@@ -36,13 +36,16 @@ def progress_view(
     gates: Sequence[Gate],
     *,
     effort: str = "",
+    absent: Collection[str] = (),
     verbose: bool = False,
 ) -> GateProgress:
     """A live checklist on a terminal; plain lines elsewhere and with ``verbose``.
 
-    ``effort`` says how long the gates usually take; without it no time left is said.
+    ``effort`` says how long the gates usually take; without it no time left is said. The gates that
+    are ``absent`` do not run, and count for nothing.
     """
-    pace = Pace(even=False, usual_s=usual_s(gates, effort))
+    running = [gate for gate in gates if gate.id not in absent]
+    pace = _GatePace(running, Pace(even=False, usual_s=usual_s(running, effort)))
     if console is None or verbose:
         return PlainView(stream, files, gates, pace, verbose=verbose)
     return LiveView(console, files, gates, pace)
@@ -52,6 +55,27 @@ def usual_s(gates: Sequence[Gate], effort: str) -> list[float]:
     """How long each gate takes on the machine whose times the checklist has; empty without one."""
     stated = [gate.amounts.get(effort, {}).get("usual_s") for gate in gates]
     return [] if None in stated else [float(each) for each in stated if each is not None]
+
+
+class _GatePace:
+    """How far the gates are that run."""
+
+    def __init__(self, gates: Sequence[Gate], pace: Pace) -> None:
+        self._numbers = {gate.id: number for number, gate in enumerate(gates, 1)}
+        self._pace = pace
+        self.begin = pace.begin
+        self.result_added = pace.result_added
+        self.words = pace.words
+        self.left_in_words = pace.left_in_words
+
+    def counts(self, gate: Gate) -> bool:
+        """Whether the gate runs, and was not left out."""
+        return gate.id in self._numbers
+
+    def step(self, gate: Gate, words: str) -> None:
+        """``gate`` is doing what ``words`` say."""
+        if number := self._numbers.get(gate.id):
+            self._pace.item_begins(words, number, len(self._numbers))
 
 
 def recording_lines(run: Run) -> list[str]:
@@ -64,14 +88,14 @@ def recording_lines(run: Run) -> list[str]:
 
 
 class PlainView(GateProgress):
-    """Prints one line when a gate ends."""
+    """Prints one line when a gate ends, and one for all that were left out without ``verbose``."""
 
     def __init__(
         self,
         stream: IO[str],
         files: Files,
         gates: Sequence[Gate],
-        pace: Pace,
+        pace: _GatePace,
         *,
         verbose: bool = False,
     ) -> None:
@@ -80,7 +104,7 @@ class PlainView(GateProgress):
         self._files = files
         self._width = max(len(gate.title) for gate in gates)
         self._pace = pace
-        self._gates = gates
+        self._left_out: list[str] = []
         self._heartbeat = Heartbeat(self._pace.words)
 
     def begin(self, run: Run) -> None:
@@ -92,22 +116,28 @@ class PlainView(GateProgress):
             print(line, file=self._stream, flush=True)
 
     def gate_begins(self, gate: Gate) -> None:
-        self._step(gate, gate.title)
+        self._pace.step(gate, gate.title)
 
     def step(self, gate: Gate, text: str) -> None:
-        self._step(gate, f"{gate.title}: {text}")
-
-    def _step(self, gate: Gate, words: str) -> None:
-        ids = [each.id for each in self._gates]
-        self._pace.item_begins(words, ids.index(gate.id) + 1, len(ids))
+        self._pace.step(gate, f"{gate.title}: {text}")
 
     def end(self) -> None:
         self._heartbeat.stop()
+        if self._left_out:
+            print(f"left out: {', '.join(self._left_out)}", file=self._stream, flush=True)
 
     def result_added(self, result: Result) -> None:
+        self._pace.result_added(result)
         self._files.result_added()
 
     def gate_ends(self, gate: Gate, results: Sequence[Result], duration_s: float) -> None:
+        self._files.update(self._run)
+        if self._verbose or self._pace.counts(gate):
+            self._print(gate, results, duration_s)
+        else:
+            self._left_out.append(gate.title)
+
+    def _print(self, gate: Gate, results: Sequence[Result], duration_s: float) -> None:
         verdict = verdict_of(results)
         line = f"{verdict:<12} {gate.title:<{self._width}} {duration_s:6.1f} s  {headline(results)}"
         print(line, file=self._stream, flush=True)
@@ -118,18 +148,18 @@ class PlainView(GateProgress):
                 file=self._stream,
                 flush=True,
             )
-        self._files.update(self._run)
 
 
 class LiveView(GateProgress):
     """Redraws the whole checklist while it runs."""
 
-    def __init__(self, console: Console, files: Files, gates: Sequence[Gate], pace: Pace) -> None:
+    def __init__(
+        self, console: Console, files: Files, gates: Sequence[Gate], pace: _GatePace
+    ) -> None:
         from rich.live import Live
 
         self._console = console
         self._pace = pace
-        self._ids = [gate.id for gate in gates]
         self._files = files
         self._rows: dict[str, dict[str, Any]] = {
             gate.id: {"title": gate.title, "text": ""} for gate in gates
@@ -145,13 +175,14 @@ class LiveView(GateProgress):
         self._screen.start()
 
     def gate_begins(self, gate: Gate) -> None:
-        self._pace.item_begins("", self._ids.index(gate.id) + 1, len(self._ids))
+        self._pace.step(gate, "")
         self._rows[gate.id].update(begun=time.monotonic(), text=gate.spec)
 
     def step(self, gate: Gate, text: str) -> None:
         self._rows[gate.id]["text"] = text
 
     def result_added(self, result: Result) -> None:
+        self._pace.result_added(result)
         self._files.result_added()
 
     def gate_ends(self, gate: Gate, results: Sequence[Result], duration_s: float) -> None:

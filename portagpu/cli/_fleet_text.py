@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from portagpu.base.text import shortened
 from portagpu.base.units import count, duration
-from portagpu.cli._heartbeat import MIN_DONE
+from portagpu.cli._heartbeat import MIN_DONE, left_words
 from portagpu.reports.fleet.record import StepState
 from portagpu.runs.results.verdicts import Verdict, exit_code, fold
 
@@ -75,21 +75,31 @@ class StepPace:
 
     def left_s(self, record: FleetRecord) -> float | None:
         """Seconds until the steps that run, and those that wait for them, are over; None where
-        too few steps came to their end, or none runs."""
+        too few steps came to their end, none runs, or the last ones take twice as long."""
         if len(self._took_s) < MIN_DONE or not self._begun_s:
             return None
         usual_s, now_s = median(self._took_s), self._clock()
-        last_s = max(usual_s - (now_s - begun_s) for begun_s in self._begun_s.values())
+        rest_s = [usual_s - (now_s - begun_s) for begun_s in self._begun_s.values()]
         waiting = sum(
             each.state in (StepState.WAITING, StepState.SUBMITTED) for each in record.steps
         )
-        return max(last_s, 0.0) + usual_s * waiting / len(self._begun_s)
+        if min(rest_s) < -usual_s and not waiting:
+            return None
+        return max(*rest_s, 0.0) + usual_s * waiting / len(self._begun_s)
 
     def words(self, record: FleetRecord) -> str:
-        """ "61 of 64 steps done (61 PASS), 3 running, about 40 s left"."""
+        """ "61 of 64 steps done (61 PASS), 3 running, about 40 s left".
+
+        Where steps run longer than the others did, the first of them stands there in place of the
+        time left: "gpu03 has run for 90 s".
+        """
         left_s = self.left_s(record)
-        left = "" if left_s is None else f", about {duration(max(1.0, round(left_s)))} left"
-        return counts_line(record) + left
+        if left_s is not None:
+            return f"{counts_line(record)}, {left_words(left_s)}"
+        if len(self._took_s) < MIN_DONE or not self._begun_s:
+            return counts_line(record)
+        step, begun_s = next(iter(self._begun_s.items()))
+        return f"{counts_line(record)}, {step} has run for {duration(self._clock() - begun_s)}"
 
 
 def verdict_of(record: FleetRecord, slow: Sequence[str] = ()) -> Verdict:

@@ -24,6 +24,12 @@ MIN_DONE: Final = 3
 _KNOWN_SHARE: Final = 0.05
 
 
+def left_words(seconds: float) -> str:
+    """ "about 40 s left"."""
+    whole = max(1, round(seconds))
+    return f"about {f'{whole} s' if whole < 60 else duration(whole)} left"
+
+
 class Pace:
     """Counts items and results of a run, and says how far it is."""
 
@@ -36,6 +42,8 @@ class Pace:
         usual_s: Sequence[float] = (),
     ) -> None:
         """The time left is known where the run ``lasts_s``, or its items take ``even`` times.
+
+        A run that lasts longer is known by its items too.
 
         Items of other lengths may have those of another machine, ``usual_s``: how this one compares
         is known from the items that are over, once they are a twentieth of the work.
@@ -79,11 +87,11 @@ class Pace:
             return ""
         _, number, total = self._item
         left_s = self._left_s(number - 1, total)
-        return "" if left_s is None else f"about {duration(max(1.0, round(left_s)))} left"
+        return "" if left_s is None else left_words(left_s)
 
     def _left_s(self, done: int, total: int) -> float | None:
         passed_s = self._clock() - self._begun_s
-        if self._lasts_s is not None:
+        if self._lasts_s is not None and passed_s < self._lasts_s:
             return self._lasts_s - passed_s
         if self._usual_s:
             over_s, all_s = sum(self._usual_s[:done]), sum(self._usual_s)

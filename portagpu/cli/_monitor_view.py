@@ -134,7 +134,8 @@ class Lines:
             place = sample.pci or sample.uuid or sample.kind
             values = ", ".join(_parts(sample)) or "no values"
             name = f"{sample.name}: " if sample.name else ""
-            click.echo(printable(f"{stamp(each.time)} {place} {name}{values}"), file=self._stream)
+            line = f"{stamp(each.time)} {place} {name}{values}"
+            click.echo(printable(line), file=self._stream)
 
 
 class LiveTable:
@@ -208,7 +209,7 @@ class LiveTable:
             # the sort is stable: devices that are as busy keep their places
             rows.sort(key=lambda row: -(value(row[0]) or 0.0))
         asked = [f"sorted by {order}" if value else "", "not ok alone" if self._only_bad else ""]
-        parts = [self._title, stamp(each.time), *filter(None, asked), self.keys]
+        parts = [self._title, stamp(each.time), *asked, self.keys]
         samples, states, styles = map(list, zip(*rows, strict=True)) if rows else ([], [], [])
         console = self._live.console
         found = _aligned(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from portagpu.cli._common import (
     text_stream,
     usage_errors,
 )
-from portagpu.cli._heartbeat import Heartbeat, Pace
+from portagpu.cli._heartbeat import EVERY_S, Heartbeat, Pace
 from portagpu.cli._process import document_written, ocp_begun, ocp_ended, run_begun
 from portagpu.cli._tables import aside_lines
 from portagpu.runs.engine import Progress
@@ -27,7 +28,7 @@ from portagpu.runs.results.run import Run
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from portagpu.reports.bundles.document import Document
     from portagpu.reports.ocp.stream import Stream
@@ -120,8 +121,14 @@ class Files:
     """
 
     def __init__(
-        self, json_to: str | None = None, junit: str | None = None, folder: Path | None = None
+        self,
+        json_to: str | None = None,
+        junit: str | None = None,
+        folder: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock = clock
+        self._written_s = 0.0
         self.json_to = json_to
         self.junit = junit
         self.json_files: list[str | os.PathLike[str]] = []
@@ -174,11 +181,17 @@ class Files:
             self.ocp.judged_so_far(run)
 
     def result_added(self) -> None:
-        """Write a result that was added to the run, where each one is written as it comes."""
-        if self.ocp is not None and self._run is not None:
+        """Write a result that was added to the run: OCP lines at once, JSON every ten seconds."""
+        if self._run is None:
+            return
+        if self.ocp is not None:
             self.ocp.update(self._run)
+        if self._clock() - self._written_s >= EVERY_S:
+            with contextlib.suppress(OutputError):
+                self._write_partial(self._run)
 
     def _write_partial(self, run: Run) -> None:
+        self._written_s = self._clock()
         partial = _interrupted_copy(run)
         for path in self.json_files:
             if not is_special(path):

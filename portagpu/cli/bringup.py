@@ -108,7 +108,13 @@ def bringup(
     Gates that can judge files do so; the others are INCONCLUSIVE, so the exit code is 1 or 3.
     """
     effort = "full" if level in ("full", "deep") else "quick"
-    from portagpu.checks.bringup.gates import UnknownGate, fitting, left_out_gates, load_gates
+    from portagpu.checks.bringup.gates import (
+        UnknownGate,
+        fitting,
+        left_out_gates,
+        load_gates,
+        with_load_duration,
+    )
     from portagpu.cli._run_output import Files, deliver
 
     gates = load_gates()
@@ -120,9 +126,11 @@ def bringup(
         only = tuple(gate.id for gate in gates if gate.replay is not None)
     if level == "deep" and duration_s is None:
         duration_s = _DEEP_S
+    if duration_s is not None:
+        gates = tuple(with_load_duration(gate, duration_s) for gate in gates)
     with usage_errors(UnknownGate):
         only, skip = fitting(gates, only), fitting(gates, skip)
-        left_out_gates(gates, only, skip)
+        absent = left_out_gates(gates, only, skip)
     if replay and backend is not None:
         raise click.UsageError("--backend needs a machine: leave it out with --replay")
     from portagpu.checks.bringup import BringupOptions
@@ -150,7 +158,15 @@ def bringup(
     files.check()
     run = run_bringup(
         options,
-        progress_view(live_console(stream), stream, files, gates, effort=effort, verbose=verbose),
+        progress_view(
+            live_console(stream),
+            stream,
+            files,
+            gates,
+            effort=effort,
+            absent=absent,
+            verbose=verbose,
+        ),
     )
     written = deliver(run, files, ["", *failures_text(run.results), run.summary_line()])
     print_lines([f"wrote {path}" for path in written], stream)

@@ -15,10 +15,11 @@ from portagpu.base.text import did_you_mean
 from portagpu.cli._common import print_lines, terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 _FENCE: Final = "```"
+_MAX_SECTIONS: Final = 3
 
 
 @click.command()
@@ -46,7 +47,9 @@ def docs(page: str | None) -> None:
         print_lines(lines, sys.stdout)
         return
     if name not in pages:
-        offer = did_you_mean(name, pages, "'portagpu docs' lists the pages")
+        offer = _sections_about(name, pages) or did_you_mean(
+            name, pages, "'portagpu docs' lists the pages"
+        )
         no = (
             f"no page {name!r}"
             if place.endswith(".md") or "/" not in page
@@ -84,6 +87,18 @@ def _check_lines(identifier: str) -> list[str]:
         )
     ]
     return [*lines, "'portagpu docs when-it-fails' has all checks and actions"] if lines else []
+
+
+def _sections_about(word: str, pages: Mapping[str, Path]) -> str:
+    """The sections whose heading has the word, for the page that somebody looked for."""
+    wanted = "-".join(re.findall(r"\w+", word.lower()))
+    found = [
+        f"'portagpu docs {name}#{anchor}'"
+        for name, path in pages.items()
+        for _, level, anchor in _headings(path.read_text("utf-8").splitlines())
+        if wanted and level > 1 and f"-{wanted}-" in f"-{anchor}-"
+    ]
+    return f"see {' or '.join(found[:_MAX_SECTIONS])}" if found else ""
 
 
 def _title(path: Path) -> str:

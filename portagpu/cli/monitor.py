@@ -25,7 +25,7 @@ from portagpu.cli._common import (
 from portagpu.cli._process import document_written
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from portagpu.checks.monitor import Endpoint, JsonLines
     from portagpu.checks.monitor.sample import Round
@@ -98,9 +98,10 @@ class _Address(click.ParamType):  # type: ignore[type-arg]
 )
 @click.option(
     "--replay",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Show the samples that --json wrote to FILE, on a terminal at their pace, and no device.",
+    type=click.Path(exists=True, path_type=Path),
+    metavar="PATH",
+    help="Show the samples that --json wrote to a file, on a terminal at their pace, or the "
+    "devices of a recording or of a vendor's output, once.",
 )
 @click.option(
     "--dashboard",
@@ -138,7 +139,10 @@ def monitor(
         document_written()
     options = MonitorOptions(**asked)
     with contextlib.ExitStack() as stack:
-        outputs, say, sleep = _terminal_outputs(stack, options, json_to, serves=serve is not None)
+        title = f"every {options.interval_s:g} s" if replay is None else f"of {replay.name}"
+        outputs, say, sleep = _terminal_outputs(
+            stack, title, options.stale_s, json_to, serves=serve is not None
+        )
         lines = JsonLines(json_to, say, max_bytes) if json_to is not None else None
         if lines is not None:
             stack.callback(lines.close)
@@ -148,7 +152,9 @@ def monitor(
             outputs.append(endpoint.write)
             say(f"metrics: {endpoint.url}")
         if replay is not None:
-            _show_again(replay, outputs, sleep if sleep is not time.sleep else lambda _: None)
+            pause = sleep if sleep is not time.sleep else lambda _: None
+            keeps = json_to is not None or serve is not None
+            _show_again(replay, outputs, pause, say, keeps=keeps)
         elif sleep is time.sleep:
             engine(options, outputs)
         else:
@@ -187,7 +193,7 @@ def _check_appendable(path: str | None) -> None:
 
 
 def _terminal_outputs(
-    stack: contextlib.ExitStack, options: MonitorOptions, json_to: str | None, *, serves: bool
+    stack: contextlib.ExitStack, title: str, stale_s: float, json_to: str | None, *, serves: bool
 ) -> tuple[list[Callable[[Round], None]], Callable[[str], None], Callable[[float], None]]:
     """The outputs for people, what says one line to them, and what waits for the next look."""
     from portagpu.cli._monitor_view import Keys, Lines, LiveTable, say_events
@@ -195,8 +201,7 @@ def _terminal_outputs(
     stream = text_stream(json_to)
     console = live_console(stream)
     if console is not None:
-        title = f"every {options.interval_s:g} s"
-        table = stack.enter_context(LiveTable(console, title, options.stale_s))
+        table = stack.enter_context(LiveTable(console, title, stale_s))
         keys = stack.enter_context(Keys(table.press))
         table.keys = "s sort, f filter, q quit" if keys.are_read else ""
         return [table.write, lambda each: say_events(each, table.say)], table.say, keys.sleep
@@ -213,15 +218,40 @@ def _terminal_outputs(
 
 
 def _show_again(
-    path: Path, outputs: Sequence[Callable[[Round], None]], sleep: Callable[[float], None]
+    path: Path,
+    outputs: Sequence[Callable[[Round], None]],
+    sleep: Callable[[float], None],
+    say: Callable[[str], None],
+    *,
+    keeps: bool,
 ) -> None:
-    """Give the rounds of a file to the outputs, with the pauses between them."""
-    from portagpu.checks.monitor.replay import read_rounds
+    """Give the rounds of a file to the outputs, with the pauses between them.
+
+    ``say`` says one line to people. ``keeps`` says whether an output keeps rounds and their time.
+    """
+    from portagpu.checks.monitor.replay import has_samples, read_rounds, recorded_round
     from portagpu.checks.monitor.run import ReaderGone
+
+    def rounds() -> Iterable[Round]:
+        if has_samples(path):
+            return read_rounds(path)
+        if keeps:
+            raise click.UsageError(
+                f"{path.name} is not a file of samples and has no time of its own: leave out "
+                "--json and --serve; portagpu info --replay --json has its values"
+            )
+        from portagpu.checks.recordings.replay import Recording
+
+        found = Recording(path).inventory()
+        for problem in found.problems:
+            say(problem)
+        if found.breaks_off:
+            say(f"{path.name} breaks off: there may be more devices and values")
+        return [recorded_round(found, path)]
 
     before_s = 0.0
     with contextlib.suppress(ReaderGone), usage_errors(RecordingError):
-        for each in read_rounds(path):
+        for each in rounds():
             sleep(max(0.0, each.at_s - before_s))
             before_s = each.at_s
             for output in outputs:

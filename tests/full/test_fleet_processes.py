@@ -115,4 +115,28 @@ def test_a_host_key_that_changed_is_named(config: Path) -> None:
     first, second = read_record(config.parent / "fleet").steps
     assert first.state is StepState.DONE
     assert second.state is StepState.LOST
-    assert "the host key of node2 changed" in second.reason
+    assert (
+        "its host key changed; where it was installed again, ssh-keygen -R node2" in second.reason
+    )
+
+
+@pytest.mark.processes(20, "connections through another one, and their server")
+def test_a_jump_host_is_named_where_it_fails(config: Path) -> None:
+    through = {"node1": "node3", "node2": "node4", "node5": "node3"}
+    known = config.parent / "known"
+    # the jump host of node2 has another key than is known
+    other = (config.parent / "user.pub").read_text().split()[1]
+    known.write_text(re.sub(r"(?m)^(node4 \S+) .*", rf"\1 {other}", known.read_text()))
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        config.write_text(
+            f"Host node5\n  Port {closed.getsockname()[1]}\n"
+            + "".join(f"Host {node}\n  ProxyJump {jump}\n" for node, jump in through.items())
+            + config.read_text()
+        )
+        fleet_run.run(options(config, ",".join(through)))
+    reached, changed, refused = read_record(config.parent / "fleet").steps
+    assert reached.state is StepState.DONE
+    assert "its jump host's host key changed" in changed.reason
+    assert "ssh-keygen -R node4 helps" in changed.reason
+    assert "no server answers there" in refused.reason

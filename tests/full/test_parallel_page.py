@@ -1,4 +1,4 @@
-"""The example of docs/parallel.md runs, and its words are the code's."""
+"""The example of parallel training in docs/planning.md runs, and its words are the code's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from tests.support.launched import run_on_the_cpu
 if TYPE_CHECKING:
     from pathlib import Path
 
-PAGE: Final = (ROOT / "docs" / "parallel.md").read_text("utf-8")
+PAGE: Final = (
+    (ROOT / "docs" / "planning.md").read_text("utf-8").partition("\n## Parallel training\n")[2]
+)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -419,3 +419,35 @@ def visible(page: Page, selector: str) -> bool:
     assert node, f"there is no {selector}"
     answer: dict[str, Any] = page.try_call("DOM.getBoxModel", nodeId=node)
     return bool(answer) and answer["model"]["height"] > 0
+
+
+@pytest.mark.parametrize("width", [660, 760, 820, 1000])
+def test_a_failure_is_read_at_any_width(page: Page, tmp_path: Path, width: int) -> None:
+    """Its reason is no column of single letters, and a cause stands on one line."""
+    run = failing()
+    run.add(
+        gate(
+            "health",
+            "throttling",
+            Verdict.FAIL,
+            device="0000:c7:00.0",
+            value="hw_thermal_slowdown",
+            reason="slowed by hw_thermal_slowdown: check air flow, fans and heat sinks",
+        )
+    )
+    path = write_report(run, tmp_path / "report.html")
+    page.resize(width, 900)
+    page.open(path)
+    narrowest = page.run(
+        "Math.min(...[...document.querySelectorAll('.failures .reason')]"
+        ".map(each => each.clientWidth))"
+    )
+    assert narrowest >= 140
+    lines = page.run(
+        "(() => { const cell = [...document.querySelectorAll('.failures td')]"
+        ".find(each => each.textContent === 'hw_thermal_slowdown');"
+        " const range = document.createRange(); range.selectNodeContents(cell);"
+        " return new Set([...range.getClientRects()].map(each => each.top)).size; })()"
+    )
+    assert lines == 1
+    assert page.run("document.documentElement.scrollWidth") <= width

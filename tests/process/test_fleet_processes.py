@@ -39,7 +39,30 @@ NODE=$2; export NODE
 case $NODE in
 gone*) echo "ssh: connect to host $NODE port 22: Connection timed out" >&2; exit 255 ;;
 other*) echo "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @" >&2
+  echo "Host key for $NODE has changed and you have requested strict checking." >&2
   echo "Host key verification failed." >&2; exit 255 ;;
+jump[12]) echo "ssh: the jump host" >&2
+  case $NODE in
+  jump1) echo "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @
+Host key for [10.0.0.1]:2222 has changed and you have requested strict checking." ;;
+  jump2) echo "me@10.0.0.1: Permission denied (publickey)." ;;
+  esac >&2
+  echo "kex_exchange_identification: Connection closed by remote host
+Connection closed by UNKNOWN port 65535" >&2; exit 255 ;;
+jump3) echo "channel 0: open failed: administratively prohibited: open failed
+stdio forwarding failed
+kex_exchange_identification: Connection closed by remote host
+Connection closed by UNKNOWN port 65535" >&2; exit 255 ;;
+jump4) echo "channel 0: open failed: connect failed: Connection refused
+stdio forwarding failed
+Connection closed by UNKNOWN port 65535" >&2; exit 255 ;;
+jump5) echo "Connection timed out during banner exchange
+Connection to UNKNOWN port 65535 timed out" >&2; exit 255 ;;
+cut*) echo "Connection to 10.0.0.9 closed by remote host." >&2; exit 255 ;;
+silent*) echo "Connection timed out during banner exchange
+Connection to 10.0.0.9 port 22 timed out" >&2; exit 255 ;;
+full*) echo "kex_exchange_identification: read: Connection reset by peer
+Connection reset by 10.0.0.9 port 22" >&2; exit 255 ;;
 closed*) echo "me@$NODE: Permission denied (publickey)." >&2; exit 255 ;;
 nobody*) echo "ssh: Could not resolve hostname $NODE: Name or service not known" >&2; exit 255 ;;
 deaf*) echo "ssh: connect to host $NODE port 22: Connection refused" >&2; exit 255 ;;
@@ -112,6 +135,26 @@ def test_results_of_nodes_come_through_ssh_into_one_folder(place: Path) -> None:
         ("closed1", "ssh: it refuses this user: give ssh a key that it takes"),
         ("nobody1", "ssh: this machine knows no address of it: check its name"),
         ("deaf1", "ssh: no server answers there: start sshd, or name its port"),
+        ("silent1", "ssh: it does not answer"),
+        ("cut1", "ssh: the connection was cut: look whether the node is up, and repeat"),
+        (
+            "full1",
+            "ssh: it ends connections before they begin: try --at-once 8, or raise its MaxStartups",
+        ),
+        (
+            "jump1",
+            (
+                "ssh: its jump host's host key changed; where it was installed again, "
+                "ssh-keygen -R '[10.0.0.1]:2222' helps"
+            ),
+        ),
+        ("jump2", "ssh: its jump host refuses this user: give ssh a key that it takes"),
+        (
+            "jump3",
+            "ssh: its jump host cannot reach it: check what that host forwards, and the name there",
+        ),
+        ("jump4", "ssh: no server answers there: start sshd, or name its port"),
+        ("jump5", "ssh: it or its jump host does not answer"),
     ],
 )
 def test_a_node_that_cannot_be_reached_says_why_and_stops_no_other(
@@ -122,6 +165,16 @@ def test_a_node_that_cannot_be_reached_says_why_and_stops_no_other(
     assert found["n1"].state is StepState.DONE
     assert found[node].state is StepState.LOST
     assert found[node].reason == why
+
+
+def test_a_node_without_portagpu_says_what_names_it(place: Path) -> None:
+    (place / "folder").mkdir()
+    for program in ("no-such-portagpu", str(place / "folder")):
+        fleet_run.run(options(place, ssh="n1", program=[program, "-x"]))
+        said = steps(place)["n1"].reason
+        assert said == (
+            f"ssh: it cannot run {program}: install portagpu there, or name it with --program"
+        )
 
 
 def test_a_list_that_was_just_printed_is_not_printed_again() -> None:
@@ -189,11 +242,16 @@ def test_after_ctrl_c_nothing_is_left_and_the_same_command_goes_on(
     assert {step.state for step in steps(place).values()} == {StepState.DONE}
 
 
-def test_a_node_ends_its_command_when_the_connection_is_gone(place: Path) -> None:
+@pytest.mark.parametrize("wrapped", [False, True], ids=["itself", "by a shell that waits"])
+def test_a_node_ends_its_command_when_the_connection_is_gone(place: Path, wrapped: bool) -> None:
     """The one who follows it was killed: nobody is there to end anything."""
+    command = [str(place / "node"), "wait"]
+    if wrapped:
+        command = ["sh", "-c", '"$@"; echo not "$?"', "sh", *command]
     process = subprocess.Popen(
-        ["sh", "-c", ON_NODE, "sh", str(place / "node"), "wait"],
+        ["sh", "-c", ON_NODE, "sh", *command],
         stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         start_new_session=True,
     )
     path = place / "pid-here"
@@ -202,6 +260,21 @@ def test_a_node_ends_its_command_when_the_connection_is_gone(place: Path) -> Non
     process.stdin.close()
     assert process.wait() == 128 + signal.SIGTERM
     assert not is_there(int(path.read_text()))
+    assert process.stdout is not None
+    with process.stdout as output:
+        assert output.read() == b""
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_command_that_ends_by_itself_gives_its_exit_code(code: int) -> None:
+    process = subprocess.Popen(
+        ["sh", "-c", ON_NODE, "sh", "sh", "-c", f"exit {code}"],
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.wait() == code
+    assert process.stdin is not None
+    process.stdin.close()
 
 
 def test_a_step_that_takes_too_long_is_ended(place: Path) -> None:
@@ -245,6 +318,31 @@ def test_a_file_of_nodes_may_come_from_windows(tmp_path: Path) -> None:
     path = tmp_path / "nodes.txt"
     path.write_bytes("\ufeff# the rack\r\nn1,n2\r\n\r\nn3  # new\r\nn1\r\n".encode())
     assert nodes_of(str(path)) == ("n1", "n2", "n3")
+
+
+def test_a_file_of_nodes_may_be_utf_16(tmp_path: Path) -> None:
+    """As PowerShell's ``>`` writes it."""
+    path = tmp_path / "nodes.txt"
+    for codec in ("utf-16-le", "utf-16-be"):
+        path.write_bytes("\ufeffn1\r\nn2\r\n".encode(codec))
+        assert nodes_of(str(path)) == ("n1", "n2")
+
+
+def test_a_misspelt_file_is_not_taken_for_a_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nodes.txt").write_text("n1\n")
+    (tmp_path / "n7").mkdir()
+    for wrong in ("node.txt", f"{tmp_path}/node.txt"):
+        with pytest.raises(UnknownNodes, match=r"there is no file .*node.txt.*mean 'nodes.txt'"):
+            nodes_of(wrong)
+    with pytest.raises(UnknownNodes, match=r"there is no file .*: give a file, or names such as"):
+        nodes_of("elsewhere/nodes")
+    with pytest.raises(UnknownNodes, match="is a folder; name a file"):
+        nodes_of(f"{tmp_path}/n7")
+    assert nodes_of("n7") == ("n7",), "a folder of results may have the name of a node"
+    assert nodes_of("gpu1.example.com,n2") == ("gpu1.example.com", "n2")
 
 
 def test_sets_of_nodes_are_clustershells() -> None:

@@ -1,4 +1,4 @@
-"""The page of what a pass does not show, from the data that says so.
+"""The section on what a pass does not show, from the data that says so.
 
 The data: the badges (docs/design.md), the sentences of committed results, the matrix, the map of
 others' expectations, and the sections of other pages.
@@ -10,7 +10,6 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from portagpu.base.installation import WRITE_PAGES
 from portagpu.reports.bundles.document import read_files
 from portagpu.runs.results.verdicts import Evidence
 from tests.support.cli_page import cell
@@ -25,14 +24,10 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 _SECTION: Final = re.compile(
     r"^##+ (What (?:it|readings|the \w+) (?:does|do) not \w+.*)$", re.MULTILINE
 )
-_HEAD: Final = f"""\
-# What a pass does not show
-
-Written by `{WRITE_PAGES}`.
-
+_HEAD: Final = """
 A PASS says: each check that counts ran, on the devices that the report names, and found what its
 expectation says. It is a statement about that hour and those versions. It does not say that the
-machine is good for everything. This page gathers what stays open.
+machine is good for everything. This section gathers what stays open.
 
 - **A PASS with "unverified" next to it** measured things that nothing judges. `--strict` lowers
   such a PASS to UNVERIFIED.
@@ -46,13 +41,13 @@ machine is good for everything. This page gathers what stays open.
 """
 
 
-def not_shown_page(matrix: Sequence[Row]) -> str:
-    """docs/not-shown.md."""
+def not_shown_section(matrix: Sequence[Row]) -> str:
+    """The section of docs/matrix.md."""
     return "".join([_HEAD, *_badges(), *_targets(matrix), *_results(), *_others(), *_pages()])
 
 
 def _badges() -> Iterator[str]:
-    yield "## Of a badge\n\nA result carries the evidence that it has.\n\n"
+    yield "### Of a badge\n\nA result carries the evidence that it has.\n\n"
     yield "| badge | it is earned when | it is not earned by |\n|---|---|---|\n"
     page = (ROOT / "docs/design.md").read_text("utf-8")
     for badge in Evidence:
@@ -64,7 +59,7 @@ def _badges() -> Iterator[str]:
 def _targets(matrix: Sequence[Row]) -> Iterator[str]:
     ran = [row.target.id for row in matrix if Evidence.EXECUTED in row.badges]
     yield (
-        f"\n## Of a product\n\nChecks ran on {len(ran)} of {len(matrix)} [targets](matrix.md): "
+        f"\n### Of a product\n\nChecks ran on {len(ran)} of {len(matrix)} [targets](targets.md): "
         f"{', '.join(f'`{each}`' for each in ran)}.\n"
         "On every other one, a result of yours would be the first.\n"
     )
@@ -74,9 +69,9 @@ def _results() -> Iterator[str]:
     documents = read_files([ROOT / "matrix/results"])
     targets = sorted({f"`{each.run.info.target}`" for each in documents})
     yield (
-        "\n## Of a check\n\nA result says itself what it leaves open (`does_not_show`, in JSON and "
-        "in the report). These are the sentences of the\nresults in `matrix/results`, which are of "
-        f"{', '.join(targets)}.\n\n| it does not show | checks |\n|---|---|\n"
+        "\n### Of a check\n\nA result says itself what it leaves open (`does_not_show`, in JSON "
+        "and in the report). These are the sentences of the\nresults in `matrix/results`, which "
+        f"are of {', '.join(targets)}.\n\n| it does not show | checks |\n|---|---|\n"
     )
     said: dict[str, dict[str, int]] = {}
     for document in documents:
@@ -102,7 +97,7 @@ def _checks(counts: dict[str, int]) -> str:
 
 def _others() -> Iterator[str]:
     yield (
-        "\n## Of others' lists\n\nNo check covers these items. "
+        "\n### Of others' lists\n\nNo check covers these items. "
         "[The whole map](health.md#what-others-expect-of-a-healthy-node) says which of them "
         "another command reports, and what is missing of the others.\n\n"
         "| list | not covered |\n|---|---|\n"
@@ -114,10 +109,8 @@ def _others() -> Iterator[str]:
 
 
 def _pages() -> Iterator[str]:
-    yield "\n## Of a command\n\n"
+    yield "\n### Of a command\n\n"
     for path in sorted((ROOT / "docs").glob("*.md")):
-        if path.name == "not-shown.md":
-            continue
         text = path.read_text("utf-8")
         title = text.partition("\n")[0].removeprefix("# ")
         for heading in _SECTION.findall(text):

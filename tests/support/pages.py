@@ -44,7 +44,7 @@ from tests.support.cli_page import cli_page
 from tests.support.health_page import expectations_table
 from tests.support.layers_picture import layers_picture
 from tests.support.monitor_dashboard import dashboard_page
-from tests.support.not_shown_page import not_shown_page
+from tests.support.not_shown_page import not_shown_section
 from tests.support.public_surface import public_surface
 
 if TYPE_CHECKING:
@@ -84,8 +84,9 @@ _ADVICE: Final = f"""\
 
 Written by `{WRITE_PAGES}`.
 
-Every id that a result can have, how grave its failure is, what it means and what to do. A run's
-headline is its gravest failure, and its failures stand at its end in this order:
+With this page you look up a failure: every id that a result can have, how grave its failure is,
+what it means and what to do. A run's headline is its gravest failure, and its failures stand at its
+end in this order:
 
 """
 
@@ -377,7 +378,6 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "docs/book/cli.md": cli_page,
     "docs/book/faults.md": faults_page,
     "docs/images/layers.svg": layers_picture,
-    "docs/not-shown.md": lambda: not_shown_page(_matrix()),
     "docs/when-it-fails.md": advice_page,
     "docs/result.schema.json": lambda: f"{json.dumps(json_schema(), indent=2)}\n",
     "portagpu/checks/monitor/grafana.json": dashboard_page,
@@ -402,6 +402,7 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "monitor-metrics": monitor_metrics_table,
     "monitor-own-metrics": monitor_own_metrics_table,
     "monitor-sample": monitor_sample_table,
+    "not-shown": lambda: not_shown_section(_matrix()),
     "recorded": recorded_table,
     "searches": searches_table,
 }

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.base.documents import DocumentError, decode
 from portagpu.base.errors import RecordingError
 from portagpu.base.text import one_line
+from portagpu.checks.monitor.run import to_samples
 from portagpu.checks.monitor.sample import (
     EVENT_SCHEMA,
     SAMPLE_SCHEMA,
@@ -23,6 +24,8 @@ from portagpu.checks.monitor.sample import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from portagpu.machine.inventory import Inventory
 
 _HEAD: Final = ("schema", "time", "sequence", "host")
 _MAX_LINE: Final = 1 << 20
@@ -70,6 +73,32 @@ def read_rounds(path: Path) -> Iterator[Round]:
     if head is None:
         raise RecordingError(f"{one_line(str(path))}: has no sample of portagpu monitor --json")
     yield whole()
+
+
+def has_samples(path: Path) -> bool:
+    """Whether the file may be one of samples; a folder and a vendor's output are not."""
+    try:
+        with path.open("rb") as file:
+            first = json.loads(file.readline(_MAX_LINE))
+        return isinstance(first, dict) and "schema" in first
+    except (OSError, ValueError, RecursionError):
+        return False
+
+
+def recorded_round(found: Inventory, path: Path) -> Round:
+    """The devices of a recording as the only round; raises RecordingError where it has none."""
+    if not found.gpus:
+        raise RecordingError(
+            f"{one_line(str(path))}: lists no devices; portagpu health --replay judges what it says"
+        )
+    return Round(
+        number=0,
+        time=None,
+        at_s=0.0,
+        host="",
+        samples=tuple(to_samples(found.gpus, found.links, here=False)),
+        problems=found.problems,
+    )
 
 
 def _read(line: bytes, where: str) -> tuple[tuple[str, int, str], Sample | Event]:

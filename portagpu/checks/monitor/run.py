@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from portagpu.checks.monitor.sample import Device, MonitorOptions
-    from portagpu.facts.readings import Link, Reading
-    from portagpu.facts.readings.model import Process
+    from portagpu.facts.readings import Link
+    from portagpu.facts.readings.model import Process, Properties
     from portagpu.facts.readings.stream import Source
 
 
@@ -237,16 +237,21 @@ def monitor(
     return Watched(looks, number - looks)
 
 
-def to_samples(readings: Iterable[Reading], links: Iterable[Link] = ()) -> list[Sample]:
-    """The values of each reading, and of the links that begin there, as a sample."""
+def to_samples(
+    readings: Iterable[Properties], links: Iterable[Link] = (), *, here: bool = True
+) -> list[Sample]:
+    """The values of each reading, and of the links that begin there, as a sample.
+
+    Processes have the users and names of this machine where the readings were made ``here``.
+    """
     by_gpu: dict[str, list[Link]] = {}
     for link in links:
         if link.a.pci is not None:
             by_gpu.setdefault(link.a.pci, []).append(link)
-    return [_to_sample(each, by_gpu.get(each.pci or "", [])) for each in readings]
+    return [_to_sample(each, by_gpu.get(each.pci or "", []), here) for each in readings]
 
 
-def _to_sample(reading: Reading, links: Sequence[Link]) -> Sample:
+def _to_sample(reading: Properties, links: Sequence[Link], here: bool) -> Sample:
     errors: dict[str, int] = {}
     for link in links:
         for name, count in link.errors.items():
@@ -290,17 +295,19 @@ def _to_sample(reading: Reading, links: Sequence[Link]) -> Sample:
         links_down=len(up) - sum(up) if up else None,
         link_errors=errors,
         processes=state.processes,
-        running=_running(state.process_list),
+        running=_running(state.process_list, here),
         error=state.error,
     )
 
 
-def _running(listed: Sequence[Process] | None) -> tuple[RunningProcess, ...] | None:
-    """The processes of a list, with user and name as this machine has them."""
+def _running(listed: Sequence[Process] | None, here: bool) -> tuple[RunningProcess, ...] | None:
+    """The processes of a list, with user and name if they are of this machine."""
     if listed is None:
         return None
     return tuple(
-        RunningProcess(pid=each.pid, memory_bytes=each.memory_bytes, **_about(each.pid))
+        RunningProcess(
+            pid=each.pid, memory_bytes=each.memory_bytes, **(_about(each.pid) if here else {})
+        )
         for each in listed
     )
 

@@ -134,10 +134,13 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One look at all devices. ``at_s`` is of the clock that only goes forward."""
+    """One look at all devices. ``at_s`` is of the clock that only goes forward.
+
+    That of a recording has no ``time``, and is not written as lines.
+    """
 
     number: int
-    time: datetime
+    time: datetime | None
     at_s: float
     host: str
     samples: tuple[Sample, ...] = ()
@@ -169,8 +172,10 @@ def to_documents(each: Round) -> Iterator[dict[str, Any]]:
         }
 
 
-def stamp(time: datetime) -> str:
-    """``time`` as RFC 3339 in UTC with milliseconds."""
+def stamp(time: datetime | None) -> str:
+    """``time`` as RFC 3339 in UTC with milliseconds; empty without one."""
+    if time is None:
+        return ""
     return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

@@ -7,6 +7,7 @@ that nothing is left running. Sources: ssh(1), ssh_config(5), sh(1) of POSIX.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
 import re
@@ -22,23 +23,29 @@ from portagpu.base.files import read_bounded
 from portagpu.base.patience import LIMITS
 from portagpu.base.plugins import install
 from portagpu.base.subprocesses.start import Background, find_program, run_program
-from portagpu.base.text import excerpt
+from portagpu.base.text import did_you_mean, excerpt
 from portagpu.reports.fleet.record import ENDED, RESULT
 from portagpu.reports.fleet.request import OF_SSH
 from portagpu.reports.fleet.slurm import NODE_NAME, Job, Node, SlurmError, UnknownNodes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from portagpu.reports.fleet.slurm import Request
 
 ON_NODE: Final = (
-    'exec 3<&0; "$@" </dev/null 3<&- & command=$!; '
-    "{ trap 'kill $rest; exit' TERM; cat <&3; kill -TERM $command; sleep 30 & rest=$!; wait $rest; "
-    "kill -KILL $command; } >/dev/null 2>&1 & watch=$!; "
-    "exec 3<&-; wait $command; code=$?; kill $watch; exit $code"
+    'exec 3<&0; end() { kill "-$1" "-$command" || kill "-$1" $command; }; '
+    "new=$(command -v setsid); "
+    '$new "$@" </dev/null 3<&- & command=$!; '
+    "{ trap 'kill $rest; exit' TERM; cat <&3; end TERM; sleep 30 & rest=$!; wait $rest; "
+    "end KILL; } >/dev/null 2>&1 & watch=$!; "
+    "exec 3<&-; wait $command; code=$?; kill $watch; "
+    'if [ $code -gt 128 ]; then left=30; while [ $left -gt 0 ] && kill -0 "-$command"; '
+    "do sleep 1; left=$((left - 1)); done; end KILL; fi >/dev/null 2>&1; exit $code"
 )
-"""What a node's shell runs: the command, which is ended where the input ends before it."""
+"""What a node's shell runs: the command, which is ended where the input ends before it.
+
+With it ends its process group: a program that calls portagpu may be a shell that waits for it."""
 _OPTIONS: Final = (
     "-T",
     *("-o", "BatchMode=yes"),
@@ -49,24 +56,40 @@ _OPTIONS: Final = (
 )
 _SSH_FAILED: Final = 255
 """ssh's own exit code where it could not run the command (ssh(1))."""
+_NOT_STARTED: Final = frozenset({126, 127})
+"""A shell's exit codes for a command that is not there, or not to be run (POSIX, sh)."""
 _WHY: Final = (
     (
         "REMOTE HOST IDENTIFICATION HAS CHANGED",
-        "its host key changed; where it was installed again, ssh-keygen -R {node} helps",
+        "{its} host key changed; where it was installed again, ssh-keygen -R {key} helps",
     ),
     (
         "Host key verification failed",
-        "its host key is not known here: connect to it once by hand",
+        "{its} host key is not known here: connect to it once by hand",
     ),
-    ("Permission denied", "it refuses this user: give ssh a key that it takes"),
-    ("timed out", "it does not answer"),
-    ("No route to host", "it does not answer"),
+    ("Permission denied", "{it} refuses this user: give ssh a key that it takes"),
+    ("timed out", "{it} does not answer"),
+    ("No route to host", "{it} does not answer"),
     ("Connection refused", "no server answers there: start sshd, or name its port"),
-    ("Could not resolve hostname", "this machine knows no address of it: check its name"),
+    ("Could not resolve hostname", "this machine knows no address of {it}: check its name"),
+    (
+        "stdio forwarding failed",
+        "its jump host cannot reach it: check what that host forwards, and the name there",
+    ),
+    (
+        "kex_exchange_identification",
+        "{it} ends connections before they begin: try --at-once 8, or raise its MaxStartups",
+    ),
+    ("closed by remote host", "the connection was cut: look whether the node is up, and repeat"),
 )
 """What ssh prints, and what it means: words that a report finds equal on many nodes."""
+_KEY_OF: Final = re.compile(r"Host key for (\S+) has changed")
+_THROUGH: Final = "UNKNOWN port 65535"
+"""How ssh names the other end where it has only a pipe to a jump host."""
 _SPECIAL: Final = re.compile(r"[\[\]@!&^*]")
 """Signs of a node set that is more than names and commas."""
+_LIKE_A_FILE: Final = re.compile(r"/|\.(txt|list|lst|hosts|nodes|csv|conf|cfg)$", re.IGNORECASE)
+"""What no name of a node has: no such top-level domain exists."""
 _MAX_LIST: Final = 4 << 20
 
 
@@ -76,23 +99,34 @@ def nodes_of(text: str) -> tuple[str, ...]:
     A file may have comments after #, empty lines, a byte order mark and any line ends.
     Raises UnknownNodes, and MissingDependency where only ClusterShell can expand it.
     """
-    found = dict.fromkeys(name for line in _lines(text) for name in _expanded(line))
+    lines, source = _lines(text)
+    found = dict.fromkeys(name for line in lines for name in _expanded(line))
     for name in found:
         if not NODE_NAME.fullmatch(name):
-            raise UnknownNodes(f"{excerpt(text)!r} is not a set of nodes: it gives {name!r}")
+            raise UnknownNodes(f"{source} is not a set of nodes: it gives {excerpt(name)!r}")
     if not found:
-        raise UnknownNodes(f"{excerpt(text)!r} names no nodes")
+        raise UnknownNodes(f"{source} names no nodes")
     return tuple(found)
 
 
-def _lines(text: str) -> Iterator[str]:
-    path = Path(text)
-    with contextlib.suppress(OSError):
-        if path.is_file():
-            text = read_bounded(path, _MAX_LIST).decode("utf-8-sig", "replace")
-    for line in text.splitlines():
-        if kept := line.partition("#")[0].strip():
-            yield kept
+def _lines(text: str) -> tuple[list[str], str]:
+    """The lines of a file or of ``text`` itself, and how errors call it."""
+    source, path = repr(excerpt(text)), Path(text)
+    with contextlib.suppress(OSError, ValueError):
+        # a folder of results may have the name of a node
+        if path.is_dir() and "/" in text:
+            raise UnknownNodes(f"--ssh: {source} is a folder; name a file of nodes in it")
+        if path.exists() and not path.is_dir():
+            source = f"the file {source}"
+            data = read_bounded(path, _MAX_LIST)
+            wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+            text = data.decode("utf-16" if wide else "utf-8-sig", "replace")
+        elif _LIKE_A_FILE.search(text):
+            names = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
+            hint = did_you_mean(path.name, names, "give a file, or names such as gpu01,gpu02")
+            raise UnknownNodes(f"--ssh: there is no file {source}: {hint}")
+    kept = (line.partition("#")[0].strip() for line in text.splitlines())
+    return [line for line in kept if line], source
 
 
 def _expanded(line: str) -> Iterable[str]:
@@ -249,6 +283,10 @@ class Processes:
         folder = each.request.folder
         if self.ssh is not None and code == _SSH_FAILED:
             _say_why(folder / "job.log", each.request.nodes[0])
+        elif self.ssh is not None and code in _NOT_STARTED:
+            program = excerpt(each.request.words[1])
+            why = f"it cannot run {program}: install portagpu there, or name it with --program"
+            _add_why(folder / "job.log", why)
         part = folder / f"{RESULT}.part"
         with contextlib.suppress(OSError):
             if part.exists() and part.stat().st_size:
@@ -275,6 +313,17 @@ def _say_why(log: Path, node: str) -> None:
     with contextlib.suppress(OSError):
         said = read_bounded(log, 64 << 10, last=True).decode("utf-8", "replace")
         why = next((text for sign, text in _WHY if sign in said), None)
-        if why is not None:
-            with log.open("a", encoding="utf-8") as stream:
-                stream.write(f"portagpu: {OF_SSH}{why.format(node=node)}\n")
+        if why is None:
+            return
+        it, its = "it", "its"
+        if _THROUGH in said and "stdio forwarding failed" not in said:
+            silent = "timed out" in said
+            it, its = "it or its jump host" if silent else "its jump host", "its jump host's"
+        changed = _KEY_OF.search(said)
+        key = shlex.quote(changed[1] if changed else node)
+        _add_why(log, why.format(it=it, its=its, key=key))
+
+
+def _add_why(log: Path, why: str) -> None:
+    with contextlib.suppress(OSError), log.open("a", encoding="utf-8") as stream:
+        stream.write(f"portagpu: {OF_SSH}{why}\n")

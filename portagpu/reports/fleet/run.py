@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from portagpu.base.errors import MissingDependency, OutputError
+from portagpu.base.patience import LIMITS
+from portagpu.base.units import count
 from portagpu.reports.fleet import slurm
 from portagpu.reports.fleet.record import FleetRecord, Step, StepState, locked, write_record
 from portagpu.reports.fleet.request import (
@@ -148,9 +150,12 @@ class _Runner:
 
     def stop(self) -> None:
         """End what does not go on without this process; those steps wait again."""
+        live = [step for step in self.record.steps if step.state in LIVE]
+        if live and not self.scheduler.LASTS:
+            running = count(len(live), "step")
+            self.progress.note(f"ending {running}, at most {LIMITS.interrupt_s:.0f} s")
         self.scheduler.stop()
         if not self.scheduler.LASTS:
-            live = [step for step in self.record.steps if step.state in LIVE]
             self._put([replace(step, state=StepState.WAITING, reason="") for step in live])
 
     def _adopt(self, jobs: Mapping[str, Job]) -> None:

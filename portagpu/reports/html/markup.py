@@ -196,10 +196,10 @@ details summary { cursor: pointer; }
 footer { margin-top: 36px; color: var(--soft); font-size: 13.5px; }
 footer dl { display: grid; gap: 6px 16px; margin: 8px 0 16px; }
 footer dt { font-size: inherit; color: var(--text); }
-@media (min-width: 641px) { footer dl { grid-template-columns: max-content 1fr; }
+@media (min-width: 801px) { footer dl { grid-template-columns: max-content 1fr; }
   .cards tbody th { min-width: 13em; } .cards td[data-label] { min-width: 9em; }
-  .failures .reason { width: 34%; } }
-@media (max-width: 640px) {
+  .failures .reason { width: 34%; } .failures td[data-label="Found"] { min-width: 14em; } }
+@media (max-width: 800px) {
   main { padding: 12px 12px 32px; }
   .verdict { padding: 18px 16px; }
   dl.facts { grid-template-columns: 1fr 1fr; padding: 14px; gap: 10px 16px; }
@@ -250,7 +250,7 @@ caption { text-align: left; color: var(--soft); font-size: 12.5px; padding: 9px 
 .bar svg { display: block; width: 100%; height: 14px; }
 .bar rect { fill: var(--tone); } .spread { stroke: var(--text); stroke-width: 1.5; }
 .more { margin-top: 10px; cursor: pointer; }
-@media (max-width: 640px) {
+@media (max-width: 800px) {
   .compared { min-width: 0; } .compared :is(tbody, caption, th, td) { display: block; }
   .compared, .compared tbody tr:first-child { display: block; }
   .compared tbody tr { display: grid; grid-template-columns: 1fr 8.5em 3.5em; align-items: center; }

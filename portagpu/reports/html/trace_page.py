@@ -45,7 +45,7 @@ main { max-width: 1560px; }
 .cards .name summary { font-weight: 400; } .cards .name { font-weight: 400; }
 .folded > summary { padding: 9px 14px; color: var(--soft); }
 .listed { padding: 12px 20px 12px 36px; }
-@media (min-width: 641px) { .cards th, .cards td { padding: 6px 9px; font-size: 14px; }
+@media (min-width: 801px) { .cards th, .cards td { padding: 6px 9px; font-size: 14px; }
   .cards td[data-label] { min-width: 0; } .cards .n { text-align: right; }
   .cards .name { min-width: 22em; } .cards .few { min-width: 9em; } }
 """
