@@ -94,6 +94,14 @@ class Mutant:
         pairs = zip(self.before.splitlines(), self.after.splitlines(), strict=False)
         return next(number for number, (old, new) in enumerate(pairs, 1) if old != new)
 
+    @property
+    def names(self) -> list[str]:
+        """Of the functions and classes that it is in."""
+        around = enclosing(self.before, self.line)
+        return [
+            node.name for node, *_ in around if isinstance(node, ast.FunctionDef | ast.ClassDef)
+        ]
+
 
 def _runs(source: str) -> str:
     """The syntax tree without the types, which no run evaluates."""
@@ -212,8 +220,13 @@ def _words(name: str) -> set[str]:
     return {each.removesuffix("s") for each in re.findall(r"[a-z0-9]+", name)} - {"portagpu", "py"}
 
 
-def nearest_tests(file: str, folders: Iterable[str], count: int) -> list[str]:
-    """The test files that import a module or name its package, or have words of its path."""
+def nearest_tests(
+    file: str, folders: Iterable[str], count: int, names: Collection[str] = ()
+) -> list[str]:
+    """The test files that import a module or name its package, or have words of its path.
+
+    Of these, those are nearer that use one of the ``names`` of a part of the module.
+    """
     parts = Path(file.removeprefix("backends/").removesuffix("/__init__.py")).with_suffix("").parts
     package, name = ".".join(parts[:-1]), parts[-1]
     imports = re.compile(rf"\b{package}(\.| import (.*[ (,])?){name}\b")
@@ -225,6 +238,8 @@ def nearest_tests(file: str, folders: Iterable[str], count: int) -> list[str]:
         theirs = _words(path.stem) - {"test"}
         if both := len(mine & theirs):
             score += 2 * both + both / len(theirs)
+        if score and names:
+            score += 2 * (re.search(rf"\b({'|'.join(names)})\b", text) is not None)
         if score:
             scores[str(path.relative_to(ROOT))] = score
     return sorted(scores, key=lambda each: (-scores[each], each))[:count]
@@ -349,7 +364,7 @@ class Baseline:
 
     def tests(self, mutant: Mutant, stage: str) -> list[str]:
         """Those that a mutant meets in a stage."""
-        near = nearest_tests(mutant.file, *STAGES[stage])
+        near = nearest_tests(mutant.file, *STAGES[stage], mutant.names)
         if stage == "near":
             found, of_import = self._executing(mutant, GOLDEN)
             sources = OF_SOURCES if of_import else ()
