@@ -11,7 +11,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from tests.process.test_port_rewrite import SAMPLES, rewritten
+from tests.unit.train.test_port_rewrite import SAMPLES, rewritten
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ pytest.importorskip("libcst")
 from portagpu.cli import main
 from portagpu.train.port.lint import lint
 from portagpu.train.port.rewrite import rewrite
-from tests.process.test_port_rewrite import changed, rewritten
+from tests.unit.train.test_port_rewrite import changed, rewritten
 
 
 def test_a_use_in_fifty_thousand_lines_is_found(tmp_path: Path) -> None:
@@ -192,3 +193,31 @@ def test_a_program_that_python_cannot_read_is_not_run(
     error = capfd.readouterr().err
     assert re.search(words, error)
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("line", ["import portagpu as pg", "import portagpu"])
+def test_an_import_inside_a_function_is_not_for_the_file(tmp_path: Path, line: str) -> None:
+    code = f"def f():\n    {line}\n\n\ndef g(x):\n    return x.to('cuda')\n"
+    path = tmp_path / "script.py"
+    path.write_text(code, encoding="utf-8")
+    once = rewritten(path).text
+    values: dict[str, Any] = {}
+    exec(compile(once, "script.py", "exec"), values)
+    assert values["g"](_Tensor()) == "moved"
+    path.write_text(once, encoding="utf-8")
+    assert not rewrite([str(path)], unsafe=True).changed
+
+
+class _Tensor:
+    def to(self, device: object) -> str:
+        return "moved"
+
+
+def test_several_processes_find_what_one_does(tmp_path: Path) -> None:
+    for number in range(70):
+        (tmp_path / f"{number}.py").write_text(f"{number}\nx.cuda()\n" * (number % 3))
+    (tmp_path / "bad.py").write_text("x.cuda(\n", encoding="utf-8")
+    one, two = lint([str(tmp_path)]), lint([str(tmp_path)], processes=2)
+    assert one == two
+    assert len(one.findings) == 69
+    assert [Path(each.path).name for each in two.unread] == ["bad.py"]

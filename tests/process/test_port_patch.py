@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import pty
 import re
+import shutil
 import subprocess
 import sys
 import unicodedata
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -16,9 +18,7 @@ pytest.importorskip("libcst")
 
 from portagpu.cli import main
 from portagpu.train.port.rewrite import Rewritten, rewrite
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.unit.train.test_port_rewrite import SAMPLES
 
 HEAD: Final = b"import torch\n"
 USE: Final = b"torch.cuda.synchronize()"
@@ -128,3 +128,24 @@ def test_lint_shows_what_the_source_hides(
     assert main(["port", "lint", str(tmp_path)]) == 1
     output = capsys.readouterr().out
     assert "\x1b" not in output and "\u202e" not in output
+
+
+def test_a_diff_is_shown_and_nothing_written(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(SAMPLES / "before" / "devices.py", tmp_path / "a.py")
+    monkeypatch.chdir(tmp_path)
+    before = Path("a.py").read_bytes()
+    assert main(["port", "rewrite", "a.py"]) == 0
+    out, err = capfd.readouterr()
+    assert Path("a.py").read_bytes() == before
+    assert "not written" in err
+    patch = (
+        subprocess.run(["patch", "-p0"], input=out.encode(), check=False, capture_output=True)
+        if shutil.which("patch")
+        else None
+    )
+    if patch is not None:
+        assert patch.returncode == 0, patch.stdout
+        expected = (SAMPLES / "after" / "devices.py").read_bytes()
+        assert Path("a.py").read_bytes() == expected

@@ -1,11 +1,13 @@
 """A mutation run: ``python -m tests.support.mutants [--seed N] [--count N] [--share K/N] ...``.
 
-Draws mutants of the product by a seed, files by their lines, with the operators of cosmic-ray. The
-tests that start no process run once for each commit, with coverage by test. In a clone of the
-commit, a mutant then meets the tests that execute its lines, near and cheap ones first; one of what
-an import executes meets those that read sources too. What survives them meets the nearest files of
-the tests that start processes, and at last the nearest ones of the tier "full". Prints a line for
-each mutant and stage. A run of tests that gave no answer counts as caught only if it gives one
+Draws mutants of the product by a seed, files by their lines, with the operators of cosmic-ray. In a
+clone of the commit, a mutant first meets the nearest files of the tests that start no process, and
+the golden files that execute its lines; one of what an import executes meets the tests that read
+sources too. What survives meets all other tests that start no process and execute its lines, the
+cheap ones first, then the nearest files of those that start processes, and at last the nearest
+ones of the tier "full". Coverage by test is measured once for a commit of the product: of the
+golden files at first, of all others where a mutant gets as far. Prints a line for each mutant and
+stage. A run of tests that gave no answer counts as caught only if it gives one
 without the mutant. At the end, the tests that caught one run without a mutant, and survivors are
 printed with their difference. What ``from __future__ import annotations`` never runs (types) is not
 mutated.
@@ -34,7 +36,7 @@ from xml.etree import ElementTree
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
 FAST: Final = ("unit", "vendor_texts", "torch")
 """Folders whose tests run in the process that coverage sees."""
@@ -45,9 +47,15 @@ OF_SOURCES: Final = (
     "tests/pages/test_pages.py::test_what_is_generated_is_current[docs/book/cli.md]",
 )
 """Tests that read what only an import executes: coverage says nothing of them."""
-STAGES: Final = ((FAST, 3), (("process", "ranks", "pages"), 2), (("full",), 1))
-"""Folders that a mutant meets one after the other, as long as it survives, and how many of their
-files where coverage says nothing about it."""
+GOLDEN: Final = tuple(f"tests/{folder}/test_golden.py" for folder in FAST)
+STAGES: Final = {
+    "near": (FAST, 3),
+    "executing": (FAST, 3),
+    "processes": (("process", "ranks", "pages"), 2),
+    "full": (("full",), 1),
+}
+"""What a mutant meets as long as it survives: folders of tests, and how many of their files that
+are near."""
 LIMIT_S: Final = 600
 CPU_LIMIT_S: Final = 180
 """Of one process, so that an endless loop ends by its own time and not by the load."""
@@ -85,6 +93,14 @@ class Mutant:
         """The first line that differs."""
         pairs = zip(self.before.splitlines(), self.after.splitlines(), strict=False)
         return next(number for number, (old, new) in enumerate(pairs, 1) if old != new)
+
+    @property
+    def names(self) -> list[str]:
+        """Of the functions and classes that it is in."""
+        around = enclosing(self.before, self.line)
+        return [
+            node.name for node, *_ in around if isinstance(node, ast.FunctionDef | ast.ClassDef)
+        ]
 
 
 def _runs(source: str) -> str:
@@ -204,8 +220,13 @@ def _words(name: str) -> set[str]:
     return {each.removesuffix("s") for each in re.findall(r"[a-z0-9]+", name)} - {"portagpu", "py"}
 
 
-def nearest_tests(file: str, folders: Iterable[str], count: int) -> list[str]:
-    """The test files that import a module or name its package, or have words of its path."""
+def nearest_tests(
+    file: str, folders: Iterable[str], count: int, names: Collection[str] = ()
+) -> list[str]:
+    """The test files that import a module or name its package, or have words of its path.
+
+    Of these, those are nearer that use one of the ``names`` of a part of the module.
+    """
     parts = Path(file.removeprefix("backends/").removesuffix("/__init__.py")).with_suffix("").parts
     package, name = ".".join(parts[:-1]), parts[-1]
     imports = re.compile(rf"\b{package}(\.| import (.*[ (,])?){name}\b")
@@ -217,54 +238,119 @@ def nearest_tests(file: str, folders: Iterable[str], count: int) -> list[str]:
         theirs = _words(path.stem) - {"test"}
         if both := len(mine & theirs):
             score += 2 * both + both / len(theirs)
+        if score and names:
+            score += 2 * (re.search(rf"\b({'|'.join(names)})\b", text) is not None)
         if score:
             scores[str(path.relative_to(ROOT))] = score
     return sorted(scores, key=lambda each: (-scores[each], each))[:count]
 
 
+def cheap_tests() -> list[str]:
+    """The files of the folders FAST."""
+    paths = [path for each in FAST for path in (ROOT / "tests" / each).rglob("test_*.py")]
+    return sorted(str(path.relative_to(ROOT)) for path in paths)
+
+
+def changed_tests(commit: str) -> list[str]:
+    """The files of cheap tests that changed since a commit, or name a helper that did."""
+    changed = _git("diff", "--name-only", commit, "HEAD", "--", "tests").split()
+    stems = {Path(each).stem for each in changed if each.startswith("tests/support/")}
+    if any("/golden" in each for each in changed):
+        stems.add("golden")
+    return [
+        file
+        for file in cheap_tests()
+        if file in changed
+        or stems.intersection(
+            re.findall(r"support(?:\.| import )(\w+)", (ROOT / file).read_text("utf-8"))
+        )
+    ]
+
+
 class Baseline:
-    """Which tests execute which lines of a commit, and their seconds."""
+    """Which tests execute which lines of a commit of the product, and their seconds.
+
+    Kept in ``build/mutants``. At a later commit, test files run again that changed, or whose
+    helpers did.
+    """
 
     def __init__(self) -> None:
-        """Measured once for a commit, and kept in ``build/mutants``."""
         from coverage import CoverageData
 
-        fast = [f"tests/{folder}" for folder in FAST]
-        commit = _git("log", "-1", "--format=%h", "--", "portagpu", "backends", *fast)
+        self._tests: dict[str, tuple[float, bool]] = {}
+        self._data = CoverageData(no_disk=True)
+
+    def measure(self, files: Collection[str]) -> None:
+        """Know these files of tests."""
+        from coverage import CoverageData
+
+        commit = _git("log", "-1", "--format=%h", "--", "portagpu", "backends")
         folder = ROOT / "build" / "mutants"
         folder.mkdir(parents=True, exist_ok=True)
-        data, tests = folder / f"{commit}.coverage", folder / f"{commit}.json"
+        kept, part = folder / f"{commit}.json", folder / "part.coverage"
         with (folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not tests.exists():
-                print("running the tests with coverage, once for this commit", flush=True)
+            self._data = CoverageData(str(folder / f"{commit}.coverage"))
+            self._data.read()
+            at, measured, self._tests = (
+                json.loads(kept.read_text("utf-8")) if kept.exists() else ("HEAD", [], {})
+            )
+            current = {*measured}.difference(changed_tests(at))
+            if missing := sorted({*files} - current):
+                print(f"measuring {len(missing)} files of tests, once", flush=True)
+                part.unlink(missing_ok=True)
                 words = "-n 2 --dist loadfile --cov=portagpu --cov=backends --cov-report="
                 found = _pytest(
                     ROOT,
-                    [*fast, *words.split(), "--cov-context=test"],
+                    [*missing, *words.split(), "--cov-context=test"],
                     limit_s=8 * LIMIT_S,
-                    COVERAGE_FILE=str(data),
+                    COVERAGE_FILE=str(part),
                 )
-                tests.write_text(json.dumps(found), encoding="utf-8")
-        self._tests = json.loads(tests.read_text(encoding="utf-8"))
-        self._data = CoverageData(str(data))
-        self._data.read()
+                if not part.exists():
+                    sys.exit(f"these tests ended without coverage: {found}")
+                new = CoverageData(str(part))
+                new.read()
+                self._data.update(new)
+                current.update(missing)
+                self._tests = found | {
+                    name: each
+                    for name, each in self._tests.items()
+                    if name.partition("::")[0] in current.difference(missing)
+                }
+                state = [_git("rev-parse", "HEAD"), sorted(current), self._tests]
+                kept.write_text(json.dumps(state), encoding="utf-8")
 
-    def _executing(self, file: str, first: int, last: int) -> set[str]:
-        """The tests that passed and execute one of these lines."""
-        contexts = self._data.contexts_by_lineno(str(ROOT / file))
-        names = chain.from_iterable(contexts.get(line, ()) for line in range(first, last + 1))
-        tests = {each.rpartition("|")[0] for each in names}
-        return {each for each in tests if each in self._tests and self._tests[each][1]}
+    def _executing(self, mutant: Mutant, files: Collection[str]) -> tuple[set[str], bool]:
+        """Tests of ``files`` that passed and execute a mutant, and whether only imports do.
 
-    def _some(self, tests: set[str], near: list[str]) -> list[str]:
-        """Of each function some, those of near files and the cheap ones first, up to the limits."""
-        far = {test.partition("::")[0] for test in tests}.difference(near)
-        order = {file: number for number, file in enumerate([*near, *sorted(far)])}
+        What only an import executes is executed by the tests of what it belongs to.
+        """
+        contexts = self._data.contexts_by_lineno(str(ROOT / mutant.file))
+        around = enclosing(mutant.before, mutant.line)
+        of_import = not any(isinstance(node, ast.FunctionDef) for node, *_ in around[:-1])
+        if of_import:
+            places = [(first, last) for _, first, last in reversed(around)]
+            places.append((1, mutant.before.count("\n")))
+        else:
+            node, first, last = around[-1]
+            if body := getattr(node, "body", None):
+                last = max(first, body[0].lineno - 1)
+            places = [(first, last)]
+        for first, last in places:
+            names = chain.from_iterable(contexts.get(line, ()) for line in range(first, last + 1))
+            tests = {each.rpartition("|")[0] for each in names}
+            if found := {
+                each
+                for each in tests.intersection(self._tests)
+                if self._tests[each][1] and each.partition("::")[0] in files
+            }:
+                return found, of_import
+        return set(), of_import
+
+    def _some(self, tests: set[str]) -> list[str]:
+        """Of each function some, the cheap ones first, up to the limits."""
         functions = defaultdict(list)
-        for test in sorted(
-            tests, key=lambda each: (each.partition("::")[0] in far, self._tests[each], each)
-        ):
+        for test in sorted(tests, key=lambda each: (self._tests[each], each)):
             functions[test.partition("[")[0]].append(test)
         found: list[str] = []
         spent_s = 0.0
@@ -273,24 +359,20 @@ class Baseline:
             if found and (len(found) == MAX_TESTS or spent_s > MAX_TESTS_S):
                 break
             found.append(test)
-        return sorted(found, key=lambda each: order[each.partition("::")[0]])
+        # a file after the other
+        return sorted(found, key=lambda each: each.partition("::")[0])
 
-    def tests(self, mutant: Mutant) -> list[str]:
-        """Those that execute what a mutant changes."""
-        near = nearest_tests(mutant.file, *STAGES[0])
-        around = enclosing(mutant.before, mutant.line)
-        if any(isinstance(node, ast.FunctionDef) for node, *_ in around[:-1]):
-            node, first, last = around[-1]
-            if body := getattr(node, "body", None):
-                last = max(first, body[0].lineno - 1)
-            found = self._executing(mutant.file, first, last)
-            return self._some(found, near)
-        # what only the import executes: the tests of what it belongs to
-        everything = mutant.before.count("\n")
-        for _, first, last in (*reversed(around), (None, 1, everything)):
-            if found := self._executing(mutant.file, first, last):
-                return [*OF_SOURCES, *self._some(found, near)]
-        return [*OF_SOURCES, *near]
+    def tests(self, mutant: Mutant, stage: str) -> list[str]:
+        """Those that a mutant meets in a stage."""
+        near = nearest_tests(mutant.file, *STAGES[stage], mutant.names)
+        if stage == "near":
+            found, of_import = self._executing(mutant, GOLDEN)
+            sources = OF_SOURCES if of_import else ()
+            return [*sources, *(each for each in near if each not in GOLDEN), *self._some(found)]
+        if stage == "executing":
+            others = {*cheap_tests()}.difference(near, GOLDEN)
+            return self._some(self._executing(mutant, others)[0])
+        return near
 
 
 def caught_by(copy: Path, mutant: Mutant, number: int, tests: list[str]) -> str:
@@ -321,6 +403,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**8))
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--share", default="0/1", metavar="K/N", help="every N-th mutant from K on")
+    parser.add_argument("--stages", default=",".join(STAGES), help="some of them, with commas")
     parser.add_argument("--only", default="", metavar="N,N", help="these of the drawn ones alone")
     given = parser.parse_args()
     first, every = map(int, given.share.split("/"))
@@ -331,18 +414,21 @@ def main() -> int:
     if only := {*map(int, filter(None, given.only.split(",")))}:
         drawn = [each for each in drawn if each[0] in only]
     baseline, caught = Baseline(), dict.fromkeys((number for number, _ in drawn), "")
+    measured = {"near": GOLDEN, "executing": cheap_tests()}
     with tempfile.TemporaryDirectory(prefix="portagpu-mutants-") as folder:
         copy = Path(folder) / "copy"
         _git("clone", "--quiet", str(ROOT), str(copy))
-        for folders, count in STAGES:
-            print(f"tests/{' tests/'.join(folders)}:", flush=True)
+        for stage in given.stages.split(","):
+            if all(caught.values()):
+                break
+            print(f"{stage}:", flush=True)
+            if stage in measured:
+                baseline.measure(measured[stage])
             for number, mutant in drawn:
                 if caught[number]:
                     continue
-                tests = nearest_tests(mutant.file, folders, count)
-                if folders is FAST:
-                    tests = baseline.tests(mutant)
-                by = caught[number] = caught_by(copy, mutant, number, tests)
+                by = caught_by(copy, mutant, number, baseline.tests(mutant, stage))
+                caught[number] = by
                 print(
                     f"{number:3d} {mutant.operator} {mutant.file}:{mutant.line}: "
                     f"{by or 'survives'}",

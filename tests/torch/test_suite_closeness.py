@@ -6,7 +6,19 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from portagpu.suites.conformance.closeness import arithmetic_of, bits_kept, check_near
+from types import SimpleNamespace
+from typing import Any
+
+from portagpu.suites.conformance.cases import NotClaimed
+from portagpu.suites.conformance.closeness import (
+    arithmetic_of,
+    bits_kept,
+    check_near,
+    claimed_support,
+    float64_values,
+    require_contract,
+    tensor_on,
+)
 
 EXACT = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64)
 BOUND = 2.0**-20 * EXACT
@@ -52,3 +64,27 @@ def test_bits_that_two_numbers_share() -> None:
     assert bits_kept(0.5, 0.0) == bits_kept(float("inf"), 1.0) == bits_kept(-1.0, 1.0) == 0
     assert arithmetic_of(11) == " (TF32 or float16)"
     assert arithmetic_of(3) == ""
+
+
+@pytest.fixture
+def claims() -> Any:
+    """A backend of contract 1.3 that has tensors in all dtypes but float8_e5m2."""
+    support = {torch.float8_e5m2: "none", torch.float16: "storage"}
+    return SimpleNamespace(
+        name="small",
+        device=torch.device("cpu"),
+        plugin=SimpleNamespace(contract=(1, 3)),
+        precision=SimpleNamespace(support=lambda dtype: support.get(dtype, "native")),
+    )
+
+
+def test_what_a_backend_does_not_claim_is_not_judged(claims: Any) -> None:
+    assert [claimed_support(claims, name) for name in ("float16", "int8")] == ["storage", "native"]
+    assert tensor_on(claims, [1, 2.0**-15], "float16").dtype is torch.float16
+    # 2**-8 beyond 1 has no place in bfloat16, and rounds to even
+    assert float64_values(tensor_on(claims, [1 + 2.0**-8, -3], "bfloat16")) == [1.0, -3.0]
+    with pytest.raises(NotClaimed, match=r"^small claims no tensors of float8_e5m2$"):
+        tensor_on(claims, [1.0], "float8_e5m2")
+    require_contract(claims, 3)
+    with pytest.raises(NotClaimed, match=r"^the small backend is older than contract 1\.4$"):
+        require_contract(claims, 4)

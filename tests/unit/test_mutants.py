@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.support.mutants import _node_id, nearest_tests
+from tests.support.mutants import Mutant, _node_id, nearest_tests
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,14 @@ def test_the_nearest_files_share_the_most_words(file: str, nearest: set[str]) ->
     found = nearest_tests(file, ("unit", "process", "ranks"), 4)
     assert {each.rpartition("/")[2] for each in found} >= nearest
     assert len(found) <= 4
+
+
+def test_of_files_that_are_as_near_one_that_uses_the_part_is_nearest() -> None:
+    found = nearest_tests("portagpu/devices/discovery.py", ("unit",), 1, ["probes"])
+    assert found == ["tests/unit/devices/test_registry_probes.py"]
+
+
+def test_a_mutant_knows_the_parts_that_it_is_in() -> None:
+    before = "class A:\n    def f(self):\n        if self:\n            return 1\n"
+    assert Mutant("a.py", "", before, before.replace("1", "2")).names == ["A", "f"]
+    assert Mutant("a.py", "", before, before.replace("A", "B")).names == ["A"]

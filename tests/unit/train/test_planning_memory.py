@@ -22,7 +22,13 @@ from portagpu.train.planning import (
     read_model,
 )
 from portagpu.train.planning.memory import kept_per_layer, layer
-from portagpu.train.planning.recipe import SHARDINGS, layers_of_parts, stages
+from portagpu.train.planning.recipe import (
+    OPTIMIZERS,
+    PRECISIONS,
+    SHARDINGS,
+    layers_of_parts,
+    stages,
+)
 from portagpu.train.planning.states import Share, buffer_terms, share, state_terms
 
 GPT = Model(
@@ -407,3 +413,47 @@ def test_frozen_weights_have_no_states() -> None:
     names = {each.name for each in estimate(GPT, Recipe(frozen=True), Layout(dp=4)).terms}
     assert "parameters" in names
     assert not names & {"gradients", "optimiser state", "master weights", "gradient buckets"}
+
+
+@pytest.mark.parametrize(
+    ("precision", "optimizer", "published"),
+    [
+        # Megatron-LM, docs of the distributed optimizer: fp32 parameters and gradients; bf16 and
+        # fp32; bf16 and bf16. fp8 changes what is multiplied alone
+        ("fp32", "adam", 16),
+        ("mixed-bf16-fp32-grads", "adam", 18),
+        ("mixed-fp8", "adam", 18),
+        # arXiv:1910.02054, section 3.1: 2 + 2 + K, with K of 12
+        ("mixed-bf16", "adam", 16),
+        # autocast keeps what fp32 keeps
+        ("autocast-bf16", "adam", 16),
+        ("autocast-fp8", "adam", 16),
+        # all four in 2 bytes
+        ("bf16", "adam-bf16", 8),
+        # arXiv:2110.02861: two moments of a byte, and a float32 for each block of 256 of each
+        ("fp32", "adam-8bit", 8 + 2 + 2 * 4 / 256),
+        ("fp32", "momentum", 12),
+        ("fp32", "sgd", 8),
+    ],
+)
+def test_a_parameter_has_the_bytes_that_were_published(
+    precision: str, optimizer: str, published: float
+) -> None:
+    found = PRECISIONS[precision]
+    state = OPTIMIZERS[optimizer][0]
+    assert found.weight + found.gradient + found.master + state == published
+    # what forward reads has the bytes of its format, and a master copy is of float32
+    assert found.weight == (2 if found.master or precision == "bf16" else 4)
+    assert found.master in (0, 4)
+
+
+def test_temporary_bytes_are_of_the_format_that_is_multiplied() -> None:
+    assert {*PRECISIONS} == {"fp32", "bf16", "autocast-bf16", "mixed-bf16",
+                             "mixed-bf16-fp32-grads", "mixed-fp8", "autocast-fp8"}  # fmt: skip
+    for name, each in PRECISIONS.items():
+        assert each.name == name
+        assert each.matrix == name.removeprefix("autocast-").removeprefix("mixed-")[:4].rstrip("-")
+        assert each.activation == (4 if name == "fp32" else 2), "no activation is kept in fp8"
+        assert each.gathered == each.activation, "parameters are gathered in what is computed in"
+        # autocast keeps a copy in bf16; fp8 products read a byte of a weight and of its transpose
+        assert each.cast == (2 if "autocast" in name or "fp8" in name else 0)
