@@ -85,6 +85,8 @@ _SEVERE: Final = re.compile(
 )
 """Where a program says by itself that it failed."""
 _SEVERE_LEVELS: Final = ("ERROR", "CRITICAL", "FATAL")
+_LETTER: Final = re.compile(r"(?<!\w)[EF](?:\d{4})? ")
+"""A level as glog and its kin write it."""
 _IN_JSON: Final = re.compile(
     r'"(?:level|levelname|severity|lvl)": ?"(?i:error|fatal|critical|panic|alert|emergency)"'
 )
@@ -197,7 +199,7 @@ class _Reader:
             self._last_error.discard(origin)
         # what a library only remarks has its words at the beginning
         is_marked = (library is None or bool(library.level)) and self._patterns.is_marked(line)
-        has_more = self._regular is not None and not is_whole
+        has_more = not is_whole and self._is_more_than_prefix(raw, line)
         if library is None and not is_marked and not is_last:
             return has_more and self.read(number, raw, is_whole=True)
         if library is not None:
@@ -284,6 +286,13 @@ class _Reader:
         if line[:1] == "{" and line != raw and (text := text_of_json(line)) != line:
             origin, line = split_prefixes(text[:_MAX_LINE], self._regular)
         return origin, line
+
+    def _is_more_than_prefix(self, raw: str, line: str) -> bool:
+        """Whether what most lines begin with has words or a level, as a message has."""
+        if self._regular is None:
+            return False
+        head = raw[: max(len(raw) - len(line), 0)]
+        return self._patterns.is_marked(head) or _LETTER.search(head) is not None
 
     def _key(self, host: str, pid: str, rank: int | None) -> tuple[str, str]:
         if host or rank is None:
