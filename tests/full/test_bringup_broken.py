@@ -21,8 +21,6 @@ from tests.support.host_trees import build, two_socket_x86
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.usefixtures("forked")
-
 
 def test_a_recording_in_one_file_is_read_as_its_folder_and_names_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

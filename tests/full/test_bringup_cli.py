@@ -10,7 +10,7 @@ import pytest
 
 from tests.process.test_bringup_cli import portagpu
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("forked")]
+pytestmark = pytest.mark.torch
 
 
 def test_a_module_of_the_users_folder_does_not_stand_in_for_torch(tmp_path):

@@ -17,7 +17,7 @@ from portagpu.runs.results.run import validate
 from tests.support.processes import descendants
 from tests.support.waits import wait_until
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("forked")]
+pytestmark = pytest.mark.torch
 
 
 RUNNER = """

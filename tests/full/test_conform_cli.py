@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from tests.conftest import Child
 
-pytestmark = pytest.mark.usefixtures("forked")
-
 
 def test_installed_wheel_has_the_suite(
     child: Callable[..., Child], portagpu_installed: Path

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import Child
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("forked")]
+pytestmark = pytest.mark.torch
 
 
 BELOW_FP16 = ("SSE41", "AVX2", "AVX512_CORE")

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.usefixtures("started")
+
 
 HELP: Final = 22
 """For the help of any verb: the command line itself, and the words of its options."""

@@ -24,6 +24,7 @@ def test_many_uses_on_one_line(tmp_path: Path) -> None:
     assert len(rewritten(path).done) == 2000
 
 
+@pytest.mark.usefixtures("started")
 def test_the_package_imports_no_torch() -> None:
     code = (
         "import sys, portagpu.train.port.rewrite, portagpu.train.port.lint as l; "

@@ -45,7 +45,6 @@ def test_a_command_prints_what_is_shown(
     lines: list[str],
     tmp_path: Path,
     verbs: ForkedVerbs,
-    request: pytest.FixtureRequest,
 ) -> None:
     program, *words = shlex.split(command)
     assert program == "portagpu"
@@ -54,6 +53,5 @@ def test_a_command_prints_what_is_shown(
         ended = verbs(*words, folder=tmp_path)
     else:
         pytest.importorskip("torch")
-        request.getfixturevalue("forked")
         ended = run_child(tmp_path, "-m", "portagpu", *words)
     assert_printed(lines, ended)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from portagpu.runs.world import Ranks
     from portagpu.suites.conformance import ConformOptions
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("forked")]
+pytestmark = pytest.mark.torch
 
 
 def test_the_device_that_computes_wrong_is_named(

@@ -17,8 +17,6 @@ from tests.support.fake_plugins import install
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.usefixtures("forked")
-
 
 ENDS = {
     "value": "assert 1 == 2, 'one is two'",

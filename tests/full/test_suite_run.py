@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import Child
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("forked")]
+pytestmark = pytest.mark.torch
 
 
 CALLER = """

@@ -16,7 +16,7 @@ from tests.support.fake_plugins import install
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("forked")]
+pytestmark = pytest.mark.torch
 
 
 BROKEN = """

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from portagpu.runs.results.run import Result
     from portagpu.runs.world import Ranks
 
+pytestmark = pytest.mark.usefixtures("started")
+
 CLIENT: Final = """
 import os, signal, sys
 from portagpu.base.subprocesses import Subprocess

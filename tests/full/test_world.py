@@ -110,6 +110,7 @@ def test_ranks_have_no_more_threads_than_they_may(world):
     assert outcome.values == [1] * world, outcome.sentence
 
 
+@pytest.mark.usefixtures("started")
 def test_what_ranks_imported_the_next_ones_have():
     with Ranks() as ranks:
         found = [ranks.run(at("begins_with_the_compiler"), 2, backend="cpu") for _ in range(2)]
@@ -536,10 +537,10 @@ with Ranks() as ranks:
 """
 
 
-@pytest.mark.parametrize("forked", [False, True])
-def test_a_client_that_is_killed_takes_its_world_along(forked):
+@pytest.mark.parametrize("keeps_its_input", [False, True])
+def test_a_client_that_is_killed_takes_its_world_along(keeps_its_input):
     code = CLIENT.format(function=at("hangs"), arguments={"culprit": 0})
-    if forked:  # a process that keeps the client's end of the server's input open
+    if keeps_its_input:  # a process that keeps the client's end of the server's input open
         code = code.replace(
             "    ranks.run",
             "    import os, time\n    if os.fork() == 0:\n"

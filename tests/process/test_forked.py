@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import signal
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support.forked import starting
 from tests.support.processes import descendants
 from tests.support.waits import wait_until
 
@@ -91,3 +93,83 @@ def test_onednn_reads_its_variables_in_the_child(child: Callable[..., Child]) ->
     # what oneDNN writes does not wait in a buffer of Python
     assert "True" in said.splitlines()
     assert "isa:Intel SSE4.1" in said
+
+
+PROGRAM = """
+import sys
+print(__name__, __file__, sys.argv, sys.path[0], sys.stdout.write_through, sys.stdin.read())
+print(sorted(name for name in globals() if name.startswith("__")))
+"""
+RANK = """
+import sys
+loaded = "torch" in sys.modules
+import os, pathlib, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+dist.destroy_process_group()
+text = f"{loaded} {total.item()} {sys.argv} {os.environ['WORLD_SIZE']}"
+pathlib.Path(f"rank{os.environ['RANK']}").write_text(text)
+"""
+
+
+def in_both_ways(words: list[str], folder: Path) -> list[tuple[int, str, str]]:
+    """Exit status, output and errors of Python with these words: started, then forked."""
+    found = []
+    for way in (starting, contextlib.nullcontext):
+        with way():
+            ended = subprocess.run(
+                [sys.executable, *words],
+                cwd=folder,
+                input="given",
+                capture_output=True,
+                text=True,
+                timeout=LIMIT_S,
+                check=False,
+            )
+        found.append((ended.returncode, ended.stdout, ended.stderr))
+    return found
+
+
+@pytest.mark.parametrize(
+    "words", [["program.py", "-m", "word"], ["-u", "program.py"], ["-P", "-u", "at/program.py"]]
+)
+def test_a_file_runs_as_it_does_when_started(tmp_path: Path, words: list[str]) -> None:
+    (tmp_path / "at").mkdir()
+    for folder in (tmp_path, tmp_path / "at"):
+        (folder / "program.py").write_text(PROGRAM)
+    started, forked = in_both_ways(words, tmp_path)
+    assert forked == started
+    assert forked[0] == 0
+
+
+@pytest.mark.parametrize("source", ["1 / 0", "raise SystemExit(3)", "not Python"])
+def test_a_file_ends_as_it_does_when_started(tmp_path: Path, source: str) -> None:
+    (tmp_path / "program.py").write_text(f"def main():\n    {source}\nmain()\n")
+    started, forked = in_both_ways(["program.py"], tmp_path)
+    assert forked == started
+    assert forked[0] != 0
+
+
+def test_a_file_that_does_not_exist_is_started(tmp_path: Path) -> None:
+    started, forked = in_both_ways(["none.py"], tmp_path)
+    assert forked == started
+    assert forked[0] == 2
+
+
+@pytest.mark.processes(9, "torchrun and two ranks, and these once more")
+def test_ranks_of_torchrun_are_forked_too(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(RANK)
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    with starting():
+        subprocess.run(
+            [sys.executable, *launcher, "program.py"], cwd=tmp_path, timeout=LIMIT_S, check=True
+        )
+    files = [tmp_path / f"rank{rank}" for rank in (0, 1)]
+    assert [each.read_text() for each in files] == ["False 2.0 ['program.py'] 2"] * 2
+    subprocess.run(
+        [sys.executable, *launcher, "program.py"], cwd=tmp_path, timeout=LIMIT_S, check=True
+    )
+    # without a number of threads torchrun sets one, which is read at the start
+    forked = "OMP_NUM_THREADS" in os.environ
+    assert [each.read_text() for each in files] == [f"{forked} 2.0 ['program.py'] 2"] * 2

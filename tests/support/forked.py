@@ -1,11 +1,12 @@
 """Python children that are forked from a prepared process, which has imported torch for them.
 
 Within :func:`forking`, what ``subprocess`` starts is forked where that makes no difference to it: a
-``python -c`` and a ``python -m`` of ``MODULES``. The child is one of the process that starts it.
-Its words, variables (also in ``/proc/PID/environ``), folder, descriptors and paths of modules are
-those it would have, it has run nothing else, and can have children of this kind. All else is
-started as ever: other programs and options, variables that are read when Python or a library starts
-(``READ_AT_START``), and paths that have another module of a name that is imported already.
+``python -c``, a ``python -m`` of ``MODULES`` and a ``python FILE.py``. The child is one of the
+process that starts it. Its words, variables (also in ``/proc/PID/environ``), folder, descriptors
+and paths of modules are those it would have, it has run nothing else, and can have children of this
+kind. All else is started as ever: other programs and options, variables that are read when Python
+or a library starts (``READ_AT_START``), and paths that have another module of a name that is
+imported already.
 
 What a test is to prove of the start itself (what is imported, and when) it proves with
 :func:`starting`. As a program this file is the prepared process.
@@ -20,6 +21,7 @@ import fcntl
 import gc
 import importlib.machinery
 import io
+import multiprocessing.process
 import os
 import pickle
 import runpy
@@ -40,16 +42,20 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-MODULES: Final = ("portagpu", "portagpu.runs.world.server", "pytest")
+MODULES: Final = ("portagpu", "portagpu.runs.world.server", "pytest", "torch.distributed.run")
 READ_AT_START: Final = (
     *("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_", "OMP_", "GOMP_", "KMP_", "MKL_"),
     *("OPENBLAS_", "ONEDNN_", "DNNL_", "TORCH_", "PYTORCH_", "NPY_", "NUMPY_"),
 )
 """Beginnings of names; all but ``_SET_LATER`` have to be as the prepared process has them."""
-_SET_LATER: Final = ("PYTHONPATH", "PYTHONSAFEPATH", "ONEDNN_MAX_CPU_ISA", "ONEDNN_VERBOSE")
-"""oneDNN reads its variables when it is first used."""
+_SET_LATER: Final = (
+    *("PYTHONPATH", "PYTHONSAFEPATH", "ONEDNN_MAX_CPU_ISA", "ONEDNN_VERBOSE"),
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+)
+"""oneDNN reads its variables when it is first used, and torch's NCCL, which torchrun sets its own
+for, when a group begins."""
 _IMPORTED: Final = (
-    *("torch.distributed", "numpy", "pytest", "hypothesis", "pdb", "rich.table"),
+    *("torch.distributed", "torch._dynamo", "numpy", "pytest", "hypothesis", "pdb", "rich.table"),
     *(f"_pytest.{name}" for name in ("faulthandler", "skipping", "unittest", "warnings")),
     *("portagpu.cli.bringup", "portagpu.cli.conform", "portagpu.cli._run_output"),
     *(
@@ -61,6 +67,7 @@ _IMPORTED: Final = (
     *(
         "portagpu.checks.diagnostics",
         "portagpu.checks.info",
+        "torch.distributed.launcher.api",
         "portagpu.runs.world.rank",
         "portagpu_cpu.backend",
     ),
@@ -103,6 +110,31 @@ class _Imported:
     paths: tuple[str, ...]
     """Without those of ``PYTHONPATH``."""
     places: dict[str, Path | None]
+
+
+@dataclass(frozen=True)
+class _Command:
+    """What a command line of Python says, after the word for Python."""
+
+    safe_path: bool
+    unbuffered: bool
+    kind: str
+    """``-c``, ``-m``, or nothing for a file."""
+    what: str
+    arguments: tuple[str, ...]
+
+    @classmethod
+    def read(cls, words: Sequence[str]) -> _Command | None:
+        """Nothing where it is not one of those that can be forked."""
+        options = set()
+        while words and words[0] in ("-P", "-u"):
+            options.add(words[0])
+            words = words[1:]
+        kind = words[0] if words and words[0] in ("-c", "-m") else ""
+        what, *arguments = words[bool(kind) :] or ("",)
+        if (kind == "-m" and what not in MODULES) or (not kind and not what.endswith(".py")):
+            return None
+        return cls("-P" in options, "-u" in options, kind, what, tuple(arguments))
 
 
 class Prepared:
@@ -158,8 +190,8 @@ class Prepared:
 
     def _is_same(self, options: Sequence[str], variables: Sequence[bytes], folder: str) -> bool:
         """Whether a forked child does what a started one does."""
-        safe, kind, what, *_ = *_safe_path(options), "", ""
-        if kind != "-c" and not (kind == "-m" and what in MODULES):
+        command = _Command.read(options)
+        if command is None or not (command.kind or Path(folder, command.what).is_file()):
             return False
         environment = dict(os.fsdecode(each).split("=", 1) for each in variables)
         if sum(map(len, variables)) + len(variables) > _ROOM_BYTES:
@@ -167,8 +199,9 @@ class Prepared:
         if _read_at_start(environment) != self._imported.fixed:
             return False
         paths = environment.get("PYTHONPATH", "").split(os.pathsep)
-        if not (safe or environment.get("PYTHONSAFEPATH")):
-            paths.append(folder)
+        if not (command.safe_path or environment.get("PYTHONSAFEPATH")):
+            file = Path(folder, command.what).resolve()
+            paths.append(folder if command.kind else str(file.parent))
         return not any(
             self._has_others(Path(each))
             for each in paths
@@ -246,12 +279,6 @@ def _using(start: Callable[..., int]) -> Iterator[None]:
         yield
     finally:
         subprocess._fork_exec = before  # type: ignore[attr-defined]
-
-
-def _safe_path(options: Sequence[str]) -> tuple[bool, *tuple[str, ...]]:
-    """Whether Python's option for it is given, and the words after it."""
-    rest = options[1:] if options[:1] == ("-P",) else options
-    return len(rest) < len(options), *rest
 
 
 def _read_at_start(environment: dict[str, str]) -> dict[str, str]:
@@ -356,6 +383,7 @@ def _become(
     connection.sendall(_LENGTH.pack(os.getpid()))
     *opened, folder = descriptors
     os.fchdir(folder)
+    multiprocessing.process.ORIGINAL_DIR = os.getcwd()  # noqa: PTH109 - as at its import
     kept = [*opened, *([spare] if spare is not None else [])]
     above = max(*kept, *program.numbers) + 1
     moved = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, above) for each in kept]
@@ -374,10 +402,15 @@ def _become(
         signal.SIGINT,
         signal.SIG_IGN if program.ignores_interrupts else signal.default_int_handler,
     )
-    _open_standard_streams()
+    command = _Command.read(program.words[1:])
+    assert command is not None
+    _open_standard_streams(
+        unbuffered=command.unbuffered or bool(os.environ.get("PYTHONUNBUFFERED"))
+    )
     tempfile.tempdir = None
     importlib.invalidate_caches()
-    _run(program.words, imported.paths)
+    sys.orig_argv = list(program.words)
+    _run(command, imported.paths)
 
 
 def _set_variables(variables: Sequence[bytes]) -> None:
@@ -410,9 +443,8 @@ def _fork_spare(imported: _Imported) -> int:
     return ours.detach()
 
 
-def _open_standard_streams() -> None:
+def _open_standard_streams(*, unbuffered: bool) -> None:
     """As CPython's ``create_stdio`` opens them."""
-    unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         before = getattr(sys, f"__{name}__")
         mode, size = ("wb", 0 if unbuffered else -1) if number else ("rb", -1)
@@ -430,23 +462,29 @@ def _open_standard_streams() -> None:
         setattr(sys, f"__{name}__", stream)
 
 
-def _run(words: Sequence[str], paths: Sequence[str]) -> NoReturn:
-    """Run a Python's words, and end as Python does."""
-    safe, kind, what, *arguments = _safe_path(tuple(words[1:]))
+def _run(command: _Command, paths: Sequence[str]) -> NoReturn:
+    """Run what a command line of Python says, and end as Python does."""
+    kind, what = command.kind, command.what
     given = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
-    here = [] if safe or os.environ.get("PYTHONSAFEPATH") else [""]
+    here = [] if command.safe_path or os.environ.get("PYTHONSAFEPATH") else [""]
     if here and kind == "-m":
         # as Python does, and portagpu takes it away
         here = [] if what == "portagpu" else [str(Path.cwd())]
+    elif here and not kind:
+        here = [str(Path(what).resolve().parent)]
     sys.path[:] = dict.fromkeys([*here, *given, *paths])
-    sys.orig_argv = list(words)
-    sys.argv = [kind, *arguments]
+    sys.argv = [kind or what, *command.arguments]
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     vars(main)["__builtins__"] = __builtins__
     code, interrupted = 0, False
     try:
         if kind == "-c":
             exec(compile(what, "<string>", "exec"), vars(main))
+        elif not kind:
+            path = str(Path(what).absolute())
+            loader = importlib.machinery.SourceFileLoader("__main__", path)
+            vars(main).update(__file__=path, __loader__=loader, __cached__=None, __annotations__={})
+            exec(compile(Path(what).read_bytes(), path, "exec"), vars(main))
         else:
             runpy._run_module_as_main(what)  # type: ignore[attr-defined]
     except SystemExit as exit_:

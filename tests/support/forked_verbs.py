@@ -55,14 +55,18 @@ class ForkedVerbs:
         imports: Sequence[str] | None = None,
         python: str = sys.executable,
     ) -> None:
-        self._process = subprocess.Popen(
-            [python, "-P", str(Path(__file__).resolve())],
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        # not at the top: this file is a program too, which finds no tests
+        from tests.support.forked import starting
+
+        with starting():
+            self._process = subprocess.Popen(
+                [python, "-P", str(Path(__file__).resolve())],
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
         self._files = files
         self._ask({"imports": imports})
 
