@@ -76,7 +76,8 @@ _LINKED: Final = re.compile(r"\[([^\[\]\n]{1,200})\]\(https?://[^()\s]{1,300}\)"
 """Places and addresses that a mail program took for links."""
 _SEVERE: Final = re.compile(
     # a number after it is a measured error
-    r"\b(?:FATAL|CRITICAL|ERROR|Error)\b\s{0,4}[\]:|](?!\s*[-+\d.])|^(?:FATAL|CRITICAL|ERROR)\b"
+    r"\b(?:FATAL|CRITICAL|ERROR|Error)\b\s{0,4}[\]:|](?!\s*[-+\d.])"
+    r"|(?:^|[:\]] )(?:FATAL|CRITICAL|ERROR)\b"
     r"|^[Ff]ailed: |^error: (?!\s*[-+\d.])|^\[[-\d]{10} [\d:,.]{8,15} [EF] \d{1,9} \d{1,9}\]"
     r"|\blost connection to |\blevel=(?:error|fatal|panic)\b|^panic: |\bpanicked at "
     # glog, absl, klog and the clients of XLA
