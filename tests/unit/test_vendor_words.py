@@ -60,7 +60,6 @@ ALLOWED: Final = (
     Allowed("sources.py", r".*CUDA or HIP C\+\+.*", "the languages that kernels/cpp compiles"),
     Allowed("run.py", r".*CUDA or HIP C\+\+.*", "the languages that kernels/cpp compiles"),
     Allowed("bridge.py", "cuda", "a method of torch's storages"),
-    Allowed("key_averages.py", r"\(\?:cuda\|hip\).*", "calls in torch's table, of any runtime"),
     Allowed("scope.py", "CUDAGraph", "the name of torch's class, which torch has for both"),
     Allowed("questions.py", r"gpu\|cuda\|.*", "words of programs that ask for any GPU"),
     Allowed("patterns.py", r".*\.(?:amd|nvidia)\.com", "hosts that a published bundle may name"),

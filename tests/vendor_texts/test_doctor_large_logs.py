@@ -54,7 +54,9 @@ def test_a_log_in_the_middle_of_noise_gives_the_same_findings(log: dict[str, Any
     draw = random.Random(f"{SEED} {log['id']}")  # noqa: S311
     before, after = noise(draw, 1500), noise(draw, 1500)
     alone, among = ids(log["text"]), ids("\n".join([*before, log["text"].strip("\n"), *after, ""]))
-    # INFO lines of set-ups that end say nothing new, and whether a log ends early is another matter
+    # INFO lines of set-ups that end say nothing new, whether a log ends early is another matter,
+    # and what follows an exception shows that the program goes on
+    among += ["program-ended"] if "program-exception" in among else []
     assert [each for each in alone if each not in (*among, "setup-open", "creation")] == []
 
 

@@ -14,8 +14,9 @@ from portagpu.base.packed import ZSTD, zstd_bytes
 from portagpu.base.text import excerpt
 from portagpu.checks.collectives_doctor.findings import Finding, combine_findings, to_result
 from portagpu.checks.collectives_doctor.flight_recorder import looks_like_dump, rank_of, read_dump
+from portagpu.checks.collectives_doctor.log_job import Job
 from portagpu.checks.collectives_doctor.log_judgement import judge_logs
-from portagpu.checks.collectives_doctor.logs import Job, NoKnownLineError, read_log
+from portagpu.checks.collectives_doctor.logs import NoKnownLineError, read_log
 from portagpu.checks.collectives_doctor.reports import (
     Reports,
     judge_reports,
@@ -177,7 +178,7 @@ def _file_findings(files: Sequence[InputFile], progress: Progress) -> Iterator[F
     if dumps:
         yield from judge_dumps([dumps[rank] for rank in sorted(dumps)])
     yield from judge_reports(reports)
-    if job.lines or job.exceptions or job.tables:
+    if job.lines or job.said or job.tables:
         yield from judge_logs(job)
 
 

@@ -19,7 +19,7 @@ from portagpu.runs.results.verdicts import Verdict
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from portagpu.checks.collectives_doctor.logs import Job, Seen
+    from portagpu.checks.collectives_doctor.log_job import Job, Seen
 
 _MAX_SHOWN: Final = 4
 _SAY_NO_MORE: Final = frozenset({"torch-ends", "error-returned"})
@@ -47,6 +47,10 @@ def judge_logs(job: Job) -> Iterator[Finding]:
     says_less = [id(each) for each in codes if several or "(SIGABRT)" in each.evidence]
     places: dict[int, float] = {id(each): order.get(each.id, order[""]) for each in found}
     places |= dict.fromkeys(says_less, order["library-error"] + 0.5)
+    if any(each.id == "library-error" for each in found):
+        # a program's exception may be what became of the library's error
+        ended = order["library-error"] + 0.25
+        places |= {id(e): ended for e in found if e.id == "program-ended"}
     if (codes_alone := job.seen.get("library-error")) and _CODES.search(codes_alone.line):
         # a peer that closed a connection is named at least
         words = _in_words(job, codes_alone)
@@ -96,13 +100,20 @@ def _findings(job: Job) -> Iterator[Finding]:
         if event.finding == "gloo-timeout" and job.diagnosis.missing:
             continue
         reported.add(event.finding)
-        yield Finding(id=event.finding, evidence=_in_words(job, seen), device=_blamed(job, seen))
+        yield Finding(
+            id=event.finding,
+            evidence=_in_words(job, seen),
+            device=_blamed(job, seen),
+            cause=seen.cause,
+        )
     if (seen := job.seen.get("rank-exception")) is not None:
         yield Finding(id="rank-exception", evidence=_in_words(job, seen), device=_blamed(job, seen))
     for name, kinds in (
         ("library-error", job.errors),
         ("library-warning", job.warnings),
-        ("program-exception", job.exceptions),
+        ("program-ended", job.ended),
+        ("program-followed", job.followed),
+        ("program-exception", {**job.exceptions, **job.severe}),
     ):
         if kinds:
             shown = list(kinds.values())

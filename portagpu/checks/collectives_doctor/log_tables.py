@@ -4,9 +4,10 @@ A ``line`` finds the message after host, process and device. Its groups may be `
 ``place`` (a file of the library), ``level`` and ``message``. A ``fact`` has groups with
 names that the reader of logs knows. An ``event`` makes a line a finding: ``only_with`` another one,
 where there are ``several_hosts``, of lines from a ``place``, or ``alone``, so that the line means
-nothing else. A pattern is matched with the beginning of a message if it starts with "^", else
-anywhere in lines with one of the table's ``marks``. All tables are read in every log, because
-libraries are forks of each other.
+nothing else. It may have a ``cause`` of its own, and ``is_deepest`` where a stack of errors is
+written, whose last line says the cause. A pattern is matched with the beginning of a message if it
+starts with "^", else anywhere in lines with one of the table's ``marks``. All tables are read in
+every log, because libraries are forks of each other.
 """
 
 from __future__ import annotations
@@ -43,6 +44,10 @@ class Event:
     alone: bool = False
     is_first: bool = False
     """It is at the beginning of a message."""
+    is_deepest: bool = False
+    """Of several lines the last one says the cause: a stack of errors."""
+    cause: str = ""
+    """What these words mean, where it is more than what the finding says."""
 
 
 @dataclass(frozen=True, slots=True)

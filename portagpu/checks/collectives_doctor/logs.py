@@ -9,24 +9,27 @@ mean that all is well.
 from __future__ import annotations
 
 import re
-from collections import Counter
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from portagpu.base.text import excerpt
 from portagpu.checks.collectives_doctor.findings import known_findings
+from portagpu.checks.collectives_doctor.launchers import FOLLOWING
 from portagpu.checks.collectives_doctor.log_benchmarks import is_open, wrong_values
 from portagpu.checks.collectives_doctor.log_filter import LineFilter
+from portagpu.checks.collectives_doctor.log_job import Job, Process, add_fact, see, see_words
 from portagpu.checks.collectives_doctor.log_tables import patterns
 from portagpu.checks.collectives_doctor.torch_diagnosis import (
-    FOLLOWING,
-    Diagnosis,
     read_diagnosis,
     stated_rank,
 )
+from portagpu.checks.collectives_doctor.tracebacks import (
+    FOLLOWS,
+    HEAD,
+    STOPPED,
+    is_last,
+    read_traceback,
+)
 from portagpu.facts.formats.cleaning import without_escapes
 from portagpu.facts.formats.prefixes import (
-    PLAIN,
     regular_prefixes,
     split_prefixes,
     text_of_json,
@@ -38,7 +41,7 @@ from portagpu.runs.results.verdicts import Verdict
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from portagpu.checks.collectives_doctor.log_tables import Event, Fact, LibraryLine
+    from portagpu.checks.collectives_doctor.log_tables import Event, LibraryLine
     from portagpu.facts.formats.prefixes import Origin, RegularPrefix
 
 KIND: Final = "log"
@@ -50,14 +53,10 @@ _TEXT_SHARE: Final = 0.9
 _MAX_SAMPLE: Final = 2000
 """Lines of a text by which its prefixes are known."""
 _MAX_COMPARED: Final = 200
-_SHOWN: Final = 200
-"""Letters of a line that are shown."""
 _MAX_WAITED: Final = 200
 """Lines after "Last error:" in which that error may stand."""
 _COUNTED: Final = frozenset({"network", "transport", "interface", "plugin", "setup", "ready"})
 """What a fact states that is only counted, or the same for every process of a job."""
-_MAX_KINDS: Final = 200
-"""Warnings of different words that are kept: a log repeats few."""
 
 _BAD: Final = re.compile(
     r"(?i)\b(?:un ?handled|fail(?:ed|s|ure|ures)?|errors?|mismatch(?:ed|es)?|abort(?:ed|ing)?"
@@ -66,27 +65,43 @@ _BAD: Final = re.compile(
 """Words with which a library says that something broke."""
 _EXCEPTION: Final = re.compile(
     r"(?:^|[\s\]\"'])(?P<name>(?:[A-Za-z_]\w{0,60}\.){0,6}[A-Z]\w{0,60}(?:Error|Exception|Interrupt)|Exception)"
-    r"(?: \([^)]{0,60}\))?: ?(?P<message>.*)"
+    r"(?: ?\([^)]{0,60}\))?: ?(?P<message>.*)"
 )
 _FOLDED: Final = (
     "Detected mismatch", "Root Cause", "noticed that", "Process name: [[", "Barrier timed out",
-    "lost communication with",
+    "lost communication with", "(local_rank: ",
 )  # fmt: skip
 """Words of messages that have several lines."""
 _LINKED: Final = re.compile(r"\[([^\[\]\n]{1,200})\]\(https?://[^()\s]{1,300}\)")
 """Places and addresses that a mail program took for links."""
 _SEVERE: Final = re.compile(
-    r"(?:^|[\s\[:|])(?:FATAL|CRITICAL|ERROR)[\]:|]|^(?:FATAL|CRITICAL)\b|^Failed: "
-    r"|^terminate called |^(?:.{0,80}: )?Killed$|\blost connection to "
+    # a number after it is a measured error
+    r"\b(?:FATAL|CRITICAL|ERROR|Error)\b\s{0,4}[\]:|](?!\s*[-+\d.])"
+    r"|(?:^|[:\]] )(?:FATAL|CRITICAL|ERROR)\b"
+    r"|^[Ff]ailed: |^error: (?!\s*[-+\d.])|^\[[-\d]{10} [\d:,.]{8,15} [EF] \d{1,9} \d{1,9}\]"
+    r"|\blost connection to |\blevel=(?:error|fatal|panic)\b|^panic: |\bpanicked at "
+    # glog, absl, klog and the clients of XLA
+    r"|(?:^|[\s:|>])[EF](?:\d{4}(?:\d{4})? \d\d:\d\d:\d\d\.\d{1,9} {1,8}\d{1,20})? "
+    r"[\w./-]{1,200}\.(?:cc|cpp|cu|h|go|rs|py):\d{1,6}\] "
 )
 """Where a program says by itself that it failed."""
+_SEVERE_LEVELS: Final = ("ERROR", "CRITICAL", "FATAL")
+_LETTER: Final = re.compile(r"(?<!\w)[EF](?:\d{4})? ")
+"""A level as glog and its kin write it."""
+_IN_JSON: Final = re.compile(
+    r'"(?:level|levelname|severity|lvl)": ?"(?i:error|fatal|critical|panic|alert|emergency)"'
+)
+"""The level of a line that a program wrote as JSON."""
+_ENDS: Final = re.compile(r"^terminate called ")
 _IS_SOURCE: Final = re.compile(r"\s*(?:raise |assert |return )\S")
 """Lines of a program's source in a traceback."""
 _JOINED: Final = re.compile(r"(?<=\s)\[rank\d{1,7}\]: ?(?=\S)")
 """Where another line of a rank begins inside a line."""
 _THROWN: Final = re.compile(r"^(?: *what\(\):)+ +(?P<message>.*)")
-_OF_TORCH: Final = re.compile(r".*\.(?:[ch]pp|py):\d").match
-"""Places in the sources of torch, whose names end so."""
+_OF_TORCH: Final = re.compile(
+    r".*\.py:\d|(?:.*/)?(?:[A-Z]\w*|tensorpipe_\w*|socket|debug|reducer|logger)\.[ch]pp:\d"
+).match
+"""Places in the sources of torch, by the names that its files have."""
 _SAID_LAST: Final = re.compile(r"Last error: {0,4}(\S.*)")
 _LAST_ERROR: Final = re.compile(r"Last error: ?$")
 
@@ -95,86 +110,10 @@ class NoKnownLineError(FormatError):
     """A text in which no line is known: another program's output."""
 
 
-@dataclass(slots=True)
-class Process:
-    """What the lines of one process say: its rank in the largest communicator, and versions."""
-
-    host: str
-    rank: int | None = None
-    ranks: int = 0
-    has_several: bool = False
-    """It has several ranks, one for each device."""
-    versions: dict[str, str] = field(default_factory=dict)
-    """By library: "NCCL" -> "2.27.7+cuda13.0"."""
-    sets_up: bool = False
-    """It began to connect to other ranks."""
-    is_set_up: bool = False
-
-    @property
-    def words(self) -> str:
-        """ "rank 3 on node1", or the host alone."""
-        on = f" on {self.host}" if self.host else ""
-        is_one = self.rank is not None and not self.has_several
-        return f"rank {self.rank}{on}" if is_one else self.host
-
-
-@dataclass(slots=True)
-class Seen:
-    """A finding's lines: how many, the first one, and of which processes."""
-
-    count: int = 0
-    joined: int = 0
-    """Equal lines of other processes that a launcher left out."""
-    line: str = ""
-    processes: set[tuple[str, str]] = field(default_factory=set)
-
-
-@dataclass(slots=True)
-class Job:
-    """What all logs of one job say together."""
-
-    lines: int = 0
-    processes: dict[tuple[str, str], Process] = field(default_factory=dict)
-    nodes: int = 0
-    networks: Counter[str] = field(default_factory=Counter)
-    transports: Counter[str] = field(default_factory=Counter)
-    interfaces: Counter[str] = field(default_factory=Counter)
-    plugins: Counter[str] = field(default_factory=Counter)
-    settings: dict[str, set[str]] = field(default_factory=dict)
-    """Variables that the library read, with their values."""
-    seen: dict[str, Seen] = field(default_factory=dict)
-    warnings: dict[str, Seen] = field(default_factory=dict)
-    """Warnings of no known kind, by their words without numbers."""
-    errors: dict[str, Seen] = field(default_factory=dict)
-    """Those that say that something broke, and exceptions of a library."""
-    exceptions: dict[str, Seen] = field(default_factory=dict)
-    """Exceptions of programs."""
-    stages: dict[str, dict[str, set[int]]] = field(default_factory=dict)
-    """Of each communicator, the ranks that began (START) and ended (COMPLETE) its creation."""
-    counts: dict[str, Counter[str]] = field(default_factory=dict)
-    """Of each communicator, how many ranks began and ended its creation, with joined lines."""
-    sizes: dict[str, int] = field(default_factory=dict)
-    ranks_of: dict[int, set[int]] = field(default_factory=dict)
-    """Of each number of ranks, those of which there are lines."""
-    joined: int = 0
-    """Lines that a launcher left out because they equal others."""
-    open_tables: int = 0
-    """Tables of benchmarks that begin and have no row."""
-    tables: int = 0
-    """Tables of benchmarks that have rows or an end."""
-    wrong_values: list[str] = field(default_factory=list)
-    """What these say of wrong values."""
-    diagnosis: Diagnosis = field(default_factory=Diagnosis)
-
-    @property
-    def hosts(self) -> set[str]:
-        return {process.host for process in self.processes.values() if process.host}
-
-
 def read_log(text: str, job: Job) -> None:
     """Add what a log says to ``job``. Raises NoKnownLineError for a text without any line of
     one, and FormatError for what is not text."""
-    before = job.lines, len(job.exceptions)
+    before = job.lines, job.said
     has_escapes = "\x1b" in text or "\x9b" in text or "[0m" in text
     text = without_json(text, only_folded=True)
     if "](http" in text:
@@ -199,7 +138,7 @@ def read_log(text: str, job: Job) -> None:
     found, wrong = wrong_values(text)
     job.tables += found
     job.wrong_values += wrong
-    if (job.lines, len(job.exceptions)) == before and not found:
+    if (job.lines, job.said) == before and not found:
         said = "no line is from a communication library, torch's watchdog or PortaGPU"
         raise NoKnownLineError(said) if _is_text(text) else FormatError("its format is not known")
 
@@ -219,6 +158,8 @@ class _Reader:
         )
         self._last_error: set[Origin] = set()
         """Those whose next line is a library's last error."""
+        self._is_caught: dict[int, bool | None] = {}
+        """Of lines with which tracebacks end, whether somebody caught the exception."""
 
     def _known(self, sample: Sequence[str], regular: RegularPrefix) -> int:
         """How many lines are of libraries without such a prefix; of equal ones the first counts."""
@@ -234,15 +175,24 @@ class _Reader:
         """Take no further line for a last error."""
         self._last_error.clear()
 
-    def read(self, number: int, raw: str) -> bool:
-        """Add what a line says; False where it is nothing that changes a judgement."""
+    def read(self, number: int, raw: str, *, is_whole: bool = False) -> bool:
+        """Add what a line says; False where it is nothing that changes a judgement.
+
+        ``is_whole`` leaves what most lines begin with.
+        """
         if not raw or raw.isspace():
             return False
+        is_severe = raw[:1] == "{" and _IN_JSON.search(raw) is not None
         raw = text_of_json(raw)
-        origin, line = self._split(raw)
+        origin, line = split_prefixes(raw[:_MAX_LINE]) if is_whole else self._split(raw)
+        is_severe |= origin.level in _SEVERE_LEVELS and line[:1] not in " \t"
         job = self._job
-        job.joined += origin.repeats
+        job.joined += 0 if is_whole else origin.repeats
         library = self._patterns.line(line)
+        if self._regular is not None and (library is None or not library.host):
+            # what most lines begin with may be what a library writes by itself
+            whole = self._patterns.line(split_prefixes(raw[:_MAX_LINE])[1])
+            library = whole if whole is not None and whole.host else library
         is_last = bool(self._last_error) and origin in self._last_error
         if is_last:
             if not line.strip():
@@ -250,14 +200,18 @@ class _Reader:
             self._last_error.discard(origin)
         # what a library only remarks has its words at the beginning
         is_marked = (library is None or bool(library.level)) and self._patterns.is_marked(line)
+        has_more = not is_whole and self._is_more_than_prefix(raw, line)
         if library is None and not is_marked and not is_last:
-            return False
+            return has_more and self.read(number, raw, is_whole=True)
         if library is not None:
             self._read_joined(number, line, library)
         if library is None and _IS_SOURCE.match(line):
             # a collector may join lines of a traceback
             joined = _JOINED.search(line)
             return joined is not None and self.read(number, line[joined.start() :])
+        if library is None and HEAD in line:
+            self._read_traceback(number)
+            return False
         message = library.message if library is not None else line.strip()
         rank = origin.rank
         if rank is None and not (library is not None and library.host):
@@ -273,18 +227,18 @@ class _Reader:
             job.processes[key] = Process(library.host, rank)
         place = library.place if library is not None else ""
         for fact, found in self._patterns.facts_of(message):
-            _add_fact(job, key, fact, found, origin)
+            add_fact(job, key, fact, found, origin)
             known += 1
             matters |= any(each not in _COUNTED for each, v in found.groupdict().items() if v)
         events = list(self._patterns.events_of(message, place, is_marked=is_marked))
         # several patterns of one finding may fit a line, which counts once
-        for finding, at in {event.finding: at for event, at in reversed(events)}.items():
-            _see(job.seen, finding, message, key, origin, at)
+        for event, at in {event.finding: (event, at) for event, at in reversed(events)}.values():
+            see(job.seen, event.finding, message, key, origin, at, event)
         if (said := _SAID_LAST.search(message)) is not None:
             # torch writes the library's own words after its own, where lines were joined
             last = self._patterns.events_of(said[1], "", is_marked=True)
             for event, at in last:
-                _see(job.seen, event.finding, message, key, origin, said.start(1) + at)
+                see(job.seen, event.finding, message, key, origin, said.start(1) + at)
                 events.append((event, at))
         if events and rank is not None:
             job.processes.setdefault(key, Process(key[0], rank))
@@ -297,18 +251,23 @@ class _Reader:
             unknown = job.errors if is_bad else job.warnings
             matters = library is not None or is_last
             if matters:
-                _see_words(unknown, message, key, origin)
+                see_words(unknown, message, key, origin)
                 known += 1
             else:
-                exceptions = len(job.exceptions)
-                known += self._read_exception(line, message, key, origin)
-                matters = bool(known) or len(job.exceptions) > exceptions
+                before = job.said
+                known += self._read_exception(
+                    number, line, message, key, origin, is_severe=is_severe
+                )
+                matters = bool(known) or job.said > before
         elif library is None and not is_diagnosis and _are_mild(events):
             # what only remarks may quote an exception
-            known += self._read_exception(line, message, key, origin)
+            known += self._read_exception(number, line, message, key, origin, is_severe=None)
         if "Last error" in message and _LAST_ERROR.search(message):
             self._last_error.add(origin)
             matters = True
+        if has_more and not (known or events or matters):
+            # what most lines begin with may be the message of a few equal ones
+            return self.read(number, raw, is_whole=True)
         job.lines += bool(known or events)
         return matters
 
@@ -329,6 +288,13 @@ class _Reader:
             origin, line = split_prefixes(text[:_MAX_LINE], self._regular)
         return origin, line
 
+    def _is_more_than_prefix(self, raw: str, line: str) -> bool:
+        """Whether what most lines begin with has words or a level, as a message has."""
+        if self._regular is None:
+            return False
+        head = raw[: max(len(raw) - len(line), 0)]
+        return self._patterns.is_marked(head) or _LETTER.search(head) is not None
+
     def _key(self, host: str, pid: str, rank: int | None) -> tuple[str, str]:
         if host or rank is None:
             return host, pid
@@ -341,26 +307,70 @@ class _Reader:
             following += [self._split(text_of_json(raw))[1] for raw in after]
         return read_diagnosis(following, 0, rank, self._job.diagnosis)
 
-    def _read_exception(self, line: str, message: str, key: tuple[str, str], origin: Origin) -> int:
-        """Add an exception; 1 if it is a library's, or if a rank is known to have ended with it."""
-        job = self._job
-        found = _EXCEPTION.search(line) or _THROWN.match(line)
+    def _read_traceback(self, number: int) -> None:
+        """Know whether somebody caught the exception of a traceback, and read one of any name."""
+        found = read_traceback(self._lines, number, lambda raw: self._split(text_of_json(raw)))
         if found is None:
-            if _SEVERE.search(line):
-                _see_words(job.exceptions, message, key, origin)
+            return
+        self._is_caught[found.number] = found.is_caught
+        origin, line = self._split(text_of_json(self._lines[found.number]))
+        known = _EXCEPTION.search(line) or self._patterns.words.search(line)
+        if known or any(self._patterns.events_of(line.strip(), "", is_marked=True)):
+            return
+        self._add_exception(found.number, line, self._key("", "", origin.rank), origin)
+
+    def _read_exception(
+        self,
+        number: int,
+        line: str,
+        message: str,
+        key: tuple[str, str],
+        origin: Origin,
+        *,
+        is_severe: bool | None,
+    ) -> int:
+        """Add an exception; 1 if it is a library's, or if a rank is known to have ended with it.
+
+        ``is_severe`` is whether the line's prefix has an error's level, None where no level counts.
+        """
+        job = self._job
+        found = _EXCEPTION.search(line) or _THROWN.match(line) or _ENDS.match(line)
+        if found is None:
+            if is_severe or (is_severe is not None and _SEVERE.search(line)):
+                see_words(job.severe, message, key, origin)
             return 0
         if self._patterns.words.search(found[0]):
-            _see_words(job.errors, found[0].strip(), key, origin)
+            see_words(job.errors, found[0].strip(), key, origin)
             job.processes.setdefault(key, Process("", origin.rank))
             return 1
         if "name" not in found.re.groupindex:
-            _see_words(job.exceptions, message, key, origin)
-            return 0
+            # nobody catches what C++ throws to the end; the first line names only its type
+            if found.re is _ENDS:
+                after = self._split("".join(self._lines[number + 1 : number + 2]))[1]
+                thrown = _THROWN.match(after)
+                message += f" {thrown[0].strip()}" if thrown is not None else ""
+            see(job.seen, "aborted", message, key, origin)
+            return 1
+        begins = not line[: found.start("name")].strip()
+        return self._add_exception(number, message, key, origin, begins=begins)
+
+    def _add_exception(
+        self, number: int, message: str, key: tuple[str, str], origin: Origin, begins: bool = True
+    ) -> int:
+        job = self._job
         if origin.rank is not None:
-            _see(job.seen, "rank-exception", message, key, origin)
+            see(job.seen, "rank-exception", message, key, origin)
             job.processes.setdefault(key, Process("", origin.rank))
             return 1
-        _see_words(job.exceptions, message, key, origin)
+        is_caught = self._is_caught.get(number)
+        ends = is_caught is False or (begins and is_last(self._lines, number))
+        if is_caught or STOPPED.match(message):
+            where = job.exceptions
+        elif FOLLOWS.search(message):
+            where = job.followed
+        else:
+            where = job.ended if ends else job.exceptions
+        see_words(where, message.strip(), key, origin)
         return 0
 
 
@@ -375,69 +385,8 @@ def _sample(lines: Sequence[str]) -> list[str]:
     return [text_of_json(line)[:_MAX_LINE] for line in lines[::step]]
 
 
-def _see_words(where: dict[str, Seen], message: str, key: tuple[str, str], origin: Origin) -> None:
-    words = re.sub(r"0x[0-9a-f]+|\d+", "N", message)
-    if words in where or len(where) < _MAX_KINDS:
-        _see(where, words, message, key, origin)
-
-
 def _is_text(text: str) -> bool:
     """Whether the beginning is what programs print, and not bytes of something else."""
     head = text[:_MAX_LINE]
     prints = sum(sign.isprintable() or sign.isspace() for sign in head)
     return bool(head.strip()) and prints >= _TEXT_SHARE * len(head)
-
-
-def _see(
-    where: dict[str, Seen],
-    name: str,
-    line: str,
-    key: tuple[str, str],
-    origin: Origin = PLAIN,
-    at: int = 0,
-) -> None:
-    seen = where.setdefault(name, Seen())
-    seen.count += 1
-    seen.joined += origin.repeats
-    # the words that were looked for have to be in what is shown
-    start = max(0, at - _SHOWN // 4) if len(line) > _SHOWN else 0
-    seen.line = seen.line or ("..." if start else "") + excerpt(line[start:], _SHOWN)
-    seen.processes.add(key)
-
-
-def _add_fact(
-    job: Job, key: tuple[str, str], fact: Fact, found: re.Match[str], origin: Origin
-) -> None:
-    said = {name: value for name, value in found.groupdict().items() if value is not None}
-    process = job.processes.get(key)
-    if process is None:
-        process = job.processes[key] = Process(key[0])
-    if "version" in said:
-        process.versions[fact.library] = said["version"]
-    for name, counts in (
-        ("network", job.networks),
-        ("transport", job.transports),
-        ("interface", job.interfaces),
-        ("plugin", job.plugins),
-    ):
-        if name in said:
-            counts[said[name]] += 1
-    if "nodes" in said:
-        job.nodes = max(job.nodes, int(said["nodes"]))
-    process.sets_up |= "setup" in said
-    process.is_set_up |= "ready" in said or said.get("stage") == "COMPLETE"
-    if "variable" in said:
-        job.settings.setdefault(said["variable"], set()).add(said.get("value", ""))
-    if "ranks" in said:
-        rank, ranks = int(said["rank"]), int(said["ranks"])
-        if ranks > process.ranks:
-            process.rank, process.ranks = rank, ranks
-        process.has_several |= ranks == process.ranks and rank != process.rank
-        if len(seen := job.ranks_of.setdefault(ranks, set())) < 1 << 16:
-            seen.add(rank)
-    if "communicator" in said:
-        stages = job.stages.setdefault(said["communicator"], {})
-        stages.setdefault(said["stage"], set()).add(rank)
-        job.sizes[said["communicator"]] = ranks
-        counts = job.counts.setdefault(said["communicator"], Counter())
-        counts[said["stage"]] += 1 + origin.repeats

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _PREFIXES: Final = re.compile(
     rf"|\[{_DATE}(?: DP\d{{1,7}})?(?: TP(?P<slice>\d{{1,7}}))?(?: EP\d{{1,7}})?\][ ]?"
     rf"|\[?{_DATE}\]?(?:[ ]\|)?(?:[ ]{{1,4}}|$)"
     # the logging of serving frameworks
-    r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d "
+    r"|(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d "
     r"\[?[\w./-]{1,80}\.py:\d{1,6}\][ ]?"
 )
 _LEVELS: Final = ("DEBUG ", "INFO ", "WARNING ", "ERROR ", "CRITICAL ")
@@ -61,12 +61,14 @@ class Origin:
     ``rank`` is that of the whole job. ``label`` is what distinguishes the process: a number that a
     launcher gave to it, mostly its rank too, or what else a prefix has but times. ``repeats`` are
     further equal lines of other processes, for which this one stands: Ray's count is of this line
-    and those (``python/ray/_private/ray_logging``).
+    and those (``python/ray/_private/ray_logging``). ``level`` is a level's word, "" without; lines
+    of one origin may differ in it.
     """
 
     rank: int | None = None
     label: str = ""
     repeats: int = 0
+    level: str = field(default="", compare=False)
 
 
 PLAIN: Final = Origin()
@@ -81,7 +83,7 @@ def split_prefixes(line: str, regular: RegularPrefix | None = None) -> tuple[Ori
     if regular is None and line[:1].isalpha() and not _may_have_one(line[:_MAX_NAME]):
         return _without_repeats(PLAIN, line)
     rank: int | None = None
-    label = ""
+    label = level = ""
     at = 0
     for _ in range(_MAX_PREFIXES):
         if (found := _PREFIXES.match(line, at)) is not None:
@@ -90,18 +92,22 @@ def split_prefixes(line: str, regular: RegularPrefix | None = None) -> tuple[Ori
             if stated is not None:
                 rank = int(stated)
             label = said["tagged"] or said["label"] or said["local"] or label
+            level = said["level"] or level
             at = found.end()
         elif regular is not None and (length := regular.length(line[at : at + _MAX_HEAD])):
             text = line[at : at + length]
             if (named := _RANK.search(text)) is not None:
                 rank = int(named[1])
-            label += _TIME.sub("", text)
+            if (word := _LEVEL.search(text)) is not None:
+                level = word[0]
+            label += _LEVEL.sub("", _TIME.sub("", text))
             at += length
             regular = None
         else:
             break
     rest = line[at:] if at else line
-    return _without_repeats(Origin(rank, label) if rank is not None or label else PLAIN, rest)
+    is_plain = rank is None and not label and not level
+    return _without_repeats(PLAIN if is_plain else Origin(rank, label, level=level), rest)
 
 
 def _may_have_one(head: str) -> bool:
@@ -137,6 +143,7 @@ _TOKEN: Final = re.compile(
     + r"|(?P<W>[A-Za-z_]+)|(?P<O>.)"
 )
 _ENDS: Final = frozenset(":|]>)%")
+_LEVEL: Final = re.compile(r"\b(?:DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL|TRACE)\b")
 _RANK: Final = re.compile(r"(?i:\brank|mpirank)[ :=_]{0,2}(\d{1,7})\b")
 _TIME: Final = re.compile(r"\d{1,4}(?:[-/:.,T @]{1,3}\d{1,9})+(?:Z|[+-]\d\d:?\d\d)?|[.,]\d+")
 

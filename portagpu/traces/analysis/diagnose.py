@@ -20,7 +20,8 @@ from portagpu.facts.captures.model import ON_DEVICE
 from portagpu.runs.results.judgement import Finding, kinds_of, result_of
 from portagpu.runs.results.verdicts import Verdict
 from portagpu.runs.results.wording import at_most
-from portagpu.traces.analysis.roofline import computed_shares, counted_shares, known_words
+from portagpu.traces.analysis.call_words import known_words
+from portagpu.traces.analysis.roofline import computed_shares, counted_shares
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -20,6 +20,7 @@ from portagpu.facts.captures.columns import FARTHEST_NS, Rows
 from portagpu.facts.captures.model import TOTAL_COLUMNS, Capture, Kind, Source
 from portagpu.facts.captures.text_tables import lines, time_scale
 from portagpu.facts.readings.model import FormatError
+from portagpu.traces.analysis.call_words import known_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +42,8 @@ _ROW: Final = re.compile(
 )
 _BEGUN: Final = re.compile(r"\S[ \t]+(?:-?\d{1,9}(?:\.\d{1,4})?%|NaN)[ \t]*(?:-?\d|$)")
 _STATED: Final = re.compile(rf"Self (\w{{2,20}}) time total: ({_TIME})[ \t]*$")
-_CALL: Final = re.compile(r"(?:cuda|hip)[A-Z]\w*|(?:cu|hsa|ze|ur)(?:[A-Z]|_[a-z])\w*")
+_CALL: Final = re.compile(r"(?:ze|ur)[A-Z]\w*")
+"""Calls of interfaces that are no vendor's: oneAPI's Level Zero and Unified Runtime."""
 _MAX_ROW: Final = 2048
 """Characters of a line that are looked at: shapes and stacks come last."""
 _ROUNDED: Final = 0.002
@@ -139,7 +141,8 @@ def _kind_of(row: _Row) -> Kind:
         if row.name.startswith("Memset"):
             return "set"
         return "copy" if row.name.startswith("Memcpy") else "kernel"
-    return "api" if _CALL.fullmatch(row.name) else "operator"
+    known = (_CALL, *known_words().every)
+    return "api" if any(each.fullmatch(row.name) for each in known) else "operator"
 
 
 def _launched(row: _Row, on_host_ns: int | None) -> bool:

@@ -3,58 +3,19 @@
 from __future__ import annotations
 
 import math
-import re
-from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from portagpu.base.text import one_line
 from portagpu.base.units import count
 from portagpu.facts.targets import named_product
-from portagpu.facts.vendors import leave_out_table, tables
+from portagpu.traces.analysis.call_words import known_words
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from portagpu.facts.captures.model import Capture, CapturedDevice
     from portagpu.facts.targets import Target
     from portagpu.traces.analysis.model import Summary
-
-TABLE: Final = "trace_words"
-COUNTED: Final = ("compute", "memory", "duration")
-"""What a counter can be: a percentage of a peak, or the time of its kernel."""
-
-
-@dataclass(frozen=True, slots=True)
-class Words:
-    """What vendors call what is looked for."""
-
-    launch: tuple[re.Pattern[str], ...]
-    wait: tuple[re.Pattern[str], ...]
-    counters: Mapping[tuple[str, str], str]
-    """(metric, unit) -> one of COUNTED."""
-
-
-@cache
-def known_words() -> Words:
-    """The words of all vendors; a broken table is left out."""
-    launch: list[re.Pattern[str]] = []
-    wait: list[re.Pattern[str]] = []
-    counters: dict[tuple[str, str], str] = {}
-    for vendor, table in dict(tables(TABLE)).items():
-        try:
-            calls = [re.compile(table["calls"][each]) for each in ("launch", "wait")]
-            own = {(each["metric"], each["unit"]): each["is"] for each in table.get("counter", ())}
-            if unknown := set(own.values()) - set(COUNTED):
-                raise ValueError(f"a counter is {min(unknown)!r} instead of one of {COUNTED}")
-        except (KeyError, TypeError, ValueError, re.error) as error:
-            leave_out_table(vendor, TABLE, error)
-            continue
-        launch.append(calls[0])
-        wait.append(calls[1])
-        counters |= own
-    return Words(tuple(launch), tuple(wait), counters)
-
 
 Shares = dict[str, tuple[float, str]]
 """("memory" or "compute") -> share of the peak, and the sentence."""
