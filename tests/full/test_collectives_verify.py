@@ -218,6 +218,7 @@ def running_with(mark: str) -> list[str]:
     return found
 
 
+@pytest.mark.usefixtures("started")
 def test_the_command_verifies_and_leaves_nothing(tmp_path: Path) -> None:
     mark = f"PORTAGPU_TEST_MARK={uuid.uuid4().hex}"
     name, _, value = mark.partition("=")
@@ -252,6 +253,7 @@ def test_the_command_verifies_and_leaves_nothing(tmp_path: Path) -> None:
     assert again.returncode == 0, again.stdout
 
 
+@pytest.mark.usefixtures("started")
 def test_ctrl_c_ends_every_rank(tmp_path: Path) -> None:
     mark = uuid.uuid4().hex
     program = [sys.executable, "-P", "-m", "portagpu", "collectives", "verify", "--backend", "cpu"]
