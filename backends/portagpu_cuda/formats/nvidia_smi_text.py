@@ -71,7 +71,9 @@ TABLE_SHAPE: Final = Shape(
     checks_its_end=True,
 )
 _GPU_ROW: Final = (
-    r"\| +\d{1,4}\.?  +\S[^|]{1,60}\| +[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7] +"
+    # Intel's tool prints the same columns
+    r"\| +\d{1,4}\.?  +(?!Intel\b)\S[^|]{1,60}"
+    r"\| +[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7] +"
     r"(?:On|Off|N/A) *\|[^|]{4,40}\|"
 )
 _SECOND_ROW: Final = (
@@ -428,8 +430,9 @@ def _parse_list(text: str) -> Findings:
     gpus: list[tuple[re.Match[str], list[GpuPart]]] = []
     gone: list[tuple[Reading, str]] = []
     for line in map(str.strip, text.splitlines()):
-        if (match := _GPU.match(line)) is not None:
-            gpus.append((match, []))
+        # a person's list has several in a line
+        if found := list(_GPU.finditer(line)):
+            gpus += [(match, []) for match in found]
         elif (match := _MIG.match(line)) is not None and gpus:
             profile, index, uuid = match.groups()
             gpus[-1][1].append(GpuPart(index=int(index), uuid=unmasked_uuid(uuid), profile=profile))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.base.installation import DamagedInstallation
 from portagpu.base.text import excerpt
 from portagpu.facts.formats import host
-from portagpu.facts.formats.cleaning import clean_streams
+from portagpu.facts.formats.cleaning import clean_streams, without_marks
 from portagpu.facts.formats.events import ANSWERS, may_be_event, no_answer_events
 from portagpu.facts.formats.foreign_readers import (
     foreign_readers,
@@ -139,7 +139,13 @@ def _are_several_machines(streams: Sequence[Sequence[Findings]]) -> bool:
 def _streams(text: str, shapes: Shapes) -> tuple[str, ...]:
     """The outputs in ``text``, also in the JSON or YAML of what ran the tools."""
     known = partial(is_known, shapes=shapes)
-    inner = unwrapped(text, lambda one: known(one) or bool(no_answer_events(one)))
+
+    def says_something(one: str) -> bool:
+        return known(one) or bool(no_answer_events(one))
+
+    inner = unwrapped(text, says_something)
+    if not inner and text[:1] in (">", "\x1b"):
+        inner = unwrapped(without_marks(text), says_something)
     return tuple(each for one in inner or [text] for each in clean_streams(one, known))
 
 
