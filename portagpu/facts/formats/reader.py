@@ -233,6 +233,9 @@ def _parse_part(part: TextPart, reader: Any) -> Findings:
     if ends_in_a_line:
         problems += (f"the text breaks off in a line: {excerpt(part.tail[-40:])!r}",)
     broken = found.breaks_off or part.cut or ends_in_a_line
+    if not _SELECTED.search(part.command) and (missing := _missing_numbers(found)):
+        problems += (f"the list goes on without GPU {', '.join(map(str, missing))}",)
+        broken = True
     found = replace(found, problems=problems, breaks_off=broken)
     if part.state is None:
         return found
@@ -243,6 +246,15 @@ def _parse_part(part: TextPart, reader: Any) -> Findings:
         ),
         links=tuple(replace(one, source=f"{one.source} ({part.state})") for one in found.links),
     )
+
+
+def _missing_numbers(found: Findings) -> list[int]:
+    """The numbers that a driver's list passes over, where no GPU without a number explains them."""
+    numbers = {one.index for one in found.readings if one.index is not None}
+    if found.complete is None or not numbers:
+        return []
+    missing = sorted(set(range(min(numbers), max(numbers))) - numbers)
+    return missing[:_MAX_SHOWN] if len(missing) > len(found.readings) - len(numbers) else []
 
 
 def _is_complete(found: Findings, part: TextPart, reader: Any, stream: str) -> bool | None:

@@ -36,6 +36,12 @@ _LABELS: Final = {
     "lid": "baselid",
 }
 _FIELD: Final = re.compile(r"([A-Za-z][A-Za-z _]{1,24}):\s*(\S.{0,80}?)?\s*$")
+_RDMA_LINK: Final = re.compile(
+    r"(?:\d{1,4}/\d{1,3}: |link )([\w.-]{1,64})/(\d{1,3}):? .{0,200}?"
+    r"\bstate ([A-Z]{2,12}) physical_state ([A-Z_]{2,30})"
+)
+"""Of ``rdma link`` (iproute2)."""
+_IS_RDMA_LINK: Final = r"link [\w.-]{1,64}/\d{1,3} [^\n]{0,200}state [A-Z]{2,12} physical_state "
 _DOTS: Final = re.compile(r":\.{2,60}(?=\S)")
 _NETDEV: Final = re.compile(
     r"(?:[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] +)?([\w.-]{1,64}) +"
@@ -46,14 +52,14 @@ _IS_NETDEV: Final = r"[^\n]{1,200} port +\d{1,3} [^\n]{0,20}==> [^\n]{1,40}\((?:
 _PANIC: Final = re.compile(r"ibpanic: .{0,80}stat of IB device '([\w.-]{1,64})' failed: (.{1,80})")
 SHAPES: Final = (
     Shape(
-        rf"(?:{_DEVICE}|{_STATUS}|{_VERBS}|ibpanic: |{_PORT_INFO})|{_IS_NETDEV}",
+        rf"(?:{_DEVICE}|{_STATUS}|{_VERBS}|ibpanic: |{_PORT_INFO}|{_IS_RDMA_LINK})|{_IS_NETDEV}",
         re.compile(
             r"\s*(?:CA type|Number of ports|Firmware version|Hardware version|Node GUID"
             r"|System image GUID|Port \d|State|Physical state|Rate|Base lid|LMC|SM lid"
             r"|Capability mask|Port GUID|Link layer|default gid|base lid|sm lid|state|phys state"
             r"|rate|link_layer)\b.{0,100}|[ \t]+[a-z][a-z_]{1,30}:\s+\S.{0,80}"
             r"|[ \t]+[A-Z][A-Za-z _-]{1,40}: \S.{0,80}|[A-Z]\w{1,40}:\.{2,60}\S.{0,80}"
-            rf"|{_PORT_INFO}"
+            rf"|{_PORT_INFO}|{_IS_RDMA_LINK}"
             r"|\s*(?:ibpanic: .*|" + f"{_DEVICE}|{_STATUS}|{_VERBS}|{_IS_NETDEV})"
         ),
         checks_its_end=True,
@@ -94,7 +100,8 @@ class _PortText:
 
 def matches(text: str) -> bool:
     """Whether a line names a device or a port as one of the tools does."""
-    begins = rf"^[ \t]*(?:{_DEVICE}\s*$|{_STATUS}|{_VERBS}\s*$|ibpanic: |{_PORT_INFO}|{_IS_NETDEV})"
+    begins = rf"^[ \t]*(?:{_DEVICE}\s*$|{_STATUS}|{_VERBS}\s*$|ibpanic: |{_PORT_INFO}"
+    begins += rf"|{_IS_RDMA_LINK}|{_IS_NETDEV})"
     return re.search(begins, text[:4000], re.MULTILINE) is not None
 
 
@@ -110,6 +117,8 @@ def parse(text: str) -> Findings:
             events.append(_lost(panic.group(1), panic.group(2), line))
         elif named := re.match(r"CA:? '([\w.-]{1,64})'|hca_id:\s{1,8}([\w.-]{1,64})$", line):
             device = named.group(1) or named.group(2)
+        elif rdma := _RDMA_LINK.match(line):
+            ports.append(_PortText(rdma[1], rdma[2], {"state": rdma[3], "physicalstate": rdma[4]}))
         elif info := re.match(r"# Port info: (Lid \d{1,5}) port (\d{1,3})", line):
             ports.append(_PortText(info.group(1), info.group(2)))
             if is_switch:
