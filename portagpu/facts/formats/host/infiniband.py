@@ -43,6 +43,11 @@ _RDMA_LINK: Final = re.compile(
 """Of ``rdma link`` (iproute2)."""
 _IS_RDMA_LINK: Final = r"link [\w.-]{1,64}/\d{1,3} [^\n]{0,200}state [A-Z]{2,12} physical_state "
 _DOTS: Final = re.compile(r":\.{2,60}(?=\S)")
+_IS_STATES: Final = (
+    r"Port \d{1,3}:[ \t]*(?=\n\s*State: )"
+    r"|State: (?:Active|Down|Init\w{0,12}|Armed)[ \t]*(?=\n\s*Physical state: )"
+)
+"""What ``grep`` left of ibstat, without the device's line."""
 _NETDEV: Final = re.compile(
     r"(?:[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] +)?([\w.-]{1,64}) +"
     r"(?:\([^()]{1,80}\) .{0,100}?)?port +(\d{1,3}) +(?:\((\w{2,12}) *\) +)?"
@@ -52,7 +57,8 @@ _IS_NETDEV: Final = r"[^\n]{1,200} port +\d{1,3} [^\n]{0,20}==> [^\n]{1,40}\((?:
 _PANIC: Final = re.compile(r"ibpanic: .{0,80}stat of IB device '([\w.-]{1,64})' failed: (.{1,80})")
 SHAPES: Final = (
     Shape(
-        rf"(?:{_DEVICE}|{_STATUS}|{_VERBS}|ibpanic: |{_PORT_INFO}|{_IS_RDMA_LINK})|{_IS_NETDEV}",
+        rf"(?:{_DEVICE}|{_STATUS}|{_VERBS}|ibpanic: |{_PORT_INFO}|{_IS_RDMA_LINK}|{_IS_STATES})"
+        rf"|{_IS_NETDEV}",
         re.compile(
             r"\s*(?:CA type|Number of ports|Firmware version|Hardware version|Node GUID"
             r"|System image GUID|Port \d|State|Physical state|Rate|Base lid|LMC|SM lid"
@@ -79,7 +85,7 @@ class _PortText:
 
     @property
     def name(self) -> str:
-        return f"{self.device} port {self.number}"
+        return f"{self.device} port {self.number}" if self.number else self.device
 
     @property
     def state(self) -> str:
@@ -101,7 +107,7 @@ class _PortText:
 def matches(text: str) -> bool:
     """Whether a line names a device or a port as one of the tools does."""
     begins = rf"^[ \t]*(?:{_DEVICE}\s*$|{_STATUS}|{_VERBS}\s*$|ibpanic: |{_PORT_INFO}"
-    begins += rf"|{_IS_RDMA_LINK}|{_IS_NETDEV})"
+    begins += rf"|{_IS_RDMA_LINK}|{_IS_STATES}|{_IS_NETDEV})"
     return re.search(begins, text[:4000], re.MULTILINE) is not None
 
 
@@ -125,8 +131,11 @@ def parse(text: str) -> Findings:
                 ports[-1].facts["baselid"] = "0"
         elif status := re.match(r"Infiniband device '([\w.-]{1,64})' port (\d{1,3})", line):
             ports.append(_PortText(status.group(1), status.group(2)))
-        elif (port := _PORT.match(line)) is not None and device:
-            ports.append(_PortText(device, port.group(1)))
+        elif (port := _PORT.match(line)) is not None:
+            ports.append(_PortText(device or f"entry {len(ports) + 1}:", port.group(1)))
+        elif line.startswith("State: ") and _is_of_another_port(ports, device):
+            ports.append(_PortText(device or f"port {len(ports) + 1} in the list", ""))
+            ports[-1].facts["state"] = line.partition(": ")[2]
         elif (netdev := _NETDEV.match(line)) is not None:
             name, port_number, state, interface, is_up = netdev.groups()
             facts = {} if state is None else {"state": state, "physicalstate": ""}
@@ -147,6 +156,11 @@ def parse(text: str) -> Findings:
         events=tuple(events),
         problems=(f"it breaks off at {unread[0]}",) if unread else (),
     )
+
+
+def _is_of_another_port(ports: list[_PortText], device: str) -> bool:
+    """Whether a state belongs to a port whose own line was taken out."""
+    return not ports or bool(ports[-1].state) or (bool(device) and ports[-1].device != device)
 
 
 def _link(port: _PortText) -> Link:
@@ -177,6 +191,9 @@ def _event(port: _PortText) -> Event | None:
     elif in_service:
         action, todo = "switch it on if a job needs it", Action.MONITOR
         meaning += ": it was in service, and is switched off"
+    elif port.cable == "polling" and "baselid" not in port.facts:
+        action, todo, in_service = "check its cable if a job needs it", Action.MONITOR, True
+        meaning += "; whether it was in service is not stated"
     else:
         action, todo = "check its cable if a job needs it", Action.NONE
         meaning += ": it is switched off" if port.cable == "disabled" else ""
