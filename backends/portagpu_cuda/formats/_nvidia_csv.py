@@ -255,11 +255,20 @@ _ALONE_LINES: Final = {
 }
 """Lines that people search for with grep, one a GPU, each with its path in the whole log."""
 _A_LINE: Final = rf"(?:{'|'.join(_ALONE_LINES)}) +: \S"
+_OWN_LINES: Final = {
+    "Product Name": "product_name",
+    "GPU UUID": "uuid",
+    "Minor Number": "minor_number",
+    "VBIOS Version": "vbios_version",
+    "Bus Id": "pci/bus_id",
+}
+"""Lines of which each GPU has one, each with its path: of a log cut in a GPU, or of grep."""
+_AN_OWN_LINE: Final = rf"(?:{'|'.join(_OWN_LINES)}) {{2,40}}: \S"
 # a GPU's line and the first below it; or a block of errors alone
 _BLOCK: Final = re.compile(
     r"^GPU (?:[0-9A-F]{4,8}:)[0-9A-F]{2}:[0-9A-F]{2}\.[0-7] *\n(?: .{0,200}\n){0,2}? .{1,200} : "
     rf"|^ *(?:{_ALONE_BLOCKS}) *\n(?: {{1,40}}(?:Volatile|Aggregate) *\n)? .{{1,200}} : "
-    rf"|^ *{_A_LINE}",
+    rf"|^ *(?:{_A_LINE}|{_AN_OWN_LINE})",
     re.MULTILINE,
 )
 _MIG: Final = "mig_device"
@@ -278,10 +287,10 @@ PART_SHAPE: Final = QUERY_SHAPE._replace(
     begins=r"(?:Timestamp|Driver Version|(?:CUDA|KMD|CUDA UMD) Version|Attached GPUs) +: \S"
     r"|GPU [0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7] *\n[A-Z][\w ()/-]{1,60}(?: :|$)"
     rf"|(?:{_ALONE_BLOCKS}) *\n(?:(?:Volatile|Aggregate) *$|[A-Z][\w. ()/-]{{1,60}} : )"
-    rf"|{_A_LINE}",
+    rf"|{_A_LINE}|{_AN_OWN_LINE}",
     weak=True,
 )
-"""A log without its banner: people begin to copy below it, at a GPU, or at a block of one."""
+"""A log without its banner: people begin to copy below it, at a GPU, in one, or at a block."""
 
 
 @dataclass(slots=True)
@@ -312,7 +321,10 @@ def parse_query(text: str) -> Findings:
             gone.append(missing)
         elif not gpus and (pair := _pair(line)) is not None:
             header.setdefault(slug(pair[0]), pair[1])
-    if not gpus and _BANNER not in text:
+    cut = [] if _BANNER in text else _gpus_without_heads(lines)
+    if cut:
+        gpus = [*cut, *gpus]
+    elif not gpus and _BANNER not in text:
         for block in _blocks_alone(text, lines):
             gpus.append(_Gpu(""))
             _read_outline(gpus[-1], block)
@@ -321,6 +333,7 @@ def parse_query(text: str) -> Findings:
     attached = integer(header.get("attached_gpus"))
     # a GPU that has no handle is attached, and not described
     complete = attached in (len(gpus), len(gpus) + len(gone)) or (attached is None and bool(gpus))
+    complete = complete and not cut
     numbered = attached in (None, len(gpus))
     readings = within_device_limit(
         (
@@ -338,7 +351,9 @@ def parse_query(text: str) -> Findings:
     problems = [failures(gpu.values, one) for gpu, one in zip(gpus, readings, strict=True)]
     if len(logs) > 2:
         problems.append(f"the text holds {len(logs) - 1} logs; this is the last")
-    if not complete:
+    if cut:
+        problems.append("the log begins in a GPU, and may have had others before it")
+    elif not complete:
         problems.append(
             f"{'?' if attached is None else attached} GPUs are attached and {len(gpus)} described"
         )
@@ -385,6 +400,37 @@ def _blocks_alone(text: str, lines: list[str]) -> Iterable[list[str]]:
                 titles.clear()
             titles.add(title)
         found[-1].append(line)
+    return found
+
+
+def _gpus_without_heads(lines: list[str]) -> list[_Gpu]:
+    """The GPUs of lines above the first GPU's address: where a GPU's own line returns, the next."""
+    found: list[_Gpu] = []
+    block: list[str] = []
+    seen: set[str] = set()
+    own: dict[str, str] = {}
+    title = ""
+
+    def end() -> None:
+        if own:
+            found.append(_Gpu("", dict(own)))
+            _read_outline(found[-1], block)
+
+    for line in lines:
+        if _GPU.fullmatch(line.strip()) is not None:
+            break
+        pair = _pair(line)
+        path = _OWN_LINES.get(pair[0]) if pair is not None else None
+        title = line if pair is None else title
+        # a licence has a product's name, too
+        if pair is not None and path is not None and "Licensed" not in title:
+            if path in seen:
+                end()
+                block, seen, own = [], set(), {}
+            seen.add(path)
+            own[path] = pair[1]
+        block.append(line)
+    end()
     return found
 
 

@@ -46,6 +46,8 @@ _NO_FAULT: Final = re.compile(
 )
 """Modules for hardware that a node does not have (github.com/NVIDIA/DCGM/issues/174)."""
 _LOST: Final = re.compile(r"(?i)gpu_is_lost|gpu is lost|fallen off|reset_required|unrecoverable")
+_GONE: Final = re.compile(r"(?i)returned GPU is lost|NVML_ERROR_GPU_IS_LOST")
+"""NVML's answer of one GPU, as nvmlErrorString writes it."""
 _MAX_KINDS: Final = 100
 _SOURCE: Final = "https://github.com/NVIDIA/DCGM"
 
@@ -81,6 +83,8 @@ def parse(text: str) -> Findings:
 
 def _event(message: str, time: str | None, count: int) -> Event:
     times = f", {count} times" if count > 1 else ""
+    gone = _GONE.search(message)
+    index = re.search(r"\b(?:nvmlIndex|gpuId|GPU) (\d{1,3})\b", message) if gone else None
     return Event(
         source=KIND,
         vendor=VENDOR,
@@ -88,8 +92,10 @@ def _event(message: str, time: str | None, count: int) -> Event:
         time=time,
         meaning=excerpt(message, 160) + times,
         action="see what dcgmi health -c and the kernel's log say of the GPUs",
-        todo=str(Action.MONITOR),
+        todo=str(Action.ISOLATE if gone else Action.MONITOR),
+        fatal=True if gone else None,
         reference=_SOURCE,
         line=excerpt(message),
-        unsettled=_LOST.search(message) is not None,
+        device=f"GPU {index.group(1)}" if index else None,
+        unsettled=gone is None and _LOST.search(message) is not None,
     )

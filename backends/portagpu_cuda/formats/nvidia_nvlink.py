@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from portagpu.base.text import excerpt
 from portagpu.facts.formats import Shape, pci_address, stated, within_device_limit
 from portagpu.facts.readings.model import End, Findings, FormatError, Link, Node, Reading
 from portagpu_cuda.formats._nvidia import VENDOR, unmasked_uuid
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 KIND: Final = "nvidia-smi nvlink"
 
@@ -90,7 +93,10 @@ def parse(text: str) -> Findings:
     if not any(gpu.links or gpu.answer for gpu in gpus.values()):
         raise FormatError(f"{KIND}: no line of a link is in the text")
     last = list(gpus.values())[-1]
-    broken = not last.links and last.answer is None
+    broken = (not last.links and last.answer is None) or _breaks_off(last, gpus.values())
+    if broken:
+        # a link of which nothing is said may be up
+        last.links = {at: lane for at, lane in last.links.items() if lane.up is False}
     return Findings(
         kind=KIND,
         readings=within_device_limit(
@@ -115,6 +121,14 @@ def parse(text: str) -> Findings:
         ),
         breaks_off=broken,
     )
+
+
+def _breaks_off(last: _Gpu, gpus: Collection[_Gpu]) -> bool:
+    """Whether the last GPU has fewer lines of links than others of its name.
+
+    The tool lists all links of a product, also those that are down.
+    """
+    return any(one.name == last.name and len(one.links) > len(last.links) > 0 for one in gpus)
 
 
 def _is_link(line: str) -> bool:
@@ -164,7 +178,8 @@ def _link(gpu: _Gpu, number: int, lane: _Lane) -> Link:
         # a GPU or an NVSwitch: the tool states no more than its address
         b=End(Node.UNKNOWN, lane.remote or "not stated", pci=lane.remote),
         kind="nvlink",
-        count=1,
+        # lines of errors are often chosen, and do not count a GPU's links
+        count=None if lane.up is None and lane.remote is None and lane.access is None else 1,
         bandwidth_bytes_s=None if lane.gb_s is None else round(lane.gb_s * _GIGABYTE),
         up=lane.up,
         peer_access=lane.access,

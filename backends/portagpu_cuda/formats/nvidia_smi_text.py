@@ -71,7 +71,9 @@ TABLE_SHAPE: Final = Shape(
     checks_its_end=True,
 )
 _GPU_ROW: Final = (
-    r"\| +\d{1,4}\.?  +\S[^|]{1,60}\| +[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7] +"
+    # Intel's tool prints the same columns
+    r"\| +\d{1,4}\.?  +(?!Intel\b)\S[^|]{1,60}"
+    r"\| +[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7] +"
     r"(?:On|Off|N/A) *\|[^|]{4,40}\|"
 )
 _SECOND_ROW: Final = (
@@ -169,7 +171,9 @@ def parse_table(text: str) -> Findings:
         broken = True
         shown = excerpt(unread[0], 60)
         problems.append(f"{len(unread)} row(s) that look like a GPU are not read: {shown!r}")
-    readings = within_device_limit(map(_reading, rows.values()), KIND)
+    # where no GPU counts errors, somebody has switched that off
+    counted = any(row.lines[0][2][-1:].isdigit() for row in rows.values())
+    readings = within_device_limit((_reading(row, counted) for row in rows.values()), KIND)
     # first what is said of a GPU: a report names one problem and counts the others
     failures = [sentence for row in rows.values() if (sentence := _failure(row)) is not None]
     return Findings(
@@ -274,7 +278,7 @@ def _process_line(line: str, rows: dict[int, _Row]) -> None:
             unknown.processes = None
 
 
-def _reading(row: _Row) -> Reading:
+def _reading(row: _Row, counted: bool) -> Reading:
     first, second, third = (*row.lines, [], [], [])[:3]
     words = first[0].rsplit(maxsplit=1)
     name = stated(words[0] if len(words) == 2 and words[1] in _FLAGS else first[0])
@@ -298,6 +302,7 @@ def _reading(row: _Row) -> Reading:
         parts=tuple(row.parts),
         # one number is uncorrected errors since the driver was loaded, two are "SB / DB"
         memory=Memory(
+            ecc_enabled=errors[-1] != "Off" if counted and errors and stated(errors[-1]) else None,
             corrected=integer(errors[0]) if len(errors) == 2 else None,
             uncorrected=uncorrected,
         ),
@@ -428,8 +433,9 @@ def _parse_list(text: str) -> Findings:
     gpus: list[tuple[re.Match[str], list[GpuPart]]] = []
     gone: list[tuple[Reading, str]] = []
     for line in map(str.strip, text.splitlines()):
-        if (match := _GPU.match(line)) is not None:
-            gpus.append((match, []))
+        # a person's list has several in a line
+        if found := list(_GPU.finditer(line)):
+            gpus += [(match, []) for match in found]
         elif (match := _MIG.match(line)) is not None and gpus:
             profile, index, uuid = match.groups()
             gpus[-1][1].append(GpuPart(index=int(index), uuid=unmasked_uuid(uuid), profile=profile))

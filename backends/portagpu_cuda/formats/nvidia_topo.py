@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 from portagpu.facts.formats import Shape, integer, stated
@@ -47,6 +48,7 @@ _ACCESS: Final = {"OK": True, "CNS": False, "GNS": False, "TNS": False, "NS": Fa
 # of the -p2p options, reading and writing are access; atomics and NVLink are something else
 _ACCESS_OPTIONS: Final = frozenset("rw")
 
+_CELL: Final = r"(?:X|NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|SOC)"
 _WAY: Final = r"(?:X|SYS|SOC|NODE|PHB|PXB|PIX|PSB|NV#|OK|CNS|GNS|TNS|NS|DR|U|C2C) +="
 _LEGEND_ALONE: Final = re.compile(rf"\s*(?:Legend:\s*)?X +=.*\n\s*{_WAY}")
 SHAPES: Final = (
@@ -56,6 +58,13 @@ SHAPES: Final = (
         r"(?:CPU Affinity[^\n]*)?\nGPU0[ \t]+X\b",
         re.compile(rf"\s*(?:GPU\d|NIC\d|[a-z]\w{{0,30}}_\w{{0,30}}\s|NIC Legend:|Legend:|{_WAY})"),
         anywhere=True,
+    ),
+    # the end of a matrix, without its head
+    Shape(
+        rf"GPU\d{{1,4}}[ \t]+(?:{_CELL}[ \t]+){{1,400}}{_CELL}\b",
+        re.compile(rf"\s*(?:GPU\d|NIC\d|[a-z]\w{{0,30}}_\w{{0,30}}\s|NIC Legend:|Legend:|{_WAY})"),
+        weak=True,
+        checks_its_end=True,
     ),
     # the legend alone says nothing of a machine
     Shape(
@@ -85,10 +94,14 @@ def matches(text: str) -> bool:
     """Whether a matrix of devices stands at the beginning."""
     head = _COLOUR.sub("", text[:20_000])
     lines = head.splitlines()
-    return _LEGEND_ALONE.match(head) is not None or any(
-        _columns(line) is not None and _is_row(lines[at + 1])
-        for at, line in enumerate(lines[:-1])
-        if at < 20
+    return (
+        _LEGEND_ALONE.match(head) is not None
+        or any(
+            _columns(line) is not None and _is_row(lines[at + 1])
+            for at, line in enumerate(lines[:-1])
+            if at < 20
+        )
+        or re.match(rf"\s*{SHAPES[1].begins}", head) is not None
     )
 
 
@@ -180,7 +193,23 @@ def _read_matrices(text: str) -> tuple[list[_Matrix], dict[str, str]]:
             matrices[-1].rows.append(line.split())
         elif (match := _LEGEND.fullmatch(line)) is not None:
             names[match.group(1)] = match.group(2)
+    if not matrices:
+        matrices = _without_head([line.split() for line in text.splitlines() if _is_row(line)])
     return matrices, names
+
+
+def _without_head(rows: list[list[str]]) -> list[_Matrix]:
+    """The matrix of rows without the names of the columns: a GPU has an X in its own column."""
+    numbers = [int(gpu.group(1)) for row in rows if (gpu := _GPU.fullmatch(row[0])) is not None]
+    own = [row for row in rows if _GPU.fullmatch(row[0]) is not None]
+    if not own or any(
+        row[at + 1 : at + 2] != [_SELF] for at, row in zip(numbers, own, strict=True)
+    ):
+        return []
+    gpus = max(numbers) + 1
+    width = max(len(list(takewhile(_is_cell, row[1:]))) for row in own)
+    columns = [f"GPU{at}" for at in range(gpus)] + [f"NIC{at}" for at in range(width - gpus)]
+    return [_Matrix(columns, 0, rows)]
 
 
 def _columns(line: str) -> _Matrix | None:

@@ -146,8 +146,8 @@ def _reading(gpu: _Gpu) -> Reading:
             replays=_whole(values.get("pcie_replay_count")),
         ),
         memory=Memory(
-            corrected=total.get("correct"),
-            uncorrected=total.get("uncorrect"),
+            corrected=total.get("correct", _sum(gpu, "correct")),
+            uncorrected=total.get("uncorrect", _sum(gpu, "uncorrect")),
             by_block={
                 block.upper(): (counts.get("correct"), counts.get("uncorrect"))
                 for block, counts in gpu.blocks.items()
@@ -163,6 +163,11 @@ def _reading(gpu: _Gpu) -> Reading:
             memory_used_bytes=None if used is None else int(used * _MB),
         ),
     )
+
+
+def _sum(gpu: _Gpu, kind: str) -> int | None:
+    """The errors of the blocks that the text has, where it has no total; None without any."""
+    return sum(counts.get(kind, 0) for counts in gpu.blocks.values()) or None
 
 
 def _whole(value: float | None) -> int | None:

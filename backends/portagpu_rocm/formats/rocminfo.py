@@ -41,6 +41,10 @@ _NO_GPU: Final = "rocminfo: no agent is a GPU"
 _END: Final = "*** Done ***"
 
 _GREPPED: Final = re.compile(r"Name: +(gfx[0-9a-f]{3,5})\s*$", re.MULTILINE)
+_CUT: Final = (
+    r"(?:Uuid: +GPU-[0-9a-f]|Chip ID: +\d|Device Type: +GPU\b|Marketing Name: +AMD Instinct)"
+)
+"""A line of a GPU's agent, from which on people copy."""
 _GREPPED_LINE: Final = r"(?:Marketing |Vendor )?Name: +\S"
 SHAPES: Final = (
     Shape(
@@ -48,6 +52,11 @@ SHAPES: Final = (
         re.compile(rf"\s*{_GREPPED_LINE}"),
         weak=True,
         last=re.compile(rf".*{_GREPPED_LINE}.*"),
+    ),
+    Shape(
+        _CUT,
+        re.compile(r"\s+\S|\*\*\*|Agent +\d|[A-Z][^:\n]{1,63}:|\w{0,60}: not "),
+        weak=True,
     ),
     Shape(
         r"ROCk module |HSA System Attributes|HSA Agents *\n\*{3}",
@@ -69,14 +78,18 @@ class _Agent:
 def matches(text: str) -> bool:
     """Whether one of the headings stands in the first lines of ``text``."""
     head = text[:_HEAD]
-    return "HSA System Attributes" in head or "HSA Agents" in head or bool(_GREPPED.search(head))
+    known = "HSA System Attributes" in head or "HSA Agents" in head or _GREPPED.search(head)
+    return bool(known) or re.search(rf"^ *{_CUT}", head, re.MULTILINE) is not None
 
 
 def parse(text: str) -> Findings:
     """What the agents say; raises FormatError where there is none."""
     lines = without_colours(text).splitlines()
     if not any(title in text for title in ("HSA System Attributes", "HSA Agents", _END)):
-        return _grepped(lines)
+        in_an_agent = re.search(rf"^ *{_CUT}", text, re.MULTILINE) is not None
+        if not in_an_agent or (_GREPPED.search(text) is not None and "Device Type:" not in text):
+            return _grepped(lines)
+        lines = _from_an_agent(lines)
     agents, versions = _agents(lines)
     if not agents:
         raise FormatError("this text has no agent of rocminfo")
@@ -103,6 +116,26 @@ def parse(text: str) -> Findings:
         breaks_off=broken,
         complete=False,
     )
+
+
+def _from_an_agent(lines: list[str]) -> list[str]:
+    """Lines that begin in an agent, as deep as the tool prints them below the agent's name."""
+    depths = [len(match.group(1)) for line in lines if (match := _LINE.match(line)) is not None]
+    more = " " * max(0, _AGENT_DEPTH - min(depths, default=0))
+    own = " " * _AGENT_DEPTH
+    found = [f"{own}Name:"]
+    named = False
+    for line in lines:
+        match = _LINE.match(f"{more}{line}")
+        label = match.group(2) if match is not None and match.group(1) == own else ""
+        if label == "Marketing Name" and named:
+            # grep left the names alone
+            found.append(f"{own}Name:")
+        named = label == "Marketing Name" or (named and label != "Name")
+        found.append(f"{more}{line}")
+        if match is not None and label == "Marketing Name" and match[3].startswith("AMD Instinct"):
+            found.append(f"{own}Device Type: GPU")
+    return found
 
 
 def _grepped(lines: list[str]) -> Findings:

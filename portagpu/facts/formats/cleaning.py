@@ -42,6 +42,8 @@ _ODD: Final = str.maketrans(
 _QUOTE: Final = re.compile(r"[ \t]{0,3}(?:>[ \t]?){1,8}")
 _QUOTED_ALONE: Final = re.compile(r">[ \t]?(?=[\[A-Z])")
 """The mark of a quotation of which one line has it (Markdown's lazy continuation), not a prompt."""
+_INLINE_CODE: Final = re.compile(r"^[ \t]{0,20}`([^`\n]{1,400})`[ \t]{0,20}$", re.MULTILINE)
+"""A line that Markdown shows as code."""
 # the group of each distinguishes the programs that wrote lines
 _LABELS: Final = (
     re.compile(r" {0,6}(\d{1,5}):(?: |$)"),
@@ -103,6 +105,11 @@ def clean_streams(text: str, is_known: Callable[[str], bool]) -> tuple[str, ...]
     return (text,)
 
 
+def without_marks(text: str) -> str:
+    """``text`` without terminal control sequences and without marks of quotations and code."""
+    return _without_quote_marks(without_escapes(text))
+
+
 def without_escapes(text: str) -> str:
     """``text`` without terminal control sequences; a cursor move to another line begins a line."""
     if "\x08" in text:
@@ -120,7 +127,7 @@ def without_escapes(text: str) -> str:
 
 
 def _without_quote_marks(text: str) -> str:
-    """``text`` without quotation marks; bars count if every line of a paragraph has one."""
+    """``text`` without marks of quotations and code; bars count if all of a paragraph have one."""
     if text.startswith(">") or "\n>" in text:
         lines = text.split("\n")
         quoted = sum(line.startswith(">") for line in lines)
@@ -130,6 +137,8 @@ def _without_quote_marks(text: str) -> str:
             )
         elif quoted:
             text = "\n".join(_QUOTED_ALONE.sub("", line, count=1) for line in lines)
+    if "`" in text:
+        text = _INLINE_CODE.sub(r"\1", text)
     if not (text.startswith("|") or "\n|" in text):
         return text
     return "\n\n".join(_without_bars(paragraph) for paragraph in text.split("\n\n"))

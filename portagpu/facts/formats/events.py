@@ -373,7 +373,7 @@ def _device(rule: _Rule, line: str) -> tuple[str | None, str | None]:
 
 
 def _code(form: str, groups: Mapping[str, str]) -> str:
-    return form.format(**{"number": "", "block": "", **groups})
+    return form.format(**{"number": "", "block": "", **groups}).strip()
 
 
 def _meaning(rule: _Rule, groups: dict[str, str]) -> tuple[str | None, _Todo]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from portagpu.base.installation import DamagedInstallation
 from portagpu.base.text import excerpt
 from portagpu.facts.formats import host
-from portagpu.facts.formats.cleaning import clean_streams
+from portagpu.facts.formats.cleaning import clean_streams, without_marks
 from portagpu.facts.formats.events import ANSWERS, may_be_event, no_answer_events
 from portagpu.facts.formats.foreign_readers import (
     foreign_readers,
@@ -139,7 +139,13 @@ def _are_several_machines(streams: Sequence[Sequence[Findings]]) -> bool:
 def _streams(text: str, shapes: Shapes) -> tuple[str, ...]:
     """The outputs in ``text``, also in the JSON or YAML of what ran the tools."""
     known = partial(is_known, shapes=shapes)
-    inner = unwrapped(text, lambda one: known(one) or bool(no_answer_events(one)))
+
+    def says_something(one: str) -> bool:
+        return known(one) or bool(no_answer_events(one))
+
+    inner = unwrapped(text, says_something)
+    if not inner and text[:1] in (">", "\x1b"):
+        inner = unwrapped(without_marks(text), says_something)
     return tuple(each for one in inner or [text] for each in clean_streams(one, known))
 
 
@@ -227,6 +233,9 @@ def _parse_part(part: TextPart, reader: Any) -> Findings:
     if ends_in_a_line:
         problems += (f"the text breaks off in a line: {excerpt(part.tail[-40:])!r}",)
     broken = found.breaks_off or part.cut or ends_in_a_line
+    if not _SELECTED.search(part.command) and (missing := _missing_numbers(found)):
+        problems += (f"the list goes on without GPU {', '.join(map(str, missing))}",)
+        broken = True
     found = replace(found, problems=problems, breaks_off=broken)
     if part.state is None:
         return found
@@ -237,6 +246,15 @@ def _parse_part(part: TextPart, reader: Any) -> Findings:
         ),
         links=tuple(replace(one, source=f"{one.source} ({part.state})") for one in found.links),
     )
+
+
+def _missing_numbers(found: Findings) -> list[int]:
+    """The numbers that a driver's list passes over, where no GPU without a number explains them."""
+    numbers = {one.index for one in found.readings if one.index is not None}
+    if found.complete is None or not numbers:
+        return []
+    missing = sorted(set(range(min(numbers), max(numbers))) - numbers)
+    return missing[:_MAX_SHOWN] if len(missing) > len(found.readings) - len(numbers) else []
 
 
 def _is_complete(found: Findings, part: TextPart, reader: Any, stream: str) -> bool | None:

@@ -31,8 +31,8 @@ _BARE_COMMAND: Final = (
     r"(?: +-{1,2}[\w=,.:*-]{1,60}| +[a-z]{1,20}(?![\w:])| +\d{1,4}(?![\w:.]))*(?: *\|.{0,200})?"
 )
 """A command without a prompt, as it is left above its output."""
-_BRACKET: Final = r"\[[\w.-]{1,64} [~/\w][\w./~-]{0,80}\]"
-"""Of the prompt of Red Hat's distributions for root, without a user's name."""
+_BRACKET: Final = r"\[[\w.-]{1,64}(?: [~/\w][\w./~-]{0,80})?\]"
+"""Of the prompt of Red Hat's distributions for root, without a user's name or without a folder."""
 _BRACKET_PROMPT: Final = re.compile(rf"{_BRACKET}[$#] ")
 _PROMPT: Final = re.compile(
     r"(?:\([\w.-]{1,40}\) ?){0,3}\[?[\w.-]{1,64}@[\w.-]{1,64}[: ][^$#%>|]{0,200}[$#%>]"

@@ -26,6 +26,7 @@ _MARKS: Final = (
     " >>\n",
     "\\n",
     '"slot"',
+    '"metric"',
 )
 _AD_HOC: Final = re.compile(
     r"^[\w.@:-]{1,200} \| (?:CHANGED|SUCCESS|FAILED|UNREACHABLE)!? \| rc=-?\d{1,5} >>$",
@@ -91,10 +92,29 @@ def _documents(text: str) -> Iterator[str]:
             continue
         yield from _texts(document, 0)
         yield from _lspci(document)
+        yield from _samples(document)
         if isinstance(document, dict):
             # Salt: a text for each machine
             several = (v for v in document.values() if isinstance(v, str) and "\n" in v.strip())
             yield from (each.rstrip("\n") + "\n" for each in several)
+
+
+def _samples(document: Any) -> Iterator[str]:
+    """The answer of Prometheus to a query, as the samples that it has: the last of a series."""
+    data = document.get("data") if isinstance(document, dict) else None
+    results = data.get("result") if isinstance(data, dict) else None
+    lines = []
+    for each in results if isinstance(results, list) else ():
+        if not (isinstance(each, dict) and isinstance(each.get("metric"), dict)):
+            continue
+        series = each.get("value") or (each.get("values") or [None])[-1]
+        labels = {str(k): str(v) for k, v in each["metric"].items()}
+        name = labels.pop("__name__", "")
+        if name and isinstance(series, list) and len(series) > 1:
+            said = ",".join(f"{key}={json.dumps(text)}" for key, text in labels.items())
+            lines.append(f"{name}{{{said}}} {series[1]}")
+    if lines:
+        yield "\n".join([*lines, ""])
 
 
 def _journal(text: str) -> Iterator[str]:

@@ -253,7 +253,10 @@ def _sums(stated: Sequence[tuple[str, Link]]) -> Iterator[_Sum]:
     for (source, _), links in groups.items():
         working = [link for link in links if link.up is not False]
         counts = [link.count if link.count is not None else 1 for link in working]
-        several = len(links) > 1 or links[0].count is not None or links[0].up is False
+        # lines that state nothing but errors may be chosen ones
+        several = any(link.count is not None or link.up is not None for link in links) and (
+            len(links) > 1 or links[0].count is not None or links[0].up is False
+        )
         rates = [r for link in working if (r := link.bandwidth_bytes_s) is not None]
         states = [link.up for link in links if link.up is not None]
         down = sum(link.count or 1 for link in links if link.up is False)

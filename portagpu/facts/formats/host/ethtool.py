@@ -54,6 +54,9 @@ _OTHERS: Final = re.compile(
     r"|^[ \t]*(?:driver: \S.{0,40}\n[ \t]*(?:firmware-)?version: |Settings for \S{1,40}:\s*$)",
     re.MULTILINE,
 )
+_PORT_SETTINGS: Final = re.compile(
+    r"^[ \t]*Settings for (\S{1,40}):[ \t]*\n((?:[ \t]+\S.*\n?)*)", re.MULTILINE
+)
 _BAD: Final = {
     "rx_symbol_err_phy": "symbols that could not be decoded: the cable or its ends are bad",
     "rx_pcs_symbol_err_phy": "symbols that error correction could not mend",
@@ -86,6 +89,11 @@ def parse(text: str) -> Findings:
         if (found := _COUNTER.match(line)) is not None:
             name = found.group(1).strip()
             counts[name] = counts.get(name, 0) + int(found.group(2))
+    down = [
+        (port, why)
+        for port, why in _PORT_SETTINGS.findall(text)
+        if re.search(r"^[ \t]*Link detected: no\b", why, re.MULTILINE)
+    ]
     if not counts and _OTHERS.search(text) is None:
         raise FormatError(f"{KIND}: no counter in it")
     return Findings(
@@ -103,5 +111,22 @@ def parse(text: str) -> Findings:
             )
             for name, meaning in _BAD.items()
             if counts.get(name, 0) > 0
-        ),
+        )
+        + tuple(_no_link(port, why) for port, why in down),
+    )
+
+
+def _no_link(port: str, settings: str) -> Event:
+    found = re.search(r"Link detected: no(?: \((.{1,80})\))?", settings)
+    why = found.group(1) if found is not None and found.group(1) else "the reason is not stated"
+    return Event(
+        source=KIND,
+        vendor=HOST,
+        code="no link",
+        meaning=f"The port has no link: {why}",
+        action="check its cable and the switch's port if a job needs it",
+        todo=str(Action.NONE),
+        reference="https://man7.org/linux/man-pages/man8/ethtool.8.html",
+        line=f"{port}: Link detected: no",
+        device=port,
     )

@@ -43,7 +43,7 @@ _DEVICE: Final = re.compile(
     r"(.{0,400}?) ?\[([0-9a-f]{4}):([0-9a-f]{4})\]"
 )
 _WITHOUT_IDS: Final = re.compile(
-    rf"({_ADDRESS}) ([A-Z0-9][\w ,/-]{{2,60}}): (\S.{{0,400}}?)"
+    rf"({_ADDRESS}) ([A-Z0-9][\w ,/-]{{2,60}})(?: \[[0-9a-f]{{4}}\])?: (\S.{{0,400}}?)"
     r"(?: \(rev [0-9a-f]{2}\))?(?: \(prog-if .{0,60}\))?\s*$"
 )
 _QUOTED: Final = re.compile(
@@ -71,6 +71,12 @@ SHAPES: Final = (
         rf"|{_GROUP}(?: *\n)?{_ADDRESS} [A-Z0-9]",
         re.compile(rf"\s+\S|{_ADDRESS} |{_GROUP}|[0-9a-f]{{2,3}}:(?: [0-9a-f]{{2}}){{1,16}}\s*$"),
         last=re.compile(rf"{_ADDRESS} .*\(rev [0-9a-f]{{2}}\)"),
+    ),
+    Shape(
+        r"Lnk(?:Cap|Sta):\s{1,4}(?:Port #\d{1,3}, )?Speed ",
+        re.compile(r"\s*Lnk(?:Cap|Sta|Ctl)2?:|\s+\S"),
+        weak=True,
+        last=re.compile(r"\s*Lnk.*"),
     ),
     Shape(
         _TREE,
@@ -119,7 +125,7 @@ class _PciDevice:
 def matches(text: str) -> bool:
     """Whether the first lines that are not empty name PCI devices as lspci does."""
     lines = [_plain(line).strip() for line in text[:4000].splitlines() if line.strip()][:3]
-    return any(
+    return any(map(re.compile(SHAPES[1].begins).match, lines[:1])) or any(
         _DEVICE.match(line) or _WITHOUT_IDS.match(line) or re.match(_TREE, line) for line in lines
     )
 
@@ -127,6 +133,8 @@ def matches(text: str) -> bool:
 def parse(text: str) -> Findings:
     """The GPUs, NICs and switches, each with its link to what it is plugged into."""
     devices, problems = _read_devices(text)
+    if not devices and (narrow := _links_alone(text)) is not None:
+        return Findings(kind=KIND, events=narrow)
     if not devices and re.search(rf"^[ \t]*{_TREE}", text, re.MULTILINE):
         raise FormatError(
             "lspci -t states how buses are joined, and not what the devices are; give what "
@@ -150,6 +158,43 @@ def parse(text: str) -> Findings:
         events=tuple(filter(None, map(_event, devices))),
         problems=tuple(problems),
     )
+
+
+def _links_alone(text: str) -> tuple[Event, ...] | None:
+    """An event for each link with fewer lanes than it can have; None without lines of links.
+
+    Lines that grep took out of the list name no device.
+    """
+    events: list[Event] = []
+    able: int | None = None
+    found = False
+    for line in text.splitlines():
+        match = _LINK.match(f" {line.strip()}"[:400])
+        if match is None:
+            continue
+        found = True
+        which, _, lanes = match.groups()
+        if which == "LnkCap":
+            able = int(lanes)
+            continue
+        narrow = "(downgraded)" in line.rpartition("Width")[2]
+        if (able is not None and 0 < int(lanes) < able) or (able is None and narrow):
+            of = "fewer lanes than it could" if able is None else f"{lanes} of {able} lanes"
+            events.append(
+                Event(
+                    source=KIND,
+                    vendor=HOST,
+                    code="narrow PCIe link",
+                    meaning=f"a link has {of}, and the lines name no device",
+                    action="see which device it is; look at its slot, and plug it in again",
+                    todo=str(Action.MONITOR),
+                    reference=_DRIVERS,
+                    line=line.strip(),
+                    unsettled=True,
+                )
+            )
+        able = None
+    return tuple(events) if found else None
 
 
 def _cannot_compute(device: _PciDevice) -> str | None:
