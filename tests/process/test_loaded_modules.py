@@ -56,7 +56,7 @@ ROOMS: Final = {
 }
 """Folders of packages: modules without code, which do not count."""
 WORK: Final = {
-    "info --replay gpus.json": (0, 148),
+    "info --replay gpus.json": (0, 152),
     "record recorded": (0, 118),
     "monitor --dashboard -": (0, 16),
     "bringup --list": (0, 35),  # the words of levels among them
@@ -67,9 +67,9 @@ WORK: Final = {
     "profile --print --with nsys --tool-version 2025.1 -- true": (0, 49),
     "collectives choose --target nvidia-h100-sxm --ranks 16 --bytes 1M": (0, 66),
     "collectives verify --replay all_reduce.txt": (0, 108),
-    "collectives doctor log": (3, 73),
-    "trace summary a.sqlite": (0, 72),
-    "trace diff a.sqlite a.sqlite": (3, 75),
+    "collectives doctor log": (3, 76),
+    "trace summary a.sqlite": (0, 73),
+    "trace diff a.sqlite a.sqlite": (3, 76),
     "port lint program.py": (1, 37),
     "occupancy --arch sm_90 --threads 256 --regs 64 --plot plot.svg": (0, 39),
     "plan --model llama-3.1-8b --target nvidia-h100-sxm --ranks 8 --batch 64": (0, 73),

@@ -144,7 +144,7 @@ def _streams(text: str, shapes: Shapes) -> tuple[str, ...]:
         return known(one) or bool(no_answer_events(one))
 
     inner = unwrapped(text, says_something)
-    if not inner and text[:1] in (">", "\x1b"):
+    if not inner and (text[:1] == ">" or "\x1b" in text):
         inner = unwrapped(without_marks(text), says_something)
     return tuple(each for one in inner or [text] for each in clean_streams(one, known))
 
