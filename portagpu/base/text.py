@@ -102,6 +102,13 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str, count: int = 1
     return f"did you mean {' or '.join(map(repr, near))}?" if near else otherwise
 
 
+def fits(pattern: str, name: str) -> bool:
+    """Whether a pattern with * and ? fits all of a name; brackets are those of ids: "*[add]"."""
+    from fnmatch import fnmatchcase
+
+    return fnmatchcase(name, pattern.replace("[", "[[]"))
+
+
 def is_twice_in_itself(text: str, part: str) -> bool:
     """Whether two writers of one terminal made ``text``: ``part`` in the middle of ``part``."""
     middle = range(1, len(part))

@@ -15,6 +15,7 @@ from portagpu.cli._common import (
     target_option,
     terminal,
     text_stream,
+    usage_errors,
 )
 from portagpu.cli._tables import VERDICT, print_table, reason_lines
 from portagpu.runs.results.verdicts import Verdict, fold
@@ -38,6 +39,13 @@ if TYPE_CHECKING:
     help="Build for this architecture (sm_90). May be repeated.",
 )
 @click.option("--all", "everything", is_flag=True, help="Build for every known architecture.")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="ID",
+    help="Build only this kernel, or those that a pattern with * and ? fits: 'matmul*'. May be "
+    "repeated.",
+)
 @click.option("--no-cache", is_flag=True, help="Rebuild everything.")
 @strict_option
 @run_json_option
@@ -45,6 +53,7 @@ def compile_kernels(
     target: str | None,
     archs: tuple[str, ...],
     everything: bool,
+    only: tuple[str, ...],
     no_cache: bool,
     strict: bool,
     json_to: str | None,
@@ -58,6 +67,7 @@ def compile_kernels(
     from portagpu.cli._run_output import Files, View, deliver
     from portagpu.suites.compile import CompileOptions
     from portagpu.suites.compile import compile_kernels as run_compilers
+    from portagpu.suites.compile.run import UnknownKernel
     from portagpu.train.kernels.cache import Cache, cache_folder
 
     if (target is not None) + bool(archs) + everything != 1:
@@ -65,10 +75,11 @@ def compile_kernels(
     cache = Cache(None if no_cache else cache_folder("compile"))
     command = ["portagpu", *sys.argv[1:]]
     options = CompileOptions(
-        target=target, archs=archs, cache=cache, strict=strict, command=command
+        target=target, only=only, archs=archs, cache=cache, strict=strict, command=command
     )
     files = Files(json_to)
-    run = run_compilers(options, View(files))
+    with usage_errors(UnknownKernel):
+        run = run_compilers(options, View(files))
     stream = text_stream(json_to)
     show_table(run, terminal(stream), stream)
     lines = ["", *notes(run)]

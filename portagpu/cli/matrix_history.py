@@ -338,19 +338,18 @@ def screens(
     """
     store = open_for(place, json_to)
     from datetime import UTC, datetime
-    from fnmatch import fnmatchcase
 
+    from portagpu.base.text import fits
     from portagpu.base.units import number
     from portagpu.reports.history.model import ALL, device_counts
 
     with store:
         found = store.judged(chosen(store, which))
     counts = device_counts(found, datetime.now(UTC).timestamp(), days)
-    patterns = [each.replace("[", "[[]") for each in probes]
     shown = [
         each
         for each in counts
-        if (any(fnmatchcase(each.probe, one) for one in patterns) if probes else each.probe == ALL)
+        if (any(fits(one, each.probe) for one in probes) if probes else each.probe == ALL)
     ]
     write_json({"days": days, "devices": [each.to_json() for each in counts]}, json_to)
     stream = text_stream(json_to)

@@ -17,9 +17,9 @@ from portagpu.devices.machine_code import CodeError, MachineCode
 from portagpu.facts.targets import identify, load_target
 from portagpu.runs.results.run import Result, Verdict, read_json
 from portagpu.suites.compile import run
-from portagpu.suites.compile.judge import Job, judge_code
+from portagpu.suites.compile.judge import Job, judge_code, unjudged_result
 from portagpu.suites.compile.kernel_jobs import skip_reason
-from portagpu.suites.compile.run import CompileOptions, ask_all
+from portagpu.suites.compile.run import CompileOptions, ask_all, compile_kernels
 from portagpu.train.kernels.plan import VARIANTS, variants_by_id
 from portagpu_cuda_build import machine_code as cuda
 from portagpu_rocm_build import machine_code as rocm
@@ -423,6 +423,51 @@ def test_a_cpu_claims_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert main(["compile", "--target", "cpu-x86-64", "--json", str(file)]) == 3
     assert [r.verdict for r in read_json(file).results] == [Verdict.SKIP]
     capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("only", "ids"),
+    [
+        (["copy"], ["kernels/copy"]),
+        (["kernels/sum*", "copy"], ["kernels/copy", "kernels/sum", "kernels/sum[int8]"]),
+        (["*[int8]"], ["kernels/sum[int8]"]),
+        ([], ["kernels/copy", "kernels/sum", "kernels/sum[int8]"]),
+    ],
+)
+def test_only_builds_what_fits(
+    only: list[str], ids: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = load_target("nvidia-h200-sxm")
+    job = Job(
+        name="sums",
+        target=target,
+        compiler=compilers.Compiler("fake", "1.0", ""),
+        request={},
+        key="",
+        ids={"first": "sum", "second": "sum[int8]"},
+    )
+    entries = [unjudged_result("copy", target, Verdict.SKIP, "for the test"), job]
+    monkeypatch.setattr(run, "_entries", lambda targets: entries)
+    asked: list[Any] = []
+
+    def answer(jobs: list[Any], on_answer: Any, **_: Any) -> None:
+        asked.extend(jobs)
+        for index in range(len(jobs)):
+            on_answer(index, {"problem": "no compiler in this test", "unread": False})
+
+    monkeypatch.setattr(run, "ask_all", answer)
+    found = compile_kernels(CompileOptions(archs=["sm_90"], only=only))
+    assert [each.id for each in found.results] == ids
+    assert len(asked) == any("sum" in each for each in ids)
+
+
+def test_a_kernel_that_does_not_exist_offers_the_closest(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    skipped = unjudged_result("matmul[int8]", load_target("cpu-x86-64"), Verdict.SKIP, "a CPU")
+    monkeypatch.setattr(run, "_entries", lambda targets: [skipped])
+    assert main(["compile", "--target", "cpu-x86-64", "--only", "matmull"]) == 2
+    assert "there is no kernel 'matmull': did you mean 'matmul[int8]'?" in capsys.readouterr().err
 
 
 WORKER: Final = """

@@ -30,7 +30,9 @@ sys.exit(main(sys.argv[1:]))
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 DEAR_VERBS: Final = (
     *(
-        pytest.param(("compile", "--arch", arch, "--no-cache"), marks=needs_triton)
+        pytest.param(
+            ("compile", "--arch", arch, "--no-cache", "--only", "copy*"), marks=needs_triton
+        )
         for arch in ("sm_90", "gfx942")
     ),
     pytest.param(

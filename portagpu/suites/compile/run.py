@@ -9,12 +9,15 @@ import queue
 import threading
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
+from portagpu.base.errors import PortagpuError
 from portagpu.base.files import Scratch
 from portagpu.base.installation import check_installation
 from portagpu.base.patience import LIMITS
 from portagpu.base.subprocesses import Subprocess
+from portagpu.base.text import did_you_mean, excerpt, fits
 from portagpu.devices.discovery import toolchain_for
 from portagpu.facts.targets import architecture_names, load_architecture
 from portagpu.runs.engine import Progress, RunOptions, add_result, complete
@@ -46,6 +49,7 @@ _CHANGE_CODE: Final = (
     "USE_IR_LOC",
 )
 """How variables begin that Triton and its compilers read (knobs.py, GetEnv.hpp of Triton 3.9)."""
+_AREA: Final = "kernels/"
 _MODULE: Final = "portagpu.suites.compile.worker"
 _ROUTE: Final = "route"
 
@@ -160,12 +164,15 @@ def ask_all(
 class CompileOptions(RunOptions):
     """The options of a run of the compilers.
 
+    :param only: Build these kernels alone: ids, or patterns with * and ?.
+
     :param target: Build for this target's architecture alone.
     :param archs: The architectures to build for, by default all of the matrix.
     :param cache: Where earlier builds are kept.
     :param limit_s: The limit of one kernel in seconds.
     """
 
+    only: Sequence[str] = ()
     archs: Sequence[str] = ()
     cache: Cache = field(default_factory=lambda: Cache(None))
     limit_s: float = LIMITS.compile_s
@@ -190,10 +197,14 @@ def _arch_order(name: str) -> tuple[str, int, str]:
     return stem, len(digits), digits
 
 
+class UnknownKernel(PortagpuError, LookupError):
+    """No result of the run has that id; the message suggests the closest one."""
+
+
 def compile_kernels(options: CompileOptions, progress: Progress | None = None) -> Run:
     """Build and judge every kernel, and return the finished run.
 
-    On Ctrl-C the returned run is marked as interrupted. Raises TargetNotFound.
+    On Ctrl-C the returned run is marked as interrupted. Raises TargetNotFound and UnknownKernel.
     """
     progress = progress or Progress()
     work = partial(_build, targets=options.targets(), options=options, progress=progress)
@@ -220,7 +231,7 @@ def _build(
             options.cache.put(job.key, given)
 
     try:
-        for place, entry in enumerate(_entries(targets)):
+        for place, entry in enumerate(_chosen(_entries(targets), options.only)):
             if not isinstance(entry, Job):
                 results[place] = [entry]
                 continue
@@ -235,7 +246,8 @@ def _build(
     finally:
         for _, found in sorted(results.items()):
             for result in found:
-                add_result(run, progress, result)
+                if _is_chosen(result.id, options.only):
+                    add_result(run, progress, result)
         versions = {**run.info.versions, **_compilers(run.results)}
         run.info = replace(run.info, versions=versions)
 
@@ -267,6 +279,28 @@ def _entries(targets: Sequence[Target]) -> list[Job | Result]:
                 *kernel_jobs.cpp_entries(target, backend, toolchain, compilers[target.arch.name]),
             ]
     return [entry for target in targets for entry in entries[target]]
+
+
+def _chosen(entries: Sequence[Job | Result], only: Sequence[str]) -> list[Job | Result]:
+    """The entries with a result that one of ``only`` fits, or all; raises UnknownKernel."""
+    ids = [[*entry.ids.values()] if isinstance(entry, Job) else [entry.id] for entry in entries]
+    names = list(dict.fromkeys(each.removeprefix(_AREA) for each in chain(*ids)))
+    for wanted in only:
+        if not any(_is_chosen(name, [wanted]) for name in names):
+            hint = did_you_mean(wanted, names, f"kernels are such as {names[0]}")
+            raise UnknownKernel(f"there is no kernel {excerpt(wanted)!r}: {hint}")
+    return [
+        entry
+        for entry, own in zip(entries, ids, strict=True)
+        if any(_is_chosen(each, only) for each in own)
+    ]
+
+
+def _is_chosen(name: str, only: Sequence[str]) -> bool:
+    """Whether a result with that id is wanted: all are, if nothing was chosen."""
+    return not only or any(
+        fits(each.removeprefix(_AREA), name.removeprefix(_AREA)) for each in only
+    )
 
 
 def _no_compiler_result(target: Target) -> Result:

@@ -8,12 +8,11 @@ from __future__ import annotations
 import importlib.util
 import sys
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.errors import PortagpuError
 from portagpu.base.paths import matrix_dir
-from portagpu.base.text import did_you_mean, excerpt
+from portagpu.base.text import did_you_mean, excerpt, fits
 from portagpu.runs.results.verdicts import Verdict
 from portagpu.suites.performance.timing import Effort
 
@@ -210,10 +209,10 @@ def selected_areas(names: Sequence[str] | None) -> tuple[str, ...]:
         return AREAS
     wanted: set[str] = set()
     for name in names:
-        fits = [each for each in (*AREAS, *metrics()) if _fits(name.partition("[")[0], each)]
-        if not fits:
+        found = [each for each in (*AREAS, *metrics()) if fits(name.partition("[")[0], each)]
+        if not found:
             raise unknown_measure(name, [*AREAS, *metrics()])
-        wanted |= {each.partition("/")[0] for each in fits}
+        wanted |= {each.partition("/")[0] for each in found}
     return tuple(area for area in AREAS if area in wanted)
 
 
@@ -252,12 +251,7 @@ def function_spec(case: BenchCase) -> str:
 
 
 def _is_selected_by(name: str, case: BenchCase) -> bool:
-    return any(_fits(name, each) for each in (case.area, case.metric, case.id))
-
-
-def _fits(pattern: str, name: str) -> bool:
-    """Whether a pattern with * and ? fits; brackets are those of ids."""
-    return fnmatchcase(name, pattern.replace("[", "[[]"))
+    return any(fits(name, each) for each in (case.area, case.metric, case.id))
 
 
 def usual_layout(dtype: str) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.environment import shared_count
 from portagpu.base.errors import PortagpuError
 from portagpu.base.patience import LIMITS
-from portagpu.base.text import did_you_mean
+from portagpu.base.text import did_you_mean, fits
 from portagpu.devices import registry
 from portagpu.runs.engine import RunOptions, UnknownDevice
 from portagpu.runs.world.rank import load_function
@@ -71,20 +70,14 @@ def selected_probes(options: ScreenOptions) -> list[Probe]:
     known: list[Probe] = list(place)
     names = [each.name for each in known]
     for wanted in options.probes:
-        if not any(fnmatchcase(name, _escaped(wanted)) for name in names):
+        if not any(fits(wanted, name) for name in names):
             hint = did_you_mean(wanted, names, f"probes are such as {names[0]}")
             raise UnknownProbe(f"there is no probe {wanted!r}: {hint}")
     return [
         each
         for each in known
-        if not options.probes
-        or any(fnmatchcase(each.name, _escaped(wanted)) for wanted in options.probes)
+        if not options.probes or any(fits(wanted, each.name) for wanted in options.probes)
     ]
-
-
-def _escaped(pattern: str) -> str:
-    """A pattern in which brackets are those of names: "vectors/*[add]"."""
-    return pattern.replace("[", "[[]")
 
 
 def chosen_indices(options: ScreenOptions) -> list[int]:
