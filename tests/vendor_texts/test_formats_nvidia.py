@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,6 +21,7 @@ from portagpu_cuda.formats import (
 from portagpu_cuda.formats._dcgm import row_of
 from portagpu_cuda.formats._nvidia import yes_or_no
 from tests.support.fuzz_formats import EXPECTED, FIXTURES, format_modules
+from tests.support.read_parts import read_all
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -546,3 +548,24 @@ def test_a_condition_and_an_event_of_nvsentinel_ask_for_the_same(action: str) ->
     stated = {"checkName": "GpuMemWatch", "isFatal": True, "recommendedAction": action}
     (of_event,) = events.parse(json.dumps({**stated, "isHealthy": False})).events
     assert of_node.todo == of_event.todo == str(RECOMMENDED[action])
+
+
+def test_a_number_far_beyond_the_others_costs_no_memory() -> None:
+    """A list that passes over numbers is reported with the first ones, whatever the last is."""
+    rule = f"+{'-' * 41}+{'-' * 24}+{'-' * 22}+\n"
+    rows = "".join(
+        f"|{n:>8}  NVIDIA L40S                On  |   00000000:C{bus}:00.0 Off |"
+        "                  Off |\n"
+        "| N/A   33C    P8              34W / 350W |       1MiB /  46068MiB |"
+        "      0%      Default |\n"
+        f"|{' ' * 41}|{' ' * 24}|                  N/A |\n{rule}"
+        for bus, n in enumerate((0, 1, 3_000_000))
+    )
+    tracemalloc.start()
+    try:
+        found = read_all(rule + rows)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert any("goes on without GPU 2, 3, " in each for each in found.problems), found.problems
+    assert peak < 16 << 20

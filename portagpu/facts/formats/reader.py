@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from functools import cache, partial
 from importlib import import_module
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from portagpu.base.installation import DamagedInstallation
@@ -253,8 +254,11 @@ def _missing_numbers(found: Findings) -> list[int]:
     numbers = {one.index for one in found.readings if one.index is not None}
     if found.complete is None or not numbers:
         return []
-    missing = sorted(set(range(min(numbers), max(numbers))) - numbers)
-    return missing[:_MAX_SHOWN] if len(missing) > len(found.readings) - len(numbers) else []
+    first, last = min(numbers), max(numbers)
+    if last - first < len(found.readings):
+        return []
+    # a damaged number may be any: what lies between is never listed whole
+    return list(islice((n for n in range(first, last) if n not in numbers), _MAX_SHOWN))
 
 
 def _is_complete(found: Findings, part: TextPart, reader: Any, stream: str) -> bool | None:
