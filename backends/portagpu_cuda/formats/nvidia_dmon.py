@@ -52,11 +52,15 @@ def parse(text: str) -> Findings:
     names: list[str] = []
     rows: dict[int, dict[str, str]] = {}
     events: dict[tuple[int, int], Event] = {}
+    cut = False
     for line in map(str.strip, text.splitlines()):
         if re.match(_HEAD, line) is not None:
             names = line.lstrip("# ").lower().split()
         elif names and re.match(_ROW, line) is not None:
-            row = dict(zip(names, line.removeprefix("GPU ").split(), strict=False))
+            cells = line.removeprefix("GPU ").split()
+            # every cell has a word: "-" where there is no value
+            cut = len(cells) < len(names)
+            row = dict(zip(names, cells, strict=False))
             index = integer(row.get(next(name for name in names if name not in _TIMES)))
             if index is None:
                 continue
@@ -70,6 +74,7 @@ def parse(text: str) -> Findings:
         kind=KIND,
         readings=within_device_limit((_reading(*each) for each in sorted(rows.items())), KIND),
         events=tuple(events.values()),
+        breaks_off=cut,
     )
 
 
