@@ -423,7 +423,7 @@ def visible(page: Page, selector: str) -> bool:
 
 @pytest.mark.parametrize("width", [660, 760, 820, 1000])
 def test_a_failure_is_read_at_any_width(page: Page, tmp_path: Path, width: int) -> None:
-    """Its reason is no column of single letters, and a cause stands on one line."""
+    """Its reason is not a column of single letters, and a cause stands on one line."""
     run = failing()
     run.add(
         gate(
