@@ -29,7 +29,6 @@ SHAPES: Final = (
         last=_COUNT,
     ),
 )
-_TODO: Final = {"UNCORRECTABLE": Action.RESET, "DEFERRED": Action.MONITOR}
 _SOURCE: Final = "https://github.com/ROCm/amdsmi/blob/amd-staging/docs/how-to/amdsmi-cli-tool.md"
 
 
@@ -65,7 +64,7 @@ def _event(kind: str, count: int, block: str, line: str) -> Event:
         action="see amd-smi metric of each GPU; reset it, and replace it if they return"
         if fatal
         else "watch the rate",
-        todo=str(_TODO.get(kind, Action.MONITOR)),
+        todo=str(Action.RESET if fatal else Action.MONITOR),
         fatal=fatal or None,
         reference=_SOURCE,
         line=line,

@@ -43,7 +43,7 @@ _ROW: Final = re.compile(
 _BEGUN: Final = re.compile(r"\S[ \t]+(?:-?\d{1,9}(?:\.\d{1,4})?%|NaN)[ \t]*(?:-?\d|$)")
 _STATED: Final = re.compile(rf"Self (\w{{2,20}}) time total: ({_TIME})[ \t]*$")
 _CALL: Final = re.compile(r"(?:ze|ur)[A-Z]\w*")
-"""Calls of interfaces that are no vendor's: oneAPI's Level Zero and Unified Runtime."""
+"""Calls of interfaces that belong to no vendor: oneAPI's Level Zero and Unified Runtime."""
 _MAX_ROW: Final = 2048
 """Characters of a line that are looked at: shapes and stacks come last."""
 _ROUNDED: Final = 0.002
